@@ -68,7 +68,7 @@ def test_imports_go_one_way(path: Path) -> None:
     assert ours(path) <= set(allowed)
 
 
-ROOMS = ("fetching", "language", "cpp", "backends", "answers")
+ROOMS = ("fetching", "language", "cpp", "backends", "answers", "binaries")
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -95,6 +95,10 @@ TABLE_OR_JSON = argument(
     "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
 )
 
+TEXT_OR_JSON = argument(
+    "--format", choices=["text", "json"], default="text", help="how to print (default: text)"
+)
+
 
 def json_text(data: object) -> str:
     """Return data as indented JSON."""

@@ -4,10 +4,12 @@ import argparse
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from nearfree.cli.binaries import run_check
 from nearfree.cli.common import (
     OFFLINE,
     TABLE_OR_JSON,
     TAKE,
+    TEXT_OR_JSON,
     add_action,
     command,
     config_of,
@@ -38,11 +40,17 @@ def _rules_arguments(parser: argparse.ArgumentParser) -> None:
     diff.add_argument("package", help="such as vllm")
     diff.add_argument("first", metavar="VERSION", help="the older release")
     diff.add_argument("second", metavar="VERSION", help="the newer release")
+    check = add_action(
+        actions, "check", "compare rules with the kernels that a release's binaries hold"
+    )
+    check.add_argument("release", help="package==version, of vllm, sgl-kernel or xformers")
+    TEXT_OR_JSON(check)
+    TAKE(check)
     past = add_action(actions, "history", "list the releases at which a package's rules changed")
     past.add_argument("package", help="such as vllm")
     past.add_argument("--from", dest="oldest", metavar="VERSION", help="the first release")
     past.add_argument("--lock", action="store_true", help="write the rules read into the lock")
-    for action in (extract, show, diff, past):
+    for action in (extract, show, diff, check, past):
         OFFLINE(action)
 
 
@@ -51,10 +59,17 @@ def run_rules(args: argparse.Namespace) -> int:
     """Read backends' block and tile rules from their own sources, any release.
 
     `extract` records a release's rules in the event log; `show` prints them with file and lines;
-    `diff` compares two releases; `history` reads all releases and lists those at which the rules
-    changed.
+    `diff` compares two releases; `check` compares rules with the attention kernels in the binaries
+    of a release, which it records in the event log, and ends with exit code 2 if a difference is
+    not explained; `history` reads all releases and lists those at which the rules changed.
     """
-    actions = {"extract": _extract, "show": _show, "diff": _diff, "history": _history}
+    actions = {
+        "extract": _extract,
+        "show": _show,
+        "diff": _diff,
+        "check": run_check,
+        "history": _history,
+    }
     return actions[args.action](args)
 
 

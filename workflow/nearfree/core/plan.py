@@ -111,6 +111,16 @@ class ExtractPlan(PlanBase, frozen=True, kw_only=True, tag="extract"):
     form: int = 1
 
 
+class ListPlan(PlanBase, frozen=True, kw_only=True, tag="list"):
+    """The binaries of a release whose kernels are listed, and the form of what is said of them."""
+
+    package: str
+    version: str
+    members: tuple[str, ...]
+    """Their paths in the release's wheel."""
+    form: int = 1
+
+
 class CalibratePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="calibrate"):
     """The curves that constants are fitted to, by import and platform, and the form of the fit."""
 
@@ -141,6 +151,7 @@ Plan = (
     | ProbePlan
     | ImportPlan
     | ExtractPlan
+    | ListPlan
     | CalibratePlan
     | RetractPlan
 )

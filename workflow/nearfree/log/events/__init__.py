@@ -27,8 +27,10 @@ from nearfree.log.events.predicted import (
     RegimeBand,
 )
 from nearfree.log.events.published import (
+    BinaryListed,
     BoundaryPublished,
     Branch,
+    HeldKernel,
     KernelReferenced,
     LatencyImported,
     Quote,
@@ -48,11 +50,12 @@ from nearfree.log.events.runs import (
 )
 
 __all__ = [
-    "ENVELOPES", "PAYLOADS", "VERSIONS", "BandsCalibrated", "BandwidthPeak", "BoundaryPublished",
-    "Branch",
+    "ENVELOPES", "PAYLOADS", "VERSIONS", "BandsCalibrated", "BandwidthPeak", "BinaryListed",
+    "BoundaryPublished", "Branch",
     "CalibratedConstant", "ComputePeak", "ConstantsCalibrated",
-    "DeviceState", "Event", "Fingerprint", "HardwareProbed", "KernelProfiled", "KernelReferenced",
-    "LatencyImported", "LatencyMeasured", "LaunchFloor", "ObservationRetracted", "Payload",
+    "DeviceState", "Event", "Fingerprint", "HardwareProbed", "HeldKernel", "KernelProfiled",
+    "KernelReferenced", "LatencyImported", "LatencyMeasured", "LaunchFloor",
+    "ObservationRetracted", "Payload",
     "PredictionRecorded", "Quote", "RegimeBand", "RuleExtracted", "RulePublished", "RunFailed",
     "RunFinished",
     "RunStarted", "Scheduler", "SegmentRecovered", "SharesMeasured", "SourceFetched",

@@ -194,3 +194,60 @@ class TunedIndexed(Payload, frozen=True, kw_only=True):
     lines: tuple[int, ...] = ()
     """The line of each entry, where each stands at the start of a line of its own."""
     odd: str | None = None
+
+
+class HeldKernel(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """An attention kernel in a binary, with those that differ in nothing named here.
+
+    In a log it is a list of these fields, in their order.
+    """
+
+    code: int
+    """The architecture that it was compiled for, 90 for 9.0; other devices may run it, too."""
+    kernel: Literal["standard", "split_kv", "fa3_sm80", "fa3_sm90"]
+    """The first two are FlashAttention 2's, the others FlashAttention 3's by their instructions."""
+    head_dim: int
+    """Elements of a key's head; the widest that the kernel takes."""
+    value_dim: int
+    dtype: Literal["float16", "bfloat16", "float8"]
+    mask: Literal["none", "causal", "window"]
+    paged: bool | None
+    """Whether pages are gathered key by key; None where one kernel does both."""
+    split: bool
+    pack: bool | None
+    """Whether the heads of a group share a tile; None where the caller lays them out so."""
+    rows: int
+    """Rows of a tile of queries."""
+    columns: int
+    """Keys of a tile."""
+    kernels: int = 0
+    """How many of the binary's functions these are."""
+    registers: tuple[int, int] = (0, 0)
+    """Of a thread, least and most."""
+    shared_bytes: tuple[int, int] = (0, 0)
+    """Static shared memory of a block, least and most."""
+
+
+class BinaryListed(Payload, frozen=True, kw_only=True):
+    """The attention kernels that a binary of a release holds, as a disassembler lists them.
+
+    The binary was read, never run. `verified` as of files that are read for rules: each member
+    against the wheel's own RECORD.
+    """
+
+    type_name = "nearfree.binary.listed.v1"
+    package: str
+    version: str
+    artefact: str
+    artefact_sha256: str
+    verified: Literal["member"]
+    member: SourceMember
+    licence: str
+    carries: str | None = None
+    """The release of FlashAttention that the package says it was built from, where it says one."""
+    dumper: str
+    """The program that listed it, and the release that it is from."""
+    dumper_sha256: str
+    functions: int
+    """Device functions of all kinds."""
+    held: tuple[HeldKernel, ...]

@@ -1,12 +1,14 @@
 """Fetching: the wanted files of a release, out of the cache or else from the package index.
 
 Nothing that is fetched is ever built, imported or run, and nothing is kept before it is checked.
-One test runs kernel files, those that envs/kernels.lock pins by hash, in a process of their own.
+Two exceptions run in processes of their own, pinned by hash: kernel files of one test
+(envs/kernels.lock), and the program that lists the kernels of binaries (envs/dumper.lock).
 """
 
 import re
 from bisect import bisect
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from msgspec import Struct
 
@@ -61,7 +63,13 @@ class Source(Struct, frozen=True):
 
 
 def fetch(
-    package: str, version: str, wanted: str, *, cache: Cache, offline: bool = False
+    package: str,
+    version: str,
+    wanted: str,
+    *,
+    cache: Cache,
+    offline: bool = False,
+    limit: int | None = None,
 ) -> Source:
     """Return the files of a release whose path inside the artefact matches a pattern as a whole.
 
@@ -79,6 +87,8 @@ def fetch(
         Where files are kept, once checked.
     offline
         Read the cache alone.
+    limit
+        Bytes of one file, where a wheel's may have more than `members.MEMBER_LIMIT`.
 
     Raises
     ------
@@ -101,7 +111,7 @@ def fetch(
         )
     if source is None and package in FORKS:
         return _forked(package, version, wanted, cache)
-    return source or _fetched(package, version, wanted, cache)
+    return source or _fetched(package, version, wanted, cache, limit)
 
 
 def _canonical(package: str, version: str) -> str:
@@ -122,9 +132,9 @@ def _kept(package: str, version: str, wanted: str, cache: Cache) -> Source | Non
     return Source(record, {member.path: cache.read(member.sha256) for member in record.members})
 
 
-def _fetched(package: str, version: str, wanted: str, cache: Cache) -> Source:
+def _fetched(package: str, version: str, wanted: str, cache: Cache, limit: int | None) -> Source:
     pattern = re.compile(wanted)
-    for artefact, read in _artefacts(package, version):
+    for artefact, read in _artefacts(package, version, limit):
         files = read(artefact, pattern)
         if files:
             record = SourceFetched(
@@ -183,7 +193,7 @@ def _without(package: str, version: str, wanted: str) -> SourceError:
     )
 
 
-def _artefacts(package: str, version: str) -> Iterator[tuple[Artefact, Reader]]:
+def _artefacts(package: str, version: str, limit: int | None) -> Iterator[tuple[Artefact, Reader]]:
     """Yield what to look into, in this order: the wheel that suits best, then the sdist.
 
     What only the sdist holds is looked for there alone.
@@ -195,7 +205,7 @@ def _artefacts(package: str, version: str) -> Iterator[tuple[Artefact, Reader]]:
     wheels = [file for file in known[version] if file.kind == "wheel" and package not in SDISTS]
     sdists = [file for file in known[version] if file.kind == "sdist"]
     if wheels:
-        yield max(wheels, key=_suits), read_wheel
+        yield max(wheels, key=_suits), partial(read_wheel, limit=limit)
     if sdists:
         yield max(sdists, key=lambda file: file.filename.endswith(".tar.gz")), read_sdist
 

@@ -57,12 +57,19 @@ def check_file(artefact: Artefact, path: str, paths: set[str], *, plain: bool) -
     paths.add(path)
 
 
-def check_size(artefact: Artefact, path: str, size: int, total: int) -> int:
-    """Return the bytes of all wanted members so far; refuse when one or all are too long."""
-    if size > MEMBER_LIMIT:
-        raise refusal(artefact, f"{path} is over {MEMBER_LIMIT} bytes")
-    if total + size > TOTAL_LIMIT:
-        raise refusal(artefact, f"its wanted files are over {TOTAL_LIMIT} bytes together")
+def check_size(
+    artefact: Artefact, path: str, size: int, total: int, *, limit: int | None = None
+) -> int:
+    """Return the bytes of all wanted members so far; refuse when one or all are too long.
+
+    `limit` is of one member, MEMBER_LIMIT unless given; all together may have as much as one.
+    """
+    limit = MEMBER_LIMIT if limit is None else limit
+    whole = max(TOTAL_LIMIT, limit if limit > MEMBER_LIMIT else 0)
+    if size > limit:
+        raise refusal(artefact, f"{path} is over {limit} bytes")
+    if total + size > whole:
+        raise refusal(artefact, f"its wanted files are over {whole} bytes together")
     return total + size
 
 

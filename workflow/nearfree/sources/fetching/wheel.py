@@ -32,8 +32,19 @@ GAP = 2**17
 """Bytes between two wanted members that are cheaper to read than another request."""
 
 
-def read_wheel(artefact: Artefact, wanted: re.Pattern[str]) -> dict[str, bytes]:
+def read_wheel(
+    artefact: Artefact, wanted: re.Pattern[str], *, limit: int | None = None
+) -> dict[str, bytes]:
     """Return a wheel's wanted members by path, empty if it has none, by a few range requests.
+
+    Parameters
+    ----------
+    artefact
+        The wheel.
+    wanted
+        A pattern of members' paths.
+    limit
+        Bytes of one member, where it may have more than `members.MEMBER_LIMIT`.
 
     Raises
     ------
@@ -50,7 +61,7 @@ def read_wheel(artefact: Artefact, wanted: re.Pattern[str]) -> dict[str, bytes]:
         records = [e for e in entries if re.fullmatch(r"[^/]+\.dist-info/RECORD", e.filename)]
         if len(records) != 1:
             raise refusal(artefact, f"it has {len(records)} RECORD files")
-        _check_wanted(artefact, [*found, *records])
+        _check_wanted(artefact, [*found, *records], limit)
         file.load(_spans([*found, *records], entries, wheel.start_dir))
         hashes = _record_hashes(artefact, _zip_member(wheel, records[0]))
         files = {entry.filename: _zip_member(wheel, entry) for entry in found}
@@ -152,7 +163,7 @@ def _check_entries(artefact: Artefact, entries: list[zipfile.ZipInfo], end: int)
         raise refusal(artefact, "its members overlap")
 
 
-def _check_wanted(artefact: Artefact, found: list[zipfile.ZipInfo]) -> None:
+def _check_wanted(artefact: Artefact, found: list[zipfile.ZipInfo], limit: int | None) -> None:
     """Refuse wanted members that are no plain files of a sane size, before they are fetched."""
     total = 0
     paths: set[str] = set()
@@ -163,7 +174,7 @@ def _check_wanted(artefact: Artefact, found: list[zipfile.ZipInfo]) -> None:
             # The others unpack a whole block at once, however large it becomes.
             raise refusal(artefact, f"{entry.filename} is packed in a way that wheels do not use")
         size = max(entry.file_size, entry.compress_size)
-        total = check_size(artefact, entry.filename, size, total)
+        total = check_size(artefact, entry.filename, size, total, limit=limit)
 
 
 _FIXED = 30

@@ -1,0 +1,1 @@
+"""Kernels in binaries, and the rules that speak of them."""

@@ -1,0 +1,145 @@
+"""Rules against binaries: those on record agree at every point, a planted difference is found."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from nearfree.errors import EvidenceError
+from nearfree.log.events import BinaryListed
+from nearfree.log.names import Layout
+from nearfree.sources.binaries.compare import (
+    ELEMENTS,
+    WIDTHS,
+    WINDOW,
+    Comparison,
+    Difference,
+    compare,
+)
+from nearfree.sources.binaries.record import recorded_listing
+from nearfree.sources.language.rule import Rule
+from nearfree.sources.record import recorded_extraction
+
+LOG = Layout(Path(__file__).parents[3] / "results")
+FA2, FA3 = "_vllm_fa2_C.abi3.so", "_vllm_fa3_C.abi3.so"
+PAIRS = {
+    **{("vllm", version, FA2): ("flash-attn", "2.7.2.post1") for version in ("0.9.1", "0.14.0")},
+    **{("vllm", version, FA2): ("flash-attn", "2.8.3") for version in ("0.20.2", "0.33.0")},
+    **{
+        ("vllm", version, FA3): ("vllm-fa3", version)
+        for version in ("0.9.1", "0.14.0", "0.20.2", "0.33.0")
+    },
+    ("sgl-kernel", "0.3.21", "flash_ops.abi3.so"): ("xformers", "0.0.34"),
+    ("xformers", "0.0.34", "_C.so"): ("xformers", "0.0.34"),
+}
+"""Every binary on record, and the rules of the kernels that it holds."""
+HOPPER = ("vllm", "0.20.2", FA3)
+each_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+
+
+@cache
+def listed(pair: tuple[str, str, str]) -> BinaryListed:
+    """Return what the log says of a binary."""
+    package, version, name = pair
+    (found,) = (
+        each
+        for each in recorded_listing(LOG, package, version)
+        if each.member.path.endswith(f"/{name}")
+    )
+    return found
+
+
+@cache
+def rules(package: str, version: str) -> dict[str, Rule]:
+    """Return the rules on record of a release."""
+    found = recorded_extraction(LOG, package, version)
+    assert found is not None
+    return found.by_name()
+
+
+@cache
+def compared(pair: tuple[str, str, str]) -> Comparison:
+    """Return how a binary on record stands to its rules."""
+    return compare(rules(*PAIRS[pair]), listed(pair).held)
+
+
+def unexplained(found: Comparison) -> list[Difference]:
+    """Return the differences that have no explanation."""
+    return [each for each in found.differences if each.explained is None]
+
+
+@each_pair
+def test_every_point_of_the_binaries_on_record_is_as_the_rules_say(
+    pair: tuple[str, str, str],
+) -> None:
+    """Wherever rules speak, they and the binary name the same rows; elsewhere it is said why."""
+    found = compared(pair)
+    assert found.points > 280
+    assert unexplained(found) == []
+    for each in found.differences:
+        reasons = {WIDTHS, WINDOW, ELEMENTS} & set(str(each.explained).split("; "))
+        assert reasons
+        assert (WINDOW in reasons) == (each.point.mask == "window")
+        assert (ELEMENTS in reasons) == (each.point.dtype == "float8")
+        assert (WIDTHS in reasons) == (each.point.value_dim != each.point.head_dim)
+
+
+@each_pair
+def test_another_tile_in_a_binary_is_found(pair: tuple[str, str, str]) -> None:
+    """A kernel of other rows, wherever it stands, is a difference at its point."""
+    held = list(listed(pair).held)
+    spoken = [
+        place
+        for place, each in enumerate(held)
+        if each.mask != "window" and each.dtype != "float8" and each.head_dim == each.value_dim
+        # Code that no device runs, such as Ampere's kernels compiled for Hopper, is no point.
+        if each.code // 10 == {"fa3_sm80": 8, "fa3_sm90": 9}.get(each.kernel, each.code // 10)
+    ]
+    places = spoken[:: len(spoken) // 3]
+    for place in places:
+        held[place] = replace(held[place], rows=96)
+    wrong = unexplained(compare(rules(*PAIRS[pair]), held))
+    found = [each for each in wrong if 96 in each.binary and 96 not in each.rule]
+    assert found
+    assert {(each.point.kernel, each.point.head_dim, each.point.mask) for each in found} == {
+        (held[place].kernel, held[place].head_dim, held[place].mask) for place in places
+    }
+
+
+def test_a_kernel_that_a_binary_lacks_is_found() -> None:
+    """What rules answer and nothing holds is a difference with no rows."""
+    held = [each for each in listed(HOPPER).held if each.head_dim != 96 or not each.split]
+    wrong = unexplained(compare(rules("vllm-fa3", "0.20.2"), held))
+    assert {(each.rule, each.binary, each.point.head_dim) for each in wrong} == {((192,), (), 96)}
+    assert all(each.point.split for each in wrong)
+
+
+def test_rules_of_another_fork_are_found_wrong() -> None:
+    """The rule of xformers knows no tile for few rows, which vLLM's own binary holds."""
+    wrong = unexplained(compare(rules("xformers", "0.0.34"), listed(HOPPER).held))
+    assert {(each.point.head_dim, each.rule, each.binary) for each in wrong} >= {
+        (64, (192,), (64, 192)),
+        (128, (128,), (64, 128)),
+    }
+
+
+def test_a_changed_rule_is_found() -> None:
+    """The same binary against a rule of which one branch has other rows differs there."""
+    known = rules("flash-attn", "2.8.3")
+    tile = known["tile"].rule
+    assert any(branch.value == "128" for branch in tile.branches)
+    branches = [
+        replace(branch, value="256") if "head_dim <= 32" in branch.when else branch
+        for branch in tile.branches
+    ]
+    changed = known | {"tile": Rule(replace(tile, branches=tuple(branches)))}
+    wrong = unexplained(compare(changed, listed(("vllm", "0.20.2", FA2)).held))
+    assert {(each.point.head_dim, each.rule) for each in wrong} == {(32, (256,))}
+
+
+def test_rules_without_a_kernel_in_common_are_refused() -> None:
+    """Nothing is called the same where nothing was compared."""
+    with pytest.raises(EvidenceError, match="no kernel that the binary holds"):
+        compare(rules("flash-attn", "2.8.3"), listed(HOPPER).held)
+    with pytest.raises(EvidenceError, match="say no tile"):
+        compare({}, listed(HOPPER).held)

@@ -1,0 +1,95 @@
+"""Rules compared with the kernels in binaries: `nearfree rules check`."""
+
+import argparse
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nearfree.cli.common import MISTAKE, json_text, layout_of, print_seal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nearfree.sources.binaries.compare import Difference
+    from nearfree.sources.binaries.record import Checked
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Print where rules and binaries differ; exit code 2 where a difference is not explained."""
+    from nearfree.sources.binaries.packages import binary_release
+    from nearfree.sources.binaries.record import check_release, record_listing
+    from nearfree.sources.fetching.cache import Cache, default_cache
+
+    package, version = binary_release(args.release)
+    layout, cache = layout_of(args), Cache(default_cache())
+    seal = record_listing(
+        layout, package, version, cache=cache, offline=args.offline, take=args.take or 1
+    )
+    checked = check_release(layout, package, version, cache=cache, offline=args.offline)
+    if args.format == "json":
+        print(
+            json_text(
+                {
+                    "package": package,
+                    "version": version,
+                    "points": sum(each.points for each in checked),
+                    "differences": [
+                        {
+                            "point": difference.point,
+                            "rule": difference.rule,
+                            "binary": difference.binary,
+                            "explained": difference.explained,
+                        }
+                        for each in checked
+                        for difference in each.differences
+                    ],
+                    "binaries": [
+                        {
+                            "binary": each.binary,
+                            "sha256": each.sha256,
+                            "kernels": each.kernels,
+                            "rules": each.rules,
+                            "points": each.points,
+                        }
+                        for each in checked
+                    ],
+                }
+            )
+        )
+    else:
+        print_seal(seal)
+        for each in checked:
+            _print(each)
+    unexplained = sum(each.explained is None for one in checked for each in one.differences)
+    return MISTAKE if unexplained else 0
+
+
+def _print(checked: "Checked") -> None:
+    open_ones = [each for each in checked.differences if each.explained is None]
+    print(f"\n{checked.binary}: {checked.kernels} kernels, against the rules of {checked.rules}")
+    print(
+        f"  {checked.points} points, {len(checked.differences)} differences,"
+        f" {len(open_ones)} of them unexplained"
+    )
+    for line in _lines(checked.differences):
+        print(f"  {line}")
+
+
+def _lines(differences: "tuple[Difference, ...]") -> "Iterator[str]":
+    """Yield a line for all differences alike but for the device, the type, pages and splits."""
+    alike = Counter(
+        f"{each.point.kernel} of {_width(each)}, mask {each.point.mask}: rule"
+        f" {_rows(each.rule)}, binary {_rows(each.binary)}: {each.explained or 'UNEXPLAINED'}"
+        for each in differences
+    )
+    for line, count in alike.items():
+        yield f"{count} points, {line}"
+
+
+def _width(difference: "Difference") -> str:
+    point = difference.point
+    values = f", values {point.value_dim}" if point.value_dim != point.head_dim else ""
+    return f"{point.head_dim}{values}"
+
+
+def _rows(rows: tuple[int, ...]) -> str:
+    return " and ".join(map(str, rows)) if rows else "none"

@@ -1,0 +1,1 @@
+"""Binaries of releases: which kernels they hold, and whether rules say the same."""

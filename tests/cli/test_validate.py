@@ -266,3 +266,56 @@ def test_nothing_left_to_score(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     code, out, err = call("validate")
     assert (code, out) == (2, "")
     assert "nothing holds no curve with a boundary" in err
+
+
+@pytest.mark.usefixtures("recorded")
+def test_published_steps_of_whole_models(call: Call) -> None:
+    """A row for all and one a group, with the keys of other scores, the error of T, and reasons."""
+    code, out, err = call("validate", "--dataset", "whole", "--offline", "--format", "json")
+    assert (code, err) == (0, "")
+    whole, *groups = json.decode(out)
+    assert KEYS - {"backend", "backend_version", "in_sample", "hits"} <= whole.keys()
+    assert whole["settings"] == 688 == whole["answered"] + sum(whole["not_answered"].values())
+    assert whole["answered"] / whole["settings"] > 0.65
+    assert sum(each["settings"] for each in groups) == 688
+    assert {each["several"] for each in groups} == {True, False}
+    assert whole["t_error_median"] < 0.15
+    assert whole["t_within_20"] > 0.60
+    assert whole["t_ratio_error"] < 0.12
+    assert 0.75 <= whole["interval_coverage"] <= 0.88
+
+
+@pytest.mark.usefixtures("recorded")
+def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
+    """Anyone's rows are answered by the constants on record, with their own models' files."""
+    models = tmp_path / "models" / "Mine"
+    models.mkdir(parents=True)
+    own = Path("config/published/models/qwen3_32b.json").read_text()
+    (models / "config.json").write_text(own)
+    rows = tmp_path / "rows.csv"
+    rows.write_text(
+        "model,gpu,engine,batch,t_us,tp,precision\n"
+        "Mine,H100,vllm,8,8000,8,bf16\nMine,H100,none,8,8000,8,bf16\n"
+    )
+    argv = ("validate", "--dataset", "whole", "--offline", "--file", str(rows))
+    code, out, err = call(*argv, "--models", str(models.parent))
+    assert (code, err) == (0, "")
+    assert "rows.csv: 2 rows, 1 of them (50%) answered" in out
+    assert "1  no kernels of none on a GPU are known" in out
+    code, out, err = call(*argv, "--models", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert "none of 2 rows is answered" in err
+
+
+@pytest.mark.parametrize(("argv", "said"), [
+    (["--file", "x.csv"], "--file and --models are of steps of whole models"),
+    (["--dataset", "whole", "--epsilon", "0.1"], "--epsilon says nothing of steps"),
+    (["--dataset", "whole", "--by", "routing"], "--by routing says nothing of steps"),
+    (["--dataset", "whole", "--file", "none.csv"], "none.csv: No such file"),
+])  # fmt: skip
+@pytest.mark.usefixtures("recorded")
+def test_mistakes_about_steps(call: Call, argv: list[str], said: str) -> None:
+    """What does not go together is said in one message."""
+    code, out, err = call("validate", "--offline", *argv)
+    assert (code, out) == (2, "")
+    assert said in err

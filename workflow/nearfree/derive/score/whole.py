@@ -227,23 +227,31 @@ def _tokens(step: Timed) -> int:
 def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
     """Return the errors of groups of rows, the worst first.
 
+    `settings` counts rows; `t_error_median` and `t_within_20` are of those answered, `within_1_31`
+    and `within_2` shares of all; `t_ratio_error` is the median error of growth, `ratio_error` that
+    of T(N) / T(1).
+
     Parameters
     ----------
     by
         Some of BY; none for all rows together.
     """
     error, every = pl.col("t_error"), pl.lit("all").alias("rows")
+    doubled = (pl.col("predicted_us") / pl.col("t_us")).log(2).abs()
     names = list(by) or ["rows"]
     told = score.rows.with_columns(every).group_by(names).agg(
         pl.len().alias("settings"),
         error.count().alias("answered"),
         error.median().alias("t_error_median"),
         (error.drop_nulls() <= _WITHIN).mean().alias("t_within_20"),
-        pl.col("covered").mean(),
-        pl.col("ratio_error").median().alias("ratio_error_median"),
+        *((doubled <= np.log2(factor)).fill_null(value=False).mean().alias(f"within_{name}")
+          for name, factor in (("1_31", 1.31), ("2", 2.0))),
+        doubled.median().alias("median_abs_log2"),
+        pl.col("covered").mean().alias("interval_coverage"),
+        pl.col("ratio_error").median(),
     )  # fmt: skip
     grown = score.growth.with_columns(every).group_by(names).agg(
-        pl.col("t_ratio_error").median().alias("t_ratio_error_median")
+        pl.col("t_ratio_error").median()
     )  # fmt: skip
     joined = told.join(grown, on=names, how="left", nulls_equal=True)
     falling = [True, *(False for _ in names)]

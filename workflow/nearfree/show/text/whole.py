@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
+from nearfree.derive.reference.answer import PREDICTOR
 from nearfree.derive.score.whole import COVERED, WholeScore, grouped
 from nearfree.derive.score.whole_steps import ROUTING
 from nearfree.show.text.forecast import columns
@@ -13,8 +15,8 @@ from nearfree.show.text.forecast import columns
 HEADS = {
     "settings": "rows", "answered": "answered", "t_error_median": "T median",
     "t_within_20": "within 20 %",
-    "covered": "covered", "t_ratio_error_median": "growth median",
-    "ratio_error_median": "T(N)/T(1) median",
+    "interval_coverage": "covered", "t_ratio_error": "growth median",
+    "ratio_error": "T(N)/T(1) median",
 }  # fmt: skip
 """What is said of a group of rows."""
 TABLES = (
@@ -94,8 +96,10 @@ def _number(value: float | None) -> str:
 def as_json(score: WholeScore, by: Sequence[str]) -> list[dict[str, Any]]:
     """Return the score of all rows, whose columns of BY are null, and then that of each group.
 
-    `not_answered` counts the other rows of all by reason.
+    `not_answered` counts the other rows of all by reason; `interval_width` is that of T, high / low.
     """
+    of = {"predictor": PREDICTOR, "module": "model"}
+    beside = {"interval_width": float(np.exp(2 * score.band))}
     (whole,) = grouped(score, ()).drop("rows").to_dicts()
-    every = dict.fromkeys(by) | whole | {"band": score.band, "not_answered": score.refusals}
-    return [every, *grouped(score, by).to_dicts()]
+    every = of | dict.fromkeys(by) | whole | beside | {"not_answered": score.refusals}
+    return [every, *(of | each | beside for each in grouped(score, by).to_dicts())]

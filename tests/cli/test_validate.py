@@ -308,7 +308,8 @@ def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("argv", "said"), [
-    (["--file", "x.csv"], "--file and --models are of steps of whole models"),
+    (["--file", "x.csv"], "are of steps of whole models"),
+    (["--by", "engine"], "draft,engine,model,precision,several are of steps of whole models"),
     (["--dataset", "whole", "--epsilon", "0.1"], "--epsilon says nothing of steps"),
     (["--dataset", "whole", "--by", "routing"], "--by routing says nothing of steps"),
     (["--dataset", "whole", "--file", "none.csv"], "none.csv: No such file"),

@@ -42,7 +42,6 @@ _OF_WHOLE = (
 )
 """Options that do not go with steps of whole models."""
 BY = (
-    *("engine", "precision", "several", "draft"),
     *("predictor", "platform", "module", "backend", "backend_version", "in_sample"),
     *("epsilon", "dtype", "weights", "kv_dtype", "routing", "kernel"),
     *("operation", "gpus", "regime", "selected", "cached"),
@@ -192,9 +191,11 @@ def run_validate(args: argparse.Namespace) -> int:
     layout, config = layout_of(args), config_of(args)
     if args.dataset == "whole" and not args.curves:
         return _validate_whole(args, layout, config)
-    if args.file or args.models:
+    if args.file or args.models or not {*(args.by or ())} <= {*BY}:
         raise ConfigError(
-            "--file and --models are of steps of whole models", remedy="Add --dataset whole"
+            f"--file, --models and --by {','.join(sorted({*_WHOLE_BY} - {*BY}))} are of steps of "
+            "whole models",
+            remedy="Add --dataset whole",
         )
     if "collective" in (args.module or ()):
         return _validate_collectives(args, layout, config)
@@ -390,7 +391,7 @@ def _imported(
 def _by(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
-        if name not in BY:
+        if name not in (*BY, *_WHOLE_BY):
             raise argparse.ArgumentTypeError(
                 f"{name!r} is no column to group by: choose from {', '.join(BY)}"
             )

@@ -1,6 +1,4 @@
-"""Published steps of whole models: asked as `predict` would be, and held against constants that
-other models' rows gave.
-"""
+"""Published steps of whole models, answered by constants that other models' rows gave."""
 
 from functools import cache
 from pathlib import Path
@@ -57,7 +55,7 @@ def test_a_row_is_asked_as_it_was_served() -> None:
 
 
 def test_prompts_of_others_are_in_a_mean_alone() -> None:
-    """A mean over outputs holds b / osl prompts a step; a median does not, and shorter ones less."""
+    """A mean over outputs holds b / osl prompts a step, and a median none."""
     long, short = (timed(how="mean TPOT", isl=isl, osl=512) for isl in (2048, 256))
     assert long.prefill_us > 2 * short.prefill_us > 0
     assert timed(isl=2048, osl=512).prefill_us == 0

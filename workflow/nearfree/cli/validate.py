@@ -246,19 +246,19 @@ def _validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config"
         )
     answerer = Answerer(layout, config, offline=args.offline)
     own = config.folder / FILE
-    fitted = timed_steps(read_rows(own).rows, config, answerer)
-    asked = fitted
-    if args.file or args.models:
-        asked = timed_steps(read_rows(args.file or own).rows, config, answerer, args.models)
+    asked = timed_steps(read_rows(args.file or own).rows, config, answerer, args.models)
     if args.platform:
         asked = [e for e in asked if e.deployment and e.deployment.platform in args.platform]
-    fit = StepFit(fitted, answerer.bandwidths_gb_s)
-    score = whole_score(asked, fit)
-    if not score.answered:
+    if not any(each.deployment for each in asked):
+        reasons = dict.fromkeys(each.refusal for each in asked if each.refusal)
         raise EvidenceError(
-            f"none of {len(asked)} rows is answered: {'; '.join(score.refusals)[:600]}",
+            f"none of {len(asked)} rows is answered: {'; '.join(reasons)[:600]}",
             remedy="Give rows of engines, GPUs and models that are known, or --models FOLDER",
         )
+    every = not (args.file or args.models or args.platform)
+    fitted = asked if every else timed_steps(read_rows(own).rows, config, answerer)
+    fit = StepFit(fitted, answerer.bandwidths_gb_s)
+    score = whole_score(asked, fit)
     if args.format == "json":
         print(json_text(as_json(score, by or _WHOLE_BY)))
         return 0

@@ -161,7 +161,7 @@ class _Asker:
 
     def __init__(self, config: Config, models: Path | None) -> None:
         self._config, self._models = config, models
-        self._asked = cache(self._ask)
+        self._asked, self._read = cache(self._ask), cache(self._read_file)
 
     def releases(self, row: WholeRow) -> tuple[list[str], str | None]:
         """Return the releases to be asked, the nearest first, or why there are none."""
@@ -190,7 +190,7 @@ class _Asker:
     def _ask(self, row: WholeRow, release: str) -> Deployment:
         path = self._file(row.model, row.config)
         platform = self._platform(row.gpu)
-        formats = _formats(row.precision, find_model_file(self._config.folder, str(path)))
+        formats = _formats(row.precision, self._read(path))
         cached = self._cache(row, platform, formats)
         spec = DeploymentSpec(
             models=(str(path),), platforms=(platform,), moe=(release,), routing=(ROUTING,),
@@ -200,6 +200,9 @@ class _Asker:
         if others:
             raise RefusedError(list(others[0].refusals))
         return _as_published(answerable[0], row.precision)
+
+    def _read_file(self, path: Path) -> ModelFile:
+        return find_model_file(self._config.folder, str(path))
 
     def _cache(self, row: WholeRow, platform: str, formats: Mapping[str, Any]) -> dict[str, Any]:
         """Return the format of the cache, nothing for the model file's own.

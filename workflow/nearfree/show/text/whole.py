@@ -96,7 +96,7 @@ def _number(value: float | None) -> str:
 def as_json(score: WholeScore, by: Sequence[str]) -> list[dict[str, Any]]:
     """Return the score of all rows, whose columns of BY are null, and then that of each group.
 
-    `not_answered` counts the other rows of all by reason; `interval_width` is that of T, high / low.
+    `not_answered` counts the other rows of all by reason; `interval_width` is high / low of T.
     """
     of = {"predictor": PREDICTOR, "module": "model"}
     beside = {"interval_width": float(np.exp(2 * score.band))}

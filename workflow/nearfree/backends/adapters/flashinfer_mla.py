@@ -82,10 +82,7 @@ class _Mla:
         page, context = setting.page_size or PAGE_SIZE, setting.context or 0
         owned, heads = pages_of(context + most, page), setting.heads or 0
         self._caches = Turns(
-            [
-                filled(execution, dtype, batch * owned, page, width)
-                for _ in range(execution.copies)
-            ],
+            [filled(execution, dtype, batch * owned, page, width) for _ in range(execution.copies)],
             execution,
         )
         self.cache = self._caches.cache

@@ -127,7 +127,7 @@ def gqa(
             parts += linear(under(module, gate), "attention", d_model, of.queries)
         if flag(keys, sinks):
             parts += vector(under(module, "sinks"), of.queries, "attention")
-        elements = 0 if shares else of.keys * (of.width + of.values)
+        elements = of.keys * (of.width + of.values)
         attends = Grouped(
             heads=of.queries,
             kv_heads=of.keys,
@@ -140,7 +140,8 @@ def gqa(
             shares=shares,
         )
         one_width = attends if of.width == of.values else None
-        return same(Piece(tuple(parts), (Kept(elements, sight),), one_width))
+        kept = () if shares else (Kept(elements, sight),)
+        return same(Piece(tuple(parts), kept, one_width))
 
     return plan
 

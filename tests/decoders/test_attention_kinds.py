@@ -100,6 +100,20 @@ def test_keys_that_are_values_have_heads_of_their_own(tmp_path: Path) -> None:
     assert (far.kv_heads, far.keys_are_values) == (1, True)
 
 
+def test_layers_that_share_a_cache_are_kinds_of_their_own(tmp_path: Path) -> None:
+    """Gemma 4's last layers attend to what the last ones before them of their form have cached."""
+    found = read(tmp_path, "gemma4_text", num_kv_shared_layers=3, hidden_size_per_layer_input=8)
+    told = [(each.layers, each.shares, each.words) for each in found.attention
+            if isinstance(each, Grouped)]  # fmt: skip
+    assert told == [
+        ((0, 2), False, "window 32"),
+        ((1,), False, "all positions"),
+        ((3, 5), True, "all positions, shared cache"),
+        ((4,), True, "window 32, shared cache"),
+    ]
+    assert found.layer_inputs == 8
+
+
 def test_experts_stand_beside_a_dense_ffn(tmp_path: Path) -> None:
     """Each layer of Gemma 4's MoE has both."""
     moe = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,

@@ -122,6 +122,13 @@ def test_what_layers_keep(tmp_path: Path, name: str, cache: set[Any]) -> None:
     assert kept(tmp_path, name) == cache
 
 
+def test_a_shared_cache_is_kept_once(tmp_path: Path) -> None:
+    """Gemma 4's last layers keep nothing where they share what layers before them have cached."""
+    alone = {"attention_k_eq_v": False, "enable_moe_block": False}
+    found = kept(tmp_path, "gemma4_text", num_kv_shared_layers=2, **alone)
+    assert found == {(2, 2 * 2 * 16, 32, 0), (2, 2 * 2 * 32, None, 0)}
+
+
 def test_weights_have_the_names_of_the_checkpoint(tmp_path: Path) -> None:
     """A layer and an expert are a star; layers of one kind alone are named by number."""
     found = {each.name: each for each in stored(write(tmp_path, change("mixtral"))).weights}
@@ -239,7 +246,16 @@ def test_a_vision_tower_is_counted(tmp_path: Path, whole: str, text: str, deep: 
         ("nemotron_h", {"hybrid_override_pattern": "M-E*MX"}, "'X' of layer 5"),
         ("nemotron_h", {"hybrid_override_pattern": "M", "num_hidden_layers": 6}, "has 1 entries"),
         ("gpt_oss", {"layer_types": ["full_attention"]}, "has 1 entries for 6 layers"),
-        ("gemma4_text", {"num_kv_shared_layers": 2}, "num_kv_shared_layers 2 is not read"),
+        (
+            "gemma4_text",
+            {"num_kv_shared_layers": 5},
+            "num_kv_shared_layers 5 leaves no layer of 'full_attention' that caches",
+        ),
+        (
+            "gemma4_text",
+            {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 96},
+            "vocab_size_per_layer_input 96 differs from vocab_size",
+        ),
         ("kimi_linear", {"linear_attn_config": {"kda_layers": [1]}}, "do not part 6 layers"),
         ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq 2 is not understood"),
         ("llama4_text", {"moe_layers": [6]}, "moe_layers [...] names others than 6 layers"),

@@ -89,6 +89,11 @@ _OWN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 KINDS = sorted(_OWN)
 """Model types with a forward."""
+SHARED: dict[str, Any] = {
+    "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 97,
+}  # fmt: skip
+"""What gives Gemma 4 layers that share caches, and inputs of layers' own."""
 
 
 def document(kind: str, **changes: Any) -> dict[str, Any]:

@@ -30,7 +30,17 @@ from torch import Tensor
 from whole_models import model_study, small
 
 from models import libraries
-from models.small import BATCH, CONTEXT, KINDS, MOST, POSITIONS, document, make_forward, tokens
+from models.small import (
+    BATCH,
+    CONTEXT,
+    KINDS,
+    MOST,
+    POSITIONS,
+    SHARED,
+    document,
+    make_forward,
+    tokens,
+)
 
 BIG: dict[str, dict[str, Any]] = {
     "grouped_queries": {"model": "qwen3_8b_cpu", "batch": 8, "context": 512, "most": 1024},
@@ -168,11 +178,26 @@ def test_weights_are_those_that_a_forward_asks_for(
     assert found.kv_cache == kept_bytes(tensors_in(forward.caches))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_a_shared_cache_is_held_once(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Weights and caches of Gemma 4's sharing layers, and of inputs of their own, are known."""
+    path = write(tmp_path, document("gemma4_text", **SHARED), "config.json")
+    kept: dict[tuple[object, ...], Tensor] = {}
+    forward = make_forward(
+        tmp_path, document("gemma4_text", **SHARED), weights=RandomWeights(dtype, kept=kept),
+        dtype=dtype,
+    )  # fmt: skip
+    found = needed(path, dtype=dtype)
+    assert found.weights == kept_bytes([*kept.values(), *tensors_in([*forward.layers])])
+    assert found.kv_cache == kept_bytes(tensors_in(forward.caches))
+
+
 MASKED: list[tuple[Mask, dict[str, Any]]] = [
     ("causal", document("mistral", sliding_window=None)),
     ("causal", document("mistral", sliding_window=9)),
     ("block", document("mistral", sliding_window=None)),
     *(("causal", document(kind)) for kind in KINDS),
+    ("causal", document("gemma4_text", **SHARED)),
 ]
 
 

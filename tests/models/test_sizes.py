@@ -20,7 +20,7 @@ from nearfree.models.layers import RandomWeights
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from models.small import document
+from models.small import SHARED, document
 
 TODAY = (
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "gemma2", "gemma3_text", "gemma4_text",
@@ -64,7 +64,7 @@ def build(path: Path) -> tuple[DecoderForward, Asked]:
 def elements_cached(forward: DecoderForward) -> list[int]:
     """Return the elements that each layer caches of a position; a latent's values are its own."""
     found = []
-    for cache in forward.caches:
+    for cache in {id(each): each for each in forward.caches}.values():
         parts = [cache.keys, cache.index_keys]
         parts += [] if cache.values._base is cache.keys else [cache.values]
         held = sum(each.numel() for each in parts if each is not None)
@@ -80,10 +80,14 @@ MORE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", TODAY)
-def test_a_forward_holds_what_is_stored(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [*((kind, MORE.get(kind, {})) for kind in TODAY), ("gemma4_text", SHARED)],
+    ids=lambda each: each if isinstance(each, str) else f"{len(each)} keys",
+)
+def test_a_forward_holds_what_is_stored(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
     """Its parameters are those that memory is counted by, and so is what it caches."""
-    path = write(tmp_path, document(kind, **MORE.get(kind, {})), "config.json")
+    path = write(tmp_path, document(kind, **more), "config.json")
     forward, weights = build(path)
     told = stored(path)
     assert weights.parameters == told.parameters
@@ -105,6 +109,25 @@ def test_published_models_have_their_sizes(
     forward, weights = build(CONFIG / "models" / f"{model}.json")
     assert weights.parameters == pytest.approx(parameters, rel=3e-3)
     assert elements_cached(forward) == cached
+
+
+def test_products_of_shared_caches_are_what_torch_counts(tmp_path: Path) -> None:
+    """Layers that share a cache make queries alone, and inputs of layers' own are products."""
+    path = write(tmp_path, document("gemma4_text", **SHARED), "config.json")
+    decoder, (forward, _) = read_decoder(path), build(path)
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        forward.forward(torch.zeros(1, N, dtype=torch.int64, device="meta"))
+    torch_sdpa = BackendRelease("torch_sdpa")
+    uses = modules(decoder, batch=1, context=CONTEXT, attention=torch_sdpa, moe=None, routing=None)
+    assert {"layer inputs", "layer input gate", "layer input projection"} < {
+        use.role for use in uses
+    }
+    expected = sum(
+        use.count * kind_of(use.setting).executed(use.setting, N, "").flop_executed
+        for use in uses
+        if use.setting.module in ("gemm", "dense_ffn")
+    )
+    assert counter.get_flop_counts()["Global"][torch.ops.aten.mm] == expected
 
 
 @pytest.mark.parametrize("model", ["deepseek_v2_lite", "gpt_oss_20b"])

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.models.mistral4.modeling_mistral4 import Mistral4ForCausalLM
 
 from models.given_weights import GivenWeights
-from models.small import CONTEXT, POSITIONS, document, error, make_forward, tokens
+from models.small import CONTEXT, POSITIONS, SHARED, document, error, make_forward, tokens
 
 LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4")
 SELECTING = ("deepseek_v32", "glm_moe_dsa")
@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
         "gemma4_text", enable_moe_block=True, num_experts=8, top_k_experts=3,
         moe_intermediate_size=24, attention_k_eq_v=True, num_global_key_value_heads=1,
     ),
+    "gemma4_shared": document("gemma4_text", **SHARED),
     "gpt_oss_plain": document(
         "gpt_oss", attention_bias=False, rope_scaling={"rope_type": "default"}, swiglu_limit=7.0
     ),
@@ -86,10 +87,14 @@ def in_our_order(kind: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def fill(kind: str, forward: DecoderForward, model: Any, dtype: torch.dtype) -> None:
-    """Put what transformers caches of L positions into a forward's cache."""
+    """Put what transformers caches of L positions into a forward's cache.
+
+    Layers that share another's have none there, and are the last.
+    """
     cache = DynamicCache(config=model.config if kind in SELECTING else None)
     model(tokens(CONTEXT, seed=2), past_key_values=cache)
-    for at, (ours, theirs) in enumerate(zip(forward.caches, cache.layers, strict=True)):
+    assert len({id(each.keys) for each in forward.caches}) == len(cache.layers)
+    for at, (ours, theirs) in enumerate(zip(forward.caches, cache.layers, strict=False)):
         keys, values = theirs.keys.to(dtype), theirs.values.to(dtype)
         if ours.index_keys is not None:
             ours.index_keys[:, :CONTEXT] = theirs.indexer_keys.to(dtype)

@@ -83,6 +83,35 @@ def flashinfer(planned: BoundArguments, bound: BoundArguments) -> Tensor:
     return torch.cat(found)
 
 
+def flashinfer_latent(plan: dict[str, Any], given: dict[str, Any]) -> Tensor:
+    """Return what paged latent attention does as it was planned: [rows, heads, latent]."""
+    queries, rotated = given["q_nope"], given["q_pe"]
+    pages, keys = given["ckv_cache"], given["kpe_cache"]
+    size, heads = plan["page_size"], plan["num_heads"]
+    assert queries.shape[1:] == (heads, plan["head_dim_ckv"])
+    assert rotated.shape[1:] == (heads, plan["head_dim_kpe"])
+    assert (pages.shape[1], keys.shape[1]) == (size, size)
+    assert queries.dtype == plan["q_data_type"]
+    assert pages.dtype == plan["kv_data_type"]
+    assert all(each.stride(-1) == 1 for each in (queries, rotated, pages, keys))
+    ends, firsts = plan["qo_indptr"].tolist(), plan["kv_indptr"].tolist()
+    assert all(plan[each].dtype == torch.int32 for each in ("qo_indptr", "kv_indices"))
+    found = []
+    for request, length in enumerate(plan["kv_len_arr"].tolist()):
+        own = plan["kv_indices"][firsts[request] : firsts[request + 1]].long()
+        assert (len(own) - 1) * size < length <= len(own) * size
+        values = pages[own].flatten(0, 1)[:length].double()
+        wide = torch.cat([values, keys[own].flatten(0, 1)[:length].double()], -1)
+        rows = torch.cat([queries, rotated], -1)[ends[request] : ends[request + 1]].double()
+        scores = torch.einsum("nhw,tw->nht", rows, wide) * plan["sm_scale"]
+        if plan["causal"]:
+            places = torch.arange(length)
+            own_places = torch.arange(length - len(rows), length)[:, None, None]
+            scores = scores.masked_fill(places > own_places, float("-inf"))
+        found.append(torch.einsum("nht,tc->nhc", scores.softmax(-1), values))
+    return torch.cat(found).to(queries.dtype)
+
+
 def fused(bound: BoundArguments) -> Tensor:
     """Return what `fused_experts` of an engine does, token by token: [tokens, d_model]."""
     given = dict(bound.arguments)

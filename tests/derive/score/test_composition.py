@@ -4,6 +4,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from msgspec import structs
 from nearfree.core.plan import plan_digest
 from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD
 from nearfree.derive.predict.predictions import PREDICTIONS
@@ -13,9 +14,11 @@ from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.time_shares import TIME_SHARES
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
+from whole_models import write_events
 
 from derive.modelled import (
     PARTS,
+    SETTING,
     T,
     made,
     plan,
@@ -24,7 +27,7 @@ from derive.modelled import (
     write_said,
     write_tables,
 )
-from derive.tables.logs import write_probe, write_study
+from derive.tables.logs import make_visits, write_probe, write_study
 
 Row = dict[str, Any]
 
@@ -122,6 +125,25 @@ def test_hits_and_intervals(layout: Layout, n_max: float, *, hit: bool, within: 
     found = row(layout, said(n_max=n_max))
     assert (found["n_low"], found["n_high"]) == (2, 2)
     assert (found["predicted"], found["hit"], found["within"]) == (n_max, hit, within)
+
+
+def test_the_intervals_width_is_told(layout: Layout) -> None:
+    """A prediction within [2, 4] is told beside the width of what it lies in, here x2."""
+    write_probe(layout)
+    write_said(layout)
+    write_events(
+        layout,
+        "small",
+        plan(),
+        [
+            structs.replace(visit, wall_us=(100.0, 100.0))
+            if (visit.n, visit.round) == (4, 1)
+            else visit
+            for visit in make_visits(SETTING, T)
+        ],
+    )
+    found = write_tables(layout)(COMPOSITION).filter(predictor="modules_sum").row(0, named=True)
+    assert (found["n_low"], found["n_high"], found["measured_width"]) == (2, 4, 2.0)
 
 
 @pytest.mark.parametrize(("n_max", "within"), [(7.9, False), (8.0, True), (64.0, True)])

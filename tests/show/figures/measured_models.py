@@ -170,6 +170,7 @@ def _said(setting: Setting, truth: dict[str, Any]) -> Iterator[dict[str, Any]]:
             **{name: truth[name] for name in ("platform", "stream", "epsilon", "baseline",
                "origin", "n_max", "n_low", "n_high", "next_n")},
             **setting_row(setting),
+            "measured_width": truth["n_high"] / truth["n_low"],
             "undecided": truth["verdict"] == "undecided",
             "measured_limiter": most,
             "measured_growth": grown[most] / sum(grown.values()),

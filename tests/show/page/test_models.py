@@ -149,6 +149,12 @@ def test_counts_are_those_of_the_table(said: pl.DataFrame) -> None:
     assert {cell.row for row in grid.rows for cell in row[1:]} == {*rows["row_id"]}
 
 
+def test_the_widest_interval_is_told(said: pl.DataFrame) -> None:
+    """How wide the intervals are that predictions are held against stands beside the counts."""
+    widest = said.filter(predictor="modules_sum")["measured_width"].max()
+    assert count(ways(counted(said)), SUM, "widest interval") == f"x{widest:.2f}"
+
+
 def test_the_same_limiter_is_counted_where_both_are_known(said: pl.DataFrame) -> None:
     """What refuses, or has no measured module beside it, cannot be compared."""
     grid = ways(counted(said))

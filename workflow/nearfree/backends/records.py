@@ -325,6 +325,25 @@ BACKENDS = (
         environment="flashinfer",
         releases=("0.2.0.post1", "0.7.2.post1"),
     ),
+    # FlashInfer's kernels of latent attention: blocks of 64 packed rows, whatever the release
+    # (MLAPlan, include/flashinfer/attention/scheduler.cuh of 0.5.3, lines 1471 to 1481).
+    Backend(
+        name="flashinfer_mla_fa2",
+        modules={"mla": f"{_ADAPTERS}.flashinfer_mla:FlashInferMlaFa2"},
+        package="flashinfer-python",
+        imported="flashinfer",
+        environment="flashinfer",
+        releases=("0.2.1", "0.7.2.post1"),
+    ),
+    Backend(
+        name="flashinfer_mla_fa3",
+        modules={"mla": f"{_ADAPTERS}.flashinfer_mla:FlashInferMlaFa3"},
+        package="flashinfer-python",
+        imported="flashinfer",
+        environment="flashinfer",
+        releases=("0.2.2", "0.7.2.post1"),
+        capabilities=frozenset({90}),
+    ),
 )
 ATTENTION_ORDER = {
     "flash_attn": 0,

@@ -13,8 +13,9 @@ class Grouped(
     A position sees the last `window` positions up to its own, or those of its own `chunk` of
     positions (Llama 4), or all; a layer has at most one of both. With `sinks` each head has a logit
     that is no position's (gpt-oss); `soft_cap` is c of c tanh(logit / c) (Gemma 2).
-    `keys_are_values` says that one product makes both (Gemma 4); they are cached apart.
-    Widths are in elements.
+    `keys_are_values` says that one product makes both (Gemma 4); they are cached apart. A layer
+    that `shares` makes and caches neither: it attends to what the last layer before it of the same
+    form that does not share has cached (Gemma 4). Widths are in elements.
     """
 
     layers: tuple[int, ...] = ()
@@ -26,6 +27,13 @@ class Grouped(
     sinks: bool = False
     soft_cap: float | None = None
     keys_are_values: bool = False
+    shares: bool = False
+
+    @property
+    def made(self) -> int:
+        """Heads of queries, keys and values that products make of a position."""
+        of_cache = 0 if self.shares else self.kv_heads * (1 if self.keys_are_values else 2)
+        return self.heads + of_cache
 
     @property
     def most(self) -> int | None:
@@ -41,7 +49,8 @@ class Grouped(
     def words(self) -> str:
         """What people call it."""
         sight = f"window {self.window}" if self.window else f"chunks of {self.chunk}"
-        return sight if self.most else "all positions"
+        seen = sight if self.most else "all positions"
+        return f"{seen}, shared cache" if self.shares else seen
 
 
 class Latent(

@@ -56,8 +56,7 @@ def _product(role: str, inputs: int, outputs: int) -> Part:
 
 def _grouped(d_model: int, context: int, kind: Grouped, backend: BackendRelease) -> Iterator[Part]:
     record = BY_NAME[backend.name]
-    made = kind.heads + kind.kv_heads * (1 if kind.keys_are_values else 2)
-    yield _product(QKV, d_model, made * kind.head_dim)
+    yield _product(QKV, d_model, kind.made * kind.head_dim)
     yield Part(
         ATTENTION,
         {

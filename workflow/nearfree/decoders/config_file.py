@@ -107,6 +107,9 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
         read |= _first(kinds[0]) | {"kinds": kinds}
     if ffn.beside:
         read["beside"] = True
+    width = rules.layer_inputs and keys.whole(rules.layer_inputs, least=0, default=0)
+    if width:
+        read["layer_inputs"] = width
     return Decoder(
         name=name,
         model_type=keys.text("model_type"),

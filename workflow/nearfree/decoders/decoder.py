@@ -31,8 +31,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `moe_layers` of them have `experts` for an FFN, all others a gated Dense FFN of width `d_ff`
     (None where no layer has one); with `beside` those with experts have it, too. `window` is how
-    many positions attention looks back at most in every layer, None for all of them. Widths are in
-    elements.
+    many positions attention looks back at most in every layer, None for all of them. Each layer may
+    have an input of its own of every token, `layer_inputs` wide (Gemma 4). Widths are in elements.
 
     Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
     `window` are then those of the first kind, a latent one head as wide as what is cached of it.
@@ -52,6 +52,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     experts: Experts | None = None
     window: Positive | None = None
     beside: bool | UnsetType = UNSET
+    layer_inputs: Positive | UnsetType = UNSET
     kinds: tuple[Kind, ...] | UnsetType = UNSET
 
     @property

@@ -29,12 +29,14 @@ class Family(NamedTuple):
     """The rules of a model type.
 
     Without a rule of its `window` its layers may differ, and are read one by one. `says_head_dim`
-    holds where the width of a head does not follow from d_model; a latent has no such key.
+    holds where the width of a head does not follow from d_model; a latent has no such key. The key
+    `layer_inputs` is that of how wide an input of each layer's own is, if any.
     """
 
     ffn: Callable[[Keys, int], Ffn]
     window: Callable[[Keys, int], int | None] | None = None
     says_head_dim: bool = False
+    layer_inputs: str = ""
 
 
 FAMILIES = {
@@ -81,7 +83,9 @@ FAMILIES = {
     "cohere2": Family(dense, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),
-    "gemma4_text": Family(gemma4_moe, says_head_dim=True),
+    "gemma4_text": Family(
+        gemma4_moe, says_head_dim=True, layer_inputs="hidden_size_per_layer_input"
+    ),
     "gpt_oss": Family(all_experts, says_head_dim=True),
     "llama4_text": Family(llama4_moe, says_head_dim=True),
 }  # fmt: skip

@@ -60,6 +60,8 @@ from nearfree.decoders.special import (
     decilm,
     gemma4_attention,
     gemma4_experts,
+    gemma4_inputs,
+    gemma4_tables,
     hyper,
     hyper_head,
     indexers,
@@ -225,7 +227,10 @@ LAYOUTS = {
     "gemma3_text": Layout(
         together(_FOUR, _alternating("sliding_window_pattern", norm=True, **BOTH), ffn())
     ),
-    "gemma4_text": Layout(together(_FOUR, gemma4_attention, ffn(), gemma4_experts)),
+    "gemma4_text": Layout(
+        together(_FOUR, gemma4_attention, ffn(), gemma4_experts, gemma4_inputs),
+        outside=gemma4_tables,
+    ),
     "mixtral": _block(gqa(window=windowed), moe(all_experts, _BLOCK_SPARSE)),
     "phimoe": Layout(
         together(

@@ -74,6 +74,7 @@ def gqa(
     values: bool = True,
     chunked: bool = False,
     soft_cap: str = "",
+    shares: bool = False,
 ) -> Plan:
     """Return the plan of attention with grouped queries.
 
@@ -98,13 +99,17 @@ def gqa(
         Whether the window is a chunk of positions, at whose edge it begins anew.
     soft_cap
         The key of what caps the logits of attention, if any.
+    shares
+        Whether keys and values are those that a layer before has cached.
     """
 
     def plan(keys: Keys, layers: int) -> Layer:
         d_model, of, sight = keys.whole("hidden_size"), *_sized(keys, layers, shape, window)
         query = of.queries * of.width * (1 + (gate == "query"))
-        widths = {"q_proj": query, "k_proj": of.keys * of.width}
-        if values:
+        widths = {"q_proj": query}
+        if not shares:
+            widths["k_proj"] = of.keys * of.width
+        if values and not shares:
             widths["v_proj"] = of.keys * of.values
         if fused:
             widths = {fused: sum(widths.values())}
@@ -115,7 +120,8 @@ def gqa(
         inner, bias = of.queries * of.values, flag(keys, output_bias)
         parts += linear(under(module, output), "attention", inner, d_model, bias=bias)
         if flag(keys, norm):
-            for name, count in zip(norm_names, (of.queries, of.keys), strict=True):
+            normed = list(zip(norm_names, (of.queries, of.keys), strict=True))
+            for name, count in normed[:1] if shares else normed:
                 parts += vector(under(module, name), of.width * (count if whole_norm else 1))
         if gate and gate != "query":
             parts += linear(under(module, gate), "attention", d_model, of.queries)
@@ -131,9 +137,11 @@ def gqa(
             sinks=flag(keys, sinks),
             soft_cap=keys.number(soft_cap) if keys.has(soft_cap) else None,
             keys_are_values=not values,
+            shares=shares,
         )
         one_width = attends if of.width == of.values else None
-        return same(Piece(tuple(parts), (Kept(elements, sight),), one_width))
+        kept = () if shares else (Kept(elements, sight),)
+        return same(Piece(tuple(parts), kept, one_width))
 
     return plan
 

@@ -29,6 +29,7 @@ from nearfree.errors import ConfigError
 BETWEEN = "between"
 """What is no module: embedding, norms, rotations, writing to the cache, and sums."""
 DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
+INPUTS, INPUT_GATE, INPUT_OUTPUT = "layer inputs", "layer input gate", "layer input projection"
 HEAD = "LM head"
 """The modules of a forward behind attention, in the order in which they first run."""
 MATRICES = {
@@ -94,6 +95,7 @@ def modules(
     """Return the modules of the slowest rank's forward, in the order in which they first run.
 
     Query, key and value are one product. The LM head computes the logits of all positions.
+    Inputs of layers' own are made at once; a rank makes its part, as vLLM's does.
     Embeddings, norms, rotations, activations and sums are left out. Over several GPUs each module
     has the sizes of a rank's shard and runs the same kernels. Pipeline stages run one after the
     other for a forward, so all layers count: the slowest stage limits how many forwards are under
@@ -163,6 +165,14 @@ def modules(
         ]
         if experts.shared_d_ff:
             uses.append(ffn(SHARED, moe_layers, d_ff=experts.shared_d_ff))
+    if decoder.layer_inputs:
+        width = decoder.layer_inputs
+        every = -(-decoder.layers * width // parallel.tp)
+        uses += [
+            gemm(INPUTS, 1, d_model=d_model, d_ff=every, groups=part.ffn),
+            gemm(INPUT_GATE, decoder.layers, d_model=d_model, d_ff=width, groups=part.ffn),
+            gemm(INPUT_OUTPUT, decoder.layers, d_model=width, d_ff=d_model, groups=part.ffn),
+        ]
     uses.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary, groups=part.ffn))
     return tuple(uses)
 

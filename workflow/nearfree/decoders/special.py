@@ -27,7 +27,7 @@ BOTH: dict[str, Any] = {"qkv_bias": "attention_bias", "output_bias": "attention_
 WINDOW = window_of("sliding_window")
 
 
-_WITHOUT = "Give a model of Gemma 4 without it"
+_WITHOUT, _INPUTS = "Give a model of Gemma 4 without it", "hidden_size_per_layer_input"
 
 
 def gemma4_attention(keys: Keys, layers: int) -> Layer:
@@ -35,9 +35,6 @@ def gemma4_attention(keys: Keys, layers: int) -> Layer:
 
     Source: Gemma4TextAttention of transformers 5.23.
     """
-    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
-        if keys.whole(key, least=0, default=0):
-            raise keys.wrong(key, "is not read", _WITHOUT)
     if keys.flag("use_double_wide_mlp"):
         raise keys.wrong("use_double_wide_mlp", "is not read", _WITHOUT)
     marks = keys.each("layer_types") if keys.has("layer_types") else ()
@@ -51,11 +48,20 @@ def gemma4_attention(keys: Keys, layers: int) -> Layer:
         kv_heads = "num_global_key_value_heads" if alone else "num_key_value_heads"
         return Heads(keys.whole("num_attention_heads"), keys.whole(kv_heads), width, width)
 
-    kinds = {
-        "sliding_attention": gqa(window=WINDOW, norm=True, **BOTH),
-        "full_attention": gqa(shape=shape, values=not alone, norm=True, **BOTH),
-    }
-    return by_kind("layer_types", kinds)(keys, layers)
+    def kinds(*, shares: bool) -> Plan:
+        near = gqa(window=WINDOW, norm=True, shares=shares, **BOTH)
+        far = gqa(shape=shape, values=not alone, norm=True, shares=shares, **BOTH)
+        return by_kind("layer_types", {"sliding_attention": near, "full_attention": far})
+
+    first = layers - keys.whole("num_kv_shared_layers", least=0, default=0)
+    if first == layers:
+        return kinds(shares=False)(keys, layers)
+    without = sorted({str(each) for each in marks} - {str(each) for each in marks[: max(first, 0)]})
+    if without:
+        why = f"leaves no layer of {without[0]!r:.40} that caches what the others share"
+        raise keys.wrong("num_kv_shared_layers", why)
+    own, others = kinds(shares=False)(keys, layers), kinds(shares=True)(keys, layers)
+    return lambda layer: (own if layer < first else others)(layer)
 
 
 def gemma4_experts(keys: Keys, layers: int) -> Layer:
@@ -72,6 +78,33 @@ def gemma4_experts(keys: Keys, layers: int) -> Layer:
         names._replace(router_vector="router.per_expert_scale"),
     )
     return together(experts, more)(keys, layers)
+
+
+def gemma4_inputs(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one signature for all)
+    """Read what takes in an input of each layer's own. Source: Gemma4TextDecoderLayer."""
+    d_model, width = keys.whole("hidden_size"), keys.whole(_INPUTS, least=0, default=0)
+    if not width:
+        return same(Piece(()))
+    key, vocabulary = "vocab_size_per_layer_input", keys.whole("vocab_size")
+    if keys.has(key) and keys.whole(key) != vocabulary:
+        raise keys.wrong(key, f"differs from vocab_size {vocabulary}, which is not read", _WITHOUT)
+    gate = linear("per_layer_input_gate", "other", d_model, width)
+    back = linear("per_layer_projection", "other", width, d_model)
+    return same(Piece((*gate, *back, *vector("post_per_layer_input_norm", d_model))))
+
+
+def gemma4_tables(keys: Keys) -> Sequence[Part]:
+    """Return what makes inputs of all layers of a token and its state. Source: Gemma4TextModel."""
+    width = keys.whole(_INPUTS, least=0, default=0)
+    if not width:
+        return ()
+    d_model, vocabulary = keys.wholes("hidden_size", "vocab_size")
+    every = keys.whole("num_hidden_layers") * width
+    return (
+        *linear("model.embed_tokens_per_layer", "embedding", vocabulary, every),
+        *linear("model.per_layer_model_projection", "other", d_model, every),
+        *vector("model.per_layer_projection_norm", width),
+    )
 
 
 def indexers(keys: Keys, layers: int) -> Sequence[str]:

@@ -57,13 +57,16 @@ class Activations(NamedTuple):
             else:
                 stages.append(self._latent(kind, own))
         stages.append(self.tokens * decoder.vocabulary * self.size)
+        inputs = self.tokens * decoder.layers * (decoder.layer_inputs or 0) * self.size
+        if inputs:  # of the table, of the product, in float32 by its norm, and their sum
+            stages.append(2 * inputs + self._norm(decoder.layers * (decoder.layer_inputs or 0)))
         if decoder.dense_layers:
             stages.append(self._dense(decoder.d_ff or 0))
         if experts and moe_layers:
             stages += [self._router(experts), self._experts(experts, own_router=own_router)]
             kept = self.tokens * decoder.d_model * self.size  # of the routed ones
             stages.append(kept + self._dense(experts.shared_d_ff))
-        return 2 * self.tokens * decoder.d_model * self.size + max(stages)
+        return 2 * self.tokens * decoder.d_model * self.size + inputs + max(stages)
 
     def _norm(self, width: int) -> int:
         """Three times in float32: as it comes, divided, and multiplied by the weight."""
@@ -73,7 +76,7 @@ class Activations(NamedTuple):
     def _grouped(self, kind: Grouped, meanwhile: int) -> int:
         normed = self.details.qk_norm
         queries, keys = (count * kind.head_dim for count in (kind.heads, kind.kv_heads))
-        made = self.tokens * (queries + (1 if kind.keys_are_values else 2) * keys) * self.size
+        made = self.tokens * kind.made * kind.head_dim * self.size
         norm = self._norm(queries) if normed else 0
         kept = keys * normed
         turning = self.tokens * (kept + queries * normed + 3 * queries) * self.size

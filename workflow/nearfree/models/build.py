@@ -2,12 +2,15 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
+from nearfree.backends.adapters.gates import Gate
 from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
-from nearfree.decoders.modules import BETWEEN, Laps
+from nearfree.decoders.modules import BETWEEN, INPUT_GATE, INPUT_OUTPUT, Laps
 from nearfree.models.expert_runners import ExpertRunner
 from nearfree.models.kinds import LayerKind
 from nearfree.models.latent import Chosen, LatentAttention
@@ -23,11 +26,33 @@ from nearfree.models.layers import (
 from nearfree.models.moe import Beside, MoeFfn, gate_of
 
 
+class OwnInput:
+    """What takes an input of a layer's own into its states. Source: Gemma4TextDecoderLayer."""
+
+    def __init__(
+        self, weights: RandomWeights, at: str, d_model: int, width: int, *, gate: Gate, norm: Norm
+    ) -> None:
+        self._gate_weight = weights(f"{at}.per_layer_input_gate.weight", (width, d_model))
+        self._output = weights(f"{at}.per_layer_projection.weight", (d_model, width))
+        self._gate, self._norm = gate, norm
+
+    def forward(self, hidden: Tensor, own: Tensor, laps: Laps) -> Tensor:
+        """Return states [b, N, d_model], given as many and inputs [b, N, width]."""
+        laps.lap(BETWEEN)
+        gates = functional.linear(hidden, self._gate_weight)
+        laps.lap(INPUT_GATE)
+        inner = self._gate(torch.cat((gates, own), -1))
+        laps.lap(BETWEEN)
+        out = functional.linear(inner, self._output)
+        laps.lap(INPUT_OUTPUT)
+        return hidden + self._norm.forward(out)
+
+
 class Layer(NamedTuple):
     """One layer: attention and FFN, each behind a norm and added to what went in.
 
-    What leaves them may be normalised, experts may run beside the FFN, and what leaves the layer
-    may be multiplied by a weight.
+    What leaves them may be normalised, experts may run beside the FFN, an input of its own may be
+    taken in, and what leaves the layer may be multiplied by a weight.
     """
 
     attention_norm: Norm
@@ -38,6 +63,7 @@ class Layer(NamedTuple):
     after_ffn: Norm | None = None
     beside: Beside | None = None
     weight: Tensor | None = None
+    own: OwnInput | None = None
 
     def attend(self, hidden: Tensor, places: Places, cache: Cache, laps: Laps) -> Tensor:
         """Return what leaves the attention, [b, N, d_model], given what enters the layer."""
@@ -46,14 +72,16 @@ class Layer(NamedTuple):
         out = self.attention.forward(states, places, cache, laps)
         return hidden + (out if self.after_attention is None else self.after_attention.forward(out))
 
-    def feed(self, hidden: Tensor, laps: Laps) -> Tensor:
-        """Return what leaves the layer, given what leaves its attention."""
+    def feed(self, hidden: Tensor, laps: Laps, own: Tensor | None = None) -> Tensor:
+        """Return what leaves the layer, given what leaves its attention and an input of its own."""
         states = self.ffn_norm.forward(hidden)
         laps.lap(BETWEEN)
         out = self.ffn.forward(states, laps)
         if self.beside is not None:
             out = self.beside.forward(hidden, out, laps)
         out = hidden + (out if self.after_ffn is None else self.after_ffn.forward(out))
+        if self.own is not None and own is not None:
+            out = self.own.forward(out, own, laps)
         return out if self.weight is None else out * self.weight
 
 
@@ -92,7 +120,15 @@ class Build:
             self.norm(f"{at}.post_feedforward_layernorm") if four else None,
             self._beside(index, at),
             self._weights(f"{at}.layer_scalar", (1,)) if weight else None,
+            self._own(at),
         )
+
+    def _own(self, at: str) -> OwnInput | None:
+        width, gate = self._decoder.layer_inputs, gate_of(self._form, routed=False)
+        if not width:
+            return None
+        norm = self.norm(f"{at}.post_per_layer_input_norm")
+        return OwnInput(self._weights, at, self._decoder.d_model, width, gate=gate, norm=norm)
 
     def _attention(self, kind: LayerKind, at: str) -> Attention | LatentAttention:
         d_model, details, weights = self._decoder.d_model, self._details, self._weights

@@ -20,6 +20,9 @@ def weight_bytes(decoder: Decoder, details: Details, size: int) -> int:
         elements += len(kind.layers) * attention_elements(kind, d_model, details)
     if form and form.norms_from_one:
         elements += norms
+    if decoder.layer_inputs:
+        width, layers = decoder.layer_inputs, decoder.layers
+        elements += layers * width * (decoder.vocabulary + 3 * d_model) + width + layers * d_model
     if form and form.layer_weight:
         elements += decoder.layers
     _, moe_layers = moe_of(decoder, details)
@@ -42,7 +45,7 @@ def _norms(decoder: Decoder, details: Details) -> int:
     """Return the elements of norms over the model's width, and of those of heads."""
     four = bool(details.form and details.form.four_norms)
     heads = sum(
-        2 * kind.head_dim * len(kind.layers)
+        (1 if kind.shares else 2) * kind.head_dim * len(kind.layers)
         for kind in decoder.attention
         if isinstance(kind, Grouped) and details.qk_norm
     )
@@ -54,8 +57,9 @@ def attention_elements(kind: Kind, d_model: int, details: Details) -> int:
     output = d_model * (kind.inputs + details.output_bias)
     if isinstance(kind, Latent):
         return output + _latent(kind, d_model, biased=details.qkv_bias)
-    made = kind.heads + (1 if kind.keys_are_values else 2) * kind.kv_heads
-    return output + made * kind.head_dim * (d_model + details.qkv_bias) + kind.heads * kind.sinks
+    return (
+        output + kind.made * kind.head_dim * (d_model + details.qkv_bias) + kind.heads * kind.sinks
+    )
 
 
 def _latent(kind: Latent, d_model: int, *, biased: bool) -> int:

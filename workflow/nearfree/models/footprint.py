@@ -105,7 +105,7 @@ class _Seat(NamedTuple):
         """Return the bytes that a layer keeps of a position of a request."""
         kind = self.kind
         if isinstance(kind, Grouped):
-            return 2 * kind.kv_heads * kind.head_dim * self.size
+            return 0 if kind.shares else 2 * kind.kv_heads * kind.head_dim * self.size
         return (kind.cached + (kind.index_dim or 0)) * self.size
 
     def sees(self, n: int) -> int:

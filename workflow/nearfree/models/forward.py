@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
 
@@ -25,6 +26,7 @@ from nearfree.models.kinds import (
     weights_of_queries,
 )
 from nearfree.models.latent import LatentRunner
+from nearfree.models.layer_inputs import LayerInputs
 from nearfree.models.layers import NAMES, Cache, Names, Places, RandomWeights
 from nearfree.models.rotation import Turns
 
@@ -32,8 +34,9 @@ from nearfree.models.rotation import Turns
 class DecoderForward:
     """A decoder with everything allocated, for any number of positions up to `most`.
 
-    `caches` has one a layer, in whole pages where attention reads pages: random until something is
-    written into them. Their first L positions are read, those from L on written by each forward.
+    `caches` has one a layer, another's where it shares that, in whole pages where attention reads
+    pages: random until something is written into them. Their first L positions are read, those from
+    L on written by each forward.
 
     What depends on N is made at its first forward and kept: after that no forward waits for the
     device, so that a CUDA graph can hold it.
@@ -127,13 +130,30 @@ class DecoderForward:
         self.layers = [
             build.layer(index, kinds[self._kind_of[index]]) for index in range(decoder.layers)
         ]
+        self._inputs = (
+            LayerInputs(
+                weights,
+                layers=decoder.layers,
+                width=decoder.layer_inputs,
+                d_model=decoder.d_model,
+                vocabulary=decoder.vocabulary,
+                eps=details.norm_eps,
+            )
+            if decoder.layer_inputs
+            else None
+        )
         self._norm = build.norm("model.norm")
         self._head = self._embedding if details.tied else weights("lm_head.weight", vocabulary)
         room = _Room(batch, context, most, attention, dtype, execution)
-        self.caches = [
-            room.cache(index, kinds[at].kind, runners[at])
-            for index, at in sorted(self._kind_of.items())
-        ]
+        self.caches: list[Cache] = []
+        alike: dict[Kind, Cache] = {}
+        for index, at in sorted(self._kind_of.items()):
+            of = structs.replace(kinds[at].kind, layers=())
+            if isinstance(of, Grouped) and of.shares:
+                self.caches.append(alike[structs.replace(of, shares=False)])
+            else:
+                alike[of] = room.cache(index, of, runners[at])
+                self.caches.append(alike[of])
 
     @property
     def keys(self) -> list[Tensor]:
@@ -169,10 +189,11 @@ class DecoderForward:
         if self._form and self._form.embedding_scale:
             hidden = hidden * torch.tensor(self._form.embedding_scale, dtype=hidden.dtype)
         told = [each.upto(tokens.shape[1]) for each in self._places]
+        own = None if self._inputs is None else self._inputs.forward(tokens, hidden, laps)
         for index, layer in enumerate(self.layers):
             places = told[self._kind_of[index]]
             hidden = layer.attend(hidden, places, self.caches[index], laps)
-            hidden = layer.feed(hidden, laps)
+            hidden = layer.feed(hidden, laps, None if own is None else own[index])
         states = self._norm.forward(hidden)
         laps.lap(BETWEEN)
         logits = functional.linear(states, self._head)

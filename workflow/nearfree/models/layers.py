@@ -174,7 +174,10 @@ class Places(NamedTuple):
 
 
 class Attention:
-    """Grouped-query attention of N new positions, whose keys and values are put into the cache."""
+    """Grouped-query attention of N new positions, whose keys and values are put into the cache.
+
+    A layer that shares makes neither: its cache is another layer's, which has put them there.
+    """
 
     def __init__(
         self,
@@ -189,7 +192,7 @@ class Attention:
     ) -> None:
         self._form, self._eps, width = form, details.norm_eps, kind.head_dim
         at = f"{prefix}.{names.attention}"
-        products = 2 if kind.keys_are_values else 3
+        products = 1 if kind.shares else 2 if kind.keys_are_values else 3
         qkv = names.qkv[:products]
         self._heads = [kind.heads, kind.kv_heads, kind.kv_heads][:products]
         counts = self._heads if len(qkv) > 1 else [sum(self._heads)]
@@ -206,7 +209,7 @@ class Attention:
         from_one = bool(details.form and details.form.norms_from_one)
         self._norms = [
             Norm(weights, f"{at}.{name}", width, details.norm_eps, from_one=from_one)
-            for name in ((names.query_norm, names.key_norm) if details.qk_norm else ())
+            for name in ((names.query_norm, names.key_norm) if details.qk_norm else ())[:products]
         ]
         self._sinks = weights(f"{at}.sinks", (kind.heads,)) if kind.sinks else None
 
@@ -215,25 +218,28 @@ class Attention:
         states = functional.linear(hidden, self._qkv, self._qkv_bias)
         places.lap(laps, QKV)
         states = states.unflatten(-1, (sum(self._heads), -1)).transpose(1, 2)
-        queries, new_keys, *rest = states.split(self._heads, 1)
-        new_values = rest[0] if rest else new_keys
-        if self._norms:
-            queries, new_keys = self._norms[0].forward(queries), self._norms[1].forward(new_keys)
-        if self._form.value_norm:
-            new_values = divided(new_values, self._eps)
-        queries, new_keys = (rotate(each, places.rotation) for each in (queries, new_keys))
-        if self._form.unit_norm:
-            queries, new_keys = (divided(each, self._eps) for each in (queries, new_keys))
+        queries, *stored = states.split(self._heads, 1)
+        queries = self._placed(queries, 0, places)
         if places.weights is not None:
             queries = queries * places.weights
-        new = places.new(hidden.shape[1])
-        cache.keys[:, :, new], cache.values[:, :, new] = new_keys, new_values
+        if stored:
+            values = divided(stored[-1], self._eps) if self._form.value_norm else stored[-1]
+            new = places.new(hidden.shape[1])
+            cache.keys[:, :, new] = self._placed(stored[0], 1, places)
+            cache.values[:, :, new] = values
         laps.lap(BETWEEN)
         out = self._attend(places.runner, queries, cache)
         places.lap(laps, ATTENTION)
         out = functional.linear(out.flatten(2), self._output, self._output_bias)
         places.lap(laps, OUTPUT)
         return out
+
+    def _placed(self, states: Tensor, norm: int, places: Places) -> Tensor:
+        """Return queries or keys normalised, by their own norm, and turned."""
+        states = rotate(
+            self._norms[norm].forward(states) if self._norms else states, places.rotation
+        )
+        return divided(states, self._eps) if self._form.unit_norm else states
 
     def _attend(self, runner: AttentionRunner, queries: Tensor, cache: Cache) -> Tensor:
         if self._sinks is not None and isinstance(runner, Sdpa):

@@ -179,4 +179,6 @@ def _kernel(backend: str, name: str, *, sm: int, cached: bool) -> str:
         return "trtllm_gen" if blackwell else f"TensorRT-LLM on capability {sm // 10}.{sm % 10}"
     if "flashmla" in name or "flash_mla" in name:
         return "flashmla"
-    return "trtllm_gen" if "trtllm" in name else "fa3" if "flash_att" in name else name
+    if "trtllm" in name:
+        return "trtllm_gen"
+    return "fa3" if "flash_att" in name else "flashinfer" if "flashinfer" in name else name

@@ -67,7 +67,7 @@ def _needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionCo
         activations = 2 * rows * d_model + pairs * (2 * d_model + 3 * d_ff)
         return _Needed(size * 3 * experts * d_model * d_ff, size * activations)
     if setting.module in ("mla", "indexer"):
-        return _latents_needed(setting, positions)
+        return _latents_needed(setting, positions, masked=execution.device == "cpu")
     head_dim, page = setting.head_dim or 0, setting.page_size or 1
     keys = -(-((setting.context or 0) + most) // page) * page
     queries = setting.batch * (sum(positions) + 2 * most) * (setting.heads or 0) * head_dim
@@ -76,16 +76,19 @@ def _needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionCo
     return _Needed(size * held, size * (queries + masks))
 
 
-def _latents_needed(setting: Setting, positions: tuple[int, ...]) -> _Needed:
+def _latents_needed(setting: Setting, positions: tuple[int, ...], *, masked: bool) -> _Needed:
     """Return what latent attention takes: latents; queries, masks of each head, what comes out.
+
+    Latents lie in whole pages, and masks are made where `masked` says so.
 
     An indexer has keys; and in float32 those, its queries and each head's products.
     """
     size, most, heads = int(ELEMENT_BYTES[setting.dtype]), max(positions), setting.heads or 0
-    seen, width = (setting.context or 0) + most, setting.head_dim or 0
+    page, width = setting.page_size or 1, setting.head_dim or 0
+    seen, masked = -(-((setting.context or 0) + most) // page) * page, masked and is_causal(setting)
     if setting.module == "indexer":
         keys, queries = setting.batch * seen * width, setting.batch * most * heads * width
-        masks = sum(positions) * seen if is_causal(setting) else 0
+        masks = sum(positions) * seen if masked else 0
         wide = _FLOAT32_BYTES * (keys + queries + 2 * setting.batch * most * heads * seen)
         return _Needed(size * keys, size * (queries + masks) + wide)
     width = head_widths(setting)[0]
@@ -93,7 +96,7 @@ def _latents_needed(setting: Setting, positions: tuple[int, ...]) -> _Needed:
     context, selected = setting.context or 0, setting.selected or 0
     choosing = [n for n in positions if 0 < selected < context + n]
     seeing = sum(n for n in positions if n not in choosing)
-    masks = seeing * heads * seen if is_causal(setting) else 0
+    masks = seeing * heads * seen if masked else 0
     taken = setting.batch * max(choosing, default=0) * selected * width
     chosen = setting.batch * sum(choosing) * selected * _INT64_BYTES
     held = size * setting.batch * seen * width

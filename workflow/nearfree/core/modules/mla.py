@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from nearfree.core.modules.attention import is_causal, tiled_pairs, visible_pairs
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
+from nearfree.core.modules.study import Axis, StudyBase
+from nearfree.core.protocols import Positive
 from nearfree.core.setting import Setting, required
 from nearfree.core.work import ExecutedWork, cache_bytes, moved_bytes
 from nearfree.errors import EvidenceError
@@ -20,6 +22,26 @@ from nearfree.errors import EvidenceError
 ABSORBED, NAIVE = "absorbed", "naive"
 """The forms, as the field `api` names them; absorbed where it says none."""
 M_MLA = "M_mla"
+
+
+class MlaShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Query heads of a rank, and the widths of latent and heads in elements."""
+
+    heads: Positive
+    latent: Positive
+    rope_dim: Positive
+    nope_dim: Positive
+    value_dim: Positive
+    selected: Positive | None = None
+
+
+class MlaStudy(StudyBase, frozen=True, kw_only=True, tag="mla"):
+    """Latent attention over context lengths L."""
+
+    axes = ("batch", "context")
+    shape: MlaShape
+    context: Axis
+    page_size: Positive | None = None
 
 
 class MlaQuestion(Struct, frozen=True, kw_only=True):
@@ -179,6 +201,7 @@ MLA = ModuleKind(
     title="latent attention",
     own="context",
     has_cache=True,
+    study=MlaStudy,
     work=_work,
     laws=Laws(
         needs=required("mla"),

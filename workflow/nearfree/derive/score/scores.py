@@ -223,6 +223,8 @@ SCORES = Table(
         "refusal": text("the first of them", nullable=True),
         "within": count("of models: predictions inside the measured interval", nullable=True,
                         at_least=0),
+        "measured_width": number("of models: the widest of those intervals, its upper end over its "
+                                 "lower", nullable=True),
         "limiters": count("of models: settings whose limiter is known on both sides",
                           nullable=True, at_least=0),
         "same_limiter": count("of those, where both name the same module", nullable=True,
@@ -258,6 +260,7 @@ def score_rows(validation: pl.DataFrame, composition: pl.DataFrame) -> pl.DataFr
     )
     of_models = composition.group_by(_KEYS[:2] + _KEYS[3:], maintain_order=True).agg(
         pl.col("within").sum(),
+        pl.col("measured_width").max(),
         pl.col("same_limiter").count().alias("limiters"),
         pl.col("same_limiter").sum(),
         pl.col("foretold").sum(),

@@ -78,10 +78,15 @@ def ways(scores: pl.DataFrame) -> Grid:
         "answered": backed(lambda row: f"{row['answered']} of {row['settings']}"),
         "hits": backed(lambda row: f"{row['hits']} of {row['settings']}"),
         "within the interval": backed(lambda row: f"{row['within']} of {row['settings']}"),
+        "widest interval": backed(_widest),
         "same limiter": backed(lambda row: f"{row['same_limiter']} of {row['limiters']}"),
         "foretold": backed(lambda row: f"{row['foretold']} of {row['settings']}"),
     }
     return grid(scores.sort(rank(), *_WAY).to_dicts(), columns)
+
+
+def _widest(row: Row) -> str:
+    return "-" if row["measured_width"] is None else f"x{row['measured_width']:.2f}"
 
 
 def number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Batches that leave vLLM's full graphs under a schedule, and the sizes that are captured for it."""
+"""Batches that leave vLLM's full graphs under a schedule, and the sizes captured for it."""
 
 from collections.abc import Sequence
 

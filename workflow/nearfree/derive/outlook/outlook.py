@@ -206,7 +206,7 @@ def _steps(answers: Forecast, shown: Places) -> pl.DataFrame:
     rows = [
         (place, n, str(each.graphs.engine), step.tokens, step.rows, unpadded)
         for place, each in enumerate(answers.deployments)
-        if padding and each.graphs
+        if padding and each.graphs and padding.steps[place]
         for n, step, unpadded in zip(
             total.grid[shown].tolist(),
             [padding.steps[place][at] for at in shown],

@@ -46,7 +46,10 @@ def test_the_text_says_what_limits_and_where(call: Call) -> None:
     """The text has each predictor's N_max, limiter and place, shares, knobs and constants."""
     out = printed(call, *DENSE, *H800, "--attention", "flash-attn==2.8.3")
     lines = out.splitlines()
-    assert lines[0] == ("qwen3_8b on h800, bfloat16, b = 1, L = 4096, attention flash_attn 2.8.3")
+    assert lines[0] == (
+        "qwen3_8b on h800, bfloat16, b = 1, L = 4096, attention flash_attn 2.8.3, "
+        "CUDA graphs of vllm 0.33.0"
+    )
     assert "N_max, the largest N with T(N) <= 1.2 T(1), from N = 1" in lines
     (law,) = (line for line in lines if line.startswith("  principle "))
     assert law.split()[:4] == ["principle", "64", "attention:", "M_attn"]
@@ -94,7 +97,8 @@ def test_both_baselines_of_balanced_experts(call: Call) -> None:
 def test_json_holds_everything(call: Call) -> None:
     """The JSON has deployment, answers, modules and curve, and the text's numbers in them."""
     (found,) = as_json(call, *SPARSE, *H800, "--batch", "4", *SHORT, "--accepted", "2.5")
-    assert set(found) == {"deployment", "answers", "modules", "curve", "memory", "refusals"}
+    parts = {"deployment", "answers", "modules", "curve", "memory", "refusals", "graphs"}
+    assert set(found) == parts
     said = {name: found["deployment"][name] for name in ("model", "platform", "batch", "context")}
     assert said == {"model": "qwen3_30b_a3b", "platform": "h800", "batch": 4, "context": 4096}
     assert [row["n"] for row in found["curve"]] == list(range(1, 49))
@@ -300,3 +304,22 @@ def test_a_model_file_by_its_path(call: Call, tmp_path: Path) -> None:
     """A config.json anywhere is answered about under its file's name."""
     path = write(tmp_path, change("qwen3"), "mine.json")
     assert printed(call, "--model", str(path), *H800, *SHORT).startswith("mine on h800, bfloat16")
+
+
+def test_steps_are_padded_to_the_engines_graphs(call: Call) -> None:
+    """JSON has the rows of each step, and the text says them; `none` pads nothing."""
+    asked = (*DENSE, *H800, "--batch", "33", *SHORT)
+    (found,) = as_json(call, *asked, "--graphs", "vllm==0.9.1")
+    graphs = found["graphs"]
+    assert (graphs["engine"], graphs["counts"]) == ("vllm 0.9.1", "tokens")
+    steps = [(each["n"], each["tokens"], each["rows"], each["size"]) for each in graphs["steps"]]
+    assert steps[:3] == [(1, 33, 40, 40), (2, 66, 72, 72), (3, 99, 104, 104)]
+    assert steps[15] == (16, 528, 528, None)
+    assert all(each.startswith("vllm/config.py L") for each in graphs["evidence"])
+    text = printed(call, *asked, "--graphs", "vllm==0.9.1")
+    assert "from N = 16 on no graph is large enough" in text
+    assert re.search(r"^ +1 +33 +40 +1\.000", text, re.MULTILINE)
+    (plain,) = as_json(call, *asked, "--graphs", "none")
+    assert plain["graphs"] is None
+    assert "graphs" not in plain["deployment"]
+    assert plain["curve"][0]["latency_us"] < found["curve"][0]["latency_us"]

@@ -137,8 +137,7 @@ def test_attention_calls_are_asked_of_attention_releases() -> None:
     """A call has a row a release of each attention package, with tiles instead of blocks."""
     rows = drifted(CALL, on=("h20",))
     packages = {parse_release(each)[0] for each in CONFIG.releases}
-    packages -= {*ruled_packages("moe_ffn"), *ruled_packages("gemm")}
-    assert set(rows["package"]) == packages
+    assert set(rows["package"]) == packages & {*ruled_packages("attention")}
     flashinfer = rows.filter(package="flashinfer-python").sort("place")
     assert flashinfer["tile_rows"].to_list() == [16, 16, 16]
     assert flashinfer["m_attn"].to_list() == [4, 4, 4]

@@ -107,6 +107,14 @@ def test_a_graph_is_named_where_it_ends_the_range() -> None:
     assert not all(named)
 
 
+def test_a_release_without_rules_is_refused() -> None:
+    """T(N) is refused, with the release, where nothing says its sizes; others are answered."""
+    unknown = replace(VLLM, engine=BackendRelease("vllm", "0.1.0"))
+    found = total(Questions([deployment(graphs=unknown), deployment()], SMALL), ANSWERER)
+    assert str(found.refusals[0]).startswith("captured graphs: no rules of vllm-graphs 0.1.0")
+    assert found.refusals[1] is None
+
+
 def spec(**changes: Any) -> DeploymentSpec:
     """Return one deployment on an H100."""
     given = {"models": (DENSE,), "platforms": ("h100",), "graphs": "engine"}

@@ -28,6 +28,7 @@ from nearfree.derive.tables.store import (
     tolerances_digest,
     write_table,
 )
+from nearfree.derive.work_model.family import Places
 from nearfree.log.names import Layout
 
 LOOKUP = Table(
@@ -67,6 +68,10 @@ FORECAST = Table(
         "latency_us": amount("what it takes, all its layers together"),
         "share": amount("of the forward's T(N)"),
         "ratio": amount("T(N) / T(1) of the whole forward"),
+        "graphs": text("the engine's release whose CUDA graphs steps are padded to", nullable=True),
+        "tokens": count("rows of a rank's step, where it has graphs", nullable=True),
+        "rows": count("rows that run: those of the graph, or its own", nullable=True),
+        "unpadded_us": amount("the forward's T(N) with the rows that it has", nullable=True),
     },
 )
 SHOWN_N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -189,6 +194,28 @@ def _forecast(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
             "ratio": (model[:, shown] / model[:, :1]).ravel(),
         }
     )
+    frame = frame.join(_steps(answers, shown), on=["place", "n"], how="left")
     calibration = pl.Series("calibration", [[*each] for each in total.calibration], dtype=IDS)
     sourced = about.with_columns(from_ids=pl.concat_list("sources", calibration))
     return frame.join(sourced, on="place").select(*FORECAST.body, "from_ids")
+
+
+def _steps(answers: Forecast, shown: Places) -> pl.DataFrame:
+    """Return the graphs of deployments that have some, by `place` and `n`."""
+    total, padding = answers.total, answers.total.padding
+    rows = [
+        (place, n, str(each.graphs.engine), step.tokens, step.rows, unpadded)
+        for place, each in enumerate(answers.deployments)
+        if padding and each.graphs and padding.steps[place]
+        for n, step, unpadded in zip(
+            total.grid[shown].tolist(),
+            [padding.steps[place][at] for at in shown],
+            total.unpadded_us[place][:, shown].sum(axis=0).tolist(),
+            strict=True,
+        )
+    ]
+    columns = ("graphs", "tokens", "rows", "unpadded_us")
+    types = {"place": pl.Int64, "n": pl.Int64} | {
+        each: FORECAST.body[each].dtype for each in columns
+    }
+    return pl.DataFrame(rows, schema=types, orient="row")

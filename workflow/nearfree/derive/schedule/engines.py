@@ -4,12 +4,13 @@ A digest is of the lines' own text: what a schedule says holds for any release w
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.derive.schedule.expected import checked_curve
+from nearfree.derive.schedule.full_graphs import leaving
 from nearfree.errors import ConfigError
 
 
@@ -123,6 +124,18 @@ _VLLM_PARSERS = (
         lines=(1110, 1127),
         sha256="f9697310aee77e7538d7ca8289116d9ff47719ba93f7bfe3a9eabcbafd3f7ee7",
     ),
+    _vllm(
+        file="vllm/config/vllm.py",
+        name="VllmConfig._set_cudagraph_sizes",
+        lines=(2398, 2656),
+        sha256="f6c71aa0532da44e11ac5c6204bdc43e37a8322c2b8b509dee8bd4aac9e65a57",
+    ),
+    _vllm(
+        file="vllm/v1/worker/gpu/cudagraph_utils.py",
+        name="CudaGraphManager._init_candidates",
+        lines=(256, 394),
+        sha256="c017d0137f301ae00e5e5ed0c4f208b572066b18b6d9f343929a048e374c3e42",
+    ),
 )
 
 
@@ -155,11 +168,26 @@ def vllm_option(k_by_batch: Mapping[int, int]) -> Option:
             "Add the keys of the drafter (method, model) and leave --spec-tokens out.",
             f"Batches above {last} keep the last K, up to max_num_seqs.",
             _VLLM_DROPS,
+            *_vllm_leaves(k_by_batch),
         ),
         parsers=_VLLM_PARSERS,
     )
 
 
+def _vllm_leaves(k_by_batch: Mapping[int, int]) -> Iterator[str]:
+    """Yield which batch sizes leave the full graphs, if some do."""
+    every = {b: part.k for part in ranges(k_by_batch) for b in range(part.first, part.last + 1)}
+    found = leaving(every)
+    if found:
+        shown_first = ", ".join(map(str, found[:_SHOWN])) + (", ..." if found[_SHOWN:] else "")
+        yield (
+            f"{len(found)} of {len(every)} batch sizes ({shown_first}) leave the full graphs of "
+            "model runner V2, as the next captured count is another K's; where each K + 1 is a "
+            "power of two none does."
+        )
+
+
+_SHOWN = 8
 _SGLANG_DROPS = (
     "SGLang drops the schedule with a warning for algorithms other than EAGLE and EAGLE3, and under"
     " attention data parallelism, multi-layer EAGLE, two-batch overlap and PD multiplexing."

@@ -31,6 +31,7 @@ from nearfree.log.document import render, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.show.figures.families import Rows, accuracy_drawings, drawings
+from nearfree.show.figures.graphs import graph_drawings
 from nearfree.show.figures.kernels import kernel_drawings
 from nearfree.show.figures.listing import LIST, Drawing, Figure, FigureList
 from nearfree.show.figures.models import ModelRows, model_drawings
@@ -173,6 +174,7 @@ def outlook_drawings(
     yield from boundary_over_batch(lookup, epsilon)
     yield from boundary_over_context(lookup, epsilon)
     yield from latency_by_module(lookup, forecast, epsilon)
+    yield from graph_drawings(forecast)
 
 
 def _measured(tables: _Tables, scope: str, epsilon: float) -> Iterator[Drawing]:

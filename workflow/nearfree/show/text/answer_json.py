@@ -51,7 +51,7 @@ def _graphs(forecast: Forecast, place: int) -> dict[str, Any] | None:
     None where no engine's graphs are assumed.
     """
     graphs, padding = forecast.deployments[place].graphs, forecast.total.padding
-    if graphs is None or padding is None:
+    if graphs is None or padding is None or not padding.steps[place]:
         return None
     rows = [
         {"n": n, "tokens": step.tokens, "rows": step.rows, "size": step.size}

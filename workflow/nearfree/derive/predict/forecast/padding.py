@@ -19,6 +19,7 @@ from nearfree.derive.granularity.graphs import GraphSteps, Step
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.work_model.family import Array, Flags, Places
+from nearfree.errors import NearfreeError
 
 REAL = (ATTENTION.name, MLA.name, INDEXER.name)
 """Modules that see the positions that there are, however many rows run."""
@@ -48,15 +49,25 @@ class Padding(Struct, frozen=True, kw_only=True):
 
 def steps_of(
     deployments: Sequence[Deployment], grid: Sequence[int], answerer: Answerer
-) -> list[list[Step]]:
-    """Return the steps of deployments by place in the grid; none of one without graphs."""
+) -> tuple[list[list[Step]], list[str | None]]:
+    """Return the steps of deployments by place in the grid, and why there are none.
+
+    One without graphs has no steps and no reason; one whose release has no rules has a reason.
+    """
     graphs = GraphSteps(answerer.rules)
-    return [
-        [graphs.step(each.graphs, requests(each.batch, each.parallel.dp), n) for n in grid]
-        if each.graphs
-        else []
-        for each in deployments
-    ]
+    steps: list[list[Step]] = []
+    reasons: list[str | None] = []
+    for each in deployments:
+        found, reason = list[Step](), None
+        if each.graphs:
+            batch = requests(each.batch, each.parallel.dp)
+            try:
+                found = [graphs.step(each.graphs, batch, n) for n in grid]
+            except NearfreeError as error:
+                reason = f"captured graphs: {error.what}"
+        steps.append(found)
+        reasons.append(reason)
+    return steps, reasons
 
 
 def timed_grid(grid: Sequence[int], steps: Sequence[Sequence[Step]]) -> list[int]:

@@ -112,8 +112,8 @@ class Total(Struct, frozen=True, kw_only=True):
 def total(questions: Questions, answerer: Answerer) -> Total:
     """Return T(N) of deployments by the work model, as engines pad steps where graphs are named."""
     grid = questions.grid
-    steps = steps_of(questions.deployments, grid, answerer)
-    if not any(steps):
+    steps, reasons = steps_of(questions.deployments, grid, answerer)
+    if not any(steps) and not any(reasons):
         return _timed(questions, answerer)
     asked = Questions(questions.deployments, timed_grid(grid, steps))
     timed = _timed(asked, answerer)
@@ -121,7 +121,10 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     seen = asked.uses.filter(pl.col("module").is_in(REAL))
     real[seen["deployment"].to_numpy(), seen["place"].to_numpy()] = True
     latency, padding = padded(asked.grid, grid, timed.latency_us, steps, real)
-    return structs.replace(timed, latency_us=latency, grid=np.array(grid), padding=padding)
+    refused = [own or why for own, why in zip(timed.refusals, reasons, strict=True)]
+    return structs.replace(
+        timed, latency_us=latency, grid=np.array(grid), padding=padding, refusals=refused
+    )
 
 
 def _timed(questions: Questions, answerer: Answerer) -> Total:

@@ -1,0 +1,62 @@
+"""Batches that leave vLLM's full graphs under a schedule, and the sizes captured for it."""
+
+from collections.abc import Sequence
+
+import pytest
+from nearfree.derive.schedule.engines import vllm_option
+from nearfree.derive.schedule.full_graphs import capture_sizes, leaving
+from nearfree.sources.record import recorded_extraction
+
+from derive.questions import LOG
+
+Parts = Sequence[tuple[int, int]]
+
+
+def lengths(parts: Parts) -> dict[int, int]:
+    """Return K by batch size of parts that end at a batch size, each with its K."""
+    found: dict[int, int] = {}
+    for last, k in parts:
+        found |= dict.fromkeys(range(len(found) + 1, last + 1), k)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("parts", "count"),
+    [
+        (((8, 4), (32, 2), (256, 1)), 50),
+        (((8, 3), (32, 2), (64, 1), (256, 0)), 39),
+        (((8, 7), (32, 3), (64, 1), (256, 0)), 0),
+        (((16, 15), (32, 7), (100, 1)), 0),
+        (((100, 1),), 0),
+    ],
+)
+def test_powers_of_two_leave_no_full_graph(parts: Parts, count: int) -> None:
+    """Graphs of each width lie among those of wider ones where one divides the other."""
+    for requests in (256, 1024):
+        assert len(leaving(lengths(parts), requests=requests)) == count
+
+
+def test_a_batch_leaves_where_the_next_count_is_of_another_width() -> None:
+    """Six requests of five tokens: 30 is next in graphs of three tokens, 35 in those of five."""
+    found = leaving(lengths([(8, 4), (32, 2), (256, 1)]))
+    assert 6 in found
+    assert {1, 2, 4, 5, 7, 8}.isdisjoint(found)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 4, 7])
+@pytest.mark.parametrize("requests", [100, 256, 1024])
+def test_a_single_length_has_the_sizes_of_the_release(k: int, requests: int) -> None:
+    """The port captures what the release's own text does for one K at all batch sizes."""
+    found = recorded_extraction(LOG, "vllm-graphs", "0.33.0")
+    assert found is not None
+    given = {"max_num_seqs": requests, "max_num_batched_tokens": 8192, "q": k + 1, "sm": 90,
+             "performance_mode": "balanced"}  # fmt: skip
+    said = found.by_name()["capture_sizes"].value(given).value
+    assert capture_sizes(dict.fromkeys(range(1, requests + 1), k + 1), requests, 512) == said
+
+
+def test_an_option_says_which_batches_leave() -> None:
+    """A note counts them; where none leaves there is none."""
+    noted = vllm_option(lengths([(8, 4), (32, 2), (256, 1)])).notes[-1]
+    assert noted.startswith("50 of 256 batch sizes (6, 9, 10, 12, ")
+    assert not any("full graphs" in note for note in vllm_option(lengths([(8, 3), (9, 1)])).notes)

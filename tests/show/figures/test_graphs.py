@@ -1,0 +1,67 @@
+"""The figure of padded steps: what the table says of rows and of T(N), and nothing without it."""
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, cast
+
+import polars as pl
+from derive.sheeted import ANSWERER, CONFIG, sheet_table
+from nearfree.config.files import Config
+from nearfree.derive.outlook.outlook import FORECAST, outlook
+from nearfree.show.figures.graphs import ROWS, TIME, graph_drawings
+from nearfree.show.figures.stage import specification
+
+
+@cache
+def forecast() -> pl.DataFrame:
+    """Return `forecast` of the shipped deployments with graphs."""
+    entries = {name: each for name, each in CONFIG.deployments.items() if each.graphs != "none"}
+    some = SimpleNamespace(
+        deployments=entries, site=CONFIG.site, platforms=CONFIG.platforms, folder=CONFIG.folder,
+        releases=CONFIG.releases,
+    )  # fmt: skip
+    found = outlook(cast("Config", some), ANSWERER, sheet_table()).forecast
+    return FORECAST.build(found, found["from_ids"].explode().unique().to_list())
+
+
+def points(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the data of the one figure."""
+    ((_, chart),) = graph_drawings(rows)
+    (data,) = specification(chart)["datasets"].values()
+    return list(data)
+
+
+def test_every_step_has_what_padding_adds() -> None:
+    """A mark a step of the table for its rows, and one for its T(N); both engines are there."""
+    rows = forecast()
+    steps = rows.group_by("deployment", "batch", "n").agg(
+        pl.col("latency_us").sum(), pl.col("tokens", "rows", "unpadded_us").first()
+    )
+    added = {
+        ROWS: (steps["rows"] / steps["tokens"] - 1).sort().to_list(),
+        TIME: (steps["latency_us"] / steps["unpadded_us"] - 1).sort().to_list(),
+    }
+    drawn = points(rows)
+    for name, expected in added.items():
+        found = sorted(each["added"] for each in drawn if each["of"] == name)
+        assert [round(each, 9) for each in found] == [round(each, 9) for each in expected]
+    assert any(each["added"] > 0.1 for each in drawn if each["of"] == ROWS)
+    engines = {each["panel"].split(" ")[0] for each in drawn}
+    assert engines == {"vllm", "sglang"}
+
+
+def test_the_table_says_whose_graphs() -> None:
+    """Rows are at least the tokens; a step above the largest graph runs its own."""
+    rows = forecast()
+    assert (rows["rows"] >= rows["tokens"]).all()
+    assert (
+        rows.filter(n=512, graphs="vllm 0.33.0")
+        .select((pl.col("rows") == pl.col("tokens")).all())
+        .item()
+    )
+
+
+def test_without_graphs_there_is_no_figure() -> None:
+    """Nothing is drawn of deployments without graphs."""
+    none = forecast().with_columns(pl.lit(None, pl.String).alias("graphs"))
+    assert list(graph_drawings(none)) == []

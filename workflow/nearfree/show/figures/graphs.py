@@ -1,0 +1,81 @@
+"""Steps that engines pad to captured graphs: rows that run in vain, and what they cost."""
+
+from collections.abc import Iterator
+
+import altair as alt
+import polars as pl
+
+from nearfree.show.figures.listing import OUTLOOK, Drawing, drawing
+from nearfree.show.figures.panels import equals, in_rows, panel
+from nearfree.show.figures.theme import PALETTE, keyed, positions, styled, tooltip
+
+ROWS, TIME = "rows", "T(N)"
+_MARKS = {ROWS: PALETTE[1], TIME: PALETTE[0]}
+
+
+def graph_drawings(forecast: pl.DataFrame) -> Iterator[Drawing]:
+    """Yield the figure of padded steps; nothing where no deployment has graphs.
+
+    Parameters
+    ----------
+    forecast
+        Rows of that table.
+    """
+    steps = _steps(forecast)
+    if not steps.is_empty():
+        caption = (
+            "Rows that an engine's captured graphs add to a step, and what they add to T(N). "
+            "Predicted, not measured."
+        )
+        yield drawing(padded_steps, (forecast,), "padded_steps", caption, steps, about=OUTLOOK)
+
+
+def padded_steps(forecast: pl.DataFrame) -> alt.FacetChart:
+    """Return what padding adds to a step's rows and to its T(N), a panel an engine and batch.
+
+    Parameters
+    ----------
+    forecast
+        Rows of that table; those without graphs are not drawn.
+    """
+    steps = _steps(forecast)
+    added = {
+        ROWS: pl.col("rows") / pl.col("tokens") - 1,
+        TIME: pl.col("forward_us") / pl.col("unpadded_us") - 1,
+    }
+    keys = ("panel", "n", "tokens", "rows", "row_id")
+    data = pl.concat(
+        steps.select(*keys, share.alias("added"), pl.lit(name).alias("of"))
+        for name, share in added.items()
+    )
+    lines = alt.Chart().encode(
+        x=positions(data),
+        y=alt.Y("added:Q", title="added by padding", axis=alt.Axis(format="%")),
+        color=keyed(alt.Color, "of:N", _MARKS, title=None),
+        tooltip=tooltip(
+            "of:N", "n:Q", ("added:Q", "added by padding", ".1%"), "tokens:Q", "rows:Q"
+        ),
+    )
+    layers = alt.layer(
+        lines.mark_line(interpolate="step-after", opacity=0.6),
+        lines.mark_point(size=28, filled=True),
+        data=data,
+    )
+    return styled(
+        in_rows(layers, steps),
+        "Steps padded to captured graphs",
+        "Predicted, not measured. An engine that drafts N - 1 tokens; where no graph is large "
+        "enough a step is not padded.",
+    )
+
+
+def _steps(forecast: pl.DataFrame) -> pl.DataFrame:
+    """Return a row a step, of deployments with graphs, with `panel` and the forward's T(N)."""
+    condition = ("deployment", "model", "platform", "graphs", "batch", "context", "n")
+    return (
+        forecast.drop_nulls("graphs")
+        .group_by(*condition, "tokens", "rows", "unpadded_us", maintain_order=True)
+        .agg(pl.col("latency_us").sum().alias("forward_us"), pl.col("row_id").first())
+        .with_columns(panel("graphs", pl.format("{} on {}", "model", "platform"), equals("batch")))
+        .sort("graphs", "batch", "n")
+    )

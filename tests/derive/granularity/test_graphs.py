@@ -13,13 +13,13 @@ VLLM = ("0.9.1", "0.20.2", "0.33.0")
 SGLANG = ("0.5.9", "0.5.23")
 
 
-def graphs(engine: str, version: str, **changes: int) -> Graphs:
+def graphs(engine: str, version: str, **changes: int | str) -> Graphs:
     """Return an engine's graphs on a GPU of 80 GiB."""
     fields = {"sm": 90, "memory_gib": 80, **changes}
     return Graphs(engine=BackendRelease(engine, version), **fields)  # type: ignore[arg-type]
 
 
-def rows(engine: str, version: str, batch: int, positions: int, **changes: int) -> int | None:
+def rows(engine: str, version: str, batch: int, positions: int, **changes: int | str) -> int | None:
     """Return the rows of a step; None where it runs in no graph."""
     step = STEPS.step(graphs(engine, version, **changes), batch, positions)
     assert step.tokens == batch * positions
@@ -51,6 +51,17 @@ def test_above_the_largest_size_nothing_is_padded() -> None:
     assert rows("vllm", "0.33.0", 1025, 1, sm=100) is None
     assert rows("vllm", "0.20.2", 167, 3) == 512  # 166 requests are the last of three tokens each
     assert rows("sglang", "0.5.9", 257, 1) is None
+
+
+def test_attention_that_leaves_the_graph_leaves_sizes_unrounded() -> None:
+    """Without full graphs of several tokens a step is padded to the list of any step."""
+    for name in ("flashinfer", "cutlass_mla"):
+        outside = STEPS.step(graphs("vllm", "0.20.2", attention=name), 1, 3)
+        assert (outside.rows, outside.size) == (4, 4)
+        assert f"{name}.py L" in outside.evidence
+        assert rows("vllm", "0.20.2", 3, 1, attention=name) == 4
+    for name in ("flash_attn", "triton_attn", "flashmla"):
+        assert rows("vllm", "0.20.2", 1, 3, attention=name) == 3
 
 
 @pytest.mark.parametrize("version", SGLANG)

@@ -130,6 +130,27 @@ def test_the_largest_batch_of_sglang_goes_by_memory() -> None:
     assert largest("0.5.23", 1) == [8, 48, 48, 32, 32, 256, 256, 512]
 
 
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("flash_attn", ["absent", "ALWAYS or UNIFORM_BATCH", "ALWAYS or UNIFORM_BATCH"]),
+        ("triton_attn", ["absent", "ALWAYS", "ALWAYS"]),
+        ("flashinfer", ["absent", *["UNIFORM_BATCH or UNIFORM_SINGLE_TOKEN_DECODE"] * 2]),
+        ("cutlass_mla", ["absent", *["UNIFORM_SINGLE_TOKEN_DECODE"] * 2]),
+        ("flashmla", ["absent", "UNIFORM_BATCH", "UNIFORM_BATCH"]),
+        ("flashinfer_mla", ["absent", "UNIFORM_BATCH", "ALWAYS"]),
+        ("triton_mla", ["absent", "absent", "UNIFORM_BATCH"]),
+    ],
+)
+def test_a_backend_says_which_batches_are_in_full_graphs(backend: str, said: list[str]) -> None:
+    """As each file states it, or as its method may return; vLLM 0.9.1 has no such graphs."""
+    found = []
+    for version in ("0.9.1", "0.14.0", "0.33.0"):
+        rule = rules("vllm-graphs", version)[f"mechanism_support_{backend}"]
+        found.append(rule.value({}).value)
+    assert found == said
+
+
 METHOD = """
 def _set_cudagraph_sizes(self):
     if self.model_config is not None and not self.model_config.enforce_eager:

@@ -142,6 +142,22 @@ def test_the_engine_is_the_deployments_own(changes: dict[str, Any], engine: str 
     assert query.about.get("graphs") == engine
 
 
+@pytest.mark.parametrize(
+    ("changes", "attention"),
+    [
+        ({"attention": ("vllm-fa3==0.33.0",)}, "flash_attn"),
+        ({"attention": ("flashinfer==0.6.13",)}, "flashinfer"),
+        ({"attention": ("vllm-triton==0.33.0",)}, "triton_attn"),
+        ({"attention": ("flashinfer==0.6.13",), "graphs": "sglang"}, None),
+    ],
+)
+def test_the_graphs_know_what_attends(changes: dict[str, Any], attention: str | None) -> None:
+    """Which attention leaves vLLM's graphs is a matter of its own backends."""
+    (query,) = deployments(CONFIG, spec(**changes))
+    assert query.graphs
+    assert query.graphs.attention == attention
+
+
 def test_what_has_no_graphs_is_refused() -> None:
     """A backend that is no engine, and a machine without CUDA."""
     with pytest.raises(ConfigError, match="no engine with CUDA graphs"):

@@ -12,6 +12,7 @@ from msgspec import Struct
 from nearfree.backends.names import BackendRelease
 from nearfree.derive.granularity.releases import Release
 from nearfree.errors import EvidenceError
+from nearfree.sources.backends.vllm_graphs import SEVERAL
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.statements import REFUSED
 
@@ -32,7 +33,8 @@ class Graphs(Struct, frozen=True, kw_only=True):
 
     `engine` is vllm or sglang and its release; `sm` the compute capability, 90 for 9.0;
     `memory_gib` and `device_name` are the GPU's as the driver says them; `tp` is the tensor
-    parallel size, `groups` the data parallel one.
+    parallel size, `groups` the data parallel one. `attention` is vLLM's backend of attention as its
+    file is named, None where not known: it is taken to be inside of full graphs.
     """
 
     engine: BackendRelease
@@ -41,6 +43,7 @@ class Graphs(Struct, frozen=True, kw_only=True):
     device_name: str = ""
     tp: int = 1
     groups: int = 1
+    attention: str | None = None
 
     @property
     def release(self) -> Release:
@@ -117,6 +120,12 @@ class GraphSteps:
         if batch * positions > largest.sizes[-1]:
             yield largest
             return
+        outside = self._outside(graphs) if positions > 1 else ""
+        if outside:
+            every = self._once(self._every, graphs, positions)
+            said = f"{every.evidence}; attention outside of graphs: {outside}"
+            yield _Listed(every.sizes, said)
+            return
         rounded = self._once(self._rounded, graphs, positions)
         if rounded.sizes:
             yield _Listed(rounded.sizes, f"{largest.evidence}; {rounded.evidence}")
@@ -142,6 +151,21 @@ class GraphSteps:
             return _Listed([], "")
         sizes, evidence = _answer(rules, "decode_sizes", self._given(graphs, q))
         return _Listed([] if sizes in (None, REFUSED) else sizes, evidence)
+
+    def _outside(self, graphs: Graphs) -> str:
+        """Return what says that attention is in no full graph of several tokens a request.
+
+        Empty where it may be in one. A backend whose own method decides is outside where it may
+        say so: it is inside with TensorRT-LLM's kernels alone, and those have names of their own.
+        """
+        rules, name = self._rules(graphs.release), f"mechanism_support_{graphs.attention}"
+        if graphs.attention is None or name not in rules:
+            return ""
+        said = rules[name].value({})
+        if all(each in SEVERAL for each in said.value.split(" or ")):
+            return ""
+        places = [f"{each.file} L{each.lines[0]}-{each.lines[1]}" for each in said.branch.quotes]
+        return places[-1] if places else f"{graphs.attention} states no support of them"
 
     def _given(self, graphs: Graphs, q: int) -> dict[str, Any]:
         about = {"sm": graphs.sm, "tp": graphs.tp}

@@ -204,14 +204,14 @@ def _curve(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
     padding = forecast.total.padding
     steps = padding.steps[place] if padding else []
     head = ["rows", "run as"] if steps else []
-    rows: list[list[object]] = [["N", *head, "T(N)/T(1)", "interval", "us", *roles]]
+    rows: list[list[object]] = [["N", "T(N)/T(1)", "interval", "us", *head, *roles]]
     for number in chosen:
         row = curve.row(number, named=True)
         interval = f"{low[number]:.2f} to {high[number]:.2f}" if number else ""
         shares = [f"{row[name]:.0%}" for name in roles]
         ran = [steps[number].tokens, steps[number].rows] if steps else []
         times = [f"{row['ratio']:.3f}", interval, f"{row['latency_us']:.0f}"]
-        rows.append([row["n"], *ran, *times, *shares])
+        rows.append([row["n"], *times, *ran, *shares])
     counted = BETWEEN in forecast.total.roles[place].values()
     besides = COUNTED if counted else NOT_COUNTED
     yield f"T(N) by the work model, and each module's share of it ({besides})"
@@ -224,7 +224,7 @@ def _steps(query: Deployment, steps: Sequence[Step], grid: Sequence[int]) -> Ite
     """Yield what a step runs in: which graphs, what says their sizes, and from where on in none."""
     if query.graphs is None:
         return
-    sized = next((step for step in steps if step.size is not None), steps[0])
+    sized = next((step for step in reversed(steps) if step.size is not None), steps[0])
     yield (
         f"  rows: tokens of a rank's step, which runs as the next captured number of "
         f"{query.graphs.counts} ({sized.evidence})"

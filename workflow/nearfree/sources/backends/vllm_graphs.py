@@ -6,7 +6,7 @@ padding (mechanism `beyond`).
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -32,7 +32,25 @@ WANTED = (
     r"vllm/config\.py|vllm/config/(__init__|compilation|scheduler|vllm)\.py"
     r"|vllm/engine/arg_utils\.py|vllm/utils/(__init__|math_utils)\.py|vllm/utils\.py"
     r"|vllm/v1/cudagraph_dispatcher\.py|vllm/v1/worker/gpu_model_runner\.py"
+    r"|vllm/v1/attention/backends/(flash_attn|triton_attn|flashinfer)\.py"
+    r"|vllm/v1/attention/backends/mla/(flashattn|flashmla|cutlass|triton|flashinfer)(_mla)?\.py"
 )
+BACKENDS = {
+    **dict.fromkeys(("flash_attn", "flash_attn_3", "flash_attn_4", "vllm_fa3"), "flash_attn"),
+    **dict.fromkeys(("flashinfer_fa2", "flashinfer_fa3"), "flashinfer"),
+    "vllm_triton": "triton_attn",
+}
+"""vLLM's own backend of grouped attention by ours, as its file is named."""
+LATENT = {
+    "fa3": "flashattn_mla",
+    "flashmla": "flashmla",
+    "cutlass": "cutlass_mla",
+    "triton_decode": "triton_mla",
+    "trtllm_gen": "flashinfer_mla",
+}
+"""The same of latent attention, by the kernel that it runs."""
+SEVERAL = ("ALWAYS", "UNIFORM_BATCH")
+"""What a backend says whose full graphs take several tokens a request."""
 INPUTS = ("max_num_seqs", "max_num_batched_tokens", "q", "sm", "performance_mode")
 DECODE_INPUTS = (*INPUTS, "tp")
 _OPTION = "cudagraph_capture_sizes"
@@ -224,4 +242,36 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
         for node in conditions(modules.tree(path), "tokens <= self.cudagraph_batch_sizes[-1]")
     ]
     says = "above the largest size a step runs without graph, its tokens not padded"
-    return [Mechanism("beyond", says, tuple((found or old)[:1]))]
+    supports = [_support(modules, name) for name in sorted({*BACKENDS.values(), *LATENT.values()})]
+    return [Mechanism("beyond", says, tuple((found or old)[:1])), *supports]
+
+
+def _support(modules: Modules, name: str) -> Mechanism:
+    """Return which batches a backend takes part in full graphs with, as vLLM calls them.
+
+    Where a method of the backend decides, it is all that it may return, joined by `or`.
+    """
+    paths = [path for path in sorted(modules.files) if path.endswith(f"/{name}.py")]
+    nodes = [node for path in paths for node in nodes_of(modules.tree(path))]
+    said: Sequence[ast.AST] = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+        in ("cudagraph_support", "_cudagraph_support")
+    ][:1]
+    said = said or [
+        each
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name == "get_cudagraph_support"
+        for each in nodes_of(node)
+        if isinstance(each, ast.Return)
+    ]
+    names = [
+        part.attr
+        for node in said
+        for part in nodes_of(node)
+        if isinstance(part, ast.Attribute) and ast.unparse(part.value) == "AttentionCGSupport"
+    ]
+    says = " or ".join(sorted(set(names)))
+    return Mechanism(f"support_{name}", says, tuple(quote(node) for node in said[:1] if names))

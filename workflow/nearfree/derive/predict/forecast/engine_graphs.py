@@ -8,7 +8,9 @@ from nearfree.config.files import Config, DeploymentSpec
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.engines import ENGINES, VLLM
 from nearfree.derive.granularity.graphs import Graphs
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, EvidenceError
+from nearfree.sources.backends.vllm_graphs import BACKENDS, LATENT
+from nearfree.sources.mla_paths import VLLM_MLA, engine_paths, path_at
 
 NONE, ENGINE = "none", "engine"
 
@@ -56,7 +58,19 @@ def graphs_of(
         device_name=sheet.device_name or "",
         tp=parallel.tp,
         groups=parallel.dp,
+        attention=_attention(attention, sheet.sm or 0) if release.name == VLLM.name else None,
     )
+
+
+def _attention(attention: BackendRelease, sm: int) -> str | None:
+    """Return vLLM's backend of attention as its file is named, None where it is not known."""
+    if attention.name != VLLM_MLA:
+        return BACKENDS.get(attention.name)
+    try:
+        path = path_at(engine_paths(VLLM_MLA, attention.version, sm), 1)
+    except EvidenceError:
+        return None
+    return LATENT.get(path.kernel) if path else None
 
 
 def _engine(

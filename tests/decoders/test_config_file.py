@@ -164,6 +164,7 @@ def test_a_missing_key_is_named(tmp_path: Path, kind: str, key: str) -> None:
         ("llama", {"text_config": {}}, "text_config"),
         ("bailing_moe", {"kv_lora_rank": 512}, "kv_lora_rank 512"),
         ("bailing_moe", {"layer_group_size": 5}, "layer_group_size 5"),
+        ("llama", {"mamba_d_state": 256}, "mamba_d_state 256 says that some layers keep a state"),
         ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder True"),
         ("llama", {"model_type": "lama"}, "model_type 'lama'"),
         ("llama", {"torch_dtype": "float8_e4m3fn"}, "torch_dtype 'float8_e4m3fn'"),

@@ -26,6 +26,7 @@ _HYBRID = (
     "says that some layers keep a state in place of attention, or have neither",
     "Give a model whose layers all attend",
 )
+_BESIDE = ("says that some layers keep a state, too", _HYBRID[1])
 _LATENT_KEYS = dict.fromkeys(("kv_lora_rank", "q_lora_rank"), _LATENT)
 _REFUSED = {
     "layers_block_type": _HYBRID,
@@ -33,6 +34,7 @@ _REFUSED = {
     "full_attention_interval": _HYBRID,
     "linear_attn_config": _HYBRID,
     "layer_group_size": _HYBRID,
+    "mamba_d_state": _BESIDE,
 }
 """Keys that, given, change what a forward does, whatever the model type; those of a latent do so
 where its layers are not read one by one."""

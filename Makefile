@@ -78,8 +78,9 @@ lock:
 	    pyproject.toml --output-file envs/base.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    --extra dev --constraint envs/base.lock pyproject.toml --output-file envs/dev.lock
-	printf 'triton==3.6.0\nnumpy<2.4\n' | uv pip compile --quiet --universal --python-version 3.11 \
-	    --generate-hashes --no-header --no-annotate - --output-file envs/interpreter.lock
+	printf 'triton==3.6.0\nnumpy<2.4\nmsgspec\nsetuptools\n' | \
+	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	    --no-annotate - --output-file envs/interpreter.lock
 	for file in envs/*.in; do \
 	    uv --config-file envs/uv.toml pip compile --quiet $$file \
 	        --output-file $${file%.in}.lock || exit 1; done

@@ -8,7 +8,7 @@ import pytest
 from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched, SourceMember
 from nearfree.log.line import sha256
-from nearfree.sources.fetching import index
+from nearfree.sources.fetching import index, members
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.fetching.index import meter
@@ -275,3 +275,20 @@ def test_the_real_index(
     assert [bool(re.fullmatch(wanted, path)) for path in source.paths()] == [True]
     assert meter.fetched_bytes - before < limit
     assert fetch(*release, wanted, cache=Cache(tmp_path), offline=True) == source
+
+
+def test_a_limit_is_raised_for_what_is_asked_alone(
+    server: Server, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long member is refused as ever, read where its reader names a limit, and bounded by it."""
+    monkeypatch.setattr(members, "MEMBER_LIMIT", 100)
+    monkeypatch.setattr(members, "TOTAL_LIMIT", 1_000)
+    long = Entry("demo/_C.so", bytes(5_000))
+    server.put("demo-1.0-py3-none-any.whl", make_wheel(RULE._replace(raw=b"R"), long))
+    wanted = r"demo/_C\.so"
+    with pytest.raises(SourceError, match=r"demo/_C\.so is over 100 bytes"):
+        fetch("demo", "1.0", wanted, cache=cache)
+    with pytest.raises(SourceError, match=r"demo/_C\.so is over 4999 bytes"):
+        fetch("demo", "1.0", wanted, cache=cache, limit=4_999)
+    assert written(cache) == []
+    assert fetch("demo", "1.0", wanted, cache=cache, limit=5_000).raw("demo/_C.so") == long.raw

@@ -2,9 +2,17 @@
 
 import argparse
 from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import MISTAKE, json_text, layout_of, print_seal
+from nearfree.cli.common import (
+    MISTAKE,
+    config_of,
+    json_text,
+    layout_of,
+    platform_of,
+    print_seal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +69,39 @@ def run_check(args: argparse.Namespace) -> int:
             _print(each)
     unexplained = sum(each.explained is None for one in checked for each in one.differences)
     return MISTAKE if unexplained else 0
+
+
+def run_compile(args: argparse.Namespace) -> int:
+    """Record what a compiler makes of a release's MoE kernel for the blocks in use."""
+    from nearfree.cli.rules import extraction_of
+    from nearfree.sources.binaries.compiled import (
+        blocks_in_use,
+        record_compiled,
+        recorded_compiled,
+    )
+    from nearfree.sources.fetching.cache import Cache, default_cache
+
+    found = extraction_of(args, args.release)
+    config = config_of(args)
+
+    def sm_of(device: str) -> int | None:
+        named = platform_of(config, device)
+        return named.sm if named else None
+
+    seal = record_compiled(
+        layout_of(args),
+        found,
+        blocks_in_use(found, sm_of),
+        cache=Cache(default_cache()),
+        offline=args.offline,
+        take=args.take or 1,
+    )
+    print_seal(seal)
+    made = recorded_compiled(layout_of(args), found.package, found.version)
+    for sm, blocks in groupby(made.blocks if made else (), lambda block: block.sm):
+        kinds = Counter(each.instruction or "none" for each in blocks)
+        print(f"  {sm}: " + ", ".join(f"{count} by {kind}" for kind, count in kinds.items()))
+    return 0
 
 
 def _print(checked: "Checked") -> None:

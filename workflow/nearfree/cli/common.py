@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ from nearfree.errors import ConfigError, HardwareError
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
+    from nearfree.hardware.platforms import Platform
     from nearfree.log.names import Layout
     from nearfree.log.seal import Seal
 
@@ -132,6 +134,14 @@ def config_of(args: argparse.Namespace) -> "Config":
     from nearfree.config.files import Config
 
     return Config(args.config)
+
+
+def platform_of(config: "Config", device: str) -> "Platform | None":
+    """Return the platform of a device by the name that it gives itself, None if it is unknown."""
+    try:
+        return config.platform(re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_"))
+    except ConfigError:
+        return None
 
 
 def here(args: argparse.Namespace) -> "tuple[Config, str]":

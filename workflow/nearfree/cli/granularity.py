@@ -1,7 +1,6 @@
 """The block or tile that a release uses for a layer."""
 
 import argparse
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,8 @@ from nearfree.cli.common import (
     command,
     config_of,
     json_text,
+    layout_of,
+    platform_of,
     positive,
 )
 from nearfree.cli.rules import extraction_of
@@ -131,8 +132,11 @@ def run_granularity(args: argparse.Namespace) -> int:
 
 
 def _moe(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
+    from msgspec.structs import replace
+
     from nearfree.sources.answers.granularity import moe_granularity
     from nearfree.sources.answers.moe import MoeQuery
+    from nearfree.sources.binaries.compiled import compiled_intervals
 
     _need(args, "experts", "top_k", "d_ff", "d_model")
     _api(args, MOE_APIS)
@@ -140,7 +144,9 @@ def _moe(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
     facts = {"sm": sm, "smem_per_block": smem, "modular": args.api == "modular"}
     own = _own(args.tuned_folder, extraction)
     query = MoeQuery(**_fields(args, MoeQuery) | facts, own=own)
-    return moe_granularity(extraction, query, *args.tokens)
+    answer = moe_granularity(extraction, query, *args.tokens)
+    compiled = compiled_intervals(layout_of(args), extraction, query, *args.tokens)
+    return replace(answer, compiled=compiled)
 
 
 _FORMATS = {
@@ -204,11 +210,8 @@ def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | Non
 
     sm, sms = args.sm, args.sms
     if args.device and (sm is None or sms is None):
-        try:
-            alias = re.sub(r"[^a-z0-9]+", "_", args.device.lower()).strip("_")
-            platform = config_of(args).platform(alias)
-        except ConfigError:
-            platform = None  # an unknown device is refused where the answer needs its facts
+        # An unknown device is refused where the answer needs its facts.
+        platform = platform_of(config_of(args), args.device)
         if platform is not None:
             sm, sms = sm or platform.sm, sms or platform.sm_count
     try:
@@ -260,6 +263,13 @@ def _table(answer: "Granularity") -> None:
         lines = "" if interval.lines is None else f":{interval.lines[0]}-{interval.lines[1]}"
         where = f"{interval.source}  {interval.file}{lines}"
         print(f"  {interval.first:>6} to {interval.last:<6} {interval.value:>4}{tile}  {where}")
+    for made in answer.compiled:
+        block = " x ".join(map(str, made.block))
+        print(
+            f"  {made.first:>6} to {made.last:<6} block {block}, {made.warps} warps, {made.stages}"
+            f" stages: {made.registers} registers, {made.blocks_an_sm} blocks an SM,"
+            f" {made.instruction or 'no matrix instruction'}  ({made.compiler}, compiled)"
+        )
     if answer.backend_order is not None:
         print(f"  served, kernels are tried in the order {', '.join(answer.backend_order.kernels)}")
     for note in answer.notes:

@@ -4,7 +4,7 @@ import argparse
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from nearfree.cli.binaries import run_check
+from nearfree.cli.binaries import run_check, run_compile
 from nearfree.cli.common import (
     OFFLINE,
     TABLE_OR_JSON,
@@ -46,11 +46,16 @@ def _rules_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("release", help="package==version, of vllm, sgl-kernel or xformers")
     TEXT_OR_JSON(check)
     TAKE(check)
+    compiled = add_action(
+        actions, "compile", "compile a release's MoE kernel ahead of time, and record what it takes"
+    )
+    compiled.add_argument("release", help="package==version, one that envs/kernels.lock pins")
+    TAKE(compiled)
     past = add_action(actions, "history", "list the releases at which a package's rules changed")
     past.add_argument("package", help="such as vllm")
     past.add_argument("--from", dest="oldest", metavar="VERSION", help="the first release")
     past.add_argument("--lock", action="store_true", help="write the rules read into the lock")
-    for action in (extract, show, diff, check, past):
+    for action in (extract, show, diff, check, compiled, past):
         OFFLINE(action)
 
 
@@ -61,13 +66,15 @@ def run_rules(args: argparse.Namespace) -> int:
     `extract` records a release's rules in the event log; `show` prints them with file and lines;
     `diff` compares two releases; `check` compares rules with the attention kernels in the binaries
     of a release, which it records in the event log, and ends with exit code 2 if a difference is
-    not explained; `history` reads all releases and lists those at which the rules changed.
+    not explained; `compile` records what a compiler makes of a release's MoE kernel, without a GPU;
+    `history` reads all releases and lists those at which the rules changed.
     """
     actions = {
         "extract": _extract,
         "show": _show,
         "diff": _diff,
         "check": run_check,
+        "compile": run_compile,
         "history": _history,
     }
     return actions[args.action](args)

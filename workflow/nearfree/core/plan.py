@@ -121,6 +121,18 @@ class ListPlan(PlanBase, frozen=True, kw_only=True, tag="list"):
     form: int = 1
 
 
+class CompilePlan(PlanBase, frozen=True, kw_only=True, tag="compile"):
+    """The kernel of a release that is compiled, by which lock's compiler, and for which blocks."""
+
+    package: str
+    version: str
+    file_sha256: Digest
+    lock_sha256: Digest
+    blocks: tuple[tuple[int, ...], ...]
+    """Compute capability, rows, columns and depth of a block, warps and stages."""
+    form: int = 1
+
+
 class CalibratePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="calibrate"):
     """The curves that constants are fitted to, by import and platform, and the form of the fit."""
 
@@ -152,6 +164,7 @@ Plan = (
     | ImportPlan
     | ExtractPlan
     | ListPlan
+    | CompilePlan
     | CalibratePlan
     | RetractPlan
 )

@@ -251,3 +251,46 @@ class BinaryListed(Payload, frozen=True, kw_only=True):
     functions: int
     """Device functions of all kinds."""
     held: tuple[HeldKernel, ...]
+
+
+class CompiledBlock(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """What a compiler made of a kernel for one block on one compute capability.
+
+    In a log it is a list of these fields, in their order.
+    """
+
+    sm: int
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    registers: int
+    """Of a thread."""
+    shared_bytes: int
+    """Of a block of threads."""
+    blocks_an_sm: int
+    """How many an SM holds at once; 0 where the block does not fit."""
+    instruction: str | None
+    """What multiplies matrices, as PTX calls it."""
+
+
+class KernelCompiled(Payload, frozen=True, kw_only=True):
+    """A release's kernel in Triton compiled ahead of time, without a device, for blocks in use.
+
+    Of layers in 16 bits, widths that divide by the block, and no bias; nothing was run on a GPU.
+    """
+
+    type_name = "nearfree.kernel.compiled.v1"
+    package: str
+    version: str
+    file: str
+    file_sha256: str
+    kernel: str
+    dtype: str
+    compiler: str
+    lock_sha256: str
+    """The lock that the compiler was installed from."""
+    dumper: str
+    dumper_sha256: str
+    blocks: tuple[CompiledBlock, ...]

@@ -67,6 +67,25 @@ class Interval(
     evidence: tuple[Evidence, ...] = ()
 
 
+class CompiledInterval(Struct, frozen=True, kw_only=True, rename={"first": "from", "last": "to"}):
+    """What a block of rows, columns and depth takes of an SM where a compiler made it.
+
+    Registers are a thread's, bytes a block's; `blocks_an_sm` is how many an SM holds at once, 0
+    where the block does not fit; `instruction` what multiplies matrices.
+    """
+
+    first: int
+    last: int
+    block: tuple[int, int, int]
+    warps: int
+    stages: int
+    registers: int
+    shared_bytes: int
+    blocks_an_sm: int
+    instruction: str | None
+    compiler: str
+
+
 class BackendOrder(Struct, frozen=True, kw_only=True):
     """The kernels that serving tries, in order; the first that supports the layer is taken.
 
@@ -88,6 +107,7 @@ class Granularity(Struct, frozen=True, kw_only=True):
     kernel_path: tuple[PathInterval, ...]
     intervals: tuple[Interval, ...]
     backend_order: BackendOrder | None = None
+    compiled: tuple[CompiledInterval, ...] = ()
     notes: tuple[str, ...] = ()
 
 

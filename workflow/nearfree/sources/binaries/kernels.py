@@ -48,8 +48,15 @@ class Function(NamedTuple):
     shared_bytes: int
 
 
-def functions(listing: str) -> list[Function]:
+def functions(listing: str, code: int | None = None) -> list[Function]:
     """Return all device functions of a listing by `cuobjdump -res-usage`.
+
+    Parameters
+    ----------
+    listing
+        What the dumper prints.
+    code
+        The architecture of device code that stands alone, of which the listing does not say it.
 
     Raises
     ------
@@ -57,7 +64,7 @@ def functions(listing: str) -> list[Function]:
         The listing has another form, or names none.
     """
     found: list[Function] = []
-    code, name = None, None
+    name = None
     for line in listing.splitlines():
         if name is not None:
             usage = _USAGE.fullmatch(line)

@@ -1,8 +1,8 @@
 """Fetching: the wanted files of a release, out of the cache or else from the package index.
 
 Nothing that is fetched is ever built, imported or run, and nothing is kept before it is checked.
-Two exceptions run in processes of their own, pinned by hash: kernel files of one test
-(envs/kernels.lock), and the program that lists the kernels of binaries (envs/dumper.lock).
+Exceptions are pinned by hash and run in processes of their own: kernel files of one test, and the
+kernels that are compiled (envs/kernels.lock); the program that lists kernels (envs/dumper.lock).
 """
 
 import re

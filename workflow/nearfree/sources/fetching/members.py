@@ -62,10 +62,10 @@ def check_size(
 ) -> int:
     """Return the bytes of all wanted members so far; refuse when one or all are too long.
 
-    `limit` is of one member, MEMBER_LIMIT unless given; all together may have as much as one.
+    `limit` is of one member, MEMBER_LIMIT unless given; where it is, all may have that much more.
     """
+    whole = TOTAL_LIMIT + (limit or 0)
     limit = MEMBER_LIMIT if limit is None else limit
-    whole = max(TOTAL_LIMIT, limit if limit > MEMBER_LIMIT else 0)
     if size > limit:
         raise refusal(artefact, f"{path} is over {limit} bytes")
     if total + size > whole:

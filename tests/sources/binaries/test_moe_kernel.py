@@ -1,0 +1,85 @@
+"""The MoE kernel's text: the pinned one, cut to what compiles, each argument known."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from nearfree.errors import ConfigError, SourceError
+from nearfree.log.line import sha256
+from nearfree.sources.binaries.moe_kernel import HEAD, Asked, checked, cut, pinned, questions
+
+LOCK = Path(__file__).parents[3] / "envs" / "kernels.lock"
+HELPER = "@triton.jit\ndef write_zeros_to_output(c_ptr, BLOCK_SIZE_M):\n    pass\n"
+KERNEL = """@triton.jit
+def fused_moe_kernel(
+    a_ptr, sorted_token_ids_ptr, a_scale_ptr, N, stride_am, stride_ak, num_valid_tokens,
+    BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr,
+    use_fp8_w8a8: tl.constexpr,
+):
+    # A remark.
+    write_zeros_to_output(a_ptr, BLOCK_SIZE_M)
+"""
+WHOLE = f"import os\nos.remove('x')\n\n{HELPER}\nprint('loaded')\n\n{KERNEL}\nos.abort()\n"
+
+
+def test_only_the_kernel_and_its_helper_are_kept() -> None:
+    """Nothing else of a file is in what is loaded: no import, no statement."""
+    found = cut(WHOLE, "k.py")
+    body = ast.parse(found.text).body
+    assert [ast.unparse(each) for each in body[:2]] == HEAD.split("\n")[:2]
+    names = [each.name for each in body[2:] if isinstance(each, ast.FunctionDef)]
+    assert names == ["write_zeros_to_output", "fused_moe_kernel"]
+    assert len(body) == 4
+    assert "# A remark." in found.text
+    assert found.arguments[:2] == ("a_ptr", "sorted_token_ids_ptr")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        HELPER,
+        KERNEL,
+        "def (",
+        WHOLE.replace("@triton.jit\ndef fused", "@triton.jit\n@os.system\ndef fused"),
+        WHOLE.replace("@triton.jit\ndef fused", "@os.system('x')\ndef fused"),
+        WHOLE.replace("stride_am,", "stride_am=os.abort(),"),
+        WHOLE.replace("use_fp8_w8a8: tl.constexpr", "use_fp8_w8a8: os.abort()"),
+        WHOLE.replace("    use_fp8_w8a8: tl.constexpr,\n", "    *rest,\n"),
+    ],
+)
+def test_what_would_run_when_it_is_loaded_is_refused(text: str) -> None:
+    """Decorators, defaults and marks run at once: only Triton's own are let through."""
+    assert text != WHOLE
+    with pytest.raises(SourceError):
+        cut(text, "k.py")
+
+
+def test_only_pinned_files_are_compiled() -> None:
+    """A release that the lock lacks, and a file of other bytes, are refused by name."""
+    path, digest = pinned("vllm", "0.20.2", LOCK)
+    assert path.endswith("fused_moe.py")
+    with pytest.raises(ConfigError, match=r"pins no kernel of vllm 0\.33\.0"):
+        pinned("vllm", "0.33.0", LOCK)
+    with pytest.raises(ConfigError, match="pins no kernel of flash-attn"):
+        pinned("flash-attn", "2.8.3", LOCK)
+    with pytest.raises(ConfigError, match="pins no kernels"):
+        pinned("vllm", "0.20.2", LOCK.parent / "no.lock")
+    with pytest.raises(SourceError, match=r"is not the file that .*kernels\.lock pins"):
+        checked(b"other", path, digest)
+    assert checked(b"text", path, sha256(b"text")) == "text"
+
+
+def test_each_argument_has_a_type_or_a_value() -> None:
+    """A compiler is told of every argument once, and which numbers 16 divides."""
+    found = cut(WHOLE, "k.py")
+    (asked,) = questions(found, [Asked(90, 16, 64, 128, 4, 3)])
+    assert set(asked["types"]) | set(asked["constants"]) == set(found.arguments)
+    assert not set(asked["types"]) & set(asked["constants"])
+    assert asked["types"]["a_ptr"] == "*bf16"
+    assert asked["types"]["num_valid_tokens"] == "i32"
+    assert asked["constants"]["a_scale_ptr"] is None
+    assert (asked["sm"], asked["warps"], asked["stages"]) == (90, 4, 3)
+    sizes = [asked["constants"][f"BLOCK_SIZE_{each}"] for each in "MNK"]
+    assert sizes == [16, 64, 128]
+    assert set(asked["aligned"]) == {"a_ptr", "sorted_token_ids_ptr", "N", "stride_am"}

@@ -17,9 +17,10 @@ from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+from nearfree.derive.predict.forecast.draft import own_draft_us
 from nearfree.derive.predict.forecast.expand_deployments import asked_about
 from nearfree.derive.predict.forecast.step import ROLES
-from nearfree.derive.predict.forecast.total import total
+from nearfree.derive.predict.forecast.total import Total, total
 from nearfree.errors import ConfigError, NearfreeError, RefusedError
 from nearfree.hardware.platforms import resolve
 from nearfree.public.whole_models import MODELS, WholeRow
@@ -40,9 +41,9 @@ _BLOCKS = {"deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "qwen3_moe",
 class Timed(NamedTuple):
     """A row with what `predict` says of it, or why it says nothing.
 
-    `modules_us` is T of its modules at N and `first_us` at one position, `prefill_us` what others'
-    prompts add to a step; they are 0 where there is a refusal. `deployment` is what was asked, of
-    the release `asked`.
+    `modules_us` is T of its modules at N and `first_us` at one position, `draft_us` what a draft
+    that T holds takes, `prefill_us` what others' prompts add to a step; they are 0 where there is a
+    refusal. `deployment` is what was asked, of the release `asked`.
     """
 
     row: WholeRow
@@ -51,6 +52,7 @@ class Timed(NamedTuple):
     asked: str = ""
     modules_us: float = 0.0
     first_us: float = 0.0
+    draft_us: float = 0.0
     prefill_us: float = 0.0
 
     def predicted_us(
@@ -73,7 +75,7 @@ class Timed(NamedTuple):
             tokens=tokens.astype(np.float64), bandwidth_gb_s=bandwidth_gb_s,
         )  # fmt: skip
         host = host_us(constants, batch=row.batch)
-        modules = self.first_us if first else self.modules_us
+        modules = self.first_us if first else self.modules_us + self.draft_us
         return float(modules + between[0] + host + self.prefill_us)
 
 
@@ -116,18 +118,33 @@ _Open = tuple[int, WholeRow, list[str], Deployment | str]
 def _modules_us(
     deployments: Sequence[Deployment], rows: Sequence[WholeRow], asked: Sequence[_Open],
     answerer: Answerer,
-) -> list[tuple[float, float] | str]:  # fmt: skip
-    """Return T of each deployment's modules at its row's N and at 1, or why it is not known."""
+) -> list[tuple[float, float, float] | str]:  # fmt: skip
+    """Return T of each deployment's modules at its row's N and at 1, and of a draft that it holds.
+
+    Or, of one, why it is not known.
+    """
     if not deployments:
         return []
     grid = sorted({1} | {row.positions for row in rows})
     found = total(Questions(deployments, grid), answerer)
-    positions = [row.positions for _, row, _, each in asked if isinstance(each, Deployment)]
-    modules = found.latency_us[:, : -len(ROLES)].sum(axis=1)
+    served = [row for _, row, _, each in asked if isinstance(each, Deployment)]
     return [
-        refusal or (float(us[grid.index(n)]), float(us[0]))
-        for us, refusal, n in zip(modules, found.refusals, positions, strict=True)
+        found.refusals[place] or _of_row(row, each, found, place)
+        for place, (row, each) in enumerate(zip(served, deployments, strict=True))
     ]
+
+
+def _of_row(
+    row: WholeRow, deployment: Deployment, found: Total, place: int
+) -> tuple[float, float, float]:
+    """Return T of the modules at a row's N and at 1, and that of a draft of the model's own."""
+    latency, at = found.latency_us[place, : -len(ROLES)], found.grid.tolist().index(row.positions)
+    modules = latency.sum(axis=0)
+    draft = 0.0
+    if row.holds_draft and row.positions > 1:
+        roles = {each: found.roles[place][each] for each in found.modules(place)}
+        draft = float(own_draft_us(deployment, roles, latency, found.grid)[at])
+    return float(modules[at]), float(modules[0]), draft
 
 
 def _with_prefills(steps: Sequence[Timed], answerer: Answerer) -> list[Timed]:

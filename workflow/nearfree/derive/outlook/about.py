@@ -51,9 +51,11 @@ MEMORY = {
 HELD = MEMORY | {"left_out": text("what the bytes of weights leave out", nullable=True)}
 """What tables say of memory."""
 GRAPHS = {
-    "graphs": text("the engine's release whose CUDA graphs steps are padded to; empty where nothing "
-                   "is padded", nullable=True),
-}  # fmt: skip
+    "graphs": text(
+        "the engine's release whose CUDA graphs steps are padded to; empty for no padding",
+        nullable=True,
+    ),
+}
 UNFIT = "does not fit"
 """What is said in place of an N_max that memory does not let anyone serve."""
 TAKES = Formula(

@@ -21,7 +21,7 @@ ENTRIES = tuple(CONFIG.deployments)
 FORMATS = ("weights", "kv_dtype")
 DEGREES = Parallel.__struct_fields__
 NOT_SAID = {"row_id", "from_ids", "deployment", "drawn", "batch", *ASKED, *FORMATS, *DEGREES}
-NOT_SAID |= {"left_out", *MEMORY}
+NOT_SAID |= {"left_out", "graphs", *MEMORY}
 FEW, MANY = range(len(ENTRIES)), range(len(ENTRIES), 10 * len(ENTRIES))
 SEEDS = [*FEW, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MANY)]
 Row = dict[str, Any]
@@ -60,6 +60,7 @@ def arguments(row: Row) -> list[str]:
         name: value.replace(" ", "==") if name in ("attention", "moe") else value
         for name, value in given.items()
     }
+    texts["graphs"] = (row["graphs"] or "none").replace(" ", "==")
     return [part for name, value in texts.items() for part in (f"--{name}", value)]
 
 

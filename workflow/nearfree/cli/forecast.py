@@ -17,7 +17,6 @@ from nearfree.cli.common import (
 )
 from nearfree.cli.deployment_options import (
     CONDITIONS,
-    ENGINE,
     add_answer_options,
     add_deployment,
     fit,
@@ -240,8 +239,6 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
 
 
 def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]":
-    from msgspec import structs
-
     from nearfree.config.files import BOUNDS
 
     if (args.model is None) != (args.platform is None):
@@ -258,8 +255,7 @@ def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]"
             f"{config.folder}/deployments.yaml lists no deployment",
             remedy="Name --model and --platform, or add one",
         )
-    drawn = [spec for spec in config.deployments.values() if spec.drawn]
-    return [structs.replace(spec, graphs=ENGINE) for spec in drawn]
+    return [spec for spec in config.deployments.values() if spec.drawn]
 
 
 def _published(args: argparse.Namespace, config: "Config") -> list[str]:

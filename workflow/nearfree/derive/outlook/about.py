@@ -50,6 +50,12 @@ MEMORY = {
 """The verdict on memory and its parts, as `derive.memory` names them."""
 HELD = MEMORY | {"left_out": text("what the bytes of weights leave out", nullable=True)}
 """What tables say of memory."""
+GRAPHS = {
+    "graphs": text(
+        "the engine's release whose CUDA graphs steps are padded to; empty for no padding",
+        nullable=True,
+    ),
+}
 UNFIT = "does not fit"
 """What is said in place of an N_max that memory does not let anyone serve."""
 TAKES = Formula(
@@ -115,7 +121,7 @@ def about_rows(
         sources = [*filter(None, found), models[each.decoder.name]]
         row = {"place": place, "deployment": name, **each.about, **said, **held}
         rows.append(row | {"sources": sources})
-    types = {column: kind.dtype for column, kind in (ABOUT | HELD).items()}
+    types = {column: kind.dtype for column, kind in (ABOUT | HELD | GRAPHS).items()}
     return pl.DataFrame(rows, schema={"place": pl.Int64, **types, "sources": IDS})
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.outlook.about import ABOUT, HELD, TAKES, about_rows, model_ids
+from nearfree.derive.outlook.about import ABOUT, GRAPHS, HELD, TAKES, about_rows, model_ids
 from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
 from nearfree.derive.outlook.trend import TREND, trend
@@ -43,6 +43,7 @@ LOOKUP = Table(
     body={
         **ABOUT,
         **HELD,
+        **GRAPHS,
         "baseline": count("the N that ratios refer to: 1, and the paper's where it is another"),
         "predictor": text("which predictor", one_of=PREDICTORS),
         "composition": text("how modules make the model: the sum of their times, or the minimum of "
@@ -68,7 +69,7 @@ FORECAST = Table(
         "latency_us": amount("what it takes, all its layers together"),
         "share": amount("of the forward's T(N)"),
         "ratio": amount("T(N) / T(1) of the whole forward"),
-        "graphs": text("the engine's release whose CUDA graphs steps are padded to", nullable=True),
+        **GRAPHS,
         "tokens": count("rows of a rank's step, where it has graphs", nullable=True),
         "rows": count("rows that run: those of the graph, or its own", nullable=True),
         "unpadded_us": amount("the forward's T(N) with the rows that it has", nullable=True),
@@ -201,10 +202,10 @@ def _forecast(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
 
 
 def _steps(answers: Forecast, shown: Places) -> pl.DataFrame:
-    """Return the graphs of deployments that have some, by `place` and `n`."""
+    """Return the rows of steps of deployments with graphs, by `place` and `n`."""
     total, padding = answers.total, answers.total.padding
     rows = [
-        (place, n, str(each.graphs.engine), step.tokens, step.rows, unpadded)
+        (place, n, step.tokens, step.rows, unpadded)
         for place, each in enumerate(answers.deployments)
         if padding and each.graphs and padding.steps[place]
         for n, step, unpadded in zip(
@@ -214,7 +215,7 @@ def _steps(answers: Forecast, shown: Places) -> pl.DataFrame:
             strict=True,
         )
     ]
-    columns = ("graphs", "tokens", "rows", "unpadded_us")
+    columns = ("tokens", "rows", "unpadded_us")
     types = {"place": pl.Int64, "n": pl.Int64} | {
         each: FORECAST.body[each].dtype for each in columns
     }

@@ -10,6 +10,7 @@ from msgspec import structs
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.derive.outlook.about import (
     ABOUT,
+    GRAPHS,
     HELD,
     MODELS,
     TAKES,
@@ -48,6 +49,7 @@ SCHEDULES = Table(
     body={
         **_ABOUT,
         **HELD,
+        **GRAPHS,
         "moe": text("what runs the experts, with its version: the engine's own", nullable=True),
         "epsilon": LOOKUP.body["epsilon"],
         "engine": text("whose option", one_of=tuple(BY_LENGTHS)),

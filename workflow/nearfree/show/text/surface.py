@@ -51,7 +51,9 @@ _UNFIT = "!"
 
 
 def _backends(query: Deployment) -> str:
-    return ", ".join(str(backend) for backend in (query.attention, query.moe) if backend)
+    """Return what runs a deployment, and whose CUDA graphs its steps run in."""
+    graphs = f"graphs of {query.graphs.engine}" if query.graphs else None
+    return ", ".join(str(each) for each in (query.attention, query.moe, graphs) if each)
 
 
 def surface_report(

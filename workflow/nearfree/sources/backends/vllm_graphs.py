@@ -2,7 +2,9 @@
 
 Two lists: `capture_sizes`, and `decode_sizes`, the list that remains where every request decodes q
 tokens: since 0.11.1 its sizes are multiples of q. Above the largest size there is no graph, and no
-padding (mechanism `beyond`).
+padding (mechanism `beyond`). Attention of a backend whose full graphs hold one token a request
+(mechanisms `support_...`) is outside of graphs where requests decode several, and sizes of such a
+server are not rounded.
 """
 
 import ast

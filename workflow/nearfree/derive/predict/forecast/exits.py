@@ -197,7 +197,7 @@ def _rows(
     """
     ratio, own = ratios
     graphs, said = _graphs(latency, rows, out, own, epsilon)
-    grid, at = latency.grid, _timed_places(latency, rows, place)
+    grid, at, row = latency.grid, _timed_places(latency, rows, place), np.arange(len(rows))
     judged = pl.DataFrame(
         {
             "deployment": rows,
@@ -211,8 +211,8 @@ def _rows(
             ],
             "margin": ratio / (1.0 + epsilon),
             "asked": latency.asked[rows, place],
-            "last": at[np.arange(len(rows)), out.last],
-            "after": at[np.arange(len(rows)), out.after],
+            "last": np.minimum(at[row, out.last], np.maximum(at[row, out.after] - 1, 0)),
+            "after": at[row, out.after],
             "graph": graphs,
             "graph_evidence": said,
         },

@@ -13,7 +13,7 @@ from derive.predict.forecast.test_total import BLIND, DOUBLING
 
 @pytest.mark.parametrize("model", [DENSE, SPARSE[0]])
 def test_a_draft_is_a_layer_and_the_head_each_time(model: str) -> None:
-    """Two drafts run the layer on all rows of the step, then on one a request; none runs it once."""
+    """Drafts run the layer on all rows of a step, then on one a request; none runs it once."""
     one = deployment(model, "balanced", batch=8, platform="h20")
     found = total(Questions([one], DOUBLING), BLIND)
     latency = found.latency_us[0]

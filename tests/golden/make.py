@@ -4,7 +4,7 @@ Each version of the package that changes events or tables adds its own logs here
 versions are never written again. A golden log is `VERSION/LOG`, with `config` and with `root`, a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
-say of kernels on two GPUs, `layers` models whose layers differ. Events, ledgers and tables lie
+say of kernels on two GPUs, `layers` models whose layers differ, `steps` those that an engine serves. Events, ledgers and tables lie
 there as the workflow made them; figures' data, report's numbers and answers of commands lie in
 `derived.json.gz`.
 
@@ -58,6 +58,11 @@ RECORDED = {
     "formats": ("public/constants", "sources/flash_attn_2_8_3"),
     "kernels": ("public/constants", "sources/flash_attn_2_8_3"),
     "layers": ("public/constants", "sources/flash_attn_2_8_3"),
+    "steps": (
+        *("public/constants", "public/engine_step", "sources/flash_attn_2_8_3"),
+        *("sources/vllm_graphs_0_33_0", "sources/binaries_vllm_0_20_2"),
+        "sources/compiled_sglang_0_5_9",
+    ),
 }
 """What is taken from this project's own log: rules and constants."""
 CURVES = """platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,\
@@ -152,6 +157,14 @@ def make_layers(folder: Path) -> tuple[Project, Path]:
     project.nearfree("import", "curves", "latents.csv")
     (stream,) = (folder / "results/events/imported").iterdir()
     project.nearfree("calibrate", "--kernels", "--stream", stream.name, "--offline")
+    project.snakemake()
+    return project, folder / "results"
+
+
+def make_steps(folder: Path) -> tuple[Project, Path]:
+    """Return a project of a served model, with what binaries and compilers said of kernels."""
+    project = make_project(folder, "steps")
+    _copy_recorded(project, "steps", "results")
     project.snakemake()
     return project, folder / "results"
 
@@ -272,7 +285,7 @@ def _write_gpu(layout: Layout) -> None:
 
 
 MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats,
-        "kernels": make_kernels, "layers": make_layers}  # fmt: skip
+        "kernels": make_kernels, "layers": make_layers, "steps": make_steps}  # fmt: skip
 
 
 def keep(project: Project, results: Path, folder: Path) -> None:

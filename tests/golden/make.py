@@ -4,9 +4,9 @@ Each version of the package that changes events or tables adds its own logs here
 versions are never written again. A golden log is `VERSION/LOG`, with `config` and with `root`, a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
-say of kernels on two GPUs, `layers` models whose layers differ, `steps` those that an engine serves. Events, ledgers and tables lie
-there as the workflow made them; figures' data, report's numbers and answers of commands lie in
-`derived.json.gz`.
+say of kernels on two GPUs, `layers` models whose layers differ, `steps` one that an engine serves.
+Events, ledgers and tables lie there as the workflow made them; figures' data, report's numbers and
+answers of commands lie in `derived.json.gz`.
 
 `python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
 from them by the code at hand: for a change of tables that is meant. Read first what

@@ -146,7 +146,17 @@ def _by_minimum(latency: Total, rows: Places, begin: Places, epsilon: float) -> 
 def _unpadded(latency: Total, rows: Places, place: Places, begin: Places, out: Exits) -> Array:
     """Return modules' T(N) without padding over T(baseline), at the first N after each boundary."""
     base = latency.latency_us[rows, place, begin]
-    return np.asarray(latency.unpadded_us[rows, place, out.after] / base)
+    return _over(latency.unpadded_us[rows, place, out.after], base)
+
+
+def _over(us: Array, base_us: Array) -> Array:
+    """Return T(N) over T(baseline); of what runs beside others at the baseline, 1 until it is seen.
+
+    Then it is infinite.
+    """
+    seen = base_us > 0
+    ratio = us / np.where(seen, base_us, 1.0)
+    return np.asarray(np.where(seen, ratio, np.where(us > 0, np.inf, 1.0)))
 
 
 def module_exits(latency: Total, deployment: int, epsilon: float) -> pl.DataFrame:
@@ -173,7 +183,7 @@ def _modules(
     deployment, place = np.nonzero(latency.asked[rows] >= 0)
     modules = latency.latency_us[rows][deployment, place]
     start = begin[deployment]
-    ratio = modules / modules[np.arange(len(start)), start][:, None]
+    ratio = _over(modules, modules[np.arange(len(start)), start][:, None])
     moved = np.exp(latency.band[rows][deployment, place])[:, None]
     return deployment, place, exits(ratio, ratio / moved, ratio * moved, start, epsilon), ratio
 

@@ -1,0 +1,107 @@
+"""A step that an engine serves: its modules, what lies between them, and the host."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from nearfree.config.files import Config, DeploymentSpec
+from nearfree.decoders.modules import BETWEEN, MOE, ROUTER, SHARED
+from nearfree.derive.engine_step.form import between_us, host_us
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment, Questions
+from nearfree.derive.predict.forecast.exits import module_exits, total_exits
+from nearfree.derive.predict.forecast.expand_deployments import deployments
+from nearfree.derive.predict.forecast.step import HOST
+from nearfree.derive.predict.forecast.total import MINIMUM, SUM, Total, total
+
+from derive.questions import LOG, ROOT
+
+CONFIG = Config(ROOT / "config")
+ANSWERER = Answerer(LOG, CONFIG, offline=True)
+GRID = [1, 2, 4, 64, 256, 512]
+MODELS = ROOT / "config" / "published" / "models"
+
+
+def served(model: str, moe: str = "vllm==0.20.2", batch: int = 2, tp: int = 8) -> Deployment:
+    """Return a model on eight H100, served by an engine without graphs."""
+    spec = DeploymentSpec(
+        models=(str(MODELS / f"{model}.json"),), platforms=("h100",), moe=(moe,), graphs="none",
+        routing=("balanced",), batch=(batch,), tp=tp,
+    )  # fmt: skip
+    (one,) = deployments(CONFIG, spec)
+    return one
+
+
+def timed(*asked: Deployment) -> Total:
+    """Return T(N) of deployments."""
+    return total(Questions(asked, GRID), ANSWERER)
+
+
+def by_role(found: Total, deployment: int = 0) -> dict[str, list[float]]:
+    """Return what each module, and all besides, takes over the grid."""
+    return {
+        role: found.latency_us[deployment, place].tolist()
+        for place, role in found.roles[deployment].items()
+    }
+
+
+def test_a_step_is_the_forward_with_what_lies_between_and_the_host() -> None:
+    """By the constants on record, the platform's beta, and the rows of a rank."""
+    one = served("qwen3_32b")
+    found = by_role(timed(one))
+    step = ANSWERER.engine_steps["vllm"]
+    tokens = 2.0 * np.array(GRID)
+    wanted = between_us(
+        step.constants, layers=64, d_model=5120, tokens=tokens,
+        bandwidth_gb_s=ANSWERER.bandwidths_gb_s["h100"] or 0.0,
+    )  # fmt: skip
+    assert found[BETWEEN] == pytest.approx(wanted)
+    assert found[HOST] == pytest.approx([host_us(step.constants, batch=2)] * len(GRID))
+
+
+def test_a_forward_by_itself_has_neither() -> None:
+    """Where no engine runs it, T is that of the modules, and no constants of a step are behind."""
+    alone = replace(served("qwen3_32b"), served=False)
+    found = timed(alone, served("qwen3_32b"))
+    assert not {BETWEEN, HOST} & by_role(found).keys()
+    assert found.model_us[0] == pytest.approx(
+        found.model_us[1] - found.latency_us[1, -2:].sum(axis=0)
+    )
+    assert "engine_step" not in found.constants[0]
+    assert "engine_step_vllm" in found.constants[1]
+    event = ANSWERER.engine_steps["vllm"].event.event_id
+    assert [event in each for each in found.calibration] == [False, True]
+
+
+def test_shared_experts_hide_behind_the_routed_ones() -> None:
+    """Up to 256 tokens of vLLM, what is seen of both is the longer; beyond, their sum."""
+    one = served("deepseek_r1", tp=8)
+    seen, own = (by_role(timed(each)) for each in (one, replace(one, served=False)))
+    for at, n in enumerate(GRID):
+        routed = own[MOE][at] + own[ROUTER][at]
+        hidden = min(own[SHARED][at], routed) if 2 * n <= 256 else 0.0
+        assert seen[SHARED][at] == pytest.approx(own[SHARED][at] - hidden)
+    assert seen[MOE] == own[MOE]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("composition", [SUM, MINIMUM])
+def test_what_hides_wholly_ends_nothing(composition: str) -> None:
+    """A module that takes nothing at the baseline is judged where it is seen, without a warning."""
+    one = served("glm_5", tp=8, batch=16)
+    found = timed(replace(one, routing="balanced"))
+    shared = by_role(found)[SHARED]
+    assert 0.0 in shared
+    (row,) = total_exits(found, [1], [0.2], composition).to_dicts()
+    assert row["refusal"] is None
+    alone = module_exits(found, 0, 0.2)
+    assert BETWEEN not in alone["limiting_module"].to_list()
+    assert alone.height == len(found.modules(0))
+
+
+def test_an_engine_without_constants_is_answered_without_them() -> None:
+    """Constants of other engines do not stand in."""
+    lacking = Answerer(LOG, CONFIG, offline=True)
+    lacking.engine_steps = {}
+    found = total(Questions([served("qwen3_32b")], GRID), lacking)
+    assert not {BETWEEN, HOST} & by_role(found).keys()
+    assert found.refusals == [None]

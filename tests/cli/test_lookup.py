@@ -35,8 +35,9 @@ def test_a_list_is_one_line_a_deployment(call: Call) -> None:
     lines = printed(call, *WHERE, "--batch", "1,8").splitlines()
     assert len(lines) == 4
     one, eight = (line.split() for line in lines[2:])
-    assert one[6:10] == ["1", "4096", "1", "295"]
-    assert eight[6:11] == ["8", "4096", "1", "37", "37"]
+    assert one[5:9] == ["graphs", "of", "vllm", "0.33.0"]
+    assert one[10:14] == ["1", "4096", "1", "295"]
+    assert eight[10:15] == ["8", "4096", "1", "37", "37"]
 
 
 def test_without_a_model_the_config_is_asked(call: Call) -> None:

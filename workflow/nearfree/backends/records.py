@@ -71,6 +71,8 @@ class Backend(NamedTuple):
     caches: tuple[str, ...] | None = None
     """Formats of a cache, besides the element type, whose tiles its rules say; None where not
     read, empty where its kernels take none."""
+    vllm_file: str | None = None
+    """The file of vLLM's own backend of attention that runs its kernels, where one does."""
     printed: Mapping[str, str] = {}
     """The release that the paper's tables are of, by the backend's name in them."""
 
@@ -181,6 +183,7 @@ BACKENDS = (
         # csrc/flash_attn/flash_api.cpp of 2.8.3, lines 374 and 1234.
         caches=(),
         printed={"flash_attn_2": "2.8.3"},
+        vllm_file="flash_attn",
     ),
     Backend(
         name="flash_attn_3",
@@ -195,6 +198,7 @@ BACKENDS = (
         rules=Rules(package="xformers", reader="flash_attn_3"),
         capabilities=frozenset({80, 86, 89, 90}),
         api="kvcache",
+        vllm_file="flash_attn",
     ),
     Backend(
         name="vllm_fa3",
@@ -208,6 +212,7 @@ BACKENDS = (
         sinks=True,
         api="varlen",
         page_size=16,
+        vllm_file="flash_attn",
     ),
     Backend(
         name="vllm_triton",
@@ -219,6 +224,7 @@ BACKENDS = (
         rules=Rules(package="vllm-triton", reader="vllm_triton"),
         widest=512,
         sinks=True,
+        vllm_file="triton_attn",
     ),
     Backend(
         name="flash_attn_4",
@@ -230,6 +236,7 @@ BACKENDS = (
         # `learnable_sink`: flash_attn/cute/interface.py of 4.0.0b36, line 696.
         sinks=True,
         api="kvcache",
+        vllm_file="flash_attn",
     ),
     Backend(
         name="flashinfer_fa2",
@@ -251,6 +258,7 @@ BACKENDS = (
         # kernels take 8-bit keys with 8-bit queries alone: flashinfer/utils.py there, line 493.
         caches=("float8",),
         printed={"flashinfer": "0.6.13"},
+        vllm_file="flashinfer",
     ),
     Backend(
         name="flashinfer_fa3",
@@ -266,6 +274,7 @@ BACKENDS = (
         kernels="fa3",
         caches=(),
         capabilities=frozenset({90}),
+        vllm_file="flashinfer",
     ),
     # TensorRT-LLM's kernels are known by public curves alone; it runs FlashMLA on Hopper and
     # its own on Blackwell.

@@ -93,5 +93,6 @@ def unanswered_json(each: Unanswered) -> dict[str, Any]:
         ],
         "answers": [],
         "modules": [],
+        "graphs": None,
         "curve": [],
     }

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from nearfree.backends.records import BACKENDS
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.backends.graph_sizes import (
     SIZES,
@@ -37,12 +38,6 @@ WANTED = (
     r"|vllm/v1/attention/backends/(flash_attn|triton_attn|flashinfer)\.py"
     r"|vllm/v1/attention/backends/mla/(flashattn|flashmla|cutlass|triton|flashinfer)(_mla)?\.py"
 )
-BACKENDS = {
-    **dict.fromkeys(("flash_attn", "flash_attn_3", "flash_attn_4", "vllm_fa3"), "flash_attn"),
-    **dict.fromkeys(("flashinfer_fa2", "flashinfer_fa3"), "flashinfer"),
-    "vllm_triton": "triton_attn",
-}
-"""vLLM's own backend of grouped attention by ours, as its file is named."""
 LATENT = {
     "fa3": "flashattn_mla",
     "flashmla": "flashmla",
@@ -50,7 +45,9 @@ LATENT = {
     "triton_decode": "triton_mla",
     "trtllm_gen": "flashinfer_mla",
 }
-"""The same of latent attention, by the kernel that it runs."""
+"""vLLM's own backend of latent attention, as its file is named, by the kernel that it runs."""
+GROUPED = frozenset(record.vllm_file for record in BACKENDS if record.vllm_file)
+"""Those of grouped attention."""
 SEVERAL = ("ALWAYS", "UNIFORM_BATCH")
 """What a backend says whose full graphs take several tokens a request."""
 INPUTS = ("max_num_seqs", "max_num_batched_tokens", "q", "sm", "performance_mode")
@@ -244,7 +241,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
         for node in conditions(modules.tree(path), "tokens <= self.cudagraph_batch_sizes[-1]")
     ]
     says = "above the largest size a step runs without graph, its tokens not padded"
-    supports = [_support(modules, name) for name in sorted({*BACKENDS.values(), *LATENT.values()})]
+    supports = [_support(modules, name) for name in sorted({*GROUPED, *LATENT.values()})]
     return [Mechanism("beyond", says, tuple((found or old)[:1])), *supports]
 
 

@@ -9,7 +9,7 @@ from nearfree.core.parallel import Parallel
 from nearfree.decoders.engines import ENGINES, VLLM
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.sources.backends.vllm_graphs import BACKENDS, LATENT
+from nearfree.sources.backends.vllm_graphs import LATENT
 from nearfree.sources.mla_paths import VLLM_MLA, engine_paths, path_at
 
 NONE, ENGINE = "none", "engine"
@@ -65,7 +65,7 @@ def graphs_of(
 def _attention(attention: BackendRelease, sm: int) -> str | None:
     """Return vLLM's backend of attention as its file is named, None where it is not known."""
     if attention.name != VLLM_MLA:
-        return BACKENDS.get(attention.name)
+        return BY_NAME[attention.name].vllm_file
     try:
         path = path_at(engine_paths(VLLM_MLA, attention.version, sm), 1)
     except EvidenceError:

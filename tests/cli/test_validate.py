@@ -290,7 +290,7 @@ def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
     """Anyone's rows are answered by the constants on record, with their own models' files."""
     models = tmp_path / "models" / "Mine"
     models.mkdir(parents=True)
-    own = Path("config/published/models/qwen3_32b.json").read_text()
+    own = Path("config/whole/models/qwen3_32b.json").read_text()
     (models / "config.json").write_text(own)
     rows = tmp_path / "rows.csv"
     rows.write_text(

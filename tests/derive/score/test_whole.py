@@ -82,7 +82,7 @@ def test_models_come_from_a_folder(tmp_path: Path) -> None:
     """With a folder a row's model is MODEL/config.json there, and nothing else."""
     folder = tmp_path / "Qwen3-32B"
     folder.mkdir()
-    own = ROOT / "config" / "published" / "models" / "qwen3_32b.json"
+    own = ROOT / "config" / "whole" / "models" / "qwen3_32b.json"
     (folder / "config.json").write_bytes(own.read_bytes())
     found, other = timed_steps([row(), row(model="Other")], CONFIG, ANSWERER, tmp_path)
     assert found.modules_us == timed().modules_us

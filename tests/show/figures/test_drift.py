@@ -50,6 +50,7 @@ def test_a_panel_is_a_setting_and_a_package(rows: pl.DataFrame) -> None:
     assert {m["panel"] for m in marks(nmax_over_versions(rows))} == {
         "Ling-2.0-mini, E = 256, k = 8, balanced: vllm",
         "Ling-2.0-mini, E = 256, k = 8, balanced: sglang",
+        "Ling-2.0-mini, 16 / 4 heads: flash-attn",
         "Ling-2.0-mini, 16 / 4 heads: flashinfer-python",
         "Ling-2.0-mini, 16 / 4 heads: vllm-fa3",
         "Ling-2.0-mini, 16 / 4 heads: vllm-triton",

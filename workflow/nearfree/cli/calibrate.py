@@ -75,7 +75,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     a family of kernels to at most three curves a kernel. Own constants are kept separately and used
     only by `nearfree validate --own`.
 
-    `--steps` fits three constants an engine to config/published/whole_models.csv: what its kernels
+    `--steps` fits three constants an engine to config/whole/steps.csv: what its kernels
     between modules, its scheduler and its requests take.
 
     `--collectives` fits T(N) of collectives instead, which needs GPUs of each kind of link.

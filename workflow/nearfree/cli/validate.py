@@ -67,7 +67,7 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="with --dataset whole: a CSV file of steps of whole models, in the place of "
-        "config/published/whole_models.csv",
+        "config/whole/steps.csv",
     )
     parser.add_argument(
         "--models",

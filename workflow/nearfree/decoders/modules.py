@@ -26,8 +26,9 @@ from nearfree.decoders.engines import engine_of
 from nearfree.decoders.shards import shard
 from nearfree.errors import ConfigError
 
-BETWEEN = "between"
-"""What is no module: embedding, norms, rotations, writing to the cache, and sums."""
+BETWEEN, HOST = "between", "host"
+"""What is no module: embedding, norms, rotations, writing to the cache, and sums; and what the host
+of an engine takes of a step: scheduling, sampling, bringing tokens to requests."""
 DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
 INPUTS, INPUT_GATE, INPUT_OUTPUT = "layer inputs", "layer input gate", "layer input projection"
 HEAD = "LM head"

@@ -1,6 +1,6 @@
 """Published latencies of whole models' decode steps: a CSV file, checked as a whole, a row a step.
 
-The form is that of config/published/whole_models.csv. Columns that it does not name are left aside.
+The form is that of config/whole/steps.csv. Columns that it does not name are left aside.
 """
 
 import csv
@@ -15,9 +15,9 @@ from msgspec import Struct
 from nearfree.errors import ConfigError
 from nearfree.log.line import sha256
 
-FILE = "published/whole_models.csv"
+FILE = "whole/steps.csv"
 """The rows that come with the project, below the config folder."""
-MODELS = "published/models"
+MODELS = "whole/models"
 """Their models' files, below the config folder."""
 SIZE_LIMIT = 64 * 2**20
 """Bytes of such a file."""

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.decoders.modules import BETWEEN, MOE, ROUTER, SHARED
+from nearfree.decoders.modules import BETWEEN, HOST, MOE, ROUTER, SHARED
 from nearfree.derive.engine_step.form import between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.exits import module_exits, total_exits
 from nearfree.derive.predict.forecast.expand_deployments import deployments
-from nearfree.derive.predict.forecast.step import HOST
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM, Total, total
 
 from derive.questions import LOG, ROOT
@@ -18,7 +17,7 @@ from derive.questions import LOG, ROOT
 CONFIG = Config(ROOT / "config")
 ANSWERER = Answerer(LOG, CONFIG, offline=True)
 GRID = [1, 2, 4, 64, 256, 512]
-MODELS = ROOT / "config" / "published" / "models"
+MODELS = ROOT / "config" / "whole" / "models"
 
 
 def served(model: str, moe: str = "vllm==0.20.2", batch: int = 2, tp: int = 8) -> Deployment:

@@ -18,7 +18,7 @@ from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, fore
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from nearfree.derive.predict.formulas import lookup_equation
 from nearfree.derive.predict.predictions import REASON, VALUE
-from nearfree.derive.tables.columns import IDS, amount, count, flag, number, text
+from nearfree.derive.tables.columns import IDS, amount, count, flag, text
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import (
@@ -66,8 +66,8 @@ FORECAST = Table(
         "fits": HELD["fits"],
         "n": count("N, positions in one forward"),
         "module": text("the role of the module in the forward"),
-        "latency_us": number("what it takes in all layers; 0 of what runs beside others"),
-        "share": number("of the forward's T(N)"),
+        "latency_us": amount("what it takes, all its layers together"),
+        "share": amount("of the forward's T(N)"),
         "ratio": amount("T(N) / T(1) of the whole forward"),
         **GRAPHS,
         "tokens": count("rows of a rank's step, where it has graphs", nullable=True),
@@ -195,6 +195,7 @@ def _forecast(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
             "ratio": (model[:, shown] / model[:, :1]).ravel(),
         }
     )
+    frame = frame.filter(pl.col("latency_us") > 0)  # what hides behind others takes nothing
     frame = frame.join(_steps(answers, shown), on=["place", "n"], how="left")
     calibration = pl.Series("calibration", [[*each] for each in total.calibration], dtype=IDS)
     sourced = about.with_columns(from_ids=pl.concat_list("sources", calibration))

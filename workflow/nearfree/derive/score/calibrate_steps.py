@@ -44,7 +44,7 @@ def calibrate_steps(
     path = config.folder / FILE
     file = read_rows(path)
     plan = CalibratePlan(
-        source=FILE.partition("/")[2].removesuffix(".csv"),
+        source="whole_steps",
         files={FILE: file.digest},
         platforms=tuple(sorted(config.platforms)),
         epsilon=config.site.epsilon,

@@ -12,6 +12,7 @@ from nearfree.decoders.modules import (
     BETWEEN,
     DENSE,
     HEAD,
+    HOST,
     MOE,
     OUTPUT,
     QKV,
@@ -74,6 +75,7 @@ ROLES = {
     OUTPUT: "#009e73",
     HEAD: "#cc79a7",
     BETWEEN: _OTHER,
+    HOST: "#999999",
 }
 """The colour of each module of a forward, by role."""
 

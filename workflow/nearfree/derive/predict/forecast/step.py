@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nearfree.decoders.engines import ENGINES
-from nearfree.decoders.modules import BETWEEN, MOE, ROUTER, SHARED, requests
+from nearfree.decoders.modules import BETWEEN, HOST, MOE, ROUTER, SHARED, requests
 from nearfree.derive.engine_step.form import between_us, hidden_us, host_us
 from nearfree.derive.engine_step.recorded import RecordedStep
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.work_model.family import Array, Places
 
-HOST = "host"
-"""What the host takes of a step: scheduling, sampling, and bringing tokens to requests."""
 ROLES = (BETWEEN, HOST)
 """What a step has besides modules, in the order in which it stands behind them."""
 

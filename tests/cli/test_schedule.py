@@ -235,3 +235,29 @@ def test_a_platform_without_facts_has_no_schedule(call: Call) -> None:
     """Where the predictor refuses, so does the schedule, with its reason."""
     argv = ("--model", "qwen3_8b", "--platform", "h20", "--dtype", "float32")
     one_message(call("schedule", "vllm", *argv), "no phi of h20 for float32")
+
+
+def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
+    """Its own layer costs little; the model itself as drafter costs T(1) a token, and none pays."""
+    rates = ("--acceptance", "0.9")
+    free = lengths(call, *rates, "--draft-cost", "0")
+    own = lengths(call, *rates, "--draft", "own")
+    assert any(own)
+    assert all(short <= k for short, k in zip(own, free, strict=True))
+    _, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--draft", "own")
+    assert "without a drafter" not in err
+    code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--draft", "qwen3_8b")
+    assert code == 0
+    assert f"# without a drafter it is faster at {MOST} of {MOST} batch sizes, from b = 1 on" in err
+
+
+@pytest.mark.parametrize(("argv", "said"), [
+    (("--draft", "own"), "one of --acceptance and --draft-cost is given without the other"),
+    (("--acceptance", "0.8", "--draft", "own", "--draft-cost", "0"), "both say what drafting"),
+    (("--acceptance", "0.8", "--draft", "none_such"), "no model 'none_such'"),
+])  # fmt: skip
+def test_mistakes_about_drafters(call: Call, argv: tuple[str, ...], said: str) -> None:
+    """A drafter needs an acceptance, and one cost."""
+    code, out, err = call("schedule", "vllm", *WHERE, *SHORT, *argv)
+    assert (code, out) == (2, "")
+    assert said in err

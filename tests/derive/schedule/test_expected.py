@@ -134,3 +134,26 @@ def test_curves_and_costs_are_refused(curves: dict[Any, Any], cost: Any, says: s
     """A curve without a baseline or with what is no latency is refused, and so is a cost."""
     with pytest.raises(ConfigError, match=says):
         best_lengths(curves, (0.9, 0.8), draft_cost=cost)
+
+
+def test_a_round_s_cost_stands_in_the_place_of_a_token_s() -> None:
+    """Costs by batch and K are taken as they are, at K = 0, too: not drafting has a price."""
+    costs = {4: [0.1, 0.1, 0.2, 0.3]}
+    found = best_lengths(
+        {4: dict.fromkeys(range(1, 5), 1.0)}, independent(0, most=3), draft_cost=costs
+    )
+    assert found[4] == (0, pytest.approx(1 / 1.1))
+    dear = best_lengths({4: {1: 1.0, 2: 1.0}}, independent(0.5, most=1), draft_cost={4: [0.5, 0.5]})
+    assert dear[4] == (1, pytest.approx(1.5 / 1.5))
+
+
+@pytest.mark.parametrize(("costs", "said"), [
+    ({4: [0.0, 0.1]}, "what drafts at batch 4 cost is given up to 1 of 2 drafts"),
+    ({}, "what drafts at batch 4 cost is given up to -1 of 2 drafts"),
+    ({4: [0.0, -0.1, 0.2]}, "what drafts at batch 4 cost is -0.1"),
+])  # fmt: skip
+def test_costs_that_make_no_sense(costs: dict[int, list[float]], said: str) -> None:
+    """Costs must be there for every K that is compared, and not be negative."""
+    with pytest.raises(ConfigError) as refused:
+        best_lengths({4: {1: 1.0, 2: 1.0, 3: 1.0}}, independent(0.5, most=2), draft_cost=costs)
+    assert said in refused.value.what

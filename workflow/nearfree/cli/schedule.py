@@ -21,12 +21,16 @@ from nearfree.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nearfree.config.files import Config
+    from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
     from nearfree.derive.predict.forecast.forecast import Forecast
     from nearfree.derive.schedule.engines import Option
     from nearfree.derive.schedule.expected import Choice
 
 
+OWN = "own"
+"""What drafts where it is the model's own layer for further tokens."""
 LAWS = ("idle_compute", "principle", "principle_resolved")
 
 
@@ -62,6 +66,12 @@ def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft-cost", type=number, help="the drafter's time for a token as a share of T(1)"
     )
+    parser.add_argument(
+        "--draft",
+        metavar="MODEL",
+        help="in its place what drafts: `own`, the model's own layer for further tokens, or a "
+        "model's name or config.json, in its files' precision on the same GPUs",
+    )
 
 
 def _limits() -> Iterator[str]:
@@ -75,8 +85,9 @@ def run_schedule(args: argparse.Namespace) -> int:
     """Write draft lengths by batch size as an engine reads them, by predicted boundaries or times.
 
     Without an acceptance, K = N_max - 1 drafts, which the verifying forward processes near-free.
-    With --acceptance and --draft-cost, the K of most expected tokens per second. The option goes to
-    standard output, its evidence to standard error. It ends at the largest batch size that fits in
+    With --acceptance and --draft-cost or --draft, the K of most expected tokens per second; what
+    drafts then costs a forward at K = 0, too. The option goes to standard output, its evidence to
+    standard error. It ends at the largest batch size that fits in
     memory at the context, unless memory is ignored.
     """
     from nearfree.derive.predict.forecast.expand_deployments import deployments
@@ -91,11 +102,13 @@ def run_schedule(args: argparse.Namespace) -> int:
     spec = make_spec(args, batch=range(1, most + 1), moe=engine.moe)
     every = deployments(config, spec, loads_of(args))
     queries = _held(args, every)
+    answerer = make_answerer(args, config, queries)
     answers = forecast(
-        queries, make_answerer(args, config, queries), [epsilon], grid=positions(args.longest + 1),
-        predictors=[args.by], full=False,
+        queries, answerer, [epsilon], grid=positions(args.longest + 1), predictors=[args.by],
+        full=False,
     )  # fmt: skip
-    option, choices = _option(args, answers)
+    costs = _draft_costs(args, config, answers, answerer)
+    option, choices = _option(args, answers, costs)
     print(option.text)
     assumed = args.attention is None
     lines = schedule_report(answers, choices, option, assumed=assumed)
@@ -126,7 +139,34 @@ def _held(args: argparse.Namespace, every: "Sequence[Deployment]") -> "Sequence[
     return held
 
 
-def _option(args: argparse.Namespace, answers: "Forecast") -> "tuple[Option, dict[int, Choice]]":
+def _draft_costs(
+    args: argparse.Namespace, config: "Config", answers: "Forecast", answerer: "Answerer"
+) -> "float | dict[int, list[float]]":
+    """Return what drafting costs: a share of T(1) a token, or by batch size and draft length."""
+    from msgspec import structs
+
+    from nearfree.derive.predict.forecast.deployment import Questions
+    from nearfree.derive.predict.forecast.draft import model_shares, own_shares
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.total import total
+    from nearfree.show.text.schedule import ratio_by_batch
+
+    if args.draft is None:
+        return float(args.draft_cost or 0.0)
+    ratio_by_batch(answers)  # refuses a T(N) that is not known
+    if args.draft == OWN:
+        return own_shares(answers.total, answers.deployments)
+    batches = [each.batch for each in answers.deployments]
+    spec = make_spec(args, batch=batches, moe=ENGINES[args.engine].moe)
+    plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}
+    drafting = deployments(config, structs.replace(spec, models=(args.draft,), **plain))
+    drafter = total(Questions(drafting, [1]), answerer)
+    return model_shares(answers.total, answers.deployments, drafter, drafting)
+
+
+def _option(
+    args: argparse.Namespace, answers: "Forecast", draft_costs: "float | dict[int, list[float]]"
+) -> "tuple[Option, dict[int, Choice]]":
     from nearfree.derive.schedule import expected
     from nearfree.derive.schedule.draft_lengths import draft_lengths
     from nearfree.derive.schedule.engines import BY_LENGTHS
@@ -146,9 +186,7 @@ def _option(args: argparse.Namespace, answers: "Forecast") -> "tuple[Option, dic
             if len(rates) == 1
             else expected.measured(rates)
         )
-        choices = expected.best_lengths(
-            ratio_by_batch(answers), accepted, draft_cost=args.draft_cost
-        )
+        choices = expected.best_lengths(ratio_by_batch(answers), accepted, draft_cost=draft_costs)
     option = BY_LENGTHS[args.engine]({batch: choice.k for batch, choice in choices.items()})
     return option, choices
 
@@ -157,10 +195,16 @@ def _check(args: argparse.Namespace) -> None:
     from nearfree.derive.schedule.draft_lengths import check_most
 
     check_most(args.longest)
-    if (args.acceptance is None) != (args.draft_cost is None):
+    if args.draft_cost is not None and args.draft is not None:
+        raise ConfigError(
+            "--draft and --draft-cost both say what drafting costs", remedy="Leave one of them out"
+        )
+    drafts = args.draft_cost is not None or args.draft is not None
+    if (args.acceptance is None) == drafts:
         raise ConfigError(
             "one of --acceptance and --draft-cost is given without the other",
-            remedy="Give both, as measured, or neither; a drafter that costs nothing is 0",
+            remedy="Give both, as measured, or --draft MODEL in the place of the cost, or neither; "
+            "a drafter that costs nothing is 0",
         )
     costs = ENGINES[args.engine].costs is not None
     if costs and args.acceptance is not None:

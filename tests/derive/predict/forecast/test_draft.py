@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from nearfree.decoders.modules import HEAD
 from nearfree.derive.predict.forecast.deployment import Questions
-from nearfree.derive.predict.forecast.draft import own_draft_us
+from nearfree.derive.predict.forecast.draft import model_shares, own_draft_us, own_shares
 from nearfree.derive.predict.forecast.total import total
 
 from derive.predict.forecast.pool import DENSE, SPARSE, deployment
@@ -31,3 +31,20 @@ def test_a_draft_is_a_layer_and_the_head_each_time(model: str) -> None:
     assert drafted[at] == pytest.approx(once[at] + 2 * once[0])
     assert (drafted < latency.sum(axis=0) + 8 * once[0]).all()
     assert np.isfinite(drafted).all()
+
+
+def test_shares_are_of_one_position_at_the_same_batch() -> None:
+    """A draft model runs once a token, and once where nothing is drafted; shares are of T(1)."""
+    grid = [1, 2, 3, 4]
+    asked = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (1, 8)]
+    found = total(Questions(asked, grid), BLIND)
+    drafting = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (8, 1)]
+    drafter = total(Questions(drafting, [1]), BLIND)
+    assert model_shares(found, asked, drafter, drafting) == {
+        batch: pytest.approx([1.0, 1.0, 2.0, 3.0]) for batch in (1, 8)
+    }
+    own = own_shares(found, asked)
+    for place, each in enumerate(asked):
+        drafted = own_draft_us(each, found.roles[place], found.latency_us[place], found.grid)
+        assert own[each.batch] == pytest.approx((drafted / found.model_us[place, 0]).tolist())
+        assert 0 < own[each.batch][0] < 0.2

@@ -6,9 +6,11 @@ and one token more. With P(i) the probability that the first i drafts are all ac
     tokens(K) = 1 + P(1) + ... + P(K)
     speedup(K) = tokens(K) / (T(K + 1) / T(1) + K c),
 
-c being the drafter's time for one token as a share of T(1). With drafts accepted independently at
-rate p, P(i) = p**i and tokens(K) = (1 - p**(K + 1)) / (1 - p): Leviathan et al. 2023, arXiv
-2211.17192, equation 1; the speedup is that of its theorem 3.8 where T(K + 1) = T(1).
+c being the drafter's time for one token as a share of T(1), or in the place of K c what a round of
+K drafts takes, which is not 0 at K = 0: a drafter still runs once, for its cache. With drafts
+accepted independently at rate p, P(i) = p**i and tokens(K) = (1 - p**(K + 1)) / (1 - p): Leviathan
+et al. 2023, arXiv 2211.17192, equation 1; the speedup is that of its theorem 3.8 where
+T(K + 1) = T(1).
 """
 
 import math
@@ -132,7 +134,7 @@ def best_lengths(
     ratio_by_batch: Mapping[int, Mapping[int, float]],
     accepted: Sequence[float],
     *,
-    draft_cost: float,
+    draft_cost: float | Mapping[int, Sequence[float]],
 ) -> dict[int, Choice]:
     """Return the K of most expected tokens per second by batch size; of equal ones the smallest.
 
@@ -146,7 +148,8 @@ def best_lengths(
     accepted
         P(1), P(2), ..., from `independent` or `measured`.
     draft_cost
-        The drafter's time for one token as a share of T(1), 0 or more.
+        The drafter's time for one token as a share of T(1), 0 or more; or by batch size what a
+        round of 0, 1, 2, ... drafts takes, as shares of T(1).
 
     Raises
     ------
@@ -154,27 +157,48 @@ def best_lengths(
         A curve, the acceptance or the cost makes no sense, or no K above 0 can be compared.
     """
     accepted = measured(accepted)
-    if not is_number(draft_cost) or not 0 <= draft_cost <= LARGEST_RATIO:
-        raise ConfigError(
-            f"the cost of a draft token is {shown(draft_cost)}",
-            remedy="Give the drafter's time for one token as a share of T(1), 0 or more",
-        )
     tokens = tuple(accumulate(accepted, initial=1.0))
     best = {}
     for batch, ratio in ratio_by_batch.items():
         check_batch(batch)
         curve = checked_curve(ratio, f"batch {batch}")
         lengths = [n - 1 for n in curve if n <= len(tokens)]
+        costs = _costs(draft_cost, batch, max(lengths))
         if len(lengths) == 1:
             raise ConfigError(
                 f"the latency curve of batch {batch} has no N from 2 to {len(tokens)}",
                 remedy="Give T(N) / T(1) at K + 1 positions for the K to choose from",
             )
         best[batch] = max(
-            (Choice(k, tokens[k] / (curve[k + 1] + k * draft_cost)) for k in lengths),
+            (Choice(k, tokens[k] / (curve[k + 1] + costs[k])) for k in lengths),
             key=lambda choice: choice.speedup,
         )
     return dict(sorted(best.items()))
+
+
+def _costs(
+    draft_cost: float | Mapping[int, Sequence[float]], batch: int, longest: int
+) -> Sequence[float]:
+    """Return what a round of 0, 1, ... drafts takes as a share of T(1), checked."""
+    if isinstance(draft_cost, Mapping):
+        costs, what = draft_cost.get(batch, ()), f"what drafts at batch {batch} cost"
+        if len(costs) <= longest:
+            raise ConfigError(
+                f"{what} is given up to {len(costs) - 1} of {longest} drafts",
+                remedy="Give it for every draft length from 0",
+            )
+        given = costs
+    else:
+        what, given = "the cost of a draft token", [draft_cost]
+    for cost in given:
+        if not is_number(cost) or not 0 <= cost <= LARGEST_RATIO:
+            raise ConfigError(
+                f"{what} is {shown(cost)}",
+                remedy="Give the drafter's time for one token as a share of T(1), 0 or more",
+            )
+    return (
+        given if isinstance(draft_cost, Mapping) else [k * draft_cost for k in range(longest + 1)]
+    )
 
 
 def _is_probability(value: object) -> bool:

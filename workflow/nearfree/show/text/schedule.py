@@ -82,6 +82,12 @@ def schedule_report(
                 "every expert is awake, not to T(1)"
             )
         yield from (f"# {line}" for line in columns(list(_ranges(forecast, choices)), left=0))
+        slower = [batch for batch, choice in choices.items() if choice.speedup < 1]
+        if slower:
+            yield (
+                f"# without a drafter it is faster at {len(slower)} of {len(choices)} batch sizes, "
+                f"from b = {min(slower)} on"
+            )
 
 
 def ends(asked: Sequence[Deployment], written: int) -> Iterator[str]:

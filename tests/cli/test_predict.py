@@ -97,7 +97,7 @@ def test_both_baselines_of_balanced_experts(call: Call) -> None:
 def test_json_holds_everything(call: Call) -> None:
     """The JSON has deployment, answers, modules and curve, and the text's numbers in them."""
     (found,) = as_json(call, *SPARSE, *H800, "--batch", "4", *SHORT, "--accepted", "2.5")
-    parts = {"deployment", "answers", "modules", "curve", "memory", "refusals", "graphs"}
+    parts = {"deployment", "answers", "modules", "besides", "curve", "memory", "refusals", "graphs"}
     assert set(found) == parts
     said = {name: found["deployment"][name] for name in ("model", "platform", "batch", "context")}
     assert said == {"model": "qwen3_30b_a3b", "platform": "h800", "batch": 4, "context": 4096}
@@ -109,7 +109,9 @@ def test_json_holds_everything(call: Call) -> None:
     for row in found["answers"]:
         assert row["accepted_per_n_max"] == pytest.approx(2.5 / row["n_max"])
         assert row["unbounded"] is False
-    assert math.isclose(sum(row["share"] for row in found["modules"]), 1.0)
+    assert set(found["besides"]) == {"between", "host"}
+    shares = sum(row["share"] for row in found["modules"]) + sum(found["besides"].values())
+    assert math.isclose(shares, 1.0)
     assert all(row["knobs"] and row["evidence"] for row in found["modules"])
 
 

@@ -11,6 +11,7 @@ from nearfree.decoders.collectives import sends
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
+from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.surface import inverse
 from nearfree.errors import Refusal
 from nearfree.show.text.forecast import NO_FORWARD
@@ -40,6 +41,7 @@ def answer(
         "refusals": [] if refusal is None else [Refusal("", "", refusal, NO_FORWARD)._asdict()],
         "answers": [_finite(row) for row in rows],
         "modules": _modules(forecast, place, epsilon) if known else [],
+        "besides": _besides(forecast, place) if known else {},
         "graphs": _graphs(forecast, place),
         "curve": forecast.curve(place).to_dicts(),
     }
@@ -121,6 +123,12 @@ def _modules(forecast: Forecast, place: int, epsilon: float) -> list[dict[str, A
         } | sent.get(at, {})
         for at, row in zip(forecast.total.modules(place), rows, strict=True)
     ]  # fmt: skip
+
+
+def _besides(forecast: Forecast, place: int) -> dict[str, float]:
+    """Return what a step takes besides its modules, as shares of T(1) by what it is."""
+    shares = forecast.curve(place).row(0, named=True)
+    return {role: shares[role] for role in forecast.total.roles[place].values() if role in ROLES}
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

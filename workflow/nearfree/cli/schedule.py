@@ -155,7 +155,7 @@ def _draft_costs(
         return float(args.draft_cost or 0.0)
     ratio_by_batch(answers)  # refuses a T(N) that is not known
     if args.draft == OWN:
-        return own_shares(answers.total, answers.deployments)
+        return own_shares(answers.total, answers.deployments, answerer.engine_steps)
     batches = [each.batch for each in answers.deployments]
     spec = make_spec(args, batch=batches, moe=ENGINES[args.engine].moe)
     plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}

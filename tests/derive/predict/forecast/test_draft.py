@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from nearfree.decoders.modules import HEAD
 from nearfree.derive.predict.forecast.deployment import Questions
 from nearfree.derive.predict.forecast.draft import model_shares, own_draft_us, own_shares
@@ -43,8 +44,21 @@ def test_shares_are_of_one_position_at_the_same_batch() -> None:
     assert model_shares(found, asked, drafter, drafting) == {
         batch: pytest.approx([1.0, 1.0, 2.0, 3.0]) for batch in (1, 8)
     }
-    own = own_shares(found, asked)
+    own = own_shares(found, asked, {})
     for place, each in enumerate(asked):
         drafted = own_draft_us(each, found.roles[place], found.latency_us[place], found.grid)
         assert own[each.batch] == pytest.approx((drafted / found.model_us[place, 0]).tolist())
         assert 0 < own[each.batch][0] < 0.2
+
+
+def test_the_host_counts_every_run_of_a_served_model() -> None:
+    """A run of the own layer costs the host a step's constant, and its layer's kernels."""
+    asked = [deployment(DENSE, "balanced", batch=8, platform="h20")]
+    found = total(Questions(asked, [1, 2, 3, 4]), BLIND)
+    steps = BLIND.engine_steps
+    alone = own_shares(found, asked, steps)
+    served = own_shares(found, [replace(asked[0], served=True)], steps)
+    known = steps[asked[0].engine.name].constants
+    each = (known.layer_us + known.step_us) / found.model_us[0, 0]
+    more = np.array(served[8]) - np.array(alone[8])
+    assert more == pytest.approx(each * np.array([1, 1, 2, 3]))

@@ -17,7 +17,7 @@ from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
-from nearfree.derive.predict.forecast.draft import own_draft_us
+from nearfree.derive.predict.forecast.draft import own_draft_us, own_host_us, own_runs
 from nearfree.derive.predict.forecast.expand_deployments import asked_about
 from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.total import Total, total
@@ -75,7 +75,12 @@ class Timed(NamedTuple):
             tokens=tokens.astype(np.float64), bandwidth_gb_s=bandwidth_gb_s,
         )  # fmt: skip
         host = host_us(constants, batch=row.batch)
-        modules = self.first_us if first else self.modules_us + self.draft_us
+        modules = self.first_us
+        if not first:
+            modules = self.modules_us + self.draft_us
+            if self.draft_us:
+                runs = own_runs(np.array(float(row.positions)))
+                modules += float(own_host_us(constants, runs))
         return float(modules + between[0] + host + self.prefill_us)
 
 

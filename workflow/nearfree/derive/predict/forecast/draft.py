@@ -15,16 +15,31 @@ import numpy as np
 
 from nearfree.decoders.collectives import LOGITS
 from nearfree.decoders.modules import HEAD
+from nearfree.derive.engine_step.form import StepConstants
+from nearfree.derive.engine_step.recorded import RecordedStep
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.total import Total
 from nearfree.derive.work_model.family import Array, Places
 from nearfree.errors import EvidenceError
 
 
+def own_runs(positions: Array) -> Array:
+    """Return how often the own layer runs for a draft of N - 1 tokens: once at least."""
+    return np.asarray(np.maximum(positions - 1.0, 1.0))
+
+
+def own_host_us(constants: StepConstants, runs: Array) -> Array:
+    """Return what those runs take besides modules: each costs the host what a step costs it.
+
+    Nothing was fitted to steps with a draft.
+    """
+    return np.asarray(runs * (constants.layer_us + constants.step_us))
+
+
 def own_draft_us(
     deployment: Deployment, roles: Mapping[int, str], latency_us: Array, grid: Places
 ) -> Array:
-    """Return what a draft of N - 1 tokens takes beside a step of N positions, [grid].
+    """Return what the modules of a draft of N - 1 tokens take beside a step of N positions, [grid].
 
     Parameters
     ----------
@@ -42,19 +57,29 @@ def own_draft_us(
             once += latency_us[place] / counts[role]
         elif role in (HEAD, LOGITS):
             once += latency_us[place]
-    drafts = grid.astype(np.float64) - 1.0
-    return np.asarray(once + np.maximum(drafts - 1.0, 0.0) * once[0])
+    return np.asarray(once + (own_runs(grid.astype(np.float64)) - 1.0) * once[0])
 
 
-def own_shares(found: Total, asked: Sequence[Deployment]) -> dict[int, list[float]]:
+def own_shares(
+    found: Total, asked: Sequence[Deployment], steps: Mapping[str, RecordedStep]
+) -> dict[int, list[float]]:
     """Return what a round of 0, 1, ... drafts of the own layer takes, by batch size.
 
     Shares are of T(1) of the same batch size; the grid of T(N) is all N from 1.
+
+    Parameters
+    ----------
+    steps
+        The constants of engines' steps; the host of one without them is not counted.
     """
     shares = {}
+    runs = own_runs(found.grid.astype(np.float64))
     for place, each in enumerate(asked):
         roles = {at: found.roles[place][at] for at in found.modules(place)}
         drafted = own_draft_us(each, roles, found.latency_us[place], found.grid)
+        step = steps.get(each.engine.name)
+        if step is not None and each.served:
+            drafted += own_host_us(step.constants, runs)
         shares[each.batch] = (drafted / found.model_us[place, 0]).tolist()
     return shares
 

@@ -9,7 +9,7 @@ from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.packages import RULES
 
-WORDS = r"(?i)marlin|triton|cutlass|WNA16Mo|int8mo|fused_experts|fp8mo"
+WORDS = r"(?i)marlin|triton|cutlass|WNA16Mo|int8mo|fused_experts|fp8mo|trtllm|flashinfer_mxfp4"
 """What a place that chooses a kernel speaks of."""
 
 

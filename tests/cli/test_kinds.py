@@ -88,7 +88,7 @@ def test_models_of_several_kinds_are_answered(
     layers = [layer for kind in decoder["kinds"] for layer in kind["layers"]]
     assert sorted(layers) == list(range(decoder["layers"]))
     first = found["curve"][0]
-    assert sum(first[name] for name in modules) == pytest.approx(1.0)
+    assert sum(first[name] for name in (*modules, *found["besides"])) == pytest.approx(1.0)
     assert sum(first[name] for name, each in modules.items() if known(each)) >= KNOWN_SHARE
     work = next(each for each in found["answers"] if each["predictor"] == "work_model")
     assert work["n_max"] >= 1
@@ -141,7 +141,7 @@ def test_models_of_a_latent_are_answered(
     )
     assert {LATENTS, QUERY, ABSORB, LATENT, RELEASE, OUTPUT, *indexed} <= {*modules}
     first = found["curve"][0]
-    assert sum(first[name] for name in modules) == pytest.approx(1.0)
+    assert sum(first[name] for name in (*modules, *found["besides"])) == pytest.approx(1.0)
     assert all(known(modules[name]) for name in (LATENTS, QUERY, ABSORB, LATENT, RELEASE, OUTPUT))
     resolved = next(each for each in found["answers"] if each["predictor"] == "principle_resolved")
     assert resolved["limiting_module"] in (LATENT, "MoE FFN")

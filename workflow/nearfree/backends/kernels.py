@@ -240,7 +240,7 @@ SELECTIONS = (
         "sglang",
         ("nvfp4",),
         "sglang/srt/server_args.py",
-        {"0.5.9": (1302, 1307), "0.5.10": (1641, 1650), "0.5.14": (3724, 3733)},
+        {"0.5.9": (1302, 1307), "0.5.10": (1641, 1650), "0.5.14": (3723, 3733)},
         (Kernel(_TRTLLM, 100, 109, _PRESET), Kernel("SGLang's CUTLASS", 100, 109, "it is not")),
     ),
     Selection(

@@ -64,7 +64,7 @@ TITLES = {
     "row_id:N": ("row",),
 }
 """The title of a field under the pointer, and its format; none are the field's own."""
-_OTHER = "#707070"
+_OTHER = "#505050"
 ROLES = {
     ATTENTION: "#0072b2",
     DENSE: "#e69f00",
@@ -74,7 +74,7 @@ ROLES = {
     QKV: "#56b4e9",
     OUTPUT: "#009e73",
     HEAD: "#cc79a7",
-    BETWEEN: "#505050",
+    BETWEEN: _OTHER,
     HOST: "#c8c8c8",
 }
 """The colour of each module of a forward, by role."""

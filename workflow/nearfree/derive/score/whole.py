@@ -13,7 +13,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
-from nearfree.derive.score.whole_steps import Timed
+from nearfree.derive.score.whole_steps import Timed, device
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
 
@@ -185,7 +185,7 @@ def _about(step: Timed) -> dict[str, Any]:
     row = step.row
     return {
         "model": row.model,
-        "platform": step.deployment.platform if step.deployment else row.gpu,
+        "platform": step.deployment.platform if step.deployment else device(row.gpu),
         "precision": row.precision,
         "engine": row.engine,
         "several": row.positions > 1,

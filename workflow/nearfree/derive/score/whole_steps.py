@@ -258,7 +258,12 @@ class _Asker:
             raise ConfigError(
                 f"{gpu} does not run as its datasheet says", remedy="Add it to platforms.yaml"
             )
-        return resolve(self._config.platforms, re.sub(r"[^a-z0-9]+", "_", name.strip().lower()))
+        return resolve(self._config.platforms, device(name))
+
+
+def device(gpu: str) -> str:
+    """Return a GPU's name as platforms write it: lower case, what is no letter an underscore."""
+    return re.sub(r"[^a-z0-9]+", "_", gpu.partition("(")[0].strip().lower())
 
 
 def _nearest(version: str, known: Sequence[str]) -> list[str]:

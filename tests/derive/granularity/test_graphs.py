@@ -89,3 +89,20 @@ def test_no_step_runs_fewer_rows_than_it_has(engine: str, version: str) -> None:
         assert all(step.rows >= step.tokens for step in steps)
         assert [step.rows for step in steps] == sorted(step.rows for step in steps)
         assert all(".py L" in step.evidence for step in steps)
+
+
+@pytest.mark.parametrize("version", ["0.14.0", "0.20.2", "0.24.0", "0.33.0"])
+@pytest.mark.parametrize(("sm", "memory_gib"), [(80, 80), (90, 80), (100, 180)])
+def test_from_17_tokens_on_every_multiple_is_captured(
+    version: str, sm: int, memory_gib: int
+) -> None:
+    """What is said of wide decodes without asking the rule is what the rule says."""
+    release = Release("vllm-graphs", version)
+    rules = RESOLVER.rules(release)
+    graphs = Graphs(engine=BackendRelease("vllm", version), sm=sm, memory_gib=memory_gib)
+    steps = GraphSteps(RESOLVER.rules)
+    for q in (17, 18, 31, 64, 100, 129, 300, 512):
+        given = steps._given(graphs, q)  # what the rule is asked with
+        said = rules["decode_sizes"].value(given).value
+        assert said == steps._rounded(graphs, q).sizes
+        assert said == list(range(q, said[-1] + 1, q))

@@ -23,6 +23,8 @@ TOKENS = 8192
 MOST_POSITIONS = 1024
 """Positions at which vLLM's list ends at the largest size that it ever has: its end rises with
 them."""
+_WIDEST_STEP = 16
+"""Between two sizes that vLLM captures: 8 up to 256 tokens, 16 beyond."""
 REQUESTS = 4096
 """Requests that SGLang may run at once where its limit under speculation does not hold: more than
 any captured size."""
@@ -93,6 +95,7 @@ class GraphSteps:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._lists: dict[object, _Listed] = {}
+        self._limits: dict[Release, int] = {}
 
     def step(self, graphs: Graphs, batch: int, positions: int) -> Step:
         """Return the step of a rank with `batch` requests of `positions` each.
@@ -114,7 +117,7 @@ class GraphSteps:
     def _lists_of(self, graphs: Graphs, positions: int, batch: int) -> Iterator[_Listed]:
         """Yield the sizes to look in, one list after the other."""
         if graphs.counts == "requests":
-            yield self._once(self._sglang, graphs, positions, batch)
+            yield self._once(self._sglang, graphs, *self._alike(graphs, positions, batch))
             return
         largest = self._once(self._every, graphs, MOST_POSITIONS)
         if batch * positions > largest.sizes[-1]:
@@ -145,10 +148,18 @@ class GraphSteps:
         )
 
     def _rounded(self, graphs: Graphs, q: int) -> _Listed:
-        """Return vLLM's sizes of steps in which all requests decode q tokens; none where not so."""
+        """Return vLLM's sizes of steps in which all requests decode q tokens; none where not so.
+
+        From q = 17 on, above every step of the list, they are all multiples of q.
+        """
         rules = self._rules(graphs.release)
         if "decode_sizes" not in rules:
             return _Listed([], "")
+        if q > _WIDEST_STEP + 1:
+            first = self._once(self._rounded, graphs, _WIDEST_STEP + 1)
+            last = self._once(self._every, graphs, MOST_POSITIONS).sizes[-1]
+            sizes = list(range(q, last + 1, q)) if first.sizes else []
+            return _Listed(sizes, first.evidence)
         sizes, evidence = _answer(rules, "decode_sizes", self._given(graphs, q))
         return _Listed([] if sizes in (None, REFUSED) else sizes, evidence)
 
@@ -174,15 +185,26 @@ class GraphSteps:
         given = {"max_num_seqs": most, "max_num_batched_tokens": TOKENS, "q": q}
         return given | {"performance_mode": "balanced", **about}
 
-    def _sglang(self, graphs: Graphs, width: int, requests: int) -> _Listed:
-        """Return sizes for requests of a width; who asks for more than its limit has raised it."""
+    def _alike(self, graphs: Graphs, width: int, requests: int) -> tuple[int, int]:
+        """Return the width and the limit of requests that sizes go by.
+
+        Widths above 1 are alike where sizes need not be aligned. Who asks for more requests than
+        SGLang's limit under speculation has raised it.
+        """
+        rules = self._rules(graphs.release)
+        speculating = self._limits.get(graphs.release)
+        if speculating is None:
+            said, _ = _answer(rules, "mechanism_running_requests", {})
+            speculating = self._limits[graphs.release] = int(said)
+        limited = width > 1 and requests <= speculating
+        return width if graphs.groups > 1 else min(width, 2), speculating if limited else REQUESTS
+
+    def _sglang(self, graphs: Graphs, width: int, most: int) -> _Listed:
+        """Return sizes for requests of a width, of which so many may run at once."""
         rules = self._rules(graphs.release)
         largest, _ = _answer(
             rules, "max_bs", {"memory_gib": graphs.memory_gib, "tp": graphs.tp * graphs.groups}
         )
-        speculating, _ = _answer(rules, "mechanism_running_requests", {})
-        limited = width > 1 and requests <= int(speculating)
-        most = int(speculating) if limited else REQUESTS
         given = {"max_bs": largest, "width": width, "max_running_requests": most}
         given["alignment"] = graphs.tp if graphs.groups > 1 else 1
         _, evidence = _answer(rules, "capture_sizes", given)

@@ -206,6 +206,26 @@ class Closures:
             for target, each in zip(targets, node.generators, strict=True)
         ]
         element = self.of(node.elt)
+        alone = node.generators[0].target
+        if len(loops) == 1 and isinstance(alone, ast.Name):
+            (_, group, tests), name = loops[0], alone.id
+
+            def of_one(names: Inputs) -> list[Any]:
+                own = cast("dict[str, Any]", names).copy()
+                items, found = group(names), list[Any]()
+                if not isinstance(items, list | tuple | range) or len(items) > MOST_TEXT:
+                    raise outside(node)
+                for item in items:
+                    count(node)
+                    own[name] = item
+                    for test in tests:
+                        if not test(own):
+                            break
+                    else:
+                        found.append(flat(element(own), node))
+                return cast("list[Any]", checked(found, node))
+
+            return of_one
 
         def rounds(names: dict[str, Any], depth: int) -> Iterator[Any]:
             if depth == len(loops):

@@ -77,7 +77,10 @@ class _Signature(NamedTuple):
 @lru_cache(maxsize=1 << 12)
 def _signature(function: Function) -> _Signature:
     match function.body:
-        case [ast.Return(value=line)]:
+        case [ast.Return(value=line)] | [
+            ast.Expr(value=ast.Constant(value=str())),
+            ast.Return(value=line),
+        ]:
             return _Signature(parameters(function), defaults(function), line)
     return _Signature(parameters(function), defaults(function), None)
 

@@ -97,12 +97,10 @@ def test_from_17_tokens_on_every_multiple_is_captured(
     version: str, sm: int, memory_gib: int
 ) -> None:
     """What is said of wide decodes without asking the rule is what the rule says."""
-    release = Release("vllm-graphs", version)
-    rules = RESOLVER.rules(release)
-    graphs = Graphs(engine=BackendRelease("vllm", version), sm=sm, memory_gib=memory_gib)
-    steps = GraphSteps(RESOLVER.rules)
+    own = graphs("vllm", version, sm=sm, memory_gib=memory_gib)
+    rules = RESOLVER.rules(own.release)
     for q in (17, 18, 31, 64, 100, 129, 300, 512):
-        given = steps._given(graphs, q)  # what the rule is asked with
+        given = STEPS._given(own, q)  # noqa: SLF001  # what the rule is asked with
         said = rules["decode_sizes"].value(given).value
-        assert said == steps._rounded(graphs, q).sizes
+        assert said == STEPS._rounded(own, q).sizes  # noqa: SLF001
         assert said == list(range(q, said[-1] + 1, q))

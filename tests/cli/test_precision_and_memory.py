@@ -61,7 +61,7 @@ def test_json_has_precision_memory_and_refusals(call: Call, tmp_path: Path) -> N
     path = write(tmp_path, change("qwen3", quantization_config=FP8, hidden_size=256))
     code, (found,) = predict(call, path, *H100)
     assert code == 0
-    parts = {"deployment", "answers", "modules", "curve", "memory", "refusals", "graphs"}
+    parts = {"deployment", "answers", "modules", "besides", "curve", "memory", "refusals", "graphs"}
     assert parts == {*found}
     assert found["deployment"]["precision"] == {
         "weights": "float8_block", "activations": "float8_block", "kv": "bfloat16",

@@ -93,6 +93,7 @@ def unanswered_json(each: Unanswered) -> dict[str, Any]:
         ],
         "answers": [],
         "modules": [],
+        "besides": {},
         "graphs": None,
         "curve": [],
     }

@@ -64,8 +64,10 @@ def padded_steps(forecast: pl.DataFrame) -> alt.FacetChart:
     return styled(
         in_rows(layers, steps),
         "Steps padded to captured graphs",
-        "Predicted, not measured. An engine that drafts N - 1 tokens; where no graph is large "
-        "enough a step is not padded.",
+        [
+            "Predicted, not measured. An engine that drafts N - 1 tokens;",
+            "where no graph is large enough a step is not padded.",
+        ],
     )
 
 

@@ -14,6 +14,7 @@ from nearfree.config.files import Config, DeploymentSpec
 from nearfree.core.precision import PLAIN, Dtype, Product
 from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.model_file import ModelFile, find_model_file
+from nearfree.decoders.modules import requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
@@ -69,7 +70,7 @@ class Timed(NamedTuple):
             return float("nan")
         decoder, row = self.deployment.decoder, self.row
         positions = 1 if first else row.positions
-        tokens = np.array([-(-row.batch // self.deployment.parallel.dp) * positions])
+        tokens = np.array([requests(row.batch, self.deployment.parallel.dp) * positions])
         between = between_us(
             constants, layers=decoder.layers, d_model=decoder.d_model,
             tokens=tokens.astype(np.float64), bandwidth_gb_s=bandwidth_gb_s,

@@ -31,7 +31,8 @@ def own_runs(positions: Array) -> Array:
 def own_host_us(constants: StepConstants, runs: Array) -> Array:
     """Return what those runs take besides modules: each costs the host what a step costs it.
 
-    Nothing was fitted to steps with a draft.
+    No constant was fitted to steps with a draft; that a run costs as much was taken with the two
+    published ones that are answered in view.
     """
     return np.asarray(runs * (constants.layer_us + constants.step_us))
 

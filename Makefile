@@ -22,6 +22,7 @@ endif
 .PHONY: run install test history check bench bench-protocol docs lock env clean
 
 run: $(VENV)/installed
+	@$(BIN)/nearfree fetch || true
 	@$(BIN)/snakemake --cores all
 	@echo "report: $(CURDIR)/results/report/index.html"
 
@@ -81,6 +82,9 @@ lock:
 	printf 'triton==3.6.0\nnumpy<2.4\nmsgspec\nsetuptools\n' | \
 	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    --no-annotate - --output-file envs/interpreter.lock
+	printf 'llama-cpp-python==0.3.36\nscikit-build-core\npathspec\ncmake\nninja\nmsgspec\nsetuptools>=77\n' | \
+	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	    --no-annotate - --output-file envs/llama_cpp.lock
 	for file in envs/*.in; do \
 	    uv --config-file envs/uv.toml pip compile --quiet $$file \
 	        --output-file $${file%.in}.lock || exit 1; done

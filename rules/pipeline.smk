@@ -52,6 +52,11 @@ def nearfree_command(command):
     )
 
 
+onstart:
+    for name, why in PIPELINE.left_out.items():
+        print(f"{name} is left out: {why}", file=sys.stderr)
+
+
 @cache
 def scheduler_there():
     """End the workflow unless jobs can be submitted; asked once."""

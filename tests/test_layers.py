@@ -12,8 +12,9 @@ import pytest
 
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
-    "errors", "units", "core", "derive.stages", "backends", "decoders", "log", "hardware", "config",
-    "sources", "models", "measure", "preregister", "public", "derive.memory", "derive.tables",
+    "errors", "units", "core", "gguf", "derive.stages", "backends", "decoders", "log", "hardware",
+    "config", "sources", "models", "engines", "measure", "preregister", "public", "derive.memory",
+    "derive.tables",
     "derive.schedule", "derive.granularity", "derive.laws", "derive.truth", "derive.work_model",
     "derive.reference", "derive.engine_step",
     "derive.predict", "derive.score", "derive.outlook", "derive.claims", "derive.jobs", "pipeline",
@@ -128,6 +129,7 @@ def test_the_import_of_curves_measures_nothing() -> None:
         ("altair", {"show"}),
         ("jinja2", {"show"}),
         ("snakemake", set()),
+        ("gguf", {"models"}),
         ("requests", {"sources"}),
         ("pypi_simple", {"sources"}),
         ("tree_sitter", {"sources"}),
@@ -169,6 +171,24 @@ def test_measuring_needs_msgspec_and_torch_alone() -> None:
         "from nearfree.cli import measure\n"
     )
     assert {"torch", "msgspec"} <= loaded(program, *forbidden)
+
+
+def test_measuring_an_engine_needs_msgspec_alone() -> None:
+    """What measures an engine imports where nothing but msgspec is installed: no torch, no numpy.
+
+    What times a GPU, and what reads C headers or fetches, is not imported with it.
+    """
+    forbidden = HEAVY | {"numpy", "vl_convert", "cloudevents", "requests", "gguf", "tree_sitter"}
+    program = (
+        "import nearfree.measure.run, nearfree.engines.kernel, nearfree.measure.engine_shares\n"
+        "from nearfree.backends.adapters.kernel import find_adapter\n"
+        "from nearfree.backends.records import load\n"
+        "load(find_adapter('engine', 'llama_cpp', 'cpu').where)\n"
+        "from nearfree.cli import measure\n"
+    )
+    found = loaded(program, *forbidden)
+    assert "msgspec" in found
+    assert not found & {"torch", "numpy", "yaml"}
 
 
 def test_help_imports_next_to_nothing() -> None:

@@ -16,7 +16,7 @@ from workflow import ROOT, Project
 
 pytestmark = pytest.mark.slow
 
-MADE = ("project", "boundaries", "predictions", "validation", "figures")
+MADE = ("project", "boundaries", "predictions", "validation", "engine_steps", "figures")
 PROJECTED = """
 import resource, sys
 from pathlib import Path

@@ -10,6 +10,7 @@ import nearfree
 import pytest
 import yaml
 from nearfree.backends.records import BACKENDS, BY_NAME, Backend, load
+from nearfree.sources.fetching.fetch import PARTS
 from nearfree.sources.packages import reader
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,8 @@ def test_what_a_record_names_is_there(backend: Backend) -> None:
     if backend.environment:
         assert (ROOT / "envs" / f"{backend.environment}.lock").is_file()
     if backend.rules:
-        assert backend.rules.package.startswith(backend.package)
+        whole = PARTS.get(backend.rules.package, backend.rules.package)
+        assert whole.startswith(backend.package)
         assert reader(backend.rules.package).WANTED
 
 

@@ -46,6 +46,7 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
             assert call("tables", stage, scope, *root) == (0, "", "")
     for stage in ("outlook", "schedules", "kernels"):
         assert call("tables", stage, "public", *root) == (0, "", "")
+    assert call("tables", "engine_steps", "cpu", *root) == (0, "", "")
     for scope in ("cpu", "public"):
         assert call("tables", "claims", scope, *root) == (0, "", "")
         assert call("figures", scope, *root) == (0, "", "")
@@ -54,7 +55,7 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
     code, out, err = call("verify", *root)
     assert (code, err) == (0, "")
     assert out.startswith("fresh: 3 sealed takes, ")
-    assert out.endswith("35 tables; 0 damaged, 0 notices\n")
+    assert out.endswith("36 tables; 0 damaged, 0 notices\n")
 
 
 def test_measuring_twice_is_one_measurement(small: Path, call: Call) -> None:

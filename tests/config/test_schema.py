@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.config.cluster import Cluster
+from nearfree.config.engine_studies import WeightsSpec
 from nearfree.config.files import BackendEnvironment, DeploymentSpec, Site, Sources, schemas
 from nearfree.core.modules.registry import STUDIES
 from nearfree.core.setting import Name, Positive
@@ -25,6 +26,7 @@ KINDS: dict[str, Any] = {
     "backends": dict[Name, BackendEnvironment],
     "studies": dict[Name, STUDIES],
     "sources": Sources,
+    "weights": dict[Name, WeightsSpec],
     "deployments": dict[Name, DeploymentSpec],
     "cluster": Cluster,
     "takes": dict[Name, dict[Name, Positive]],
@@ -125,6 +127,13 @@ def test_a_schema_agrees_with_the_program(case: tuple[str, Any]) -> None:
         ("studies", ("dense_ffn", "batch"), [0]),
         ("studies", ("dense_ffn", "protocol"), {"name": "sweep", "rounds": 5}),
         ("studies", ("dense_ffn", "protocol", "rounds"), 2),
+        ("weights", ("smollm2_135m", "random"), {"config": "a", "release": "1.0"}),
+        ("weights", ("llama_3_2_1b_q8_0", "random", "release"), None),
+        ("weights", ("smollm2_135m", "member"), None),
+        ("weights", ("smollm2_135m", "member", "sha256"), "b179"),
+        ("weights", ("smollm2_135m", "file_type"), "q2_k"),
+        ("weights", ("Small",), {"file_type": "f16", "random": {"config": "a", "release": "1"}}),
+        ("weights", ("small",), {"file_type": "f16"}),
         ("takes", ("cpu", "dense_ffn"), 0),
     ],
 )

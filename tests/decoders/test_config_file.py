@@ -60,6 +60,10 @@ DECODERS: dict[str, dict[str, Any]] = {
         "d_ff": 11008,
     },
     "llama_3_1_8b": {**_8B, "model_type": "llama", "vocabulary": 128256, "d_ff": 14336},
+    "llama_3_2_1b": {
+        "model_type": "llama", "dtype": "bfloat16", "d_model": 2048, "layers": 16, "heads": 32,
+        "kv_heads": 8, "head_dim": 64, "vocabulary": 128256, "d_ff": 8192,
+    },
     "mistral_7b_v0_3": {**_8B, "model_type": "mistral", "vocabulary": 32768, "d_ff": 14336},
     "mixtral_8x7b": {
         **_8B, "model_type": "mixtral", "vocabulary": 32000, "moe_layers": 32,
@@ -164,6 +168,12 @@ def test_a_missing_key_is_named(tmp_path: Path, kind: str, key: str) -> None:
         ("llama", {"text_config": {}}, "text_config"),
         ("bailing_moe", {"kv_lora_rank": 512}, "kv_lora_rank 512"),
         ("bailing_moe", {"layer_group_size": 5}, "layer_group_size 5"),
+        (
+            "llama",
+            {"draft_vocab_size": 32000},
+            "draft_vocab_size 32000 says that it is the head of",
+        ),
+        ("llama", {"architectures": ["LlamaForCausalLMEagle3"]}, "is the head of a drafter"),
         ("llama", {"mamba_d_state": 256}, "mamba_d_state 256 says that some layers keep a state"),
         ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder True"),
         ("llama", {"model_type": "lama"}, "model_type 'lama'"),

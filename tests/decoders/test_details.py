@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models.small import KINDS, document
+from msgspec import structs
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import Details, read_details
 from nearfree.decoders.families import FAMILIES
@@ -72,6 +73,10 @@ DETAILS = {
     "llama_2_7b": Details(rope=Rope(theta=1e4, width=128), norm_eps=1e-5, **_PLAIN),
     "llama_3_1_8b": Details(
         rope=Rope(theta=5e5, width=128, llama3=_LLAMA3), norm_eps=1e-5, **_PLAIN
+    ),
+    "llama_3_2_1b": Details(
+        rope=Rope(theta=5e5, width=64, llama3=structs.replace(_LLAMA3, factor=32.0)),
+        norm_eps=1e-5, tied=True, **_PLAIN,
     ),
     "mistral_7b_v0_3": Details(rope=_MILLION, norm_eps=1e-5, **_PLAIN),
     "mixtral_8x7b": Details(

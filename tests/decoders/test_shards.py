@@ -36,7 +36,7 @@ from nearfree.decoders.modules import (
     ModuleUse,
     modules,
 )
-from nearfree.decoders.shards import refusals, shard
+from nearfree.decoders.shards import UNEVEN_EXPERTS, refusals, shard
 
 from decoders.files import CONFIG, SMALL, write
 
@@ -89,7 +89,8 @@ def test_parts_of_all_ranks_are_the_whole(
 ) -> None:
     """FLOPs add up over ranks, but for heads of keys that lie on several, routers and latents.
 
-    Rows that only fill a vocabulary up count as the LM head's.
+    Rows that only fill a vocabulary up count as the LM head's, columns that fill the last part of
+    an expert up as the experts'.
     """
     decoder, of = read_decoder(write(tmp_path, SMALL[kind])), ENGINES[engine]
     if decoder.experts is None:
@@ -108,6 +109,9 @@ def test_parts_of_all_ranks_are_the_whole(
     }
     if of.ranks(parallel) == 1:
         wider.pop(HEAD)
+    if decoder.experts and kind in UNEVEN_EXPERTS:
+        own = roles(decoder, parallel, of, batch, dtype)[MOE].setting
+        wider[MOE] = (parallel.moe_tp * (own.d_ff or 0), decoder.experts.d_ff)
     for role, use in part.items():
         more, as_much = wider.get(base_of(role), (1, 1))
         found = ranks * flop(use, n) * as_much

@@ -72,9 +72,10 @@ _LLADA = {
         (CONFIG / "models" / "wedlm_8b.json", 8_190_735_360),
         (CONFIG / "models" / "qwen3_8b.json", 8_190_735_360),
         (CONFIG / "models" / "llama_3_1_8b.json", 8_030_261_248),
+        (CONFIG / "models" / "llama_3_2_1b.json", 1_235_814_400),
         (CONFIG / "models" / "mixtral_8x7b.json", 46_702_792_704),
     ],
-    ids=["llada", "llada2", "ling2", "wedlm", "qwen3", "llama", "mixtral"],
+    ids=["llada", "llada2", "ling2", "wedlm", "qwen3", "llama", "llama_1b", "mixtral"],
 )
 def test_as_many_parameters_as_published(
     tmp_path: Path, document: dict[str, Any] | Path, published: int

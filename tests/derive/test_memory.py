@@ -19,7 +19,8 @@ from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Override, uniform
 from nearfree.decoders.engines import SGLANG, VLLM, Engine
 from nearfree.decoders.holding import Heads, Holding
-from nearfree.decoders.model_file import Weights, find_model_file, read_model_file
+from nearfree.decoders.model_file import find_model_file, read_model_file
+from nearfree.decoders.stored_parts import Weights
 from nearfree.decoders.weights import CacheLayer
 from nearfree.derive.memory import (
     COLLECTIVE_BYTES,

@@ -4,9 +4,10 @@ Each version of the package that changes events or tables adds its own logs here
 versions are never written again. A golden log is `VERSION/LOG`, with `config` and with `root`, a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
-say of kernels on two GPUs, `layers` models whose layers differ, `steps` one that an engine serves.
-Events, ledgers and tables lie there as the workflow made them; figures' data, report's numbers and
-answers of commands lie in `derived.json.gz`.
+say of kernels on two GPUs, `layers` models whose layers differ, `steps` one that an engine serves,
+`engine` forwards of a real engine on this machine. Events, ledgers and tables lie there as the
+workflow made them; figures' data, report's numbers and answers of commands lie in
+`derived.json.gz`.
 
 `python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
 from them by the code at hand: for a change of tables that is meant. Read first what
@@ -63,6 +64,7 @@ RECORDED = {
         *("sources/vllm_graphs_0_33_0", "sources/binaries_vllm_0_20_2"),
         "sources/compiled_sglang_0_5_9",
     ),
+    "engine": ("public/constants", "sources/flash_attn_2_8_3", "sources/llama_cpp_3_22_1"),
 }
 """What is taken from this project's own log: rules and constants."""
 CURVES = """platform,module,backend,backend_version,dtype,batch,context,d_model,d_ff,gated,experts,\
@@ -166,6 +168,19 @@ def make_steps(folder: Path) -> tuple[Project, Path]:
     project = make_project(folder, "steps")
     _copy_recorded(project, "steps", "results")
     project.snakemake()
+    return project, folder / "results"
+
+
+def make_engine(folder: Path) -> tuple[Project, Path]:
+    """Return a project in which a real engine ran: its files come out of the user's cache."""
+    project = make_project(folder, "engine")
+    _copy_recorded(project, "engine", "results")
+    empty = os.environ.pop("NEARFREE_CACHE", None)
+    try:
+        project.nearfree("fetch")
+        project.snakemake()
+    finally:
+        os.environ |= {"NEARFREE_CACHE": empty} if empty else {}
     return project, folder / "results"
 
 
@@ -285,7 +300,8 @@ def _write_gpu(layout: Layout) -> None:
 
 
 MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats,
-        "kernels": make_kernels, "layers": make_layers, "steps": make_steps}  # fmt: skip
+        "kernels": make_kernels, "layers": make_layers, "steps": make_steps,
+        "engine": make_engine}  # fmt: skip
 
 
 def keep(project: Project, results: Path, folder: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
-from nearfree.measure import timers
-from nearfree.measure.timers import CudaTimer, launch_floor
+from nearfree.measure import cuda
+from nearfree.measure.cuda import CudaTimer, launch_floor
 
 from measure.machines import FakeKernel
 
@@ -166,7 +166,7 @@ def test_the_launch_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     def zeros(*shape: int, device: str) -> torch.Tensor:
         return torch.ones(*shape, device="cpu" if device == "cuda" else device)
 
-    monkeypatch.setattr(timers.torch, "zeros", zeros)
+    monkeypatch.setattr(cuda.torch, "zeros", zeros)
     floor = launch_floor(20)
     assert (floor.eager_us, floor.graph_us, len(floor.samples)) == (4000.0, 200.0, 50)
 

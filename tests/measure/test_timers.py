@@ -8,8 +8,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from nearfree.errors import HardwareError
-from nearfree.measure import timers
-from nearfree.measure.timers import _HELD_BACK, Nvml
+from nearfree.measure import cuda
+from nearfree.measure.cuda import _HELD_BACK, Nvml
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 
@@ -105,7 +105,7 @@ def test_nvml_has_the_names_that_are_asked_for(source_cache: Cache) -> None:
     version = lock.partition("nvidia-ml-py==")[2].split()[0]
     source = fetch("nvidia-ml-py", version, r"pynvml\.py", cache=source_cache)
     text = source.text("pynvml.py")
-    used = set(re.findall(r"nvml\.(nvml\w+|NVML\w+)", inspect.getsource(timers)))
+    used = set(re.findall(r"nvml\.(nvml\w+|NVML\w+)", inspect.getsource(cuda)))
     assert len(used) >= 8
     for name in used | {f"nvmlClocksEventReason{key}" for key in _HELD_BACK}:
         assert re.search(rf"^(def |class )?{name}\b", text, re.MULTILINE), name

@@ -40,6 +40,7 @@ def make_tiny(folder: Path, *, python: str = THIS) -> Path:
             shutil.copy(source, target)
     (folder / "envs").mkdir()
     (folder / "envs/tiny.lock").write_text("".join(map(entry, MEASURES)) + SIX)
+    (folder / "envs/tiny.in").write_text("six\n")
     (folder / "envs/uv.toml").write_text(
         f'[pip]\npython-version = "{python}"\nno-binary = ["six"]\n'
     )

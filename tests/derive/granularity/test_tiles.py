@@ -79,6 +79,19 @@ def test_a_surface_has_few_kinds(package: str, version: str) -> None:
     assert None not in tiles
 
 
+def test_few_rows_tell_no_more_kinds_apart() -> None:
+    """Of a rule that is given positions besides what a call passes on, its comparisons count."""
+    query = AttentionQuery(
+        heads=64, kv_heads=8, head_dim=64, sm=90, sms=132, paged=True, page_size=16
+    )
+    n = np.tile(np.arange(1, 513), 2)
+    codes, tiles = _ready("vllm-fa3", "0.33.0", query).kinds(
+        np.ones_like(n), np.repeat([128, 4096], 512), n
+    )
+    assert [tiles[code].tile for code in codes[[7, 8]]] == [64, 192]  # type: ignore[union-attr]
+    assert len(tiles) <= 20
+
+
 def test_large_numbers_are_asked_point_by_point() -> None:
     """Past what fits many points at once, nothing is said of any."""
     query = AttentionQuery(heads=8, kv_heads=8, head_dim=128, sm=90, sms=132)

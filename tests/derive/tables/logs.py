@@ -19,6 +19,7 @@ from nearfree.derive.predict.predictions import write_predictions
 from nearfree.derive.reference.kernels import write_kernels
 from nearfree.derive.score.validation import write_validation
 from nearfree.derive.tables.boundaries import write_boundaries
+from nearfree.derive.tables.engine_steps import write_engine_steps
 from nearfree.derive.tables.project import project
 from nearfree.log.events import (
     BandwidthPeak,
@@ -165,6 +166,8 @@ def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLE
     sheets = {name: sheet for name, sheet in SHEETS.items() if scope in (name, "public")}
     project(layout, scope, sheets)
     write_boundaries(layout, scope, tolerances=tolerances, epsilon=0.2)
+    if scope != "public":
+        write_engine_steps(layout, scope, Config(CONFIG))
     write_predictions(layout, scope, config_at(tolerances))
     write_validation(layout, scope)
     if scope == "public":

@@ -283,3 +283,22 @@ def test_a_round_that_cannot_be_is_refused() -> None:
     """A visit whose round no machine could count to is named, whoever wrote it."""
     with pytest.raises(EvidenceError, match=r"1#2 is of round 1\d+: no take has so many"):
         points(make_visit(10**30, 1, [1.0], [False]))
+
+
+def test_the_cpu_time_of_several_threads_is_no_latency() -> None:
+    """An engine's forward of two threads stays in wall time, of all samples, one thread's not."""
+    timed = []
+    for threads in (1, 2):
+        setting = make_setting(
+            module="engine", backend="llama_cpp", release="3.22.1", file_type="q8_0",
+            context=64, threads=threads, d_model=None, d_ff=None,
+        )  # fmt: skip
+        visits = [
+            make_visit(r, n, [100.0 * n], [r > 0], setting=setting)
+            for r in range(4)
+            for n in (1, 2)
+        ]
+        timed.append([(row["timer"], row["rounds"], row["latency_us"]) for row in points(*visits)])
+    process, wall = timed
+    assert process == [("process", 4, 10.0), ("process", 4, 20.0)]
+    assert wall == [("wall", 4, 100.0), ("wall", 4, 200.0)]

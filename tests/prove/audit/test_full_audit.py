@@ -119,8 +119,8 @@ def test_a_removed_segment_fails_the_audit(made):
     assert first.startswith("project of cpu cannot be recomputed: ")
     assert str(made.layout.segment(take, 1)) in first
     rests = {each.partition(" needs a table ")[0] for each in others}
-    stages = ("boundaries", "predictions", "validation", "claims", "figures")
-    assert rests == {f"{stage} of cpu" for stage in stages}
+    rest = ("boundaries", "engine_steps", "predictions", "validation", "claims", "figures")
+    assert rests == {f"{stage} of cpu" for stage in rest}
 
 
 def test_a_removed_take_is_found(made, tmp_path):

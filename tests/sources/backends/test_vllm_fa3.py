@@ -46,6 +46,20 @@ def test_tiles_are_those_of_the_binaries(version: str, *, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("version", BINARIES)
+def test_a_window_has_the_tiles_of_its_own_kernels(version: str) -> None:
+    """From 0.20.2 on no tile is of few rows where some position does not see all before it."""
+    rules = recorded(version).by_name()
+
+    def rows(context: int, window: int | None) -> list[int]:
+        asked = replace(ASKED, context=context, window=window)
+        return [vllm_fa3.tile(rules, replace(asked, head_dim=d), 1).tile for d in DIMENSIONS]
+
+    local = [192, 192, 128, 128, 128] if version in {"0.20.2", "0.33.0"} else BINARIES[version]
+    assert rows(129, 128) == rows(4096, 128) == local
+    assert rows(128, 128) == rows(4096, None) == BINARIES[version]
+
+
+@pytest.mark.parametrize("version", BINARIES)
 def test_the_evidence_is_named(version: str) -> None:
     """An answer says which commit it rests on, and that of 0.33.0 that another stands in."""
     (source,) = recorded(version).fetched

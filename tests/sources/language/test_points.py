@@ -10,7 +10,7 @@ from nearfree.errors import EvidenceError, SourceError
 from nearfree.log.events import Branch, RuleExtracted
 from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.expressions import same
-from nearfree.sources.language.points import column, combined, kinds
+from nearfree.sources.language.points import column, combined, kinds, told_apart
 from nearfree.sources.language.rule import Rule
 
 HELPER = (
@@ -75,6 +75,25 @@ def test_points_of_a_kind_have_one_answer(
             assert same(kept.value, answer.value)
             assert kept.branch is answer.branch
     assert plain or codes is None
+
+
+@given(st.sampled_from(WHENS), numbers, st.integers(0, 5))
+def test_what_a_rule_compares_tells_its_answers_apart(
+    when: tuple[str, str], points: list[tuple[int, int]], n: int
+) -> None:
+    """Points without a difference take the same branch, also where another input is not given."""
+    asked = rule(when, ("1", "2"))
+    m = np.array([each for each, _ in points], np.int64)
+    for inputs in ({"n": n}, {}):
+        codes, _ = combined(told_apart(asked, inputs, {"M": column(m)}))
+        branches = dict[int, set[object]]()
+        for code, number in zip(codes.tolist(), m.tolist(), strict=True):
+            try:
+                answer: object = asked.value({"M": number, "n": n}).value
+            except (EvidenceError, SourceError) as error:
+                answer = type(error)
+            branches.setdefault(code, set()).add(answer)
+        assert all(len(each) == 1 for each in branches.values())
 
 
 def test_a_part_is_evaluated_once_a_value() -> None:

@@ -207,7 +207,7 @@ BACKENDS = (
         package="vllm",
         imported="vllm",
         # Its rules are the fork's, by vLLM's release; vLLM's own are those of its MoE kernels.
-        rules=Rules(package="vllm-fa3", reader="vllm_fa3"),
+        rules=Rules(package="vllm-fa3", reader="vllm_fa3", form=2),
         capabilities=frozenset({90}),
         sinks=True,
         api="varlen",
@@ -310,6 +310,19 @@ BACKENDS = (
         package="sglang",
         imported="sglang",
         engine="sglang",
+    ),
+    # llama.cpp on a CPU, whose kernels are ggml's: releases of llama-cpp-python (0.x), and from 1
+    # on those of a prebuilt library that node-llama-cpp brings the text of.
+    # Its libraries are called by ctypes; envs/engines.lock says which builds there are.
+    Backend(
+        name="llama_cpp",
+        names=("llama-cpp",),
+        modules={"engine": "nearfree.engines.kernel:LlamaCppForward"},
+        devices=("cpu",),
+        package="llama-cpp-python",
+        imported="ctypes",
+        environment="cpu",
+        rules=Rules(package="llama-cpp", reader="ggml"),
     ),
     # What an engine pads a step to, whatever runs its modules: the graphs that it has captured.
     Backend(

@@ -11,7 +11,17 @@ from nearfree.cli.common import COMMANDS, MISTAKE, add_roots
 from nearfree.errors import NearfreeError, RefusedError, printable
 
 ROOMS = (
-    *("machine", "study", "measure", "imports", "rules", "granularity", "forecast", "schedule"),
+    *(
+        "machine",
+        "fetch",
+        "study",
+        "measure",
+        "imports",
+        "rules",
+        "granularity",
+        "forecast",
+        "schedule",
+    ),
     *("calibrate", "validate", "results", "audit", "log"),
 )
 """The modules that declare commands, in the order of the help."""

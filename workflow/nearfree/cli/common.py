@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -46,6 +47,15 @@ def command(name: str, *arguments: AddArguments) -> Callable[[Run], Run]:
 def argument(*names: str, **options: Any) -> AddArguments:
     """Return what adds an argument to a parser, described as for `add_argument`."""
     return lambda parser: parser.add_argument(*names, **options)
+
+
+def in_one_thread() -> None:
+    """Solve linear systems in one thread, unless the user says otherwise; before numpy is imported.
+
+    Systems are small: threads that wait for each other where other work runs took fifty times as
+    long.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def add_roots(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:

@@ -57,7 +57,7 @@ def add_deployment(
         "--model",
         type=of(str),
         required=required,
-        help=f"a name under config/models, or the path of a config.json{listed}",
+        help=f"a name under config/models, or the path of a config.json or GGUF file{listed}",
     )
     parser.add_argument(
         "--platform", type=of(str), required=required, help=f"a name of platforms.yaml{listed}"

@@ -10,6 +10,7 @@ from nearfree.cli.common import (
     argument,
     command,
     config_of,
+    in_one_thread,
     json_text,
     layout_of,
     positive,
@@ -26,6 +27,11 @@ from nearfree.cli.deployment_options import (
     refuse_options,
     tolerance_of,
 )
+from nearfree.cli.forecast_engine import (
+    add_engine_options,
+    predict_engine,
+    refuse_engine_options,
+)
 from nearfree.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
@@ -39,13 +45,14 @@ if TYPE_CHECKING:
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
 """Default batches of `surface` and `--positions`, and default contexts of `--positions`."""
-_UNUSED = ("model", *CONDITIONS, "epsilon", "positions", "accepted")
+_UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
 """Options that `--curves` refuses."""
 
 
 @command(
     "predict",
     partial(add_deployment, required=False),
+    add_engine_options,
     add_answer_options,
     argument(
         "--positions", type=positive, metavar="K", help="print where K positions are near-free"
@@ -79,7 +86,14 @@ def run_predict(args: argparse.Namespace) -> int:
     The defaults are b = 1 and L = 4096, with --positions b from 1 to 256 and L from 1024 to 65536,
     and balanced routing. With --curves FOLDER it writes T(N) of all studies into one file a
     platform, from which the workflow can simulate the platform without its GPUs.
+
+    With --engine it is the forward of a GGUF file in a real engine on a CPU: N_max by the rules of
+    the engine's source, its steps up to 33 rows with file and lines, and T(N) where the results
+    root holds curves of the same release, threads and types. Only the file's header is read.
     """
+    in_one_thread()
+    if not args.engine:
+        refuse_engine_options(args)
     if args.curves:
         write_curves(args, args.curves)
         return 0
@@ -89,6 +103,8 @@ def run_predict(args: argparse.Namespace) -> int:
     if not args.model or not args.platform:
         missing = "model" if not args.model else "platform"
         raise ConfigError(f"--{missing} is missing", remedy="Name one, or several: a,b,c")
+    if args.engine:
+        return predict_engine(args)
     config = config_of(args)
     epsilon = tolerance_of(args, config)
     grid = positions(max(args.largest, args.positions or 1))
@@ -203,6 +219,7 @@ def run_lookup(args: argparse.Namespace) -> int:
     recomputes the paper's own table and compares it with the printed values and with the rules of
     the sources.
     """
+    in_one_thread()
     config = config_of(args)
     if args.published:
         unused = ("model", "platform", *CONDITIONS, "epsilon")
@@ -284,6 +301,7 @@ def run_surface(args: argparse.Namespace) -> int:
     and from the paper's baseline, at which balanced routing activates every expert. The defaults
     are b from 1 to 256 and L from 512 to 131072.
     """
+    in_one_thread()
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import positions
     from nearfree.derive.predict.forecast.surface import surface

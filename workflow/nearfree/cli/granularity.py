@@ -15,6 +15,7 @@ from nearfree.cli.common import (
     platform_of,
     positive,
 )
+from nearfree.cli.products import print_products, product_answer, product_arguments
 from nearfree.cli.rules import extraction_of
 from nearfree.errors import ConfigError, EvidenceError
 
@@ -38,7 +39,8 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"package==version, such as vllm==0.20.2; of MoE layers {', '.join(of_moe)}, of "
         f"dense products {', '.join(of_dense)}, of attention {', '.join(of_attention)} (vllm-fa3 "
         "is FlashAttention 3 of a vLLM release, xformers brings another; vllm-triton is "
-        "vLLM's own)",
+        "vLLM's own); of products on a CPU llama_cpp (0.x is llama-cpp-python's, from 1 on it is "
+        "node-llama-cpp's prebuilt library)",
     )
     TABLE_OR_JSON(parser)
     OFFLINE(parser)
@@ -104,8 +106,14 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument("--paged", action="store_true", help="keys and values in pages")
     attention.add_argument("--page-size", type=positive, help="tokens of a page")
     attention.add_argument(
+        "--window",
+        type=positive,
+        help="positions that one sees, its own included; of vllm-fa3 a window has tiles of its own",
+    )
+    attention.add_argument(
         "--cuda-graph", action="store_true", help="graph captured for the largest number of N"
     )
+    product_arguments(parser)
 
 
 @command("granularity", _granularity_arguments)
@@ -114,11 +122,15 @@ def run_granularity(args: argparse.Namespace) -> int:
 
     For MoE layers give --experts, --top-k, --d-ff, --d-model and --tokens; for dense products
     --d-model, --d-ff, --dtype and --tokens; for attention --heads, --kv-heads, --head-dim,
-    --context, --batch and --positions. Ranges are written first:last.
+    --context, --batch and --positions; for products on a CPU --type and --rows. Ranges are written
+    first:last.
     """
-    from nearfree.sources.packages import is_moe
+    from nearfree.sources.packages import is_moe, on_cpu
 
     extraction = extraction_of(args, args.release)
+    if on_cpu(extraction.package):
+        print_products(args, product_answer(args, extraction))
+        return 0
     if extraction.package in ruled_packages("gemm"):
         answer = _dense(args, extraction)
     else:

@@ -20,6 +20,7 @@ from nearfree.cli.common import (
     positive,
     print_seal,
 )
+from nearfree.cli.engine_options import ENGINE_OPTIONS
 from nearfree.cli.waiting import Bar, patiently
 from nearfree.errors import ConfigError, NearfreeError
 
@@ -32,9 +33,14 @@ if TYPE_CHECKING:
 @command(
     "measure",
     argument("platform", help="a platform of `here`"),
-    argument("study", help="a study of config/studies.yaml; the stream of its events"),
+    argument(
+        "study",
+        nargs="?",
+        help="a study of config/studies.yaml; the stream of its events (with --engine: none)",
+    ),
     TAKE,
     PLAN_FILE,
+    *ENGINE_OPTIONS,
     argument(
         "--curves",
         type=Path,
@@ -52,7 +58,19 @@ if TYPE_CHECKING:
     ),
 )
 def run_measure(args: argparse.Namespace) -> int:
-    """Measure and seal a study's take; return at once if it is sealed."""
+    """Measure and seal a study's take; return at once if it is sealed.
+
+    With --engine and --model it measures a GGUF file of yours in that engine, prints T(N) and where
+    the time of a forward goes, and needs no study.
+    """
+    if args.engine or args.model:
+        from nearfree.cli.measure_engine import run_engine
+
+        return run_engine(args)
+    if args.study is None:
+        raise ConfigError(
+            "no study is named", remedy="Name one of config/studies.yaml, or --engine and --model"
+        )
     scope, take, plan, curves = _planned(args, args.study)
     curves = args.curves or curves
     make = _simulated(args, scope, take, plan, curves) if curves else _real(args, scope, take, plan)
@@ -85,12 +103,21 @@ def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") 
     layout, stream = layout_of(args), check_part(args.study)
     if not plan.curves:
         require_environment(layout, scope, stream, take, plan)
-    need_torch()
+    if not plan.weights:
+        need_torch()
     from nearfree.measure.run import measure
 
+    files = own_files(args.weights)
     return lambda progress: measure(
-        layout, scope, stream, take, plan, untested=args.untested, progress=progress
+        layout, scope, stream, take, plan, untested=args.untested, files=files, progress=progress
     )
+
+
+def own_files(path: Path | None) -> dict[str, Path]:
+    """Return a weights file by the SHA-256 of its bytes; ConfigError if there is none."""
+    from nearfree.gguf.reader import weights_sha256
+
+    return {} if path is None else {weights_sha256(path): path}
 
 
 def _simulated(

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from nearfree.cli.common import argument, command, config_of, layout_of, log_of
+from nearfree.cli.common import argument, command, config_of, in_one_thread, layout_of, log_of
 from nearfree.derive.stages import STAGES
 from nearfree.errors import ConfigError, printable
 
@@ -22,6 +22,7 @@ def _tables_arguments(parser: argparse.ArgumentParser) -> None:
 @command("tables", _tables_arguments)
 def run_tables(args: argparse.Namespace) -> int:
     """Make a scope's tables, one stage at a time."""
+    in_one_thread()
     from nearfree.derive.jobs import Job, make
     from nearfree.log.names import check_part
 

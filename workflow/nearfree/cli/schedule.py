@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import command, config_of, number, positive
+from nearfree.cli.common import command, config_of, in_one_thread, number, positive
 from nearfree.cli.deployment_options import (
     add_answer_options,
     add_deployment,
@@ -90,6 +90,7 @@ def run_schedule(args: argparse.Namespace) -> int:
     standard error. It ends at the largest batch size that fits in
     memory at the context, unless memory is ignored.
     """
+    in_one_thread()
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.schedule import ends, schedule_report

@@ -9,6 +9,7 @@ from nearfree.cli.common import (
     TABLE_OR_JSON,
     command,
     config_of,
+    in_one_thread,
     json_text,
     layout_of,
     positive,
@@ -33,7 +34,7 @@ PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model", "
 CONSTANT = "always_baseline"
 MODULES = (
     *("gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer"),
-    *("collective", "model"),
+    *("collective", "model", "engine"),
 )
 _WHOLE_BY = ("model", "platform", "precision", "engine", "several", "draft")
 _OF_WHOLE = (
@@ -178,14 +179,20 @@ def run_validate(args: argparse.Namespace) -> int:
     With `--module collective` the error of T itself is said, on each platform by constants of all
     others: the paper's laws do not speak of collectives.
 
+    Where engines were measured, what their curves have beyond the work model and the rules of
+    their release is listed, too.
+
     With `--dataset whole` it is that of published steps of whole models, N = 1 and N > 1 apart: the
     modules' T(N) as `predict` gives it, and what an engine's step has besides, by constants that
     were fitted to the other models' rows of the project. Rows that are not answered are counted by
     reason. `growth` is T over that of the fewest rows of a source's series.
     """
+    in_one_thread()
+    from nearfree.derive.score.engine_steps import curve_steps
     from nearfree.derive.score.evaluation import evaluate
     from nearfree.derive.score.scores import groups
     from nearfree.derive.work_model.constants import recorded_constants
+    from nearfree.show.text.engine_steps import steps_lines
     from nearfree.show.text.scores import basis, head, table
 
     layout, config = layout_of(args), config_of(args)
@@ -207,9 +214,8 @@ def run_validate(args: argparse.Namespace) -> int:
     default = (*PREDICTORS, CONSTANT) if args.from_one else PREDICTORS
     predictors = list(dict.fromkeys(args.predictor or default))
     left_out = make_left_out_answerer(args, layout, config) if args.leave_one_out else None
-    evaluation = evaluate(
-        known, make_answerer(args, layout, config), epsilons, predictors, left_out
-    )
+    answerer = make_answerer(args, layout, config)
+    evaluation = evaluate(known, answerer, epsilons, predictors, left_out)
     if evaluation.scores.is_empty():
         raise EvidenceError(
             f"{source}: no setting of it can be scored by {', '.join(predictors)}",
@@ -222,7 +228,7 @@ def run_validate(args: argparse.Namespace) -> int:
         return 0
     about = basis(recorded_constants(layout, collectives=False), every_form=args.tried)
     for line in (*head(source, known, evaluation, epsilons), *_chosen(args), *about, "",
-                 *table(rows, by)):  # fmt: skip
+                 *table(rows, by), *steps_lines(curve_steps(known, answerer))):  # fmt: skip
         print(line)
     return 0
 

@@ -11,8 +11,10 @@ from msgspec import Meta, Struct
 
 from nearfree.backends.records import BACKENDS
 from nearfree.config.cluster import Cluster, JobResources
+from nearfree.config.engine_studies import WeightsSpec, engine_sweeps
 from nearfree.config.model_studies import model_sweeps
 from nearfree.config.yaml_file import entries, read_entries, read_file
+from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.registry import STUDIES
 from nearfree.core.modules.routing import SPREADS
@@ -22,6 +24,7 @@ from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
 from nearfree.core.setting import Controlled, Name
+from nearfree.core.weights import AnyWeights
 from nearfree.decoders.model import Model, read_model
 from nearfree.derive.stages import COMMANDS
 from nearfree.errors import ConfigError
@@ -180,6 +183,8 @@ class Config:
                 self._known(
                     "studies.yaml", f"{name}.platforms", "platform", platform, self.platforms
                 )
+            if isinstance(study, EngineStudy):
+                self._known("studies.yaml", f"{name}.model", "weights", study.model, self.weights)
             if isinstance(study, ModelStudy) and study.moe:
                 self._known("studies.yaml", f"{name}.moe", "backend", study.moe, self.environments)
             try:
@@ -193,6 +198,8 @@ class Config:
     def _sweeps(self, study: StudyBase) -> tuple[Sweep, ...]:
         if isinstance(study, ModelStudy):
             return model_sweeps(study, self.model(study.model))
+        if isinstance(study, EngineStudy):
+            return engine_sweeps(study, self.weights_of(study))
         return study.sweeps()
 
     @cache  # noqa: B019 (a config lives as long as the program)
@@ -204,6 +211,17 @@ class Config:
     def model(self, name: str) -> Model:
         """Return a model of models/; ConfigError if it cannot be run, and why."""
         return read_model(self.folder, name)
+
+    @cached_property
+    def weights(self) -> dict[str, WeightsSpec]:
+        """The weights that engines run, by name; none if there is no weights.yaml."""
+        path = self.folder / "weights.yaml"
+        return read_entries(path, WeightsSpec) if path.exists() else {}
+
+    @cache  # noqa: B019 (a config lives as long as the program)
+    def weights_of(self, study: EngineStudy) -> AnyWeights:
+        """Return what an engine's study runs."""
+        return self.weights[study.model].resolved(self.folder)
 
     @cached_property
     def releases(self) -> tuple[str, ...]:
@@ -327,12 +345,14 @@ def schemas() -> dict[str, dict[str, Any]]:
         "backends": dict[Name, BackendEnvironment],
         "studies": dict[Name, STUDIES],
         "sources": Sources,
+        "weights": dict[Name, WeightsSpec],
         "deployments": dict[Name, DeploymentSpec],
         "cluster": Cluster,
         "takes": dict[Name, dict[Name, Positive]],
     }
     by_name = {name: _dedented(msgspec.json.schema(kind)) for name, kind in kinds.items()}
     _free_of_tag(by_name["studies"]["$defs"])
+    _either(by_name["weights"]["$defs"]["WeightsSpec"], "member", "random")
     return by_name
 
 
@@ -346,6 +366,12 @@ def _dedented(schema: Any) -> Any:
             for key, value in schema.items()
         }
     return [_dedented(item) for item in schema] if isinstance(schema, list | tuple) else schema
+
+
+def _either(schema: dict[str, Any], *names: str) -> None:
+    """Let one of some fields be given and no other, as the program does."""
+    given = [{"properties": {name: {"not": {"type": "null"}}}} for name in names]
+    schema["oneOf"] = [each | {"required": [name]} for each, name in zip(given, names, strict=True)]
 
 
 def _free_of_tag(defs: dict[str, Any]) -> None:

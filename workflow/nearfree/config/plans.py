@@ -8,8 +8,10 @@ from functools import cached_property
 import yaml
 from msgspec import UNSET, UnsetType
 
+from nearfree.backends.builds import build_of
 from nearfree.config.files import Config
 from nearfree.config.model_studies import module_sweeps
+from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.study import StudyBase
 from nearfree.core.plan import (
@@ -96,7 +98,9 @@ class Plans:
             )
         name = self.measured.get(stream, stream)
         study = self._config.study(self._scope, name)
-        protocol, models = study.protocol, {}
+        protocol, models, weights = study.protocol, {}, {}
+        if isinstance(study, EngineStudy):
+            weights = {study.model: self._config.weights_of(study)}
         if isinstance(study, ModelStudy):
             if stream == name:
                 models = {study.model: self._config.model(study.model).plain}
@@ -107,6 +111,7 @@ class Plans:
             protocol=protocol,
             environment=self.environment(study),
             models=models,
+            weights=weights,
             curves=self.curves,
         )
 
@@ -137,6 +142,8 @@ class Plans:
 
     def environment(self, study: StudyBase) -> Name:
         """Return the lock that a study runs in: an engine's, where one runs a model's experts."""
+        if isinstance(study, EngineStudy):
+            return build_of(study.backend, study.release).environment
         own = self._config.environments[study.backend]
         if not isinstance(study, ModelStudy) or study.moe is None:
             return own

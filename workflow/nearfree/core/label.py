@@ -1,9 +1,9 @@
 """Settings and rows in words: what tells one from others, each field as the paper writes it."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
-from nearfree.core.setting import FIELDS, STORED
+from nearfree.core.setting import FIELDS, STORED, Field
 
 AXES = tuple(name for name, field in FIELDS.items() if field.role == "axis")
 """What studies vary."""
@@ -36,7 +36,9 @@ def label(values: Mapping[str, Any], names: Iterable[str], style: Style = "paper
 def _text(name: str, value: object, style: Style) -> str:
     if isinstance(value, str) and name not in STORED:
         return value
-    symbol = _symbol(name, style)
+    field, symbol = FIELDS.get(name), _symbol(name, style)
+    if _asked(field):
+        return field.words if value else f"not {field.words}"
     if value is True:
         return symbol
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -51,10 +53,15 @@ def _symbol(name: str, style: Style) -> str:
 
 
 def _omitted(name: str, value: object) -> bool:
-    if value is None or value is False:
-        return True
     field = FIELDS.get(name)
+    if value is None or (value is False and not _asked(field)):
+        return True
     return not value if field is None else field.optional and value == field.default
+
+
+def _asked(field: Field | None) -> TypeGuard[Field]:
+    """Return whether a flag is told either way: it says how something is called, by no default."""
+    return field is not None and field.kind is bool and field.role == "call" and not field.optional
 
 
 def ordered(names: Iterable[str], *first: str) -> tuple[str, ...]:
@@ -65,7 +72,7 @@ def ordered(names: Iterable[str], *first: str) -> tuple[str, ...]:
 NESTED = ordered(AXES, "context", "routing", "top_k")
 """The axes as settings of models are sorted: batch varies fastest."""
 _FACT = ("platform", "basis", "dtype", "package", "versions", "path", "condition", "place")
-_WHAT = ("backend", "moe", "mask", "dtype", *STORED, *AXES)
+_WHAT = ("backend", "release", "file_type", "repack", "moe", "mask", "dtype", *STORED, *AXES)
 _WHICH = ("take", "n", "role", "epsilon", "predictor", "basis")
 
 

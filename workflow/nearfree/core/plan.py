@@ -10,13 +10,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType, json
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive, Timing
 from nearfree.core.setting import Name, Setting, check_setting
+from nearfree.core.weights import AnyWeights, Digest
 from nearfree.errors import ConfigError
 
 PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX = "_profile", "_modules", "_foretold"
 """What the streams beside a study's own end with, after its name: its profiles, and of a model's
 study its modules measured apart and what is predicted of it."""
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-"""A SHA-256, as its hexadecimal digits."""
 
 
 def check_positions(positions: tuple[int, ...]) -> None:
@@ -58,6 +57,8 @@ class MeasurePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="
     """The lock under envs/ that the backend's interpreter was made from."""
     models: dict[Name, dict[str, Any]] = {}
     """By name, as `decoders.model` reads them: nothing else of their files."""
+    weights: dict[Name, AnyWeights] = {}
+    """What an engine runs, by name."""
     curves: Digest | UnsetType = UNSET
     """The curve file, where the platform is simulated: another one is another plan."""
 

@@ -15,11 +15,12 @@ Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
 Module = Literal[
     "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "collective",
-    "model",
+    "model", "engine",
 ]  # fmt: skip
 """`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; `mla` attention whose keys and
 values are products of one latent; `indexer` chooses the positions that a query attends to;
-`attention_layer` is all of a layer's attention, from its hidden state to its output."""
+`attention_layer` is all of a layer's attention, from its hidden state to its output; `engine` a
+whole forward of a real engine, where `model` is one of this project's own."""
 Operation = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "send"
 ]
@@ -47,7 +48,11 @@ _EXPERTS: tuple[Module, ...] = ("moe_ffn", "model")
 _ATTENTION: tuple[Module, ...] = ("attention", "model")
 _LAYER: tuple[Module, ...] = ("attention_layer",)
 _LATENT: tuple[Module, ...] = ("mla", *_LAYER)
-_CACHED: tuple[Module, ...] = ("attention", "mla", "indexer", *_LAYER, "model")
+_HEADED: tuple[Module, ...] = ("attention", "mla", "indexer", *_LAYER, "model")
+_ENGINE: tuple[Module, ...] = ("engine",)
+_CACHED: tuple[Module, ...] = (*_HEADED, *_ENGINE)
+WHOLE: tuple[Module, ...] = ("model", *_ENGINE)
+"""Modules that are whole forwards."""
 _COLLECTIVE: tuple[Module, ...] = ("collective",)
 
 
@@ -108,8 +113,8 @@ class Setting(
         Module,
         Field(
             "what",
-            "gemm, dense_ffn, moe_ffn, attention, mla, indexer, attention_layer, collective or "
-            "model",
+            "gemm, dense_ffn, moe_ffn, attention, mla, indexer, attention_layer, collective, "
+            "model or engine",
         ),
     ]
     backend: Annotated[str, Field("what", "what ran it")]
@@ -128,7 +133,7 @@ class Setting(
             "what",
             "format of the KV cache, where it is not the element type",
             label="cache",
-            modules=_CACHED,
+            modules=_HEADED,
         ),
     ] = None
     batch: Annotated[
@@ -197,7 +202,7 @@ class Setting(
     ] = None
     heads: Annotated[
         Positive | None,
-        Field("shape", "query heads", modules=_CACHED, needed=True),
+        Field("shape", "query heads", modules=_HEADED, needed=True),
     ] = None
     kv_heads: Annotated[
         Positive | None,
@@ -364,15 +369,42 @@ class Setting(
     ] = None
     mask: Annotated[
         Mask | None,
-        Field("call", "causal or block: which keys a new position sees", modules=_CACHED),
+        Field("call", "causal or block: which keys a new position sees", modules=_HEADED),
     ] = None
     model: Annotated[
         Name | None,
-        Field("what", "the model, where a whole forward is meant", modules=("model",)),
+        Field("what", "the model, where a whole forward is meant", modules=WHOLE),
     ] = None
     model_digest: Annotated[
         Annotated[str, Meta(pattern="^[0-9a-f]{12}$")] | None,
-        Field("what", "what tells models of one name apart", modules=("model",)),
+        Field("what", "what tells models of one name apart", modules=WHOLE),
+    ] = None
+    release: Annotated[
+        Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.+-]{0,31}$(?!\n)")] | None,
+        Field("what", "the release of an engine", modules=_ENGINE, needed=True),
+    ] = None
+    file_type: Annotated[
+        Name | None,
+        Field(
+            "what",
+            "GGUF's name of the formats that an engine's weights are stored in",
+            label="file type",
+            modules=_ENGINE,
+            needed=True,
+        ),
+    ] = None
+    threads: Annotated[
+        Positive | None,
+        Field("axis", "CPU threads of an engine's forward", modules=_ENGINE, needed=True),
+    ] = None
+    repack: Annotated[
+        bool | None,
+        Field(
+            "call",
+            "whether an engine may store weights in an order of its own",
+            label="repacked",
+            modules=_ENGINE,
+        ),
     ] = None
     moe: Annotated[
         Name | None,

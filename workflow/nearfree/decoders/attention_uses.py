@@ -26,7 +26,7 @@ CALLS = (ATTENTION, LATENT, INDEXER, SELECTION)
 
 
 class Part(NamedTuple):
-    """A module of a layer, and the fields of its setting that its kind says."""
+    """A module of a layer, and what its kind says of it: fields of its setting, its window."""
 
     role: str
     fields: dict[str, Any]
@@ -62,6 +62,7 @@ def _grouped(d_model: int, context: int, kind: Grouped, backend: BackendRelease)
         {
             "module": "attention",
             "context": min(context, kind.most or context),
+            "window": kind.window,
             "heads": kind.heads,
             "kv_heads": kind.kv_heads,
             "head_dim": kind.head_dim,

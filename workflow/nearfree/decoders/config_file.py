@@ -28,7 +28,12 @@ _HYBRID = (
 )
 _BESIDE = ("says that some layers keep a state, too", _HYBRID[1])
 _LATENT_KEYS = dict.fromkeys(("kv_lora_rank", "q_lora_rank"), _LATENT)
+_DRAFTER = (
+    "says that it is the head of a drafter, which reads the states of another model",
+    "Give the model that it drafts for, and what a draft was measured to cost as --draft-cost",
+)
 _REFUSED = {
+    "draft_vocab_size": _DRAFTER,
     "layers_block_type": _HYBRID,
     "hybrid_override_pattern": _HYBRID,
     "full_attention_interval": _HYBRID,
@@ -69,17 +74,37 @@ def read_decoder(path: Path) -> Decoder:
             if keys.has(key):
                 raise keys.wrong(key, why, remedy)
     with refusals.gathered():
+        if "eagle" in str(keys.values.get("architectures")).lower():
+            raise keys.wrong("architectures", *_DRAFTER)
+    with refusals.gathered():
         if keys.flag("is_encoder_decoder"):
             raise keys.wrong("is_encoder_decoder", "says that it is no decoder", "Give a decoder")
     return _decoder(keys, file_name(file), refusals)
 
 
 def config_file(path: Path) -> Path:
-    """Return the file of a path: itself, or config.json in the folder that it is."""
+    """Return the file of a path: itself, or what the folder that it is holds.
+
+    That is config.json, or the only GGUF file where there is none.
+
+    Raises
+    ------
+    ConfigError
+        The folder has no config.json and several GGUF files.
+    """
     try:
-        return path / "config.json" if path.is_dir() else path
+        if not path.is_dir():
+            return path
+        said = path / "config.json"
+        found = [] if said.exists() else sorted(path.glob("*.gguf"))
     except OSError:  # reading it will say why
         return path
+    if len(found) > 1:
+        raise ConfigError(
+            f"{path} holds {len(found)} GGUF files and no config.json",
+            remedy=f"Name one of them, such as {found[0].name}",
+        )
+    return found[0] if found else said
 
 
 def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
@@ -209,7 +234,7 @@ def find_file(config_folder: Path, model: str) -> Path:
     known = f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(names) or 'none'}"
     raise ConfigError(
         f"no model {model!r:.120}: neither a name in {config_folder}/models nor a file",
-        remedy=f"{known}; or give the path of a config.json",
+        remedy=f"{known}; or give the path of a config.json or of a GGUF file",
     )
 
 

@@ -12,6 +12,7 @@ from nearfree.core.setting import Setting
 from nearfree.decoders.config_file import find_file, read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details, read_details
+from nearfree.decoders.gguf_parts import check_gguf
 from nearfree.decoders.precision import read_precision
 from nearfree.decoders.quantised import Quantised
 from nearfree.errors import ConfigError
@@ -72,6 +73,7 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def read_model(config_folder: Path, name: str) -> Model:
     """Return a model of a config folder's models/; ConfigError if it cannot be run, and why."""
     file = find_file(config_folder, name)
+    check_gguf(file)
     if read_precision(file).quantised != Quantised():
         raise ConfigError(
             f"{file} says that weights are quantised, and forwards here run plain ones",

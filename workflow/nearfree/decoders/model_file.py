@@ -2,35 +2,29 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
-from nearfree.core.precision import ELEMENT_BYTES, FORMATS, QUANTISED, Precision, Product
-from nearfree.decoders.attention_uses import LATENT_KEY, role_of
+from nearfree.core.precision import ELEMENT_BYTES, QUANTISED, Dtype, Precision, uniform
 from nearfree.decoders.config_file import config_file, file_name, find_file, read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.holding import Heads, Held, held
+from nearfree.decoders.gguf_parts import gguf_parts
+from nearfree.decoders.holding import Heads
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.pieces import Kind
 from nearfree.decoders.precision import StoredPrecision, read_precision
-from nearfree.decoders.schemes import Scheme
+from nearfree.decoders.stored_parts import (
+    Part,
+    Weights,
+    checkpoint_parts,
+    groups_of,
+    precision_of,
+    weights_of,
+)
 from nearfree.decoders.text_part import text_part
-from nearfree.decoders.weights import CacheLayer, Matrix, Stored, stored
+from nearfree.decoders.weights import CacheLayer, Stored, stored
 from nearfree.errors import Refusal, Refusals
-
-
-class Weights(Struct, frozen=True):
-    """Weights of a kind that ranks hold alike: elements, and bytes as stored, with scales.
-
-    `layers` are those that have them, each as many; none where they stand outside of layers.
-    """
-
-    kind: Kind
-    elements: int
-    size_bytes: float
-    how: Held = "cut"
-    layers: tuple[int, ...] = ()
+from nearfree.gguf.reader import is_gguf, read_header
 
 
 class ModelFile(Struct, frozen=True, kw_only=True):
@@ -41,6 +35,8 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     kinds of matrices have several formats, of which `precision` has that of most elements. `widest`
     is the most elements that a token's FFN or attention makes, in which routed experts count
     `top_k` times. `groups` are outputs and inputs that share a scale, by kind, where several do.
+    Where weights are in formats that no forward here has, such as Q4_K, `precision` is None, and
+    `unsaid` the format of what is never quantised and of the cache; `mixed` says why.
     """
 
     name: str
@@ -59,6 +55,12 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     mixed: tuple[Refusal, ...] = ()
+    unsaid: Dtype | UnsetType = UNSET
+
+    @property
+    def around(self) -> Precision | None:
+        """Its precision, or one whose cache and plain numbers alone are the file's."""
+        return self.precision or (uniform(self.unsaid) if self.unsaid else None)
 
     @property
     def main(self) -> str:
@@ -110,13 +112,16 @@ def read_model_file(path: Path) -> ModelFile:
     ----------
     path
         The config.json, or the folder that holds it; hf_quant_config.json beside it is read, too.
+        Or a GGUF file, or the folder that holds one and no config.json.
 
     Raises
     ------
     ConfigError
-        A file is not there or is no JSON object.
+        A file is not there, or is neither a JSON object nor a GGUF file.
     """
     file, found = config_file(path), Refusals()
+    if is_gguf(file):
+        return _read_gguf(file)
     decoder = said = kept = None
     with found.gathered():
         decoder = read_decoder(path)
@@ -130,122 +135,47 @@ def read_model_file(path: Path) -> ModelFile:
         keys = text_part(file).keys
         known = structs.replace(known, **_shape(kept, _top_k(keys), _heads(keys)))
     if kept is not None and said is not None:
-        parts, unknown = list[_Part](), Refusals()
+        parts, unknown = list[Part](), Refusals()
         for matrix in kept.weights:
             with unknown.gathered():
-                parts += _parts(matrix, said)
+                parts += checkpoint_parts(matrix, said)
         found.found += unknown.found
         if not unknown.found:
-            precision, mixed = _precision(parts, said)
-            known = structs.replace(
-                known,
-                weights=_weights(parts),
-                precision=precision,
-                mixed=mixed,
-                groups=_groups(parts),
-            )
+            known = _with_parts(known, parts, said)
     return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
 
 
-class _Part(NamedTuple):
-    """Elements of a matrix that are in one scheme."""
-
-    matrix: Matrix
-    scheme: Scheme
-    elements: float
-
-
-def _parts(matrix: Matrix, said: StoredPrecision) -> list[_Part]:
-    """Return the elements of a matrix by scheme; RefusedError where files say none of one."""
-    if matrix.inputs == 1:  # a vector is never quantised
-        plain = Scheme(weights=said.plain, activations=said.plain, bits=FORMATS[said.plain].bits)
-        return [_Part(matrix, plain, matrix.elements)]
-    counted = [each for each in (matrix.layers, range(matrix.copies)) if each]
-    numbers = counted[: matrix.name.count("*")]
-    schemes = said.fitting(matrix.name, matrix.inputs, *numbers)
-    each = matrix.elements / sum(schemes.values())
-    return [_Part(matrix, scheme, each * count) for scheme, count in schemes.items()]
-
-
-def _weights(parts: Sequence[_Part]) -> tuple[Weights, ...]:
-    """Return elements and bytes by kind, how ranks hold them, and layers."""
-    sizes: dict[tuple[Kind, Held, tuple[int, ...]], tuple[float, float]] = {}
-    for matrix, scheme, elements in parts:
-        alike = matrix.kind, held(matrix.name, matrix.kind), matrix.layers
-        count, size = sizes.get(alike, (0.0, 0.0))
-        sizes[alike] = count + elements, size + elements * scheme.bits / 8
-    return tuple(
-        Weights(kind, round(count), size, how, layers)
-        for (kind, how, layers), (count, size) in sizes.items()
+def _with_parts(known: ModelFile, parts: Sequence[Part], said: StoredPrecision) -> ModelFile:
+    precision, mixed = precision_of(parts, said)
+    return structs.replace(
+        known,
+        weights=weights_of(parts),
+        precision=precision,
+        mixed=mixed,
+        groups=groups_of(parts),
     )
 
 
-def _groups(parts: Sequence[_Part]) -> tuple[tuple[str, int, int], ...]:
-    """Return kinds with the outputs and inputs that share a scale: the largest of each."""
-    found: dict[str, tuple[int, int]] = {}
-    for matrix, scheme, _ in parts:
-        if scheme.group and min(matrix.inputs, matrix.outputs) > 1:
-            rows, columns = found.get(matrix.kind, (1, 1))
-            found[matrix.kind] = max(rows, scheme.rows), max(columns, scheme.group)
-    return tuple((kind, *sizes) for kind, sizes in found.items())
-
-
-def _precision(
-    parts: Sequence[_Part], said: StoredPrecision
-) -> tuple[Precision, tuple[Refusal, ...]]:
-    """Return the formats of a forward, by kind that of most elements, and which kinds have more.
-
-    Products of attention that differ have their own, by role.
-    """
-    mixed, roles = list[Refusal](), list[tuple[str, Product]]()
-    products = dict[str, Product]()
-    plain = Product(said.plain, said.plain)
-    for kind in QUANTISED:
-        own = [part for part in parts if part.matrix.kind == kind and _is_matrix(part.matrix)]
-        products[kind] = _most(own) or plain
-        for role, alike in _by_role(own).items():
-            formats = {_product(part): part for part in reversed(alike)}
-            if len(formats) > 1:
-                stored_in = ", ".join(
-                    f"{formats[each].matrix.name} in {each.weights}" for each in reversed(formats)
+def _read_gguf(file: Path) -> ModelFile:
+    """Return what a GGUF file says: its weights in the bytes that its tensors take."""
+    header, found = read_header(file), Refusals()
+    decoder = kept = None
+    with found.gathered():
+        decoder = read_decoder(file)
+    with found.gathered():
+        kept = stored(file)
+    known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
+    if kept is not None:
+        keys = text_part(file).keys
+        known = structs.replace(known, **_shape(kept, _top_k(keys), _heads(keys)))
+        with found.gathered():
+            said, parts, unsaid = gguf_parts(header, kept)
+            known = _with_parts(known, parts, said)
+            if unsaid:
+                known = structs.replace(
+                    known, precision=None, groups=(), mixed=unsaid, unsaid=said.plain
                 )
-                reason = f"stores {role or kind} in several formats, which no forward here has: "
-                remedy = "Name one for all: --weights, --activations"
-                mixed.append(Refusal(said.file, "", reason + stored_in, remedy))
-            found = _most(alike)
-            if role and found and found != products[kind]:
-                roles.append((role, found))
-    precision = Precision(
-        plain=said.plain, kv=said.kv or said.plain, roles=tuple(roles), **products
-    )
-    return precision, tuple(mixed)
-
-
-def _is_matrix(matrix: Matrix) -> bool:
-    return min(matrix.inputs, matrix.outputs) > 1
-
-
-def _product(part: _Part) -> Product:
-    return Product(part.scheme.weights, part.scheme.activations)
-
-
-def _most(parts: Sequence[_Part]) -> Product | None:
-    """Return the formats of most elements, None of no parts."""
-    formats: dict[Product, float] = {}
-    for part in parts:
-        formats[_product(part)] = formats.get(_product(part), 0.0) + part.elements
-    return max(formats, key=lambda each: formats[each], default=None)
-
-
-def _by_role(parts: Sequence[_Part]) -> dict[str, list[_Part]]:
-    """Return the matrices of a kind by their role in attention; those of other kinds are alike."""
-    found: dict[str, list[_Part]] = {}
-    latent = any(part.matrix.name.endswith(f".{LATENT_KEY}") for part in parts)
-    for part in parts:
-        role = role_of(part.matrix.name, latent=latent) if part.matrix.kind == "attention" else ""
-        if role is not None:
-            found.setdefault(role, []).append(part)
-    return found
+    return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
 
 
 _TOP_K = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "moe_top_k")

@@ -65,7 +65,8 @@ class ModuleUse(Struct, frozen=True, kw_only=True):
 
     `role` says what it is in the model, `count` how often a forward runs it. `main` holds for the
     modules that the paper's law speaks of: attention, and the FFN of most layers. Its setting has
-    the requests of one of the `groups` of ranks that share all requests.
+    the requests of one of the `groups` of ranks that share all requests. A position of attention
+    sees the last `window` ones, all where it is None.
     """
 
     role: str
@@ -74,6 +75,7 @@ class ModuleUse(Struct, frozen=True, kw_only=True):
     backend_version: str | None
     main: bool = False
     groups: int = 1
+    window: int | None = None
 
 
 def requests(batch: int, groups: int) -> int:
@@ -188,6 +190,7 @@ def _use(
     base: str = "",
     main: bool = False,
     groups: int = 1,
+    window: int | None = None,
     **fields: Any,
 ) -> ModuleUse:
     formats = _formats(base or role, precision)
@@ -200,6 +203,7 @@ def _use(
         backend_version=backend.version,
         main=main,
         groups=groups,
+        window=window,
     )
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 
 from nearfree.core.precision import FORMATS, PLAIN, Dtype
 from nearfree.decoders.config_file import config_file
+from nearfree.decoders.gguf_config import read_values
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.names import Names, root
 from nearfree.decoders.quantisation import METHODS, method_of, read_quantised
@@ -209,7 +210,7 @@ def read_precision(path: Path) -> StoredPrecision:
         sections differ, or no file says in what the rest is stored.
     """
     file = config_file(path)
-    values = read_object(file)
+    values = read_values(file)
     keys, found = Keys(file, values), Refusals()
     sections = list[Keys]()
     with found.gathered():

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nearfree.decoders.keys import Keys, read_object
+from nearfree.decoders.gguf_config import read_values
+from nearfree.decoders.keys import Keys
 
 _PARTS = ("text_config", "llm_config", "thinker_config")
 _OUTER = (
@@ -130,7 +131,7 @@ class TextPart(NamedTuple):
 
 
 def text_part(file: Path) -> TextPart:
-    """Return the keys of a config.json that say how text is decoded.
+    """Return the keys of a config.json, or of a GGUF file, that say how text is decoded.
 
     Keys that its model type calls otherwise have the name that most files use. Of the keys of a
     model of several parts those of its dtype, of tied embeddings and of quantisation hold for the
@@ -139,9 +140,9 @@ def text_part(file: Path) -> TextPart:
     Raises
     ------
     ConfigError
-        `read_object` refuses the file, it names no model type, or its parts are not understood.
+        `read_values` refuses the file, it names no model type, or its parts are not understood.
     """
-    values = read_object(file)
+    values = read_values(file)
     outer = Keys(file, values)
     kind = outer.text("model_type")
     parts = [part for part in _PARTS if outer.has(part)]

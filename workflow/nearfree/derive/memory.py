@@ -13,7 +13,8 @@ from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import ELEMENT_BYTES, Dtype, Precision
 from nearfree.decoders.engines import VLLM, Engine
 from nearfree.decoders.holding import Heads, Holding
-from nearfree.decoders.model_file import ModelFile, Weights
+from nearfree.decoders.model_file import ModelFile
+from nearfree.decoders.stored_parts import Weights
 from nearfree.decoders.weights import CacheLayer
 from nearfree.units import BYTES_PER_GB
 
@@ -188,7 +189,7 @@ def _parts(needs: Needs, load: Load, batch: int, context: int) -> _Parts:
 
 def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
     """Return what a model takes, in the precision of its files if None; None if that is unknown."""
-    stored = precision or model.precision
+    stored = precision or model.around
     if not model.weights or stored is None:
         return None
     kv: Dtype = stored.kv

@@ -93,6 +93,15 @@ _ALL = (
         parameters=("tolerances", "epsilon"),
     ),
     Stage(
+        name="engine_steps",
+        make=f"{_TABLES}.engine_steps.write_engine_steps",
+        scopes=(PLATFORM,),
+        tables=_modules(_TABLES, "engine_steps"),
+        reads=("latency",),
+        log=True,
+        answers=True,
+    ),
+    Stage(
         name="predictions",
         make=f"{_PREDICTIONS}.write_predictions",
         scopes=(PLATFORM, PUBLIC),
@@ -171,6 +180,7 @@ _ALL = (
         reads=(
             *("latency", "work", "boundaries", "predictions", "validation", "time_shares"),
             *("composition", "lookup", "forecast", "trend", "version_drift", "kernels"),
+            "engine_steps",
         ),
         public=("boundaries", "predictions"),
         imported=("accuracy", "drift"),
@@ -184,7 +194,7 @@ _ALL = (
             *("platforms", "granularity", "settings", "latency", "work", "boundaries"),
             *("sensitivity", "predictions", "validation", "time_shares", "composition", "scores"),
             *("claims", "lookup", "forecast", "schedules", "published_lookup", "trend"),
-            *("version_drift", "kernels"),
+            *("version_drift", "kernels", "engine_steps"),
         ),
         imported=("accuracy",),
         sources=("tuned",),

@@ -20,10 +20,18 @@ from nearfree.log.evidence import Take
 _FEWEST_CLEAN = 0.5
 
 
+def several_threads(setting: Setting) -> bool:
+    """Return whether a forward runs in several threads, whose CPU time is no latency."""
+    return (setting.threads or 1) > 1
+
+
 def clean_us(visit: LatencyMeasured) -> float | None:
-    """Return the median wall time of a visit's clean samples in microseconds, None without one."""
+    """Return the median wall time of a visit's clean samples in microseconds, None without one.
+
+    Of several threads on as many cores one is always put aside for a moment, which spoils nothing.
+    """
     clean: Sequence[float] = visit.wall_us
-    if True in visit.dirty:
+    if True in visit.dirty and not several_threads(visit.setting):
         clean = [us for us, dirty in zip(visit.wall_us, visit.dirty, strict=True) if not dirty]
     return median(clean) if clean else None
 
@@ -158,10 +166,14 @@ class CurveSamples(Struct, frozen=True):
 
 
 def curve_samples(curve: Curve) -> CurveSamples:
-    """Return a curve's latency by N and round, in wall time unless that was not clean."""
+    """Return a curve's latency by N and round, in wall time unless that was not clean.
+
+    The CPU time of several threads is none of a forward, so that wall time stands there.
+    """
     samples = sum(visits.samples for visits in curve.visits.values())
     clean = sum(visits.clean for visits in curve.visits.values())
-    wall = curve.first.timer != "cpu" or clean >= _FEWEST_CLEAN * samples
+    several = several_threads(curve.setting)
+    wall = curve.first.timer != "cpu" or several or clean >= _FEWEST_CLEAN * samples
     return CurveSamples(
         timer=_timer(curve.first, wall=wall),
         baseline=curve.first.baseline,

@@ -112,6 +112,16 @@ def retracted_targets(layout: Layout, scope: str) -> set[str]:
 
 def is_simulated(layout: Layout, take: TakeName) -> bool | None:
     """Return whether a sealed take is simulated; None for one that no device was asked for."""
+    started = first_start(layout, take)
+    on_device = started is not None and isinstance(started.plan, RequestedPlan | ProfilePlan)
+    return bool(getattr(started.plan, "curves", False)) if started and on_device else None
+
+
+def first_start(layout: Layout, take: TakeName) -> RunStarted | None:
+    """Return how a take began, by its first line alone; None where none can be read.
+
+    The rest is neither read nor compared with its seal.
+    """
     for attempt in layout.attempts(take):
         try:
             with layout.segment(take, attempt).open("rb") as segment:
@@ -119,8 +129,7 @@ def is_simulated(layout: Layout, take: TakeName) -> bool | None:
         except (OSError, MsgspecError, NearfreeError):
             continue  # a killed attempt may hold nothing; whoever reads the take tells of damage
         if isinstance(started, RunStarted):
-            on_device = isinstance(started.plan, RequestedPlan | ProfilePlan)
-            return bool(getattr(started.plan, "curves", False)) if on_device else None
+            return started
     return None
 
 

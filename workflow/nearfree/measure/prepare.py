@@ -2,19 +2,18 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-import torch
 from msgspec import structs
-from torch.autograd import profiler_legacy
-from torch.profiler import ProfilerActivity, profile
 
 from nearfree.backends.adapters.kernel import ExecutionContext, Kernel, make_kernel
 from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.setting import Setting
+from nearfree.engines.kernel import LlamaCppForward
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.identity import native_dtype
-from nearfree.log.events import Fingerprint, WorkCounted
+from nearfree.log.events import EngineLoaded, Fingerprint, WorkCounted
 from nearfree.log.take import OpenTake
 from nearfree.measure.visits import Point
 
@@ -31,13 +30,18 @@ _NO_WORK = frozenset(
 def kernel_names(kernel: Kernel, n: int, device: str) -> tuple[str, ...]:
     """Return the kernels of one forward, each once, in order: operators on a CPU.
 
-    On a GPU these are the names of the kernels that ran, as CUPTI tells them.
+    On a GPU these are the names of the kernels that ran, as CUPTI tells them; of an engine the
+    formats that its products read.
     """
+    if isinstance(kernel, LlamaCppForward):
+        return kernel.operations()
     names = _cuda_names(kernel, n) if device == "cuda" else _cpu_names(kernel, n)
     return tuple(dict.fromkeys(names))
 
 
 def _cpu_names(kernel: Kernel, n: int) -> list[str]:
+    from torch.autograd import profiler_legacy
+
     with profiler_legacy.profile() as profiled:  # the newer one writes to standard error
         kernel.forward(n)
     names = [event.name.removeprefix("aten::") for event in profiled.function_events]
@@ -45,6 +49,9 @@ def _cpu_names(kernel: Kernel, n: int) -> list[str]:
 
 
 def _cuda_names(kernel: Kernel, n: int) -> list[str]:
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
     os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else CUPTI slows whatever is timed afterwards
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         kernel.forward(n)
@@ -53,7 +60,9 @@ def _cuda_names(kernel: Kernel, n: int) -> list[str]:
     return [event.name for event in events if not event.name.startswith("Mem")]
 
 
-def execution_of(here: Fingerprint, plan: MeasurePlan) -> ExecutionContext:
+def execution_of(
+    here: Fingerprint, plan: MeasurePlan, files: Mapping[str, Path] | None = None
+) -> ExecutionContext:
     """Return where a plan's kernels run on a machine."""
     if here.kind == "cuda" and not plan.protocol.weight_copies:
         raise ConfigError(
@@ -63,15 +72,19 @@ def execution_of(here: Fingerprint, plan: MeasurePlan) -> ExecutionContext:
     return ExecutionContext(
         device=here.kind,
         models=plan.models,
+        weights=plan.weights,
+        files=files or {},
         copies=plan.protocol.weight_copies,
         cache_bytes=max(here.caches.values(), default=0),
         sms=here.cores if here.kind == "cuda" else None,
     )
 
 
-def points(plan: MeasurePlan, here: Fingerprint) -> list[Point]:
+def points(
+    plan: MeasurePlan, here: Fingerprint, files: Mapping[str, Path] | None = None
+) -> list[Point]:
     """Return every point of a plan, its kernels allocated."""
-    execution = execution_of(here, plan)
+    execution = execution_of(here, plan, files)
     made: list[Point] = []
     for sweep in plan.sweeps:
         setting = resolved(sweep, here)
@@ -97,6 +110,11 @@ def describe(take: OpenTake, points: Sequence[Point], device: str) -> float:
         The seconds of those first forwards, which warm every point up.
     """
     warm_s = 0.0
+    loaded = [event.data for event in take.events if isinstance(event.data, EngineLoaded)]
+    for kernel in dict.fromkeys(point.kernel for point in points):
+        if isinstance(kernel, LlamaCppForward) and (data := kernel.loaded()) not in loaded:
+            take.append(data, sync=False)
+            loaded.append(data)
     known = {(e.data.setting, e.data.n) for e in take.events if isinstance(e.data, WorkCounted)}
     for point in points:
         began = time.perf_counter()
@@ -118,7 +136,11 @@ def describe(take: OpenTake, points: Sequence[Point], device: str) -> float:
 
 def check_finite(kernel: Kernel, n: int) -> None:
     """Raise EvidenceError unless the forward over N gives finite output."""
-    if not bool(torch.isfinite(kernel.forward(n)).all()):
+    if isinstance(kernel, LlamaCppForward):
+        finite = kernel.finite(n)
+    else:
+        finite = bool(kernel.forward(n).isfinite().all())
+    if not finite:
         raise EvidenceError(
             f"the forward over N={n} gives output that is not finite",
             remedy="Choose another dtype: this one overflows here",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from nearfree.core.plan import MeasurePlan, Plan
 from nearfree.errors import EvidenceError
 from nearfree.log.events import (
+    EngineLoaded,
     LatencyMeasured,
     LaunchFloor,
     RunStarted,
@@ -19,7 +20,7 @@ from nearfree.log.run import describe_run
 from nearfree.log.take import Attempts, OpenTake
 
 _FEWEST_ROUNDS = 3
-_HEADER = RunStarted | SegmentRecovered | WorkCounted | LaunchFloor
+_HEADER = RunStarted | EngineLoaded | SegmentRecovered | WorkCounted | LaunchFloor
 
 
 def whole_rounds(segment: Segment, plan: Plan) -> int:

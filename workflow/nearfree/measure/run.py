@@ -1,10 +1,9 @@
 """One measuring take: the right machine, the kernels, the protocol, the seal."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-import torch
+from pathlib import Path
 
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.protocols import Timing
@@ -32,6 +31,7 @@ def measure(
     plan: MeasurePlan,
     *,
     untested: bool = False,
+    files: Mapping[str, Path] | None = None,
     progress: Progress = silent,
 ) -> Seal:
     """Make sure that a plan is sealed: measure what is missing of it, or return at once.
@@ -40,6 +40,8 @@ def measure(
     ----------
     untested
         Whether adapters run of which the log holds no sealed run on this kind of device.
+    files
+        Weights that lie where their user has them, by SHA-256.
     progress
         Told the share of the take that is done, after each round.
 
@@ -73,8 +75,9 @@ def measure(
         refuse_never_run(layout, plan, here.kind)
 
     def work(open_take: OpenTake) -> float:
-        with _quiet(here), torch.inference_mode(), stoppable(progress) as stopping:
-            return _work(open_take, plan, here, stopping)
+        quiet = _steady() if plan.weights else _torch_steady(here, plan.protocol)
+        with quiet, stoppable(progress) as stopping:
+            return _work(open_take, plan, here, files or {}, stopping)
 
     return ensure_take(
         layout,
@@ -92,14 +95,22 @@ def measure(
     )
 
 
-def _work(take: OpenTake, plan: MeasurePlan, here: Fingerprint, progress: Progress) -> float:
-    torch.manual_seed(plan.protocol.seed)
-    all_points = points(plan, here)
-    torch.set_num_threads(plan.protocol.threads)
+def _work(
+    take: OpenTake,
+    plan: MeasurePlan,
+    here: Fingerprint,
+    files: Mapping[str, Path],
+    progress: Progress,
+) -> float:
+    all_points = points(plan, here, files)
     warm_s = describe(take, all_points, here.kind)
     bench = Bench(take, _clock(take, plan.protocol, here), plan.protocol, progress)
     bench.timed_s = warm_s
     run(bench, all_points, plan.protocol)
+    if plan.weights:
+        from nearfree.measure.engine_shares import measure_shares as measure_engine_shares
+
+        bench.timed_s += measure_engine_shares(take, all_points)
     if plan.models:
         from nearfree.measure.shares import measure_shares
 
@@ -110,7 +121,7 @@ def _work(take: OpenTake, plan: MeasurePlan, here: Fingerprint, progress: Progre
 def _clock(take: OpenTake, protocol: Timing, here: Fingerprint) -> Clock:
     if here.kind == "cpu":
         return CpuTimer()
-    from nearfree.measure.timers import CudaTimer, launch_floor
+    from nearfree.measure.cuda import CudaTimer, launch_floor
 
     if not any(isinstance(event.data, LaunchFloor) for event in take.events):
         take.append(launch_floor(protocol.graph_forwards))
@@ -118,12 +129,26 @@ def _clock(take: OpenTake, protocol: Timing, here: Fingerprint) -> Clock:
 
 
 @contextmanager
-def _quiet(here: Fingerprint) -> Iterator[None]:
-    """Keep the cycle collector away, and tell a lost GPU from a mistake in the program."""
-    threads = torch.get_num_threads()
+def _steady() -> Iterator[None]:
+    """Keep the cycle collector away."""
     gc.disable()
     try:
         yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def _torch_steady(here: Fingerprint, protocol: Timing) -> Iterator[None]:
+    """Set torch up, and tell a lost GPU from a mistake in the program."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.manual_seed(protocol.seed)
+    torch.set_num_threads(protocol.threads)
+    try:
+        with _steady(), torch.inference_mode():
+            yield
     except torch.OutOfMemoryError as error:
         raise EvidenceError(
             f"there is too little memory: {str(error).splitlines()[0]}",
@@ -137,5 +162,4 @@ def _quiet(here: Fingerprint) -> Iterator[None]:
             remedy="Whole rounds are kept. Check the GPU, then run the same command again",
         ) from error
     finally:
-        gc.enable()
         torch.set_num_threads(threads)

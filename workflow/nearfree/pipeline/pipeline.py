@@ -12,6 +12,7 @@ from msgspec import json
 from nearfree.backends.environments.lock import OWN, Environment
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
+from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.plan import (
     FORETOLD_SUFFIX,
     MODULES_SUFFIX,
@@ -29,6 +30,7 @@ from nearfree.log.document import manifest_path
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.take import take_name
+from nearfree.measure.engine_files import missing
 from nearfree.public.published import STREAM as PUBLISHED
 from nearfree.public.published import import_plan
 from nearfree.sources.packages import parse_release
@@ -53,7 +55,18 @@ class Pipeline:
         self.layout = Layout(results)
         self.config = Config(config)
         self.site = self.config.site
-        self._plans = {scope: Plans(self.config, scope).all() for scope in self.site.here}
+        every = {scope: Plans(self.config, scope).all() for scope in self.site.here}
+        self.left_out = {
+            f"{scope}/{stream}": why
+            for scope, plans in every.items()
+            for stream, plan in plans.items()
+            if (why := self._lacking(scope, stream, plan))
+        }
+        """Studies of engines whose files are not here, with what they lack and how to get it."""
+        self._plans = {
+            scope: {s: plan for s, plan in plans.items() if f"{scope}/{s}" not in self.left_out}
+            for scope, plans in every.items()
+        }
         self.releases = {
             stream_name(*release): release for release in map(parse_release, self.config.releases)
         }
@@ -63,6 +76,17 @@ class Pipeline:
         }
         self._check_takes()
         _ = self.config.cluster
+
+    def _lacking(self, scope: str, stream: str, plan: RequestedPlan) -> str:
+        """Return why an engine's stream cannot be measured; nothing of one that is sealed."""
+        study = self.config.studies.get(stream)
+        if not isinstance(study, EngineStudy):
+            return ""
+        if self.config.curves(scope):
+            return "no engine is simulated"
+        take = take_name(scope, stream, self.config.take(scope, stream), plan)
+        lacking = [] if self.layout.seal(take).exists() else missing(self.config, study)
+        return f"{' and '.join(lacking)} is not here: `nearfree fetch` gets it" if lacking else ""
 
     def _check_takes(self) -> None:
         for scope, streams in self.config.takes.items():

@@ -17,7 +17,8 @@ class AttentionQuery(Struct, frozen=True, kw_only=True):
     `sm` is the compute capability (90 for 9.0), `sms` the number of SMs; facts that a backend's
     rule does not ask for may be None. `capture_positions` is the number of positions for which a
     CUDA graph was captured, where one is used; `page_size` the tokens of a page of a paged cache,
-    where it is known; `kv_bytes` those of an element of the cache.
+    where it is known; `kv_bytes` those of an element of the cache. A position sees the last
+    `window` ones up to its own, all where it is None.
     """
 
     heads: int
@@ -34,6 +35,7 @@ class AttentionQuery(Struct, frozen=True, kw_only=True):
     capture_positions: int | None = None
     page_size: int | None = None
     kv_bytes: int = 2
+    window: int | None = None
 
     @property
     def group(self) -> int:

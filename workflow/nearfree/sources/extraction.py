@@ -9,7 +9,8 @@ from nearfree.errors import SourceError
 from nearfree.log.codebase import digest
 from nearfree.log.events import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.fetch import Source, fetch
+from nearfree.sources.fetching.fetch import fetch
+from nearfree.sources.fetching.source import Source
 from nearfree.sources.language.reading import read_rule, recorded
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import reader, reader_module

@@ -20,8 +20,9 @@ class PackageReader(Protocol):
     """What a module offers: which files it needs, and how it reads rules and evidence from them."""
 
     WANTED: str
-    FOLLOWING_RULES: tuple[str, ...]
-    """The rules that are given what those of `rule_queries` answer; MoE packages have none."""
+    FOLLOWING_RULES: Mapping[str, tuple[str, ...]]
+    """The rules that are given what those of `rule_queries` answer, each with the facts of the
+    question that it rests on besides; MoE packages have none."""
 
     def readings(self, files: Mapping[str, str]) -> list[Reading]:
         """Return how to read each rule of a release."""
@@ -67,6 +68,15 @@ def reader(package: str) -> PackageReader:
 def is_moe(package: str) -> bool:
     """Return whether a package has rules of MoE blocks; the others have those of attention."""
     return hasattr(reader(package), "TUNED")
+
+
+def on_cpu(package: str) -> bool:
+    """Return whether a package's rules are those of products on a CPU."""
+    return any(
+        backend.rules.package == package and backend.devices == ("cpu",)
+        for backend in BACKENDS
+        if backend.rules
+    )
 
 
 @lru_cache(maxsize=256)

@@ -57,20 +57,29 @@ def record_extraction(
     return ensure_events(layout, extract_take(package, version, take), plan, command, events)
 
 
-def recorded_extraction(layout: Layout, package: str, version: str) -> Extraction | None:
-    """Return what the log says of a release, from its newest take; None if it says nothing."""
+def recorded_take(layout: Layout, package: str, version: str) -> Take | None:
+    """Return the newest take of a release's rules; None if the log says nothing of it."""
     takes = read_scope(layout, SOURCES, stream=stream_name(package, version))
     mine = [take for take in takes if _speaks_of(take, package, version)]
-    if not mine:
-        return None
-    newest = max(mine, key=lambda take: take.order)
+    return max(mine, key=lambda take: take.order, default=None)
+
+
+def extraction_of(take: Take) -> Extraction:
+    """Return what a take says of its release."""
+    fetched = tuple(event.data for event in take.of(SourceFetched))
     return Extraction(
-        package=package,
-        version=version,
-        fetched=tuple(event.data for event in newest.of(SourceFetched)),
-        rules=tuple(event.data for event in newest.of(RuleExtracted)),
-        tuned=tuple(event.data for event in newest.of(TunedIndexed)),
+        package=fetched[0].package,
+        version=fetched[0].version,
+        fetched=fetched,
+        rules=tuple(event.data for event in take.of(RuleExtracted)),
+        tuned=tuple(event.data for event in take.of(TunedIndexed)),
     )
+
+
+def recorded_extraction(layout: Layout, package: str, version: str) -> Extraction | None:
+    """Return what the log says of a release, from its newest take; None if it says nothing."""
+    take = recorded_take(layout, package, version)
+    return None if take is None else extraction_of(take)
 
 
 def find_extraction(

@@ -67,5 +67,6 @@ def test_a_kind_is_asked_about_once(tmp_path: Path) -> None:
 
     few, many = asked(6), asked(94)
     assert few.frame.height == many.frame.height
-    counts = many.uses.filter(pl.col("role").str.starts_with("attention, "))["count"].to_list()
-    assert counts == [47, 47]
+    kinds = many.uses.filter(pl.col("role").str.starts_with("attention, "))
+    assert kinds["count"].to_list() == [47, 47]
+    assert many.frame["window"].gather(kinds["asked"]).to_list() == [32, None]

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
 from nearfree.backends.records import BACKENDS, BY_NAME, Device, in_models, load
 from nearfree.core.modules.attention import ATTENTION
-from nearfree.core.setting import Module, Setting
+from nearfree.core.setting import WHOLE, Module, Setting
+from nearfree.core.weights import AnyWeights
 from nearfree.core.work import ExecutedWork
 from nearfree.errors import EvidenceError
 
@@ -32,6 +34,10 @@ class ExecutionContext(Struct, frozen=True, kw_only=True):
     """Weights, caches and workspaces that settings have in common, which never run at once."""
     models: Mapping[str, Any] = {}
     """The models of the plan, by name, as plain data."""
+    weights: Mapping[str, AnyWeights] = {}
+    """What an engine runs, by name."""
+    files: Mapping[str, Path] = {}
+    """Weights that lie where their user has them, by SHA-256."""
 
 
 class Kernel(Protocol):
@@ -144,10 +150,10 @@ def make_kernel(
         No adapter runs this module on this backend and device, its package is not installed, or
         what it needs does not fit into memory (nothing is allocated then).
     """
-    from nearfree.backends.adapters.memory import refuse_too_large
-
     adapter, *_ = adapters_of(setting, execution.device)
-    if setting.module != "model":
+    if setting.module not in WHOLE:  # which ask by themselves
+        from nearfree.backends.adapters.memory import refuse_too_large
+
         refuse_too_large(setting, positions, execution)
     kernel: Kernel = load(adapter.where)(setting, positions, execution)
     return kernel

@@ -1,6 +1,5 @@
 """What a setting needs of memory, asked before anything is allocated."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -9,6 +8,7 @@ from nearfree.backends.adapters.experts import windows
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.stored import stored_bytes, stored_keys
 from nearfree.backends.adapters.tensors import copies_for, torch_dtype
+from nearfree.backends.free_memory import free_host_bytes
 from nearfree.core.modules.attention import is_causal
 from nearfree.core.modules.mla import head_widths
 from nearfree.core.precision import ELEMENT_BYTES
@@ -138,12 +138,7 @@ def free_bytes(device: str) -> int | None:
     """Return the memory that is free on a device, None where the system does not tell."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = dict(line.split(":", 1) for line in lines)
-    return int(found["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in found else None
+    return free_host_bytes()
 
 
 def refuse_too_large(

@@ -100,8 +100,11 @@ def _resolution() -> Mapping[str, Any]:
 
 
 def _python(environment: Environment) -> str:
-    """Return an interpreter of the version that the lock is for, this one if it is."""
-    if environment.name == OWN:
+    """Return an interpreter of the version that the lock is for, this one if it is.
+
+    A lock without an .in file is for each version that nearfree is for.
+    """
+    if environment.name == OWN or not (FOLDER / f"{environment.name}.in").exists():
         return sys.executable
     wanted = _resolution()["python-version"]
     this = ".".join(map(str, sys.version_info[:2]))

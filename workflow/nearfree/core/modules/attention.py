@@ -43,7 +43,10 @@ class AttentionStudy(StudyBase, frozen=True, kw_only=True, tag="attention"):
 
 
 class AttentionQuestion(Struct, frozen=True, kw_only=True):
-    """One attention call on one platform; `most` is the largest N of its grid."""
+    """One attention call on one platform; `most` is the largest N of its grid.
+
+    A position sees the last `window` ones up to its own, of which `context` are cached.
+    """
 
     backend: str
     backend_version: str | None
@@ -60,6 +63,7 @@ class AttentionQuestion(Struct, frozen=True, kw_only=True):
     most: int
     sm: int | None
     sm_count: int | None
+    window: int | None = None
 
 
 def is_causal(setting: Setting) -> bool:

@@ -8,6 +8,7 @@ from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.collective import COLLECTIVE
 from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
+from nearfree.core.modules.engine import ENGINE
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.mla import MLA
@@ -19,7 +20,7 @@ KINDS: dict[str, ModuleKind] = {
     kind.name: kind
     for kind in (
         *(GEMM, DENSE_FFN, MOE_FFN, ATTENTION, MLA, INDEXER, ATTENTION_LAYER),
-        *(COLLECTIVE, MODEL),
+        *(COLLECTIVE, MODEL, ENGINE),
     )
 }
 MAIN = tuple(kind for kind in KINDS.values() if kind.main)

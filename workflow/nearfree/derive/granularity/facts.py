@@ -106,12 +106,16 @@ def known_facts(layout: Layout, platforms: Mapping[str, Platform]) -> pl.DataFra
 def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     """Return questions with the facts of their platform; `known` is null where there are none.
 
+    Those that say no `window` ask about calls without one.
+
     Parameters
     ----------
     facts
         One row a platform and dtype, as `datasheet_facts` gives them.
     """
     known = facts.with_columns(pl.lit(value=True).alias("known"))
+    if "window" not in asked.columns:
+        asked = asked.with_columns(pl.lit(None, pl.Int64).alias("window"))
     return asked.join(
         known, on=["platform", "dtype"], how="left", validate="m:1", maintain_order="left"
     )

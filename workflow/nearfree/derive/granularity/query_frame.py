@@ -16,6 +16,7 @@ ASKED_SCHEMA = {
     **{name: column.dtype for name, column in SETTING_COLUMNS.items()},
     "backend_version": pl.String,
     "kernel": pl.String,
+    "window": pl.Int64,
     "baseline": pl.Int64,
     "grid": pl.List(pl.Int64),
 }

@@ -89,6 +89,10 @@ class Resolver:
         """Return the rules of a release by name; the errors are those of `check`."""
         return _once(self._releases, release, self._read).rules
 
+    def extraction(self, release: Release) -> Extraction:
+        """Return all that is read of a release; the errors are those of `check`."""
+        return _once(self._releases, release, self._read).found
+
     def moe(self, asked: MoeQuestion) -> Steps[Block]:
         """Return the expert blocks of a layer.
 
@@ -225,6 +229,7 @@ class Resolver:
             api=_api(asked, backend),
             backend=backend.kernels or "fa2",
             capture_positions=asked.most if asked.cuda_graph else None,
+            window=asked.window,
         )
         module = reader(release.package)
         return Call(module=module, rules=known.rules, query=query, page=page), known.files
@@ -248,6 +253,7 @@ class _ReleaseRules:
     """What a release says, ready to be asked."""
 
     def __init__(self, found: Extraction) -> None:
+        self.found = found
         self.rules: dict[str, Rule] = found.by_name()
         self.tuned = TunedFiles(found.tuned)
         self.files = Files(found.fetched)

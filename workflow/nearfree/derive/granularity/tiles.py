@@ -16,7 +16,7 @@ from nearfree.errors import NearfreeError
 from nearfree.sources.answers.granularity import MOST_POINTS
 from nearfree.sources.attention import VARYING, AttentionQuery, Point, Tile, stated_facts
 from nearfree.sources.language.closures import NO_VALUE
-from nearfree.sources.language.points import column, combined, kinds
+from nearfree.sources.language.points import column, combined, kinds, told_apart
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import PackageReader
 
@@ -74,10 +74,11 @@ class Call(Struct, frozen=True, kw_only=True):
             raise OverflowError
         queries = self.module.rule_queries(self.query, point)
         found = [_answer_codes(self.rules[name], facts) for name, facts in queries]
-        for name in self.module.FOLLOWING_RULES:
+        for name, given in self.module.FOLLOWING_RULES.items():
             also = self.rules[name].open_inputs & set(Point._fields) if name in self.rules else ()
-            columns = [column(getattr(point, each)) for each in sorted(also)]
-            found += [(each.codes, len(each.values)) for each in columns]
+            columns = {each: column(getattr(point, each)) for each in sorted(also)}
+            plain = {each: queries[0].facts[each] for each in given if each not in columns}
+            found += told_apart(self.rules[name], plain, columns) if columns else ()
         return combined([(np.zeros(len(point.positions), np.int64), 1), *found])
 
 

@@ -180,7 +180,7 @@ def _moe(row: Row, resolver: Resolver) -> Row:
 
 
 def _attention(row: Row, resolver: Resolver) -> Row:
-    names = [name for name in AttentionQuestion.__struct_fields__ if name != "most"]
+    names = [name for name in AttentionQuestion.__struct_fields__ if name not in ("most", "window")]
     asked = {name: row[name] for name in names}
     steps = resolver.attention(AttentionQuestion(**asked, most=max(row["grid"])))
     tile = steps.at(1)

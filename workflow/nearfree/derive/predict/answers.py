@@ -1,6 +1,7 @@
 """What answers users' questions, and what is scored: every predictor behind one door.
 
-It sees settings, facts, rules and constants, and never a latency.
+It sees settings, facts, rules and constants, and never a latency, but those of the curves that the
+constants of a platform's engine are fitted to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +16,24 @@ from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
+from nearfree.derive.predict.engine_answers import MODULE, EngineAnswers
 from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.reference.left_out import LeftOut
 from nearfree.derive.reference.record import recorded_kernels, recorded_reference
 from nearfree.derive.tables.store import seals_digest
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.derive.work_model.engine_curves import EngineLog
 from nearfree.derive.work_model.families import carried
 from nearfree.derive.work_model.own import recorded_own
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.public.curves import ImportedCurves
+from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache, default_cache
 from nearfree.sources.language.rule import Rule
+
+_OF_ENGINE = pl.col("module") == MODULE
 
 
 class Answerer:
@@ -64,6 +70,8 @@ class Answerer:
         self._facts = datasheet_facts(config.platforms)
         self._resolver = Resolver(layout, cache=cache, offline=offline)
         self._constants = recorded_constants(layout)
+        self.engines = EngineLog(layout, self._resolver)
+        """Forwards of real engines on record."""
         self._own = recorded_own(layout, self._constants) if own else {}
         capabilities = {name: sheet.sm for name, sheet in config.platforms.items()}
         self._reference = None if own or blind else recorded_reference(layout, capabilities)
@@ -99,6 +107,8 @@ class Answerer:
         The columns of ANSWERS_SCHEMA and `in_sample`: whether the platform is one of those that
         the constants were calibrated on, in the formats that they were fitted to.
         """
+        whole = questions.filter(_OF_ENGINE)
+        questions = questions.filter(~_OF_ENGINE)
         laws = [name for name in predictors if name in LAWS]
         frames = [
             answer_laws(questions, self._facts, epsilons, self._resolver, laws).with_columns(
@@ -109,11 +119,20 @@ class Answerer:
             timed = self._seen(questions, self._timed(questions).answers(epsilons))
             empty = pl.DataFrame(schema={**ANSWERS_SCHEMA, "in_sample": pl.Boolean})
             frames.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
+        if not whole.is_empty():
+            engines = self.engine_forwards(whole).answers(epsilons, predictors)
+            frames.append(engines.select(frames[0].columns))
         return pl.concat(frames)
 
     def ratios(self, questions: pl.DataFrame) -> pl.DataFrame:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
-        return self._timed(questions).ratios()
+        ratios = self._timed(questions.filter(~_OF_ENGINE)).ratios()
+        whole = questions.filter(_OF_ENGINE)
+        return ratios if whole.is_empty() else ratios.extend(self.engine_forwards(whole).ratios())
+
+    def engine_forwards(self, questions: pl.DataFrame) -> EngineAnswers:
+        """Return what is said of forwards of engines alone."""
+        return EngineAnswers(questions.filter(_OF_ENGINE), self.engines)
 
     def check(self, package: str, version: str) -> None:
         """Raise NearfreeError unless the rules of a release are here or to be had."""
@@ -122,6 +141,10 @@ class Answerer:
     def rules(self, release: Release) -> Mapping[str, Rule]:
         """Return the rules of a release by name; NearfreeError as `check`."""
         return self._resolver.rules(release)
+
+    def extraction(self, release: Release) -> Extraction:
+        """Return all that is read of a release; NearfreeError as `check`."""
+        return self._resolver.extraction(release)
 
     def timed(self, questions: pl.DataFrame) -> TimedQuestions:
         """Return the work model's T(N) of questions, without platforms' own constants."""

@@ -15,6 +15,11 @@ _LAWS: dict[tuple[str, str], Equation] = {
         ("principle", kind.laws.principle),
     )
 }
+_LAWS["principle", "engine"] = Equation(
+    "the largest N up to which no matrix's path or passes over it are other than at the baseline, "
+    "for the b N rows of a forward",
+    "sec. 4",
+)
 _WHOLE_MODELS = {
     "idle_compute": Equation("the smallest N_idle of attention and the FFN", "sec. 3"),
     "principle": Equation(

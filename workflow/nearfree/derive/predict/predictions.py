@@ -7,6 +7,7 @@ import polars as pl
 from nearfree.config.files import Config
 from nearfree.derive.granularity.facts import datasheet_facts, of_formats, probed_facts
 from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer, calibrated, read_from
+from nearfree.derive.predict.engine_answers import MODULE
 from nearfree.derive.predict.formulas import prediction_equation
 from nearfree.derive.predict.model_predictions import law_rows, recorded_rows, releases_that_ran
 from nearfree.derive.tables.columns import (
@@ -97,7 +98,9 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
     rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances, takes=takes)
     constants = calibrated(layout)
     recorded = {event.event_id for take in takes for event in take.of(PredictionRecorded)}
-    known = {*settings["row_id"], *platforms["row_id"], *constants, *recorded}
+    engines = settings.filter(pl.col("module") == MODULE)["platform"].unique()
+    loaded = {each for name in engines for each in answerer.engines.event_ids(name)}
+    known = {*settings["row_id"], *platforms["row_id"], *constants, *recorded, *loaded}
     made_from = (
         digests(layout, scope, SETTINGS, PLATFORMS)
         | seals_digest(layout, scope)

@@ -205,7 +205,7 @@ SCORES = Table(
     body={
         "platform": text("the kind of machine"),
         "origin": text("where the boundaries come from", one_of=ORIGINS),
-        "module": text("gemm, dense_ffn, moe_ffn, attention or model"),
+        "module": text("gemm, dense_ffn, moe_ffn, attention, model or engine"),
         "predictor": text("which predictor"),
         "basis": text("which hardware facts", nullable=True),
         "epsilon": amount("tolerance"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nearfree.core.boundary import median
-from nearfree.core.setting import Setting
+from nearfree.core.setting import WHOLE, Setting
 from nearfree.derive.tables.columns import CURVE, ORIGINS, amount, count, text
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import setting_row
@@ -49,7 +49,7 @@ def time_share_rows(takes: list[Take], latency: pl.DataFrame) -> Iterator[dict[s
     """
     timed = {
         (row["stream"], row["take"], row["plan8"], row["setting_key"], row["n"]): row
-        for row in latency.filter(pl.col("module") == "model")
+        for row in latency.filter(pl.col("module").is_in(WHOLE))
         .select(*_SAME, "setting_key", "n", "latency_us", "row_id")
         .to_dicts()
     }

@@ -102,6 +102,56 @@ class LatencyMeasured(Payload, frozen=True, kw_only=True):
     state: DeviceState | None = None
 
 
+class EngineMatrix(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """Equal matrices that a forward multiplies by: `count` of them, of all layers together.
+
+    `part` is a tensor's name without its layer, `type` ggml's name of how it is stored, `rows` the
+    outputs and `columns` the inputs of one. Of `routed` ones a token takes some.
+    """
+
+    part: str
+    type: str
+    rows: int
+    columns: int
+    count: int
+    routed: bool = False
+
+
+class EngineShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The shape of attention, and the experts that a token takes, as the weights' file says it."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    taken_experts: int = 1
+
+
+class EngineLoaded(Payload, frozen=True, kw_only=True):
+    """What a real engine ran: its libraries, what they say of the machine, and its weights.
+
+    Weights lie outside of the log, as files of these bytes.
+    """
+
+    type_name = "nearfree.engine.loaded.v1"
+    engine: str
+    release: str
+    package: str
+    library_sha256: dict[str, str]
+    """The files that the process had loaded, by name."""
+    header_sha256: dict[str, str]
+    """The headers that say what crosses a call."""
+    system_info: str
+    """CPU features and options, as the library tells them: they choose its rules."""
+    model: str
+    weights_sha256: str
+    weights_bytes: int
+    file_type: str
+    repack: bool
+    matrices: tuple[EngineMatrix, ...]
+    shape: EngineShape
+
+
 class WorkCounted(Payload, frozen=True, kw_only=True):
     """The work of one forward as its adapter counts it, and the kernels that ran."""
 

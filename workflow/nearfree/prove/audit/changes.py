@@ -14,7 +14,8 @@ from nearfree.prove.audit.causes import Cause, Causes
 from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot
 from nearfree.prove.audit.table_index import TableIndex
 
-_SETTING = ("module", "model", "backend", "dtype", *STORED, *AXES)
+_ENGINE = ("release", "file_type", "repack")
+_SETTING = ("module", "model", "backend", *_ENGINE, "dtype", *STORED, *AXES)
 _IDENTITY = ("row_id", "from_ids")
 _AFTER = ":after"
 Kind = Literal["changed", "gone", "added", "superseded", "newest again"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nearfree.config.files import Config
 from nearfree.config.yaml_file import load
+from nearfree.core.modules.engine import ENGINE
 from nearfree.decoders.config_file import find_file
 from nearfree.errors import ConfigError, DamageError, WriteError
 from nearfree.log.document import new_folder, replace
@@ -93,14 +94,16 @@ def _verified_takes(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
 
 
 def _models(config: Config) -> Iterator[str]:
-    """Yield the models that a config names."""
+    """Yield the models that a config names: of an engine's study those of its random weights."""
     for deployment in config.deployments.values():
         yield from deployment.models
     if (config.folder / "studies.yaml").exists():
         studies = load(config.folder / "studies.yaml")
         for study in studies.values() if isinstance(studies, dict) else ():
-            if isinstance(study, dict) and isinstance(study.get("model"), str):
+            own = isinstance(study, dict) and study.get("module") != ENGINE.name
+            if own and isinstance(study.get("model"), str):
                 yield study["model"]
+    yield from (spec.random.config for spec in config.weights.values() if spec.random)
 
 
 def as_of(

@@ -158,9 +158,11 @@ def time_shares_against_n(
     )
     return styled(
         in_grid(layers, bars).resolve_scale(x="independent"),
-        f"Time shares against N, {module.title} on {bars['platform'][0]}",
-        "Each module timed inside the forward, all its layers together; from the bottom in the "
-        f"order of the forward. Dashed: the last N within {epsilon:.0%} of T at the baseline.",
+        f"Time shares, {module.title} on {bars['platform'][0]}",
+        [
+            "Each module timed inside the forward, all its layers together, in its order.",
+            f"Dashed: the last N within {epsilon:.0%} of T at the baseline.",
+        ],
     )
 
 

@@ -17,7 +17,8 @@ OUTLOOK = "outlook"
 """The part of the report that shows predictions of models."""
 MODELS = "models"
 """The part of a platform's section that shows the models that were measured there."""
-
+ENGINES = "engines"
+"""The part of it that shows the forwards of real engines."""
 IMPORTED_CURVES = "imported_curves"
 """The part of the report that shows public curves which the log keeps."""
 

@@ -285,7 +285,7 @@ def model_drawings(rows: ModelRows, epsilon: float) -> Iterator[Drawing]:
         caption = "the module that stops each: measured, and as predictors name it."
         shown = predictions.filter(pl.col("row_id").is_in(named["row_id"].implode()))
         yield _drawing(limiter_map, (named, epsilon), "limiters", caption, shown)
-    shares = rows.time_shares.filter("newest")
+    shares = rows.time_shares.filter(whole)
     for model in latency["model"].unique().sort():
         module = structs.replace(MODEL, title=model)
         of_model = pl.col("model") == model

@@ -22,6 +22,7 @@ from nearfree.derive.score.accuracy import ACCURACY, DRIFT
 from nearfree.derive.score.composition import COMPOSITION
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.engine_steps import ENGINE_STEPS
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table, table_digest
@@ -30,6 +31,7 @@ from nearfree.derive.tables.work import WORK
 from nearfree.log.document import render, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
+from nearfree.show.figures.engines import EngineRows, engine_drawings
 from nearfree.show.figures.families import Rows, accuracy_drawings, drawings
 from nearfree.show.figures.graphs import graph_drawings
 from nearfree.show.figures.kernels import kernel_drawings
@@ -194,6 +196,14 @@ def _measured(tables: _Tables, scope: str, epsilon: float) -> Iterator[Drawing]:
         composition=tables.of(COMPOSITION, scope),
     )
     yield from model_drawings(models, epsilon)
+    if scope != PUBLIC:
+        engines = EngineRows(
+            latency=rows.latency,
+            boundaries=models.boundaries,
+            time_shares=models.time_shares,
+            steps=tables.of(ENGINE_STEPS, scope),
+        )
+        yield from engine_drawings(engines, epsilon)
     yield from accuracy_drawings(tables.of(VALIDATION, scope), epsilon)
 
 

@@ -205,7 +205,9 @@ def styled(chart: alt.FacetChart, title: str, subtitle: str | list[str]) -> alt.
             grid=True, gridColor="#e6e6e6", labelFontSize=11, titleFontSize=12, labelSeparation=4
         ),
         header=alt.HeaderConfig(labelFontSize=12, titleFontSize=12),
-        legend=alt.LegendConfig(labelFontSize=11, titleFontSize=11, labelLimit=0, symbolOpacity=1),
+        legend=alt.LegendConfig(
+            labelFontSize=11, titleFontSize=11, labelLimit=0, symbolOpacity=1, columnPadding=20
+        ),
         view=alt.ViewConfig(stroke="#cccccc"),
         title=alt.TitleConfig(fontSize=15, subtitleFontSize=12, subtitleColor="#555555"),
     )

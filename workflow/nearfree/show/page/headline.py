@@ -12,6 +12,8 @@ from nearfree.show.page.sections import Cell, Row, cell, interval, n_max
 
 _SHOWN = ("idle_compute", "principle", "principle_resolved", "work_model")
 _ABOUT = ("backend", "moe", "dtype", *STORED)
+_OF_ENGINE = ("backend", "release", "file_type")
+"""An engine's weights have formats of their own: the element type is that of what comes out."""
 _FACTS = ("datasheet", "probed_gemm", "probed_stream")
 """Which hardware facts count for the first screen: the first of these that there is."""
 _FIELDS = ordered(
@@ -79,7 +81,7 @@ def answers(boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float)
 
 
 def _line(row: Row) -> tuple[str, str]:
-    about = label(row, _ABOUT, "short")
+    about = label(row, _OF_ENGINE if row["module"] == "engine" else _ABOUT, "short")
     return (row["model"] or row["module"].replace("_", " "), about)
 
 

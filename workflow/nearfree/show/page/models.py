@@ -208,7 +208,7 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
         answer=measured(at, composition),
         ways=ways(frames["scores"].filter(epsilon=epsilon, module="model")),
         missed=missed(composition),
-        beside=beside(frames["time_shares"]),
+        beside=beside(frames["time_shares"].filter(module="model")),
     )
 
 

@@ -15,7 +15,7 @@ from nearfree.backends.adapters.kernel import ADAPTERS
 from nearfree.core.label import SIZES, label, subject
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.registry import MAIN
-from nearfree.core.setting import FIELDS
+from nearfree.core.setting import FIELDS, WHOLE
 from nearfree.derive.tables.settings import telling_fields
 from nearfree.log.events import RunFinished
 from nearfree.log.evidence import Take
@@ -102,7 +102,7 @@ def interval(row: Row) -> str:
 def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) -> Grid:
     """Return the newest boundary of every module's setting at a tolerance, with predictions.
 
-    Whole models have a section of their own.
+    Whole models and engines have sections of their own.
     """
     newest = boundaries.filter("newest", pl.col("epsilon") == epsilon, _of_a_module())
     at = predictions.filter(pl.col("epsilon") == epsilon, _of_a_module())
@@ -126,7 +126,7 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
 
 
 def _of_a_module() -> pl.Expr:
-    return pl.col("module") != MODEL.name
+    return ~pl.col("module").is_in(WHOLE)
 
 
 def _predicted(

@@ -19,16 +19,17 @@ from nearfree.derive.tables.tuned import TUNED
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.hardware.platforms import Platform
 from nearfree.log.document import replace, write_folder_manifest
-from nearfree.log.events import LatencyMeasured, RunFinished
+from nearfree.log.events import EngineLoaded, LatencyMeasured, RunFinished
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 from nearfree.measure.adapter_runs import adapter_runs
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.show.figures.gallery import STATUSES, Entry, read_gallery
-from nearfree.show.figures.listing import IMPORTED_CURVES
+from nearfree.show.figures.listing import ENGINES, IMPORTED_CURVES
 from nearfree.show.page import (
     accuracy,
     claims_section,
+    engines,
     headline,
     models,
     sections,
@@ -44,6 +45,8 @@ PAGE_TABLES = [TABLES[name] for name in (*_REPORT.reads, *_REPORT.sources, *_REP
 """Every table that the page is made of."""
 _SCOPE_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].has(PLATFORM)]
 _PUBLIC_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].single]
+_ELSEWHERE = (IMPORTED_CURVES, ENGINES)
+"""Figures that stand in sections of their own, not in the gallery."""
 _RULE = re.compile(r"\(([0-9a-f]{12})\)")
 
 
@@ -156,14 +159,16 @@ def write_report(
         "epsilon": f"{epsilon:.0%}",
         "origin": sections.own_origin(rows["boundaries"]),
         "platforms": [
-            _platform(scope, loaded[scope], takes[scope], epsilon) for scope in platforms
+            _platform(scope, loaded[scope], takes[scope], epsilon)
+            | {"pictures": [each for each in galleries[scope] if each.figure.about == ENGINES]}
+            for scope in platforms
         ],
         "predictors": [
             *headline.predictors(rows["scores"], epsilon),
             *headline.unseen(rows["accuracy"]),
         ],
         "galleries": [
-            (scope, [each for each in drawn if each.figure.about != IMPORTED_CURVES])
+            (scope, [each for each in drawn if each.figure.about not in _ELSEWHERE])
             for scope, drawn in galleries.items()
         ],
         "curves": [
@@ -210,8 +215,9 @@ def _with_status(paper: Sequence[Entry], status: str) -> int:
 
 
 def _kinds(scope: str, platforms: list[str]) -> tuple[type, ...]:
-    """Return the events that the page reads of a scope: raw samples of measured platforms alone."""
-    return (RunFinished, LatencyMeasured) if scope in platforms else (RunFinished,)
+    """Return the events that the page reads: samples and engines of measured platforms alone."""
+    of_platforms = (LatencyMeasured, EngineLoaded) if scope in platforms else ()
+    return (RunFinished, *of_platforms)
 
 
 def _accuracy(layout: Layout, rows: Frames, epsilon: float) -> dict[str, Any]:
@@ -238,6 +244,7 @@ def _platform(scope: str, frames: Frames, takes: list[Take], epsilon: float) -> 
         "cliffs": sections.cliffs(frames["work"]),
         "cost": sections.cost(takes),
         "models": models.model_section(frames, epsilon),
+        "engine": engines.engine_section(frames, takes, epsilon),
         "clean": _share(latency["clean_samples"], latency["samples"]),
     }
 

@@ -245,7 +245,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     ]
 
 
-FOLLOWING_RULES = ("path", "tile")
+FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {"path": (), "tile": ()}
 """The rules that are given what a call passes on."""
 
 

@@ -57,6 +57,7 @@ CALL = {
     "num_splits": "0",
     "sm_margin": "0",
 }
+WINDOWED = {"window_size_left": "window - 1", "window_size_right": "0"}
 CALL_OWN = {
     r"\w+_\.has_value\(\)": "False",
     r"(opaque\(')?\w+(\.value\(\))?\.(mutable_)?data_ptr(<int>)?\(\)('\))?": "True",
@@ -131,7 +132,9 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     return [*calls, launch_rule(parsed), tile_rule(parsed)]
 
 
-def call_rule(files: CppFiles, way: str, also: tuple[str, ...] = ()) -> Reading:
+def call_rule(
+    files: CppFiles, way: str, also: tuple[str, ...] = (), *, window: bool = False
+) -> Reading:
     """Return how to read what one way of calling passes on: splits and packing included.
 
     Parameters
@@ -142,11 +145,13 @@ def call_rule(files: CppFiles, way: str, also: tuple[str, ...] = ()) -> Reading:
         The way, one of `GIVEN`.
     also
         What a call gives beyond that.
+    window
+        Whether a position sees the last `window` positions alone, itself among them.
     """
     page = "tokens_per_page" if "page_table_" in GIVEN[way] else "context"
     given = {rf"{name}\.has_value\(\)": "True" for name in (*GIVEN[way], *also)}
     return Reading(
-        f"{way}_call",
+        f"{way}_window_call" if window else f"{way}_call",
         *cpp_program(
             files,
             "mha_fwd",
@@ -157,13 +162,17 @@ def call_rule(files: CppFiles, way: str, also: tuple[str, ...] = ()) -> Reading:
                 records=frozenset({"params"}),
                 harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
             ),
-            constants=CALL | files.numbers,
+            constants=CALL | (WINDOWED if window else {}) | files.numbers,
         ),
         axis="positions",
-        contexts=contexts(way),
+        contexts=[
+            {**each, **seen}
+            for each in contexts(way)
+            for seen in ([{"window": 128}, {"window": 1024}] if window else [{}])
+        ],
         whole=False,
         dense=DENSE,
-        least=SIZES,
+        least=SIZES | ({"window": 1} if window else {}),
     )
 
 
@@ -240,19 +249,19 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     return [packed_grid(CppFiles(files), "run_flash_fwd", "grid")]
 
 
-FOLLOWING_RULES = ("launch", "tile")
+FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {"launch": (), "tile": ()}
 """The rules that are given what a call passes on."""
 
 
-def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, RuleQuery]:
-    """Return the call that is made, and the same with pages that every block divides."""
+def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
+    """Return the call that is made; of pages that are not known also one that all blocks divide."""
     name = f"{query.api}_paged_call" if query.paged else f"{query.api}_call"
     known = facts(query, point) | {
         "cc_major": None if query.sm is None else query.sm // 10,
         "cc_minor": None if query.sm is None else query.sm % 10,
-        "tokens_per_page": query.page_size or 1,
     }
-    return RuleQuery(name, known), RuleQuery(name, known | {"tokens_per_page": ANY_BLOCK})
+    sizes = (query.page_size,) if query.page_size else (1, ANY_BLOCK)
+    return tuple(RuleQuery(name, known | {"tokens_per_page": size}) for size in sizes)
 
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
@@ -262,7 +271,7 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         raise EvidenceError(
             f"{PACKAGE}: a {query.api} call has no paged cache", remedy="Ask for another call"
         )
-    passed, call = passed_on(rules, rule_queries(query, point_of(query, positions)), query)
+    passed, call = passed_on(rules, rule_queries(query, point_of(query, positions)))
     launch = rule_answer(rules, "launch", passed)
     kernel = dict(zip(KERNEL, launch.value, strict=True))
     rows, more = (rule_answer(rules, "tile", passed | kernel | {"blocks": n}) for n in (1, 2))
@@ -283,7 +292,7 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
 
 
 def passed_on(
-    rules: Mapping[str, Rule], queries: tuple[RuleQuery, ...], query: AttentionQuery
+    rules: Mapping[str, Rule], queries: tuple[RuleQuery, ...]
 ) -> tuple[dict[str, Any], RuleAnswer]:
     """Return what a call passes on, with all that is known, and the answer that says so.
 
@@ -292,9 +301,9 @@ def passed_on(
     EvidenceError
         A fact is missing, the page size where it matters among them.
     """
-    asked, of_any_block = queries
+    asked, *of_any_block = queries
     passed, call = _passed(rules, asked)
-    if query.page_size is None and _passed(rules, of_any_block)[0]["pagedkv_tma"]:
+    if any(_passed(rules, each)[0]["pagedkv_tma"] for each in of_any_block):
         raise EvidenceError(
             f"{call.rule.package}: at {passed['positions']} positions the tile depends on the"
             " cache's page size",

@@ -99,7 +99,7 @@ PACKAGE = "flash-attn-4"
 WANTED = r"(flash_attn/cute/)?(interface|flash_fwd(_sm90|_sm100)?)\.py"
 
 
-FOLLOWING_RULES = ()
+FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {}
 """No rule is given the answer of another."""
 
 

@@ -38,7 +38,7 @@ NO_PROMISE = 0
 """The uniform length of requests where the caller promises none, as by default."""
 
 
-FOLLOWING_RULES = ("tile", "sm90_tile")
+FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {"tile": (), "sm90_tile": ()}
 """The rules that are given no point, or a length that another rule gives."""
 
 

@@ -50,6 +50,10 @@ KERNEL_LEAVES = (
         r"opaque\('cute::is_same_v<\w+, cutlass::half_t>'\)": "False",
     }
 )
+WINDOW_KERNEL = "window_kernel"
+_LOCAL = {"params_is_local": "True", "params_is_causal": "False"}
+WINDOW_LEAVES = _LOCAL | {name: leaf for name, leaf in KERNEL_LEAVES.items() if name not in _LOCAL}
+"""Those of a launch with a window, where some position does not see all before it."""
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
@@ -61,9 +65,14 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
         The fork is not of the known form.
     """
     parsed = built(files)
+    given = ("max_seqlen_q_", "max_seqlen_k_")
     return [
-        upstream.call_rule(parsed, WAY, ("max_seqlen_q_", "max_seqlen_k_")),
-        kernel_rule(parsed),
+        reading
+        for window in (False, True)
+        for reading in (
+            upstream.call_rule(parsed, WAY, given, window=window),
+            kernel_rule(parsed, window=window),
+        )
     ]
 
 
@@ -93,14 +102,14 @@ def built(files: Mapping[str, str]) -> CppFiles:
     )
 
 
-def kernel_rule(files: CppFiles) -> Reading:
+def kernel_rule(files: CppFiles, *, window: bool) -> Reading:
     """Return how to read rows, splits and packing, from the launch down to the kernel's grid."""
     return Reading(
-        "kernel",
+        WINDOW_KERNEL if window else "kernel",
         *cpp_program(
             files,
             "run_mha_fwd",
-            leaves=KERNEL_LEAVES,
+            leaves=WINDOW_LEAVES if window else KERNEL_LEAVES,
             meaning=Meaning(
                 answers={"get_grid_shape": KERNEL},
                 tails=frozenset({"run_mha_fwd_", "run_flash_fwd"}),
@@ -113,7 +122,7 @@ def kernel_rule(files: CppFiles) -> Reading:
             {"arch": 90, "num_splits": splits, "paged": True, "pagedkv_tma": tma, "pack_gqa": pack}
             | {"is_causal": causal, "positions": positions, "heads": 32, "kv_heads": 8}
             for splits, tma, pack in ((1, True, False), (1, False, True), (2, False, True))
-            for causal in (False, True)
+            for causal in ((False,) if window else (False, True))
             for positions in (16, 17)
         ],
         whole=False,
@@ -126,13 +135,18 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     return [packed_grid(built(files), "run_flash_fwd", "grid")]
 
 
-FOLLOWING_RULES = ("kernel",)
+FOLLOWING_RULES = dict.fromkeys(("kernel", WINDOW_KERNEL), ("heads", "kv_heads"))
 """The rules that are given what a call passes on."""
 
 
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-    """Return the call that is made, and the same with pages that every block divides."""
-    return upstream.rule_queries(replace(query, api="varlen", paged=True), point)
+    """Return the call that is made; of pages that are not known also one that all blocks divide."""
+    queries = upstream.rule_queries(replace(query, api="varlen", paged=True), point)
+    if query.window is None:
+        return queries
+    return tuple(
+        RuleQuery(f"{WAY}_window_call", {**known, "window": query.window}) for _, known in queries
+    )
 
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
@@ -141,9 +155,8 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         raise EvidenceError(
             "vLLM makes no dense call of FlashAttention-3", remedy="Ask for a varlen call"
         )
-    queries = rule_queries(query, point_of(query, positions))
-    passed, call = upstream.passed_on(rules, queries, query)
-    kernel = rule_answer(rules, "kernel", passed)
+    passed, call = upstream.passed_on(rules, rule_queries(query, point_of(query, positions)))
+    kernel = rule_answer(rules, WINDOW_KERNEL if passed["is_local"] else "kernel", passed)
     rows, split, packed = kernel.value
     rows_per_position = query.group if packed else 1
     return Tile(
@@ -158,5 +171,6 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
 def notes(query: AttentionQuery) -> tuple[str, ...]:
     """Return what an answer takes for granted."""
     pages = query.page_size or "any number of"
-    asked = f"of vLLM's call: lengths of each request, pages of {pages} keys, no window, 16 bits"
+    seen = f"a window of {query.window}" if query.window else "no window"
+    asked = f"of vLLM's call: lengths of each request, pages of {pages} keys, {seen}, 16 bits"
     return (asked, "splits are left to the launch; vLLM's captured graphs set a number of them")

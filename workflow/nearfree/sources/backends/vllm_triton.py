@@ -94,7 +94,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     return []
 
 
-FOLLOWING_RULES = ()
+FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {}
 
 
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from nearfree.errors import EvidenceError
 from nearfree.sources.backends.flash_attn import device_facts
+from nearfree.sources.backends.vllm_fa3 import WINDOW_KERNEL
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.statements import REFUSED
 
@@ -25,7 +26,7 @@ class Answer(NamedTuple):
     """A kernel that the rules choose, for heads of a width on a device, and its rows of a tile."""
 
     kernel: str
-    causal: bool
+    mask: str
     split: bool
     paged: bool | None
     pack: bool | None
@@ -64,7 +65,9 @@ def _second(rules: Rules) -> Iterator[Answer]:
             "keep_probability": 1.0,
         }
         (kernel,) = _ask(rules, "path", known)
-        yield Answer(kernel, causal, splits > 1, None, None, sm, width, _ask(rules, "tile", known))
+        rows = _ask(rules, "tile", known)
+        for mask in _masks(causal=causal):
+            yield Answer(kernel, mask, splits > 1, None, None, sm, width, rows)
 
 
 def _launches() -> Iterator[tuple[int, dict[str, Any]]]:
@@ -82,7 +85,8 @@ def _third(rules: Rules) -> Iterator[Answer]:
         for width, causal, varlen, blocks in product(_WIDTHS, _EITHER, _EITHER, (1, 2)):
             facts = {"d": width, "is_causal": causal, "varlen": varlen, "blocks": blocks}
             (rows,) = _ask(rules, "tile", known | kernel | facts)
-            yield Answer(_third_kernel(arch), causal, split, paged, pack, sm, width, rows)
+            for mask in _masks(causal=causal):
+                yield Answer(_third_kernel(arch), mask, split, paged, pack, sm, width, rows)
 
 
 def _third_of_vllm(rules: Rules) -> Iterator[Answer]:
@@ -91,8 +95,15 @@ def _third_of_vllm(rules: Rules) -> Iterator[Answer]:
         paged = known["paged"] and not known["pagedkv_tma"]
         for width, causal, positions in product(_WIDTHS, _EITHER, _POSITIONS):
             facts = {"d": width, "is_causal": causal, "positions": positions}
-            rows, split, pack = _ask(rules, "kernel", known | facts | _HEADS)
-            yield Answer(_third_kernel(sm), causal, split, paged, pack, sm, width, rows)
+            for mask in _masks(causal=causal):
+                kernel = WINDOW_KERNEL if mask == "window" and WINDOW_KERNEL in rules else "kernel"
+                rows, split, pack = _ask(rules, kernel, known | facts | _HEADS)
+                yield Answer(_third_kernel(sm), mask, split, paged, pack, sm, width, rows)
+
+
+def _masks(*, causal: bool) -> tuple[str, ...]:
+    """Return the masks of calls; with a window a kernel of its own runs, which is not causal."""
+    return ("causal",) if causal else ("none", "window")
 
 
 def _third_kernel(arch: int) -> str:

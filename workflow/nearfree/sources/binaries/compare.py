@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nearfree.errors import EvidenceError
 from nearfree.log.events import HeldKernel
+from nearfree.sources.backends.vllm_fa3 import WINDOW_KERNEL
 from nearfree.sources.binaries.answers import SECOND_DEVICES, THIRD_DEVICES, Rules, answers
 
 WINDOW = "the rules are of calls without a window"
@@ -79,10 +80,10 @@ def compare(rules: Rules, held: Iterable[HeldKernel]) -> Comparison:
     codes: defaultdict[Kernel, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for each in held:
         codes[_kernel(each)][each.code].add(each.rows)
-    answered = _answered(rules, codes)
+    answered, windows = _answered(rules, codes), WINDOW_KERNEL in rules
     differences: list[Difference] = []
     points = 0
-    for kernel in _kernels(codes, answered):
+    for kernel in _kernels(codes, answered, windows=windows):
         by_device = answered.get(replace(kernel, dtype=_OPEN), {})
         anywhere = frozenset[int]().union(*by_device.values())
         alike = [each for each in codes if each.kernel == kernel.kernel]
@@ -94,7 +95,7 @@ def compare(rules: Rules, held: Iterable[HeldKernel]) -> Comparison:
             if here - rows or rows - anywhere:
                 point = Point(**{name: getattr(kernel, name) for name in _FIELDS}, sm=sm)
                 found = tuple(sorted(here)), tuple(sorted(rows))
-                differences.append(Difference(point, *found, _why(kernel)))
+                differences.append(Difference(point, *found, _why(kernel, windows=windows)))
     return Comparison(points, tuple(differences))
 
 
@@ -105,11 +106,11 @@ def _kernel(held: HeldKernel) -> Kernel:
     return Kernel(**{name: getattr(held, name) for name in _FIELDS})
 
 
-def _why(kernel: Kernel) -> str | None:
+def _why(kernel: Kernel, *, windows: bool) -> str | None:
     """Return what the rules do not speak of; None where they speak of the kernel."""
     reasons = (
         (kernel.value_dim != kernel.head_dim, WIDTHS),
-        (kernel.mask == "window", WINDOW),
+        (kernel.mask == "window" and not windows, WINDOW),
         (kernel.dtype == "float8", ELEMENTS),
     )
     return "; ".join(text for there, text in reasons if there) or None
@@ -125,10 +126,10 @@ def _code(codes: Iterable[int], sm: int) -> int:
     return max(own or older, default=0)
 
 
-def _kernels(codes: Iterable[Kernel], answered: _Answered) -> list[Kernel]:
+def _kernels(codes: Iterable[Kernel], answered: _Answered, *, windows: bool) -> list[Kernel]:
     """Return what the binary holds, and what the rules answer for, in each type of 16 bits.
 
-    A kernel for windows is compared where there is one: which calls have a window, no rule says.
+    Where no rule is of windows, a kernel for them is compared where there is one.
     """
     found = set(codes)
     types = defaultdict(set)
@@ -136,7 +137,7 @@ def _kernels(codes: Iterable[Kernel], answered: _Answered) -> list[Kernel]:
         if each.dtype != "float8":
             types[each.kernel].add(each.dtype)
     for each in answered:
-        if each.mask != "window":
+        if each.mask != "window" or windows:
             found |= {replace(each, dtype=dtype) for dtype in types[each.kernel]}
     return sorted(found, key=lambda each: [str(getattr(each, name)) for name in _FIELDS])
 
@@ -150,20 +151,18 @@ def _answered(rules: Rules, codes: Iterable[Kernel]) -> _Answered:
     found: defaultdict[Kernel, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for one in answers(rules):
         fits = [width for width in widths[one.kernel] if width >= one.width]
-        # A call with a window runs a kernel of its own, with the rows of one without.
-        for mask in ("causal",) if one.causal else ("none", "window"):
-            if fits:
-                kernel = Kernel(
-                    kernel=one.kernel,
-                    head_dim=min(fits),
-                    value_dim=min(fits),
-                    dtype=_OPEN,
-                    mask=mask,
-                    split=one.split,
-                    paged=one.paged,
-                    pack=one.pack,
-                )
-                found[kernel][one.sm].add(one.rows)
+        if fits:
+            kernel = Kernel(
+                kernel=one.kernel,
+                head_dim=min(fits),
+                value_dim=min(fits),
+                dtype=_OPEN,
+                mask=one.mask,
+                split=one.split,
+                paged=one.paged,
+                pack=one.pack,
+            )
+            found[kernel][one.sm].add(one.rows)
     if not found:
         raise EvidenceError(
             "the rules speak of no kernel that the binary holds",

@@ -38,6 +38,8 @@ class Meaning:
         Calls whose answer is the function's own.
     harmless
         Calls that change none of their arguments that a rule depends on.
+    branching
+        Whether switches are followed, too.
     """
 
     sinks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Meaning:
     tails: frozenset[str] = frozenset()
     records: frozenset[str] = frozenset()
     harmless: frozenset[str] = frozenset()
+    branching: bool = False
 
     def ends(self, name: str) -> bool:
         """Return whether a call of that name gives the function's answer."""

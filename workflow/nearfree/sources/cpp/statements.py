@@ -137,6 +137,38 @@ class Statements(Declarations):
         orelse = [] if other is None else [s for c in children(other) for s in self.block(c)]
         return [self.at(ast.If(test, body, orelse), node)]
 
+    def s_switch_statement(self, node: Node) -> list[ast.stmt]:
+        """Return a switch as a chain of conditions, where no case runs into the next one."""
+        value = part(node, "condition").child_by_field_name("value")
+        cases = [each for each in children(part(node, "body")) if each.type == "case_statement"]
+        groups = grouped(cases)
+        if not self.meaning.branching or value is None or groups is None:
+            return self.unknown(node, *name_set(node))
+        chain: list[ast.stmt] = []
+        for labels, statements in reversed(groups):
+            body = self.case(statements) or [self.at(ast.Pass(), node)]
+            tests: list[ast.expr] = [
+                self.at(ast.Compare(self.expr(value), [ast.Eq()], [self.expr(each)]), each)
+                for each in labels
+                if each is not None
+            ]
+            if len(tests) < len(labels):
+                chain = body
+            else:
+                test = tests[0] if len(tests) == 1 else self.at(ast.BoolOp(ast.Or(), tests), node)
+                chain = [self.at(ast.If(test, body, chain), statements[0])]
+        return chain
+
+    def case(self, statements: list[Node]) -> list[ast.stmt]:
+        """Return the statements of one case of a switch, without the `break` that ends it."""
+        found: list[ast.stmt] = []
+        with self.scope():
+            for each in statements:
+                if each.type != "break_statement":
+                    found += self.touching(each)
+                    found += self.statement(each)
+        return found
+
     def s_for_statement(self, node: Node) -> list[ast.stmt]:
         """Translate counting loops: `for (int i = a; i < b; i++)`, where nothing moves i or b."""
         counter = self.counter(node)
@@ -222,3 +254,39 @@ class Statements(Declarations):
 def leaves_sizes(high: Node) -> bool:
     """Return whether a loop's limit asks something that its body may change: `v.size()`."""
     return any(node.type == "call_expression" for node in walk(high)) and not identifiers(high)
+
+
+def grouped(cases: list[Node]) -> list[tuple[list[Node | None], list[Node]]] | None:
+    """Return the labels and statements of a switch's cases, None for the label of `default`.
+
+    None is returned of a switch that is not known: a case runs into the next one, `break` stands
+    elsewhere than at a case's end, or `default` is not last.
+    """
+    found: list[tuple[list[Node | None], list[Node]]] = []
+    labels: list[Node | None] = []
+    for place, each in enumerate(cases):
+        label = each.child_by_field_name("value")
+        labels = [*labels, label]
+        statements = [child for child in children(each) if child != label]
+        last = place == len(cases) - 1
+        if not statements and not last:
+            continue
+        inner = [node for part in statements for node in walk(part)]
+        breaks = sum(node.type == "break_statement" for node in inner)
+        if not (last or (statements and _leaves(statements[-1]))) or breaks > 1:
+            return None
+        if breaks and statements[-1].type != "break_statement":
+            return None
+        if None in labels and not last:
+            return None
+        found.append((labels, statements))
+        labels = []
+    return found
+
+
+def _leaves(node: Node) -> bool:
+    """Return whether a statement leaves a switch, whatever happens."""
+    if node.type in {"break_statement", "return_statement"}:
+        return True
+    inner = list(children(node))
+    return node.type == "compound_statement" and bool(inner) and _leaves(inner[-1])

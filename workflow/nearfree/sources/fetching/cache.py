@@ -13,6 +13,8 @@ from nearfree.log.events import SourceFetched
 from nearfree.log.line import sha256
 
 Document = TypeVar("Document", bound=Struct)
+_SIGNS = str.maketrans({":": "+", "/": "+", "@": None})
+"""How the name of a package of another index, `npm:@scope/name`, is part of a path."""
 REMEDY = "Delete it, or run once without --offline, which fetches it anew"
 
 
@@ -101,12 +103,16 @@ class Cache:
         """Keep a result under a name; its struct has a last field `hash`, empty here."""
         return replace(self._result(name), render(document))
 
+    def path(self, digest: str) -> Path:
+        """Return where the bytes with a SHA-256 are kept, if they are."""
+        return self._blob(digest)
+
     def _blob(self, digest: str) -> Path:
         return self.folder / "blobs" / digest[:2] / _plain(digest)
 
     def _fetched(self, package: str, version: str, wanted: str) -> Path:
         name = f"{_plain(version)}-{sha256(wanted.encode())[:16]}.json"
-        return self.folder / "releases" / _plain(package) / name
+        return self.folder / "releases" / _plain(package.translate(_SIGNS)) / name
 
     def _result(self, name: str) -> Path:
         return self.folder / "results" / f"{_plain(name)}.json"

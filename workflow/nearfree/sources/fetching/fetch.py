@@ -10,56 +10,21 @@ from bisect import bisect
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from msgspec import Struct
-
 from nearfree.errors import SourceError
-from nearfree.log.events import SourceFetched, SourceMember
-from nearfree.log.line import sha256
+from nearfree.log.events import SourceFetched
+from nearfree.sources.fetching.bundle import bundled, fetch_bundled
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fork import FORKS, named, pinned, read_commit
 from nearfree.sources.fetching.index import Artefact, releases
 from nearfree.sources.fetching.sdist import read_sdist
+from nearfree.sources.fetching.source import Source, kept, members_of
 from nearfree.sources.fetching.wheel import read_wheel
 
-SDISTS = {"vllm-linear": "vllm"}
+SDISTS = {"vllm-linear": "vllm", "llama-cpp": "llama-cpp-python"}
 """What is read from another package's sdist alone: of the same text its wheels hold binaries."""
 PARTS = SDISTS | {"vllm-triton": "vllm", "vllm-graphs": "vllm", "sglang-graphs": "sglang"}
 """What is read from another package's releases, by that package's versions."""
 Reader = Callable[[Artefact, re.Pattern[str]], dict[str, bytes]]
-
-
-class Source(Struct, frozen=True):
-    """The wanted files of a release, and the record of where they came from."""
-
-    record: SourceFetched
-    files: dict[str, bytes]
-
-    def paths(self) -> list[str]:
-        """Return the paths of all files inside their artefact, sorted."""
-        return sorted(self.files)
-
-    def raw(self, path: str) -> bytes:
-        """Return a file's bytes; SourceError if the release has no such file."""
-        if path not in self.files:
-            raise SourceError(
-                f"{self._name} has no {path} among its fetched files",
-                remedy="Read another version, or ask for the path where this one has it",
-            )
-        return self.files[path]
-
-    def text(self, path: str) -> str:
-        """Return a file's text; SourceError if it is not UTF-8."""
-        try:
-            return self.raw(path).decode()
-        except UnicodeDecodeError as error:
-            raise SourceError(
-                f"{self._name}: {path} is not UTF-8 at byte {error.start}",
-                remedy="Read another version: rules are read from text alone",
-            ) from error
-
-    @property
-    def _name(self) -> str:
-        return f"{self.record.package} {self.record.version}"
 
 
 def fetch(
@@ -75,7 +40,7 @@ def fetch(
 
     The cache serves what it has. Else one wheel is tried, then the sdist; a yanked release is
     as good as another for who names its version. Of a fork, the commit is read that the release
-    pins.
+    pins; of what comes in a bundle, the bundle.
 
     Parameters
     ----------
@@ -99,7 +64,7 @@ def fetch(
 
     package, version = canonicalize_name(package), _canonical(package, version)
     try:
-        source = _kept(package, version, wanted, cache)
+        source = kept(package, version, wanted, cache)
     except SourceError:
         if offline:
             raise
@@ -109,6 +74,8 @@ def fetch(
             f"{package} {version} is not in the cache",
             remedy="Run once without --offline, which fetches it",
         )
+    if source is None and bundled(package, version):
+        return fetch_bundled(package, version, wanted, cache=cache)
     if source is None and package in FORKS:
         return _forked(package, version, wanted, cache)
     return source or _fetched(package, version, wanted, cache, limit)
@@ -125,13 +92,6 @@ def _canonical(package: str, version: str) -> str:
         ) from error
 
 
-def _kept(package: str, version: str, wanted: str, cache: Cache) -> Source | None:
-    record = cache.find(package, version, wanted)
-    if record is None:
-        return None
-    return Source(record, {member.path: cache.read(member.sha256) for member in record.members})
-
-
 def _fetched(package: str, version: str, wanted: str, cache: Cache, limit: int | None) -> Source:
     pattern = re.compile(wanted)
     for artefact, read in _artefacts(package, version, limit):
@@ -143,7 +103,7 @@ def _fetched(package: str, version: str, wanted: str, cache: Cache, limit: int |
                 artefact=artefact.filename,
                 artefact_sha256=artefact.sha256,
                 verified="member" if artefact.kind == "wheel" else "artefact",
-                members=_members(files),
+                members=members_of(files),
             )
             cache.keep(wanted, record, files)
             return Source(record, files)
@@ -173,17 +133,10 @@ def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
         artefact=name,
         artefact_sha256=sdist.record.artefact_sha256,
         verified="stand_in" if stand_in else "commit",
-        members=_members(files),
+        members=members_of(files),
     )
     cache.keep(wanted, record, files)
     return Source(record, files)
-
-
-def _members(files: dict[str, bytes]) -> tuple[SourceMember, ...]:
-    return tuple(
-        SourceMember(path=path, sha256=sha256(raw), size=len(raw))
-        for path, raw in sorted(files.items())
-    )
 
 
 def _without(package: str, version: str, wanted: str) -> SourceError:

@@ -21,7 +21,7 @@ TIMEOUT_S = (15, 60)
 PAGE_LIMIT = 64 * 2**20
 """Bytes of the largest index page."""
 HERE = "Check the network and try again; what the cache holds is there with --offline"
-Kind = Literal["wheel", "sdist"]
+Kind = Literal["wheel", "sdist", "npm"]
 KINDS: dict[str, Kind] = {"wheel": "wheel", "sdist": "sdist"}
 
 
@@ -92,10 +92,17 @@ def releases(package: str) -> dict[str, list[Artefact]]:
 
 
 @contextmanager
-def reading(url: str, what: str, headers: dict[str, str] | None = None) -> Iterator["Response"]:
+def reading(
+    url: str,
+    what: str,
+    headers: dict[str, str] | None = None,
+    *,
+    setting: str = "PIP_INDEX_URL",
+) -> Iterator["Response"]:
     """Open a URL to be read through `meter`; every fault of the network becomes a SourceError.
 
-    Messages name `what`, never the URL, which may hold a password.
+    Messages name `what`, never the URL, which may hold a password; `setting` is the variable that
+    names another index.
     """
     from requests import RequestException
     from urllib3.exceptions import HTTPError
@@ -108,7 +115,7 @@ def reading(url: str, what: str, headers: dict[str, str] | None = None) -> Itera
             if response.status_code == 404:
                 raise SourceError(
                     f"{what} is unknown to the package index",
-                    remedy="Check its spelling, and PIP_INDEX_URL if that is set",
+                    remedy=f"Check its spelling, and {setting} if that is set",
                 )
             if not response.ok:
                 raise SourceError(

@@ -38,26 +38,64 @@ def read_sdist(artefact: Artefact, wanted: re.Pattern[str]) -> dict[str, bytes]:
     SourceError
         The sdist is hostile or broken, is no .tar.gz, or has not the SHA-256 that the index says.
     """
+    files, digests = read_packed(artefact, wanted)
+    if digests["sha256"].hex() != artefact.sha256:
+        raise refusal(artefact, "its SHA-256 is not the one that the index says")
+    return files
+
+
+def read_packed(
+    artefact: Artefact,
+    wanted: re.Pattern[str],
+    *,
+    hashes: tuple[str, ...] = ("sha256",),
+    limit: int | None = None,
+    setting: str = "PIP_INDEX_URL",
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return a .tar.gz's wanted members by path inside its top folder, and its hashes by name.
+
+    The caller compares the hashes with what an index says before it believes a member.
+
+    Parameters
+    ----------
+    artefact
+        The archive.
+    wanted
+        A pattern of members' paths below the top folder.
+    hashes
+        Hashes of the whole archive, as hashlib names them.
+    limit
+        Bytes of one wanted member, where it may have more than `members.MEMBER_LIMIT`.
+    setting
+        The variable that names another index.
+
+    Raises
+    ------
+    SourceError
+        The archive is hostile or broken, or no .tar.gz.
+    """
     if not artefact.filename.endswith((".tar.gz", ".tgz")):
         raise refusal(artefact, "only .tar.gz is read")
-    digest = hashlib.sha256()
-    with readable(artefact), reading(artefact.url, str(artefact)) as response:
+    digests = [hashlib.new(name) for name in hashes]
+    with (
+        readable(artefact),
+        reading(artefact.url, str(artefact), setting=setting) as response,
+    ):
 
         def sent(size: int) -> bytes:
             raw = meter.read(response, size)
-            digest.update(raw)
+            for digest in digests:
+                digest.update(raw)
             return raw
 
         packed = _Limited(artefact, sent, PACKED_LIMIT)
         with GzipFile(mode="rb", fileobj=packed) as gzip:
             unpacked = _Limited(artefact, gzip.read, UNPACKED_LIMIT)
             with tarfile.open(fileobj=unpacked, mode="r|", bufsize=CHUNK, tarinfo=_Header) as tar:
-                files = _tar_members(artefact, tar, wanted)
+                files = _tar_members(artefact, tar, wanted, limit)
         while packed.read(CHUNK):
             pass
-    if digest.hexdigest() != artefact.sha256:
-        raise refusal(artefact, "its SHA-256 is not the one that the index says")
-    return files
+    return files, {digest.name: digest.digest() for digest in digests}
 
 
 class _Limited(io.BufferedIOBase):
@@ -94,7 +132,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _tar_members(
-    artefact: Artefact, tar: tarfile.TarFile, wanted: re.Pattern[str]
+    artefact: Artefact, tar: tarfile.TarFile, wanted: re.Pattern[str], limit: int | None
 ) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     paths: set[str] = set()
@@ -106,10 +144,10 @@ def _tar_members(
             continue
         tops.add(top)
         check_file(artefact, path, paths, plain=member.isreg() and not member.issparse())
-        check_size(artefact, path, member.size, total)
+        check_size(artefact, path, member.size, total, limit=limit)
         content = tar.extractfile(member)
-        files[path] = content.read(limits.MEMBER_LIMIT + 1) if content else b""
-        total = check_size(artefact, path, len(files[path]), total)
+        files[path] = content.read((limit or limits.MEMBER_LIMIT) + 1) if content else b""
+        total = check_size(artefact, path, len(files[path]), total, limit=limit)
     if len(tops) > 1:
         raise refusal(artefact, "it has more than one top folder")
     return files

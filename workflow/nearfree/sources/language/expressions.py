@@ -109,11 +109,10 @@ def negated(node: ast.expr) -> ast.expr:
 @lru_cache(maxsize=1 << 16)
 def variables(node: ast.AST) -> frozenset[str]:
     """Return the names that an expression reads, functions' names excepted."""
-    functions = {id(call.func) for call in nodes_of(node) if isinstance(call, ast.Call)}
+    nodes = nodes_of(node)
+    functions = {id(call.func) for call in nodes if isinstance(call, ast.Call)}
     return frozenset(
-        part.id
-        for part in nodes_of(node)
-        if isinstance(part, ast.Name) and id(part) not in functions
+        part.id for part in nodes if isinstance(part, ast.Name) and id(part) not in functions
     )
 
 

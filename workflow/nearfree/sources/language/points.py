@@ -6,7 +6,7 @@ only at the points where the rule comes to them, by the same closures as at a si
 
 import ast
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,6 +96,39 @@ def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Code
     if (taken < 0).any():
         raise UnknownConstructError("no branch applies at a point")
     return taken, count
+
+
+def told_apart(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> list[tuple[Codes, int]]:
+    """Return codes, each with a number that none reaches, equal only where a rule answers alike.
+
+    The rule may rest on more, which is the same at points that are compared. What its conditions
+    say of the columns is evaluated where that takes `inputs` alone; else each value counts.
+    """
+    many = _Many(rule, inputs)
+    found: dict[str, Column] = {}
+    for part in {part: None for _, when, value in rule.branches for part in (*when, value)}:
+        for leaf in _leaves(part):
+            names = variables(leaf)
+            if not names & columns.keys():
+                continue
+            if names <= inputs.keys() | columns.keys():
+                size = len(next(iter(columns.values())).codes)
+                found[ast.dump(leaf)] = many.value(leaf, columns, size)
+            else:
+                found |= {name: columns[name] for name in names & columns.keys()}
+    return [(each.codes, len(each.values)) for each in found.values()]
+
+
+def _leaves(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield what a condition joins by `and`, `or` and `not`."""
+    match node:
+        case ast.BoolOp():
+            for part in node.values:
+                yield from _leaves(part)
+        case ast.UnaryOp(op=ast.Not()):
+            yield from _leaves(node.operand)
+        case _:
+            yield node
 
 
 class _Many:

@@ -40,13 +40,15 @@ class _RefusalError(UnknownConstructError):
 
 
 class Rule:
-    """The branches of one rule, parsed once, when they are first needed."""
+    """The branches of one rule, each text parsed once, when it is first needed."""
 
     def __init__(self, rule: RuleExtracted) -> None:
         self.rule = rule
         self._fixed: dict[str, Any] = {}
         self._kept: dict[object, Rule] = {}
         self._values: dict[object, Answer] = {}
+        self._trees: dict[str, ast.expr] = {}
+        self.open_inputs = frozenset(rule.inputs)  # of all branches: those of some are counted
 
     @cached_property
     def functions(self) -> dict[str, ast.FunctionDef]:
@@ -61,13 +63,19 @@ class Rule:
     @cached_property
     def branches(self) -> list[Parsed]:
         """The branches that are open."""
+        return [(branch, when, self._tree(branch.value)) for branch, when in self._open]
+
+    @cached_property
+    def _open(self) -> list[tuple[Branch, list[ast.expr]]]:
+        """The branches that are open, without their values, which are the longest texts."""
+        return [(branch, list(map(self._tree, branch.when))) for branch in self.rule.branches]
+
+    def _tree(self, text: str) -> ast.expr:
         # Branches share conditions and values: one tree for each text, evaluated once a point.
-        branches = self.rule.branches
-        trees = {text: parse(text) for branch in branches for text in (*branch.when, branch.value)}
-        return [
-            (branch, [trees[text] for text in branch.when], trees[branch.value])
-            for branch in branches
-        ]
+        tree = self._trees.get(text)
+        if tree is None:
+            tree = self._trees[text] = parse(text)
+        return tree
 
     def specialised(self, fixed: Mapping[str, Any]) -> "Rule":
         """Return the rule with only the branches that some inputs leave open.
@@ -75,9 +83,9 @@ class Rule:
         A caller evaluates it with those inputs as they are here, and with others. A condition that
         has no value at these inputs stays: an earlier one may rule it out.
         """
-        branches: list[Parsed] = []
+        left: list[tuple[Branch, list[ast.expr]]] = []
         decided: dict[ast.expr, bool | None] = {}
-        for branch, when, value in self.branches:
+        for branch, when in self._open:
             rest = []
             for condition in when:
                 if condition not in decided:
@@ -88,12 +96,12 @@ class Rule:
                 if holds is None:
                     rest.append(condition)
             else:
-                branches.append((branch, rest, value))
+                left.append((branch, rest))
         narrow = copy.copy(self)
-        for name in ("open_inputs", "closures", "_ready", "_asked"):
+        for name in ("branches", "open_inputs", "closures", "_ready", "_asked"):
             vars(narrow).pop(name, None)
         # What helpers were called with is known to both.
-        vars(narrow).update(branches=branches, _helpers=self._helpers, _kept={}, _values={})
+        vars(narrow).update(_open=left, _helpers=self._helpers, _kept={}, _values={})
         vars(narrow).update(_fixed={**self._fixed, **fixed})
         return narrow
 

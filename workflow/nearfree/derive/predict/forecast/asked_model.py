@@ -9,7 +9,15 @@ from nearfree.backends.kernels import entering
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import ALONE, Parallel
-from nearfree.core.precision import GROUPS, PLAIN, QUANTISED, Dtype, Override, Precision
+from nearfree.core.precision import (
+    ELEMENT_BYTES,
+    GROUPS,
+    PLAIN,
+    QUANTISED,
+    Dtype,
+    Override,
+    Precision,
+)
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.shards import refusals
@@ -63,9 +71,12 @@ class AskedModel:
 
     def __init__(self, file: ModelFile, override: Override, spread: Spread) -> None:
         self.file, self._spread, self._parallel = file, spread, spread.parallel
-        self.precision = override.of(file.precision) if file.precision else None
+        own = file.around if override.stores_all else file.precision
+        self.precision = override.of(own) if own else None
         self._mixed = () if override.stores_all else file.mixed
         self._needs = needs(file, self.precision)
+        if self._needs and own is None and override.kv:
+            self._needs = structs.replace(self._needs, cached=ELEMENT_BYTES[override.kv])
 
     def attention(self, sheet: Platform, engine: BackendRelease) -> str:
         """Return what runs attention on a platform, beside an engine, where nobody says it."""

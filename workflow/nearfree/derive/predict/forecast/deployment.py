@@ -12,7 +12,7 @@ from nearfree.core.modules.routing import first_full
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Routing, Setting
+from nearfree.core.setting import Routing
 from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, VLLM
@@ -163,7 +163,7 @@ class Questions:
             )
         self.deployments, self.grid = deployments, list(grid)
         self._rows: list[dict[str, object]] = []
-        self._numbers: dict[tuple[str, Setting, str | None, int, str | None], int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._uses: dict[Deployment, tuple[ModuleUse, ...]] = {}
         uses = [
             (index, place, use.role, use.count, use.main, use.setting.module,
@@ -198,7 +198,10 @@ class Questions:
         """Return the number of a module's question at the deployment's batch."""
         batch = requests(deployment.batch, use.groups)
         kernel = deployment.library if use.role == MOE else None
-        question = (deployment.platform, use.setting, use.backend_version, batch, kernel)
+        question = (
+            *(deployment.platform, use.setting, use.backend_version, use.window),
+            *(batch, kernel),
+        )
         number = self._numbers.get(question)
         if number is None:
             self._numbers[question] = number = len(self._rows)
@@ -207,6 +210,7 @@ class Questions:
                 "platform": deployment.platform,
                 "backend_version": use.backend_version,
                 "kernel": kernel,
+                "window": use.window,
                 "shares": deployment.loads.shares if deployment.loads and setting.routing else None,
             }
             self._rows.append({"asked": number, **setting_row(setting), **beside})

@@ -1,0 +1,47 @@
+"""The principle of an engine's forward, by rules: the last N with the same paths and passes."""
+
+import pytest
+from nearfree.derive.laws.engine_law import LOOKED, REFUSED, principle_of_engine
+
+from derive.engines import BUILT, rules
+
+NOT_REPACKED = {"release": BUILT, "repack": False}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "changes", "baseline", "n_max", "module"),
+    [
+        (("q4_1",), {}, 1, 1, "mul_mat q4_1"),
+        (("q8_0",), {}, 2, 4, "mul_mat q8_0"),
+        (("q8_0",), {"batch": 2}, 1, 2, "mul_mat q8_0"),
+        (("q4_k",), NOT_REPACKED, 8, 16, "mul_mat q4_k"),
+        (("q4_k",), NOT_REPACKED, 17, 32, "mul_mat q4_k"),
+        (("q8_0", "q4_1"), {}, 2, 2, "mul_mat q4_1"),
+        (("q4_1", "q8_0"), {}, 4, 4, "mul_mat q4_1"),
+    ],
+)
+def test_n_max_is_the_last_n_alike(kinds, changes, baseline, n_max, module) -> None:
+    """It stops at the type that changes first; of those that change together at the heaviest."""
+    known = rules(*kinds, **changes)
+    found = principle_of_engine(known, baseline, 33)
+    assert (found["n_max"], found["limiting_module"]) == (n_max, module)
+    assert f"N = {n_max + 1}" in found["limiting_term"]
+    package = "llama-cpp 0.3.36" if changes == NOT_REPACKED else "llama-cpp 3.22.1"
+    assert found["evidence"].startswith(package)
+    assert "ggml/src/ggml-cpu/" in found["evidence"]
+    assert found["evidence"].rpartition(":")[2].partition("-")[0].isdigit()
+
+
+def test_nothing_up_to_where_is_looked_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What never changes is unbounded, and says how far was looked."""
+    known = rules("q8_0")
+    monkeypatch.setattr(type(known), "first_changes", lambda *_: {})
+    found = principle_of_engine(known, 1, 33)
+    assert found["n_max"] == float("inf")
+    assert f"N = {LOOKED}" in found["limiting_term"]
+
+
+def test_refusals_say_what_answers() -> None:
+    """The laws that do not speak of engines name a predictor that does."""
+    assert set(REFUSED) == {"idle_compute", "principle"}
+    assert all("principle_resolved" in reason for reason in REFUSED.values())

@@ -1,0 +1,121 @@
+"""Forwards of engines in the tables `predictions` and `validation`, from a log alone."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from nearfree.config.files import Config
+from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.predict.predictions import PREDICTIONS
+from nearfree.derive.score.engine_steps import curve_steps
+from nearfree.derive.score.validation import VALIDATION
+from nearfree.derive.tables.store import read_table
+from nearfree.derive.truth.datasets import load_measured
+from nearfree.derive.work_model.engine import ATTENTION, BETWEEN, FORWARD
+from nearfree.derive.work_model.engine_fit import PASS
+from nearfree.log.names import Layout
+
+from derive.engines import engine_log, forward
+from derive.tables.logs import CONFIG, make_tables, write_probe
+
+CONSTANTS = {
+    f"of 16: {PASS}": 3.0,
+    f"of 4: {PASS}": 1.5,
+    f"of 3: {PASS}": 1.4,
+    f"of 2: {PASS}": 1.3,
+    f"of 1: {PASS}": 1.2,
+    ATTENTION: 2.0,
+    BETWEEN: 10.0,
+    FORWARD: 100.0,
+}
+FORWARDS = (forward("q8_0"), forward("q8_0", context=1024), forward("q4_1", batch=2, context=1024))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, list[str]]:
+    """Return a log of three forwards with its tables, and the keys of their settings."""
+    layout = Layout(tmp_path_factory.mktemp("engines"))
+    write_probe(layout)
+    keys = engine_log(layout, FORWARDS, CONSTANTS)
+    make_tables(layout, "cpu")
+    return layout, keys
+
+
+def said(layout: Layout, key: str, predictor: str) -> dict[str, Any]:
+    """Return what a predictor says of a setting at 20 %; each basis says the same."""
+    rows = read_table(layout, "cpu", PREDICTIONS).filter(
+        setting_key=key, predictor=predictor, epsilon=0.2
+    )
+    first, *others = rows.drop("row_id", "basis", "from_ids", "balance_flop_per_byte").to_dicts()
+    assert all(other == first for other in others)
+    return first | {"from_ids": rows["from_ids"][0].to_list()}
+
+
+def test_the_principle_answers_by_the_rules_of_the_release(measured) -> None:
+    """N_max, the type that limits it, and file and lines; the take that said what ran is named."""
+    layout, keys = measured
+    found = said(layout, keys[0], "principle_resolved")
+    assert (found["n_max"], found["limiting_module"]) == (1.0, "mul_mat q8_0")
+    assert "ggml/src/ggml-cpu/llamafile/sgemm.cpp:" in found["evidence"]
+    assert any(each.startswith("cpu/engines/1-") for each in found["from_ids"])
+    assert found["refusal"] is None
+
+
+def test_laws_without_a_word_on_engines_refuse(measured) -> None:
+    """Their reason says which predictors answer."""
+    layout, keys = measured
+    for predictor in ("idle_compute", "principle"):
+        found = said(layout, keys[0], predictor)
+        assert found["n_max"] is None
+        assert "principle_resolved" in found["refusal"]
+
+
+def test_the_work_model_is_right_about_curves_of_its_form(measured) -> None:
+    """What other curves cover is not in sample, and its N_max is that of the curve."""
+    layout, keys = measured
+    found = said(layout, keys[0], "work_model")
+    assert (found["in_sample"], found["refusal"]) == (False, None)
+    assert "L=1024" in found["constants"]
+    rows = read_table(layout, "cpu", VALIDATION).filter(predictor="work_model")
+    assert set(rows["setting_key"]) == {*keys}
+    assert rows["hit"].all()
+
+
+def test_what_is_alone_is_in_sample(measured) -> None:
+    """No other curve has weights of its type: it is fitted to itself, and marked."""
+    layout, keys = measured
+    assert said(layout, keys[2], "work_model")["in_sample"]
+    assert not said(layout, keys[1], "work_model")["in_sample"]
+
+
+def test_a_log_without_the_release_s_rules_refuses_with_a_remedy(tmp_path: Path) -> None:
+    """Both predictors say which rules are missing, and what to run."""
+    layout = Layout(tmp_path)
+    write_probe(layout)
+    (key,) = engine_log(layout, FORWARDS[:1], CONSTANTS, ruled=False)
+    make_tables(layout, "cpu")
+    for predictor in ("principle_resolved", "work_model"):
+        refusal = said(layout, key, predictor)["refusal"]
+        assert "nearfree rules extract llama-cpp==3.22.1" in refusal
+
+
+def test_every_question_has_an_answer_of_each_predictor(measured) -> None:
+    """There is a row a setting, predictor, tolerance and basis, and a number or a refusal in it."""
+    layout, keys = measured
+    rows = read_table(layout, "cpu", PREDICTIONS).filter(pl.col("setting_key").is_in(keys))
+    tolerances, bases = rows["epsilon"].n_unique(), rows["basis"].n_unique()
+    assert rows.height == len(keys) * len(PREDICTORS) * tolerances * bases
+    assert (rows["n_max"].is_null() == rows["refusal"].is_not_null()).all()
+
+
+def test_curves_as_the_model_says_have_no_unnamed_step(measured) -> None:
+    """Each curve of an engine is looked at, and says whether the model was fitted to it."""
+    layout, keys = measured
+    config = Config(CONFIG)
+    _, known = load_measured(layout, config, [0.2])
+    found = curve_steps(known, Answerer(layout, config, offline=True, log_alone=True))
+    assert len(found) == len(keys)
+    assert sorted(each.in_sample for each in found) == [False, False, True]
+    assert [each.steps for each in found] == [[], [], []]
+    assert {each.curve.partition(",")[0] for each in found} == {"small1 q4_k_m", "small2 q4_k_m"}

@@ -1,0 +1,136 @@
+"""Table `engine_steps`: where an engine's passes change, by its release's rules."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from engine_takes import FILE, GRID, MATRICES, RELEASE, SETTING, loaded, write_engine, write_rules
+from msgspec import structs
+from nearfree.config.files import Config
+from nearfree.core.setting import Setting
+from nearfree.derive.tables.engine_steps import ENGINE_STEPS, write_engine_steps
+from nearfree.derive.tables.project import project
+from nearfree.derive.tables.store import read_table
+from nearfree.errors import TableError
+from nearfree.log.events import RuleExtracted
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+
+from derive.tables.logs import CONFIG, write_study
+
+FOURS = (5, 9, 13)
+
+
+def table(layout: Layout) -> pl.DataFrame:
+    """Return the table that a log makes, checked against its schema and its ids."""
+    project(layout, "cpu", {})
+    write_engine_steps(layout, "cpu", Config(CONFIG))
+    return read_table(layout, "cpu", ENGINE_STEPS)
+
+
+def made(layout: Layout, *settings: Setting, **changes: Any) -> pl.DataFrame:
+    """Return the table of one take, with the release's rules on record."""
+    write_rules(layout)
+    write_engine(layout, *settings, **changes)
+    return table(layout)
+
+
+def rows_of(found: pl.DataFrame, kind: str = "q8_0", **changes: Any) -> list[int]:
+    """Return the numbers of rows at which the passes over one type change."""
+    return found.filter(type=kind, **changes)["rows"].sort().to_list()
+
+
+def test_a_row_a_type_and_number_of_rows(layout: Layout) -> None:
+    """Blocks of four rows change at their ends, weights that are taken row by row at each row."""
+    found = made(layout)
+    blocks = found.filter(type="q8_0").sort("rows")
+    more = blocks.filter(pl.col("passes") > pl.col("passes_before"))
+    assert more["rows"].to_list() == [*FOURS]
+    assert more["passes"].to_list() == [2, 3, 4]
+    assert rows_of(found, "q4_1") == [*range(2, GRID[-1] + 1)]
+
+
+def test_matrices_of_one_type_that_agree_are_one_row(layout: Layout) -> None:
+    """What agrees at every number of rows is told once, with the names of all its matrices."""
+    found = made(layout)
+    assert set(found.select("type", "parts").rows()) == {
+        ("q8_0", "ffn_up, attn_q"),
+        ("q4_1", "output"),
+    }
+
+
+def test_a_step_names_the_rule_with_file_and_lines(layout: Layout) -> None:
+    """From one row to two the way is chosen by `sgemm`; blocks follow from their own rule."""
+    found = made(layout).filter(type="q8_0").sort("rows")
+    first, *_, last = found.select("rows", "rule", "path", "file", "lines").rows()
+    assert first == (2, "sgemm", "sgemm", FILE, "30-31")
+    assert last[1:] == ("block_tile", "sgemm", FILE, "40-41")
+
+
+def test_a_step_rests_on_what_was_loaded_and_on_its_rule(layout: Layout) -> None:
+    """Each row is made from the event of the engine that ran, and from that of its rule."""
+    found = made(layout)
+    rules = {
+        event.event_id: event.data.rule
+        for take in read_scope(layout, "sources")
+        for event in take.of(RuleExtracted)
+    }
+    for row in found.to_dicts():
+        ran, said = row["from_ids"]
+        assert ran.startswith("cpu/an_engine/")
+        assert rules[said] == row["rule"]
+
+
+def test_n_is_the_least_that_has_the_rows(layout: Layout) -> None:
+    """Four requests have five rows at two positions each."""
+    found = made(layout, structs.replace(SETTING, batch=4))
+    assert found.filter(rows=5)["n"].unique().to_list() == [2]
+    assert found["rows"].max() == 4 * GRID[-1]
+
+
+def test_features_that_the_library_does_not_have_change_nothing(layout: Layout) -> None:
+    """Without the feature that its kernel asks for, Q8_0 is taken row by row, too."""
+    plain = loaded(system_info="CPU : WIDE = 0 | LLAMAFILE = 1 | REPACK = 1 |")
+    assert rows_of(made(layout, ran=[plain])) == [*range(2, GRID[-1] + 1)]
+
+
+@pytest.mark.parametrize("lacking", ["release", "rule", "type"])
+def test_what_no_rule_says_is_one_row_with_the_reason(layout: Layout, lacking: str) -> None:
+    """A release, rule or type that is not on record gives a refusal, not an empty table."""
+    if lacking != "release":
+        write_rules(layout, without=["block_tile"] if lacking == "rule" else [])
+    odd = structs.replace(MATRICES[0], type="mxfp4")
+    write_engine(layout, ran=[loaded(matrices=(odd,) if lacking == "type" else MATRICES[:1])])
+    (row,) = table(layout).to_dicts()
+    assert row["rows"] is None
+    assert {"release": RELEASE, "rule": "block_tile", "type": "mxfp4"}[lacking] in row["refusal"]
+
+
+@pytest.mark.parametrize("what", ["experts", "LLAMAFILE"])
+def test_what_is_not_read_is_not_guessed(layout: Layout, what: str) -> None:
+    """Rows that fall on experts, and a library without a way of the rules, have a refusal."""
+    routed = [structs.replace(each, routed=what == "experts") for each in MATRICES]
+    told = "CPU : WIDE = 1 |" if what == "LLAMAFILE" else loaded().system_info
+    found = made(layout, ran=[loaded(matrices=tuple(routed), system_info=told)])
+    assert found["rows"].null_count() == found.height == 2
+    assert all(what in refusal for refusal in found["refusal"])
+
+
+def test_an_engine_that_did_not_run_says_nothing(layout: Layout) -> None:
+    """Steps follow from the libraries of a setting's own run: none of another file's."""
+    assert made(layout, ran=[loaded(file_type="q4_0")]).is_empty()
+
+
+def test_a_platform_without_engines_has_no_row(layout: Layout) -> None:
+    """A study of modules alone gives an empty table."""
+    write_study(layout)
+    assert table(layout).is_empty()
+
+
+def test_a_row_of_another_event_is_refused(tmp_path: Path) -> None:
+    """A row names the events that it is made from; one that is not there is an error."""
+    layout = Layout(tmp_path)
+    found = made(layout)
+    with pytest.raises(TableError, match="not there"):
+        ENGINE_STEPS.build(found.drop("row_id"), [])

@@ -1,0 +1,185 @@
+"""T(N) of an engine's forward: its terms, the curves that its constants are fitted to, and gaps."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.derive.work_model.engine import (
+    ATTENTION,
+    BETWEEN,
+    FORWARD,
+    calibrated,
+    chosen_curves,
+    covered,
+    kernels,
+    of_type,
+    terms,
+)
+from nearfree.derive.work_model.engine_fit import PASS, SERVED
+from nearfree.errors import EvidenceError
+
+from derive.engines import BUILT, GRID, curve, rules, times
+
+GEMM16, GEMM4, GEMV = (
+    "q4_k repack_gemm q4_K_8x8_q8_K of 16",
+    "q4_k repack_gemm q4_K_8x8_q8_K of 4",
+    "q4_k repack_gemv q4_K_8x8_q8_K of 1",
+)
+CONSTANTS = {
+    f"of 16: {PASS}": 3.0,
+    f"of 4: {PASS}": 1.5,
+    f"of 3: {PASS}": 1.2,
+    f"of 2: {PASS}": 0.8,
+    f"of 1: {PASS}": 0.5,
+    ATTENTION: 2.0,
+    BETWEEN: 400.0,
+    FORWARD: 2000.0,
+}
+
+
+def name_of(kind: str, path: str, holds: int, known) -> str:
+    """Return the name of the one kernel of a type, path and tile."""
+    (found,) = (
+        each
+        for each in kernels(known, range(1, 34))
+        if each.startswith(f"{kind} {path} ") and each.endswith(f" of {holds}")
+    )
+    return found
+
+
+def test_a_tile_that_is_filled_up_is_computed_whole() -> None:
+    """Nine to sixteen rows over weights as stored are sixteen, seventeen are a tile more."""
+    known = rules("q4_k", release=BUILT, repack=False)
+    served = [sum(t for name, t in terms(known, n).items() if name.endswith(SERVED))
+              for n in (9, 16, 17)]  # fmt: skip
+    assert served[0] == served[1] == pytest.approx(served[2] / 2)
+
+
+def test_terms_are_elements_times_passes_and_rows() -> None:
+    """Seventeen rows over repacked weights are a pass of sixteen and one of one."""
+    known = rules("q4_k", batch=1, context=100)
+    elements, found = 60 * 1536 * 576, terms(known, 17)
+    sixteen, one = (name_of("q4_k", path, holds, known)
+                    for path, holds in (("repack_gemm", 16), ("repack_gemv", 1)))  # fmt: skip
+    assert found == pytest.approx({
+        f"{sixteen}: {PASS}": 1e-6 * elements,
+        f"{sixteen}: {SERVED}": 16e-6 * elements,
+        f"{one}: {PASS}": 1e-6 * elements,
+        f"{one}: {SERVED}": 1e-6 * elements,
+        ATTENTION: 1e-6 * 30 * 9 * 64 * (100 + 17) * 17,
+        BETWEEN: 1e-6 * 30 * 9 * 64 * 17,
+        FORWARD: 1.0,
+    })  # fmt: skip
+
+
+def test_rows_of_all_requests_count() -> None:
+    """A forward over N of b requests has the products of one over b N, and its own keys."""
+    several, one = terms(rules("q8_0", batch=4), 3), terms(rules("q8_0"), 12)
+    same = {*several} - {ATTENTION}
+    assert {name: several[name] for name in same} == {name: one[name] for name in same}
+    assert several[ATTENTION] / one[ATTENTION] == pytest.approx((64 + 3) / (64 + 12))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.floats(0.2, 5.0), min_size=6, max_size=6), st.floats(100.0, 5000.0))
+def test_known_constants_are_found_again(values: list[float], forward_us: float) -> None:
+    """Curves of two models that were made with constants give them back, and a third's T(N).
+
+    Of one model alone the rows' constant could not be told from those of the passes.
+    """
+    known = rules("q4_k")
+    names = [
+        name_of("q4_k", path, holds, known)
+        for path, holds in (("repack_gemm", 16), ("repack_gemm", 4), ("repack_gemv", 1))
+    ]
+    given_ = {f"{name}: {PASS}": value for name, value in zip(names, values[:3], strict=True)}
+    given_ |= {ATTENTION: values[3], BETWEEN: 100 * values[4], FORWARD: forward_us}
+    curves = [
+        curve(rules("q4_k", context=1024), given_, name="a"),
+        curve(rules("q4_k", "q4_k", batch=4), given_, name="b", grid=range(1, 9)),
+    ]
+    asked = rules("q4_k", "q4_k", "q4_k", context=512)
+    found = calibrated(asked, GRID, "cpu", curves)
+    assert not found.in_sample
+    assert found.constants.band == pytest.approx(0.0, abs=1e-5)
+    for n, us in times(asked, given_, GRID).items():
+        assert found.constants.latency_us(terms(asked, n)) == pytest.approx(us, rel=1e-4)
+
+
+def test_as_few_curves_as_cover_and_then_the_first_by_name() -> None:
+    """One that has all kernels comes before two that have them together, whatever their names."""
+    asked = rules("q4_k", "q8_0")
+    needed = kernels(asked, GRID)
+    halves = [curve(rules("q4_k"), CONSTANTS, name="a"), curve(rules("q8_0"), CONSTANTS, name="b")]
+    both = [curve(rules("q4_k", "q8_0"), CONSTANTS, name=name) for name in ("d", "c")]
+    assert [c.name for c in chosen_curves(asked, needed, [*halves, *both])] == ["c"]
+    assert [c.name for c in chosen_curves(asked, needed, halves)] == ["a", "b"]
+    assert chosen_curves(asked, needed, halves[:1]) is None
+
+
+def test_a_context_as_long_and_a_second_one_come_first() -> None:
+    """Two contexts, one of them as long as asked for, come before one curve alone."""
+    needed = kernels(rules(), GRID)
+    known = {L: curve(rules(context=L), CONSTANTS, name=f"L={L}") for L in (64, 256, 1024)}
+    for asked, some, names in (
+        (64, (64, 256, 1024), ["L=1024", "L=256"]),
+        (512, (64, 256), ["L=256", "L=64"]),
+        (512, (64, 1024), ["L=1024", "L=64"]),
+        (64, (1024,), ["L=1024"]),
+    ):
+        found = chosen_curves(rules(context=asked), needed, [known[L] for L in some])
+        assert [each.name for each in found] == names
+
+
+def test_a_small_share_covers_nothing() -> None:
+    """A type that is a fifth of a curve's weights tells nothing of a model that is all of it."""
+    mixed = curve(rules("q4_1", "q4_1", "q8_0"), CONSTANTS)
+    whole, same = rules("q8_0"), rules("q4_1", "q4_1", "q8_0", context=1)
+    assert covered(whole, kernels(whole, GRID), mixed) == set()
+    needed = kernels(same, GRID)
+    assert covered(same, needed, mixed) == needed
+
+
+def test_a_curve_alone_is_in_sample() -> None:
+    """What is asked for calibrates itself only where the others do not cover it."""
+    own = curve(rules(), CONSTANTS, name="own")
+    found = calibrated(rules(), GRID, "cpu", [own])
+    assert (found.in_sample, [c.name for c in found.curves]) == (True, ["own"])
+    fours = curve(rules(batch=2), CONSTANTS, name="aaa", grid=(2, 4, 8, 16))
+    found = calibrated(rules(), GRID, "cpu", [own, fours])
+    assert (found.in_sample, [c.name for c in found.curves]) == (True, ["own"])
+    longer = curve(rules(context=128), CONSTANTS, name="zzz")
+    found = calibrated(rules(), GRID, "cpu", [own, longer])
+    assert (found.in_sample, [c.name for c in found.curves]) == (False, ["zzz"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "platform"),
+    [
+        ({"threads": 2}, "cpu"),
+        ({"release": BUILT}, "cpu"),
+        ({"system_info": "AVX2 = 1 | FMA = 1 | F16C = 1 | LLAMAFILE = 1 | REPACK = 1"}, "cpu"),
+        ({}, "elsewhere"),
+    ],
+)
+def test_constants_are_of_one_platform_release_threads_and_features(changes, platform) -> None:
+    """Curves of others are none, and what was sought is named."""
+    with pytest.raises(
+        EvidenceError, match=rf"no curve of llama_cpp .* on {platform} is on record"
+    ):
+        calibrated(rules(**changes), GRID, platform, [curve(rules(context=1), CONSTANTS)])
+
+
+def test_a_path_that_no_curve_ran_is_refused_by_name() -> None:
+    """The kernel that is missing is said: its type, path and rows."""
+    ran = curve(rules(batch=4), CONSTANTS, grid=(1, 2, 4, 8))
+    with pytest.raises(EvidenceError, match=r"ran enough of q4_k repack_gemv \S+ of 1\. Measure"):
+        calibrated(rules(), GRID, "cpu", [ran])
+
+
+def test_parts_are_of_types() -> None:
+    """The parts of T(N) are its products by type, attention, and the rest; they sum to T(N)."""
+    known = rules("q4_1", "q8_0")
+    found = calibrated(known, GRID, "cpu", [curve(known, CONSTANTS)]).constants
+    parts = of_type(known, found, 4)
+    assert set(parts) == {"mul_mat q4_1", "mul_mat q8_0", ATTENTION, BETWEEN, FORWARD}
+    assert sum(parts.values()) == pytest.approx(found.latency_us(terms(known, 4)))

@@ -1,0 +1,93 @@
+"""Constants of an engine's T(N): none negative, the nearest by relative errors, with a band."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.work_model.engine_fit import (
+    PASS,
+    SERVED,
+    EngineConstants,
+    FittedCurve,
+    fit_engine,
+    nonnegative,
+)
+
+VALUES = st.one_of(st.just(0.0), st.floats(0.01, 10.0))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(0, 12))
+def test_least_squares_without_negatives_meets_its_conditions(
+    seed: int, columns: int, more: int
+) -> None:
+    """At the least error no free constant has a slope, and none at zero would lower the error."""
+    dice = np.random.default_rng(seed)
+    matrix = dice.normal(size=(columns + more, columns))
+    wanted = dice.normal(size=columns + more)
+    found = nonnegative(matrix, wanted)
+    assert (found >= 0).all()
+    slope = matrix.T @ (wanted - matrix @ found)
+    assert slope[found > 0] == pytest.approx(0.0, abs=1e-6)
+    assert (slope <= 1e-6).all()
+
+
+@given(st.lists(VALUES, min_size=4, max_size=4))
+def test_what_has_no_error_is_found(values: list[float]) -> None:
+    """Constants that are not negative are found again, whatever the sizes of their terms."""
+    dice = np.random.default_rng(1)
+    matrix = dice.uniform(1, 2, size=(9, 4)) * [0.1, 1.0, 3.0, 10.0]
+    assert nonnegative(matrix, matrix @ values) == pytest.approx(values, rel=1e-4, abs=1e-4)
+
+
+def test_a_term_that_all_points_lack_is_zero() -> None:
+    """A column of zeros says nothing, and breaks nothing."""
+    matrix = np.array([[1.0, 0.0], [2.0, 0.0]])
+    assert nonnegative(matrix, np.array([3.0, 6.0])).tolist() == pytest.approx([3.0, 0.0])
+
+
+def curve(latency_us: dict[int, float], name: str = "a") -> FittedCurve:
+    """Return a curve of a kernel with one row a pass, and of a constant a forward."""
+    return FittedCurve(
+        name,
+        latency_us,
+        {n: {f"k: {PASS}": n, f"k: {SERVED}": n, "forward": 1.0} for n in latency_us},
+        1,
+    )
+
+
+def test_relative_errors_count() -> None:
+    """Of two values of one constant, 1 and 3, the nearest by relative squares is 4/3 over 10/9."""
+    terms = {n: {"forward": 1.0} for n in (1, 2)}
+    found = fit_engine([FittedCurve("a", {1: 1.0, 2: 3.0}, terms, 1)])
+    assert found.values["forward"] == pytest.approx((1 + 1 / 3) / (1 + 1 / 9))
+
+
+def test_served_rows_that_go_with_passes_have_no_constant() -> None:
+    """Curves whose passes all serve as many rows cannot tell a row from a pass."""
+    found = fit_engine([curve({n: 5.0 + 2.0 * n for n in range(1, 9)})])
+    assert found.values == pytest.approx({f"k: {PASS}": 2.0, "forward": 5.0})
+    assert found.latency_us({f"k: {PASS}": 10, f"k: {SERVED}": 10, "forward": 1}) == (
+        pytest.approx(25.0)
+    )
+
+
+def test_the_band_is_that_of_ratios() -> None:
+    """Without an error the band is none; a level that is off in a whole curve is none of it."""
+    exact = curve({n: 5.0 + 2.0 * n for n in range(1, 9)})
+    assert fit_engine([exact]).band == pytest.approx(0.0, abs=1e-9)
+    slower = curve({n: 1.2 * us for n, us in exact.latency_us.items()}, "b")
+    assert fit_engine([exact, slower]).band == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_band_holds_nine_points_in_ten_and_is_wider_for_few_points() -> None:
+    """One constant at ten points, of which one is off: sqrt(10 / 9) times what nine in ten keep."""
+    terms = {n: {"forward": 1.0} for n in range(1, 11)}
+    latency = dict.fromkeys(range(1, 11), 1.0) | {5: 1.1, 6: 1.1}
+    found = fit_engine([FittedCurve("a", latency, terms, 1)])
+    assert found.band == pytest.approx((10 / 9) ** 0.5 * np.log(1.1))
+
+
+def test_what_was_not_fitted_costs_nothing() -> None:
+    """A forward's T is the sum over the constants that there are."""
+    known = EngineConstants(values={"a": 2.0}, band=0.0, points=1, curves=("c",))
+    assert known.latency_us({"a": 3.0, "b": 7.0}) == 6.0

@@ -1,0 +1,46 @@
+"""Steps of a measured curve that neither the work model nor a rule has."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.work_model.engine_steps import UnnamedStep, unnamed_steps
+
+MODEL = {n: 10.0 + n for n in (1, 2, 3, 4)}
+
+
+def test_a_curve_as_the_model_says_has_none() -> None:
+    """Nothing is listed of what the model has, and of no curve."""
+    assert unnamed_steps(MODEL, MODEL, ()) == []
+    assert unnamed_steps({}, MODEL, ()) == []
+
+
+def test_a_rise_is_listed_where_it_happens_and_nowhere_behind_it() -> None:
+    """T(3) is 2 above the model: by 2/11 of T(1); that T(4) is so, too, is no other step."""
+    high = {n: us + (2.0 if n > 2 else 0.0) for n, us in MODEL.items()}
+    (found,) = unnamed_steps(high, MODEL, ())
+    assert found == UnnamedStep(n=3, excess=pytest.approx(2 / 11), since=2)
+
+
+def test_what_a_rule_names_is_not_listed() -> None:
+    """A step at the same N has a name; at another N it has not."""
+    high = MODEL | {3: MODEL[3] + 3.0}
+    assert unnamed_steps(high, MODEL, {3}) == []
+    assert [step.n for step in unnamed_steps(high, MODEL, {2, 4})] == [3]
+
+
+def test_a_rise_is_named_by_a_step_between_its_ends() -> None:
+    """The grid may pass over the N at which a rule steps: the rise to the next has that name."""
+    model, curve = {1: 10.0, 8: 12.0, 16: 14.0}, {1: 10.0, 8: 8.0, 16: 14.0}
+    (found,) = unnamed_steps(curve, model, ())
+    assert found == UnnamedStep(n=16, excess=pytest.approx(0.4), since=8)
+    assert unnamed_steps(curve, model, {9}) == []
+    assert len(unnamed_steps(curve, model, {8})) == 1
+
+
+@given(st.dictionaries(st.integers(1, 40), st.floats(1.0, 2.0), min_size=1), st.floats(-1.0, 0.149))
+def test_fifteen_per_cent_are_tolerated(model: dict[int, float], off: float) -> None:
+    """A curve that is above the model by less than that of T(1), at one N, has no step."""
+    n = max(model)
+    first = model[min(model)]
+    curve = model | ({n: model[n] + off * first} if len(model) > 1 else {})
+    assert unnamed_steps(curve, model, ()) == []

@@ -1,0 +1,209 @@
+"""The engine's forward as a kernel: what it refuses before anything is loaded, and what it says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf_files.files import SMALL
+from msgspec import structs
+from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
+from nearfree.core.setting import Setting
+from nearfree.core.weights import AnyWeights, RandomWeights, WeightsFile
+from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV
+from nearfree.engines import kernel
+from nearfree.engines.files import weights_path
+from nearfree.engines.kernel import LlamaCppForward, forward_work
+from nearfree.engines.library import Library
+from nearfree.errors import ConfigError, EvidenceError, LockError, NearfreeError
+from nearfree.gguf.reader import read_header
+from nearfree.log.line import sha256
+
+from engines.conftest import Real
+
+ROLES = {ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV}
+
+
+def make_engine_setting(weights: AnyWeights, **changes: Any) -> Setting:
+    """Return the setting of a forward over some weights."""
+    fields: dict[str, Any] = {
+        "module": "engine", "backend": "llama_cpp", "dtype": "float32", "model": "small",
+        "model_digest": weights.digest, "release": "3.22.1", "file_type": weights.file_type,
+        "batch": 1, "context": 8, "threads": 1, "repack": True,
+    }  # fmt: skip
+    return Setting(**(fields | changes))
+
+
+def make(real: Real, positions: tuple[int, ...] = (1, 4), **changes: Any) -> LlamaCppForward:
+    """Return the kernel of a setting over the real weights."""
+    execution = ExecutionContext(weights={"small": real.weights}, cache_bytes=1 << 20)
+    made = make_kernel(make_engine_setting(real.weights, **changes), positions, execution)
+    assert isinstance(made, LlamaCppForward)
+    return made
+
+
+@pytest.mark.parametrize("repack", [True, False])
+def test_a_kernel_runs_and_says_what_it_ran(real: Real, loaded: Library, repack: bool) -> None:  # noqa: FBT001
+    """A kernel's forwards are finite, and its record names library, headers, weights and types."""
+    made = make(real, repack=repack, batch=2)
+    assert all(made.finite(n) for n in (1, 4))
+    said = made.loaded()
+    assert isinstance(real.weights, WeightsFile)
+    assert (said.engine, said.release, said.repack) == ("llama_cpp", "3.22.1", repack)
+    assert said.weights_sha256 == real.weights.sha256
+    assert said.weights_bytes == real.path.stat().st_size
+    assert (said.library_sha256, said.header_sha256) == (loaded.files, real.build.abi.headers)
+    assert {each.type for each in said.matrices} == {"q4_1", "q8_0"}
+    assert made.operations() == tuple(
+        f"mul_mat {t}" for t in sorted({m.type for m in said.matrices})
+    )
+    assert made.cache == "cold"
+
+
+def test_work_grows_by_the_positions(real: Real) -> None:
+    """FLOPs of products grow by b N, those of attention by the keys; weights are read once."""
+    header = read_header(real.path)
+    one, four = (forward_work(make_engine_setting(real.weights), header, n) for n in (1, 4))
+    wide = forward_work(make_engine_setting(real.weights, batch=4), header, 1)
+    assert one.flop_logical > 2 * 100_000_000
+    assert 4 * one.flop_logical < four.flop_logical < 4.01 * one.flop_logical
+    assert wide.flop_logical == 4 * one.flop_logical
+    assert one.bytes_compulsory < four.bytes_compulsory < wide.bytes_compulsory
+    assert wide.bytes_compulsory < 1.1 * one.bytes_compulsory
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_shares_of_a_forward(real: Real, n: int) -> None:
+    """A watched forward's parts are those of a dense model, positive, and of several roles."""
+    made = make(real)
+    for _ in range(2):
+        part_us = made.shares(n)
+        assert set(part_us) == ROLES
+        assert all(us > 0 for us in part_us.values())
+    assert made.finite(n)
+
+
+def test_weights_are_loaded_once_an_order(real: Real) -> None:
+    """Settings that store weights alike share them."""
+    execution = ExecutionContext(weights={"small": real.weights})
+    settings = [
+        make_engine_setting(real.weights, context=context, repack=repack)
+        for context in (0, 8) for repack in (True, False)
+    ]  # fmt: skip
+    made = [LlamaCppForward(each, (1,), execution) for each in settings]
+    assert made[0]._model is made[2]._model
+    assert made[1]._model is made[3]._model
+    assert made[0]._model is not made[1]._model
+
+
+def own(tmp_path: Path, raw: bytes) -> tuple[AnyWeights, ExecutionContext]:
+    """Return weights that a user has, and where their kernel runs."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(raw)
+    weights = WeightsFile(file_type="q8_0", sha256=sha256(raw))
+    execution = ExecutionContext(weights={"small": weights}, files={weights.sha256: path})
+    return weights, execution
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"text and no model", SMALL[:60], SMALL[:-40], SMALL[:8] + b"\xff" * 8 + SMALL[16:]],
+    ids=["empty", "text", "cut header", "cut tensors", "lying"],
+)
+def test_a_file_of_no_model_never_reaches_the_library(
+    raw: bytes, tmp_path: Path, nothing_loads: None
+) -> None:
+    """A user's file that is no whole GGUF file is one error, and nothing is loaded."""
+    weights, execution = own(tmp_path, raw)
+    with pytest.raises((EvidenceError, ConfigError)) as caught:
+        make_kernel(make_engine_setting(weights), (1,), execution)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_header_that_is_true_of_no_model_is_one_error(
+    tmp_path: Path, real: Real, loaded: Library
+) -> None:
+    """A well-formed file that the library does not take is refused with what it says."""
+    weights, execution = own(tmp_path, SMALL)
+    with pytest.raises(NearfreeError, match=r"model\.gguf") as caught:
+        make_kernel(make_engine_setting(weights), (1,), execution)
+    assert "\n" not in str(caught.value)
+
+
+def test_positions_beyond_the_model_are_refused(real: Real, nothing_loads: None) -> None:
+    """L + N over what the file says that it holds is one error; the largest that fits is none."""
+    with pytest.raises(EvidenceError, match=r"L \+ N = 8193 positions are more than .*'s 8192"):
+        make(real, (1, 193), context=8000)
+    with pytest.raises(AssertionError, match="was opened"):
+        make(real, (1, 192), context=8000)
+
+
+def test_a_model_too_large_for_memory_is_refused(
+    real: Real, monkeypatch: pytest.MonkeyPatch, nothing_loads: None
+) -> None:
+    """Weights with their cache that do not fit are refused before anything is loaded."""
+    held = real.path.stat().st_size
+    monkeypatch.setattr(kernel, "free_host_bytes", lambda: held)
+    with pytest.raises(EvidenceError, match=r"takes [\d.]+ GB, and [\d.]+ GB are free"):
+        make(real, (1, 32), batch=8, context=1024)
+    for free in (1 << 40, None):
+        monkeypatch.setattr(kernel, "free_host_bytes", lambda free=free: free)
+        with pytest.raises(AssertionError, match="was opened"):
+            make(real)
+
+
+def test_weights_are_compared_with_their_hash(
+    tmp_path: Path, cache: Path, nothing_loads: None
+) -> None:
+    """Weights that are gone, changed or not made yet are named, wherever they should lie."""
+    weights, execution = own(tmp_path, SMALL)
+    assert weights_path(weights, execution.files) == tmp_path / "model.gguf"
+    with pytest.raises(EvidenceError, match=f"the weights {weights.digest} are not here"):
+        weights_path(weights, {})
+    (tmp_path / "model.gguf").write_bytes(SMALL + b".")
+    with pytest.raises(EvidenceError, match="has other bytes than the weights"):
+        weights_path(weights, execution.files)
+    random = RandomWeights(file_type="q8_0", config={}, release="3.22.1")
+    with pytest.raises(EvidenceError, match="were not made yet"):
+        weights_path(random, {})
+
+
+def test_a_changed_library_is_never_loaded(
+    real: Real, tmp_path: Path, cache: Path, nothing_loads: None
+) -> None:
+    """A kernel whose library has one other byte is not made."""
+    assert isinstance(real.weights, WeightsFile)
+    folder = cache / "engines" / "llama_cpp-3.22.1"
+    folder.mkdir(parents=True)
+    for path in real.folder.iterdir():
+        (folder / path.name).symlink_to(path)
+    changed = next(folder.glob("libllama*"))
+    raw = bytearray(changed.read_bytes())
+    changed.unlink()
+    raw[-1] ^= 1
+    changed.write_bytes(raw)
+    execution = ExecutionContext(
+        weights={"small": real.weights}, files={real.weights.sha256: real.path}
+    )
+    with pytest.raises(LockError, match=changed.name):
+        make_kernel(make_engine_setting(real.weights), (1,), execution)
+
+
+def test_an_engine_runs_on_a_cpu_alone(real: Real, nothing_loads: None) -> None:
+    """On a GPU the prebuilt library has no kernels, and is not loaded."""
+    execution = ExecutionContext(device="cuda", weights={"small": real.weights})
+    with pytest.raises(EvidenceError, match="on cpu, not on cuda"):
+        make_kernel(make_engine_setting(real.weights), (1,), execution)
+
+
+def test_weights_digests_tell_weights_apart() -> None:
+    """Random weights differ by config, format, seed, form and release; a file by its bytes."""
+    first = RandomWeights(file_type="q8_0", config={"a": 1}, release="1")
+    others = [
+        structs.replace(first, **change)
+        for change in (
+            {"config": {"a": 2}}, {"file_type": "f16"}, {"seed": 1}, {"form": 2}, {"release": "2"}
+        )
+    ]  # fmt: skip
+    assert len({each.digest for each in (first, *others)}) == 6
+    assert structs.replace(first, config={"a": 1}).digest == first.digest
+    assert WeightsFile(file_type="f16", sha256="ab" * 32).digest == "ab" * 6

@@ -1,0 +1,174 @@
+"""Forwards of the real library over real weights: the same numbers however they are cut."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from nearfree.engines.library import Library
+from nearfree.engines.llama_cpp import Context, Model, opened
+from nearfree.errors import EvidenceError
+
+from engines.conftest import Contexts, Real
+
+Rows = list[list[float]]
+CACHED, N = 6, 4
+
+
+def forward(context: Context, n: int) -> Rows:
+    """Return the logits at each position of a forward, sequence by sequence."""
+    context.forward(n)
+    return [list(context.logits(place)) for place in range(context.batch * n)]
+
+
+def singly(context: Context, tokens: Sequence[int], first: int) -> Rows:
+    """Return the logits of tokens that are decoded one at a time."""
+    rows = []
+    for place, token in enumerate(tokens, start=first):
+        context.decode([token], place)
+        rows.append(list(context.logits(0)))
+    return rows
+
+
+def greedy(rows: Rows) -> list[int]:
+    """Return the likeliest token at each position."""
+    return [max(range(len(row)), key=row.__getitem__) for row in rows]
+
+
+def alike(found: Rows, expected: Rows) -> None:
+    """Check that logits agree: in the likeliest token, and in all within what rounding does."""
+    assert greedy(found) == greedy(expected)
+    for one, other in zip(found, expected, strict=True):
+        apart = math.sqrt(sum((a - b) ** 2 for a, b in zip(one, other, strict=True)))
+        assert apart <= 1e-3 * math.sqrt(sum(b * b for b in other))
+
+
+def test_a_forward_repeats(context: Contexts) -> None:
+    """A forward leaves a cache of L positions: the next one, whatever its N, finds the same."""
+    made = context(batch=1, cached=CACHED, positions=N)
+    first = forward(made, N)
+    assert forward(made, N) == first
+    forward(made, 1)
+    assert forward(made, N) == first
+    assert forward(made, 2) == forward(made, 2)
+
+
+def test_logits_are_finite_and_differ(context: Contexts) -> None:
+    """Each position has a logit a token, all finite, and not those of another position."""
+    made = context(batch=2, cached=CACHED, positions=N)
+    rows = forward(made, N)
+    assert {len(row) for row in rows} == {made._model.vocabulary}
+    assert all(map(math.isfinite, (value for row in rows for value in row)))
+    assert len({tuple(row[:50]) for row in rows}) == 2 * N
+
+
+def test_n_positions_at_once_are_n_decodes(context: Contexts) -> None:
+    """One forward over N positions gives what N decodes of one position give."""
+    made = context(batch=1, cached=CACHED, positions=N)
+    together = forward(made, N)
+    made.rewind()
+    alike(together, singly(made, made._tokens[CACHED:], CACHED))
+
+
+@pytest.mark.parametrize("cached", [0, 1, CACHED])
+def test_a_cache_is_what_was_decoded_before(context: Contexts, cached: int) -> None:
+    """L cached positions are as good as L positions that were decoded one by one; L may be 0."""
+    made = context(batch=1, cached=cached, positions=N)
+    alone = context(batch=1, cached=0, positions=cached + N)
+    rows = singly(alone, made._tokens, 0)
+    alike(forward(made, N), rows[cached:])
+
+
+def test_sequences_do_not_see_each_other(context: Contexts) -> None:
+    """Each of b = 4 sequences has the logits that it has alone."""
+    made = context(batch=4, cached=CACHED, positions=N)
+    rows, tokens = forward(made, N), made._tokens
+    for sequence in range(4):
+        alone = context(batch=1, cached=0, positions=CACHED + N)
+        own = tokens[CACHED * sequence : CACHED * (sequence + 1)]
+        new = tokens[4 * CACHED + N * sequence : 4 * CACHED + N * (sequence + 1)]
+        expected = singly(alone, [*own, *new], 0)[CACHED:]
+        alike(rows[N * sequence : N * (sequence + 1)], expected)
+
+
+def test_weights_in_an_order_of_the_engine_say_the_same(
+    real: Real, loaded: Library, context: Contexts
+) -> None:
+    """Weights repacked or not give the same logits."""
+    repacked = forward(context(batch=1, cached=CACHED, positions=N), N)
+    with opened(loaded, real.path, repack=False) as plain:
+        made = Context(plain, batch=1, cached=CACHED, positions=N, threads=1)
+        alike(forward(made, N), repacked)
+        made.close()
+
+
+def test_threads_change_no_number(model: Model, context: Contexts) -> None:
+    """Two threads give the logits that one gives."""
+    made = Context(model, batch=1, cached=CACHED, positions=N, threads=2)
+    alike(forward(made, N), forward(context(batch=1, cached=CACHED, positions=N), N))
+    made.close()
+
+
+@pytest.mark.parametrize("n", [-1, 0, N + 1, 100])
+def test_an_n_that_a_context_was_not_made_for_is_refused(context: Contexts, n: int) -> None:
+    """No forward runs over fewer positions than it says, and the context goes on."""
+    made = context(batch=1, cached=CACHED, positions=N)
+    first = forward(made, N)
+    with pytest.raises(EvidenceError, match=f"no forward over N = {n}"):
+        made.forward(n)
+    assert forward(made, N) == first
+
+
+def test_what_the_library_would_die_of_is_refused(context: Contexts) -> None:
+    """More rows than a context holds are one error, and the process lives."""
+    made = context(batch=1, cached=CACHED, positions=N)
+    with pytest.raises(EvidenceError, match="decodes no 600 at once"):
+        made.decode([1] * 600, CACHED)
+    assert len(forward(made, N)) == N
+
+
+def test_what_the_library_refuses_is_one_error(context: Contexts) -> None:
+    """A token of no vocabulary, a place without logits: one error with what the library said."""
+    made = context(batch=1, cached=CACHED, positions=N)
+    with pytest.raises(EvidenceError, match=r"does not decode 1 positions \(status -1\): \w"):
+        made.decode([10**6], CACHED)
+    made.forward(N)
+    for place in (N, -N - 1, 1000):
+        with pytest.raises(EvidenceError, match=f"no logits at {place}"):
+            made.logits(place)
+    assert all(map(math.isfinite, made.logits(N - 1)))
+
+
+def cut(raw: bytes) -> bytes:
+    """Return a file without its second half."""
+    return raw[: len(raw) // 2]
+
+
+def lying(raw: bytes) -> bytes:
+    """Return a file that says it has other tensors."""
+    return raw[:8] + b"\xff" * 8 + raw[16:]
+
+
+@pytest.mark.parametrize("damage", [cut, lying, lambda _: b"text", lambda _: b""])
+def test_a_file_that_is_no_model_is_one_error(
+    damage, real: Real, loaded: Library, tmp_path: Path
+) -> None:  # type: ignore[no-untyped-def]
+    """A file cut, lying, of text or empty is refused with what the library says of it."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(damage(real.path.read_bytes()))
+    with pytest.raises(EvidenceError, match=r"does not load model\.gguf: \w") as caught:
+        Model(loaded, path, repack=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_one_error(loaded: Library, tmp_path: Path) -> None:
+    """A path without a file is refused, and the file named."""
+    with pytest.raises(EvidenceError, match=r"does not load none\.gguf"):
+        Model(loaded, tmp_path / "none.gguf", repack=True)
+
+
+def test_what_was_closed_stays_closed(model: Model) -> None:
+    """Closing twice does no harm."""
+    made = Context(model, batch=1, cached=0, positions=1, threads=1)
+    made.close()
+    made.close()

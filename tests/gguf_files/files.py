@@ -1,0 +1,80 @@
+"""GGUF files as their specification says them, written byte by byte."""
+
+from collections.abc import Sequence
+from struct import pack
+from typing import Any, NamedTuple
+
+SCALARS = {
+    "uint8": (0, "B"), "int8": (1, "b"), "uint16": (2, "H"), "int16": (3, "h"),
+    "uint32": (4, "I"), "int32": (5, "i"), "float32": (6, "f"), "bool": (7, "B"),
+    "uint64": (10, "Q"), "int64": (11, "q"), "float64": (12, "d"),
+}  # fmt: skip
+
+
+class Said(NamedTuple):
+    """A tensor as a file says it; `offset` None puts it behind the one before it."""
+
+    name: str
+    dims: Sequence[int]
+    type: int
+    size: int
+    offset: int | None = None
+
+
+def text(value: str | bytes) -> bytes:
+    raw = value.encode() if isinstance(value, str) else value
+    return pack("<Q", len(raw)) + raw
+
+
+def scalar(kind: str, value: Any) -> bytes:
+    number, letter = SCALARS[kind]
+    return pack(f"<I{letter}", number, value)
+
+
+def string(value: str | bytes) -> bytes:
+    return pack("<I", 8) + text(value)
+
+
+def array(kind: str, values: Sequence[Any]) -> bytes:
+    if kind == "text":
+        return pack("<IIQ", 9, 8, len(values)) + b"".join(map(text, values))
+    number, letter = SCALARS[kind]
+    return pack(f"<IIQ{len(values)}{letter}", 9, number, len(values), *values)
+
+
+def gguf(
+    metadata: Sequence[tuple[str, bytes]] = (),
+    tensors: Sequence[Said] = (),
+    *,
+    version: int = 3,
+    alignment: int = 32,
+    tail: int = 0,
+) -> bytes:
+    """Return a file: keys with typed values, tensors full of zeros, and `tail` bytes more."""
+    head = b"GGUF" + pack("<IQQ", version, len(tensors), len(metadata))
+    head += b"".join(text(key) + value for key, value in metadata)
+    place = 0
+    for each in tensors:
+        offset = place if each.offset is None else each.offset
+        head += text(each.name) + pack("<I", len(each.dims))
+        head += pack(f"<{len(each.dims)}Q", *each.dims) + pack("<IQ", each.type, offset)
+        place += -(-each.size // alignment) * alignment
+    fill = -len(head) % alignment if tensors else 0
+    return head + bytes(fill + place + tail)
+
+
+SMALL = gguf(
+    [
+        ("general.architecture", string("llama")),
+        ("llama.block_count", scalar("uint32", 1)),
+        ("llama.rope.freq_base", scalar("float32", 10000.0)),
+        ("yes", scalar("bool", 1)),
+        ("few", array("int32", [1, -2, 3])),
+        ("tokenizer.ggml.tokens", array("text", ["<t0>", "<t1>"])),
+    ],
+    [
+        Said("token_embd.weight", (32, 2), 8, 68),
+        Said("output_norm.weight", (32,), 0, 128),
+    ],
+)
+"""A small file of several types."""

@@ -1,0 +1,99 @@
+"""GGUF files of the small models of `decoders.files`, as converters write them, without data."""
+
+from collections.abc import Callable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from decoders.files import SMALL, write
+from nearfree.decoders.gguf_tensors import tensor_names
+from nearfree.decoders.weights import Matrix, stored
+from nearfree.gguf.types import BY_NAME
+
+from gguf_files.files import Said, array, gguf, scalar, string
+
+ARCHITECTURES = {
+    "llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen2_moe": "qwen2moe",
+    "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3",
+    "phi3": "phi3", "gpt_oss": "gpt-oss",
+}  # fmt: skip
+_KEYS = {
+    "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length", "sliding_window": "attention.sliding_window",
+    "num_local_experts": "expert_count", "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}  # fmt: skip
+Types = Callable[[Matrix], str]
+
+
+def plain(matrix: Matrix) -> str:
+    """Return the type of a matrix in a file of BF16: vectors and routers are in F32."""
+    return "f32" if matrix.inputs == 1 or matrix.kind == "router" else "bf16"
+
+
+def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the metadata of a small model, by key."""
+    name = ARCHITECTURES[kind]
+    found = {
+        f"{name}.{_KEYS[key]}": scalar("uint32", value)
+        for key, value in values.items()
+        if key in _KEYS and value is not None
+    }
+    if kind == "gpt_oss":
+        width = values["intermediate_size"]
+        found[f"{name}.expert_feed_forward_length"] = scalar("uint32", width)
+    return {
+        "general.architecture": string(name),
+        **found,
+        f"{name}.attention.layer_norm_rms_epsilon": scalar("float32", 1e-6),
+        f"{name}.rope.freq_base": scalar("float32", 10000.0),
+        "tokenizer.ggml.tokens": array("text", ["<t>"] * values["vocab_size"]),
+    }
+
+
+def tensors(config: Path, types: Types = plain) -> dict[str, Said]:
+    """Return what a file says of the tensors of a config.json, by name."""
+    kept = stored(config)
+    found = {}
+    for matrix in kept.weights:
+        type_ = BY_NAME[types(matrix)]
+        for layer in matrix.layers or (None,):
+            names = tensor_names(kept.model_type, matrix.name, layer)
+            outputs = matrix.outputs // len(names)
+            sizes = (outputs,) if matrix.inputs == 1 else (matrix.inputs, outputs)
+            dims = (*sizes, matrix.copies) if matrix.copies > 1 else sizes
+            size = prod(dims[1:]) * type_.row_bytes(dims[0])
+            found |= {name: Said(name, dims, type_.number, size) for name in names}
+    return found
+
+
+def model(
+    folder: Path,
+    kind: str,
+    *,
+    types: Types = plain,
+    said: Mapping[str, bytes | None] | None = None,
+    held: Mapping[str, Said | None] | None = None,
+    **changes: Any,
+) -> tuple[Path, Path]:
+    """Write a small model as config.json and as GGUF file, and return both paths.
+
+    `changes` are of the config.json and what follows from it; `said` and `held` change keys and
+    tensors of the GGUF file alone, None takes one away.
+    """
+    values = {**SMALL[kind], **changes}
+    config = write(folder, values)
+    keys = {**metadata(kind, values), **(said or {})}
+    names = {**tensors(config, types), **(held or {})}
+    path = folder / "small.gguf"
+    path.write_bytes(
+        gguf(
+            [(key, value) for key, value in keys.items() if value is not None],
+            [each for each in names.values() if each is not None],
+        )
+    )
+    return config, path

@@ -1,0 +1,33 @@
+"""What events say of a GGUF file's forward."""
+
+from pathlib import Path
+
+from gguf_files.files import Said, gguf, scalar, string
+from nearfree.gguf.reader import read_header
+from nearfree.log.events import EngineMatrix, EngineShape
+from nearfree.models.gguf_forward import matrices_of, shape_of
+
+F32, Q8_0 = 0, 8
+
+
+def test_matrices_of_layers_are_counted_together(tmp_path: Path) -> None:
+    """Equal matrices of two layers are one entry; the embedding is the head where there is none."""
+    tensors = [Said("token_embd.weight", (64, 96), Q8_0, 64 * 96 // 32 * 34)]
+    for layer in range(2):
+        tensors.append(Said(f"blk.{layer}.ffn_up.weight", (64, 128), F32, 64 * 128 * 4))
+        tensors.append(Said(f"blk.{layer}.ffn_norm.weight", (64,), F32, 64 * 4))
+    metadata = [
+        ("general.architecture", string("llama")),
+        ("llama.block_count", scalar("uint32", 2)),
+        ("llama.embedding_length", scalar("uint32", 64)),
+        ("llama.attention.head_count", scalar("uint32", 4)),
+        ("llama.attention.head_count_kv", scalar("uint32", 2)),
+    ]
+    path = tmp_path / "small.gguf"
+    path.write_bytes(gguf(metadata, tensors))
+    header = read_header(path)
+    assert matrices_of(header) == (
+        EngineMatrix(part="ffn_up", type="f32", rows=128, columns=64, count=2),
+        EngineMatrix(part="output", type="q8_0", rows=96, columns=64, count=1),
+    )
+    assert shape_of(header) == EngineShape(layers=2, heads=4, kv_heads=2, head_dim=16)

@@ -1,0 +1,287 @@
+"""How ggml takes the rows of a product on a CPU: its passes over the weights."""
+
+from functools import cache
+
+import pytest
+from derive.questions import LOG
+from nearfree.errors import ConfigError, EvidenceError
+from nearfree.sources.answers.ggml import Product, passes, steps
+from nearfree.sources.answers.ggml_attention import query_tile
+from nearfree.sources.answers.ggml_cpu import (
+    best_variant,
+    facts_of,
+    known_flags,
+    told_features,
+    told_flags,
+    with_implied,
+)
+from nearfree.sources.answers.ggml_passes import TYPES, ProductQuery
+from nearfree.sources.answers.ggml_shown import product_granularity
+from nearfree.sources.extraction import Extraction
+from nearfree.sources.record import recorded_extraction
+
+BUILT, PREBUILT = "0.3.36", "3.22.1"
+HASWELL = with_implied({"avx2", "fma", "f16c"})
+ZEN4 = with_implied({*HASWELL, "avx512bf16", "avx512vnni", "avx512dq", "avx512vl"})
+
+
+@cache
+def recorded(version: str) -> Extraction:
+    """Return a release's rules that are on record."""
+    found = recorded_extraction(LOG, "llama-cpp", version)
+    assert found is not None
+    return found
+
+
+def query(weight: str, *, flags: frozenset[str] = ZEN4, **changes: object) -> ProductQuery:
+    """Return a matrix of a small model's size."""
+    facts: dict[str, object] = {"weight": weight, "columns": 1536, "depth": 576, "flags": flags}
+    return ProductQuery(**facts | changes)
+
+
+@cache
+def product(version: str, asked: ProductQuery) -> Product:
+    """Return the rules of one matrix."""
+    return Product(recorded(version), asked)
+
+
+def taken(version: str, rows: int, asked: ProductQuery) -> list[tuple[str, int, int, int]]:
+    """Return way, rows of a pass, rows served and number of each kind of passes."""
+    found = product(version, asked).passes(rows)
+    return [(each.path, each.holds, each.serves, each.times) for each in found]
+
+
+def repacked(rows: int) -> list[tuple[str, int, int, int]]:
+    """Return the passes over repacked weights, written out a second time."""
+    several = rows - rows % 4 if rows > 3 else 0
+    kinds = [
+        ("repack_gemm", 16, several // 16 * 16, several // 16),
+        ("repack_gemm", 4, several % 16, several % 16 // 4),
+        ("repack_gemv", 1, rows - several, rows - several),
+    ]
+    return [each for each in kinds if each[3]]
+
+
+@pytest.mark.parametrize("version", [BUILT, PREBUILT])
+@pytest.mark.parametrize("weight", ["q4_0", "q4_k", "iq4_nl"])
+@pytest.mark.parametrize("flags", [HASWELL, ZEN4], ids=["haswell", "zen4"])
+def test_repacked_rows_go_by_16_by_4_and_one_by_one(
+    version: str, weight: str, flags: frozenset[str]
+) -> None:
+    """Above 3 rows several are taken at once, 16 first, then 4; the rest of 4 goes one by one."""
+    asked = query(weight, flags=flags)
+    for rows in (*range(1, 70), 511, 512):
+        assert taken(version, rows, asked) == repacked(rows)
+    assert len(repacked(16)) < len(repacked(15)), "16 rows are cheaper than 15"
+
+
+def test_rows_of_a_matrix_that_no_group_divides_are_not_repacked() -> None:
+    """Eight outputs are interleaved; a matrix of another number stays as it is."""
+    assert taken(PREBUILT, 4, query("q4_0", columns=1540))[0][0] == "sgemm"
+    assert taken(PREBUILT, 4, query("q4_0", flags=frozenset({"avx"})))[0][0] == "sgemm"
+
+
+def test_a_type_that_is_not_repacked_stays() -> None:
+    """Weights of 5 and 6 bits are kept as they are on x86-64, whatever the option says."""
+    for weight in ("q5_k", "q6_k", "q8_0", "q5_0", "bf16"):
+        assert taken(BUILT, 9, query(weight)) == taken(BUILT, 9, query(weight, repack=False))
+
+
+@pytest.mark.parametrize("weight", ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
+def test_tiles_of_16_rows_from_8_on(weight: str) -> None:
+    """K-quants that are not repacked: one dot product a row up to 7, then microtiles of 16."""
+    asked = query(weight, repack=False)
+    for rows in range(1, 8):
+        assert taken(BUILT, rows, asked) == [("vector", 1, rows, rows)]
+    for rows in range(8, 129):
+        assert taken(BUILT, rows, asked) == [("tiled", 16, rows, -(-rows // 16))]
+    found = product(BUILT, asked).steps(40)
+    assert [(s.rows, s.rule) for s in found if s.rows > 7] == [
+        (8, "tiled"),
+        (17, "tiled_micro"),
+        (33, "tiled_micro"),
+    ]
+
+
+def test_a_tile_s_rows_are_divided_where_threads_lack_work() -> None:
+    """A small matrix among many threads is cut along the rows, too: 17 rows are 9 and 8."""
+    asked = query("q6_k", columns=64, threads=64)
+    assert taken(BUILT, 17, asked) == [("tiled", 16, 17, 2)]
+    assert taken(BUILT, 33, asked) == [("tiled", 16, 33, 3)]
+    assert taken(BUILT, 300, query("q6_k")) == [("tiled", 16, 300, 20)]
+
+
+def test_the_prebuilt_release_has_no_tiles() -> None:
+    """Without the tiled path, K-quants that are not repacked take a dot product a row."""
+    for rows in (1, 8, 33):
+        assert taken(PREBUILT, rows, query("q4_k", repack=False)) == [("vector", 1, rows, rows)]
+
+
+@pytest.mark.parametrize("version", [BUILT, PREBUILT])
+@pytest.mark.parametrize("weight", ["q8_0", "q5_0", "q4_0", "iq4_nl"])
+def test_blocks_go_by_four_columns(version: str, weight: str) -> None:
+    """With 32 registers tiles hold up to four rows, and what is left has one of its own."""
+    asked = query(weight, repack=False)
+    assert taken(version, 1, asked) == [("vector", 1, 1, 1)]
+    for rows in range(2, 70):
+        whole, left = divmod(rows, 4)
+        kinds = [("sgemm", 4, whole * 4, whole), ("sgemm", left, left, 1)]
+        assert taken(version, rows, asked) == [each for each in kinds if each[2]]
+    fewer = [sum(each[3] for each in taken(version, rows, asked)) for rows in (4, 5, 8, 9, 16, 15)]
+    assert fewer == [1, 2, 2, 3, 4, 4]
+
+
+def test_blocks_go_by_two_columns_with_fewer_registers() -> None:
+    """With 16 registers a tile of blocks holds two rows."""
+    asked = query("q8_0", flags=HASWELL)
+    assert taken(PREBUILT, 9, asked) == [("sgemm", 2, 8, 4), ("sgemm", 1, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("weight", "flags", "most"),
+    [
+        ("f32", ZEN4, 6),
+        ("bf16", ZEN4, 6),
+        ("f16", ZEN4, 6),
+        ("f16", HASWELL, 3),
+        ("bf16", HASWELL, 3),
+    ],
+)
+def test_floats_go_by_even_tiles(weight: str, flags: frozenset[str], most: int) -> None:
+    """Rows are split into the fewest tiles of up to six or three, whose sizes differ by one."""
+    asked = query(weight, flags=flags)
+    assert taken(PREBUILT, 1, asked) == [("vector", 1, 1, 1)]
+    for rows in range(2, 70):
+        found = taken(PREBUILT, rows, asked)
+        tiles = sum(times for *_, times in found)
+        assert tiles == -(-rows // most)
+        assert sum(serves for _, _, serves, _ in found) == rows
+        sizes = [holds for _, holds, _, _ in found]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_floats_of_an_odd_depth_take_a_dot_product() -> None:
+    """A depth that the vectors do not divide, or an odd number of outputs, is not served."""
+    for changes in ({"depth": 580}, {"columns": 1537}):
+        assert taken(PREBUILT, 8, query("bf16", **changes)) == [("vector", 1, 8, 8)]
+
+
+@pytest.mark.parametrize("weight", ["q4_1", "q5_1"])
+def test_types_that_nobody_serves_take_a_dot_product(weight: str) -> None:
+    """Weights with a minimum in each block go row by row in both releases."""
+    for version in (BUILT, PREBUILT):
+        assert taken(version, 33, query(weight)) == [("vector", 1, 33, 33)]
+
+
+def test_without_vectors_all_go_one_by_one() -> None:
+    """A library for any x86-64 has none of the faster ways."""
+    plain: frozenset[str] = frozenset()
+    for weight in TYPES:
+        for version in (BUILT, PREBUILT):
+            assert taken(version, 9, query(weight, flags=plain)) == [("vector", 1, 9, 9)]
+
+
+def test_steps_are_the_rows_at_which_passes_change() -> None:
+    """Every change of kind or number has the rule that says so, and no other row is a step."""
+    found = steps(recorded(PREBUILT), query("q8_0"), 9)
+    assert [(s.rows, s.rule, s.before, s.after) for s in found[:1]] == [(2, "sgemm", 1, 1)]
+    assert [s.rows for s in found if s.after > s.before] == [5, 9]
+    above = steps(recorded(BUILT), query("q4_k"), 20)
+    assert [(s.rows, s.rule) for s in above if s.rows in {4, 16}] == [
+        (4, "repack_rows"),
+        (16, "repack_gemm_q4_K_8x8_q8_K"),
+    ]
+
+
+@pytest.mark.parametrize("version", [BUILT, PREBUILT])
+def test_each_pass_names_the_line_that_says_so(version: str) -> None:
+    """Every rule of an answer has a file, lines and that file's hash among the fetched ones."""
+    hashes = {m.path: m.sha256 for f in recorded(version).fetched for m in f.members}
+    for weight in TYPES:
+        for rows in (1, 5, 17):
+            for each in passes(recorded(version), query(weight), rows):
+                assert each.places
+                for _, branch in each.places:
+                    assert branch.quotes
+                    assert all(quote.file in hashes for quote in branch.quotes)
+    answer = product_granularity(recorded(version), query("q8_0"), 1, 9)
+    said = answer.intervals[4].passes[0].rules[0]
+    assert said.rule == "block_tile"
+    assert said.sha256 == hashes[said.file]
+    assert said.quote == "nc = 4;"
+
+
+def test_intervals_cover_the_rows() -> None:
+    """Rows with the same passes stand together; those after the first name their step."""
+    answer = product_granularity(recorded(BUILT), query("q6_k"), 5, 40)
+    spans = [(each.first, each.last, each.step) for each in answer.intervals]
+    assert spans[-3:] == [(8, 16, "tiled"), (17, 32, "tiled_micro"), (33, 40, "tiled_micro")]
+    assert spans[0] == (5, 5, "vector")
+
+
+@pytest.mark.parametrize("weight", ["q4_k_m", "iq2_xxs", "mxfp4", "", "Q4"])
+def test_another_type_is_refused_by_name(weight: str) -> None:
+    """A type whose rules are not asked for is named, with those that are."""
+    with pytest.raises(ConfigError, match=f"'{weight}'.*q4_k"):
+        product(PREBUILT, query(weight))
+
+
+def test_kernels_that_are_not_read_are_refused() -> None:
+    """A CPU with matrix instructions has kernels of its own for repacked weights."""
+    amx = frozenset({*ZEN4, "amxint8"})
+    with pytest.raises(EvidenceError, match="amxint8 that are not read"):
+        product(PREBUILT, query("q4_0", flags=amx))
+    assert taken(PREBUILT, 4, query("q4_0", flags=amx, repack=False))[0][0] == "sgemm"
+
+
+OLD = ("sse4_2", "avx", "f16c", "fma", "avx2", "bmi2")
+WIDE = (*OLD, "avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw")
+
+
+@pytest.mark.parametrize(
+    ("has", "name"),
+    [
+        (OLD, "haswell"),
+        (WIDE, "skylakex"),
+        ((*WIDE, "avx512vbmi", "avx512_vnni", "avx512_bf16"), "zen4"),
+        ((*OLD, "avx_vnni"), "alderlake"),
+        (OLD[:2], "sandybridge"),
+        ((), "x64"),
+    ],
+)
+def test_the_variant_of_the_highest_score_is_loaded(has: tuple[str, ...], name: str) -> None:
+    """Of the libraries whose features the machine has, the one that scores most is taken."""
+    variant = best_variant(recorded(PREBUILT).by_name(), has)
+    assert variant.name == name
+    assert facts_of(variant.flags)["avx512f"] == ("avx512f" in has)
+    assert all(branch.quotes for _, branch in variant.branches)
+
+
+def test_flags_are_those_that_rules_ask_for() -> None:
+    """Flags are read in any spelling; one that no rule asks for is refused by name."""
+    assert known_flags("AVX2, avx512_bf16,f16c") == {"avx2", "avx512bf16", "f16c"}
+    with pytest.raises(ConfigError, match=r"'neon'.*avx512f"):
+        known_flags("avx2,neon")
+
+
+def test_attention_has_tiles_from_64_query_rows_on() -> None:
+    """Fewer rows, or a cache of blocks, go one by one."""
+    for version in (BUILT, PREBUILT):
+        assert [query_tile(recorded(version), n)[0] for n in (1, 63, 64, 65)] == [0, 0, 64, 64]
+        assert query_tile(recorded(version), 64, cache="q8_0")[0] == 0
+
+
+def test_a_loaded_library_tells_what_it_is_compiled_for() -> None:
+    """What zen4's library says of itself gives the flags of that variant, and no others."""
+    told = (
+        "CPU : SSE3 = 1 | SSSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | FMA = 1 | BMI2 = 1 | "
+        "AVX512 = 1 | AVX512_VBMI = 1 | AVX512_VNNI = 1 | AVX512_BF16 = 1 | AMX_INT8 = 0 | "
+        "LLAMAFILE = 1 | REPACK = 1 |"
+    )
+    assert told_features(told)[-2:] == ["LLAMAFILE", "REPACK"]
+    rules = recorded(PREBUILT).by_name()
+    machine = told_flags(rules, told)
+    variant = best_variant(rules, {*machine, "sse42", "bmi2", "avx512vbmi", "avx512cd"})
+    assert variant.name == "zen4"
+    assert facts_of(machine) == facts_of(variant.flags)
+    assert facts_of(told_flags({}, "AVX2 = 1 | AVX512F = 0")) == facts_of({"avx2"})

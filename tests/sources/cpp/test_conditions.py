@@ -1,0 +1,109 @@
+"""What a preprocessor leaves of a file, as far as facts decide it."""
+
+import pytest
+from nearfree.errors import SourceError
+from nearfree.sources.cpp.conditions import Conditions, OpenConditionError, decided
+
+WIDTHS = """\
+#if defined(__ARM_NEON) || defined(__AVX512F__)
+#define REGISTERS 32
+#else
+#define REGISTERS 16
+#endif
+int tile() {
+#if REGISTERS == 32
+    return 6;
+#elif defined(__AVX2__) && !defined(_MSC_VER)
+    return 3;
+#else
+    return 1;
+#endif
+}
+"""
+
+
+def kept(text: str, **known: bool) -> list[str]:
+    """Return the lines that are compiled, without blanks."""
+    conditions = Conditions("a.c", text)
+    whole = conditions.compiled(known, [(1, text.count("\n"))])
+    assert whole.count("\n") == text.count("\n"), "each line stays where it stands"
+    return whole.split()
+
+
+def test_facts_decide_what_is_compiled() -> None:
+    """A macro that conditions define decides others, and other processors' are not there."""
+    assert "6;" in kept(WIDTHS, avx512f=True)
+    assert "3;" in kept(WIDTHS, avx512f=False, avx2=True)
+    assert "1;" in kept(WIDTHS, avx512f=False, avx2=False)
+
+
+def test_an_open_fact_is_asked_for() -> None:
+    """A condition on a fact that nobody has decided names it, with its line."""
+    with pytest.raises(OpenConditionError) as asked:
+        kept(WIDTHS)
+    assert (asked.value.fact, asked.value.line) == ("avx512f", 1)
+
+
+def test_lines_outside_ask_for_nothing() -> None:
+    """A condition that no line of interest stands under needs no fact."""
+    text = "#ifdef __AVX2__\nint a;\n#endif\nint b;\n"
+    assert Conditions("a.c", text).compiled({}, [(4, 4)]).split() == ["int", "b;"]
+
+
+def test_an_unknown_macro_is_refused() -> None:
+    """Nothing is supposed of a macro that no list names."""
+    with pytest.raises(SourceError, match=r"a\.c:1 depends on MY_OPTION"):
+        kept("#ifdef MY_OPTION\nint a;\n#endif\n")
+
+
+def test_what_a_build_defines_is_given() -> None:
+    """A macro of the build counts as the reader says."""
+    conditions = Conditions("a.c", "#if MY_OPTION\nint a;\n#endif\n", {"MY_OPTION": True})
+    assert conditions.compiled({}, [(1, 3)]).split() == ["int", "a;"]
+
+
+@pytest.mark.parametrize("text", ["#if A(1)\nint a;\n#endif\n", "#if 1 +\nint a;\n#endif\n"])
+def test_an_odd_condition_is_refused(text: str) -> None:
+    """A condition of another form is an error, not a guess."""
+    with pytest.raises(SourceError, match="of no known form"):
+        kept(text)
+
+
+@pytest.mark.parametrize("text", ["#if 1\nint a;\n", "int a;\n#endif\n", "#else\n"])
+def test_conditions_must_end(text: str) -> None:
+    """A condition without an end, or an end without a condition, refuses the file."""
+    with pytest.raises(SourceError):
+        kept(text)
+
+
+def test_a_macro_that_stands_for_itself_ends() -> None:
+    """Definitions under conditions on each other end in an error."""
+    text = "#if A\n#define A 1\n#endif\n#if A\nint a;\n#endif\n"
+    assert kept(text) == []
+
+
+def test_nothing_inside_a_closed_condition_is_asked_for() -> None:
+    """Of `a && b` the second is asked only where the first holds; 0 closes all inside."""
+    text = "#if 0\n#if defined(__AVX2__)\nint a;\n#endif\n#endif\nint b;\n"
+    assert kept(text) == ["int", "b;"]
+    text = "#if defined(_MSC_VER) && defined(__AVX2__)\nint a;\n#endif\n"
+    assert kept(text) == []
+
+
+@pytest.mark.parametrize(
+    ("fact", "known", "answer"),
+    [
+        ("avx2", {"avx512f": True}, True),
+        ("avx", {"avx512bf16": True}, True),
+        ("avx512bf16", {"avx2": False}, False),
+        ("avx512f", {"avx2": True}, None),
+        ("f16c", {"avx2": True}, None),
+    ],
+)
+def test_a_compiler_takes_some_for_granted(
+    fact: str,
+    known: dict[str, bool],
+    answer: bool | None,  # noqa: FBT001 (pytest gives it by name)
+) -> None:
+    """Who has wider vectors has the narrower ones, and who lacks those has no wider ones."""
+    assert decided(fact, known) is answer

@@ -1,0 +1,73 @@
+"""The builds of an engine that are driven here, as envs/engines.lock pins them.
+
+A build is a release with its files: the libraries by their SHA-256, and what crosses a call of
+theirs, which was read from that release's own headers. The lock is written by `nearfree engines`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from nearfree.backends.environments.lock import FOLDER, OWN
+from nearfree.core.setting import Name
+from nearfree.core.weights import Digest
+from nearfree.errors import ConfigError, LockError
+
+LOCK = FOLDER / "engines.lock"
+SHIPPED = Path(__file__).parents[3] / LOCK
+"""The lock of this very source tree, for a project that has none."""
+
+
+class Abi(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What crosses a call: fields of structures, types of functions, as `sources.cpp.header`."""
+
+    headers: dict[str, Digest]
+    """The headers that say so, by path."""
+    structs: dict[str, list[str]]
+    """The fields of each, in order: the code of the type, a blank and the name."""
+    functions: dict[str, str]
+    """The code of what each returns and, in brackets, those of its parameters."""
+
+
+class Build(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One release of an engine, ready to be fetched or installed."""
+
+    package: str
+    """The package that holds the libraries, as its index spells it."""
+    sources: str
+    """The package that holds the source text they were compiled from."""
+    libraries: dict[str, Digest] = {}
+    """Libraries by their path in the package; none where they are compiled when it is installed."""
+    environment: Name = OWN
+    """The lock under envs/ whose interpreter runs it."""
+    abi: Abi
+
+    @property
+    def prebuilt(self) -> bool:
+        """Whether its libraries are fetched, not compiled on this machine."""
+        return bool(self.libraries)
+
+
+def builds(engine: str) -> Mapping[str, Build]:
+    """Return the builds of an engine by release; LockError if the lock cannot be read."""
+    try:
+        raw = (LOCK if LOCK.exists() else SHIPPED).read_bytes()
+        locked = msgspec.json.decode(raw, type=dict[str, dict[str, Build]])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise LockError(
+            f"{LOCK} cannot be read: {error}", remedy="Restore it from the repository"
+        ) from error
+    return locked.get(engine, {})
+
+
+def build_of(engine: str, release: str) -> Build:
+    """Return one build; ConfigError if the lock has none."""
+    known = builds(engine)
+    if release not in known:
+        raise ConfigError(
+            f"no build of {engine} {release} is pinned",
+            remedy=f"Choose from {', '.join(known) or 'none'}, which {LOCK} describes",
+        )
+    return known[release]

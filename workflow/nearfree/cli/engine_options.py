@@ -1,0 +1,49 @@
+"""Options of commands that run or ask about a real engine."""
+
+import argparse
+from pathlib import Path
+
+from nearfree.cli.common import argument, positive
+
+
+def whole_list(text: str) -> tuple[int, ...]:
+    """Return whole numbers from 1 on out of a list with commas, rising and each once."""
+    try:
+        numbers = tuple(positive(part.strip()) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r:.60} is no list of whole numbers, such as 1,2,4"
+        ) from error
+    if list(numbers) != sorted(set(numbers)):
+        raise argparse.ArgumentTypeError(f"{text!r:.60} does not rise, or names a number twice")
+    return numbers
+
+
+def engine_name(text: str) -> str:
+    """Return an engine as this project spells it: `llama.cpp` is llama_cpp."""
+    return text.strip().lower().replace(".", "_").replace("-", "_")
+
+
+ENGINE_OPTIONS = (
+    argument(
+        "--engine", type=engine_name, metavar="NAME", help="measure in this engine: llama_cpp"
+    ),
+    argument("--model", type=Path, metavar="FILE.gguf", help="the weights, with --engine"),
+    argument("--release", help="the engine's release (default: the prebuilt one)"),
+    argument("--threads", type=whole_list, default=(1,), help="CPU threads (default: 1)"),
+    argument("--batch", type=whole_list, default=(1,), help="requests b (default: 1)"),
+    argument("--context", type=whole_list, default=(64,), help="cached positions L (default: 64)"),
+    argument("--positions", type=whole_list, metavar="N,N,...", help="the grid of N"),
+    argument("--rounds", type=positive, default=7, help="visits to each N (default: 7)"),
+    argument(
+        "--no-repack",
+        action="store_true",
+        help="leave the weights in the file's order (`use_extra_bufts` false)",
+    ),
+    argument(
+        "--weights",
+        type=Path,
+        metavar="FILE.gguf",
+        help="where the weights lie that a plan names by their bytes, if not in the cache",
+    ),
+)

@@ -1,0 +1,116 @@
+"""Measuring a GGUF file of the user's in a real engine, and what the take says."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from nearfree.backends.builds import builds
+from nearfree.backends.environments.lock import OWN
+from nearfree.cli.common import config_of, layout_of, print_seal
+from nearfree.cli.waiting import Bar
+from nearfree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nearfree.measure.own_file import OwnFile
+
+
+def run_engine(args: argparse.Namespace) -> int:
+    """Measure a file in an engine, and print T(N) and where the time goes."""
+    _check(args)
+    from nearfree.hardware.platforms import resolve
+    from nearfree.log.curves import curves
+    from nearfree.log.evidence import read_take
+    from nearfree.log.take import take_name
+    from nearfree.measure.engine_files import ensure_library
+    from nearfree.measure.own_file import own_file
+    from nearfree.measure.run import measure
+    from nearfree.show.text.engine import engine_text
+
+    config = config_of(args)
+    scope = resolve(config.platforms, args.platform)
+    own = own_file(
+        args.engine,
+        args.model,
+        scope=scope,
+        release=args.release,
+        batch=args.batch,
+        context=args.context,
+        threads=args.threads,
+        repack=(not args.no_repack,),
+        positions=args.positions,
+        rounds=args.rounds,
+    )
+    layout, take = layout_of(args), args.take or 1
+    name = take_name(scope, own.stream, take, own.plan)
+    if not layout.seal(name).exists():
+        release = next(sweep.setting.release or "" for sweep in own.plan.sweeps)
+        ensure_library(args.engine, release)
+        _probed(args, scope)
+    if own.plan.environment == OWN or layout.seal(name).exists():
+        with Bar(f"{scope}/{own.stream}") as bar:
+            seal = measure(layout, scope, own.stream, take, own.plan, files=own.files, progress=bar)
+        print_seal(seal)
+    elif code := _elsewhere(args, scope, own, take):
+        return code
+    sealed = read_take(layout, name)
+    for line in engine_text(sealed, curves([sealed]), config.site.epsilon):
+        print(line)
+    return 0
+
+
+def _elsewhere(args: argparse.Namespace, scope: str, own: "OwnFile", take: int) -> int:
+    """Measure in the environment of a compiled release, and return what its command ends with.
+
+    Raises
+    ------
+    LockError
+        The environment was not made yet.
+    """
+    import subprocess
+
+    from msgspec import json
+
+    from nearfree.backends.environments.lock import Environment
+    from nearfree.errors import LockError
+
+    environment = Environment(own.plan.environment)
+    if not environment.complete:
+        raise LockError(
+            f"the environment {environment.name} of this release is not made",
+            remedy=f"Run `nearfree environment make {environment.name}`: it compiles for minutes",
+        )
+    command = [str(environment.python), "-m", "nearfree", "measure", scope, own.stream]
+    command += ["--take", str(take), "--plan", "-", "--results", str(args.results)]
+    command += ["--weights", str(args.model)]
+    return subprocess.run(command, input=json.encode(own.plan), check=False).returncode
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise ConfigError for options that do not go together, or an engine that is not known."""
+    lacking = [f"--{name}" for name in ("engine", "model") if not getattr(args, name)]
+    if lacking:
+        raise ConfigError(
+            f"{' and '.join(lacking)} is missing",
+            remedy="Give both: --engine llama_cpp --model FILE.gguf",
+        )
+    if args.study or args.plan or args.curves:
+        raise ConfigError(
+            "--engine measures a file of yours, and a study, plan or curve file another thing",
+            remedy="Leave either out",
+        )
+    if not builds(args.engine):
+        raise ConfigError(
+            f"{args.engine!r:.60} is no engine that is driven here",
+            remedy="Choose llama_cpp",
+        )
+
+
+def _probed(args: argparse.Namespace, scope: str) -> None:
+    """Probe the platform if it never was: a take is of a machine that is known."""
+    from nearfree.hardware.identity import known_probe
+
+    if known_probe(layout_of(args), scope) is None:
+        from nearfree.cli.machine import run_probe
+
+        print(f"{scope} is new: it is probed first", flush=True)
+        probing = argparse.Namespace(**{**vars(args), "take": None})
+        run_probe(probing)

@@ -1,0 +1,84 @@
+"""Studies of real engines: the weights that they run, and their sweeps."""
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from nearfree.backends.builds import build_of
+from nearfree.core.modules.engine import EngineStudy, Release
+from nearfree.core.plan import Sweep
+from nearfree.core.setting import Name, Setting
+from nearfree.core.weights import AnyWeights, Digest, FileType, RandomWeights, WeightsFile
+from nearfree.decoders.config_file import find_file
+from nearfree.errors import ConfigError
+
+Text = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Member(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of a package's wheel."""
+
+    package: Text
+    version: Text
+    path: Text
+    sha256: Digest
+
+
+class Random(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Random weights of a model of models/, and the release whose own function stores them."""
+
+    config: Name
+    release: Release
+
+
+class WeightsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """weights.yaml: a GGUF file out of a package, or random weights; one of both.
+
+    `file_type` is GGUF's name of the formats that are stored.
+    """
+
+    file_type: FileType
+    member: Member | None = None
+    random: Random | None = None
+
+    def __post_init__(self) -> None:
+        if (self.member is None) == (self.random is None):
+            raise ValueError("it needs either a member of a package or a random config")
+
+    def resolved(self, folder: Path) -> AnyWeights:
+        """Return them as a plan carries them; ConfigError if models/ has no such config to read."""
+        if self.member is not None:
+            return WeightsFile(file_type=self.file_type, sha256=self.member.sha256)
+        drawn = cast("Random", self.random)  # one of both is given
+        file = find_file(folder, drawn.config)
+        try:
+            config = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ConfigError(
+                f"{file} is no model's config: {error}", remedy="Give a config.json of models/"
+            ) from error
+        return RandomWeights(file_type=self.file_type, config=config, release=drawn.release)
+
+
+def engine_sweeps(study: EngineStudy, weights: AnyWeights) -> tuple[Sweep, ...]:
+    """Return one sweep a setting; ConfigError for a release, axis or grid that cannot be."""
+    study.check_axes()
+    build_of(study.backend, study.release)
+    return tuple(
+        Sweep(
+            setting=setting,
+            positions=study.grid(setting.batch),
+            baseline=study.baseline or 1,
+        )
+        for setting in _settings(study, weights)
+    )
+
+
+def _settings(study: EngineStudy, weights: AnyWeights) -> Iterator[Setting]:
+    first = study.setting(weights.digest, weights.file_type)
+    for values in product(*(getattr(study, axis) for axis in study.axes)):
+        yield structs.replace(first, **dict(zip(study.axes, values, strict=True)))

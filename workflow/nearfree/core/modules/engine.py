@@ -1,0 +1,47 @@
+"""A real engine's whole forward: N positions of b requests over a cache of L, as it runs them."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.modules.study import Axis, StudyBase
+from nearfree.core.precision import Dtype
+from nearfree.core.setting import Name, Setting
+
+Release = Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.+-]{0,31}$(?!\n)")]
+
+
+class EngineStudy(StudyBase, frozen=True, kw_only=True, tag="engine"):
+    """A forward of an engine over batch sizes, contexts, threads, and with weights repacked or not.
+
+    `backend` is the engine, `release` which of its builds runs, `model` an entry of weights.yaml.
+    """
+
+    model: Name
+    release: Release
+    context: Axis
+    threads: Axis = (1,)
+    repack: Annotated[tuple[bool, ...], Meta(min_length=1)] = (True,)
+    dtype: Dtype = "float32"
+
+    axes = ("threads", "repack", "batch", "context")
+
+    def setting(self, digest: str, file_type: str) -> Setting:
+        """Return what all of its settings share, for weights of a digest and a file type."""
+        return Setting(
+            module="engine",
+            backend=self.backend,
+            dtype=self.dtype,
+            model=self.model,
+            model_digest=digest,
+            release=self.release,
+            file_type=file_type,
+            batch=self.batch[0],
+            context=self.context[0],
+            threads=self.threads[0],
+        )
+
+
+ENGINE = ModuleKind(name="engine", title="real engines", own="context", study=EngineStudy)
+"""It has no law of its own: its matrices' paths and tiles compete, by the rules of its source."""

@@ -1,0 +1,175 @@
+"""What a GGUF file's metadata say of each architecture, as the config.json of its model type does.
+
+Source: llama.cpp v0.5.0, src/models/NAME.cpp (load_arch_hparams): which keys each takes, and what
+it takes where they are silent.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from nearfree.decoders.keys import Keys
+from nearfree.gguf.header import GgufHeader
+
+ANEW = "Convert the model anew, or give its config.json"
+
+
+def layers_of(keys: Keys, header: GgufHeader) -> int:
+    """Return the layers, each of which has a tensor at least."""
+    layers = keys.whole("block_count")
+    if layers > len(header.tensors):
+        raise keys.wrong("block_count", f"is more than its {len(header.tensors)} tensors", ANEW)
+    return layers
+
+
+def alike(keys: Keys, key: str, *, default: int | None = None) -> int:
+    """Return a number that files may have for each layer, which must be alike."""
+    if isinstance(keys.values.get(key), list):
+        raise keys.wrong(key, "differs by layer, which is not read", ANEW)
+    return keys.whole(key, default=default)
+
+
+def head_dim(keys: Keys) -> int:
+    """Return the width of a head, which must be that of its value, too."""
+    d_model, heads = keys.whole("embedding_length"), alike(keys, "attention.head_count")
+    if not keys.has("attention.key_length") and d_model % heads:
+        raise keys.wrong(
+            "embedding_length", f"is no multiple of {heads} heads, and no key_length is said", ANEW
+        )
+    width = keys.whole("attention.key_length", default=max(1, d_model // heads))
+    if keys.whole("attention.value_length", default=width) != width:
+        raise keys.wrong("attention.value_length", f"is not the key_length {width}", ANEW)
+    return width
+
+
+def number_or(keys: Keys, key: str, default: float) -> float:
+    """Return a number, or what engines take where the file does not say it."""
+    return keys.number(key) if keys.has(key) else default
+
+
+def _llama(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """Llama's, and Mistral's without a window; with experts it is Mixtral's."""
+    biased = "blk.0.attn_q.bias" in header.by_name
+    values: dict[str, Any] = {"model_type": "llama", "hidden_act": "silu", "attention_bias": biased}
+    if keys.whole("expert_count", least=0, default=0):
+        values |= _experts(keys, "num_local_experts")
+        width = "expert_feed_forward_length"
+        width = width if keys.has(width) else "feed_forward_length"
+        values |= {"model_type": "mixtral", "sliding_window": None}
+        values["intermediate_size"] = alike(keys, width)
+    return values
+
+
+def _qwen2(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001 (one signature)
+    return {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False}
+
+
+def _qwen3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    biased = "blk.0.attn_q.bias" in header.by_name
+    return {**_qwen2(keys, header), "model_type": "qwen3", "attention_bias": biased}
+
+
+def _experts(keys: Keys, count: str) -> dict[str, Any]:
+    of, taken = keys.wholes("expert_count", "expert_used_count")
+    return {count: of, "num_experts_per_tok": taken}
+
+
+def _qwen_moe(keys: Keys) -> dict[str, Any]:
+    width = alike(keys, "expert_feed_forward_length")
+    return {
+        **_experts(keys, "num_experts"),
+        "moe_intermediate_size": width,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+
+
+def _qwen2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    shared = keys.whole("expert_shared_feed_forward_length", least=0, default=0)
+    return {
+        **_qwen2(keys, header),
+        **_qwen_moe(keys),
+        "model_type": "qwen2_moe",
+        "shared_expert_intermediate_size": shared,
+        "norm_topk_prob": False,
+    }
+
+
+def _qwen3_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    own = {"model_type": "qwen3_moe", "norm_topk_prob": True}
+    return {**_qwen3(keys, header), **_qwen_moe(keys), **own}
+
+
+def _alternating(keys: Keys, header: GgufHeader, period: int) -> dict[str, Any]:
+    """Return which layers have a window: all but the last of each period, or as a list says."""
+    layers, key = layers_of(keys, header), "attention.sliding_window_pattern"
+    said = keys.values.get(key)
+    if isinstance(said, list):
+        if len(said) < layers:
+            raise keys.wrong(key, f"has {len(said)} entries for {layers} layers", ANEW)
+        windowed = [bool(each) for each in said[:layers]]
+    else:
+        every = keys.whole(key, default=period)
+        windowed = [layer % every < every - 1 for layer in range(layers)]
+    kinds = ["sliding_attention" if each else "full_attention" for each in windowed]
+    window = keys.whole("attention.sliding_window", default=4096)
+    return {"layer_types": kinds, "sliding_window": window}
+
+
+_LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
+"""Layers of the models of 27 billion weights, whose logits are scaled by another width."""
+
+
+def _gemma(keys: Keys, header: GgufHeader, period: int) -> dict[str, Any]:
+    width, heads = keys.whole("embedding_length"), alike(keys, "attention.head_count")
+    largest = keys.whole("block_count") == _LARGEST_GEMMA[header.architecture]
+    cap = "final_logit_softcapping"
+    return {
+        **_alternating(keys, header, period),
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": width // heads if largest else head_dim(keys),
+        **({cap: keys.number(cap)} if keys.has(cap) else {}),
+    }
+
+
+def _gemma2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    cap = number_or(keys, "attn_logit_softcapping", 50.0)
+    last = {"final_logit_softcapping": 30.0}
+    own = {"model_type": "gemma2", "attn_logit_softcapping": cap}
+    return {**last, **_gemma(keys, header, 2), **own}
+
+
+def _gemma3(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    local = number_or(keys, "rope.freq_base_swa", 10000.0)
+    own = {"model_type": "gemma3_text", "rope_local_base_freq": local}
+    return {**_gemma(keys, header, 6), **own}
+
+
+def _phi3(keys: Keys, header: GgufHeader) -> dict[str, Any]:  # noqa: ARG001
+    """Phi 3's; engines that read the file give it no window."""
+    return {"model_type": "phi3", "hidden_act": "silu", "sliding_window": None}
+
+
+def _gpt_oss(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    """gpt-oss's, whose clamp of 7 stands in the engine. Source: src/llama-graph.cpp."""
+    return {
+        **_alternating(keys, header, 2),
+        **_experts(keys, "num_local_experts"),
+        "model_type": "gpt_oss",
+        "hidden_act": "silu",
+        "swiglu_limit": 7.0,
+        "intermediate_size": alike(keys, "expert_feed_forward_length"),
+    }
+
+
+ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
+    "llama": _llama,
+    "qwen2": _qwen2,
+    "qwen2moe": _qwen2_moe,
+    "qwen3": _qwen3,
+    "qwen3moe": _qwen3_moe,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "phi3": _phi3,
+    "gpt-oss": _gpt_oss,
+}
+"""By the name that files have: what each says beside what all say."""

@@ -1,0 +1,194 @@
+"""Table `engine_steps`: at how many rows an engine's passes over its weights change."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+from msgspec import Struct, structs
+
+from nearfree.backends.records import BACKENDS
+from nearfree.config.files import Config
+from nearfree.core.scopes import SOURCES
+from nearfree.derive.tables.columns import CURVE, ORIGINS, SETTING_COLUMNS, count, text
+from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.schema import Table
+from nearfree.derive.tables.store import digests, read_table, seals_digest, write_table
+from nearfree.errors import NearfreeError
+from nearfree.log.events import EngineLoaded, EngineMatrix, Event, RuleExtracted
+from nearfree.log.evidence import Take, read_scope
+from nearfree.log.names import Layout
+from nearfree.sources.answers.ggml import Product
+from nearfree.sources.answers.ggml_cpu import told_features, told_flags
+from nearfree.sources.answers.ggml_passes import ProductQuery, Step
+from nearfree.sources.extraction import Extraction
+from nearfree.sources.record import extraction_of, recorded_take
+
+ENGINE_STEPS = Table(
+    name="engine_steps",
+    row="a number of rows at which an engine's passes over matrices of one type change",
+    key=("platform", "stream", "take", "plan8", "setting_key", "type", "parts", "rows"),
+    formula="the rules of the engine's release, asked with the CPU features that it told of",
+    code="nearfree.derive.tables.engine_steps",
+    body={
+        **CURVE,
+        "type": text("ggml's name of how the matrices are stored"),
+        "parts": text("which matrices: names of tensors without their layers"),
+        "rows": count("rows of a product, b N; none where no rule says them", nullable=True),
+        "n": count("the least N with so many rows", nullable=True),
+        "passes_before": count("passes over the weights with one row less", nullable=True),
+        "passes": count("passes over the weights with so many rows", nullable=True),
+        "path": text("the way that the new passes take", nullable=True),
+        "rule": text("the rule that says so", nullable=True),
+        "file": text("the file of the engine's source that holds it", nullable=True),
+        "lines": text("its lines there", nullable=True),
+        "refusal": text("why no rule says the passes", nullable=True),
+        "origin": text("where the setting's latencies come from", one_of=ORIGINS),
+    },
+)
+_SAME = tuple(name for name in (*CURVE, "origin") if name not in SETTING_COLUMNS)
+_TAKE = ("stream", "take", "plan8")
+_PACKAGES = {each.name: each.rules.package for each in BACKENDS if each.rules}
+_SGEMM, _REPACK = "LLAMAFILE", "REPACK"
+"""What a library tells of itself where it has these ways."""
+Row = dict[str, Any]
+
+
+class _Release(Struct):
+    """The rules of a release, and the event of each."""
+
+    extraction: Extraction
+    events: dict[str, str]
+
+
+class _Step(Struct, frozen=True, kw_only=True):
+    """The columns of a step."""
+
+    rows: int
+    n: int
+    passes_before: int
+    passes: int
+    path: str
+    rule: str
+    file: str
+    lines: str
+
+
+_NOTHING = _Step.__struct_fields__
+_Steps = tuple[_Step, ...] | str
+"""A matrix's steps, or why none are known."""
+
+
+def write_engine_steps(layout: Layout, scope: str, config: Config) -> None:
+    """Write the steps of each engine's setting that a scope measured, by the log's rules alone."""
+    del config  # the rules of a release depend on nothing that is configured
+    latency = read_table(layout, scope, LATENCY, without=["from_ids"])
+    settings = latency.filter(module="engine")
+    takes = read_scope(layout, scope, only=(EngineLoaded,)) if not settings.is_empty() else []
+    releases: dict[tuple[str, str], _Release | None] = {}
+    rows = list(_rows(layout, settings, takes, releases))
+    known = {event.event_id for take in takes for event in take.of(EngineLoaded)}
+    known |= {i for each in releases.values() if each for i in each.events.values()}
+    made_from = digests(layout, scope, LATENCY) | seals_digest(layout, SOURCES)
+    table = ENGINE_STEPS.build(ENGINE_STEPS.frame(rows), known)
+    write_table(layout, scope, ENGINE_STEPS, table, made_from)
+
+
+def _rows(
+    layout: Layout,
+    settings: pl.DataFrame,
+    takes: list[Take],
+    releases: dict[tuple[str, str], _Release | None],
+) -> Iterator[Row]:
+    by_name = {(t.name.stream, t.name.take, t.name.plan8): t for t in takes}
+    asked = settings.sort("n").unique([*_TAKE, "setting_key"], keep="last", maintain_order=True)
+    for row in asked.to_dicts():
+        take = by_name[tuple(row[name] for name in _TAKE)]
+        loaded = next((e for e in take.of(EngineLoaded) if _ran(e.data, row)), None)
+        if loaded is None:
+            continue
+        release = (row["backend"], row["release"])
+        if release not in releases:
+            releases[release] = _recorded(layout, *release)
+        same = {name: row[name] for name in (*_SAME, *SETTING_COLUMNS)}
+        for step in _of_setting(row, loaded, releases[release]):
+            yield {**same, **step}
+
+
+def _ran(loaded: EngineLoaded, row: Row) -> bool:
+    """Return whether what was loaded is what a setting asks for."""
+    return (loaded.engine, loaded.release, loaded.model, loaded.file_type, loaded.repack) == (
+        *(row[name] for name in ("backend", "release", "model", "file_type")),
+        bool(row["repack"]),
+    )
+
+
+def _recorded(layout: Layout, engine: str, version: str) -> _Release | None:
+    """Return what the log says of an engine's release, None if it says nothing."""
+    package = _PACKAGES.get(engine)
+    take = recorded_take(layout, package, version) if package else None
+    if take is None:
+        return None
+    return _Release(
+        extraction=extraction_of(take),
+        events={event.data.rule: event.event_id for event in take.of(RuleExtracted)},
+    )
+
+
+def _of_setting(row: Row, loaded: Event, release: _Release | None) -> Iterator[Row]:
+    """Yield the steps of a setting's matrices; of matrices of one type those that agree as one."""
+    alike: dict[tuple[str, _Steps], list[str]] = defaultdict(list)
+    for matrix in loaded.data.matrices:
+        alike[matrix.type, _steps(row, loaded.data, matrix, release)].append(matrix.part)
+    for (kind, steps), parts in alike.items():
+        about = {"type": kind, "parts": ", ".join(dict.fromkeys(parts)), "refusal": None}
+        if isinstance(steps, str):
+            nothing = dict.fromkeys(_NOTHING)
+            yield {**about, **nothing, "refusal": steps, "from_ids": [loaded.event_id]}
+        elif release is not None:
+            for step in steps:
+                from_ids = [loaded.event_id, release.events[step.rule]]
+                yield {**about, **structs.asdict(step), "from_ids": from_ids}
+
+
+def _steps(
+    row: Row, loaded: EngineLoaded, matrix: EngineMatrix, release: _Release | None
+) -> _Steps:
+    """Return the steps of a matrix up to the largest N, or why none are known."""
+    if release is None:
+        return f"the log holds no rules of {row['backend']} {row['release']}"
+    features = told_features(loaded.system_info)
+    if matrix.routed:
+        return "how rows fall on experts is not read"
+    if _SGEMM not in features:
+        return f"a library without {_SGEMM} = 1 in its system_info is not read"
+    try:
+        query = ProductQuery(
+            weight=matrix.type,
+            columns=matrix.rows,
+            depth=matrix.columns,
+            flags=told_flags(release.extraction.by_name(), loaded.system_info),
+            threads=row["threads"],
+            repack=loaded.repack and _REPACK in features,
+        )
+        product = Product(release.extraction, query)
+        steps = product.steps(row["batch"] * row["n"])
+        return tuple(_said(step, row["batch"]) for step in steps)
+    except NearfreeError as error:
+        return error.what
+
+
+def _said(step: Step, batch: int) -> _Step:
+    """Return a step with the place of its rule."""
+    quote = dict(step.places)[step.rule].quotes[-1]
+    first, last = quote.lines
+    return _Step(
+        rows=step.rows,
+        n=-(-step.rows // batch),
+        passes_before=step.before,
+        passes=step.after,
+        path=step.path,
+        rule=step.rule,
+        file=quote.file,
+        lines=str(first) if first == last else f"{first}-{last}",
+    )

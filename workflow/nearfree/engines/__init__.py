@@ -1,0 +1,1 @@
+"""Real engines, driven from outside: their builds, the calls of their libraries, their forwards."""

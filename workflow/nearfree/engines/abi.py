@@ -1,0 +1,82 @@
+"""C calls by what a header says of them: structures and functions for ctypes, nothing typed in."""
+
+import ctypes
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from nearfree.errors import EvidenceError
+
+_CODES: dict[str, Any] = {
+    "bool": ctypes.c_bool, "i8": ctypes.c_int8, "u8": ctypes.c_uint8, "i16": ctypes.c_int16,
+    "u16": ctypes.c_uint16, "i32": ctypes.c_int32, "u32": ctypes.c_uint32, "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64, "size": ctypes.c_size_t, "f32": ctypes.c_float, "f64": ctypes.c_double,
+    "pointer": ctypes.c_void_p, "void": None,
+}  # fmt: skip
+_STRUCT = "struct "
+
+
+class Calls:
+    """The functions of some libraries, each with the types that the header gives it.
+
+    Parameters
+    ----------
+    libraries
+        Loaded, in the order in which a function is looked for.
+    structs, functions
+        As `builds.Abi` has them.
+
+    Raises
+    ------
+    EvidenceError
+        A function is in none of the libraries: they are of another release than the header.
+    """
+
+    def __init__(
+        self,
+        libraries: list[ctypes.CDLL],
+        structs: Mapping[str, list[str]],
+        functions: Mapping[str, str],
+    ) -> None:
+        self._structs = structs
+        self._made: dict[str, type[ctypes.Structure]] = {}
+        self._functions = {
+            name: self._bound(libraries, name, types) for name, types in functions.items()
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a function by its name in the header."""
+        try:
+            return self.__dict__["_functions"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def struct(self, name: str) -> type[ctypes.Structure]:
+        """Return a structure as a type of ctypes."""
+        if name not in self._made:
+            parts = (field.rpartition(" ") for field in self._structs[name])
+            fields = [(field, self._type(code)) for code, _, field in parts]
+            self._made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+        return self._made[name]
+
+    def _type(self, code: str) -> Any:
+        array = re.fullmatch(r"(.+)\[(\d+)\]", code)
+        if array:
+            return self._type(array[1]) * int(array[2])
+        if code.startswith(_STRUCT):
+            return self.struct(code.removeprefix(_STRUCT))
+        return _CODES[code]
+
+    def _bound(self, libraries: list[ctypes.CDLL], name: str, types: str) -> Any:
+        returned, _, rest = types.partition(" (")
+        taken = [code for code in rest.rstrip(")").split(", ") if code]
+        for library in libraries:
+            function = getattr(library, name, None)
+            if function is not None:
+                function.restype = self._type(returned)
+                function.argtypes = [self._type(code) for code in taken]
+                return function
+        raise EvidenceError(
+            f"the engine's libraries have no function {name}, which their header declares",
+            remedy="They are of another release: fetch or build them again",
+        )

@@ -1,0 +1,225 @@
+"""llama.cpp driven by its C interface: a model's weights, and forwards over its cache.
+
+A forward is one `llama_decode` of b sequences with N new positions each over L cached ones. Their
+keys are removed again by the next forward, so that each finds a cache of L positions.
+"""
+
+import ctypes
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nearfree.engines.library import Library, messages
+from nearfree.errors import EvidenceError
+
+_CHUNK = 512
+"""Positions that fill a cache in one call, at most."""
+_UNSEEN = 3
+"""Tokens at the start of a vocabulary that stand for no text, in most: none of them is decoded."""
+
+
+class Model:
+    """A GGUF file's weights in memory."""
+
+    def __init__(self, library: Library, path: Path, *, repack: bool) -> None:
+        """Load a file that was checked; `repack` as `use_extra_bufts`.
+
+        Raises
+        ------
+        EvidenceError
+            llama.cpp does not take it; what it says stands in the message.
+        """
+        calls = self.calls = library.calls
+        parameters = calls.llama_model_default_params()
+        parameters.n_gpu_layers = 0
+        parameters.use_extra_bufts = repack
+        messages.clear()
+        self.pointer = calls.llama_model_load_from_file(str(path).encode(), parameters)
+        if not self.pointer:
+            raise EvidenceError(
+                f"llama.cpp does not load {path.name}: {'; '.join(messages[-2:]) or 'no reason'}",
+                remedy="Give a GGUF file of a text model that this release knows",
+            )
+        self.vocabulary: int = calls.llama_vocab_n_tokens(calls.llama_model_get_vocab(self.pointer))
+
+    def close(self) -> None:
+        """Give the weights back."""
+        if self.pointer:
+            self.calls.llama_model_free(self.pointer)
+            self.pointer = None
+
+
+class Context:
+    """A cache of b sequences, and forwards over it.
+
+    Parameters
+    ----------
+    batch, cached, positions
+        b sequences of L cached positions, and the largest N of a forward.
+    threads
+        Of a forward, however many positions it has.
+    watch
+        Called with a tensor's pointer before and after each operation, as `cb_eval`; a context
+        that is watched is not timed.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        batch: int,
+        cached: int,
+        positions: int,
+        threads: int,
+        watch: Callable[[int, bool], bool] | None = None,
+    ) -> None:
+        self._model, self._calls = model, model.calls
+        self.batch, self.cached, self.positions = batch, cached, positions
+        rows = max(batch * positions, min(_CHUNK, max(batch * cached, 1)))
+        parameters = self._calls.llama_context_default_params()
+        parameters.n_ctx = batch * (cached + positions)
+        parameters.n_batch = parameters.n_ubatch = self._rows = rows
+        parameters.n_seq_max = batch
+        parameters.n_outputs_max = batch * positions
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.no_perf = True
+        self._watch = None if watch is None else _Watch(lambda t, ask, _data: watch(t, ask))
+        if self._watch is not None:
+            parameters.cb_eval = ctypes.cast(self._watch, ctypes.c_void_p)
+        messages.clear()
+        self._pointer = self._calls.llama_init_from_model(model.pointer, parameters)
+        if not self._pointer:
+            raise EvidenceError(
+                f"llama.cpp makes no context of b = {batch}, L = {cached}, N = {positions}: "
+                f"{'; '.join(messages[-2:]) or 'no reason'}",
+                remedy="Choose a smaller batch or context",
+            )
+        self._memory = self._calls.llama_get_memory(self._pointer)
+        self._batches: dict[int, _Batch] = {}
+        tokens = random.Random(0)  # noqa: S311 (tokens of no meaning, the same ones each time)
+        self._tokens = [
+            tokens.randrange(min(_UNSEEN, model.vocabulary - 1), model.vocabulary)
+            for _ in range(batch * (cached + positions))
+        ]
+        self._fill()
+
+    def _fill(self) -> None:
+        """Decode the cached positions of all sequences, some at a time."""
+        for sequence in range(self.batch):
+            for first in range(0, self.cached, _CHUNK):
+                many = min(_CHUNK, self.cached - first)
+                at = sequence * self.cached + first
+                batch = _Batch(self._calls, self._tokens[at : at + many], [sequence], first, [])
+                self._decode(batch)
+
+    def forward(self, n: int) -> None:
+        """Run one forward over N new positions of each sequence, with logits at every one.
+
+        Raises
+        ------
+        EvidenceError
+            The context was made for fewer positions.
+        """
+        if not 1 <= n <= self.positions:
+            raise EvidenceError(
+                f"a context of {self.positions} positions runs no forward over N = {n}",
+                remedy="Make it for the largest N",
+            )
+        if n not in self._batches:
+            after = self.batch * self.cached
+            tokens = self._tokens[after : after + self.batch * n]
+            every = range(self.batch * n)
+            self._batches[n] = _Batch(self._calls, tokens, range(self.batch), self.cached, every)
+        self.rewind()
+        self._decode(self._batches[n])
+
+    def rewind(self) -> None:
+        """Remove all but the L cached positions of each sequence."""
+        for sequence in range(self.batch):
+            self._calls.llama_memory_seq_rm(self._memory, sequence, self.cached, -1)
+
+    def decode(self, tokens: Sequence[int], first: int) -> None:
+        """Decode tokens of the first sequence at their positions, with logits at each."""
+        batch = _Batch(self._calls, tokens, [0], first, range(len(tokens)))
+        self._decode(batch)
+
+    def _decode(self, batch: "_Batch") -> None:
+        if batch.struct.n_tokens > self._rows:  # the library would end the process
+            raise EvidenceError(
+                f"a context of {self._rows} rows decodes no {batch.struct.n_tokens} at once",
+                remedy="Decode them in several calls",
+            )
+        status = self._calls.llama_decode(self._pointer, batch.struct)
+        self._calls.llama_synchronize(self._pointer)
+        if status:
+            raise EvidenceError(
+                f"llama.cpp does not decode {batch.struct.n_tokens} positions (status {status}): "
+                f"{'; '.join(messages[-2:])}",
+                remedy="Choose fewer positions or a smaller context",
+            )
+
+    def logits(self, place: int) -> "ctypes.Array[ctypes.c_float]":
+        """Return the logits at a position of the last forward, one for each token."""
+        pointer = self._calls.llama_get_logits_ith(self._pointer, place)
+        if not pointer:
+            raise EvidenceError(f"the last forward has no logits at {place}", remedy="Ask of fewer")
+        kind = ctypes.c_float * self._model.vocabulary
+        return ctypes.cast(pointer, ctypes.POINTER(kind)).contents
+
+    def close(self) -> None:
+        """Give the cache back."""
+        if self._pointer:
+            self._calls.llama_free(self._pointer)
+            self._pointer = None
+
+
+_Watch = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_bool, ctypes.c_void_p)
+
+
+class _Batch:
+    """A `llama_batch`, with the arrays that it points to.
+
+    Tokens are split evenly over the sequences, each one's at positions from `first` on.
+    """
+
+    def __init__(
+        self,
+        calls: Any,
+        tokens: Sequence[int],
+        sequences: Sequence[int],
+        first: int,
+        outputs: Sequence[int],
+    ) -> None:
+        count = len(tokens)
+        each = count // len(sequences)
+        ids = [ctypes.c_int32(s) for s in sequences]
+        self._token = (ctypes.c_int32 * count)(*tokens)
+        self._pos = (ctypes.c_int32 * count)(*(first + i % each for i in range(count)))
+        self._n_seq_id = (ctypes.c_int32 * count)(*([1] * count))
+        self._ids = ids
+        self._seq_id = (ctypes.c_void_p * count)(
+            *(ctypes.addressof(ids[i // each]) for i in range(count))
+        )
+        wanted = set(outputs)
+        self._logits = (ctypes.c_int8 * count)(*(i in wanted for i in range(count)))
+        self.struct = calls.struct("llama_batch")(
+            n_tokens=count,
+            token=ctypes.addressof(self._token),
+            embd=None,
+            pos=ctypes.addressof(self._pos),
+            n_seq_id=ctypes.addressof(self._n_seq_id),
+            seq_id=ctypes.addressof(self._seq_id),
+            logits=ctypes.addressof(self._logits),
+        )
+
+
+@contextmanager
+def opened(library: Library, path: Path, *, repack: bool) -> Iterator[Model]:
+    """Give a model that is closed afterwards."""
+    model = Model(library, path, repack=repack)
+    try:
+        yield model
+    finally:
+        model.close()

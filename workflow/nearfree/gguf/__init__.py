@@ -1,0 +1,1 @@
+"""GGUF files: what their headers say of tensors and metadata, trusting nothing."""

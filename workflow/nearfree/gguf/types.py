@@ -1,0 +1,107 @@
+"""Types that GGUF files store tensors in: how many elements and bytes a block of each has.
+
+Source: llama.cpp v0.5.0: numbers of ggml/include/ggml.h lines 389-434, names and blocks of
+ggml/src/ggml.c lines 632-930, bytes of the structs of ggml/src/ggml-common.h lines 180-460, names
+of file types of include/llama.h lines 118-159.
+"""
+
+from difflib import get_close_matches
+
+from msgspec import Struct
+
+from nearfree.errors import ConfigError
+
+
+class GgmlType(Struct, frozen=True):
+    """A type by the number that files have for it.
+
+    A row of a tensor is stored in blocks of `elements` elements, of `size` bytes each, scales
+    included.
+    """
+
+    number: int
+    name: str
+    elements: int
+    size: int
+
+    @property
+    def bits(self) -> float:
+        """Bits of an element, with its part of what a block shares."""
+        return 8 * self.size / self.elements
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes of a row of as many elements, a multiple of a block's."""
+        return columns // self.elements * self.size
+
+
+_SUPER = 256
+"""Elements of a block of the types named K, IQ and TQ, QK_K."""
+_TYPES = (
+    GgmlType(0, "f32", 1, 4),
+    GgmlType(1, "f16", 1, 2),
+    GgmlType(2, "q4_0", 32, 18),
+    GgmlType(3, "q4_1", 32, 20),
+    GgmlType(6, "q5_0", 32, 22),
+    GgmlType(7, "q5_1", 32, 24),
+    GgmlType(8, "q8_0", 32, 34),
+    GgmlType(9, "q8_1", 32, 36),
+    GgmlType(10, "q2_k", _SUPER, 84),
+    GgmlType(11, "q3_k", _SUPER, 110),
+    GgmlType(12, "q4_k", _SUPER, 144),
+    GgmlType(13, "q5_k", _SUPER, 176),
+    GgmlType(14, "q6_k", _SUPER, 210),
+    GgmlType(15, "q8_k", _SUPER, 292),
+    GgmlType(16, "iq2_xxs", _SUPER, 66),
+    GgmlType(17, "iq2_xs", _SUPER, 74),
+    GgmlType(18, "iq3_xxs", _SUPER, 98),
+    GgmlType(19, "iq1_s", _SUPER, 50),
+    GgmlType(20, "iq4_nl", 32, 18),
+    GgmlType(21, "iq3_s", _SUPER, 110),
+    GgmlType(22, "iq2_s", _SUPER, 82),
+    GgmlType(23, "iq4_xs", _SUPER, 136),
+    GgmlType(24, "i8", 1, 1),
+    GgmlType(25, "i16", 1, 2),
+    GgmlType(26, "i32", 1, 4),
+    GgmlType(27, "i64", 1, 8),
+    GgmlType(28, "f64", 1, 8),
+    GgmlType(29, "iq1_m", _SUPER, 56),
+    GgmlType(30, "bf16", 1, 2),
+    GgmlType(34, "tq1_0", _SUPER, 54),
+    GgmlType(35, "tq2_0", _SUPER, 66),
+    GgmlType(39, "mxfp4", 32, 17),
+    GgmlType(40, "nvfp4", 64, 36),
+    GgmlType(41, "q1_0", 128, 18),
+    GgmlType(42, "q2_0", 64, 18),
+)
+TYPES = {each.number: each for each in _TYPES}
+"""By number. Numbers 4, 5, 31 to 33 and 36 to 38 were types that engines read no more."""
+BY_NAME = {each.name: each for each in _TYPES}
+"""By the name that ggml prints, in lower case, which is what the command line takes."""
+PLAIN = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+"""Types without scales, with the name that the rest of the program has for each."""
+FILE_TYPES = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
+    11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S",
+    17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS",
+    23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
+    30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4_MOE", 39: "NVFP4",
+    40: "Q1_0", 41: "Q2_0",
+}  # fmt: skip
+"""What most weights of a file are in, by its `general.file_type`: a name may stand for a mixture
+of types."""
+
+
+def type_named(name: str) -> GgmlType:
+    """Return a type by its name, such as `q4_k`, in which case does not matter.
+
+    Raises
+    ------
+    ConfigError
+        There is none of that name; the nearest are named.
+    """
+    found = BY_NAME.get(name.lower())
+    if found is None:
+        near = get_close_matches(name.lower()[:40], BY_NAME, n=3)
+        known = f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(BY_NAME)}"
+        raise ConfigError(f"{name!r:.60} is no type of ggml's", remedy=known)
+    return found

@@ -1,0 +1,96 @@
+"""A GGUF file of the user's as a study of its own, without an entry in config/."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from nearfree.backends.builds import build_of, builds
+from nearfree.config.engine_studies import engine_sweeps
+from nearfree.core.modules.engine import EngineStudy
+from nearfree.core.plan import MeasurePlan
+from nearfree.core.protocols import Interleaved
+from nearfree.core.weights import WeightsFile
+from nearfree.errors import ConfigError
+from nearfree.gguf.header import GgufHeader, bytes_by_type
+from nearfree.gguf.reader import read_header, weights_sha256
+
+POSITIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 16, 17, 24, 32, 33)
+"""The grid of N where none is given: both sides of what tiles of 4, 8 and 16 rows end at."""
+
+
+class OwnFile(NamedTuple):
+    """A user's file as something to measure."""
+
+    stream: str
+    plan: MeasurePlan
+    files: dict[str, Path]
+
+
+def own_file(
+    engine: str,
+    path: Path,
+    *,
+    scope: str,
+    release: str | None,
+    batch: tuple[int, ...],
+    context: tuple[int, ...],
+    threads: tuple[int, ...],
+    repack: tuple[bool, ...],
+    positions: tuple[int, ...] | None,
+    rounds: int,
+) -> OwnFile:
+    """Return the plan of measuring a file, and where its bytes lie.
+
+    Without a release it is the prebuilt one. Everything of the file's header is checked first.
+
+    Raises
+    ------
+    ConfigError
+        It is no GGUF file, is cut or lies, or there is no such release, axis or grid.
+    """
+    header = read_header(path)
+    release = release or prebuilt(engine)
+    build_of(engine, release)
+    name = model_name(path)
+    weights = WeightsFile(file_type=file_type(header), sha256=weights_sha256(path))
+    study = EngineStudy(
+        backend=engine,
+        platforms=(scope,),
+        model=name,
+        release=release,
+        batch=batch,
+        context=context,
+        threads=threads,
+        repack=repack,
+        positions=positions or POSITIONS,
+        protocol=Interleaved(rounds=rounds, warmup=0, forwards=1, retries=1),
+    )
+    plan = MeasurePlan(
+        sweeps=engine_sweeps(study, weights),
+        protocol=study.protocol,
+        environment=build_of(engine, release).environment,
+        weights={name: weights},
+    )
+    return OwnFile(f"{engine}_{name}"[:64], plan, {weights.sha256: path})
+
+
+def prebuilt(engine: str) -> str:
+    """Return the release of an engine that is fetched ready to run; ConfigError without one."""
+    for release, build in builds(engine).items():
+        if build.prebuilt:
+            return release
+    raise ConfigError(
+        f"no release of {engine} is prebuilt", remedy=f"Name one of {', '.join(builds(engine))}"
+    )
+
+
+def model_name(path: Path) -> str:
+    """Return what a file's model is called in the log: its name in small letters."""
+    plain = re.sub(r"[^a-z0-9]+", "_", path.stem.lower()).strip("_")
+    return plain[:48] or "model"
+
+
+def file_type(header: GgufHeader) -> str:
+    """Return GGUF's name of what a file stores, else the type that most of its bytes are in."""
+    named = header.file_type or next(iter(bytes_by_type(header)), "f32")
+    return re.sub(r"[^a-z0-9]+", "_", named.lower()).strip("_")

@@ -1,0 +1,264 @@
+"""Figures of real engines' forwards: T(N)/T(1) with the steps of their rules, and time shares."""
+
+from collections.abc import Iterator
+from math import log2
+
+import altair as alt
+import polars as pl
+from msgspec import Struct, structs
+
+from nearfree.core.label import label
+from nearfree.core.modules.engine import ENGINE
+from nearfree.show.figures.latency import time_shares_against_n
+from nearfree.show.figures.listing import ENGINES, Drawing, drawing
+from nearfree.show.figures.panels import CURVE, in_rows
+from nearfree.show.figures.theme import (
+    BAND,
+    MEASURED,
+    PUBLISHED,
+    THEORY,
+    keyed,
+    label_beside,
+    of_kind,
+    positions,
+    styled,
+    tooltip,
+)
+
+MORE, OTHER, FEWER = "more passes", "another kernel", "fewer passes"
+_CHANGES = {MORE: PUBLISHED, OTHER: THEORY, FEWER: BAND}
+_BUILD = ("release", "file_type", "repack")
+_CALL = ("batch", "context", "threads")
+SETTING = (*_BUILD, *_CALL)
+"""The columns in which settings of one engine and model differ, in their order."""
+_STRIP = 0.065
+"""What the marks of one type of weights take of a panel's height."""
+_FEW = 4
+"""Ratios up to which an axis has ticks between its powers of two."""
+_SPARE = 90
+"""Pixels at the right of a single panel."""
+_ABOVE = 1.15
+"""The end of the axis over the largest ratio."""
+
+
+class EngineRows(Struct, frozen=True, kw_only=True):
+    """The tables of one platform that figures of engines are drawn from."""
+
+    latency: pl.DataFrame
+    boundaries: pl.DataFrame
+    time_shares: pl.DataFrame
+    steps: pl.DataFrame
+
+
+def engine_drawings(rows: EngineRows, epsilon: float) -> Iterator[Drawing]:
+    """Yield the figures of each engine and model; nothing where the platform measured none."""
+    of_engines = (pl.col("module") == ENGINE.name) & pl.col("newest")
+    latency = rows.latency.filter(of_engines)
+    for engine, model in latency.select("backend", "model").unique().sort(pl.all()).rows():
+        mine = of_engines & (pl.col("backend") == engine) & (pl.col("model") == model)
+        curves, steps = latency.filter(mine), rows.steps.filter(mine)
+        ends = rows.boundaries.filter(mine, pl.col("epsilon") == epsilon)
+        subject = f"{model} in {engine}"
+        yield drawing(
+            ratio_against_n,
+            (curves, ends, steps, epsilon),
+            f"engine_ratio_against_n_{engine}_{model}",
+            f"{subject}: T(N)/T(1) of every setting, and where rules change the engine's passes.",
+            curves,
+            ends,
+            steps,
+            about=ENGINES,
+        )
+        parts = rows.time_shares.filter(mine)
+        if not parts.is_empty():
+            bounds = ends.join(parts, on=CURVE, how="semi")
+            yield drawing(
+                time_shares_against_n,
+                (parts, bounds, epsilon, structs.replace(ENGINE, title=subject)),
+                f"engine_time_shares_{engine}_{model}",
+                f"{subject}: the part of a forward's time that each module takes, against N.",
+                parts,
+                bounds,
+                about=ENGINES,
+            )
+
+
+def ratio_against_n(
+    latency: pl.DataFrame, boundaries: pl.DataFrame, steps: pl.DataFrame, epsilon: float
+) -> alt.FacetChart:
+    """Return T(N)/T(baseline) of an engine's settings of one model, a panel a setting.
+
+    Below each curve a line of marks a type of weights: where a rule changes the passes over them.
+
+    Parameters
+    ----------
+    latency, boundaries, steps
+        Newest rows of those tables (`engine_steps`) of one platform, engine and model.
+    epsilon
+        The tolerance whose line and boundaries are drawn.
+    """
+    points = _panelled(latency)
+    panels = points.select(*CURVE, "panel").unique()
+    kinds = steps.drop_nulls("rows")["type"].unique().sort().to_list()
+    top = _ABOVE * max(*points["ratio"], *points["ratio_high"].drop_nulls(), 1 + epsilon)
+    strip = _STRIP * log2(top) / (1 - _STRIP * (len(kinds) + 1))
+    heights = {kind: 2 ** -(strip * (place + 1)) for place, kind in enumerate(kinds)}
+    low = 2 ** -(strip * (len(kinds) + 0.6)) if kinds else 0.8
+    scale = alt.Scale(type="log", base=2, domain=[low, top], nice=False)
+    parts = (1,) if top > _FEW else (1, 1.25, 1.5)
+    ticks = [part * 2**k for k in range(16) for part in parts if part * 2**k <= top]
+    axis = alt.Axis(values=ticks, format="~g", labelOverlap="greedy")
+    x, y = positions(points), alt.Y("ratio:Q", title="T(N)/T(1)", scale=scale, axis=axis)
+    of_points, of_bounds, of_steps = of_kind("point"), of_kind("boundary"), of_kind("step")
+    shown = tooltip(
+        "n:Q",
+        ("ratio:Q", "T(N)/T(1)", ".3f"),
+        ("low:Q", "from", ".3f"),
+        ("high:Q", "to", ".3f"),
+        ("latency_ms:Q", "T(N), ms", ".3f"),
+    )
+    said = tooltip(
+        ("type:N", "weights"),
+        ("rows:Q", "rows b N"),
+        ("passes_before:Q", "passes before"),
+        ("passes:Q", "passes now"),
+        ("path:N", "way"),
+        ("rule:N", "rule"),
+        ("place:N", "source"),
+    )
+    layers = alt.layer(
+        of_bounds.mark_rect(color=BAND, opacity=0.18).encode(
+            x=alt.X("n:Q"), x2="n2:Q", y=alt.Y("one:Q", scale=scale), y2="limit:Q"
+        ),
+        of_bounds.mark_rule(color=BAND, strokeWidth=1.5).encode(
+            x=alt.X("n:Q"), x2="n2:Q", y=alt.Y("limit:Q", scale=scale)
+        ),
+        of_steps.mark_tick(orient="vertical", size=8, thickness=1.5).encode(
+            x=x,
+            y=alt.Y("height:Q", scale=scale),
+            color=keyed(alt.Color, "change:N", _drawn(steps), title=None, columns=3),
+            tooltip=said,
+        ),
+        of_kind("type")
+        .mark_text(align="left", dx=4, fontSize=10, color=THEORY)
+        .encode(x=x, y=alt.Y("height:Q", scale=scale), text="type:N"),
+        of_points.mark_line(color=MEASURED).encode(x=x, y=y),
+        of_points.mark_rule(color=MEASURED, opacity=0.6, strokeWidth=1.5).encode(
+            x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q"
+        ),
+        of_points.mark_point(color=MEASURED, filled=True, size=30, opacity=1).encode(
+            x=x, y=y, tooltip=shown
+        ),
+        of_bounds.mark_rule(color="black", strokeDash=[4, 3]).encode(x=alt.X("n_max:Q")),
+        label_beside(of_bounds).encode(x=alt.X("n_max:Q"), y=alt.value(4), text="label:N"),
+        data=pl.concat(
+            [
+                points.select(
+                    *("panel", "n", "ratio", "latency_ms", "row_id"),
+                    pl.col("ratio_low").alias("low"),
+                    pl.col("ratio_high").alias("high"),
+                    pl.lit("point").alias("kind"),
+                ),
+                _bounds(points, boundaries, epsilon),
+                *_marks(steps.join(panels, on=CURVE), points, heights),
+            ],
+            how="diagonal_relaxed",
+        ),
+    )
+    first = points.row(0, named=True)
+    band = f"Green: up to 1 + {epsilon:g}."
+    subtitle = [
+        f"{first['model']}: medians of paired ratios, 95 % intervals. {band}",
+        "Marks below: where a rule of the engine changes its passes over weights.",
+    ]
+    drawn = styled(
+        in_rows(layers, points),
+        f"T(N)/T(1), {first['backend']} on {first['platform']}, "
+        f"{', '.join(points['origin'].unique().sort())}",
+        subtitle if kinds else subtitle[:1],
+    )
+    if points["panel"].n_unique() == 1:  # texts are wider than the panel: a font may be wider still
+        drawn.padding = {"left": 12, "top": 12, "bottom": 12, "right": _SPARE}
+    return drawn
+
+
+def _panelled(latency: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with `panel`, all of a setting in two lines, sorted by it.
+
+    The study is named where two of them hold one setting.
+    """
+    several = pl.col("stream").n_unique().over("setting_key") > 1
+    named = latency.with_columns(
+        pl.when(several).then("stream").otherwise(pl.lit("")).alias("study"),
+        (pl.col("latency_us") / 1000).alias("latency_ms"),
+    ).sort(*SETTING, "stream", "n")
+    texts = [
+        f"{label(row, (*_BUILD, 'study'))}: {label(row, _CALL)}"
+        for row in named.select(*SETTING, "study").to_dicts()
+    ]
+    return named.with_columns(pl.Series("panel", texts, dtype=pl.String))
+
+
+def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> pl.DataFrame:
+    """Return the band of each curve, and its N_max with the side that has room for its label."""
+    ends = points.group_by(*CURVE, "panel", maintain_order=True).agg(
+        pl.col("n").min(), pl.col("n").max().alias("n2")
+    )
+    return ends.join(boundaries.select(*CURVE, "n_max", "row_id"), on=CURVE).select(
+        *("panel", "n", "n2", "n_max", "row_id"),
+        pl.lit(1.0).alias("one"),
+        pl.lit(1.0 + epsilon).alias("limit"),
+        pl.format("N_max = {}", "n_max").alias("label"),
+        (pl.col("n_max") ** 2 > pl.col("n") * pl.col("n2")).alias("late"),
+        pl.lit("boundary").alias("kind"),
+    )
+
+
+def changes(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps that a forward can meet, one a type and N: the passes change by all rows.
+
+    Steps below the rows of the baseline are met by no N.
+    """
+    met = steps.drop_nulls("rows").filter(pl.col("n") > 1).sort("rows", "parts")
+    grown = pl.col("passes") - pl.col("passes_before")
+    change = pl.when(grown > 0).then(pl.lit(MORE)).when(grown < 0).then(pl.lit(FEWER))
+    return (
+        met.group_by(*CURVE, "type", "n", maintain_order=True)
+        .agg(
+            pl.col("passes_before").first(),
+            pl.col("rows", "passes", "path", "rule", "file", "lines", "row_id").last(),
+        )
+        .with_columns(
+            change.otherwise(pl.lit(OTHER)).alias("change"),
+            pl.format("{}:{}", "file", "lines").alias("place"),
+        )
+    )
+
+
+def _drawn(steps: pl.DataFrame) -> dict[str, str]:
+    """Return the colours of the changes that are drawn."""
+    met = changes(steps)["change"].to_list()
+    return {name: colour for name, colour in _CHANGES.items() if name in met}
+
+
+def _marks(
+    steps: pl.DataFrame, points: pl.DataFrame, heights: dict[str, float]
+) -> Iterator[pl.DataFrame]:
+    """Yield the marks of each panel's types of weights, and the names of those at the left."""
+    height = pl.col("type").replace_strict(heights, return_dtype=pl.Float64, default=None)
+    panels = steps.select(*CURVE, "panel").unique()
+    yield (
+        changes(steps)
+        .join(panels, on=CURVE)
+        .select(
+            *("panel", "type", "n", "rows", "passes_before", "passes", "path", "rule", "place"),
+            *("change", "row_id"),
+            height.alias("height"),
+            pl.lit("step").alias("kind"),
+        )
+    )
+    left = points.group_by("panel", maintain_order=True).agg(pl.col("n").min())
+    named = steps.drop_nulls("rows").select("panel", "type").unique(maintain_order=True)
+    yield named.join(left, on="panel").with_columns(
+        height.alias("height"), pl.lit("type").alias("kind")
+    )

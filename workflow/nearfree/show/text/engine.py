@@ -1,0 +1,74 @@
+"""The text of `nearfree measure --engine`: T(N) of an engine, and where its time goes."""
+
+from collections.abc import Iterator
+
+from nearfree.core.boundary import boundary, median
+from nearfree.core.label import label
+from nearfree.log.curves import Curve, curve_samples, samples_ratios
+from nearfree.log.events import EngineLoaded, SharesMeasured
+from nearfree.log.evidence import Take
+from nearfree.show.text.forecast import columns
+from nearfree.units import BYTES_PER_GB, US_PER_MS
+
+_AXES = ("threads", "batch", "context")
+
+
+def engine_text(take: Take, curves: list[Curve], epsilon: float) -> Iterator[str]:
+    """Yield what a take of an engine says: what ran, T(N) by setting, N_max, shares of modules."""
+    loaded = next((event.data for event in take.of(EngineLoaded)), None)
+    if loaded is not None:
+        yield (
+            f"{loaded.model} ({loaded.file_type}) in {loaded.engine} {loaded.release}, "
+            f"{loaded.weights_bytes / BYTES_PER_GB:.2f} GB; {_cpu(loaded)}"
+        )
+    for curve in curves:
+        yield ""
+        yield from _curve(curve, epsilon)
+        yield from _shares(take, curve)
+
+
+def _cpu(loaded: EngineLoaded) -> str:
+    """Return the library that ran, by the variant for this CPU."""
+    names = [name for name in loaded.library_sha256 if name.startswith("libggml-cpu")]
+    return ", ".join(names) or "one library for all CPUs"
+
+
+def _curve(curve: Curve, epsilon: float) -> Iterator[str]:
+    samples = curve_samples(curve)
+    ratios = samples_ratios(samples, curve.first.protocol)
+    found = boundary(ratios, epsilon, curve.first.baseline)
+    repacked = "repacked" if curve.setting.repack else "not repacked"
+    named = label({name: getattr(curve.setting, name) for name in _AXES}, _AXES)
+    n_max = f"N_max = {found.last_pass} at {epsilon:.0%}"
+    yield f"{named}, {repacked}: {n_max}, measured in {samples.timer} time"
+    rows: list[list[str]] = [["N", "T(N) ms", "T(N)/T(1)", "", "ms a position"]]
+    by_n = {ratio.n: ratio for ratio in ratios}
+    for n, rounds in sorted(samples.rounds.items()):
+        us = list(rounds.values())
+        ratio = by_n[n]
+        rows.append(
+            [
+                str(n),
+                f"{median(us) / US_PER_MS:.2f}",
+                f"{ratio.value:.2f}",
+                f"[{ratio.low:.2f}, {ratio.high:.2f}]",
+                f"{median(us) / US_PER_MS / n:.2f}",
+            ]
+        )
+    yield from columns(rows)
+
+
+def _shares(take: Take, curve: Curve) -> Iterator[str]:
+    by_n: dict[int, list[dict[str, float]]] = {}
+    for event in take.of(SharesMeasured):
+        if event.data.setting == curve.setting:
+            by_n.setdefault(event.data.n, []).append(event.data.part_us)
+    if not by_n:
+        return
+    yield "  where the time goes, each operation timed in a pass of its own:"
+    roles = list(dict.fromkeys(role for parts in by_n.values() for part in parts for role in part))
+    rows = [["N", *roles]]
+    for n, parts in sorted(by_n.items()):
+        times = [median([part.get(role, 0.0) for part in parts]) for role in roles]
+        rows.append([str(n), *(f"{us / sum(times):.0%}" for us in times)])
+    yield from columns(rows, indent=4)

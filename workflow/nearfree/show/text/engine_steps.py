@@ -1,0 +1,25 @@
+"""Steps of engines' curves that neither the work model nor a rule has, as text."""
+
+from collections.abc import Iterator, Sequence
+
+from nearfree.derive.score.engine_steps import CurveSteps
+from nearfree.derive.work_model.engine_steps import TOLERATED, UnnamedStep
+
+
+def steps_lines(found: Sequence[CurveSteps]) -> Iterator[str]:
+    """Yield a line a curve of an engine; none without such curves."""
+    if not found:
+        return
+    total = sum(len(each.steps) for each in found)
+    yield ""
+    yield (
+        f"steps of engines' curves: N to which T(N)/T(1) rises by {TOLERATED:g} more than the work "
+        f"model's, where no rule names one: {total}"
+    )
+    for each in found:
+        seen = " (in sample)" if each.in_sample else ""
+        yield f"  {each.curve}{seen}: {', '.join(map(_step, each.steps)) or 'none'}"
+
+
+def _step(step: UnnamedStep) -> str:
+    return f"N = {step.n} from {step.since} by {step.excess:.2f}"

@@ -1,0 +1,166 @@
+"""npm packages: the wanted files of a release, read as an sdist's are; nothing of them is run.
+
+A page names each release's archive and its SHA-512; nothing is kept unless the whole archive has
+it. Records and the cache know such a package as `npm:` and its name.
+"""
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Mapping
+from typing import cast
+from urllib.parse import quote, urljoin
+
+from nearfree.errors import SourceError
+from nearfree.log.events import SourceFetched
+from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.fetching.index import PAGE_LIMIT, Artefact, meter, reading
+from nearfree.sources.fetching.members import refusal
+from nearfree.sources.fetching.sdist import read_packed
+from nearfree.sources.fetching.source import Source, kept, members_of
+
+REGISTRY = "https://registry.npmjs.org"
+SETTING = "npm_config_registry"
+"""The variable that names another registry, npm's own."""
+_PART = r"[a-z0-9~-][a-z0-9._~-]{0,213}"
+_NAME = re.compile(rf"(?:@{_PART}/)?{_PART}")
+_VERSION = re.compile(r"[0-9A-Za-z.+-]{1,64}")
+
+
+def fetch_npm(
+    name: str,
+    version: str,
+    wanted: str,
+    *,
+    cache: Cache,
+    offline: bool = False,
+    limit: int | None = None,
+) -> Source:
+    """Return the files of an npm package whose path matches a pattern as a whole.
+
+    The cache serves what it has. Else the release's archive is read as a stream.
+
+    Parameters
+    ----------
+    name, version
+        The release, as npm spells them: `@scope/name`, `1.2.3`.
+    wanted
+        A regular expression over paths, which begin below the archive's top folder, `package/`.
+    cache
+        Where files are kept, once checked.
+    offline
+        Read the cache alone.
+    limit
+        Bytes of one file, where it may have more than `members.MEMBER_LIMIT`.
+
+    Raises
+    ------
+    SourceError
+        There is no such release, it has no such file, or what is there cannot be believed.
+    """
+    _check(name, version)
+    package = f"npm:{name}"
+    try:
+        source = kept(package, version, wanted, cache)
+    except SourceError:
+        if offline:
+            raise
+        source = None
+    if source is not None:
+        return source
+    if offline:
+        raise SourceError(
+            f"{package} {version} is not in the cache",
+            remedy="Run once without --offline, which fetches it",
+        )
+    artefact, sha512 = _artefact(name, version)
+    files, digests = read_packed(
+        artefact, re.compile(wanted), hashes=("sha256", "sha512"), limit=limit, setting=SETTING
+    )
+    if digests["sha512"] != sha512:
+        raise refusal(artefact, "its SHA-512 is not the one that the registry says")
+    if not files:
+        raise SourceError(
+            f"{package} {version} holds no file that matches {wanted}",
+            remedy="Take a version that has it",
+        )
+    record = SourceFetched(
+        package=package,
+        version=version,
+        artefact=artefact.filename,
+        artefact_sha256=digests["sha256"].hex(),
+        verified="artefact",
+        members=members_of(files),
+    )
+    cache.keep(wanted, record, files)
+    return Source(record, files)
+
+
+def _check(name: str, version: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise SourceError(f"{name!r} is no name of an npm package", remedy="Give one like @a/b")
+    if not _VERSION.fullmatch(version):
+        raise SourceError(f"{version!r} is no version of npm:{name}", remedy="Give one like 1.2.3")
+
+
+def _artefact(name: str, version: str) -> tuple[Artefact, bytes]:
+    """Return a release's archive and its SHA-512, as the registry's page has them."""
+    package = f"npm:{name}"
+    versions, base = _versions(name)
+    if version not in versions:
+        newest = list(versions)[-3:]
+        raise SourceError(
+            f"{package} has no version {version}",
+            remedy=f"The last that are listed: {', '.join(newest) or 'none'}",
+        )
+    try:
+        dist = cast("Mapping[str, object]", versions[version])["dist"]
+        url, integrity = (cast("Mapping[str, str]", dist)[key] for key in ("tarball", "integrity"))
+        url = urljoin(base, url) if url else ""
+        hashes = [part for part in integrity.split() if part.startswith("sha512-")]
+        (sha512,) = (base64.b64decode(each[7:], validate=True) for each in hashes)
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise _odd(package, type(error).__name__) from error
+    if len(sha512) != 64 or not url.startswith(("https://", "http://")):
+        raise _odd(package, "an archive without a SHA-512 or a place")
+    filename = f"{name.rpartition('/')[2]}-{version}.tgz"
+    return (
+        Artefact(
+            package=package,
+            version=version,
+            filename=filename,
+            kind="npm",
+            sha256="",
+            url=url,
+            yanked=False,
+        ),
+        sha512,
+    )
+
+
+def _versions(name: str) -> tuple[dict[str, object], str]:
+    """Return what the registry's page says of each version, and where the page was."""
+    import json
+
+    named = os.environ.get(SETTING, "")
+    registry = named if named.startswith(("https://", "http://")) else REGISTRY
+    what = f"the package npm:{name}"
+    url = f"{registry.rstrip('/')}/{quote(name, safe='@')}"
+    with reading(url, what, {"Accept": "application/json"}, setting=SETTING) as response:
+        raw = meter.read(response, PAGE_LIMIT + 1)
+        base = response.url
+    try:
+        if len(raw) > PAGE_LIMIT:
+            raise ValueError("it is too long")  # noqa: TRY301 (one refusal for all odd pages)
+        versions = json.loads(raw)["versions"]
+        return dict(versions.items()), base
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _odd(f"npm:{name}", type(error).__name__) from error
+
+
+def _odd(package: str, why: str) -> SourceError:
+    return SourceError(
+        f"the package {package} has no page of the known form ({why})",
+        remedy=f"Check {SETTING}",
+    )

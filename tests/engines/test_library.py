@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module, metadata
 from pathlib import Path
 from struct import pack
 
@@ -227,11 +228,18 @@ def test_compiled_libraries_are_those_of_their_record(installed: Path) -> None:
     ],
     ids=["changed", "missing", "more", "another", "unrecorded"],
 )  # fmt: skip
+@pytest.mark.parametrize("answering", ["importlib.metadata", "importlib_metadata"])
 def test_compiled_libraries_that_were_changed_are_refused(
-    installed: Path, damage: Damage, match: str
+    installed: Path, damage: Damage, match: str, answering: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library changed, gone or put beside those of the record is one error, and what to do."""
+    """A library changed, gone or put beside those of the record is one error, and what to do.
+
+    So it is whichever answers for what is installed, the standard library or its backport.
+    """
     damage(installed)
+    monkeypatch.setattr(
+        metadata.Distribution, "from_name", import_module(answering).Distribution.from_name
+    )
     with pytest.raises(LockError, match=match) as caught:
         installed_folder(COMPILED)
     assert "make it again" in caught.value.remedy

@@ -55,13 +55,12 @@ def installed_folder(build: Build) -> Path:
         ) from None
     again = f"Delete the environment {build.environment} and make it again"
     folder, held = None, set()
-    for file in distribution.files or []:
-        if Path(file).parts[0] == _BESIDE or not _is_library(Path(file)):
+    for name, recorded in _recorded(distribution):
+        if Path(name).parts[0] == _BESIDE or not _is_library(Path(name)):
             continue
-        path = Path(str(distribution.locate_file(file)))
-        recorded = file.hash.value.encode() if file.hash else b""
+        path = Path(str(distribution.locate_file(name)))
         if not path.is_file() or _base64(path) != recorded:
-            raise LockError(f"{file} is not what {build.package} installed", remedy=again)
+            raise LockError(f"{name} is not what {build.package} installed", remedy=again)
         folder = path.parent
         held.add(path)
     if folder is None:
@@ -70,6 +69,21 @@ def installed_folder(build: Build) -> Path:
     if others:
         raise LockError(f"{others[0].name} is not what {build.package} installed", remedy=again)
     return folder
+
+
+def _recorded(distribution: metadata.Distribution) -> list[tuple[str, bytes]]:
+    """Return what an installation recorded: each file's name and SHA-256, in base64.
+
+    `Distribution.files` leaves out what is missing from Python 3.12 on, and so does the backport
+    `importlib_metadata`, which answers for the standard library once anything has imported it.
+    """
+    import csv
+
+    rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
+    return [
+        (name, digest.removeprefix("sha256=").encode())
+        for name, digest, *_ in (row for row in rows if len(row) > 1 and row[0])
+    ]
 
 
 def _is_library(path: Path) -> bool:

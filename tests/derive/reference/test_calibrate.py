@@ -123,6 +123,10 @@ def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
             for value in needed(of, rows, known, EPSILON)
         ]
         assert found[regime].band == band_of(values)
+        exact = sum(value == 0 for value in values) / len(values)
+        assert found[regime].hit == pytest.approx(exact, abs=1e-4)
+        assert found[regime].hit <= found[regime].within_x2 <= 1
+        assert found[regime].hit <= found[regime].covered <= 1
     assert read(log).bands["R2", "attention", "bfloat16", ""] == found["R2"].band
 
 

@@ -1,6 +1,7 @@
 """Kernels from imported curves to a sealed take: groups, and the bands of regimes."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -15,9 +16,12 @@ from nearfree.derive.reference.folds import (
     COVERED,
     Fold,
     band_of,
+    bands,
+    digests,
     groups_of_all,
     needed,
     predicted,
+    within_a_factor,
 )
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.record import (
@@ -27,7 +31,8 @@ from nearfree.derive.reference.record import (
     referenced,
     rows_of_bands,
 )
-from nearfree.derive.reference.regimes import R0, R1, R2, R3
+from nearfree.derive.reference.regimes import R0, R1, R2, R3, Known
+from nearfree.derive.work_model.family import Flags
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BandsCalibrated, Payload, RegimeBand
@@ -38,9 +43,9 @@ from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
-FORM = 2
+FORM = 3
 """Number of the forms, of their fit and of what is kept; a change of any raises it. 2 has latent
-attention, indexers and attention layers."""
+attention, indexers and attention layers; 3 says how good each regime is."""
 _LEFT_OUT: dict[str, Fold] = {R0: "R0", R1: "R1", R2: "R2m", R3: "R3"}
 """What is left out to calibrate the band of a regime."""
 
@@ -135,6 +140,16 @@ def _kernels(
         yield referenced(group, source=source, epsilon=epsilon, members=members)
 
 
+class _Kind(NamedTuple):
+    """What is found of one kind of question in a regime, of each curve."""
+
+    moved: list[float]
+    """How far its prediction must be moved to meet the truth."""
+    hit: list[bool]
+    near: list[bool]
+    covered: list[bool]
+
+
 def _bands(
     every: Sequence[Curves],
     groups: Mapping[Key, Group],
@@ -142,19 +157,40 @@ def _bands(
     epsilon: float,
 ) -> BandsCalibrated:
     """Return the band of each regime and kind of question, by what its curves needed."""
-    bands = []
+    rows = []
     for regime, fold in _LEFT_OUT.items():
-        found: dict[tuple[str, str, str], list[float]] = {}
-        for curves, rows, said in predicted(fold, every, capabilities, epsilon, groups):
-            moved = needed(curves, rows, said, epsilon)
-            asked = curves.part.rows.filter(pl.Series(np.asarray(rows)))
-            for row, value in zip(rows_of_bands(asked), moved, strict=True):
-                found.setdefault(row, []).append(float(value))
-        bands += [
+        told = list(predicted(fold, every, capabilities, epsilon, groups))
+        rows += [
             RegimeBand(
                 regime=regime, module=module, formats=formats, routing=routing,
-                band=band_of(values), curves=len(values),
+                band=band_of(found.moved), curves=len(found.moved), hit=_share(found.hit),
+                within_x2=_share(found.near), covered=_share(found.covered),
             )
-            for (module, formats, routing), values in sorted(found.items())
+            for (module, formats, routing), found in sorted(_kinds(told, epsilon).items())
         ]  # fmt: skip
-    return BandsCalibrated(epsilon=epsilon, covered=COVERED, bands=tuple(bands))
+    return BandsCalibrated(epsilon=epsilon, covered=COVERED, bands=tuple(rows))
+
+
+def _kinds(
+    told: Sequence[tuple[Curves, Flags, Known]], epsilon: float
+) -> dict[tuple[str, str, str], _Kind]:
+    """Return how good what a regime said of curves is, by the kind of question."""
+    kinds: dict[tuple[str, str, str], _Kind] = {}
+    halves = bands(told, epsilon)
+    for curves, rows, said in told:
+        asked = curves.part.rows.filter(pl.Series(np.asarray(rows)))
+        moved = needed(curves, rows, said, epsilon)
+        hit, near = (within_a_factor(curves, rows, said, epsilon, each) for each in (1.0, 2.0))
+        for row, digest, move, right, close in zip(
+            rows_of_bands(asked), digests(asked), moved.tolist(), hit, near, strict=True
+        ):
+            found = kinds.setdefault(row, _Kind([], [], [], []))
+            found.moved.append(move)
+            found.hit.append(bool(right))
+            found.near.append(bool(close))
+            found.covered.append(move <= halves[row, 1 - digest[1] % 2])
+    return kinds
+
+
+def _share(of: Sequence[bool]) -> float:
+    return round(sum(of) / len(of), 4)

@@ -18,6 +18,7 @@ from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
 from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.reference.regimes import Known, Reference, rows_of
+from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import moved_to_meet
 
@@ -155,6 +156,25 @@ def needed(curves: Curves, rows: Flags, said: Known, epsilon: float) -> Array:
     """Return how far each prediction must be moved to meet [N_max, next N), [rows]."""
     ratio = said.latency_us / said.latency_us[:, :1]
     return moved_to_meet(ratio, curves.latency_us[rows], curves.part.counts[rows], epsilon)
+
+
+def within_a_factor(
+    curves: Curves, rows: Flags, said: Known, epsilon: float, factor: float
+) -> Flags:
+    """Return whether predictions are within a factor of [N_max, next N), [rows].
+
+    With the factor 1 that is whether they are the grid point.
+    """
+    counts, grid = curves.part.counts[rows], curves.part.features["grid"][rows]
+    place = np.arange(len(counts))
+    predicted, last = (
+        last_pass(counts & (each <= (1.0 + epsilon) * each[:, :1]))
+        for each in (said.latency_us, curves.latency_us[rows])
+    )
+    ends = counts.sum(axis=1) - 1
+    after = np.where(last < ends, grid[place, np.minimum(last + 1, ends)], np.inf)
+    n = grid[place, predicted]
+    return np.asarray((factor * n >= grid[place, last]) & (n < factor * after))
 
 
 def band_of(values: Iterable[float]) -> float:

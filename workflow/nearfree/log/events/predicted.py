@@ -92,8 +92,25 @@ class ConstantsCalibrated(Payload, frozen=True, kw_only=True):
     """Every form of T(N) that was tried on these curves, and how well it did."""
 
 
+class RegimeBandV1(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """Version 1: without how good the predictions were."""
+
+    regime: str
+    module: str
+    formats: str
+    routing: str
+    band: float
+    curves: int
+
+
 class RegimeBand(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How far log(T(N) / T(baseline)) may be off in a regime, of one kind of question."""
+    """How far log(T(N) / T(baseline)) may be off in a regime, of one kind of question.
+
+    `hit`, `within_x2` and `covered` are shares of these curves, each predicted without what its
+    regime does not know: whether N_max is the grid point, within a factor of 2 of it, and within
+    the interval by a band that the other half of the models was calibrated on. None where version 1
+    did not say.
+    """
 
     regime: str
     module: str
@@ -102,12 +119,30 @@ class RegimeBand(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     band: float
     curves: int
     """Curves that it was calibrated on."""
+    hit: float | None = None
+    within_x2: float | None = None
+    covered: float | None = None
+
+
+class BandsCalibratedV1(Payload, frozen=True, kw_only=True):
+    """Version 1: bands alone."""
+
+    type_name = "nearfree.bands.calibrated.v1"
+    epsilon: float
+    covered: float
+    bands: tuple[RegimeBandV1, ...]
+
+    def upcast(self) -> "BandsCalibrated":
+        """Leave open how good the predictions were."""
+        bands = tuple(RegimeBand(**structs.asdict(each)) for each in self.bands)
+        return BandsCalibrated(epsilon=self.epsilon, covered=self.covered, bands=bands)
 
 
 class BandsCalibrated(Payload, frozen=True, kw_only=True):
     """The bands of regimes: each covers `covered` of the curves that its regime did not know."""
 
-    type_name = "nearfree.bands.calibrated.v1"
+    type_name = "nearfree.bands.calibrated.v2"
+    before = BandsCalibratedV1
     epsilon: float
     covered: float
     bands: tuple[RegimeBand, ...]

@@ -20,6 +20,7 @@ from nearfree.core.plan import (
 )
 from nearfree.log.document import write_once
 from nearfree.log.events import (
+    BandsCalibrated,
     BandwidthPeak,
     BoundaryPublished,
     CalibratedConstant,
@@ -29,6 +30,7 @@ from nearfree.log.events import (
     HardwareProbed,
     ObservationRetracted,
     Payload,
+    RegimeBand,
     RulePublished,
     RunFailed,
     RunFinished,
@@ -174,6 +176,16 @@ def write_constants(layout: Layout, take: int) -> None:
         tried=("a line (taken)",),
     )
     write_payloads(layout, take_name("public", "constants", take, plan), plan, calibrated)
+
+
+def write_bands(layout: Layout, take: int) -> None:
+    """Write a take of bands, in the version that is the newest."""
+    plan = CalibratePlan(source="curves", files={}, platforms=("h20",), epsilon=0.2, form=1)
+    band = RegimeBand(
+        regime="R0", module="gemm", formats="bfloat16", routing="", band=0.125, curves=8
+    )
+    calibrated = BandsCalibrated(epsilon=0.2, covered=0.8, bands=(band,))
+    write_payloads(layout, take_name("public", "kernels", take, plan), plan, calibrated)
 
 
 def content(layout: Layout) -> dict[str, list[object]]:

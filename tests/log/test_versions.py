@@ -7,6 +7,7 @@ from nearfree.errors import LogError
 from nearfree.log.events import (
     PAYLOADS,
     VERSIONS,
+    BandsCalibrated,
     ConstantsCalibrated,
     LatencyMeasured,
     Payload,
@@ -31,8 +32,9 @@ OLD = [kind for kind in VERSIONS if kind not in PAYLOADS]
 
 @pytest.fixture
 def takes() -> list[Take]:
-    """Return the golden takes: constants of version 1, then of version 2."""
-    return read_scope(LAYOUT, "public")
+    """Return the golden takes: of constants version 1, then version 2, and bands likewise."""
+    streams = "constants", "kernels"
+    return [take for each in streams for take in read_scope(LAYOUT, "public", stream=each)]
 
 
 @pytest.mark.parametrize("kind", PAYLOADS)
@@ -52,7 +54,7 @@ def test_a_version_upcasts_to_the_next(kind: type[Payload]) -> None:
 def test_the_golden_versions_are_sound() -> None:
     """Each version's take verifies as it was written; nothing was rewritten."""
     summary = verify(LAYOUT.root)
-    assert (summary.takes, summary.events, summary.findings) == (2, 6, ())
+    assert (summary.takes, summary.events, summary.findings) == (4, 12, ())
     assert content(LAYOUT) == json.decode((GOLDEN / "expected.json").read_bytes())
 
 
@@ -64,16 +66,20 @@ def test_the_golden_versions_hold_every_old_version(takes: list[Take]) -> None:
 
 def test_readers_see_the_newest_version_alone(takes: list[Take]) -> None:
     """`Take.of` the newest struct gives events of every version, upcast."""
-    (first,), (second,) = (take.of(ConstantsCalibrated) for take in takes)
+    (first,), (second,) = (take.of(ConstantsCalibrated) for take in takes[:2])
     assert first.type_name == "nearfree.constants.calibrated.v1"
     assert second.type_name == "nearfree.constants.calibrated.v2"
     assert first.data.dtypes == ("bfloat16", "float16")
     assert second.data == structs.replace(first.data, dtypes=("bfloat16",))
+    (old,), (new,) = (take.of(BandsCalibrated) for take in takes[2:])
+    assert old.type_name == "nearfree.bands.calibrated.v1"
+    assert old.data == new.data
+    assert old.data.bands[0].hit is None
 
 
 def test_types_are_chosen_whatever_their_version(takes: list[Take]) -> None:
     """Reading some types alone takes in, and leaves out, all of their versions."""
-    for take in takes:
+    for take in takes[:2]:
         for kind, count in ((ConstantsCalibrated, 1), (LatencyMeasured, 0)):
             (start, *rest) = iter_sealed(LAYOUT, read_seal(LAYOUT, take.name), (RunStarted, kind))
             assert isinstance(start.data, RunStarted)

@@ -127,7 +127,7 @@ def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
         assert found[regime].hit == pytest.approx(exact, abs=1e-4)
         assert found[regime].hit <= found[regime].within_x2 <= 1
         assert found[regime].hit <= found[regime].covered <= 1
-    assert read(log).bands["R2", "attention", "bfloat16", ""] == found["R2"].band
+    assert read(log).bands["R2", "attention", "bfloat16", ""] == found["R2"]
 
 
 def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:

@@ -327,7 +327,7 @@ def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
     assert known is not None
     assert [*known.reference.groups] == [OF_EACH[each].key for each in ("gemm", "moe_library")]
     assert known.bands == {
-        (each.regime, each.module, each.formats, each.routing): each.band for each in BANDS.bands
+        (each.regime, each.module, each.formats, each.routing): each for each in BANDS.bands
     }
     older = known.events[OF_EACH["gemm"].key].event_id
     wider = replace(BANDS.bands[0], band=9.0)
@@ -335,7 +335,7 @@ def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
     again = recorded_reference(layout, CAPABILITIES)
     assert again is not None
     assert again.events[OF_EACH["gemm"].key].event_id != older
-    assert [*again.bands.values()] == [9.0, *(each.band for each in BANDS.bands[1:])]
+    assert [*again.bands.values()] == [wider, *BANDS.bands[1:]]
     assert recorded_kernels(layout) == [
         *(each.event_id for each in again.events.values()), *again.bands_events,
     ]  # fmt: skip
@@ -345,7 +345,7 @@ def with_bands(*rows: RegimeBand) -> RecordedReference:
     """Return bands alone."""
     return RecordedReference(
         reference=Reference({}, CAPABILITIES), events={},
-        bands={(each.regime, each.module, each.formats, each.routing): each.band for each in rows},
+        bands={(each.regime, each.module, each.formats, each.routing): each for each in rows},
     )  # fmt: skip
 
 

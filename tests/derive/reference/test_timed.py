@@ -10,7 +10,7 @@ from nearfree.derive.reference.groups import Key
 from nearfree.derive.reference.record import RecordedReference
 from nearfree.derive.reference.regimes import Reference
 from nearfree.derive.work_model.constants import recorded_constants
-from nearfree.log.events import Event
+from nearfree.log.events import Event, RegimeBand
 
 from derive.questions import LOG, RESOLVER
 from derive.reference.made import (
@@ -48,7 +48,12 @@ def recorded(known: Reference = OURS, *, banded: bool = True) -> RecordedReferen
     bands_events = ("bands",) if banded else ()
     return RecordedReference(
         reference=known, events=events, bands_events=bands_events,
-        bands={(name, "gemm", "bfloat16", ""): band for name, band in BANDS.items()},
+        bands={
+            (name, "gemm", "bfloat16", ""): RegimeBand(
+                regime=name, module="gemm", formats="bfloat16", routing="", band=band, curves=9
+            )
+            for name, band in BANDS.items()
+        },
     )  # fmt: skip
 
 

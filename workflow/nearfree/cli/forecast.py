@@ -35,10 +35,11 @@ from nearfree.cli.forecast_engine import (
 from nearfree.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from nearfree.config.files import Config, DeploymentSpec
     from nearfree.derive.predict.forecast.asked_model import Unanswered
+    from nearfree.derive.predict.forecast.first_answer import FirstAnswer
     from nearfree.derive.predict.forecast.forecast import Forecast
 
 
@@ -54,6 +55,7 @@ _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
     partial(add_deployment, required=False),
     add_engine_options,
     add_answer_options,
+    argument("--all", action="store_true", help="print everything that is known behind the answer"),
     argument(
         "--positions", type=positive, metavar="K", help="print where K positions are near-free"
     ),
@@ -80,12 +82,13 @@ _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
 def run_predict(args: argparse.Namespace) -> int:
     """Predict how many positions of a model are near-free on a platform, and what limits them.
 
-    Prints the boundary of each predictor with its limiter and the rule behind it (file and lines),
-    T(N) / T(1) with each module's share, and the options that move the limit. With --positions K it
-    prints at which batch sizes and contexts K positions are near-free, and their cost elsewhere.
-    The defaults are b = 1 and L = 4096, with --positions b from 1 to 256 and L from 1024 to 65536,
-    and balanced routing. With --curves FOLDER it writes T(N) of all studies into one file a
-    platform, from which the workflow can simulate the platform without its GPUs.
+    Prints six lines: N_max, what limits it with the rule's file and lines, T(1) and what 2 to 16
+    positions cost, memory, and on what the answer stands. With --all the boundary of each predictor
+    follows, T(N) / T(1) with each module's share, and the options that move the limit. With
+    --positions K it prints at which batch sizes and contexts K positions are near-free, and their
+    cost elsewhere. The defaults are b = 1 and L = 4096, with --positions b from 1 to 256 and L from
+    1024 to 65536, and balanced routing. With --curves FOLDER it writes T(N) of all studies into one
+    file a platform, from which the workflow can simulate the platform without its GPUs.
 
     With --engine it is the forward of a GGUF file in a real engine on a CPU: N_max by the rules of
     the engine's source, its steps up to 33 rows with file and lines, and T(N) where the results
@@ -98,6 +101,7 @@ def run_predict(args: argparse.Namespace) -> int:
         write_curves(args, args.curves)
         return 0
     from nearfree.derive.predict.forecast.expand_deployments import asked_about
+    from nearfree.derive.predict.forecast.first_answer import first_answer
     from nearfree.derive.predict.forecast.forecast import PREDICTORS, forecast, positions
 
     if not args.model or not args.platform:
@@ -111,16 +115,18 @@ def run_predict(args: argparse.Namespace) -> int:
     inverse = args.positions is not None
     spec = make_spec(args, batch=_BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
     queries, others = asked_about(config, spec, loads_of(args))
-    predictors = ["work_model"] if inverse else PREDICTORS
+    short = args.format == "text" and not args.all
+    predictors = ["work_model"] if inverse or short else PREDICTORS
+    answerer = make_answerer(args, config, queries) if queries else None
     answers = (
-        forecast(
-            queries, make_answerer(args, config, queries), [epsilon], grid=grid,
-            predictors=predictors,
-        )
-        if queries
+        forecast(queries, answerer, [epsilon], grid=grid, predictors=predictors, full=not short)
+        if answerer
         else None
-    )  # fmt: skip
-    told = _answer(args, answers, others, epsilon)
+    )
+    firsts = [] if answers is None or answerer is None or inverse else [
+        first_answer(answers, place, epsilon, answerer) for place in range(len(queries))
+    ]  # fmt: skip
+    told = _answer(args, answers, firsts, others, epsilon)
     if told:
         print(told)
     if args.format != "json":
@@ -132,23 +138,31 @@ def run_predict(args: argparse.Namespace) -> int:
 def _answer(
     args: argparse.Namespace,
     answers: "Forecast | None",
+    firsts: "Sequence[FirstAnswer | None]",
     others: "Sequence[Unanswered]",
     epsilon: float,
 ) -> str:
     """Return the answer in the chosen format, with what is known where there is none."""
     from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
-    from nearfree.show.text.forecast import report
     from nearfree.show.text.memory import unanswered_json, unanswered_lines, unfit_lines
     from nearfree.show.text.surface import inverse_report
 
     used = epsilon, args.accepted
-    known = [(answers, place) for place in range(len(answers.deployments))] if answers else []
     if args.positions is None and args.format == "text":
-        told = [report(*each, *used) for each in known] + [unanswered_lines(e) for e in others]
+        told = [
+            _told(args, answers, place, first, epsilon)
+            for place, first in enumerate(firsts)
+            if answers
+        ]
+        told += [unanswered_lines(each) for each in others]
         return "\n\n".join(filter(None, map("\n".join, told)))
     inverse = args.positions is not None
     if args.format == "json":
-        said = [] if inverse else [answer(*each, *used) for each in known]
+        said = [
+            answer(answers, place, epsilon, first, args.accepted)
+            for place, first in enumerate(firsts)
+            if answers
+        ]
         if inverse and answers is not None:
             said = inverse_rows(answers, args.positions, *used).to_dicts()
         return json_text([*said, *map(unanswered_json, others)])
@@ -159,6 +173,27 @@ def _answer(
         return rows.write_csv().rstrip("\n")
     lines = inverse_report(answers, args.positions, *used)
     return "\n".join((*unfit_lines(answers.deployments), *lines))
+
+
+def _told(
+    args: argparse.Namespace,
+    answers: "Forecast",
+    place: int,
+    first: "FirstAnswer | None",
+    epsilon: float,
+) -> "Iterator[str]":
+    """Yield what is said of one deployment: the answer to act on, with `--all` everything."""
+    from nearfree.show.text.first_answer import first_block, unknown_block
+    from nearfree.show.text.forecast import report
+
+    query, refusal = answers.deployments[place], answers.total.refusals[place]
+    if first is not None:
+        yield from first_block(query, first, args.accepted)
+    elif not args.all:
+        yield from unknown_block(query, str(refusal))
+    if args.all:
+        yield from ("",) if first is not None else ()
+        yield from report(answers, place, epsilon, args.accepted)
 
 
 def refuse(others: "Sequence[Unanswered]") -> None:

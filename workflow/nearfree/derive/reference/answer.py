@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.places import rule_places, stop_terms
-from nearfree.derive.reference.record import RecordedReference
+from nearfree.derive.reference.record import RecordedReference, rows_of_bands
 from nearfree.derive.reference.regimes import AT_ONE_POSITION, R0, R2, R3, rows_of
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import fitted
@@ -20,9 +20,11 @@ from nearfree.derive.work_model.family import (
 )
 from nearfree.derive.work_model.own import Own, own_text, with_own
 from nearfree.derive.work_model.prepare import CARRIED_BAND, Prepared, Refused, prepare
-from nearfree.log.events import ConstantsCalibrated, Event
+from nearfree.log.events import ConstantsCalibrated, Event, RegimeBand
 
 PREDICTOR = "work_model"
+OVER_A_CACHE = ("attention_cached", "mla_cached")
+"""Families of which no public curve has several positions: scored are their kernels without one."""
 _NO_OWN = pl.lit(None, pl.String)
 _RULED = {
     "moe_triton": "block_m",
@@ -168,6 +170,18 @@ class TimedQuestions:
     def refusals(self) -> dict[int, str]:
         """Return why no T(N) is known, by question."""
         return {asked: reason for rows in self._refused for asked, reason in rows.rows()}
+
+    def scored(self, asked: int) -> tuple[RegimeBand | None, str]:
+        """Return how good a question's regime was, of which curves; None where nobody scored it."""
+        timed = next(each for each in self._parts if asked in each.asked)
+        at = timed.asked.index(asked)
+        (kind,) = rows_of_bands(timed.part.rows[[at]])
+        said = self._reference.said(timed.regime[at], kind) if self._reference else None
+        if said is None:
+            return None, ""
+        words = said.module, said.formats, said.routing.replace("_", " ")
+        over = " without a cache" if timed.part.family.name in OVER_A_CACHE else ""
+        return said, " ".join(filter(None, words)) + over
 
     def stops(self, exits: pl.DataFrame) -> pl.DataFrame:
         """Return what changes between two N of a question, and which lines of a rule say so.

@@ -3,6 +3,7 @@
 import base64
 import lzma
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,7 @@ from nearfree.derive.reference.regimes import REGIMES, Known, Reference
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
-from nearfree.log.events import BandsCalibrated, Event, KernelReferenced
+from nearfree.log.events import BandsCalibrated, Event, KernelReferenced, RegimeBand
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 
@@ -195,33 +196,36 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
 
     reference: Reference
     events: Mapping[Key, Event]
-    bands: Mapping[_Band, float]
+    bands: Mapping[_Band, RegimeBand]
     bands_events: tuple[str, ...] = ()
     """The events that bands are from."""
 
     def bands_of(self, regimes: Sequence[str], asked: pl.DataFrame) -> Array:
         """Return how far log(T(N) / T(baseline)) may be off, of each question in its regime."""
-        rows = rows_of_bands(asked)
-        return np.array([self._band(*row) for row in zip(regimes, *zip(*rows, strict=True),
-                                                         strict=True)])  # fmt: skip
+        widest = max((each.band for each in self.bands.values()), default=1.0)
+        said = (self.said(*each) for each in zip(regimes, rows_of_bands(asked), strict=True))
+        return np.array([each.band if each else widest for each in said])
 
-    def _band(self, regime: str, module: str, formats: str, routing: str) -> float:
-        """Return the band of a kind of question.
+    def said(self, regime: str, kind: tuple[str, str, str]) -> RegimeBand | None:
+        """Return what is known of a kind of question in a regime, None of a module without curves.
 
-        One that has none in its regime has that of the next that knows less, and one that has none
-        at all the widest of its formats, or of its module, in its regime.
+        One that was not scored in its regime has what the next says that knows less, and one that
+        was scored in none the widest band of its formats, or of its module.
+
+        Parameters
+        ----------
+        kind
+            Module, formats and how loads are spread, as of `rows_of_bands`.
         """
+        module, formats, _ = kind
         lesser = REGIMES[REGIMES.index(regime) :: -1]
-        exact = [self.bands.get((each, module, formats, routing)) for each in lesser]
-        known = [band for band in exact if band is not None]
-        if known:
-            return known[0]
-        near = [
-            [band for key, band in self.bands.items() if key[:2] == (each, module)
-             and key[2] in (formats, key[2] if wide else formats)]
-            for wide in (False, True) for each in lesser
-        ]  # fmt: skip
-        return max(next(filter(None, near), [*self.bands.values()]), default=1.0)
+        exact = (self.bands.get((each, *kind)) for each in lesser)
+        near = (
+            max((each for key, each in self.bands.items() if key[:2] == (less, module)
+                 and (wide or key[2] == formats)), key=lambda each: each.band, default=None)
+            for wide in (False, True) for less in lesser
+        )  # fmt: skip
+        return next(filter(None, chain(exact, near)), None)
 
     def events_of(self, known: Known) -> list[list[str]]:
         """Return the events that each row rests on: those of its groups, and of bands."""
@@ -288,7 +292,7 @@ def recorded_reference(
         reference=Reference(groups, capabilities),
         events=groups.events,
         bands={
-            key: each.band
+            key: each
             for key, event in bands.items()
             for each in event.data.bands
             if (each.regime, each.module, each.formats, each.routing) == key

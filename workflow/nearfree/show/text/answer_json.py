@@ -1,5 +1,6 @@
 """The answer of `nearfree predict` as data: nested for JSON, flat for CSV."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,21 +11,28 @@ from nearfree.core.modules.collective import COLLECTIVE
 from nearfree.decoders.collectives import sends
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
+from nearfree.derive.predict.forecast.first_answer import COSTS, FirstAnswer
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
 from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.surface import inverse
 from nearfree.errors import Refusal
 from nearfree.show.text.forecast import NO_FORWARD
-from nearfree.show.text.memory import memory_json
+from nearfree.show.text.memory import SCHEMA, memory_json
 
 
 def answer(
-    forecast: Forecast, place: int, epsilon: float, accepted: float | None = None
+    forecast: Forecast,
+    place: int,
+    epsilon: float,
+    first: FirstAnswer | None,
+    accepted: float | None = None,
 ) -> dict[str, Any]:
     """Return all that is known of one deployment; unbounded is None with `unbounded` true.
 
     Parameters
     ----------
+    first
+        The answer to act on, None where T(N) is not known.
     accepted
         Tokens that a forward yields, as measured; then accepted / N_max is there, too.
     """
@@ -34,16 +42,36 @@ def answer(
     known = refusal is None
     about = {name: value for name, value in query.about.items() if name not in query.parallel.said}
     return {
+        "schema": SCHEMA,
         "deployment": about
         | {"parallel": query.parallel.said}
         | {"precision": query.said, "decoder": to_builtins(query.decoder)},
+        "answer": _first(first) if first else None,
+        "basis": to_builtins(first.basis) if first else None,
         "memory": memory_json(query.memory),
         "refusals": [] if refusal is None else [Refusal("", "", refusal, NO_FORWARD)._asdict()],
-        "answers": [_finite(row) for row in rows],
+        "predictors": [_finite(row) for row in rows],
         "modules": _modules(forecast, place, epsilon) if known else [],
         "besides": _besides(forecast, place) if known else {},
         "graphs": _graphs(forecast, place),
         "curve": forecast.curve(place).to_dicts(),
+    }
+
+
+def _first(found: FirstAnswer) -> dict[str, Any]:
+    """Return the answer to act on: N_max from N = 1, T(1) in ms with its band, and costs by N."""
+    first, band = found.t1_us / 1e3, found.t1_band
+    low, high = (None if band is None else first * math.exp(way * band) for way in (-1, 1))
+    return {
+        "n_max": found.n_max,
+        "low": found.low,
+        "high": found.high,
+        "censored": found.censored,
+        "epsilon": found.epsilon,
+        "baseline_n": 1,
+        "limiter": to_builtins(found.limiter) if found.limiter else None,
+        "t1_ms": {"value": first, "low": low, "high": high},
+        "cost": {str(n): found.cost.get(n) for n in COSTS},
     }
 
 

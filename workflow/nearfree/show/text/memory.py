@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nearfree.derive.memory import Memory
-from nearfree.derive.outlook.about import MEMORY
 from nearfree.derive.predict.forecast.asked_model import Unanswered
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.errors import printable
 from nearfree.units import BYTES_PER_GB
+
+SCHEMA = "nearfree.predict.v1"
+"""The form of `nearfree predict --format json`: a later form has another number."""
 
 
 def gb(size: int) -> str:
@@ -21,33 +23,54 @@ def unfit(memory: Memory | None) -> bool:
     return memory is not None and memory.fits is False
 
 
+def verdict(memory: Memory | None, platform: str) -> str:
+    """Return one line: whether it fits, on how much, and what would."""
+    if memory is None:
+        return "memory: not known, since it is not known what the model stores"
+    if memory.capacity_bytes is None:
+        return f"memory: {gb(memory.peak_bytes)}; that of {platform} is not known"
+    of = _of(memory, platform)
+    if not memory.fits:
+        return f"DOES NOT FIT: {of}; {_needed(memory, platform)}"
+    return "; ".join([f"memory: {of}", _largest(memory), *memory.notes])
+
+
+def _of(memory: Memory, platform: str) -> str:
+    of = f"{gb(memory.peak_bytes)} of {gb(memory.capacity_bytes or 0)} on {memory.gpus} {platform}"
+    return f"{of}, {gb(memory.rank_bytes)} on the one with most" if memory.gpus > 1 else of
+
+
+def _needed(memory: Memory, platform: str) -> str:
+    if memory.gpus_needed:
+        return f"{memory.gpus_needed} {platform} hold it"
+    return "no number of them holds it"
+
+
+def _largest(memory: Memory) -> str:
+    return (
+        f"largest batch at this context: {_limit(memory.largest_batch)}; "
+        f"largest context at this batch: {_limit(memory.largest_context)}"
+    )
+
+
 def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
     """Yield what fits; the first line says where a deployment does not."""
     if memory is None:
-        yield "memory: not known, since it is not known what the model stores"
+        yield verdict(memory, platform)
         return
     parts = (
         f"weights {gb(memory.weights_bytes)}, cache {gb(memory.kv_bytes)}, activations "
         f"{gb(memory.activations_bytes)}, allowed for the engine {gb(memory.engine_bytes)}"
     )
-    gpus = f"{memory.gpus} {platform}"
     if memory.capacity_bytes is None:
         yield f"memory: {gb(memory.peak_bytes)} ({parts}); that of {platform} is not known"
         return
-    of = f"{gb(memory.peak_bytes)} of {gb(memory.capacity_bytes)} on {gpus}"
-    needed = "no number of them holds it"
-    if memory.gpus_needed:
-        needed = f"{memory.gpus_needed} {platform} hold it"
-    if memory.gpus > 1:
-        of += f", {gb(memory.rank_bytes)} on the one with most"
+    of = _of(memory, platform)
     if not memory.fits:
-        yield f"DOES NOT FIT: {of} ({parts}); {needed}"
+        yield f"DOES NOT FIT: {of} ({parts}); {_needed(memory, platform)}"
     else:
         yield f"memory: {of} ({parts})"
-    yield (
-        f"  largest batch at this context: {_limit(memory.largest_batch)}; "
-        f"largest context at this batch: {_limit(memory.largest_context)}"
-    )
+    yield f"  {_largest(memory)}"
     yield from (f"  {note}" for note in memory.notes)
 
 
@@ -78,20 +101,49 @@ def unanswered_lines(each: Unanswered) -> Iterator[str]:
 
 
 def memory_json(memory: Memory | None) -> dict[str, Any] | None:
-    """Return a memory's verdict and sizes by name, None where it is not known."""
-    return None if memory is None else {name: getattr(memory, name) for name in MEMORY}
+    """Return a memory's verdict and its sizes in GB, all GPUs together, None where not known.
+
+    `workspace_gb` is what activations and the engine take; `rank_gb` is what the GPU with most
+    holds.
+    """
+    if memory is None:
+        return None
+    sizes = {
+        "weights_gb": memory.weights_bytes,
+        "kv_gb": memory.kv_bytes,
+        "workspace_gb": memory.activations_bytes + memory.engine_bytes,
+        "activations_gb": memory.activations_bytes,
+        "engine_gb": memory.engine_bytes,
+        "peak_gb": memory.peak_bytes,
+        "rank_gb": memory.rank_bytes,
+        "capacity_gb": memory.capacity_bytes,
+    }
+    return (
+        {"fits": memory.fits}
+        | {name: None if of is None else of / BYTES_PER_GB for name, of in sizes.items()}
+        | {
+            "gpus": memory.gpus,
+            "gpus_needed": memory.gpus_needed,
+            "largest_batch": memory.largest_batch,
+            "largest_context": memory.largest_context,
+            "notes": list(memory.notes),
+        }
+    )
 
 
 def unanswered_json(each: Unanswered) -> dict[str, Any]:
     """Return a deployment whose forward is not predicted, in the form of one that is."""
     return {
+        "schema": SCHEMA,
         "deployment": each.about | {"precision": each.precision},
+        "answer": None,
+        "basis": None,
         "memory": memory_json(each.memory),
         "refusals": [
             {name: printable(text) for name, text in refusal._asdict().items()}
             for refusal in each.refusals
         ],
-        "answers": [],
+        "predictors": [],
         "modules": [],
         "besides": {},
         "graphs": None,

@@ -195,8 +195,13 @@ def _timed(questions: Questions, answerer: Answerer) -> Total:
 
 
 def _refusal(part: Sequence[tuple[str, int]], refused: Mapping[int, str]) -> str | None:
-    """Return the first module of which no T(N) is known, and why."""
-    return next((f"{role}: {refused[asked]}" for role, asked in part if asked in refused), None)
+    """Return every module of which no T(N) is known, and why; None where there is none."""
+    reasons: dict[str, list[str]] = {}
+    for role, asked in part:
+        if asked in refused:
+            reasons.setdefault(refused[asked], []).append(role)
+    told = (f"{', '.join(dict.fromkeys(roles))}: {why}" for why, roles in reasons.items())
+    return "; ".join(told) or None
 
 
 def _of_step(steps: Steps, deployment: Deployment) -> list["Behind"]:

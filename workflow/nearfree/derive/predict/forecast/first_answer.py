@@ -1,0 +1,200 @@
+"""The answer to act on: N_max from N = 1, its limit, what more positions cost, and its basis."""
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from nearfree.backends.records import BY_NAME
+from nearfree.derive.granularity.releases import Release
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.forecast import Forecast
+from nearfree.derive.predict.forecast.total import SUM
+from nearfree.errors import NearfreeError
+
+COSTS = (2, 4, 8, 16)
+"""Numbers of positions whose cost is told."""
+_CITED = re.compile(
+    r"(?P<file>\S+?\.(?:py|cuh?|h|hpp|cpp|json))(?::| L)(?P<first>\d+)-(?P<last>\d+)"
+    r"(?: \((?P<sha256>[0-9a-f]{12})\))?"
+)
+"""A place as rules cite it: file, lines and the first digits of its SHA-256."""
+
+
+class SourceRule(Struct, frozen=True, kw_only=True):
+    """Where the rule of a limit stands: a file of a release, its lines, and the file's SHA-256.
+
+    `sha256` is None where the file is cited without being kept.
+    """
+
+    package: str
+    version: str
+    file: str
+    lines: tuple[int, int]
+    sha256: str | None
+
+
+class Limiter(Struct, frozen=True, kw_only=True):
+    """What takes T(N) out of the tolerance.
+
+    `share` is the module's of T(1); `term` and `evidence` are those of the predictor; `rule` is
+    None where no rule of a release says it.
+    """
+
+    module: str
+    share: float
+    term: str
+    evidence: str
+    rule: SourceRule | None
+
+
+class Basis(Struct, frozen=True, kw_only=True):
+    """On what an answer stands: the regime of its weakest module with a share of T(1).
+
+    `hit`, `within_x2` and `coverage` are shares of `settings` public curves, each predicted without
+    what the regime does not know: N_max at the grid point, within a factor of 2, and within its
+    interval. They are of `scored_on`, kernels as near to the module as any with public curves; None
+    where there are none.
+    """
+
+    regime: str
+    module: str
+    share: float
+    scored_on: str | None = None
+    hit: float | None = None
+    within_x2: float | None = None
+    settings: int | None = None
+    coverage: float | None = None
+    events: tuple[str, ...] = ()
+
+
+class FirstAnswer(Struct, frozen=True, kw_only=True):
+    """N_max at a tolerance by the work model from N = 1, and what follows from T(N).
+
+    `n_max` is the grid's end where nothing limits up to there (`censored`). `t1_us` is T(1),
+    `t1_band` how far its logarithm may be off in four of five cases, None where no engine's steps
+    were published; `cost` is T(N) / T(1) by N.
+    """
+
+    n_max: int
+    low: int
+    high: int
+    epsilon: float
+    censored: bool
+    limiter: Limiter | None
+    t1_us: float
+    t1_band: float | None
+    cost: dict[int, float]
+    basis: Basis
+
+
+def first_answer(
+    forecast: Forecast, place: int, epsilon: float, answerer: Answerer
+) -> FirstAnswer | None:
+    """Return the answer to act on about one deployment, None where its T(N) is not known.
+
+    Parameters
+    ----------
+    place
+        Which deployment.
+    answerer
+        What the forecast was made by: it has the releases' files, and what steps take.
+    """
+    total, query = forecast.total, forecast.deployments[place]
+    rows = forecast.answers.filter(deployment=place, composition=SUM, baseline=1, epsilon=epsilon)
+    if total.refusals[place] is not None or rows.is_empty():
+        return None
+    row = rows.row(0, named=True)
+    step = answerer.engine_steps.get(query.engine.name) if query.served else None
+    curve, grid = total.model_us[place], total.grid.tolist()
+    return FirstAnswer(
+        n_max=int(row["n_max"]),
+        low=int(row["low"]),
+        high=int(row["high"]),
+        epsilon=epsilon,
+        censored=row["censored"],
+        limiter=None if row["censored"] else _limiter(forecast, place, row, answerer),
+        t1_us=float(curve[0]),
+        t1_band=step.band if step else None,
+        cost={n: float(curve[grid.index(n)] / curve[0]) for n in COSTS if n in grid},
+        basis=_basis(forecast, place, row["calibration"]),
+    )
+
+
+def _limiter(forecast: Forecast, place: int, row: dict[str, object], answerer: Answerer) -> Limiter:
+    module, evidence = str(row["limiting_module"]), str(row["evidence"] or "")
+    share = forecast.curve(place).row(0, named=True)[module]
+    return Limiter(
+        module=module,
+        share=share,
+        term=str(row["limiting_term"] or ""),
+        evidence=evidence,
+        rule=_rule(forecast.deployments[place], module, evidence, answerer),
+    )
+
+
+def _rule(query: Deployment, module: str, evidence: str, answerer: Answerer) -> SourceRule | None:
+    """Return the place that evidence names, in the release that runs the module."""
+    cited = _CITED.match(evidence)
+    if cited is None:
+        return None
+    release = _release(query, module, padded=cited["sha256"] is None)
+    if release is None:
+        return None
+    return SourceRule(
+        package=release.package,
+        version=release.version,
+        file=cited["file"],
+        lines=(int(cited["first"]), int(cited["last"])),
+        sha256=_digest(release, cited["file"], cited["sha256"], answerer),
+    )
+
+
+def _release(query: Deployment, module: str, *, padded: bool) -> Release | None:
+    """Return the release whose rule limits a module, that of the graphs where they pad it."""
+    if padded and query.graphs is not None:
+        engine = query.graphs.engine
+        return Release(engine.name, engine.version or "")
+    for use in query.uses():
+        record = BY_NAME.get(use.setting.backend)
+        if use.role == module and record and record.rules and use.backend_version:
+            return Release(record.rules.package, use.backend_version)
+    return None
+
+
+def _digest(release: Release, file: str, begins: str | None, answerer: Answerer) -> str | None:
+    """Return the whole SHA-256 of a file of a release, of which its first digits may be known."""
+    try:
+        found = answerer.extraction(release)
+    except NearfreeError:
+        return None
+    files = {member.path: member.sha256 for each in found.fetched for member in each.members}
+    files |= {tuned.file: tuned.sha256 for tuned in found.tuned}
+    digest = files.get(file)
+    return digest if digest and digest.startswith(begins or "") else None
+
+
+def _basis(forecast: Forecast, place: int, events: Sequence[str]) -> Basis:
+    """Return on what a forward stands: its weakest module, of those the one with most of T(1)."""
+    total = forecast.total
+    regime = total.regime(place)
+    first = total.latency_us[place, :, 0] / total.model_us[place, 0]
+    weakest = max(
+        (at for at, each in total.regimes[place].items() if each == regime),
+        key=lambda at: first[at],
+    )
+    scored, on = total.timed.scored(int(total.asked[place, weakest]))
+    about = Basis(
+        regime=str(regime),
+        module=total.roles[place][weakest],
+        share=float(first[weakest]),
+        events=tuple(events),
+    )
+    if scored is None or scored.hit is None:
+        return about
+    return Basis(
+        regime=about.regime, module=about.module, share=about.share, events=about.events,
+        scored_on=on, hit=scored.hit, within_x2=scored.within_x2, settings=scored.curves,
+        coverage=scored.covered,
+    )  # fmt: skip

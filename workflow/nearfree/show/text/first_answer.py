@@ -1,0 +1,143 @@
+"""The answer to act on, in six lines and in words that need no paper: what `nearfree predict` says.
+
+All else that is known of a deployment is behind `--all`.
+"""
+
+import math
+from collections.abc import Iterator
+
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
+from nearfree.derive.reference.regimes import R0, R1, R2, R3
+from nearfree.show.text.forecast import NO_FORWARD, formats, gpus
+from nearfree.show.text.memory import unfit, verdict
+
+WORDS = {
+    "compute of padded rows": "the products' arithmetic takes longer than reading their weights",
+    "padded expert blocks": "the experts' blocks, filled up with padding, take longer than reading "
+    "their weights",
+    "waves of query tiles": "one more wave of query tiles over the GPU's processors",
+    "padded query tiles": "one more tile of queries reads the whole cache",
+    "tiles of heads": "one more tile of heads reads the whole cache",
+    "waves of positions": "each position reads the tokens that were selected for it",
+    "projections, indexer": "projections, indexer and selected tokens outgrow the launches",
+    "numbers over all entries": "the indexer scores every cached token for each position",
+    "a pass over all numbers": "the selection reads every score for each position",
+    "bytes between GPUs": "the bytes that GPUs send each other",
+    "active experts": "more positions wake more experts, whose weights are read",
+    "BLOCK_SIZE_M": "the kernel goes over to blocks of more tokens",
+    "query tile": "the attention kernel takes a larger tile of queries",
+    "query heads packed": "heads that share keys no longer share a tile",
+    "passes over the weights": "the kernel reads the weights more often",
+    "rows of a tile": "the kernel goes over to a tile of more rows",
+    "all-reduce": "the all-reduce goes over to another algorithm",
+    "graph of": "the engine pads the step to its next CUDA graph",
+}
+"""What a limit is in plain words, by how its term begins."""
+REGIMES = {
+    R0: "constants of other GPUs, since this kernel was not measured on this one",
+    R1: "curves of a sibling of this GPU",
+    R2: "curves of other shapes of this kernel on this GPU",
+    R3: "this kernel's own curve on this GPU",
+}
+"""What a regime is in plain words."""
+_SPREAD = {
+    "balanced": "tokens spread evenly over experts",
+    "skewed": "all tokens on the same experts",
+}
+
+
+def heading(query: Deployment) -> str:
+    """Return one line that says what is answered about."""
+    moe = f"experts by {query.library or query.moe}, " if query.moe else ""
+    spread = _SPREAD.get(query.routing or "", f"{query.routing} routing") if query.moe else ""
+    parts = [
+        f"{query.decoder.name} on {gpus(query)}",
+        formats(query),
+        f"batch {query.batch}",
+        f"context {query.context:,}",
+        f"attention by {query.attention}",
+        *([f"{moe}{spread}"] if query.moe else []),
+        *([f"CUDA graphs of {query.graphs.engine}"] if query.graphs else []),
+    ]
+    return ", ".join(parts)
+
+
+def first_block(
+    query: Deployment, answer: FirstAnswer, accepted: float | None = None
+) -> Iterator[str]:
+    """Yield the six lines; the first says so where the deployment does not fit in memory."""
+    memory = verdict(query.memory, query.platform)
+    if unfit(query.memory):
+        yield memory
+    yield heading(query)
+    yield _n_max(answer, accepted)
+    yield _limit(answer)
+    yield _times(answer)
+    if not unfit(query.memory):
+        yield memory
+    yield _stands(answer.basis)
+
+
+def unknown_block(query: Deployment, reason: str) -> Iterator[str]:
+    """Yield what is known of a deployment whose T(N) is not."""
+    memory = verdict(query.memory, query.platform)
+    yield from (memory, heading(query)) if unfit(query.memory) else (heading(query), memory)
+    yield f"T(N) is not known: {reason}. {NO_FORWARD}"
+
+
+def _n_max(answer: FirstAnswer, accepted: float | None) -> str:
+    limit, n = f"{1 + answer.epsilon:g} times", answer.n_max
+    found = f"at least {n}" if answer.censored else f"{n}"
+    if n == 1 and not answer.censored:
+        said = f"2 positions a forward take more than {limit} as long as one: no draft is near-free"
+    else:
+        drafts = "1 draft" if n == 2 else f"{n - 1} drafts"
+        said = f"{n} positions a forward ({drafts} and 1) take at most {limit} as long as one"
+    share = f"; accepted / N_max {accepted / n:.2f}" if accepted else ""
+    return f"N_max {found} ({answer.low} to {answer.high}): {said}{share}"
+
+
+def _limit(answer: FirstAnswer) -> str:
+    limiter = answer.limiter
+    if limiter is None:
+        return f"limited by nothing up to {answer.n_max} positions"
+    module = f"{limiter.module} ({limiter.share:.0%} of T(1))"
+    return f"limited by {module}: {plain(limiter.term)}{_place(limiter)}"
+
+
+def plain(term: str) -> str:
+    """Return a limiting term in plain words, with its numbers."""
+    begin = next((each for each in WORDS if term.startswith(each)), None)
+    if begin is None:
+        return term or "it grows with each position"
+    change = term.removeprefix(begin)
+    return f"{WORDS[begin]} ({term})" if any(map(str.isdigit, change)) else WORDS[begin]
+
+
+def _place(limiter: Limiter) -> str:
+    rule = limiter.rule
+    if rule is None:
+        return ""
+    first, last = rule.lines
+    return f"; {rule.package} {rule.version}, {rule.file}:{first}-{last}"
+
+
+def _times(answer: FirstAnswer) -> str:
+    first = answer.t1_us / 1e3
+    band = ""
+    if answer.t1_band is not None:
+        low, high = (first * math.exp(way * answer.t1_band) for way in (-1, 1))
+        band = f" ({low:.3g} to {high:.3g})"
+    costs = ", ".join(f"T({n}) {ratio:.2f}" for n, ratio in answer.cost.items())
+    return f"T(1), the time of one position, {first:.3g} ms{band}; in units of it {costs}"
+
+
+def _stands(basis: Basis) -> str:
+    said = f"stands on {REGIMES[basis.regime]} ({basis.module}, {basis.share:.0%}, {basis.regime})"
+    if basis.hit is None:
+        return f"{said}; no public curve says how often that is right"
+    return (
+        f"{said}; so predicted, N_max was right in {basis.hit:.0%} of {basis.settings:,} public "
+        f"curves of {basis.scored_on}, within a factor of 2 in {basis.within_x2:.0%}"
+    )

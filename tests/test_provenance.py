@@ -114,7 +114,7 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
         choice = {name: row[name] for name in (*CHOICES, "baseline", "epsilon")}
         asked(browser, answering, kind="predicted", **choice)
         shown = numbers(browser)
-        for each in told["answers"]:
+        for each in told["predictors"]:
             if each["baseline"] != row["baseline"]:
                 continue
             way = (each["predictor"], each["composition"])
@@ -139,7 +139,7 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
         text = browser.find_element(By.ID, "answered").text
         late = row["baseline"] > 1 and row["fits"]
         assert (f"from N = {row['baseline']}," in text) == late
-        best = [each for each in told["answers"] if each["composition"] == "sum"]
+        best = [each for each in told["predictors"] if each["composition"] == "sum"]
         seen = "in sample" if best[0]["in_sample"] else "out of sample"
         assert (f"constants of the work model ({seen})" in text) == bool(best[0]["constants"])
     quiet(browser)

@@ -50,9 +50,9 @@ def test_sixteen_bits_are_a_library_s(call: Call) -> None:
 
 def test_the_text_names_release_and_line(call: Call) -> None:
     """The title has the release, modules the file and lines that say their rows."""
-    code, out, _ = call("predict", *MODEL, "--platform", "h100", "--weights", "int4")
+    code, out, _ = call("predict", *MODEL, "--platform", "h100", "--weights", "int4", "--all")
     assert code == 0
-    assert ", dense vllm_linear 0.33.0, " in out.splitlines()[0]
+    assert ", dense products by vllm_linear 0.33.0, " in out.splitlines()[0]
     assert "csrc/quantization/machete/generate.py:" in out
 
 

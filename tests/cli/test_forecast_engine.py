@@ -52,7 +52,7 @@ def answered(call: Call, *argv: str) -> dict[str, Any]:
 
 def by_predictor(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the answers by predictor."""
-    return {each["predictor"]: each for each in found["answers"]}
+    return {each["predictor"]: each for each in found["predictors"]}
 
 
 def test_rules_answer_without_a_measurement(call: Call, file: Path) -> None:

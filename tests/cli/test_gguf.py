@@ -29,9 +29,9 @@ def test_a_plain_file_is_answered(call: Call, tmp_path: Path) -> None:
         assert (code, err) == (0, "")
         told.append(json.decode(out)[0])
     theirs, ours = told
-    assert ours["answers"] == theirs["answers"]
+    assert ours["predictors"] == theirs["predictors"]
     assert ours["curve"] == theirs["curve"]
-    assert ours["memory"]["weights_bytes"] == stored_bytes(read_header(path))
+    assert ours["memory"]["weights_gb"] == stored_bytes(read_header(path)) / 1e9
 
 
 def test_a_folder_with_one_file_is_its_model(call: Call, tmp_path: Path) -> None:
@@ -57,10 +57,10 @@ def test_types_without_a_forward_have_a_memory(call: Call, tmp_path: Path) -> No
     code, out, err = call(*asked, "--format", "json")
     (found,) = json.decode(out)
     assert (code, err) == (2, "")
-    assert found["memory"]["weights_bytes"] == stored_bytes(read_header(path))
-    cached = found["memory"]["kv_bytes"]
+    assert found["memory"]["weights_gb"] == stored_bytes(read_header(path)) / 1e9
+    cached = found["memory"]["kv_gb"]
     code, out, _ = call(*asked, "--format", "json", "--kv-dtype", "float32")
-    assert json.decode(out)[0]["memory"]["kv_bytes"] == 2 * cached
+    assert json.decode(out)[0]["memory"]["kv_gb"] == 2 * cached
     code, out, err = call(*asked, "--dtype", "bfloat16")
     assert (code, err) == (0, "")
 

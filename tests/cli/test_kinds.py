@@ -90,7 +90,7 @@ def test_models_of_several_kinds_are_answered(
     first = found["curve"][0]
     assert sum(first[name] for name in (*modules, *found["besides"])) == pytest.approx(1.0)
     assert sum(first[name] for name, each in modules.items() if known(each)) >= KNOWN_SHARE
-    work = next(each for each in found["answers"] if each["predictor"] == "work_model")
+    work = next(each for each in found["predictors"] if each["predictor"] == "work_model")
     assert work["n_max"] >= 1
 
 
@@ -143,7 +143,9 @@ def test_models_of_a_latent_are_answered(
     first = found["curve"][0]
     assert sum(first[name] for name in (*modules, *found["besides"])) == pytest.approx(1.0)
     assert all(known(modules[name]) for name in (LATENTS, QUERY, ABSORB, LATENT, RELEASE, OUTPUT))
-    resolved = next(each for each in found["answers"] if each["predictor"] == "principle_resolved")
+    resolved = next(
+        each for each in found["predictors"] if each["predictor"] == "principle_resolved"
+    )
     assert resolved["limiting_module"] in (LATENT, "MoE FFN")
 
 
@@ -158,7 +160,9 @@ def test_gpt_oss_runs_the_kernels_that_take_it(call: Call, tmp_path: Path) -> No
     modules = {each["module"]: each for each in found["modules"]}
     experts = modules["MoE FFN"]
     assert experts["regime"] == "R3"
-    resolved = next(each for each in found["answers"] if each["predictor"] == "principle_resolved")
+    resolved = next(
+        each for each in found["predictors"] if each["predictor"] == "principle_resolved"
+    )
     assert resolved["n_max"] == 64 / 8
     assert resolved["limiting_module"].startswith("attention, all positions")
 
@@ -179,7 +183,8 @@ def test_the_title_says_what_is_shorter_than_the_context(call: Call, tmp_path: P
     path = str(write(tmp_path, MODELS["llama_4_scout"]))
     said = []
     for context in ("4096", "16384"):
-        asked = ("--platform", "h100", "--tp", "8", "--context", context, "--largest", "8")
-        said.append(call("predict", "--model", path, *asked)[1].splitlines()[0])
+        asked = ("--platform", "h100", "--tp", "8", "--context", context, "--largest", "8", "--all")
+        said.append(call("predict", "--model", path, *asked)[1])
     assert "L = 4096, attention" in said[0]
     assert "L = 16384 (chunks of 8192 in 36 of 48 layers), attention" in said[1]
+    assert "context 16384 (chunks of 8192 in 36 of 48 layers), attention" in said[1]

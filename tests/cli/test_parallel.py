@@ -31,7 +31,7 @@ def test_json_says_how_gpus_share_the_model(call: Call) -> None:
     assert code == 0
     assert found["deployment"]["parallel"] == {"tp": 2, "dp": 2, "ep": 4, "pp": 2, "gpus": 8}
     assert not {"tp", "dp", "ep", "pp"} & {*found["deployment"]}
-    assert found["answers"]
+    assert found["predictors"]
     assert found["refusals"] == []
 
 
@@ -79,7 +79,7 @@ def test_memory_of_what_is_refused_is_that_of_its_engine(call: Call) -> None:
     (code, vllm), (_, sglang) = (predict(call, *asked, engine) for engine in ("vllm", "sglang"))
     assert code == 2
     assert vllm["refusals"]
-    assert vllm["memory"]["weights_bytes"] > sglang["memory"]["weights_bytes"]
+    assert vllm["memory"]["weights_gb"] > sglang["memory"]["weights_gb"]
 
 
 def test_gpus_alone_share_each_matrix(call: Call) -> None:
@@ -96,15 +96,15 @@ def test_more_gpus_take_less_time_and_memory_each(call: Call) -> None:
     """T(1) falls and so does what the GPU with most holds; all together hold as much or more."""
     one, four = (predict(call, *DENSE, "--tp", tp)[1] for tp in ("1", "4"))
     assert four["curve"][0]["latency_us"] < one["curve"][0]["latency_us"]
-    assert four["memory"]["rank_bytes"] < one["memory"]["rank_bytes"]
-    assert four["memory"]["weights_bytes"] >= one["memory"]["weights_bytes"]
-    assert four["memory"]["capacity_bytes"] == 4 * one["memory"]["capacity_bytes"]
+    assert four["memory"]["rank_gb"] < one["memory"]["rank_gb"]
+    assert four["memory"]["weights_gb"] >= one["memory"]["weights_gb"]
+    assert four["memory"]["capacity_gb"] == 4 * one["memory"]["capacity_gb"]
 
 
 def test_a_pipeline_has_the_time_of_all_its_stages(call: Call) -> None:
     """A forward passes each stage, so its modules take what they take on one GPU."""
     one, two = (predict(call, *DENSE, "--pp", pp)[1] for pp in ("1", "2"))
-    assert two["memory"]["rank_bytes"] < 0.6 * one["memory"]["rank_bytes"]
+    assert two["memory"]["rank_gb"] < 0.6 * one["memory"]["rank_gb"]
     assert two["curve"][0]["latency_us"] >= one["curve"][0]["latency_us"]
 
 
@@ -131,7 +131,7 @@ def test_what_no_engine_spreads_so_is_refused(
     assert all(reason in err for reason in reasons), err
     code, found = predict(call, *MOE, *words)
     assert code == 2
-    assert found["answers"] == []
+    assert found["predictors"] == []
     told = [f"{each['key']} {each['reason']}".strip() for each in found["refusals"]]
     assert all(any(reason in each for each in told) for reason in reasons), told
 

@@ -50,10 +50,10 @@ def test_what_fits_says_how_much_more_would(call: Call) -> None:
     """Beside an answer stand the memory, the largest batch and the largest context."""
     code, out, _ = call("predict", "--model", "qwen3_8b", *H100)
     assert code == 0
-    title, memory, largest, *_ = out.splitlines()
+    title, _, _, _, memory, _ = out.splitlines()
     assert title.startswith("qwen3_8b on h100")
     assert memory.startswith("memory: 19.2 GB of 80.0 GB on 1 h100 (weights 16.4 GB")
-    assert "largest batch at this context: 101;" in largest
+    assert "; largest batch at this context: 101; " in memory
 
 
 def test_json_has_precision_memory_and_refusals(call: Call, tmp_path: Path) -> None:
@@ -61,13 +61,25 @@ def test_json_has_precision_memory_and_refusals(call: Call, tmp_path: Path) -> N
     path = write(tmp_path, change("qwen3", quantization_config=FP8, hidden_size=256))
     code, (found,) = predict(call, path, *H100)
     assert code == 0
-    parts = {"deployment", "answers", "modules", "besides", "curve", "memory", "refusals", "graphs"}
+    parts = {
+        "schema",
+        "deployment",
+        "answer",
+        "basis",
+        "predictors",
+        "modules",
+        "besides",
+        "curve",
+        "memory",
+        "refusals",
+        "graphs",
+    }
     assert parts == {*found}
     assert found["deployment"]["precision"] == {
         "weights": "float8_block", "activations": "float8_block", "kv": "bfloat16",
     }  # fmt: skip
     assert {*found["memory"]} >= {
-        "fits", "weights_bytes", "kv_bytes", "peak_bytes", "capacity_bytes", "gpus_needed",
+        "fits", "weights_gb", "kv_gb", "workspace_gb", "capacity_gb", "gpus_needed",
         "largest_batch", "largest_context",
     }  # fmt: skip
     assert found["refusals"] == []
@@ -82,7 +94,7 @@ def test_unknown_products_stop_a_forward(
     path = write(tmp_path, change("llama", quantization_config=section))
     code, (found,) = predict(call, path, *H100, *asked)
     assert code == 2
-    assert found["answers"] == []
+    assert found["predictors"] == []
     assert found["memory"]["fits"]
     assert [each["key"] for each in found["refusals"]] == ["quantization_config.quant_method"]
 
@@ -93,7 +105,7 @@ def test_a_refused_forward_has_memory_and_every_reason(call: Call, tmp_path: Pat
     asked = (*("--platform", "l40s"), "--gpus", "16")
     code, (found,) = predict(call, path, *asked)
     assert code == 2
-    assert found["answers"] == found["modules"] == found["curve"] == []
+    assert found["predictors"] == found["modules"] == found["curve"] == []
     keys = [refusal["key"] for refusal in found["refusals"]]
     assert {"full_attention_interval", "gpus"} <= {*keys}
     assert all({*each} == {"file", "key", "reason", "remedy"} for each in found["refusals"])
@@ -131,7 +143,7 @@ def test_quantisation_that_is_not_understood(
         call, write(tmp_path, change("llama", quantization_config=section)), *H100
     )
     assert code == 2
-    assert found["answers"] == []
+    assert found["predictors"] == []
     assert any(said in f"{each['key']} {each['reason']}" for each in found["refusals"])
 
 
@@ -140,7 +152,7 @@ def test_a_format_is_asked_for(call: Call) -> None:
     code, (found,) = predict(call, Path("qwen3_8b"), *H100, "--weights", "float8")
     assert code == 0
     assert found["deployment"]["precision"]["weights"] == "float8"
-    assert found["memory"]["weights_bytes"] < 10e9
+    assert found["memory"]["weights_gb"] < 10
     code, out, err = call("predict", "--model", "qwen3_8b", *H100, "--activations", "float8")
     assert (code, out) == (2, "")
     assert "bfloat16 weights enter no product with float8" in err
@@ -151,7 +163,7 @@ def test_one_of_several_models_is_refused(call: Call, tmp_path: Path) -> None:
     path = write(tmp_path, STATES)
     code, found = predict(call, Path(f"qwen3_8b,{path}"), *H100)
     assert code == 2
-    assert [bool(each["answers"]) for each in found] == [True, False]
+    assert [bool(each["predictors"]) for each in found] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -212,9 +224,9 @@ def test_tables_say_the_formats(call: Call) -> None:
 def test_a_format_of_libraries_alone_has_their_form(call: Call) -> None:
     """NVFP4 experts have no blocks to read: on Blackwell a library is named, its tiles assumed."""
     asked = ("--model", "qwen3_30b_a3b", "--weights", "nvfp4", "--largest", "4", "--platform")
-    code, out, _ = call("predict", *asked, "b200")
+    code, out, _ = call("predict", *asked, "b200", "--all")
     assert code == 0
-    assert "flashinfer_trtllm_trtllmnvfp4expertsmonolithic, balanced" in out.splitlines()[0]
+    assert "flashinfer_trtllm_trtllmnvfp4expertsmonolithic, tokens spread" in out.splitlines()[0]
     assert "no rule: the library picks its own tile" in out
     code, out, _ = call("predict", *asked, "h100")
     assert code == 2

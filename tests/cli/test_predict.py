@@ -44,9 +44,9 @@ def as_csv(call: Call, *argv: str, ends: int = 0) -> list[dict[str, str]]:
 
 def test_the_text_says_what_limits_and_where(call: Call) -> None:
     """The text has each predictor's N_max, limiter and place, shares, knobs and constants."""
-    out = printed(call, *DENSE, *H800, "--attention", "flash-attn==2.8.3")
+    out = printed(call, *DENSE, *H800, "--attention", "flash-attn==2.8.3", "--all")
     lines = out.splitlines()
-    assert lines[0] == (
+    assert lines[7] == (
         "qwen3_8b on h800, bfloat16, b = 1, L = 4096, attention flash_attn 2.8.3, "
         "CUDA graphs of vllm 0.33.0"
     )
@@ -68,7 +68,7 @@ def test_the_text_says_what_limits_and_where(call: Call) -> None:
 
 def test_where_nothing_limits_no_rule_stands(call: Call) -> None:
     """A boundary at the grid's end is a lower bound, without a limiter or a rule beside it."""
-    lines = printed(call, *DENSE, *H800, "--largest", "8").splitlines()
+    lines = printed(call, *DENSE, *H800, "--largest", "8", "--all").splitlines()
     (line,) = (line for line in lines if line.startswith("  work_model  "))
     assert line.split() == [
         *("work_model", ">=", "8", "[>=", "8,", ">=", "8]", "nothing", "up", "to", "there")
@@ -78,35 +78,49 @@ def test_where_nothing_limits_no_rule_stands(call: Call) -> None:
 def test_nothing_limits_what_is_unbounded(call: Call) -> None:
     """A law without a bound is said to be unbounded, by nothing."""
     argv = ("--model", "ling_2_0_mini", *H800, "--context", "100", *SHORT)
-    line = next(x for x in printed(call, *argv).splitlines() if x.startswith("  idle_compute"))
+    line = next(
+        x for x in printed(call, *argv, "--all").splitlines() if x.startswith("  idle_compute")
+    )
     assert line.split()[1:3] == ["unbounded", "nothing"]
     (answer,) = as_json(call, *argv)
-    first = answer["answers"][0]
+    first = answer["predictors"][0]
     assert (first["n_max"], first["unbounded"]) == (None, True)
 
 
 def test_both_baselines_of_balanced_experts(call: Call) -> None:
     """Balanced experts have two tables: from N = 1, and from where every expert is active."""
-    out = printed(call, *SPARSE, *H800, "--batch", "4", *SHORT)
+    out = printed(call, *SPARSE, *H800, "--batch", "4", *SHORT, "--all")
     assert "from N = 1\n" in out
     assert "T(4), from N = 4, where balanced routing has woken every expert\n" in out
-    skewed = printed(call, *SPARSE, *H800, "--batch", "4", "--routing", "skewed", *SHORT)
+    skewed = printed(call, *SPARSE, *H800, "--batch", "4", "--routing", "skewed", *SHORT, "--all")
     assert "woken" not in skewed
 
 
 def test_json_holds_everything(call: Call) -> None:
     """The JSON has deployment, answers, modules and curve, and the text's numbers in them."""
     (found,) = as_json(call, *SPARSE, *H800, "--batch", "4", *SHORT, "--accepted", "2.5")
-    parts = {"deployment", "answers", "modules", "besides", "curve", "memory", "refusals", "graphs"}
+    parts = {
+        "schema",
+        "deployment",
+        "answer",
+        "basis",
+        "predictors",
+        "modules",
+        "besides",
+        "curve",
+        "memory",
+        "refusals",
+        "graphs",
+    }
     assert set(found) == parts
     said = {name: found["deployment"][name] for name in ("model", "platform", "batch", "context")}
     assert said == {"model": "qwen3_30b_a3b", "platform": "h800", "batch": 4, "context": 4096}
     assert [row["n"] for row in found["curve"]] == list(range(1, 49))
     assert found["curve"][0]["ratio"] == 1.0
-    names = [(row["predictor"], row["composition"], row["baseline"]) for row in found["answers"]]
+    names = [(row["predictor"], row["composition"], row["baseline"]) for row in found["predictors"]]
     each = [*((name, "minimum") for name in LAWS), ("work_model", "sum"), ("work_model", "minimum")]
     assert names == [(*pair, baseline) for baseline in (1, 4) for pair in each]
-    for row in found["answers"]:
+    for row in found["predictors"]:
         assert row["accepted_per_n_max"] == pytest.approx(2.5 / row["n_max"])
         assert row["unbounded"] is False
     assert set(found["besides"]) == {"between", "host"}
@@ -184,7 +198,7 @@ def test_the_other_way_round_has_its_own_conditions(call: Call) -> None:
 def test_refused_is_said_by_name(call: Call) -> None:
     """A backend without rules is refused by name; the law that needs none answers."""
     argv = ("--model", "mixtral_8x7b", *H800, "--moe", "torch-grouped", *SHORT)
-    out = printed(call, *argv, ends=2)
+    out = printed(call, *argv, "--all", ends=2)
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
     for name in ("principle", "principle_resolved", "work_model"):
         assert re.search(r"refused +MoE FFN: .* of torch_grouped", rows[name])
@@ -318,7 +332,8 @@ def test_steps_are_padded_to_the_engines_graphs(call: Call) -> None:
     assert steps[:3] == [(1, 33, 40, 40), (2, 66, 72, 72), (3, 99, 104, 104)]
     assert steps[15] == (16, 528, 528, None)
     assert all(each.startswith("vllm/config.py L") for each in graphs["evidence"])
-    text = printed(call, *asked, "--graphs", "vllm==0.9.1")
+    text = printed(call, *asked, "--graphs", "vllm==0.9.1", "--all")
+    assert "from 16 positions on no CUDA graph is large enough" in text.splitlines()[3]
     assert "from N = 16 on no graph is large enough" in text
     assert re.search(r"^ +1 +1\.000 +\d+ +33 +40 ", text, re.MULTILINE)
     (plain,) = as_json(call, *asked, "--graphs", "none")

@@ -58,10 +58,10 @@ def test_json_names_the_routing(call: Call, loads: Path) -> None:
         routing = answer["deployment"]["routing"]
         named = routing == "power_law:1.2" if "--routing" in argv else routing.startswith("loads:")
         assert named, routing
-        laws = [row for row in answer["answers"] if row["predictor"] != "work_model"]
+        laws = [row for row in answer["predictors"] if row["predictor"] != "work_model"]
         assert laws
         assert {row["refusal"] for row in laws} == {f"MoE FFN: no law for {routing} routing"}
-        assert all(row["n_max"] for row in answer["answers"] if row not in laws)
+        assert all(row["n_max"] for row in answer["predictors"] if row not in laws)
 
 
 def test_lists_and_schedules_take_them(call: Call, loads: Path) -> None:

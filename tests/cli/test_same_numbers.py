@@ -77,15 +77,17 @@ def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> Non
     code, out, _ = call("predict", *arguments(row), "--format", "json")
     assert code == (0 if row["fits"] else 2)
     (said,) = json.decode(out)
-    assert {name: row[name] for name in said["memory"]} == said["memory"]
+    held = {name: row[f"{name}_bytes"] / 1e9 for name in ("weights", "kv", "peak", "rank")}
+    assert {name: said["memory"][f"{name}_gb"] for name in held} == held
+    assert said["memory"]["fits"] == row["fits"]
     precision = said["deployment"]["precision"]
     assert [precision[name] for name in ("weights", "kv")] == [row[name] for name in FORMATS]
     parallel = said["deployment"]["parallel"]
     assert [parallel[name] for name in DEGREES] == [row[name] for name in DEGREES]
     rows = alike(tables().lookup, row, "batch", "epsilon").drop(NOT_SAID).to_dicts()
     key = ("baseline", "predictor", "composition")
-    given = {tuple(each[k] for k in key): each for each in said["answers"]}
-    assert len(given) == len(said["answers"])
+    given = {tuple(each[k] for k in key): each for each in said["predictors"]}
+    assert len(given) == len(said["predictors"])
     assert {tuple(each[k] for k in key): each for each in rows} == {
         which: {name: each[name] for name in rows[0]} for which, each in given.items()
     }

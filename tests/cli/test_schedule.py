@@ -53,7 +53,7 @@ def boundaries(
     return {
         found["deployment"]["batch"]: row
         for found in json.decode(out)
-        for row in found["answers"]
+        for row in found["predictors"]
         if (row["predictor"], row["composition"]) == (predictor, composition)
     }
 

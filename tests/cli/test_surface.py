@@ -32,7 +32,7 @@ def test_a_table_has_batch_down_and_context_across(call: Call) -> None:
     _, out, _ = call("predict", *DENSE, *SHORT, "--format", "json")
     said = {
         (found["deployment"]["batch"], found["deployment"]["context"]): row
-        for found in json.decode(out) for row in found["answers"] if row["composition"] == "sum"
+        for found in json.decode(out) for row in found["predictors"] if row["composition"] == "sum"
     }  # fmt: skip
     cells = [line.replace(">= ", ">=").split() for line in lines[2:]]
     for batch, row in zip((1, 8), cells, strict=True):

@@ -71,6 +71,7 @@ def _first(found: FirstAnswer) -> dict[str, Any]:
         "baseline_n": 1,
         "limiter": to_builtins(found.limiter) if found.limiter else None,
         "t1_ms": {"value": first, "low": low, "high": high},
+        "eager_from_n": found.eager,
         "cost": {str(n): found.cost.get(n) for n in COSTS},
     }
 

@@ -10,6 +10,8 @@ from nearfree.derive.predict.engine_forecast import MOST_ROWS, EngineForecast
 from nearfree.show.text.forecast import columns
 
 US_PER_MS = 1000.0
+SCHEMA = "nearfree.predict.engine.v1"
+"""The form of the JSON: a later form has another number."""
 
 
 def engine_lines(about: dict[str, Any], said: EngineForecast, epsilon: float) -> Iterator[str]:
@@ -57,6 +59,7 @@ def engine_json(about: dict[str, Any], said: EngineForecast, epsilon: float) -> 
         answers.append({"predictor": "work_model", "n_max": None, "refusal": said.refusal})
     times = said.latency_us()
     return {
+        "schema": SCHEMA,
         **about,
         "engine": forward.engine,
         "release": forward.release,
@@ -65,7 +68,7 @@ def engine_json(about: dict[str, Any], said: EngineForecast, epsilon: float) -> 
         "threads": forward.threads,
         "repack": forward.repack,
         "epsilon": epsilon,
-        "answers": [_finite(answer) for answer in answers],
+        "predictors": [_finite(answer) for answer in answers],
         "steps": said.changes,
         "constants": None if said.timed is None else said.timed.calibration.constants,
         "latency": [{"n": n, "t_us": us, "ratio": us / times[1]} for n, us in times.items()],

@@ -4,13 +4,14 @@ All else that is known of a deployment is behind `--all`.
 """
 
 import math
+import re
 from collections.abc import Iterator
 
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
-from nearfree.show.text.forecast import NO_FORWARD, formats, gpus
-from nearfree.show.text.memory import unfit, verdict
+from nearfree.show.text.forecast import NO_FORWARD, formats, gpus, window
+from nearfree.show.text.memory import memory_lines, unfit
 
 WORDS = {
     "compute of padded rows": "the products' arithmetic takes longer than reading their weights",
@@ -41,6 +42,8 @@ REGIMES = {
     R3: "this kernel's own curve on this GPU",
 }
 """What a regime is in plain words."""
+_CHANGES = re.compile(r"->|\d")
+"""What a term says with numbers or names, which are kept."""
 _SPREAD = {
     "balanced": "tokens spread evenly over experts",
     "skewed": "all tokens on the same experts",
@@ -55,9 +58,10 @@ def heading(query: Deployment) -> str:
         f"{query.decoder.name} on {gpus(query)}",
         formats(query),
         f"batch {query.batch}",
-        f"context {query.context:,}",
+        f"context {query.context}{window(query)}",
         f"attention by {query.attention}",
         *([f"{moe}{spread}"] if query.moe else []),
+        *([f"dense products by {query.dense}"] if query.dense else []),
         *([f"CUDA graphs of {query.graphs.engine}"] if query.graphs else []),
     ]
     return ", ".join(parts)
@@ -67,7 +71,7 @@ def first_block(
     query: Deployment, answer: FirstAnswer, accepted: float | None = None
 ) -> Iterator[str]:
     """Yield the six lines; the first says so where the deployment does not fit in memory."""
-    memory = verdict(query.memory, query.platform)
+    memory = "; ".join(map(str.strip, memory_lines(query.memory, query.platform)))
     if unfit(query.memory):
         yield memory
     yield heading(query)
@@ -81,7 +85,7 @@ def first_block(
 
 def unknown_block(query: Deployment, reason: str) -> Iterator[str]:
     """Yield what is known of a deployment whose T(N) is not."""
-    memory = verdict(query.memory, query.platform)
+    memory = "; ".join(map(str.strip, memory_lines(query.memory, query.platform)))
     yield from (memory, heading(query)) if unfit(query.memory) else (heading(query), memory)
     yield f"T(N) is not known: {reason}. {NO_FORWARD}"
 
@@ -111,8 +115,7 @@ def plain(term: str) -> str:
     begin = next((each for each in WORDS if term.startswith(each)), None)
     if begin is None:
         return term or "it grows with each position"
-    change = term.removeprefix(begin)
-    return f"{WORDS[begin]} ({term})" if any(map(str.isdigit, change)) else WORDS[begin]
+    return f"{WORDS[begin]} ({term})" if _CHANGES.search(term) else WORDS[begin]
 
 
 def _place(limiter: Limiter) -> str:
@@ -130,7 +133,13 @@ def _times(answer: FirstAnswer) -> str:
         low, high = (first * math.exp(way * answer.t1_band) for way in (-1, 1))
         band = f" ({low:.3g} to {high:.3g})"
     costs = ", ".join(f"T({n}) {ratio:.2f}" for n, ratio in answer.cost.items())
-    return f"T(1), the time of one position, {first:.3g} ms{band}; in units of it {costs}"
+    said = f"T(1), the time of one position, {first:.3g} ms{band}; in units of it {costs}"
+    if answer.eager is None or answer.eager > max(answer.n_max, *answer.cost, 1):
+        return said
+    return (
+        f"{said}; from {answer.eager} positions on no CUDA graph is large enough, and what "
+        "launches then take is not counted"
+    )
 
 
 def _stands(basis: Basis) -> str:

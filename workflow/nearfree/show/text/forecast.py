@@ -56,7 +56,7 @@ def title(query: Deployment) -> str:
         f"{decoder.name} on {gpus(query)}",
         formats(query),
         f"b = {query.batch}",
-        f"L = {query.context}{_window(query)}",
+        f"L = {query.context}{window(query)}",
         f"attention {query.attention}",
         *([f"MoE {query.moe}{_by(query)}", f"{query.routing} routing"] if query.moe else []),
         *([f"dense {query.dense}"] if query.dense else []),
@@ -84,7 +84,7 @@ def formats(query: Deployment) -> str:
     return stored if kv == query.formats.plain == activations else f"{stored}, {kv} cache"
 
 
-def _window(query: Deployment) -> str:
+def window(query: Deployment) -> str:
     """Return the windows and chunks that are shorter than the context, and how many layers have."""
     kinds = query.decoder.attention
     near = [k for k in kinds if isinstance(k, Grouped) and k.most and k.most < query.context]

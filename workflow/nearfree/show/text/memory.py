@@ -27,26 +27,23 @@ def verdict(memory: Memory | None, platform: str) -> str:
     """Return one line: whether it fits, on how much, and what would."""
     if memory is None:
         return "memory: not known, since it is not known what the model stores"
+    parts = (
+        f"weights {gb(memory.weights_bytes)}, cache {gb(memory.kv_bytes)}, activations "
+        f"{gb(memory.activations_bytes)}, allowed for the engine {gb(memory.engine_bytes)}"
+    )
     if memory.capacity_bytes is None:
-        return f"memory: {gb(memory.peak_bytes)}; that of {platform} is not known"
-    of = _of(memory, platform)
-    if not memory.fits:
-        return f"DOES NOT FIT: {of}; {_needed(memory, platform)}"
-    return "; ".join([f"memory: {of}", _largest(memory), *memory.notes])
-
-
-def _of(memory: Memory, platform: str) -> str:
-    of = f"{gb(memory.peak_bytes)} of {gb(memory.capacity_bytes or 0)} on {memory.gpus} {platform}"
-    return f"{of}, {gb(memory.rank_bytes)} on the one with most" if memory.gpus > 1 else of
-
-
-def _needed(memory: Memory, platform: str) -> str:
+        return f"memory: {gb(memory.peak_bytes)} ({parts}); that of {platform} is not known"
+    of = f"{gb(memory.peak_bytes)} of {gb(memory.capacity_bytes)} on {memory.gpus} {platform}"
+    if memory.gpus > 1:
+        of += f", {gb(memory.rank_bytes)} on the one with most"
+    needed = "no number of them holds it"
     if memory.gpus_needed:
-        return f"{memory.gpus_needed} {platform} hold it"
-    return "no number of them holds it"
+        needed = f"{memory.gpus_needed} {platform} hold it"
+    return f"memory: {of} ({parts})" if memory.fits else f"DOES NOT FIT: {of} ({parts}); {needed}"
 
 
-def _largest(memory: Memory) -> str:
+def largest(memory: Memory) -> str:
+    """Return how many requests and how long contexts fit beside the others that are asked for."""
     return (
         f"largest batch at this context: {_limit(memory.largest_batch)}; "
         f"largest context at this batch: {_limit(memory.largest_context)}"
@@ -55,23 +52,10 @@ def _largest(memory: Memory) -> str:
 
 def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
     """Yield what fits; the first line says where a deployment does not."""
-    if memory is None:
-        yield verdict(memory, platform)
-        return
-    parts = (
-        f"weights {gb(memory.weights_bytes)}, cache {gb(memory.kv_bytes)}, activations "
-        f"{gb(memory.activations_bytes)}, allowed for the engine {gb(memory.engine_bytes)}"
-    )
-    if memory.capacity_bytes is None:
-        yield f"memory: {gb(memory.peak_bytes)} ({parts}); that of {platform} is not known"
-        return
-    of = _of(memory, platform)
-    if not memory.fits:
-        yield f"DOES NOT FIT: {of} ({parts}); {_needed(memory, platform)}"
-    else:
-        yield f"memory: {of} ({parts})"
-    yield f"  {_largest(memory)}"
-    yield from (f"  {note}" for note in memory.notes)
+    yield verdict(memory, platform)
+    if memory is not None and memory.capacity_bytes is not None:
+        yield f"  {largest(memory)}"
+        yield from (f"  {note}" for note in memory.notes)
 
 
 def unfit_lines(queries: Sequence[Deployment]) -> Iterator[str]:

@@ -74,7 +74,8 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
 
     `n_max` is the grid's end where nothing limits up to there (`censored`). `t1_us` is T(1),
     `t1_band` how far its logarithm may be off in four of five cases, None where no engine's steps
-    were published; `cost` is T(N) / T(1) by N.
+    were published; `cost` is T(N) / T(1) by N. From `eager` positions on no CUDA graph is large
+    enough, and what the launches of such a step take is not counted; None where there is no such N.
     """
 
     n_max: int
@@ -86,6 +87,7 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
     t1_us: float
     t1_band: float | None
     cost: dict[int, float]
+    eager: int | None
     basis: Basis
 
 
@@ -118,8 +120,17 @@ def first_answer(
         t1_us=float(curve[0]),
         t1_band=step.band if step else None,
         cost={n: float(curve[grid.index(n)] / curve[0]) for n in COSTS if n in grid},
+        eager=_eager(forecast, place),
         basis=_basis(forecast, place, row["calibration"]),
     )
+
+
+def _eager(forecast: Forecast, place: int) -> int | None:
+    """Return the first N whose step no captured graph is large enough for."""
+    padding = forecast.total.padding
+    steps = padding.steps[place] if padding else []
+    grid = forecast.total.grid.tolist()
+    return next((n for n, step in zip(grid, steps, strict=False) if step.size is None), None)
 
 
 def _limiter(forecast: Forecast, place: int, row: dict[str, object], answerer: Answerer) -> Limiter:

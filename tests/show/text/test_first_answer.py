@@ -1,0 +1,114 @@
+"""The first block of `predict`: six lines, in plain words, and the same numbers as the JSON."""
+
+import json
+import math
+import re
+
+import pytest
+from derive.predict.forecast.pool import ANSWERER, SPARSE, asked, deployment
+from msgspec import structs
+from nearfree.derive.memory import Memory
+from nearfree.derive.predict.forecast.first_answer import FirstAnswer, first_answer
+from nearfree.derive.reference import places
+from nearfree.show.text.answer_json import answer
+from nearfree.show.text.first_answer import WORDS, first_block, plain
+
+FOUND = asked(
+    deployment(), deployment(SPARSE[2], batch=2), deployment(platform="cpu"), grid=range(1, 257)
+)
+
+
+def told(place: int) -> FirstAnswer:
+    """Return the answer about a deployment whose T(N) is known."""
+    found = first_answer(FOUND, place, 0.2, ANSWERER)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_block_has_six_lines(place: int) -> None:
+    """What is asked, N_max, its limit, times, memory and the basis: a line each, none longer."""
+    lines = list(first_block(FOUND.deployments[place], told(place)))
+    name = FOUND.deployments[place].decoder.name
+    starts = (name, "N_max ", "limited by ", "T(1)", "memory", "stands on ")
+    assert len(lines) == len(starts) == 6
+    assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_it_is_the_forecast(place: int) -> None:
+    """N_max, T(1), costs and shares are those of the work model's sum from N = 1."""
+    found = told(place)
+    row = FOUND.answers.filter(deployment=place, composition="sum", baseline=1).row(0, named=True)
+    assert (found.n_max, found.low, found.high) == (row["n_max"], row["low"], row["high"])
+    curve = FOUND.curve(place)
+    assert found.t1_us == curve["latency_us"][0]
+    for n, cost in found.cost.items():
+        assert cost == curve.filter(n=n)["ratio"][0]
+    assert found.limiter is not None
+    assert found.limiter.share == curve[found.limiter.module][0]
+    least = FOUND.total.regime(place)
+    assert found.basis.regime == least
+
+
+def test_what_is_not_known_has_no_answer() -> None:
+    """A deployment whose T(N) is refused has none, and its JSON says null."""
+    assert first_answer(FOUND, 2, 0.2, ANSWERER) is None
+    data = answer(FOUND, 2, 0.2, None)
+    assert data["answer"] is data["basis"] is None
+    assert data["refusals"]
+
+
+def test_json_has_its_form() -> None:
+    """The keys are those that were promised, and the file of a rule has its whole SHA-256."""
+    data = json.loads(json.dumps(answer(FOUND, 1, 0.2, told(1))))
+    assert data["schema"] == "nearfree.predict.v1"
+    assert {*data["answer"]} >= {
+        "n_max",
+        "low",
+        "high",
+        "epsilon",
+        "baseline_n",
+        "limiter",
+        "t1_ms",
+        "cost",
+    }
+    assert data["answer"]["baseline_n"] == 1
+    assert {*data["answer"]["t1_ms"]} == {"value", "low", "high"}
+    assert [*data["answer"]["cost"]] == ["2", "4", "8", "16"]
+    assert {*data["basis"]} >= {"regime", "hit", "within_x2", "settings", "coverage", "events"}
+    rule = data["answer"]["limiter"]["rule"]
+    assert {*rule} == {"package", "version", "file", "lines", "sha256"}
+    assert re.fullmatch("[0-9a-f]{64}", rule["sha256"])
+    assert data["answer"]["limiter"]["evidence"].startswith(f"{rule['file']}:{rule['lines'][0]}-")
+
+
+def test_every_term_has_plain_words() -> None:
+    """What can limit a module is said in words that begin no paper."""
+    terms = [*places._PLAIN.values(), *(f"{each} 16 -> 64" for each in places._STEPS.values())]
+    for term in (*terms, "active experts 8 -> 16", "all-reduce one shot -> two shots"):
+        said = plain(term)
+        assert said != term
+        assert any(said.startswith(words) for words in WORDS.values())
+        assert ("->" in said) == ("->" in term)
+
+
+def test_odd_cases_are_said() -> None:
+    """Nothing near-free, nothing that limits, no graph that is large enough, too little memory."""
+    query, found = FOUND.deployments[0], told(0)
+    one = structs.replace(found, censored=False, n_max=1, low=1, high=1, cost={2: math.inf})
+    assert "no draft is near-free" in list(first_block(query, one))[1]
+    free = structs.replace(found, censored=True, limiter=None)
+    lines = list(first_block(query, free, 2.0))
+    assert lines[1].startswith(f"N_max at least {found.n_max} ")
+    assert lines[1].endswith(f"; accepted / N_max {2 / found.n_max:.2f}")
+    assert lines[2] == f"limited by nothing up to {found.n_max} positions"
+    eager = structs.replace(found, eager=2)
+    assert "from 2 positions on no CUDA graph is large enough" in list(first_block(query, eager))[3]
+    large = Memory(
+        gpus=1, weights_bytes=10**12, kv_bytes=1, activations_bytes=1, engine_bytes=1,
+        peak_bytes=10**12, rank_bytes=10**12, capacity_bytes=10**9, fits=False,
+    )  # fmt: skip
+    lines = list(first_block(structs.replace(query, memory=large), found))
+    assert lines[0].startswith("DOES NOT FIT: 1000.0 GB of 1.0 GB")
+    assert len(lines) == 6

@@ -49,6 +49,7 @@ class Site(Project):
             run.wait(seconds)
         finally:
             run.kill()
+            run.wait()
         return (self / "said.txt").read_text()
 
     def submit(self, *options: str) -> str:

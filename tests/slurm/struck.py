@@ -53,7 +53,7 @@ def strike(
     """Hit the job of each platform's study once, at a random moment of its first attempt."""
     moments = {each: chance.randrange(_MOST_LINES) for each in faults}
     found: list[Struck] = []
-    until = time.monotonic() + 60 + 30 * len(faults)
+    until = time.monotonic() + 60 + 60 * len(faults)
     while moments:
         assert time.monotonic() < until, f"nothing of {list(moments)}{site.logs()}"
         for (platform, study), least in list(moments.items()):

@@ -45,8 +45,9 @@ def struck(slurm: Cluster, site: Site) -> list[Struck]:
         found = strike(slurm, site, faults, chance)
     except BaseException:
         run.kill()
+        run.wait()
         raise
-    said = site.end(run, 60 + 30 * len(each))
+    said = site.end(run, 60 + 60 * len(each))
     assert run.returncode == 0, said + site.logs()
     return found
 

@@ -35,7 +35,7 @@ def answer(
     about = {name: value for name, value in query.about.items() if name not in query.parallel.said}
     return {
         "deployment": about
-        | {"parallel": query.parallel.said}
+        | {"revision": query.revision, "parallel": query.parallel.said}
         | {"precision": query.said, "decoder": to_builtins(query.decoder)},
         "memory": memory_json(query.memory),
         "refusals": [] if refusal is None else [Refusal("", "", refusal, NO_FORWARD)._asdict()],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nearfree
 import pytest
+from decoders.files import CONFIG, SMALL, write
 from hypothesis import example, given
 from hypothesis import strategies as st
 from nearfree.decoders.keys import SIZE_LIMIT
@@ -15,8 +16,6 @@ from nearfree.decoders.snapshots import REPOSITORY, Snapshot, snapshot_of
 from nearfree.errors import ConfigError
 from nearfree.hub.asked import asked_model
 from nearfree.hub.bounds import bounded, within
-
-from decoders.files import CONFIG, SMALL, write
 
 COMMIT = "9c925d64d72725edaf899c6cb9c377fd0709d9c5"
 
@@ -43,6 +42,21 @@ def test_a_name_comes_before_a_path_and_a_path_before_an_id(
         write(Path(folder), SMALL["llama"], "config.json")
     assert asked_model(CONFIG, "qwen3_8b") == "qwen3_8b"
     assert asked_model(CONFIG, "Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+
+
+ODD = (
+    *("Qwen/../x", "../Qwen", "Qwen/a/b", "Qwen/Qwen3-8B@../x", "Qwen/w@a//b", "Qwen/x.json"),
+    *("Q\u202e/w", "a/b--c", "a/b.gguf", "/no/such", "a/b@", "a/b@\n", "x" * 5000, "a\0/b"),
+)
+
+
+@pytest.mark.parametrize("model", ODD)
+def test_what_is_no_id_is_refused_before_the_hub_is_asked(model: str) -> None:
+    """A path that climbs, a file's name and odd letters are told on one line."""
+    with pytest.raises(ConfigError) as error:
+        asked_model(CONFIG, model)
+    assert str(error.value).isprintable()
+    assert "revision" in str(error.value).lower()
 
 
 def test_without_the_library_an_id_says_what_to_install() -> None:
@@ -117,5 +131,5 @@ def test_a_file_ends_at_the_largest_that_is_read() -> None:
         told.update(SIZE_LIMIT)
         with pytest.raises(ConfigError, match=f"{SIZE_LIMIT + 1} bytes"):
             told.update(1)
-    with pytest.raises(ConfigError, match="config.json has"):
+    with pytest.raises(ConfigError, match="bytes or more"):
         bar(total=SIZE_LIMIT + 1)

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import nearfree
 import pytest
+from nearfree.decoders.model_file import read_model_file
 
 from hub.server import COMMIT, OLDER, Hub, serving
 
@@ -19,7 +19,19 @@ QUANTISED = json.dumps({"quantization": {"quant_algo": "FP8", "kv_cache_quant_al
 ASKED = {"config.json", "hf_quant_config.json", "quantize_config.json", "quant_config.json"}
 ID = "Qwen/Qwen3-8B"
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
-Ask = Callable[..., tuple[int, str, str]]
+Ask = Callable[..., subprocess.CompletedProcess[str]]
+Find = Callable[..., list[str]]
+FIND = """
+import sys
+from pathlib import Path
+from nearfree.errors import ConfigError
+from nearfree.hub.asked import asked_model
+for model in sys.argv[1:]:
+    try:
+        print(asked_model(Path("config"), model))
+    except ConfigError as error:
+        print(error)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,94 +53,96 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture
-def ask(hub: Hub, tmp_path: Path) -> Iterator[Ask]:
-    """Return a function that asks for a model with a cache of its own, by the command line."""
+def run(hub: Hub, tmp_path: Path) -> Iterator[Ask]:
+    """Return a function that runs Python with a cache of its own and the hub of this machine."""
     hub.asked.clear()
-    hub.sent = 0
 
-    def run(model: str, kind: str = "", *argv: str, **env: str) -> tuple[int, str, str]:
+    def program(*argv: str, kind: str = "", **env: str) -> subprocess.CompletedProcess[str]:
         hub.kind = kind
         own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_ETAG_TIMEOUT": "2"}
         paths = {"PYTHONPATH": str(Path(nearfree.__file__).parents[1])}
         left = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        done = subprocess.run(
-            [sys.executable, "-m", "nearfree", *(argv or PREDICT), "--model", model],
+        return subprocess.run(
+            [sys.executable, *argv],
             env=left | own | paths | env,
             cwd=ROOT,
             capture_output=True,
             text=True,
             check=False,
         )
-        return done.returncode, done.stdout, done.stderr
 
-    yield run
+    yield program
     assert hub.files <= ASKED
+
+
+@pytest.fixture
+def find(run: Ask) -> Find:
+    """Return a function that finds models: the path of each, or the line that refuses it."""
+
+    def found(*models: str, kind: str = "", **env: str) -> list[str]:
+        done = run("-c", FIND, *models, kind=kind, **env)
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = done.stdout.splitlines()
+        assert len(lines) == len(models)
+        return lines
+
+    return found
 
 
 PREDICT = (
     *("predict", "--platform", "h200", "--attention", "flash-attn==2.8.3", "--largest", "4"),
-    *("--graphs", "none", "--format", "json"),
+    *("--graphs", "none"),
 )
 
 
-def answered(found: tuple[int, str, str]) -> dict[str, Any]:
-    """Return the deployment of an answer, which has to be one."""
-    code, out, err = found
-    assert (code, err) == (0, "")
-    deployment: dict[str, Any] = json.loads(out)[0]["deployment"]
-    return deployment
-
-
-def refused(found: tuple[int, str, str]) -> str:
-    """Return the one line of an error."""
-    code, out, err = found
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert "Traceback" not in err
-    return err
-
-
-def test_an_id_is_fetched_once_and_names_its_commit(ask: Ask, hub: Hub, tmp_path: Path) -> None:
+def test_an_id_is_fetched_once_and_names_its_commit(run: Ask, hub: Hub, tmp_path: Path) -> None:
     """What an id says is what its file says; the second question asks nobody, offline or not."""
-    first = answered(ask(ID))
-    assert (first["model"], first["revision"]) == (f"{ID}@{COMMIT[:7]}", COMMIT)
-    assert first["decoder"]["layers"] == json.loads(CONFIG)["num_hidden_layers"]
+    first = run("-m", "nearfree", *PREDICT, "--format", "json", "--model", ID)
+    assert (first.returncode, first.stderr) == (0, "")
+    deployment = json.loads(first.stdout)[0]["deployment"]
+    assert (deployment["model"], deployment["revision"]) == (f"{ID}@{COMMIT[:7]}", COMMIT)
+    assert deployment["decoder"]["layers"] == json.loads(CONFIG)["num_hidden_layers"]
     assert hub.files == ASKED
     hub.asked.clear()
-    assert answered(ask(ID)) == answered(ask(f"{ID}@{COMMIT[:7]}", **OFFLINE)) == first
+    again = run("-m", "nearfree", *PREDICT, "--model", f"{ID}@{COMMIT[:7]}", **OFFLINE)
+    assert again.stdout.startswith(f"{ID}@{COMMIT[:7]} on h200, ")
     assert hub.asked == []
-    folder = next((tmp_path / "hf" / "hub").glob("models--*/snapshots/*"))
-    assert answered(ask(str(folder))) == first
-    text = ("predict", "--platform", "h200", "--attention", "flash-attn==2.8.3", "--largest", "4")
-    _, out, _ = ask(ID, "", *text)
-    assert out.startswith(f"{ID}@{COMMIT[:7]} on h200, ")
 
 
-def test_a_revision_is_named_by_branch_tag_or_commit(ask: Ask) -> None:
-    """Each revision is answered by the commit that it is."""
-    found = {each: answered(ask(f"{ID}@{each}"))["revision"] for each in ("v1", OLDER)}
-    assert found == {"v1": OLDER, OLDER: OLDER}
+def test_a_cache_is_asked_before_the_hub(find: Find, hub: Hub, tmp_path: Path) -> None:
+    """A branch, a commit and its first digits are found without a word to the hub."""
+    (first,) = find(ID)
+    hub.asked.clear()
+    assert find(ID, f"{ID}@main", f"{ID}@{COMMIT}", f"{ID}@{COMMIT[:7]}") == [first] * 4
+    assert find(ID, **OFFLINE) == [first]
+    assert Path(first).is_relative_to(tmp_path / "hf" / "hub")
+    assert hub.asked == []
 
 
-def test_a_repository_that_moved_is_followed(ask: Ask) -> None:
-    """A redirect within the hub leads to the files; the id is that which was asked."""
-    assert answered(ask("Qwen/old"))["model"] == f"Qwen/old@{COMMIT[:7]}"
+def test_a_revision_is_a_branch_a_tag_or_a_commit(find: Find) -> None:
+    """Each revision is answered by the commit that it is; a repository that moved is followed."""
+    asked = (f"{ID}@v1", f"{ID}@refs/pr/1", f"{ID}@{OLDER}", "Qwen/old")
+    files = [read_model_file(Path(each)) for each in find(*asked)]
+    assert [each.revision for each in files] == [OLDER, OLDER, OLDER, COMMIT]
+    assert files[-1].name == f"Qwen/old@{COMMIT[:7]}"
 
 
-def test_files_beside_say_how_weights_are_stored(ask: Ask) -> None:
-    """hf_quant_config.json counts; a cache that others filled without it is not believed whole."""
-    precision = answered(ask("nvidia/quantised"))["precision"]
-    assert precision["weights"] == "float8"
+def test_a_cache_with_unknown_files_is_no_answer_offline(find: Find, tmp_path: Path) -> None:
+    """Where nobody knows whether weights are quantised, it is refused; a folder is a way out.
 
-
-def test_a_cache_with_unknown_files_is_no_answer_offline(ask: Ask, tmp_path: Path) -> None:
-    """Where nobody knows whether weights are quantised, it is refused, and a folder is a way out."""
+    With a network the file beside is fetched, and counts.
+    """
+    model = f"nvidia/quantised@{COMMIT}"
     snapshot = tmp_path / "hf" / "hub" / "models--nvidia--quantised" / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_bytes(CONFIG)
-    told = refused(ask(f"nvidia/quantised@{COMMIT}", **OFFLINE))
+    (told,) = find(model, **OFFLINE)
     assert "hf_quant_config.json" in told
-    assert str(snapshot) in told
-    assert answered(ask(f"nvidia/quantised@{COMMIT}"))["precision"]["weights"] == "float8"
+    assert told.endswith(f"give the folder {snapshot}")
+    (path,) = find(model)
+    precision = read_model_file(Path(path)).precision
+    assert precision is not None
+    assert precision.ffn.weights == "float8"
 
 
 MISTAKES = {
@@ -136,21 +150,22 @@ MISTAKES = {
     f"{ID}@v9": f"{ID} has no revision v9",
     "a/gated": "a/gated is gated",
     "a/bare": "a/bare has no config.json at main",
-    "a/large": "config.json has 50000009 bytes or more",
-    "a/page": "is not JSON",
+    "a/large": "config.json has 50000009 bytes or more, and 4000000 are the most",
 }
 
 
-@pytest.mark.parametrize("model", MISTAKES)
-def test_what_the_hub_does_not_give_is_one_line(ask: Ask, model: str) -> None:
-    """A missing, gated or odd repository is refused by name, with what to do."""
-    assert MISTAKES[model] in refused(ask(model))
+def test_what_the_hub_does_not_give_is_refused(find: Find) -> None:
+    """A missing, gated or odd repository or revision is refused by name."""
+    for told, part in zip(find(*MISTAKES), MISTAKES.values(), strict=True):
+        assert part in told
 
 
-def test_a_large_file_is_not_taken_in(ask: Ask, hub: Hub) -> None:
-    """Whether or not a server says the size, no more than a part is kept of 50 MB."""
-    for kind in ("", "unsized"):
-        assert "4000000 are the most" in refused(ask("a/large", kind))
+@pytest.mark.parametrize(("model", "part"), [("a/gated", "is gated"), ("a/page", "is not JSON")])
+def test_a_refusal_is_one_line(run: Ask, model: str, part: str) -> None:
+    """On the command line it is one line of error, and exit code 2."""
+    done = run("-m", "nearfree", *PREDICT, "--model", model)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert part in done.stderr
 
 
 FAULTS = {
@@ -159,70 +174,50 @@ FAULTS = {
     "climbs": "is no Hugging Face Hub",
     "broken": "answered 503",
     "hangs": "cannot be fetched: ",
+    "unsized": "4000000 are the most",
 }
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_server_that_misbehaves_is_one_line(ask: Ask, tmp_path: Path, kind: str) -> None:
-    """A body cut short, a page of a network, a path for a commit, an error, no answer at all."""
-    assert FAULTS[kind] in refused(ask(ID, kind))
-    assert not [each for each in tmp_path.rglob("*") if each.name == "config.json"]
-    assert not (tmp_path / "outside").exists()
+def test_a_server_that_misbehaves_is_refused(find: Find, tmp_path: Path, kind: str) -> None:
+    """A body cut short, a page of a network, a path for a commit, an error, no answer, no size."""
+    assert FAULTS[kind] in find("a/large" if kind == "unsized" else ID, kind=kind)[0]
+    kept = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert sum(each.stat().st_size for each in kept) < len(CONFIG)
+    assert not [each for each in kept if not each.is_relative_to(tmp_path / "hf")]
 
 
 @pytest.mark.parametrize("env", [OFFLINE, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
-def test_without_a_network_it_says_what_to_copy(ask: Ask, hub: Hub, env: dict[str, str]) -> None:
-    """Offline and without a cache the line names the files, their page, and the option."""
-    told = refused(ask(ID, **env))
+def test_without_a_network_it_says_what_to_copy(find: Find, hub: Hub, env: dict[str, str]) -> None:
+    """Without a cache, too, the line names the files, their page, and the option."""
+    (told,) = find(ID, **env)
     for part in ("config.json", "hf_quant_config.json", f"/{ID} into a folder", "--model"):
         assert part in told
     assert hub.asked == []
 
 
-ODD = (
-    "Qwen/../x",
-    "../Qwen",
-    "Qwen/a/b",
-    f"{ID}@../x",
-    f"{ID}@",
-    "Qwen/x.json",
-    "Q\u202e/w",
-    "a/b--c",
-)
-
-
-@pytest.mark.parametrize("model", ODD)
-def test_what_is_no_id_is_asked_of_nobody(ask: Ask, hub: Hub, model: str) -> None:
-    """A path that climbs, a file's name and odd letters reach no server and no cache."""
-    refused(ask(model))
-    assert hub.asked == []
-
-
-def test_a_link_out_of_the_cache_is_refused(ask: Ask, tmp_path: Path) -> None:
+def test_a_link_out_of_the_cache_is_refused(find: Find, tmp_path: Path) -> None:
     """A snapshot whose config.json is a link to a file elsewhere is not read."""
-    answered(ask(ID))
+    (path,) = find(ID)
     (tmp_path / "secret.json").write_bytes(CONFIG)
-    (held,) = (tmp_path / "hf" / "hub").glob("models--*/snapshots/*/config.json")
-    held.unlink()
-    held.symlink_to(tmp_path / "secret.json")
-    assert "leads out of Hugging Face's cache" in refused(ask(ID))
+    Path(path).unlink()
+    Path(path).symlink_to(tmp_path / "secret.json")
+    assert "leads out of Hugging Face's cache" in find(ID)[0]
 
 
-@pytest.mark.parametrize("command", ["lookup", "surface"])
-def test_other_questions_take_ids(ask: Ask, command: str) -> None:
-    """The table and the surface answer by id, too."""
-    code, out, err = ask(ID, "", command, *PREDICT[1:7], "--batch", "1", "--context", "1024")
-    assert (code, err) == (0, "")
-    assert f"{ID}@{COMMIT[:7]}" in out
+def test_a_surface_is_answered_by_id(run: Ask) -> None:
+    """Questions besides `predict` take ids, too."""
+    one = ("--batch", "1", "--context", "1024")
+    done = run("-m", "nearfree", "surface", *PREDICT[1:], *one, "--model", ID)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{ID}@{COMMIT[:7]} on h200")
 
 
-def test_a_draft_model_is_named_by_its_id(ask: Ask) -> None:
+def test_a_draft_model_is_named_by_its_id(run: Ask, hub: Hub) -> None:
     """`schedule --draft` takes what --model does."""
     rates = ("--acceptance", "0.7", "--longest", "2", "--largest-batch", "2", "--context", "1024")
-    where = ("--platform", "h200", "--attention", "flash-attn==2.8.3")
-    code, out, err = ask("qwen3_30b_a3b", "", "schedule", "sglang", *where, *rates, "--draft", ID)
-    assert code == 0, err
-    assert out
-    assert "no revision v9" in refused(
-        ask("qwen3_30b_a3b", "", "schedule", "sglang", *where, *rates, "--draft", f"{ID}@v9")
-    )
+    model = (*PREDICT[1:5], "--model", "qwen3_30b_a3b", *rates, "--draft", ID)
+    done = run("-m", "nearfree", "schedule", "sglang", *model)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert hub.files == ASKED

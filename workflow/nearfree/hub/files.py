@@ -132,6 +132,6 @@ def _inside(held: Held) -> Path:
         if not Path(path).resolve().is_relative_to(cache) or snapshot_of(Path(path)) is None:
             raise ConfigError(
                 printable(f"{path} leads out of Hugging Face's cache"),
-                remedy="Give its folder as --model if that is meant; or remove it, and ask once more",
+                remedy="Give its folder as --model if that is meant, or remove it and ask again",
             )
     return Path(str(held[CONFIG]))

@@ -76,9 +76,9 @@ docs: $(VENV)/installed
 
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	    pyproject.toml --output-file envs/base.lock
+	    --extra hub pyproject.toml --output-file envs/base.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	    --extra dev --constraint envs/base.lock pyproject.toml --output-file envs/dev.lock
+	    --extra hub --extra dev --constraint envs/base.lock pyproject.toml --output-file envs/dev.lock
 	printf 'triton==3.6.0\nnumpy<2.4\nmsgspec\nsetuptools\n' | \
 	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    --no-annotate - --output-file envs/interpreter.lock

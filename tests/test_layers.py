@@ -12,9 +12,9 @@ import pytest
 
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
-    "errors", "units", "core", "gguf", "derive.stages", "backends", "decoders", "log", "hardware",
-    "config", "sources", "models", "engines", "measure", "preregister", "public", "derive.memory",
-    "derive.tables",
+    "errors", "units", "core", "gguf", "derive.stages", "backends", "decoders", "hub", "log",
+    "hardware", "config", "sources", "models", "engines", "measure", "preregister", "public",
+    "derive.memory", "derive.tables",
     "derive.schedule", "derive.granularity", "derive.laws", "derive.truth", "derive.work_model",
     "derive.reference", "derive.engine_step",
     "derive.predict", "derive.score", "derive.outlook", "derive.claims", "derive.jobs", "pipeline",
@@ -24,7 +24,7 @@ LAYERS = (
 DIVIDED = ("derive", "show", "prove")
 """Rooms whose parts are layers of their own."""
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = {"altair", "jinja2", "pandera", "polars", "snakemake", "torch", "yaml"}
+HEAVY = {"altair", "huggingface_hub", "jinja2", "pandera", "polars", "snakemake", "torch", "yaml"}
 
 
 @cache
@@ -95,6 +95,12 @@ def test_tables_read_the_log_and_measure_nothing() -> None:
         assert "measure" not in ours(path), path
 
 
+def test_questions_alone_reach_the_hub() -> None:
+    """What the log and the workflow are made by never asks for a model by its id."""
+    users = {path.relative_to(PACKAGE).parts[0] for path in FILES if "hub" in ours(path)}
+    assert users == {"hub", "cli"}
+
+
 def test_the_import_of_published_values_needs_settings_and_events_alone() -> None:
     """What the paper published comes in without the hardware, the config or a table."""
     path = PACKAGE / "public" / "published.py"
@@ -130,6 +136,7 @@ def test_the_import_of_curves_measures_nothing() -> None:
         ("jinja2", {"show"}),
         ("snakemake", set()),
         ("gguf", {"models"}),
+        ("huggingface_hub", {"hub"}),
         ("requests", {"sources"}),
         ("pypi_simple", {"sources"}),
         ("tree_sitter", {"sources"}),

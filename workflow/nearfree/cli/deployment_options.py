@@ -27,6 +27,12 @@ CONDITIONS = (
     "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus", "graphs",
 )  # fmt: skip
 """What options say of a model on a platform."""
+MODEL = (
+    "a name under config/models; else the path of a config.json, a GGUF file or a folder with one; "
+    "else a Hugging Face id, ORG/NAME or ORG/NAME@REVISION, whose config files come from its local "
+    "cache, or once from the hub"
+)
+"""What a model may be named by, in the order in which it is looked for."""
 Value = TypeVar("Value")
 
 
@@ -57,7 +63,7 @@ def add_deployment(
         "--model",
         type=of(str),
         required=required,
-        help=f"a name under config/models, or the path of a config.json or GGUF file{listed}",
+        help=f"{MODEL}{listed}",
     )
     parser.add_argument(
         "--platform", type=of(str), required=required, help=f"a name of platforms.yaml{listed}"
@@ -208,11 +214,18 @@ def make_spec(
     routing: "Sequence[str]" = ("balanced",),
     moe: str | None = None,
 ) -> "DeploymentSpec":
-    """Return the deployments that the options describe; the other arguments are their defaults."""
+    """Return the deployments that the options describe; the other arguments are their defaults.
+
+    Raises
+    ------
+    ConfigError
+        A model is none that is known, or its id's config files are not to be had.
+    """
     from nearfree.config.files import DeploymentSpec
+    from nearfree.hub.asked import asked_model
 
     return DeploymentSpec(
-        models=tuple(args.model),
+        models=tuple(asked_model(args.config, each) for each in args.model),
         platforms=tuple(args.platform),
         attention=(args.attention,) if args.attention else (),
         moe=tuple(filter(None, (args.moe or moe,))),

@@ -70,7 +70,7 @@ def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
         "--draft",
         metavar="MODEL",
         help="in its place what drafts: `own`, the model's own layer for further tokens, or a "
-        "model's name or config.json, in its files' precision on the same GPUs",
+        "model as --model names one, in its files' precision on the same GPUs",
     )
 
 
@@ -158,11 +158,12 @@ def _draft_costs(
     if args.draft == OWN:
         return own_shares(answers.total, answers.deployments, answerer.engine_steps)
     batches = [each.batch for each in answers.deployments]
-    spec = make_spec(args, batch=batches, moe=ENGINES[args.engine].moe)
+    drafter = argparse.Namespace(**vars(args) | {"model": [args.draft]})
+    spec = make_spec(drafter, batch=batches, moe=ENGINES[args.engine].moe)
     plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}
-    drafting = deployments(config, structs.replace(spec, models=(args.draft,), **plain))
-    drafter = total(Questions(drafting, [1]), answerer)
-    return model_shares(answers.total, answers.deployments, drafter, drafting)
+    drafting = deployments(config, structs.replace(spec, **plain))
+    drafted = total(Questions(drafting, [1]), answerer)
+    return model_shares(answers.total, answers.deployments, drafted, drafting)
 
 
 def _option(

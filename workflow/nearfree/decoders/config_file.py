@@ -12,6 +12,7 @@ from nearfree.decoders.attention_kinds import Grouped, Kind
 from nearfree.decoders.decoder import Decoder, Ffn, check_layer_types, head_width
 from nearfree.decoders.families import FAMILIES, Family, family, kinds_of
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.snapshots import snapshot_of
 from nearfree.decoders.text_part import text_part
 from nearfree.errors import ConfigError, Refusals, RefusedError
 
@@ -198,8 +199,13 @@ def _dtype(keys: Keys) -> Dtype:
 
 
 def file_name(file: Path) -> str:
-    """Return the name of the model of a file: its own, or its folder's if it is config.json."""
-    name = (file.name == "config.json" and file.resolve().parent.name) or file.stem
+    """Return the name of the model of a file: its own, or its folder's if it is config.json.
+
+    That of a snapshot in Hugging Face's cache is ORG/NAME@COMMIT, with 7 digits of the commit.
+    """
+    if file.name == "config.json" and (snapshot := snapshot_of(file)):
+        return str(snapshot)
+    name = (file.name == "config.json" and file.parent.resolve().name) or file.stem
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_MOST_NAME]
 
 

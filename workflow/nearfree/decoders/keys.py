@@ -172,7 +172,7 @@ def _shown(value: object) -> str:
     return "{...}" if isinstance(value, dict) else f"{value!r:.60}"
 
 
-_SIZE_LIMIT = 4 * 10**6
+SIZE_LIMIT = 4 * 10**6
 """Bytes; published config.json files have a few thousand, and up to three million where each
 quantised tensor is named."""
 
@@ -205,9 +205,9 @@ def _text(path: Path) -> str:
     if not path.is_file():
         raise _no_config(path, "is not there or is no file")
     with path.open("rb") as file:
-        raw = file.read(_SIZE_LIMIT + 1)
-    if len(raw) > _SIZE_LIMIT:
-        raise _no_config(path, f"is larger than {_SIZE_LIMIT} bytes")
+        raw = file.read(SIZE_LIMIT + 1)
+    if len(raw) > SIZE_LIMIT:
+        raise _no_config(path, f"is larger than {SIZE_LIMIT} bytes")
     return raw.decode()
 
 

@@ -13,6 +13,7 @@ from nearfree.decoders.gguf_parts import gguf_parts
 from nearfree.decoders.holding import Heads
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.precision import StoredPrecision, read_precision
+from nearfree.decoders.snapshots import snapshot_of
 from nearfree.decoders.stored_parts import (
     Part,
     Weights,
@@ -56,6 +57,12 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     refusals: tuple[Refusal, ...] = ()
     mixed: tuple[Refusal, ...] = ()
     unsaid: Dtype | UnsetType = UNSET
+
+    @property
+    def revision(self) -> str | None:
+        """The commit of a snapshot in Hugging Face's cache, None of any other file."""
+        snapshot = snapshot_of(Path(self.file))
+        return snapshot.commit if snapshot else None
 
     @property
     def around(self) -> Precision | None:

@@ -23,6 +23,8 @@ _SECTIONS = ("quantization_config", "compression_config")
 _BESIDE = "hf_quant_config.json"
 _UNREAD = ("quantize_config.json", "quant_config.json")
 """Files of GPTQ and AWQ that say what config.json does not."""
+FILES = ("config.json", _BESIDE, *_UNREAD)
+"""What is read of a model's folder, or looked for."""
 _TEXT = ("text_config", "llm_config")
 
 _HEADS = ("lm_head", "head")

@@ -44,7 +44,7 @@ def answer(
     return {
         "schema": SCHEMA,
         "deployment": about
-        | {"parallel": query.parallel.said}
+        | {"revision": query.revision, "parallel": query.parallel.said}
         | {"precision": query.said, "decoder": to_builtins(query.decoder)},
         "answer": _first(first) if first else None,
         "basis": to_builtins(first.basis) if first else None,

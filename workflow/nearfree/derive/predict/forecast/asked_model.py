@@ -205,6 +205,7 @@ class AskedModel:
         return Unanswered(
             about={
                 "model": self.file.name,
+                "revision": self.file.revision,
                 "platform": name,
                 "dtype": precision["activations"] if precision else None,
                 "parallel": self._parallel.said,

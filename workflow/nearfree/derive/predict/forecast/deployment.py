@@ -50,7 +50,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     torch or where there are none; `precision` None is the model file's own dtype throughout;
     `memory` None is not known. `served` holds where an engine runs its steps, and not where a
     forward is measured by itself. Steps are padded to `graphs`; None where no engine runs them, or
-    its graphs are not read.
+    its graphs are not read. `revision` is the commit of a model of the Hugging Face Hub.
     """
 
     decoder: Decoder
@@ -68,6 +68,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
     served: bool = False
     graphs: Graphs | None = None
+    revision: str | None = None
 
     @property
     def engine(self) -> BackendRelease:

@@ -104,6 +104,7 @@ def asked_about(
             library=each.model.library(experts, each.sheet),
             memory=each.model.memory(each.sheet, batch, context, experts),
             served=each.sheet.sm is not None,
+            revision=each.model.file.revision,
             graphs=graphs_of(
                 config, spec, each.platform, spread.parallel, attention=attention, moe=experts
             ),

@@ -1,0 +1,1 @@
+"""The Hugging Face Hub: models that a question names by their ids."""

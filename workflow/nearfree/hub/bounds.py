@@ -1,0 +1,54 @@
+"""Bounds on what a server may send: the bytes of a file, and the time that all takes."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from threading import Thread
+
+from nearfree.decoders.keys import SIZE_LIMIT
+from nearfree.errors import ConfigError
+
+
+def within(seconds: float, work: Callable[[], str]) -> str:
+    """Return what work makes; TimeoutError after some seconds, however slowly a server sends."""
+    done = Future[str]()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:  # noqa: BLE001 (it is raised where it is waited for)
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        return done.result(timeout=seconds)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or f"no answer within {seconds:g} seconds") from error
+
+
+def bounded(name: str) -> type:
+    """Return what is told how far a file is, and ends it where it is larger than any is read."""
+
+    class Bounded(AbstractContextManager[object]):
+        def __init__(self, *, total: int | None = None, **_: object) -> None:
+            self._size = 0
+            self._check(total or 0)
+
+        def update(self, size: int = 0) -> None:
+            self._size += size
+            self._check(self._size)
+
+        def _check(self, size: int) -> None:
+            if size > SIZE_LIMIT:
+                raise ConfigError(
+                    f"{name} has {size} bytes or more, and {SIZE_LIMIT} are the most",
+                    remedy="Name another repository: published ones have three million at most",
+                )
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    return Bounded

@@ -40,7 +40,8 @@ def make_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         text = command.run.__doc__ or ""
         added = commands.add_parser(name, help=text.split("\n")[0], description=text)
-        for add in (add_roots, *command.arguments):
+        add_roots(added, answers=command.answers)
+        for add in command.arguments:
             add(added)
         added.set_defaults(run=command.run)
     return parser

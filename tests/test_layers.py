@@ -12,8 +12,8 @@ import pytest
 
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
-    "errors", "units", "shipped", "core", "gguf", "derive.stages", "backends", "decoders", "log", "hardware",
-    "config", "sources", "models", "engines", "measure", "preregister", "public", "derive.memory",
+    "errors", "units", "shipped", "core", "gguf", "derive.stages", "backends", "decoders", "log",
+    "hardware", "config", "sources", "models", "engines", "measure", "preregister", "public", "derive.memory",
     "derive.tables",
     "derive.schedule", "derive.granularity", "derive.laws", "derive.truth", "derive.work_model",
     "derive.reference", "derive.engine_step",

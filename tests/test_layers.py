@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
     "errors", "units", "shipped", "core", "gguf", "derive.stages", "backends", "decoders", "log",
-    "hardware", "config", "sources", "models", "engines", "measure", "preregister", "public", "derive.memory",
-    "derive.tables",
+    "hardware", "config", "sources", "models", "engines", "measure", "preregister", "public",
+    "derive.memory", "derive.tables",
     "derive.schedule", "derive.granularity", "derive.laws", "derive.truth", "derive.work_model",
     "derive.reference", "derive.engine_step",
     "derive.predict", "derive.score", "derive.outlook", "derive.claims", "derive.jobs", "pipeline",

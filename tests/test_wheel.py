@@ -56,7 +56,9 @@ def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     python = str(folder / "bin/python")
-    subprocess.run([python, "-m", "pip", "--quiet", "install", str(wheel)], check=True)
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    install = [python, "-m", "pip", "--quiet", "install", str(wheel)]
+    subprocess.run(install, env=outside, check=True)
     return folder / "bin/nearfree"
 
 

@@ -6,6 +6,7 @@
 # make env NAME=vllm   make a backend's environment from its lock under envs/
 # make bench    speed, as ratios measured in one run
 # make bench-protocol  the adaptive protocol beside the paper's, on the same settings
+# make wheel    build dist/nearfree-*.whl, which answers without a clone; the same bytes each time
 # make docs     rewrite the generated references; make lock: renew the locks
 
 PYTHON ?= python3
@@ -19,7 +20,7 @@ ALL_TESTS := -m "" --cov --durations=30 --durations-min=5
 WORKERS := 3
 endif
 
-.PHONY: run install test history check bench bench-protocol docs lock env clean
+.PHONY: run install test history check bench bench-protocol docs wheel lock env clean
 
 run: $(VENV)/installed
 	@$(BIN)/nearfree fetch || true
@@ -74,11 +75,15 @@ bench-protocol: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/python docs/generate.py
 
+wheel: $(VENV)/installed
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	    $(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	    --extra hub pyproject.toml --output-file envs/base.lock
+	    --extra workflow --extra hub pyproject.toml --output-file envs/base.lock
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-	    --extra hub --extra dev --constraint envs/base.lock pyproject.toml --output-file envs/dev.lock
+	    --extra workflow --extra hub --extra dev --constraint envs/base.lock pyproject.toml --output-file envs/dev.lock
 	printf 'triton==3.6.0\nnumpy<2.4\nmsgspec\nsetuptools\n' | \
 	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    --no-annotate - --output-file envs/interpreter.lock

@@ -5,7 +5,6 @@ theirs, which was read from that release's own headers. The lock is written by `
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -14,10 +13,10 @@ from nearfree.backends.environments.lock import FOLDER, OWN
 from nearfree.core.setting import Name
 from nearfree.core.weights import Digest
 from nearfree.errors import ConfigError, LockError
+from nearfree.shipped import shipped
 
 LOCK = FOLDER / "engines.lock"
-SHIPPED = Path(__file__).parents[3] / LOCK
-"""The lock of this very source tree, for a project that has none."""
+"""That of a project, or else the one that the package ships."""
 
 
 class Abi(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +52,7 @@ class Build(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def builds(engine: str) -> Mapping[str, Build]:
     """Return the builds of an engine by release; LockError if the lock cannot be read."""
     try:
-        raw = (LOCK if LOCK.exists() else SHIPPED).read_bytes()
+        raw = (LOCK if LOCK.exists() else shipped(str(LOCK))).read_bytes()
         locked = msgspec.json.decode(raw, type=dict[str, dict[str, Build]])
     except (OSError, msgspec.MsgspecError) as error:
         raise LockError(

@@ -40,17 +40,28 @@ def make_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         text = command.run.__doc__ or ""
         added = commands.add_parser(name, help=text.split("\n")[0], description=text)
-        for add in (add_roots, *command.arguments):
+        add_roots(added, answers=command.answers)
+        for add in command.arguments:
             add(added)
         added.set_defaults(run=command.run)
     return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Run a command; one whose package is not installed says which extra brings it."""
+    try:
+        return int(args.run(args))
+    except ModuleNotFoundError as error:
+        from nearfree.cli.extras import missing
+
+        raise missing(error) from error
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; a mistake ends in one message and exit code 2."""
     args = make_parser().parse_args(argv)
     try:
-        code = args.run(args)
+        code = _run(args)
         sys.stdout.flush()
     except NearfreeError as error:
         # One with several reasons has a line for each, of which it has made printable ones.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nearfree.errors import ConfigError, HardwareError
+from nearfree.shipped import folder
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
@@ -28,17 +29,22 @@ class Command(NamedTuple):
 
     arguments: tuple[AddArguments, ...]
     run: Run
+    answers: bool
+    """Whether what comes with the package answers where no project is."""
 
 
 COMMANDS: dict[str, Command] = {}
 """The commands by name, in the order in which they are declared."""
 
 
-def command(name: str, *arguments: AddArguments) -> Callable[[Run], Run]:
-    """Declare a function as the command of a name, with its arguments."""
+def command(name: str, *arguments: AddArguments, answers: bool = False) -> Callable[[Run], Run]:
+    """Declare a function as the command of a name, with its arguments.
+
+    One that `answers` reads what comes with the package where no project is.
+    """
 
     def declare(run: Run) -> Run:
-        COMMANDS[name] = Command(arguments, run)
+        COMMANDS[name] = Command(arguments, run, answers)
         return run
 
     return declare
@@ -58,14 +64,17 @@ def in_one_thread() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def add_roots(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
+def add_roots(
+    parser: argparse.ArgumentParser, *, inner: bool = False, answers: bool = False
+) -> None:
     """Add the two folders that every command takes; `inner` keeps values of the outer parser."""
+    other = ", or in a folder with neither config nor results what the package ships"
     for name, what in (("results", "results root"), ("config", "config folder")):
         parser.add_argument(
             f"--{name}",
             type=Path,
-            default=argparse.SUPPRESS if inner else Path(name),
-            help=f"{what} (default: {name})",
+            default=argparse.SUPPRESS if inner else folder(name) if answers else Path(name),
+            help=f"{what} (default: {name}{other if answers else ''})",
         )
 
 

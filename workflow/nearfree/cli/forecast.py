@@ -78,6 +78,7 @@ _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
         default="text",
         help="how to print; csv holds T(N), a row an N (default: text)",
     ),
+    answers=True,
 )
 def run_predict(args: argparse.Namespace) -> int:
     """Predict how many positions of a model are near-free on a platform, and what limits them.
@@ -246,6 +247,7 @@ def write_curves(args: argparse.Namespace, folder: Path) -> None:
     argument(
         "--format", choices=["text", "csv"], default="text", help="how to print (default: text)"
     ),
+    answers=True,
 )
 def run_lookup(args: argparse.Namespace) -> int:
     """Print the deployment table: N_max by every predictor for a list of models and conditions.
@@ -328,6 +330,7 @@ _SURFACE_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
     add_deployment,
     add_answer_options,
     argument("--output", type=Path, help="a .parquet or .csv file for the points (default: none)"),
+    answers=True,
 )
 def run_surface(args: argparse.Namespace) -> int:
     """Write the work model's T(N) over batch sizes and contexts, and print N_max over both.

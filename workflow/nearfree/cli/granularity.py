@@ -116,7 +116,7 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     product_arguments(parser)
 
 
-@command("granularity", _granularity_arguments)
+@command("granularity", _granularity_arguments, answers=True)
 def run_granularity(args: argparse.Namespace) -> int:
     """Print the block or tile that a backend's release uses, by range, with its source lines.
 

@@ -80,7 +80,7 @@ def _limits() -> Iterator[str]:
             yield f"; {name} has {engine.largest_batch}"
 
 
-@command("schedule", _schedule_arguments)
+@command("schedule", _schedule_arguments, answers=True)
 def run_schedule(args: argparse.Namespace) -> int:
     """Write draft lengths by batch size as an engine reads them, by predicted boundaries or times.
 

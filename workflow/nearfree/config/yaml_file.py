@@ -57,9 +57,12 @@ def load(path: Path) -> Any:
         _check_depth(text)
         raw = yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}", remedy="Restore it from the repository"
-        ) from error
+        remedy = (
+            "Restore it from the repository"
+            if path.parent.is_dir()
+            else f"There is no folder {path.parent}: work in a clone, or name its config folder"
+        )
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", remedy=remedy) from error
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         text = " ".join(str(error).split())
         raise ConfigError(f"{path} is not YAML: {text}", remedy="Mend that line") from error

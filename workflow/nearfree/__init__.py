@@ -1,3 +1,18 @@
 """How many decode positions are near-free: measured, predicted, and traced to its evidence."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nearfree.api import boundary, curves, granularity, predict, schedule
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "boundary", "curves", "granularity", "predict", "schedule"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a function of the Python API, which is imported when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'nearfree' has no attribute {name!r}")
+    from nearfree import api
+
+    return getattr(api, name)

@@ -1,0 +1,56 @@
+"""The Python API: the same data as the commands print, and errors that can be caught."""
+
+import doctest
+import json
+
+import nearfree
+import pytest
+from cli.conftest import Call
+from nearfree import api
+from nearfree.errors import ConfigError, NearfreeError
+
+pytestmark = pytest.mark.usefixtures("recorded")
+ASKED = {"batch": [1, 2], "largest": 8, "attention": "flash-attn==2.8.3"}
+
+
+@pytest.mark.parametrize("name", ["predict", "schedule", "granularity", "boundary", "curves"])
+def test_examples_are_what_happens(name: str) -> None:
+    """Each function's example gives what stands below it."""
+    runner = doctest.DocTestRunner()
+    for each in doctest.DocTestFinder().find(getattr(api, name), name):
+        runner.run(each)
+    assert runner.summarize().attempted >= 2
+    assert runner.failures == 0
+
+
+def test_it_says_what_the_command_says(call: Call) -> None:
+    """Lists are options with commas, and the answer is the command's JSON."""
+    words = ("--batch", "1,2", "--largest", "8", "--attention", "flash-attn==2.8.3")
+    code, out, _ = call(
+        "predict", "--model", "qwen3_8b", "--platform", "h200", *words, "--format", "json"
+    )
+    assert code == 0
+    assert nearfree.predict("qwen3_8b", "h200", **ASKED) == json.loads(out)
+
+
+def test_answers_are_a_frame() -> None:
+    """T(N) of several answers is one frame, and of none an empty one."""
+    frame = nearfree.curves(nearfree.predict("qwen3_8b", "h200", **ASKED))
+    assert frame.height == 16
+    assert nearfree.curves([]).columns == frame.columns
+    chart = frame.plot.line("n", "ratio", color="batch:N").to_dict()
+    assert chart["encoding"]["x"]["field"] == "n"
+
+
+def test_mistakes_are_errors_to_catch(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model, an option and a curve that are none: each is an error with what to do."""
+    with pytest.raises(NearfreeError, match="no/such"):
+        nearfree.predict("no/such.json", "h200")
+    with pytest.raises(ConfigError, match="unrecognized arguments: --colour red"):
+        nearfree.predict("qwen3_8b", "h200", colour="red")
+    for n, latency in (([], []), ([1, 1], [1.0, 1.0]), ([1, 2], [1.0]), ([1], [0.0])):
+        with pytest.raises(ConfigError, match="no curve"):
+            nearfree.boundary(n, latency)
+    with pytest.raises(AttributeError, match="no attribute 'guess'"):
+        _ = nearfree.guess  # type: ignore[attr-defined]
+    assert capsys.readouterr() == ("", "")

@@ -241,20 +241,20 @@ def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
     """Its own layer costs little; the model itself as drafter costs T(1) a token, and none pays."""
     rates = ("--acceptance", "0.9")
     free = lengths(call, *rates, "--draft-cost", "0")
-    own = lengths(call, *rates, "--draft", "own")
+    own = lengths(call, *rates, "--drafter", "own")
     assert any(own)
     assert all(short <= k for short, k in zip(own, free, strict=True))
-    _, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--draft", "own")
+    _, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "own")
     assert "without a drafter" not in err
-    code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--draft", "qwen3_8b")
+    code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "qwen3_8b")
     assert code == 0
     assert f"# without a drafter it is faster at {MOST} of {MOST} batch sizes, from b = 1 on" in err
 
 
 @pytest.mark.parametrize(("argv", "said"), [
-    (("--draft", "own"), "one of --acceptance and --draft-cost is given without the other"),
-    (("--acceptance", "0.8", "--draft", "own", "--draft-cost", "0"), "both say what drafting"),
-    (("--acceptance", "0.8", "--draft", "none_such"), "no model 'none_such'"),
+    (("--drafter", "own"), "one of --acceptance and --draft-cost is given without the other"),
+    (("--acceptance", "0.8", "--drafter", "own", "--draft-cost", "0"), "both say what drafting"),
+    (("--acceptance", "0.8", "--drafter", "none_such"), "no model 'none_such'"),
 ])  # fmt: skip
 def test_mistakes_about_drafters(call: Call, argv: tuple[str, ...], said: str) -> None:
     """A drafter needs an acceptance, and one cost."""

@@ -136,6 +136,7 @@ def run_schedule(args: argparse.Namespace) -> int:
 def _evidence(
     args: argparse.Namespace, every: "Sequence[Planned]", safe: "Planned"
 ) -> Iterator[str]:
+    from nearfree.derive.schedule.merging import MOST_ENTRIES, MOST_LENGTHS, few_at
     from nearfree.show.text.schedule import ends, schedule_report
 
     if len(every) > 1:
@@ -150,9 +151,16 @@ def _evidence(
     for each in every:
         if len(every) > 1:
             yield f"# L = {each.context}: {each.option.text}"
+        lengths = {batch: choice.k for batch, choice in each.choices.items()}
         yield from schedule_report(
             each.answers, each.choices, each.option, assumed=args.attention is None
         )
+        few = few_at(each.speeds, lengths, args.worth) if each.speeds else None
+        if few:
+            yield (
+                f"# within {args.worth:g} of the best at every batch size no fewer entries do; "
+                f"--worth {few:g} makes at most {MOST_ENTRIES} with {MOST_LENGTHS} distinct K"
+            )
         yield from ends(each.asked, len(each.answers.deployments))
 
 

@@ -14,7 +14,8 @@ from nearfree.derive.schedule.draft_lengths import Range, ranges
 from nearfree.errors import ConfigError
 
 MOST_ENTRIES, MOST_LENGTHS = 6, 5
-"""Entries and distinct K of a schedule of near-free lengths."""
+"""Entries and distinct K of a schedule of near-free lengths; those that few are, of any."""
+_WORTHS = (0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2)
 _MOST_SETS = 50_000
 """Sets of K that are tried; beyond them the lengths of a schedule of fewest entries stand."""
 Speeds = Mapping[int, Mapping[int, float]]
@@ -55,6 +56,27 @@ def merged_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
     best = min((each for each in found if len(each) == few), key=_odd, default=sorted(greedy))
     lengths = _fastest(speeds, batches, [mine & {*best} for mine in allowed], entries)
     return dict(zip(batches, lengths, strict=True))
+
+
+def few_at(speeds: Speeds, lengths: Mapping[int, int], worth: float) -> float | None:
+    """Return the next `worth` at which a schedule has few entries; None where it has, or none does.
+
+    Parameters
+    ----------
+    speeds, worth
+        As of `merged_by_speed`.
+    lengths
+        What that returned.
+    """
+    if _few(lengths):
+        return None
+    larger = (each for each in _WORTHS if each > worth)
+    return next((each for each in larger if _few(merged_by_speed(speeds, each))), None)
+
+
+def _few(lengths: Mapping[int, int]) -> bool:
+    parts = ranges(lengths)
+    return len(parts) <= MOST_ENTRIES and len({part.k for part in parts}) <= MOST_LENGTHS
 
 
 def merged_below(lengths: Mapping[int, int], worth: float) -> dict[int, int]:

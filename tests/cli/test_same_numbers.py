@@ -106,9 +106,9 @@ def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> Non
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_schedules_are_what_schedule_prints(call: Call, seed: int) -> None:
-    """An option is the very text that `nearfree schedule` prints, or its refusal."""
+    """An option is the very text that `nearfree schedule` prints unmerged, or its refusal."""
     row = some_row(tables().schedules, seed)
-    code, out, err = call("schedule", row["engine"], *arguments(row))
+    code, out, err = call("schedule", row["engine"], *arguments(row), "--worth", "0")
     assert (code, out) == ((0, f"{row['option']}\n") if row["option"] else (2, ""))
     assert (row["option"] is None) == (row["refusal"] is not None)
     said = "DOES NOT FIT" if row["fits"] is False else row["refusal"]

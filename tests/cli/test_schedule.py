@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from derive.schedule.engine import sglang_steps, vllm_lookup
 from msgspec import json
-from nearfree.derive.schedule.expected import best_lengths, independent
+from nearfree.derive.schedule.expected import best_lengths, independent, speedups
 
 from cli.conftest import Call
 from cli.test_mistakes import one_message
@@ -34,7 +34,7 @@ def printed(call: Call, engine: str, *argv: str) -> str:
 
 def lengths(call: Call, *argv: str) -> list[int]:
     """Return K by batch size from 1, as vLLM reads it."""
-    found = json.decode(printed(call, "vllm", *SHORT, *argv))
+    found = json.decode(printed(call, "vllm", *SHORT, "--worth", "0", *argv))
     assert set(found) == {"num_speculative_tokens", KEY}
     most: int = found["num_speculative_tokens"]
     assert most == max(k for _, _, k in found[KEY])
@@ -100,10 +100,10 @@ def test_a_law_counts_with_its_batch(call: Call, law: str, where: tuple[str, ...
 
 def test_engines_take_the_same_lengths(call: Call) -> None:
     """SGLang takes the K at each batch size that vLLM takes, but for the graphs of each."""
-    file = printed(call, "sglang", *SHORT, "--graphs", "none")
+    file = printed(call, "sglang", *SHORT, "--graphs", "none", "--worth", "0")
     steps = [sglang_steps(file, batch) for batch in range(1, MOST + 1)]
     assert steps == lengths(call, "--graphs", "none")
-    padded = printed(call, "sglang", *SHORT)
+    padded = printed(call, "sglang", *SHORT, "--worth", "0")
     assert [sglang_steps(padded, batch) for batch in range(1, MOST + 1)] != lengths(call)
 
 
@@ -149,7 +149,7 @@ def test_what_stands_behind_goes_beside(call: Call) -> None:
     assert "# goes to: --speculative-config" in lines
     assert any(line.startswith("# read by vllm ") for line in lines)
     begin = next(at for at, line in enumerate(lines) if "from b" in line)
-    rows = [line[1:].split() for line in lines[begin + 1 :]]
+    rows = [line[1:].split() for line in lines[begin + 1 :] if "K = 0" not in line]
     assert (rows[0][0], rows[-1][1]) == ("1", str(MOST))
     assert all(float(row[3]) <= 1.2 for row in rows)
 
@@ -241,23 +241,91 @@ def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
     """Its own layer costs little; the model itself as drafter costs T(1) a token, and none pays."""
     rates = ("--acceptance", "0.9")
     free = lengths(call, *rates, "--draft-cost", "0")
-    own = lengths(call, *rates, "--draft", "own")
+    own = lengths(call, *rates, "--drafter", "own")
     assert any(own)
     assert all(short <= k for short, k in zip(own, free, strict=True))
-    _, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--draft", "own")
+    _, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "own")
     assert "without a drafter" not in err
-    code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--draft", "qwen3_8b")
+    code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "qwen3_8b")
     assert code == 0
     assert f"# without a drafter it is faster at {MOST} of {MOST} batch sizes, from b = 1 on" in err
 
 
 @pytest.mark.parametrize(("argv", "said"), [
-    (("--draft", "own"), "one of --acceptance and --draft-cost is given without the other"),
-    (("--acceptance", "0.8", "--draft", "own", "--draft-cost", "0"), "both say what drafting"),
-    (("--acceptance", "0.8", "--draft", "none_such"), "no model 'none_such'"),
+    (("--drafter", "own"), "one of --acceptance and --draft-cost is given without the other"),
+    (("--acceptance", "0.8", "--drafter", "own", "--draft-cost", "0"), "both say what drafting"),
+    (("--acceptance", "0.8", "--drafter", "none_such"), "no model 'none_such'"),
 ])  # fmt: skip
 def test_mistakes_about_drafters(call: Call, argv: tuple[str, ...], said: str) -> None:
     """A drafter needs an acceptance, and one cost."""
     code, out, err = call("schedule", "vllm", *WHERE, *SHORT, *argv)
     assert (code, out) == (2, "")
     assert said in err
+
+
+@pytest.mark.parametrize(("model", "platform", "more"), [
+    ("qwen3_8b", "h200", ()),
+    ("qwen3_30b_a3b", "h200", ()),
+    ("llama_3_1_8b", "h100", ("--tp", "2", "--weights", "float8", "--activations", "float8")),
+    ("mixtral_8x7b", "h200", ()),
+    ("llama_3_1_8b", "l40s", ("--context", "16384")),
+])  # fmt: skip
+def test_what_is_pasted_is_short(
+    call: Call, model: str, platform: str, more: tuple[str, ...]
+) -> None:
+    """Near-free lengths make 6 entries with 5 K at most, none above one unmerged or memory."""
+    where = ("--model", model, "--platform", platform, "--context", "4096", "--format", "json")
+    found = json.decode(call("schedule", "vllm", *where, *more)[1])
+    every = json.decode(call("schedule", "vllm", *where, *more, "--worth", "0")[1])
+    few, all_of = ({x["from"]: x for x in each["safe"]["entries"]} for each in (found, every))
+    assert len(few) <= 6
+    assert len({each["k"] for each in few.values()}) <= 5
+    free = {b: e["k"] for e in all_of.values() for b in range(e["from"], e["to"] + 1)}
+    kept = {b: e["k"] for e in few.values() for b in range(e["from"], e["to"] + 1)}
+    assert kept.keys() == free.keys()
+    assert all(kept[b] <= free[b] for b in free)
+    ends = found["safe"]["memory_ends_at"]
+    assert ends is None or max(kept) == ends - 1
+
+
+def test_without_an_acceptance_a_table(call: Call) -> None:
+    """The goal of throughput without an acceptance prints best K to choose by, and no option."""
+    asked = ("schedule", "vllm", *WHERE, *SHORT, "--goal", "throughput", "--draft-cost", "0.02")
+    code, out, err = call(*asked)
+    assert (code, err) == (0, "")
+    assert KEY not in out
+    rows = out.splitlines()[3:]
+    assert [int(row.split()[0]) for row in rows] == [1, 2, 4, 8, 16, 32, 64]
+    best = best_lengths(curves(call), independent(0.8, most=16), draft_cost=0.02)
+    data = json.decode(call(*asked, "--format", "json")[1])
+    assert data["option"] is None
+    at = {row["batch"]: row["k"] for row in data["choices"] if row["acceptance"] == 0.8}
+    assert [at[b] for b in SOME] == [best[b].k for b in SOME]
+
+
+def test_the_safe_one_of_several_contexts(call: Call) -> None:
+    """Near-free K of several contexts is nowhere above that of one, and is said to be the safe."""
+    both = ("--context", "512,4096")
+    code, out, err = call("schedule", "vllm", *WHERE, *SHORT, "--worth", "0", *both)
+    assert code == 0
+    found = json.decode(out)
+    safe = vllm_lookup(found[KEY], MOST, found["num_speculative_tokens"])
+    each = [lengths(call), lengths(call, "--context", "4096")]
+    assert safe == [min(k) for k in zip(*each, strict=True)]
+    assert "# the option is the safe one at L = 512, 4096: the smallest near-free K" in err
+    rates = ("--acceptance", "0.8", "--draft-cost", "0.02")
+    _, out, err = call("schedule", "vllm", *WHERE, *SHORT, *both, *rates)
+    assert any(f"# L = {context}: {out.strip()}" in err for context in (512, 4096))
+    assert "whose worst loss over them is least" in err
+
+
+@pytest.mark.parametrize("rate", ["0.5", "0.8"])
+def test_an_entry_is_worth_its_place(call: Call, rate: str) -> None:
+    """Merged, K loses less than its worth of tokens per second at every batch size."""
+    rates = ("--acceptance", rate, "--draft-cost", "0.02")
+    found = json.decode(printed(call, "vllm", *SHORT, *rates))
+    kept = vllm_lookup(found[KEY], MOST, found["num_speculative_tokens"])
+    accepted = independent(float(rate), most=16)
+    speeds = speedups(curves(call), accepted, draft_cost=0.02)
+    for batch, each in speeds.items():
+        assert each[kept[batch - 1]] >= 0.98 * max(each.values()) * (1 - 1e-9)

@@ -42,6 +42,7 @@ def add_deployment(
     many: bool = True,
     required: bool = True,
     batch: bool = True,
+    contexts: bool = False,
 ) -> None:
     """Add the arguments that name deployments.
 
@@ -53,8 +54,11 @@ def add_deployment(
         `--model` and `--platform` are required.
     batch
         Add `--batch`.
+    contexts
+        `--context` takes a list, whether or not others do.
     """
-    listed = ", or several: a,b,c" if many else ""
+    several = ", or several: a,b,c"
+    listed = several if many else ""
 
     def of(kind: Callable[[str], Value]) -> Callable[[str], list[Value]]:
         return _several(kind) if many else _one(kind)
@@ -87,7 +91,9 @@ def add_deployment(
     if batch:
         parser.add_argument("--batch", type=of(positive), help=f"b, requests{listed}")
     parser.add_argument(
-        "--context", type=of(positive), help=f"L, cached positions a request{listed}"
+        "--context",
+        type=_several(positive) if contexts else of(positive),
+        help=f"L, cached positions a request{several if contexts else listed}",
     )
     parser.add_argument(
         "--routing",

@@ -1,7 +1,6 @@
 """Draft lengths by batch size."""
 
 import argparse
-import math
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -25,18 +24,19 @@ if TYPE_CHECKING:
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
     from nearfree.derive.predict.forecast.forecast import Forecast
-    from nearfree.derive.schedule.engines import Option
-    from nearfree.derive.schedule.expected import Choice
+    from nearfree.show.text.planned import Planned
 
 
+_CONTEXT = 4096
 OWN = "own"
 """What drafts where it is the model's own layer for further tokens."""
+TOLERANCE, THROUGHPUT = GOALS = ("tolerance", "throughput")
 LAWS = ("idle_compute", "principle", "principle_resolved")
 
 
 def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", choices=ENGINES, help="which engine's option")
-    add_deployment(parser, many=False, batch=False)
+    add_deployment(parser, many=False, batch=False, contexts=True)
     parser.set_defaults(batch=None)
     add_answer_options(parser, largest=False)
     parser.add_argument(
@@ -67,10 +67,31 @@ def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
         "--draft-cost", type=number, help="the drafter's time for a token as a share of T(1)"
     )
     parser.add_argument(
-        "--draft",
-        metavar="MODEL",
+        "--drafter",
+        metavar="CONFIG",
         help="in its place what drafts: `own`, the model's own layer for further tokens, or a "
         "model as --model names one, in its files' precision on the same GPUs",
+    )
+    parser.add_argument(
+        "--goal",
+        choices=GOALS,
+        help="K of most expected tokens per second, which needs an acceptance (without one the "
+        "command prints a table to choose by, and no option), or the longest near-free K "
+        "(default: throughput with an acceptance, else tolerance)",
+    )
+    parser.add_argument(
+        "--worth",
+        type=number,
+        default=0.02,
+        help="what an entry is worth: the share of expected tokens per second (of near-free "
+        "positions for the tolerance) that few entries may lose; 0 merges equal neighbours alone "
+        "(default: 0.02)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("option", "json"),
+        default="option",
+        help="the engine's option, or all schedules as data (default: option)",
     )
 
 
@@ -85,19 +106,78 @@ def run_schedule(args: argparse.Namespace) -> int:
     """Write draft lengths by batch size as an engine reads them, by predicted boundaries or times.
 
     Without an acceptance, K = N_max - 1 drafts, which the verifying forward processes near-free.
-    With --acceptance and --draft-cost or --draft, the K of most expected tokens per second; what
-    drafts then costs a forward at K = 0, too. The option goes to standard output, its evidence to
-    standard error. It ends at the largest batch size that fits in
-    memory at the context, unless memory is ignored.
+    With --acceptance and --draft-cost or --drafter, the K of most expected tokens per second; what
+    drafts then costs a forward at K = 0, too. Neighbours are merged where they differ by less than
+    --worth, near-free K only downwards. The option goes to standard output, its evidence to
+    standard error. It ends at the largest batch size that fits in memory at the context, unless
+    memory is ignored. Of several contexts the option is the safe one: the smallest near-free K at
+    each batch, or the schedule that loses least at worst; standard error has each context's own.
     """
     in_one_thread()
-    from nearfree.derive.predict.forecast.expand_deployments import deployments
-    from nearfree.derive.predict.forecast.forecast import forecast, positions
-    from nearfree.show.text.schedule import ends, schedule_report
+    from nearfree.show.text.choices import choices_json, choices_table
+    from nearfree.show.text.schedule_json import schedules_json
 
     _check(args)
     config = config_of(args)
-    epsilon = tolerance_of(args, config)
+    asked = list(dict.fromkeys(args.context or [_CONTEXT]))
+    every = [_at(args, config, context) for context in asked]
+    if _goal(args) == THROUGHPUT and args.acceptance is None:
+        print(choices_json(every) if args.format == "json" else "\n".join(choices_table(every)))
+        return 0
+    safe = _safe(args, every)
+    if args.format == "json":
+        print(schedules_json(args.engine, _goal(args), args.worth, every, safe))
+        return 0
+    print(safe.option.text)
+    print("\n".join(_evidence(args, every, safe)), file=sys.stderr)
+    return 0
+
+
+def _evidence(
+    args: argparse.Namespace, every: "Sequence[Planned]", safe: "Planned"
+) -> Iterator[str]:
+    from nearfree.derive.schedule.merging import MOST_ENTRIES, MOST_LENGTHS, few_at
+    from nearfree.show.text.schedule import ends, schedule_report
+
+    if len(every) > 1:
+        yield (
+            f"# the option is the safe one at L = {', '.join(str(e.context) for e in every)}: "
+            + (
+                "the smallest near-free K at each batch size"
+                if _goal(args) == TOLERANCE
+                else f"that of L = {safe.context}, whose worst loss over them is least"
+            )
+        )
+    for each in every:
+        if len(every) > 1:
+            yield f"# L = {each.context}: {each.option.text}"
+        lengths = {batch: choice.k for batch, choice in each.choices.items()}
+        yield from schedule_report(
+            each.answers, each.choices, each.option, assumed=args.attention is None
+        )
+        few = few_at(each.speeds, lengths, args.worth) if each.speeds else None
+        if few:
+            yield (
+                f"# within {args.worth:g} of the best at every batch size no fewer entries do; "
+                f"--worth {few:g} makes at most {MOST_ENTRIES} with {MOST_LENGTHS} distinct K"
+            )
+        yield from ends(each.asked, len(each.answers.deployments))
+
+
+def _goal(args: argparse.Namespace) -> str:
+    return str(args.goal or (TOLERANCE if args.acceptance is None else THROUGHPUT))
+
+
+def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
+    """Return the schedule at one context."""
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.forecast import forecast, positions
+    from nearfree.derive.schedule import expected
+    from nearfree.derive.schedule.draft_lengths import draft_lengths
+    from nearfree.show.text.planned import Planned
+    from nearfree.show.text.schedule import boundary_by_batch, ratio_by_batch
+
+    args = argparse.Namespace(**{**vars(args), "context": [context]})
     engine = ENGINES[args.engine]
     most = engine.largest_batch or args.largest_batch
     spec = make_spec(args, batch=range(1, most + 1), moe=engine.moe)
@@ -105,16 +185,38 @@ def run_schedule(args: argparse.Namespace) -> int:
     queries = _held(args, every)
     answerer = make_answerer(args, config, queries)
     answers = forecast(
-        queries, answerer, [epsilon], grid=positions(args.longest + 1), predictors=[args.by],
-        full=False,
+        queries, answerer, [tolerance_of(args, config)], grid=positions(args.longest + 1),
+        predictors=[args.by], full=False,
     )  # fmt: skip
+    plan = Planned(context=context, asked=every, answers=answers)
+    if engine.costs is not None:
+        return plan.of_costs(engine.costs(ratio_by_batch(answers)[1]))
+    if _goal(args) == TOLERANCE:
+        limits = boundary_by_batch(answers, cautious=args.cautious)
+        return plan.of_lengths(args.engine, draft_lengths(limits, most=args.longest), args.worth)
     costs = _draft_costs(args, config, answers, answerer)
-    option, choices = _option(args, answers, costs)
-    print(option.text)
-    assumed = args.attention is None
-    lines = schedule_report(answers, choices, option, assumed=assumed)
-    print("\n".join((*lines, *ends(every, len(queries)))), file=sys.stderr)
-    return 0
+    ratios = ratio_by_batch(answers)
+    if args.acceptance is None:
+        return plan.of_rates(ratios, costs, most=args.longest)
+    rates = args.acceptance
+    accepted = (
+        expected.independent(rates[0], most=args.longest)
+        if len(rates) == 1
+        else expected.measured(rates)
+    )
+    speeds = expected.speedups(ratios, accepted, draft_cost=costs)
+    return plan.of_speeds(args.engine, speeds, args.worth)
+
+
+def _safe(args: argparse.Namespace, every: "Sequence[Planned]") -> "Planned":
+    """Return the schedule that is safe at all contexts."""
+    from nearfree.show.text.planned import least_loss, shortest
+
+    if len(every) == 1:
+        return every[0]
+    if _goal(args) == TOLERANCE:
+        return shortest(args.engine, every, args.worth)
+    return least_loss(args.engine, every)
 
 
 def _held(args: argparse.Namespace, every: "Sequence[Deployment]") -> "Sequence[Deployment]":
@@ -152,13 +254,13 @@ def _draft_costs(
     from nearfree.derive.predict.forecast.total import total
     from nearfree.show.text.schedule import ratio_by_batch
 
-    if args.draft is None:
+    if args.drafter is None:
         return float(args.draft_cost or 0.0)
     ratio_by_batch(answers)  # refuses a T(N) that is not known
-    if args.draft == OWN:
+    if args.drafter == OWN:
         return own_shares(answers.total, answers.deployments, answerer.engine_steps)
     batches = [each.batch for each in answers.deployments]
-    drafter = argparse.Namespace(**vars(args) | {"model": [args.draft]})
+    drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
     spec = make_spec(drafter, batch=batches, moe=ENGINES[args.engine].moe)
     plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}
     drafting = deployments(config, structs.replace(spec, **plain))
@@ -166,55 +268,42 @@ def _draft_costs(
     return model_shares(answers.total, answers.deployments, drafted, drafting)
 
 
-def _option(
-    args: argparse.Namespace, answers: "Forecast", draft_costs: "float | dict[int, list[float]]"
-) -> "tuple[Option, dict[int, Choice]]":
-    from nearfree.derive.schedule import expected
-    from nearfree.derive.schedule.draft_lengths import draft_lengths
-    from nearfree.derive.schedule.engines import BY_LENGTHS
-    from nearfree.show.text.schedule import boundary_by_batch, ratio_by_batch
-
-    costs = ENGINES[args.engine].costs
-    if costs is not None:
-        return costs(ratio_by_batch(answers)[1]), {}
-    if args.acceptance is None:
-        limits = boundary_by_batch(answers, cautious=args.cautious)
-        lengths = draft_lengths(limits, most=args.longest)
-        choices = {batch: expected.Choice(k, math.nan) for batch, k in lengths.items()}
-    else:
-        rates = args.acceptance
-        accepted = (
-            expected.independent(rates[0], most=args.longest)
-            if len(rates) == 1
-            else expected.measured(rates)
-        )
-        choices = expected.best_lengths(ratio_by_batch(answers), accepted, draft_cost=draft_costs)
-    option = BY_LENGTHS[args.engine]({batch: choice.k for batch, choice in choices.items()})
-    return option, choices
-
-
 def _check(args: argparse.Namespace) -> None:
     from nearfree.derive.schedule.draft_lengths import check_most
+    from nearfree.derive.schedule.merging import check_worth
 
     check_most(args.longest)
-    if args.draft_cost is not None and args.draft is not None:
+    check_worth(args.worth)
+    goal, costs = _goal(args), ENGINES[args.engine].costs is not None
+    drafts = args.draft_cost is not None or args.drafter is not None
+    if args.draft_cost is not None and args.drafter is not None:
         raise ConfigError(
-            "--draft and --draft-cost both say what drafting costs", remedy="Leave one of them out"
+            "--drafter and --draft-cost both say what drafting costs",
+            remedy="Leave one of them out",
         )
-    drafts = args.draft_cost is not None or args.draft is not None
-    if (args.acceptance is None) == drafts:
-        raise ConfigError(
-            "one of --acceptance and --draft-cost is given without the other",
-            remedy="Give both, as measured, or --draft MODEL in the place of the cost, or neither; "
-            "a drafter that costs nothing is 0",
-        )
-    costs = ENGINES[args.engine].costs is not None
-    if costs and args.acceptance is not None:
+    if costs and (args.acceptance is not None or args.goal is not None or drafts):
         raise ConfigError(
             f"{args.engine} takes costs, and weighs acceptance itself",
-            remedy="Leave --acceptance and --draft-cost out",
+            remedy="Leave --goal, --acceptance, --draft-cost and --drafter out",
         )
-    timed = args.acceptance is not None or costs
+    if costs and len(args.context or ()) > 1:
+        raise ConfigError(
+            f"{args.engine} takes the costs of one context", remedy="Name one --context"
+        )
+    if goal == TOLERANCE and (args.acceptance is not None or drafts):
+        raise ConfigError(
+            "near-free K rests on no acceptance and no drafter: one of --acceptance and "
+            "--draft-cost is given without the other, or with --goal tolerance",
+            remedy="Give an acceptance and a cost or --drafter CONFIG with --goal throughput, or "
+            "none of them; a drafter that costs nothing is 0",
+        )
+    if goal == THROUGHPUT and not drafts:
+        raise ConfigError(
+            "--goal throughput, or --acceptance, is given without what drafting costs",
+            remedy="Give --draft-cost, as measured, or --drafter CONFIG; a drafter that costs "
+            "nothing is 0",
+        )
+    timed = goal == THROUGHPUT or costs
     if args.cautious and args.by in LAWS:
         raise ConfigError(
             f"{args.by} gives no interval, which --cautious needs",

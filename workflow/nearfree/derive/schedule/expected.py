@@ -130,13 +130,13 @@ def measured(accepted: Sequence[float]) -> tuple[float, ...]:
     return tuple(accepted)
 
 
-def best_lengths(
+def speedups(
     ratio_by_batch: Mapping[int, Mapping[int, float]],
     accepted: Sequence[float],
     *,
     draft_cost: float | Mapping[int, Sequence[float]],
-) -> dict[int, Choice]:
-    """Return the K of most expected tokens per second by batch size; of equal ones the smallest.
+) -> dict[int, dict[int, float]]:
+    """Return the speedup by K, by batch size: tokens per second against those without drafts.
 
     Only K are compared whose N = K + 1 the curve of that batch size has, up to the length of the
     acceptance curve.
@@ -158,8 +158,8 @@ def best_lengths(
     """
     accepted = measured(accepted)
     tokens = tuple(accumulate(accepted, initial=1.0))
-    best = {}
-    for batch, ratio in ratio_by_batch.items():
+    found = {}
+    for batch, ratio in sorted(ratio_by_batch.items()):
         check_batch(batch)
         curve = checked_curve(ratio, f"batch {batch}")
         lengths = [n - 1 for n in curve if n <= len(tokens)]
@@ -169,11 +169,28 @@ def best_lengths(
                 f"the latency curve of batch {batch} has no N from 2 to {len(tokens)}",
                 remedy="Give T(N) / T(1) at K + 1 positions for the K to choose from",
             )
-        best[batch] = max(
-            (Choice(k, tokens[k] / (curve[k + 1] + costs[k])) for k in lengths),
-            key=lambda choice: choice.speedup,
-        )
-    return dict(sorted(best.items()))
+        found[batch] = {k: tokens[k] / (curve[k + 1] + costs[k]) for k in lengths}
+    return found
+
+
+def best_lengths(
+    ratio_by_batch: Mapping[int, Mapping[int, float]],
+    accepted: Sequence[float],
+    *,
+    draft_cost: float | Mapping[int, Sequence[float]],
+) -> dict[int, Choice]:
+    """Return the K of most expected tokens per second by batch size; of equal ones the smallest.
+
+    Parameters and errors are those of `speedups`.
+    """
+    found = speedups(ratio_by_batch, accepted, draft_cost=draft_cost)
+    return {batch: best_choice(speeds) for batch, speeds in found.items()}
+
+
+def best_choice(speeds: Mapping[int, float]) -> Choice:
+    """Return the fastest K of those whose speedups are given; of equal ones the smallest."""
+    choices = (Choice(k, speed) for k, speed in sorted(speeds.items()))
+    return max(choices, key=lambda choice: choice.speedup)
 
 
 def _costs(

@@ -184,7 +184,7 @@ function scheduleCommand(schedules, place) {
     .filter((name) => ![null, FIELDS[name]?.quiet].includes(schedules.at(name, place)))
     .map((name) => `--${name.replaceAll('_', '-')} ${quoted(text(name))}`);
   const asked = schedules.at('asked', place);
-  return ['nearfree schedule', schedules.at('engine', place), ...options, asked]
+  return ['nearfree schedule', schedules.at('engine', place), ...options, '--worth 0', asked]
     .filter(Boolean)
     .join(' ');
 }

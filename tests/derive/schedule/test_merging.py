@@ -1,0 +1,105 @@
+"""Schedules of few entries."""
+
+from itertools import combinations, pairwise, product
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from nearfree.derive.schedule.draft_lengths import ranges
+from nearfree.derive.schedule.merging import (
+    MOST_ENTRIES,
+    MOST_LENGTHS,
+    few_at,
+    merged_below,
+    merged_by_speed,
+)
+from nearfree.errors import ConfigError
+
+LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=40).map(
+    lambda ks: dict(enumerate(ks, 1))
+)
+ROWS = st.lists(st.floats(0.5, 2), min_size=4, max_size=4)
+SPEEDS = st.lists(ROWS, min_size=1, max_size=6).map(
+    lambda rows: {b: dict(enumerate(row)) for b, row in enumerate(rows, 1)}
+)
+
+
+def entries(ks: list[int]) -> int:
+    """Return how many entries lengths by batch size make."""
+    return 1 + sum(before != k for before, k in pairwise(ks))
+
+
+@given(SPEEDS, st.floats(0.001, 0.5))
+def test_fewest_entries_then_fewest_lengths(
+    speeds: dict[int, dict[int, float]], worth: float
+) -> None:
+    """No schedule within the worth has fewer entries, or as many with fewer K: all are tried."""
+    found = [*merged_by_speed(speeds, worth).values()]
+    floors = [(1 - worth) * max(each.values()) for each in speeds.values()]
+    able = [
+        [k for k, v in each.items() if v >= floor]
+        for each, floor in zip(speeds.values(), floors, strict=True)
+    ]
+    assert all(k in here for k, here in zip(found, able, strict=True))
+    least = min((entries([*each]), len({*each})) for each in product(*able))
+    assert (entries(found), len({*found})) == least
+
+
+@given(SPEEDS)
+def test_no_worth_is_the_best(speeds: dict[int, dict[int, float]]) -> None:
+    """At a worth of 0 each batch size keeps its fastest K."""
+    found = merged_by_speed(speeds, 0)
+    assert all(speeds[b][k] == max(speeds[b].values()) for b, k in found.items())
+
+
+def test_powers_of_two_are_preferred() -> None:
+    """Of K that do equally well the one that keeps vLLM's full graphs is taken."""
+    speeds = {b: {0: 1.0, 2: 2.0, 3: 1.99, 4: 2.0} for b in range(1, 9)}
+    assert set(merged_by_speed(speeds, 0.02).values()) == {3}
+
+
+def test_what_takes_many_entries_says_when_it_does_not() -> None:
+    """Steps that differ by 4 % take an entry each, and a worth of 0.04 or more merges them."""
+    speeds = {b: {1: 1.0, 2: 1.04 if b % 2 else 1 / 1.04} for b in range(1, 21)}
+    many = merged_by_speed(speeds, 0.02)
+    assert entries([*many.values()]) == 20
+    assert few_at(speeds, many, 0.02) == 0.04
+    assert few_at(speeds, merged_by_speed(speeds, 0.04), 0.04) is None
+
+
+@given(LENGTHS, st.floats(0.001, 0.3))
+def test_merged_downwards(lengths: dict[int, int], worth: float) -> None:
+    """K is nowhere above the near-free one, few, and rises at most up to one batch size."""
+    assume(any(lengths.values()))
+    found = merged_below(lengths, worth)
+    ks = [*found.values()]
+    assert found.keys() == lengths.keys()
+    assert all(k <= lengths[b] for b, k in found.items())
+    assert entries(ks) <= MOST_ENTRIES
+    assert len({*ks}) <= MOST_LENGTHS
+    signs = [k > before for before, k in pairwise(ks) if k != before]
+    assert signs == sorted(signs, reverse=True)
+
+
+@given(st.lists(st.integers(4, 5), min_size=2, max_size=60))
+def test_noise_makes_no_entries(ks: list[int]) -> None:
+    """5, 4, 5, 4 never comes out."""
+    found = merged_below(dict(enumerate(ks, 1)), 0.02)
+    assert len(ranges(found)) <= 3
+    for parts in combinations(ranges(found), 3):
+        assert [part.k for part in parts] != [5, 4, 5]
+
+
+def test_stairs_of_few_steps_are_kept() -> None:
+    """What has few entries already keeps them where each is worth its place."""
+    stairs = {b: 7 if b < 5 else 3 if b < 17 else 1 for b in range(1, 65)}
+    assert merged_below(stairs, 0.02) == stairs
+
+
+@pytest.mark.parametrize("worth", [-0.1, 1, 2, float("nan")])
+def test_a_worth_is_a_share(worth: float) -> None:
+    """A worth that is no share below 1 is refused."""
+    with pytest.raises(ConfigError, match="an entry's worth is"):
+        merged_below({1: 1}, worth)
+    with pytest.raises(ConfigError, match="an entry's worth is"):
+        merged_by_speed({1: {0: 1.0}}, worth)

@@ -1,0 +1,42 @@
+"""The table that lets one choose an acceptance: best K and its gain, by batch and acceptance."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import json
+
+from nearfree.show.text.forecast import columns
+from nearfree.show.text.planned import RATES, Planned
+
+
+def choices_table(every: Sequence[Planned]) -> Iterator[str]:
+    """Yield the lines of a table a context: K and gain over no drafts, at doubling batch sizes."""
+    yield "# no option without --acceptance: best K, and its gain over serving without drafts"
+    for each in every:
+        yield f"# L = {each.context}"
+        heads: list[object] = ["b", *(f"acceptance {rate}" for rate in RATES)]
+        rows: list[list[object]] = [heads]
+        for batch in _doubling(max(each.best[RATES[0]])):
+            found = (each.best[rate][batch] for rate in RATES)
+            cells = [f"K = {choice.k}, {choice.speedup - 1:+.0%}" for choice in found]
+            rows.append([batch, *cells])
+        yield from columns(rows, left=0)
+
+
+def choices_json(every: Sequence[Planned]) -> str:
+    """Return the best K and its gain by context, acceptance and batch size as JSON."""
+    rows = [
+        {"context": each.context, "acceptance": rate, "batch": batch, "k": choice.k,
+         "gain": choice.speedup - 1}
+        for each in every
+        for rate, best in each.best.items()
+        for batch, choice in best.items()
+    ]  # fmt: skip
+    return json.encode({"option": None, "choices": rows}).decode()
+
+
+def _doubling(last: int) -> Iterator[int]:
+    batch = 1
+    while batch < last:
+        yield batch
+        batch *= 2
+    yield last

@@ -265,7 +265,7 @@ def test_mistakes_about_drafters(call: Call, argv: tuple[str, ...], said: str) -
 
 @pytest.mark.parametrize(("model", "platform", "more"), [
     ("qwen3_8b", "h200", ()),
-    ("qwen3_30b_a3b", "h200", ()),
+    ("qwen3_30b_a3b", "h200", ("--epsilon", "0.4")),
     ("llama_3_1_8b", "h100", ("--tp", "2", "--weights", "float8", "--activations", "float8")),
     ("mixtral_8x7b", "h200", ()),
     ("llama_3_1_8b", "l40s", ("--context", "16384")),

@@ -64,6 +64,9 @@ def others(path: Path) -> set[str]:
 def test_imports_go_one_way(path: Path) -> None:
     """A file imports only from its own layer and from those before it."""
     relative = path.relative_to(PACKAGE).with_suffix("")
+    if relative == Path("__init__"):
+        assert ours(path) == {"api"}  # lazily: the names of the Python API
+        return
     if relative.name == "__init__" and len(relative.parts) < 3 and relative.parts[0] != "cli":
         assert ours(path) == set()
         return
@@ -132,7 +135,7 @@ def test_the_import_of_curves_measures_nothing() -> None:
     [
         ("torch", {"hardware", "backends", "models", "measure"}),
         ("yaml", {"config"}),
-        ("polars", {"public", "derive", "show", "prove"}),
+        ("polars", {"public", "derive", "show", "prove", "api.py"}),
         ("pandera", {"derive"}),
         ("altair", {"show"}),
         ("jinja2", {"show"}),

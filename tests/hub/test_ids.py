@@ -214,9 +214,9 @@ def test_a_surface_is_answered_by_id(run: Ask) -> None:
 
 
 def test_a_draft_model_is_named_by_its_id(run: Ask, hub: Hub) -> None:
-    """`schedule --draft` takes what --model does."""
+    """`schedule --drafter` takes what --model does."""
     rates = ("--acceptance", "0.7", "--longest", "2", "--largest-batch", "2", "--context", "1024")
-    model = (*PREDICT[1:5], "--model", "qwen3_30b_a3b", *rates, "--draft", ID)
+    model = (*PREDICT[1:5], "--model", "qwen3_30b_a3b", *rates, "--drafter", ID)
     done = run("-m", "nearfree", "schedule", "sglang", *model)
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -9,7 +9,8 @@ from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.derive.schedule.merging import (
     MOST_ENTRIES,
     MOST_LENGTHS,
-    few_at,
+    few_by_speed,
+    losses,
     merged_below,
     merged_by_speed,
 )
@@ -58,13 +59,19 @@ def test_powers_of_two_are_preferred() -> None:
     assert set(merged_by_speed(speeds, 0.02).values()) == {3}
 
 
-def test_what_takes_many_entries_says_when_it_does_not() -> None:
-    """Steps that differ by 4 % take an entry each, and a worth of 0.04 or more merges them."""
+def test_what_takes_many_entries_is_merged_further() -> None:
+    """Steps that differ by 4 % would take an entry each; few entries lose that at worst."""
     speeds = {b: {1: 1.0, 2: 1.04 if b % 2 else 1 / 1.04} for b in range(1, 21)}
     many = merged_by_speed(speeds, 0.02)
     assert entries([*many.values()]) == 20
-    assert few_at(speeds, many, 0.02) == 0.04
-    assert few_at(speeds, merged_by_speed(speeds, 0.04), 0.04) is None
+    assert losses(speeds, many) == (0.0, 0.0)
+    found = few_by_speed(speeds, 0.02)
+    assert found == merged_by_speed(speeds, 0.04)
+    assert entries([*found.values()]) == 1
+    worst, mean = losses(speeds, found)
+    assert worst == pytest.approx(1 - 1 / 1.04)
+    assert 0 < mean < worst
+    assert few_by_speed(speeds, 0) == merged_by_speed(speeds, 0)
 
 
 @given(LENGTHS, st.floats(0.001, 0.3))

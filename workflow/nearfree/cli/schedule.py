@@ -84,8 +84,8 @@ def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
         type=number,
         default=0.02,
         help="what an entry is worth: the share of expected tokens per second (of near-free "
-        "positions for the tolerance) that few entries may lose; 0 merges equal neighbours alone "
-        "(default: 0.02)",
+        "positions for the tolerance) that few entries may lose, more where more than 6 entries or "
+        "5 distinct K would stay; 0 merges equal neighbours alone (default: 0.02)",
     )
     parser.add_argument(
         "--format",
@@ -136,7 +136,7 @@ def run_schedule(args: argparse.Namespace) -> int:
 def _evidence(
     args: argparse.Namespace, every: "Sequence[Planned]", safe: "Planned"
 ) -> Iterator[str]:
-    from nearfree.derive.schedule.merging import MOST_ENTRIES, MOST_LENGTHS, few_at
+    from nearfree.derive.schedule.merging import losses
     from nearfree.show.text.schedule import ends, schedule_report
 
     if len(every) > 1:
@@ -155,11 +155,11 @@ def _evidence(
         yield from schedule_report(
             each.answers, each.choices, each.option, assumed=args.attention is None
         )
-        few = few_at(each.speeds, lengths, args.worth) if each.speeds else None
-        if few:
+        if each.speeds and args.worth:
+            worst, mean = losses(each.speeds, lengths)
             yield (
-                f"# within {args.worth:g} of the best at every batch size no fewer entries do; "
-                f"--worth {few:g} makes at most {MOST_ENTRIES} with {MOST_LENGTHS} distinct K"
+                f"# few entries lose {worst:.1%} of the best expected tokens/s at worst, {mean:.1%} "
+                "in the mean over batch sizes; --worth 0 loses nothing"
             )
         yield from ends(each.asked, len(each.answers.deployments))
 

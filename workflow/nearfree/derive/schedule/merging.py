@@ -58,20 +58,36 @@ def merged_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
     return dict(zip(batches, lengths, strict=True))
 
 
-def few_at(speeds: Speeds, lengths: Mapping[int, int], worth: float) -> float | None:
-    """Return the next `worth` at which a schedule has few entries; None where it has, or none does.
+def few_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
+    """Return K by batch size as `merged_by_speed`, in few entries.
+
+    Where those within `worth` are many, they are those within the next share that makes few; with
+    `worth` 0 all stay.
 
     Parameters
     ----------
     speeds, worth
         As of `merged_by_speed`.
-    lengths
-        What that returned.
     """
-    if _few(lengths):
-        return None
-    larger = (each for each in _WORTHS if each > worth)
-    return next((each for each in larger if _few(merged_by_speed(speeds, each))), None)
+    merged = merged_by_speed(speeds, worth)
+    if _few(merged) or not worth:
+        return merged
+    larger = (merged_by_speed(speeds, each) for each in _WORTHS if each > worth)
+    return next(filter(_few, larger), merged)
+
+
+def losses(speeds: Speeds, lengths: Mapping[int, int]) -> tuple[float, float]:
+    """Return what lengths lose of the best expected tokens per second: at worst, and in the mean.
+
+    Parameters
+    ----------
+    speeds
+        As of `merged_by_speed`.
+    lengths
+        K by batch size.
+    """
+    lost = [1 - speeds[batch][k] / max(speeds[batch].values()) for batch, k in lengths.items()]
+    return max(lost), sum(lost) / len(lost)
 
 
 def _few(lengths: Mapping[int, int]) -> bool:

@@ -10,7 +10,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.schedule.engines import BY_LENGTHS, Option
 from nearfree.derive.schedule.expected import Choice, best_choice, independent, speedups
-from nearfree.derive.schedule.merging import merged_below, merged_by_speed
+from nearfree.derive.schedule.merging import few_by_speed, merged_below
 
 RATES = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Acceptances of the table that stands where none is given."""
@@ -51,7 +51,7 @@ class Planned(Struct, frozen=True, kw_only=True):
         self, engine: str, speeds: Mapping[int, Mapping[int, float]], worth: float
     ) -> "Planned":
         """Return it with draft lengths by expected tokens per second."""
-        merged = merged_by_speed(speeds, worth)
+        merged = few_by_speed(speeds, worth)
         choices = {batch: Choice(k, speeds[batch][k]) for batch, k in merged.items()}
         return replace(self, option=BY_LENGTHS[engine](merged), choices=choices, speeds=speeds)
 

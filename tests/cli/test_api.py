@@ -5,9 +5,10 @@ import json
 
 import nearfree
 import pytest
-from cli.conftest import Call
 from nearfree import api
 from nearfree.errors import ConfigError, NearfreeError
+
+from cli.conftest import Call
 
 pytestmark = pytest.mark.usefixtures("recorded")
 ASKED = {"batch": [1, 2], "largest": 8, "attention": "flash-attn==2.8.3"}

@@ -321,11 +321,16 @@ def test_the_safe_one_of_several_contexts(call: Call) -> None:
 
 @pytest.mark.parametrize("rate", ["0.5", "0.8"])
 def test_an_entry_is_worth_its_place(call: Call, rate: str) -> None:
-    """Merged, K loses less than its worth of tokens per second at every batch size."""
+    """Merged, six entries lose less than 2 % of tokens per second, and say what at worst."""
     rates = ("--acceptance", rate, "--draft-cost", "0.02")
-    found = json.decode(printed(call, "vllm", *SHORT, *rates))
+    code, out, err = call("schedule", "vllm", *WHERE, *SHORT, *rates)
+    assert code == 0
+    found = json.decode(out)
+    assert len(found[KEY]) <= 6
+    assert len({k for _, _, k in found[KEY]}) <= 5
     kept = vllm_lookup(found[KEY], MOST, found["num_speculative_tokens"])
     accepted = independent(float(rate), most=16)
     speeds = speedups(curves(call), accepted, draft_cost=0.02)
-    for batch, each in speeds.items():
-        assert each[kept[batch - 1]] >= 0.98 * max(each.values()) * (1 - 1e-9)
+    lost = [1 - each[kept[batch - 1]] / max(each.values()) for batch, each in speeds.items()]
+    assert sum(lost) / len(lost) <= 0.02
+    assert "of the best expected tokens/s at worst" in err

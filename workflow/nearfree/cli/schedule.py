@@ -158,8 +158,8 @@ def _evidence(
         if each.speeds and args.worth:
             worst, mean = losses(each.speeds, lengths)
             yield (
-                f"# few entries lose {worst:.1%} of the best expected tokens/s at worst, {mean:.1%} "
-                "in the mean over batch sizes; --worth 0 loses nothing"
+                f"# few entries lose {worst:.1%} of the best expected tokens/s at worst, "
+                f"{mean:.1%} in the mean over batch sizes; --worth 0 loses nothing"
             )
         yield from ends(each.asked, len(each.answers.deployments))
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from nearfree.backends.adapters.kernel import ADAPTERS, Adapter
+from nearfree.cli import main
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.log.events import LatencyMeasured
@@ -53,7 +55,7 @@ def test_every_command_of_the_readme_runs(tmp_path):
         shutil.copytree(ROOT / recorded, project / recorded)
     give_environment(project)
     asked = [command for command in commands("README.md") if command != "make test"]
-    assert asked[0] == "make run"
+    assert asked[0] == "make install"
     for command in asked:
         done = subprocess.run(
             ["bash", "-euc", command],
@@ -82,6 +84,21 @@ def test_the_readme_shows_what_the_audit_prints(built):
             assert line in said, line
             said = said[said.index(line) + 1 :]
     assert said == []
+
+
+@pytest.mark.parametrize("begins", ["predict --model qwen3_30b_a3b", "schedule vllm"])
+def test_the_readme_shows_what_commands_print(begins, capsys, monkeypatch):
+    """Below a command stands its standard output, line by line; a longer line is broken there."""
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "README.md").read_text()
+    block = next(part for part in text.split("```sh\n")[1:] if f"nearfree {begins}" in part)
+    commands_, _, rest = block.partition("\n```\n")
+    command = [line for line in commands_.splitlines() if begins in line][-1]
+    shown = re.search(r"^```\n(.*?)^```", rest, re.MULTILINE | re.DOTALL)[1]
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(command, comments=True)[1:])
+    assert not ended.value.code
+    assert shown.split() == capsys.readouterr().out.split()
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "CONTRIBUTING.md"])
@@ -113,7 +130,7 @@ def on_cpu(adapter: Adapter, asked: set[tuple[str, str]]) -> str:
     return "run by `make run`" if run else "run by tests alone"
 
 
-def test_the_readme_tells_which_adapters_never_ran():
+def test_the_guide_tells_which_adapters_never_ran():
     """Its table names every adapter, and says `never run` where the tracked log has no sealed run.
 
     On a CPU the default set decides what `make run` runs; of GPUs the log that is in git does.
@@ -134,7 +151,7 @@ def test_the_readme_tells_which_adapters_never_ran():
     }
     rows = re.findall(
         r"^\| (\w+) \| (\w+) \|([^|]*)\| ([^|]*) \|$",
-        (ROOT / "README.md").read_text(),
+        (ROOT / "docs/guide.md").read_text().partition("## What has run where")[2],
         re.MULTILINE,
     )
     told = {(module, backend): (cpu.strip(), gpu) for module, backend, cpu, gpu in rows[1:]}

@@ -145,7 +145,7 @@ def _times(answer: FirstAnswer) -> str:
 def _stands(basis: Basis) -> str:
     said = f"stands on {REGIMES[basis.regime]} ({basis.module}, {basis.share:.0%}, {basis.regime})"
     if basis.hit is None:
-        return f"{said}; no public curve says how often that is right"
+        return f"{said}; how often that is right is not on record"
     return (
         f"{said}; so predicted, N_max was right in {basis.hit:.0%} of {basis.settings:,} public "
         f"curves of {basis.scored_on}, within a factor of 2 in {basis.within_x2:.0%}"

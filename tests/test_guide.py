@@ -1,11 +1,15 @@
 """The guide: what it points to is there, and what it says of memory is what is computed with."""
 
 import re
+import shlex
 from pathlib import Path
 
 import nearfree
 import pytest
+from nearfree.cli import main
 from nearfree.derive import memory
+
+from workflow import ROOT
 
 PACKAGE = Path(nearfree.__file__).parent
 GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
@@ -55,3 +59,30 @@ def test_the_guide_has_the_constants_of_memory() -> None:
     assert f"pages of {memory.PAGE_POSITIONS}" in PRECISION
     assert f"{memory.PROMPT_TOKENS} prompt tokens" in PRECISION
     assert f"{memory.ENGINE_BYTES / 1e9} GB a GPU" in PRECISION
+
+
+SHOWN = re.findall(r"^```\n\$ nearfree (.*?[^\\])\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+"""Commands of the guide with what stands below them."""
+
+
+def test_five_questions_are_shown() -> None:
+    """Each thread's question has a command."""
+    assert len(SHOWN) == 5
+
+
+@pytest.mark.parametrize(("command", "lines"), SHOWN, ids=lambda text: text[:24])
+def test_the_guide_shows_what_commands_print(
+    command: str, lines: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line below a command is one that it prints; `...` at an end stands for the rest."""
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(command.replace("\\\n", " ")))
+    assert not ended.value.code
+    told = capsys.readouterr()
+    printed = (told.out + told.err).splitlines()
+    for line in lines.splitlines():
+        if line.endswith("..."):
+            assert any(each.startswith(line.removesuffix("...")) for each in printed), line
+        else:
+            assert line in printed

@@ -97,7 +97,7 @@ def _n_max(answer: FirstAnswer, accepted: float | None) -> str:
         said = f"2 positions a forward take more than {limit} as long as one: no draft is near-free"
     else:
         drafts = "1 draft" if n == 2 else f"{n - 1} drafts"
-        said = f"{n} positions a forward ({drafts} and 1) take at most {limit} as long as one"
+        said = f"{n} positions a forward ({drafts}) take at most {limit} as long as one"
     share = f"; accepted / N_max {accepted / n:.2f}" if accepted else ""
     return f"N_max {found} ({answer.low} to {answer.high}): {said}{share}"
 

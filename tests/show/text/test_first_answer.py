@@ -7,7 +7,10 @@ import re
 import pytest
 from derive.predict.forecast.pool import ANSWERER, SPARSE, asked, deployment
 from msgspec import structs
+from nearfree.backends.names import BackendRelease
+from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.memory import Memory
+from nearfree.derive.predict.forecast import first_answer as first_answers
 from nearfree.derive.predict.forecast.first_answer import FirstAnswer, first_answer
 from nearfree.derive.reference import places
 from nearfree.show.text.answer_json import answer
@@ -81,6 +84,25 @@ def test_json_has_its_form() -> None:
     assert {*rule} == {"package", "version", "file", "lines", "sha256"}
     assert re.fullmatch("[0-9a-f]{64}", rule["sha256"])
     assert data["answer"]["limiter"]["evidence"].startswith(f"{rule['file']}:{rule['lines'][0]}-")
+
+
+def test_a_graph_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a graph pads a step its engine's lines stand, else those of what runs the module."""
+    query = FOUND.deployments[1]
+    served = structs.replace(
+        query, graphs=Graphs(engine=BackendRelease("vllm", "0.33.0"), sm=90, memory_gib=140)
+    )
+    place = "vllm/config/vllm.py L2447-2653; vllm/config/compilation.py L1538-1553"
+    rule = first_answers._rule(
+        served, "MoE FFN", ("graph of 8 tokens: 6 rows run as 8", place), ANSWERER
+    )
+    assert rule is not None
+    assert (rule.package, rule.version, rule.lines) == ("vllm", "0.33.0", (2447, 2653))
+    rule = first_answers._rule(served, "MoE FFN", ("active experts 8 -> 16", "a.py:1-2"), ANSWERER)
+    assert rule is not None
+    assert (rule.version, rule.file, rule.sha256) == ("0.20.2", "a.py", None)
+    assert first_answers._rule(served, "MoE FFN", ("idle", "paper sec. 3.2"), ANSWERER) is None
+    assert first_answers._rule(served, "LM head", ("idle", "a.py:1-2"), ANSWERER) is None
 
 
 def test_every_term_has_plain_words() -> None:

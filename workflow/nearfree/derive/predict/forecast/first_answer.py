@@ -10,6 +10,7 @@ from nearfree.derive.granularity.releases import Release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
+from nearfree.derive.predict.forecast.padding import PADDED
 from nearfree.derive.predict.forecast.total import SUM
 from nearfree.errors import NearfreeError
 
@@ -135,26 +136,35 @@ def _eager(forecast: Forecast, place: int) -> int | None:
 
 def _limiter(forecast: Forecast, place: int, row: dict[str, object], answerer: Answerer) -> Limiter:
     module, evidence = str(row["limiting_module"]), str(row["evidence"] or "")
+    term = str(row["limiting_term"] or "")
     share = forecast.curve(place).row(0, named=True)[module]
     return Limiter(
         module=module,
         share=share,
-        term=str(row["limiting_term"] or ""),
+        term=term,
         evidence=evidence,
-        rule=_rule(forecast.deployments[place], module, evidence, answerer),
+        rule=_rule(forecast.deployments[place], module, (term, evidence), answerer),
     )
 
 
-def _rule(query: Deployment, module: str, evidence: str, answerer: Answerer) -> SourceRule | None:
-    """Return the place that evidence names, in the release that runs the module."""
+def _rule(
+    query: Deployment, module: str, said: tuple[str, str], answerer: Answerer
+) -> SourceRule | None:
+    """Return the place that evidence names, in the release that runs the module or its graphs.
+
+    Parameters
+    ----------
+    said
+        The term and the evidence of a limit.
+    """
+    term, evidence = said
     cited = _CITED.match(evidence)
-    if cited is None:
+    running = _running(query, module, padded=term.startswith(PADDED))
+    if cited is None or running is None:
         return None
-    release = _release(query, module, padded=cited["sha256"] is None)
-    if release is None:
-        return None
+    package, release = running
     return SourceRule(
-        package=release.package,
+        package=package,
         version=release.version,
         file=cited["file"],
         lines=(int(cited["first"]), int(cited["last"])),
@@ -162,16 +172,18 @@ def _rule(query: Deployment, module: str, evidence: str, answerer: Answerer) -> 
     )
 
 
-def _release(query: Deployment, module: str, *, padded: bool) -> Release | None:
-    """Return the release whose rule limits a module, that of the graphs where they pad it."""
+def _running(query: Deployment, module: str, *, padded: bool) -> tuple[str, Release] | None:
+    """Return the package whose rules limit a module, and the release under which they are read.
+
+    That is what runs the module, or the engine where its graphs pad the step.
+    """
     if padded and query.graphs is not None:
-        engine = query.graphs.engine
-        return Release(engine.name, engine.version or "")
-    for use in query.uses():
-        record = BY_NAME.get(use.setting.backend)
-        if use.role == module and record and record.rules and use.backend_version:
-            return Release(record.rules.package, use.backend_version)
-    return None
+        return query.graphs.engine.name, query.graphs.release
+    use = next((each for each in query.uses() if each.role == module), None)
+    record = BY_NAME.get(use.setting.backend) if use else None
+    if use is None or record is None or record.rules is None or not use.backend_version:
+        return None
+    return record.package, Release(record.rules.package, use.backend_version)
 
 
 def _digest(release: Release, file: str, begins: str | None, answerer: Answerer) -> str | None:

@@ -23,6 +23,8 @@ from nearfree.errors import NearfreeError
 
 REAL = (ATTENTION.name, MLA.name, INDEXER.name)
 """Modules that see the positions that there are, however many rows run."""
+PADDED = "graph of"
+"""How the term of a limit begins where a step is padded to a graph."""
 
 
 class Padding(Struct, frozen=True, kw_only=True):
@@ -44,7 +46,7 @@ class Padding(Struct, frozen=True, kw_only=True):
         if step is None or not step.padded:
             return None
         counted = "tokens" if step.size == step.rows else "requests"
-        return f"graph of {step.size} {counted}: {step.tokens} rows run as {step.rows}"
+        return f"{PADDED} {step.size} {counted}: {step.tokens} rows run as {step.rows}"
 
 
 def steps_of(

@@ -110,7 +110,7 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
             n for n, each in enumerate(entry) if each.about == {k: row[k] for k in CHOICES}
         )
         found = forecast(entry, answerer, [row["epsilon"]])
-        told = answer(found, place, row["epsilon"])
+        told = answer(found, place, row["epsilon"], None)
         choice = {name: row[name] for name in (*CHOICES, "baseline", "epsilon")}
         asked(browser, answering, kind="predicted", **choice)
         shown = numbers(browser)

@@ -187,7 +187,7 @@ def test_a_damaged_lock_is_one_error(
     if raw is not None:
         path.write_bytes(raw)
     monkeypatch.setattr(builds, "LOCK", path)
-    monkeypatch.setattr(builds, "SHIPPED", path)
+    monkeypatch.setattr(builds, "shipped", lambda _: path)
     with pytest.raises(LockError, match=r"engines\.lock cannot be read"):
         build_of(ENGINE, RELEASE)
 

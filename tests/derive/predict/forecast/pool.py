@@ -20,6 +20,10 @@ DENSE, SPARSE = "qwen3_8b", ("qwen3_30b_a3b", "ling_2_0_mini", "mixtral_8x7b")
 MODELS = (DENSE, *SPARSE)
 EPSILONS = (0.05, 0.2, 0.5)
 GRID = list(range(1, 97))
+NO_PHI = (
+    "qkv projection, attention, output projection, Dense FFN, LM head: no phi of cpu for bfloat16"
+)
+"""Why a dense model has no T(N) on a CPU that was not probed: every module, and what it lacks."""
 
 
 def deployment(

@@ -11,6 +11,7 @@ from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from derive.predict.forecast.pool import (
     EPSILONS,
     GRID,
+    NO_PHI,
     POOL,
     SPARSE,
     asked,
@@ -134,7 +135,7 @@ def test_all_refused_is_a_row_each() -> None:
     found = asked(*(deployment(batch=b, platform="cpu") for b in (1, 2))).total
     rows = total_exits(found, [1, 1], EPSILONS, SUM)
     assert rows.height == 2 * len(EPSILONS)
-    assert rows["refusal"].unique().to_list() == ["qkv projection: no phi of cpu for bfloat16"]
+    assert rows["refusal"].unique().to_list() == [NO_PHI]
     assert rows["n_max"].null_count() == rows.height
     assert total_exits(found, [1, 1], EPSILONS, MINIMUM).height == rows.height
 

@@ -10,7 +10,7 @@ from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.surface import BEYOND, DIP, NEAR_FREE, inverse
 from nearfree.derive.predict.forecast.total import SUM
 
-from derive.predict.forecast.pool import EPSILONS, GRID, POOL, asked, deployment, pool
+from derive.predict.forecast.pool import EPSILONS, GRID, NO_PHI, POOL, asked, deployment, pool
 
 COUNT = len(POOL)
 
@@ -79,7 +79,7 @@ def test_what_is_not_known_has_its_reason() -> None:
     unknown = deployment(platform="cpu")
     for found, place in ((asked(deployment(), unknown), 1), (asked(unknown), 0)):
         row = inverse(found, 4, 0.2).row(place, named=True)
-        assert row["refusal"] == "qkv projection: no phi of cpu for bfloat16"
+        assert row["refusal"] == NO_PHI
         assert row["ratio"] is row["n_max"] is row["verdict"] is row["low"] is None
         assert inverse(found, 4, 0.2)["refusal"].null_count() == place
 

@@ -7,7 +7,7 @@ import pytest
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.surface import surface
 
-from derive.predict.forecast.pool import ANSWERER, asked, deployment
+from derive.predict.forecast.pool import ANSWERER, NO_PHI, asked, deployment
 
 GRID = range(1, 41)
 ASKED = [
@@ -84,4 +84,4 @@ def test_what_is_not_known_has_no_points() -> None:
         assert points.filter(deployment=0)[name].null_count() == len(GRID)
         assert points.filter(deployment=1)[name].null_count() == 0
         assert not points[name].is_nan().any()
-    assert boundaries["refusal"].to_list() == ["qkv projection: no phi of cpu for bfloat16", None]
+    assert boundaries["refusal"].to_list() == [NO_PHI, None]

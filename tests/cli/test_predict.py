@@ -225,6 +225,7 @@ def test_refused_is_said_by_name(call: Call) -> None:
         ("--model qwen3_8b --platform h20 --attention flash-attn==9.9.9", "flash-attn==2.8.3"),
         ("--model qwen3_8b --platform h20 --positions 999999", "999999 N"),
         ("--model qwen3_8b --platform h20,h800 --largest 999999", "999999 N"),
+        ("--model qwen3_8b --platform h20 --results nowhere", "there is no folder nowhere"),
         ("--model qwen3_8b --platform h20 --config nowhere", "nowhere"),
         ("--model qwen3_8b --platform h20 --attention flash-attn --config nowhere", "nowhere"),
     ],

@@ -59,9 +59,8 @@ def _run(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; a mistake ends in one message and exit code 2."""
-    args = make_parser().parse_args(argv)
     try:
-        code = _run(args)
+        code = _run(make_parser().parse_args(argv))
         sys.stdout.flush()
     except NearfreeError as error:
         # One with several reasons has a line for each, of which it has made printable ones.

@@ -72,10 +72,20 @@ def add_roots(
     for name, what in (("results", "results root"), ("config", "config folder")):
         parser.add_argument(
             f"--{name}",
-            type=Path,
+            type=_existing if answers and name == "results" else Path,
             default=argparse.SUPPRESS if inner else folder(name) if answers else Path(name),
             help=f"{what} (default: {name}{other if answers else ''})",
         )
+
+
+def _existing(text: str) -> Path:
+    """Return the path of a results root to read answers from; ConfigError if it is not there."""
+    if not Path(text).is_dir():
+        raise ConfigError(
+            f"there is no folder {text:.200}",
+            remedy="Leave --results out, or name a results root that is there",
+        )
+    return Path(text)
 
 
 def add_action(
@@ -182,7 +192,7 @@ def need_torch() -> None:
     if find_spec("torch") is None:
         raise HardwareError(
             "torch is not installed in this environment",
-            remedy="Run `make install`, or install envs/cpu.lock",
+            remedy="Install nearfree with its extra `measure`, or in a clone run `make install`",
         )
 
 

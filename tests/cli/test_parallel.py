@@ -184,6 +184,7 @@ def test_a_split_group_of_scales_is_refused(call: Call) -> None:
     code, _, err = call("predict", *MOE, "--weights", "float8_block", "--tp", "8", *FEW)
     assert code == 2
     assert "8 does not divide 768, the width of an expert, in groups of 128" in err
+    assert "or --ep 8, which cuts no expert" in err
 
 
 SECTION = (ROOT / "docs" / "guide.md").read_text().partition("## Several GPUs\n")[2]

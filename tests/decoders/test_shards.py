@@ -207,10 +207,11 @@ def test_what_no_engine_cuts_is_refused(
 def test_sizes_that_are_named_are_taken() -> None:
     """Each size that a refusal names has no refusal of its own."""
     (refusal,) = refusals(LARGE, Parallel(tp=8), VLLM, BLOCKS)
-    sizes = json.loads(f"[{refusal.remedy.partition(': ')[2]}]")
-    assert sizes == [1, 2, 3, 6]
-    for tp in (1, 2):
-        assert not refusals(LARGE, Parallel(tp=tp), VLLM, BLOCKS)
+    sizes, _, whole = refusal.remedy.partition("; or ")
+    assert json.loads(f"[{sizes.partition(': ')[2]}]") == [1, 2, 3, 6]
+    assert whole.startswith("--ep 8,")
+    for parallel in (Parallel(tp=1), Parallel(tp=2), Parallel(tp=8, ep=8)):
+        assert not refusals(LARGE, parallel, VLLM, BLOCKS)
 
 
 @given(st.integers(1, 300), st.integers(1, 64))

@@ -51,7 +51,10 @@ def test_it_is_the_forecast(place: int) -> None:
     assert found.limiter is not None
     assert found.limiter.share == curve[found.limiter.module][0]
     least = FOUND.total.regime(place)
-    assert found.basis.regime == least
+    assert found.bases[0].regime == least
+    shares = [each.share for each in found.bases]
+    assert 0.5 < sum(shares) <= 1
+    assert min(shares) > 0
 
 
 def test_what_is_not_known_has_no_answer() -> None:

@@ -155,7 +155,10 @@ def _cuts(
         step = columns if kind != "experts" and not merged else lcm(rows, columns)
         if kind == "experts" and decoder.model_type in UNEVEN_EXPERTS:
             continue
-        yield from _sized(key, parts, name, size or 0, step)
+        for refusal in _sized(key, parts, name, size or 0, step):
+            whole = kind == "experts" and experts and parallel.ranks <= experts.experts
+            uncut = f"{refusal.remedy}; or --ep {parallel.ranks}, which cuts no expert"
+            yield refusal._replace(remedy=uncut) if whole else refusal
 
 
 def _cut_products(

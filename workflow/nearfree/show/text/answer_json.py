@@ -47,7 +47,7 @@ def answer(
         | {"revision": query.revision, "parallel": query.parallel.said}
         | {"precision": query.said, "decoder": to_builtins(query.decoder)},
         "answer": _first(first) if first else None,
-        "basis": to_builtins(first.basis) if first else None,
+        "basis": _basis(first) if first else None,
         "memory": memory_json(query.memory),
         "refusals": [] if refusal is None else [Refusal("", "", refusal, NO_FORWARD)._asdict()],
         "predictors": [_finite(row) for row in rows],
@@ -74,6 +74,12 @@ def _first(found: FirstAnswer) -> dict[str, Any]:
         "eager_from_n": found.eager,
         "cost": {str(n): found.cost.get(n) for n in COSTS},
     }
+
+
+def _basis(found: FirstAnswer) -> dict[str, Any]:
+    """Return the regime of an answer, the weakest of its modules', and those of all of them."""
+    regimes = to_builtins(found.bases)
+    return {**regimes[0], "events": found.events, "regimes": regimes}
 
 
 def _graphs(forecast: Forecast, place: int) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ All else that is known of a deployment is behind `--all`.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
@@ -36,7 +36,7 @@ WORDS = {
 }
 """What a limit is in plain words, by how its term begins."""
 REGIMES = {
-    R0: "constants of other GPUs, since this kernel was not measured on this one",
+    R0: "constants of other GPUs, as no such kernel was measured on this one",
     R1: "curves of a sibling of this GPU",
     R2: "curves of other shapes of this kernel on this GPU",
     R3: "this kernel's own curve on this GPU",
@@ -80,7 +80,7 @@ def first_block(
     yield _times(answer)
     if not unfit(query.memory):
         yield memory
-    yield _stands(answer.basis)
+    yield _stands(answer.bases)
 
 
 def unknown_block(query: Deployment, reason: str) -> Iterator[str]:
@@ -142,11 +142,18 @@ def _times(answer: FirstAnswer) -> str:
     )
 
 
-def _stands(basis: Basis) -> str:
-    said = f"stands on {REGIMES[basis.regime]} ({basis.module}, {basis.share:.0%}, {basis.regime})"
+def _stands(bases: Sequence[Basis]) -> str:
+    """Return on what an answer stands, by what takes most of T(1)."""
+    parts = [_stand(each) for each in sorted(bases, key=lambda each: -each.share)]
+    return f"stands on {'; on '.join(parts)}"
+
+
+def _stand(basis: Basis) -> str:
+    first = f"{basis.share:.0%} of T(1), most of it {basis.module}"
+    said = f"{REGIMES[basis.regime]} ({first}; {basis.regime})"
     if basis.hit is None:
         return f"{said}; how often that is right is not on record"
     return (
-        f"{said}; so predicted, N_max was right in {basis.hit:.0%} of {basis.settings:,} public "
+        f"{said}: so predicted, N_max was right in {basis.hit:.0%} of {basis.settings:,} public "
         f"curves of {basis.scored_on}, within a factor of 2 in {basis.within_x2:.0%}"
     )

@@ -1,9 +1,9 @@
 """The answer to act on: N_max from N = 1, its limit, what more positions cost, and its basis."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.backends.records import BY_NAME
 from nearfree.derive.granularity.releases import Release
@@ -51,7 +51,7 @@ class Limiter(Struct, frozen=True, kw_only=True):
 
 
 class Basis(Struct, frozen=True, kw_only=True):
-    """On what an answer stands: the regime of its weakest module with a share of T(1).
+    """On what a share of T(1) stands: the modules of one regime, `module` the one with most of it.
 
     `hit`, `within_x2` and `coverage` are shares of `settings` public curves, each predicted without
     what the regime does not know: N_max at the grid point, within a factor of 2, and within its
@@ -67,7 +67,6 @@ class Basis(Struct, frozen=True, kw_only=True):
     within_x2: float | None = None
     settings: int | None = None
     coverage: float | None = None
-    events: tuple[str, ...] = ()
 
 
 class FirstAnswer(Struct, frozen=True, kw_only=True):
@@ -77,6 +76,7 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
     `t1_band` how far its logarithm may be off in four of five cases, None where no engine's steps
     were published; `cost` is T(N) / T(1) by N. From `eager` positions on no CUDA graph is large
     enough, and what the launches of such a step take is not counted; None where there is no such N.
+    `bases` are the regimes of its modules, the weakest first, and `events` what was fitted for it.
     """
 
     n_max: int
@@ -89,7 +89,8 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
     t1_band: float | None
     cost: dict[int, float]
     eager: int | None
-    basis: Basis
+    bases: tuple[Basis, ...]
+    events: tuple[str, ...]
 
 
 def first_answer(
@@ -122,7 +123,8 @@ def first_answer(
         t1_band=step.band if step else None,
         cost={n: float(curve[grid.index(n)] / curve[0]) for n in COSTS if n in grid},
         eager=_eager(forecast, place),
-        basis=_basis(forecast, place, row["calibration"]),
+        bases=tuple(_bases(forecast, place)),
+        events=tuple(row["calibration"]),
     )
 
 
@@ -198,26 +200,21 @@ def _digest(release: Release, file: str, begins: str | None, answerer: Answerer)
     return digest if digest and digest.startswith(begins or "") else None
 
 
-def _basis(forecast: Forecast, place: int, events: Sequence[str]) -> Basis:
-    """Return on what a forward stands: its weakest module, of those the one with most of T(1)."""
+def _bases(forecast: Forecast, place: int) -> Iterator[Basis]:
+    """Yield on what the modules of a forward stand, from its regime on, the weakest."""
     total = forecast.total
-    regime = total.regime(place)
     first = total.latency_us[place, :, 0] / total.model_us[place, 0]
-    weakest = max(
-        (at for at, each in total.regimes[place].items() if each == regime),
-        key=lambda at: first[at],
-    )
-    scored, on = total.timed.scored(int(total.asked[place, weakest]))
-    about = Basis(
-        regime=str(regime),
-        module=total.roles[place][weakest],
-        share=float(first[weakest]),
-        events=tuple(events),
-    )
-    if scored is None or scored.hit is None:
-        return about
-    return Basis(
-        regime=about.regime, module=about.module, share=about.share, events=about.events,
-        scored_on=on, hit=scored.hit, within_x2=scored.within_x2, settings=scored.curves,
-        coverage=scored.covered,
-    )  # fmt: skip
+    regimes, weakest = total.regimes[place], total.regime(place)
+    for regime in sorted(each for each in {*regimes.values()} if weakest and each >= weakest):
+        places = [at for at, each in regimes.items() if each == regime]
+        most = max(places, key=lambda at: first[at])
+        scored, on = total.timed.scored(int(total.asked[place, most]))
+        about = Basis(
+            regime=str(regime), module=total.roles[place][most], share=float(first[places].sum())
+        )
+        if scored is not None and scored.hit is not None:
+            about = structs.replace(
+                about, scored_on=on, hit=scored.hit, within_x2=scored.within_x2,
+                settings=scored.curves, coverage=scored.covered,
+            )  # fmt: skip
+        yield about

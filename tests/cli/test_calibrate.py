@@ -1,5 +1,6 @@
 """`nearfree calibrate`: what it prints, that it may be repeated, and what it refuses."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def test_platforms_by_their_aliases_and_once(project: Path, call: Call) -> None:
     assert one[0] == 0
     assert "gemm, 4 curves" in one[1]
     assert call("calibrate", "--stream", STREAM, "--on", "h100") == one
+
+
+def test_what_is_said_of_kernels(project: Path, call: Call) -> None:
+    """Each regime has its band and how often it was right; again, the same text and log."""
+    put(Layout(project / "results"), STREAM, *along_n("gemm"))
+    code, out, err = call("calibrate", "--kernels", "--stream", STREAM, "--offline")
+    assert (code, err) == (0, "")
+    assert out.startswith("public/kernels/1-")
+    assert re.search(
+        r"\n    R1  gemm bfloat16 +[\d.]+ +8 curves  hit [01]\.\d{3}  within x2 [01]\.\d{3}", out
+    )
+    assert call("calibrate", "--kernels", "--stream", STREAM, "--offline") == (code, out, err)
 
 
 @pytest.mark.parametrize(

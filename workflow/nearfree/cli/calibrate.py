@@ -148,8 +148,14 @@ def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config") -> in
     print(f"  {len(events)} kernels, {sum(each.curves for each in events)} curves, "
           f"{sum(each.points for each in events)} points")  # fmt: skip
     for key, band in sorted(known.bands.items()) if known else ():
-        print(f"    {key[0]}  {' '.join(filter(None, key[1:])):44} {band:8g}")
+        print(f"    {key[0]}  {' '.join(filter(None, key[1:])):44} {band.band:8g}  {band.curves:6} "
+              f"curves  hit {_told(band.hit)}  within x2 {_told(band.within_x2)}  "
+              f"covered {_told(band.covered)}")  # fmt: skip
     return 0
+
+
+def _told(share: float | None) -> str:
+    return "-" if share is None else f"{share:.3f}"
 
 
 def _steps(layout: "Layout", config: "Config", *, offline: bool) -> int:

@@ -37,14 +37,15 @@ $(VENV)/python:
 
 $(VENV)/installed: envs/base.lock envs/cpu.lock pyproject.toml | $(VENV)/python
 	@echo "installing into $(VENV)"
-	@$(PIP) install --no-compile --require-hashes -r envs/base.lock
+	@$(PIP) install --no-compile --no-deps --require-hashes -r envs/base.lock
 	@$(PIP) install --no-compile -r envs/cpu.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/tested: envs/dev.lock $(VENV)/installed
 	@echo "installing the test tools into $(VENV)"
-	@$(PIP) install --no-compile --require-hashes -r envs/dev.lock
+	@$(PIP) install --no-compile --no-deps --require-hashes -r envs/dev.lock
+	@$(PIP) check
 	@touch $@
 
 test: $(VENV)/tested

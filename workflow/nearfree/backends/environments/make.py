@@ -76,10 +76,15 @@ def _install(environment: Environment, held: int, say: Say) -> None:
 
 
 def _steps(environment: Environment) -> Iterator[Sequence[str]]:
-    """Yield pip's options: of a backend all wheels first, since what is built imports them."""
+    """Yield pip's options: of a backend all wheels first, since what is built imports them.
+
+    A lock holds all that its packages need. pip is not to look for more: of `pkg[extra]`, which
+    no lock names, it would take a newer release than the lock's as soon as there is one.
+    """
+    locked = ("--no-deps", "--require-hashes")
     if environment.name == OWN:
         base, own = environment.locks
-        yield "--require-hashes", "-r", str(base)
+        yield *locked, "-r", str(base)
         yield "-r", str(own)
         return
     (lock,) = environment.locks
@@ -88,9 +93,9 @@ def _steps(environment: Environment) -> Iterator[Sequence[str]]:
     ready = re.sub(rf"^(?:{built})==.*\n?(?:[ #].*\n?)*", "", whole, flags=re.MULTILINE)
     wheels = environment.folder / "wheels.lock"
     wheels.write_text(ready, "utf-8")
-    yield "--require-hashes", "--only-binary", ":all:", "-r", str(wheels)
+    yield *locked, "--only-binary", ":all:", "-r", str(wheels)
     if ready != whole:
-        yield "--require-hashes", "--no-build-isolation", "-r", str(lock)
+        yield *locked, "--no-build-isolation", "-r", str(lock)
 
 
 def _resolution() -> Mapping[str, Any]:

@@ -31,5 +31,6 @@ def test_only_answers_read_what_is_shipped(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     parse = make_parser().parse_args
     assert parse(["lookup"]).results == CLONE / "results"
+    Path("own").mkdir()
     assert parse(["lookup", "--results", "own"]).results == Path("own")
     assert parse(["ledger"]).results == Path("results")

@@ -5,7 +5,10 @@
 It prints a line for each difference and ends with code 2 if there is one. OLD and NEW are results
 roots with `tables`, `figures` and `report`, or roots of a golden log, in which `derived.json.gz`
 stands for the last two. What may be reworded is left out: the texts of `refusal`, `says` and
-`why`, titles, formulas and meanings, and the code that made something.
+`why`, titles, formulas and meanings, and the code that made something. Real numbers are equal if
+they agree to six digits, or are both nothing: the last bits of a logarithm or of a solved system
+are those of the processor's own instructions, which numpy chooses, and a fit that is searched for
+ends where these bits let it.
 
 It reads files and imports nothing of the package.
 """
@@ -14,6 +17,7 @@ import argparse
 import base64
 import gzip
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -34,6 +38,10 @@ _SPEC = re.compile(r'<script type="application/json" id="spec">(.*?)</script>', 
 _BLOCK = re.compile(r'<script type="application/gzip" data-name="([^"]*)">([^<]*)</script>')
 _PICTURE = "svg:"
 _SHOWN = 200
+_DIGITS, _NOTHING = 1e-6, 1e-12
+"""How far two real numbers may lie apart: as a share of either, and where they are about zero."""
+_REAL = re.compile(r"-?\d+\.\d{6,}(?:e[+-]?\d+)?")
+"""A real number in a line of CSV that is not rounded."""
 
 
 class Difference(NamedTuple):
@@ -225,8 +233,24 @@ def _differ(
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for at, (was, now) in enumerate(zip(old, new, strict=True)):
             yield from _differ(was, now, (*path, str(at)))
-    elif old != new or type(old) is not type(new):
+    elif not _same(old, new):
         yield path, old, new
+
+
+def _same(old: object, new: object) -> bool:
+    if isinstance(old, str) and isinstance(new, str):
+        cells, others = old.split(","), new.split(",")
+        return len(cells) == len(others) and all(map(_alike, cells, others))
+    if isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=_DIGITS, abs_tol=_NOTHING)
+    return old == new and type(old) is type(new)
+
+
+def _alike(old: str, new: str) -> bool:
+    """Return whether two cells of a line of CSV say the same."""
+    if _REAL.fullmatch(old) and _REAL.fullmatch(new):
+        return _same(float(old), float(new))
+    return old == new
 
 
 def _about(old: Any, path: tuple[str, ...]) -> str:

@@ -159,3 +159,23 @@ def test_a_difference_is_named() -> None:
     ]
     assert f"{place}: rows {first} n_max (platform=cpu, " in str(found[1])
     assert str(found[1]).endswith("-> 12345")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (0.1, 0.1 + 1e-9, 0),
+        (0.1, 0.1 + 1e-6, 1),
+        (-2.2e-16, 0.0, 0),
+        (8, 8.0, 1),
+        (8, 9, 1),
+        ("a,1.3079076297164434,2", "a,1.3079076297164429,2", 0),
+        ("a,1.3079076297164434,2", "a,1.3079176297164434,2", 1),
+        ("a,1.31,2", "a,1.310,2", 1),
+    ],
+)
+def test_the_last_bits_of_a_real_number_are_the_processors(
+    old: object, new: object, told: int
+) -> None:
+    """Real numbers agree to six digits, in lines of CSV too; whole ones and rounded texts exactly."""
+    assert len(list(differences({"answers": [old]}, {"answers": [new]}))) == told

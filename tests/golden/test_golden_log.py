@@ -177,5 +177,5 @@ def test_a_difference_is_named() -> None:
 def test_the_last_bits_of_a_real_number_are_the_processors(
     old: object, new: object, told: int
 ) -> None:
-    """Real numbers agree to six digits, in lines of CSV too; whole ones and rounded texts exactly."""
+    """Real numbers agree to six digits, in lines of CSV too; what is whole or rounded exactly."""
     assert len(list(differences({"answers": [old]}, {"answers": [new]}))) == told

@@ -1,0 +1,109 @@
+"""Decoding in a real engine, greedy and speculative: what `nearfree tune` asks of each engine."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from nearfree.core.drafting import Drafting, Steps
+from nearfree.errors import ConfigError
+from nearfree.log.events import EngineLoaded
+
+
+class Decoded(Struct, frozen=True, kw_only=True):
+    """One decode of one prompt: what came out, in which steps, and what it took.
+
+    Times are those of decoding alone, from the first token, which the prompt's own forward gives,
+    to the last one.
+    """
+
+    tokens: tuple[int, ...]
+    """The ids of the output, the first among them; an end of text is the last one where it came."""
+    steps: Steps | None
+    """None where the engine's own loop does not tell them."""
+    wall_s: float
+    process_s: float
+    """CPU time of all threads of this process."""
+    draft_s: float = 0.0
+    """Of `wall_s`, what drafting took, where it is known."""
+
+
+class Generator(Protocol):
+    """A model in an engine that decodes token ids, made as `GENERATORS` says it.
+
+    Its class is called with `GeneratorOptions`. Nothing of it is timed but `decode`.
+    """
+
+    exact: bool
+    """Whether outputs are the same whatever is drafted: each row's numbers do not depend on how
+    many rows a forward has. What is replayed is then exact, else an estimate."""
+    loop: str
+    """What speculates, in words: the engine's own loop, or this project's over which calls."""
+    context: int
+    """The positions that a prompt and its output may take."""
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a user's message as the model's chat template wraps it."""
+
+    def decode(self, prompt: Sequence[int], drafting: Drafting, limit: int) -> Decoded:
+        """Decode greedily after a prompt, up to `limit` tokens or the end of text.
+
+        A prompt's cache may be kept for the next call with the same one.
+        """
+
+    def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Any:
+        """Return what a drafter offers over a known output, as `Available` of `core.drafting`."""
+
+    def margin(self, tokens: Sequence[int]) -> float | None:
+        """Return by how much the best logit after some tokens leads the second, None if unknown."""
+
+    def loaded(self) -> EngineLoaded:
+        """Return what is on record of what ran."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class GeneratorOptions(Struct, frozen=True, kw_only=True):
+    """What a generator is made of."""
+
+    release: str
+    model: Path
+    """The GGUF file; its bytes were compared with `sha256`."""
+    name: str
+    """What the log calls the model."""
+    sha256: str
+    file_type: str
+    positions: int
+    """Of a prompt with its output, at most."""
+    rows: int
+    """Of one forward, at most: 1 + K."""
+    draft_model: Path | None = None
+
+
+GENERATORS: Mapping[str, str] = {
+    "llama_cpp": "nearfree.engines.llama_cpp_generator:LlamaCppGenerator",
+}
+"""Module and class of each engine's generator."""
+
+
+def make_generator(engine: str, options: GeneratorOptions) -> Generator:
+    """Return an engine's generator, with its libraries and weights loaded.
+
+    Raises
+    ------
+    ConfigError
+        No such engine decodes here.
+    EvidenceError
+        Its files are not here, or it does not take the model.
+    """
+    if engine not in GENERATORS:
+        raise ConfigError(
+            f"{engine!r:.60} is no engine that decodes here",
+            remedy=f"Choose from {', '.join(GENERATORS)}",
+        )
+    module, _, name = GENERATORS[engine].partition(":")
+    made: Generator = getattr(import_module(module), name)(options)
+    return made

@@ -42,6 +42,8 @@ class Build(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     environment: Name = OWN
     """The lock under envs/ whose interpreter runs it."""
     abi: Abi
+    speculation: dict[str, int] = {}
+    """What the release's own programs draft by default, by type and option, as its source says."""
 
     @property
     def prebuilt(self) -> bool:

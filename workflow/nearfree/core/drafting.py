@@ -12,15 +12,18 @@ from msgspec import Struct
 from nearfree.core.protocols import Natural, Positive
 from nearfree.errors import ConfigError
 
-Drafter = Literal["none", "prompt_lookup", "draft_model"]
+Drafter = Literal["none", "prompt_lookup", "ngram_simple", "draft_model"]
+LOOKUPS: tuple[Drafter, ...] = ("prompt_lookup", "ngram_simple")
+"""Drafters that copy what stood before."""
 
 
 class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What drafts, how many tokens at most, and how the engine that verifies them is set.
 
-    `prompt_lookup` proposes what followed the latest place at which the last n tokens stood before,
-    of the largest n from `ngram_max` down to `ngram_min` that stood anywhere. `edges` are rows of a
-    forward: where it is not empty, a draft is cut to the largest of them.
+    `prompt_lookup` proposes what followed the place at which the last n tokens stood before, of the
+    largest n from `ngram_max` down to `ngram_min` that stood anywhere: the latest such place, or
+    the first. `ngram_simple` is llama.cpp's type of that name, of one n. Where `edges` is not
+    empty, a draft is cut to the largest of these numbers of rows that it fills.
     """
 
     drafter: Drafter = "none"
@@ -28,21 +31,39 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Drafts of a step, at most."""
     ngram_max: Natural = 0
     ngram_min: Natural = 0
+    first: bool = False
     edges: tuple[Positive, ...] = ()
     threads: Positive = 1
     repack: bool = True
 
     def __post_init__(self) -> None:
-        lookup = self.drafter == "prompt_lookup"
         if (self.drafter == "none") != (self.k == 0):
             raise ConfigError(
                 f"{self.drafter} drafts {self.k} tokens", remedy="Give a drafter and its K together"
             )
-        if lookup != (0 < self.ngram_min <= self.ngram_max):
+        if (self.drafter in LOOKUPS) != (0 < self.ngram_min <= self.ngram_max):
             raise ConfigError(
                 f"{self.drafter} has n-grams of {self.ngram_min} to {self.ngram_max} tokens",
-                remedy="Give lengths to prompt_lookup alone, the shorter one first",
+                remedy="Give lengths to a lookup alone, the shorter one first",
             )
+
+    @property
+    def label(self) -> str:
+        """What drafts, with its n-gram lengths, in words."""
+        lengths = dict.fromkeys((self.ngram_min, self.ngram_max))
+        of = f" {'-'.join(map(str, lengths))}" if self.drafter in LOOKUPS else ""
+        return f"{self.drafter}{of}{' first' if self.first else ''}{' cut' if self.edges else ''}"
+
+    @property
+    def source(self) -> "Drafting":
+        """The same without what only says how much of a draft is used, and on what it runs."""
+        return Drafting(
+            drafter=self.drafter,
+            k=self.k and 1,
+            ngram_max=self.ngram_max,
+            ngram_min=self.ngram_min,
+            first=self.first,
+        )
 
 
 class Steps(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -53,44 +74,79 @@ class Steps(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=Fa
 
 
 class Available(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a drafter offers behind each token of an output, with K unbounded but by `longest`.
+    """What a drafter offers behind each token of an output but the last, `longest` at most.
 
-    `drafted[i]` tokens could be drafted after i + 1 tokens of the output, of which the first
-    `agreed[i]` are those that greedy decoding chose. Any smaller K is a prefix of this.
+    After a prompt and i + 1 tokens of its output it offers `drafted[i]` tokens, of which the first
+    `agreed[i]` are those that greedy decoding chose. What any smaller K offers follows from it.
     """
 
+    prompt_tokens: Positive
     longest: Positive
     drafted: tuple[Natural, ...]
     agreed: tuple[Natural, ...]
 
 
-def looked_up(
-    tokens: Sequence[int], k: int, *, ngram_max: int, ngram_min: int, latest: bool = True
-) -> Sequence[int]:
+def looked_up(tokens: Sequence[int], k: int, drafting: Drafting) -> Sequence[int]:
     """Return up to K tokens that followed the last n tokens where they stood before.
 
     Parameters
     ----------
     tokens
         The prompt and the output so far.
-    latest
-        Whether the last such place counts; else the first.
     """
+    if drafting.drafter == "ngram_simple":
+        return _ngram_simple(tokens, k, drafting.ngram_max)
     end = len(tokens)
-    for n in range(min(ngram_max, end - 1), ngram_min - 1, -1):
-        last = list(tokens[end - n :])
-        places = range(end - n - 1, -1, -1) if latest else range(end - n)
-        for place in places:
-            if tokens[place] == last[0] and list(tokens[place : place + n]) == last:
-                return tokens[place + n : place + n + k]
+    for n in range(min(drafting.ngram_max, end - 1), drafting.ngram_min - 1, -1):
+        places = range(end - n) if drafting.first else range(end - n - 1, -1, -1)
+        place = _found(tokens, n, places)
+        if place is not None:
+            return tokens[place + n : place + n + k]
     return ()
 
 
-def cut(drafted: int, edges: Sequence[int]) -> int:
-    """Return how many of some drafts are verified: as many as end at an edge of 1 + d rows."""
-    if not edges:
-        return drafted
-    return max((rows - 1 for rows in edges if rows <= 1 + drafted), default=0)
+def _ngram_simple(tokens: Sequence[int], k: int, n: int) -> Sequence[int]:
+    """Return what llama.cpp's ngram-simple finds, before it leaves out short drafts.
+
+    Source: `common_ngram_simple_draft` of llama.cpp's common/ngram-map.cpp, release 3.22.1 of
+    node-llama-cpp. The place at the very start counts as none, and so does the token just sampled.
+    """
+    past = len(tokens) - 1
+    place = _found(tokens, n, range(past - n - 1, 0, -1))
+    return () if place is None else tokens[place + n : min(place + n + k, past)]
+
+
+def _found(tokens: Sequence[int], n: int, places: range) -> int | None:
+    """Return the first of some places at which the last n tokens stand, None if there is none."""
+    last = list(tokens[len(tokens) - n :])
+    head = last[0]
+    for place in places:
+        if tokens[place] == head and list(tokens[place : place + n]) == last:
+            return place
+    return None
+
+
+def usable(drafting: Drafting, offered: int, known: int, left: int) -> int:
+    """Return how many offered drafts are verified in a step.
+
+    Parameters
+    ----------
+    offered
+        Tokens that the drafter has.
+    known
+        Tokens of the prompt and the output so far.
+    left
+        Tokens that the output may still take.
+    """
+    drafted = min(drafting.k, offered)
+    if drafting.drafter == "ngram_simple":
+        n = drafting.ngram_max
+        if drafted < n or known - 1 <= n + drafting.k + 1:  # llama.cpp drafts nothing then
+            return 0
+    drafted = max(0, min(drafted, left - 1))
+    if drafting.edges:
+        return max((rows - 1 for rows in drafting.edges if rows <= 1 + drafted), default=0)
+    return drafted
 
 
 def agreed(drafts: Sequence[int], output: Sequence[int]) -> int:
@@ -103,28 +159,34 @@ def agreed(drafts: Sequence[int], output: Sequence[int]) -> int:
     return count
 
 
-def replay(available: Available, drafting: Drafting, limit: int) -> Steps:
-    """Return the steps that a drafter's setting takes over an output that is known.
+def replay(available: Available | None, drafting: Drafting, tokens: int, limit: int) -> Steps:
+    """Return the steps that a setting takes over an output that is known.
 
-    The first token comes from the prompt's own forward. No step drafts beyond `limit` tokens.
+    The first token comes from the prompt's own forward. No step drafts beyond the limit.
 
     Parameters
     ----------
     available
-        Of that drafter, one entry for each token of the output but the last.
-    limit
-        The most tokens of an output.
+        What the setting's drafter offers over that output; None for no drafter.
+    tokens, limit
+        Tokens of the output, and as many as it could have had.
+
+    Raises
+    ------
+    ConfigError
+        The trace has shorter drafts than the setting.
     """
+    if available is None or drafting.drafter == "none":
+        return Steps(rows=(1,) * (tokens - 1), accepted=(0,) * (tokens - 1))
     if drafting.k > available.longest:
         raise ConfigError(
             f"drafts of {drafting.k} tokens are asked of a trace with {available.longest}",
             remedy="Trace longer drafts",
         )
-    total = len(available.drafted) + 1
     rows, accepted, done = [], [], 1
-    while done < total:
-        drafted = min(drafting.k, available.drafted[done - 1], max(0, limit - done - 1))
-        drafted = cut(drafted, drafting.edges)
+    while done < tokens:
+        known = available.prompt_tokens + done
+        drafted = usable(drafting, available.drafted[done - 1], known, limit - done)
         taken = min(drafted, available.agreed[done - 1])
         rows.append(1 + drafted)
         accepted.append(taken)

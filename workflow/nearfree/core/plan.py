@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, json
 
+from nearfree.core.drafting import Drafting
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive, Timing
 from nearfree.core.setting import Name, Setting, check_setting
@@ -16,6 +17,8 @@ from nearfree.errors import ConfigError
 PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX = "_profile", "_modules", "_foretold"
 """What the streams beside a study's own end with, after its name: its profiles, and of a model's
 study its modules measured apart and what is predicted of it."""
+TRACE_SUFFIX, TUNE_SUFFIX = "_trace", "_tune"
+"""The same of an engine's decodes: those that drafters are traced over, and those that prove."""
 
 
 def check_positions(positions: tuple[int, ...]) -> None:
@@ -66,6 +69,46 @@ class MeasurePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="
     def points_a_round(self) -> int:
         """Number of (setting, N) points, so of events, that make one whole round."""
         return sum(len(sweep.positions) for sweep in self.sweeps)
+
+
+class PromptPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A prompt by the SHA-256 of its text, what kind of text it asks for, and what it is for."""
+
+    sha256: Digest
+    kind: Name
+    held_out: bool
+    """Whether nothing is chosen by it."""
+
+
+class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="decode"):
+    """Prompts that an engine decodes greedily: which drafters are traced, and which settings run.
+
+    Each repeat visits every prompt with every setting of `runs`, in a new order. After the first
+    run of a prompt, without drafts, each of `traced` is told what it offers over that output.
+    """
+
+    engine: Name
+    release: str
+    model: Name
+    weights: AnyWeights
+    draft: AnyWeights | None = None
+    environment: Name
+    prompts: Annotated[tuple[PromptPart, ...], Meta(min_length=1)]
+    limit: Annotated[int, Meta(ge=2)]
+    """Tokens of an output, at most."""
+    positions: Positive
+    """Of a prompt with its output, at most."""
+    rows: Positive
+    """Of a forward, at most."""
+    runs: Annotated[tuple[Drafting, ...], Meta(min_length=1)]
+    traced: tuple[Drafting, ...] = ()
+    repeats: Positive = 1
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+
+    @property
+    def decodes(self) -> int:
+        """How many decodes are measured."""
+        return self.repeats * len(self.prompts) * len(self.runs)
 
 
 class ProfilePlan(PlanBase, frozen=True, kw_only=True, tag="profile"):
@@ -159,6 +202,7 @@ RequestedPlan = ProbePlan | MeasurePlan | ForetellPlan
 """What can be asked of a platform."""
 Plan = (
     MeasurePlan
+    | DecodePlan
     | ProfilePlan
     | ForetellPlan
     | ProbePlan

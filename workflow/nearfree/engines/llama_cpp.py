@@ -19,6 +19,9 @@ _CHUNK = 512
 _UNSEEN = 3
 """Tokens at the start of a vocabulary that stand for no text, in most: none of them is decoded."""
 
+_WITH_START = True
+"""Whether a text gets the token that its vocabulary begins texts with."""
+
 
 class Model:
     """A GGUF file's weights in memory."""
@@ -42,7 +45,37 @@ class Model:
                 f"llama.cpp does not load {path.name}: {'; '.join(messages[-2:]) or 'no reason'}",
                 remedy="Give a GGUF file of a text model that this release knows",
             )
-        self.vocabulary: int = calls.llama_vocab_n_tokens(calls.llama_model_get_vocab(self.pointer))
+        self._vocab = calls.llama_model_get_vocab(self.pointer)
+        self.vocabulary: int = calls.llama_vocab_n_tokens(self._vocab)
+
+    def ends(self, token: int) -> bool:
+        """Return whether a token ends a text or a turn."""
+        return bool(self.calls.llama_vocab_is_eog(self._vocab, token))
+
+    def words(self) -> list[bytes]:
+        """Return the text of each token, as the vocabulary spells it."""
+        texts = (self.calls.llama_vocab_get_text(self._vocab, i) for i in range(self.vocabulary))
+        return [ctypes.string_at(text) if text else b"" for text in texts]
+
+    def ids(self, text: bytes, *, special: bool) -> tuple[int, ...]:
+        """Return the tokens of a text.
+
+        Parameters
+        ----------
+        special
+            Whether the text spells tokens of its own, such as those of a chat template.
+        """
+        most = len(text) + 16
+        out = (ctypes.c_int32 * most)()
+        count = self.calls.llama_tokenize(
+            self._vocab, text, len(text), ctypes.addressof(out), most, _WITH_START, special
+        )
+        if count < 0:
+            raise EvidenceError(
+                f"llama.cpp makes more than {most} tokens of {len(text)} bytes",
+                remedy="Give another prompt",
+            )
+        return tuple(out[:count])
 
     def close(self) -> None:
         """Give the weights back."""
@@ -63,6 +96,9 @@ class Context:
     watch
         Called with a tensor's pointer before and after each operation, as `cb_eval`; a context
         that is watched is not timed.
+    filled
+        Whether the cached positions are filled at once, with tokens of no meaning; else what is
+        decoded fills all L + N of them.
     """
 
     def __init__(
@@ -74,13 +110,14 @@ class Context:
         positions: int,
         threads: int,
         watch: Callable[[int, bool], bool] | None = None,
+        filled: bool = True,
     ) -> None:
         self._model, self._calls = model, model.calls
         self.batch, self.cached, self.positions = batch, cached, positions
         rows = max(batch * positions, min(_CHUNK, max(batch * cached, 1)))
         parameters = self._calls.llama_context_default_params()
         parameters.n_ctx = batch * (cached + positions)
-        parameters.n_batch = parameters.n_ubatch = self._rows = rows
+        parameters.n_batch = parameters.n_ubatch = self.rows = rows
         parameters.n_seq_max = batch
         parameters.n_outputs_max = batch * positions
         parameters.n_threads = parameters.n_threads_batch = threads
@@ -98,12 +135,14 @@ class Context:
             )
         self._memory = self._calls.llama_get_memory(self._pointer)
         self._batches: dict[int, _Batch] = {}
+        self._greedy: Any = None
         tokens = random.Random(0)  # noqa: S311 (tokens of no meaning, the same ones each time)
         self._tokens = [
             tokens.randrange(min(_UNSEEN, model.vocabulary - 1), model.vocabulary)
             for _ in range(batch * (cached + positions))
         ]
-        self._fill()
+        if filled:
+            self._fill()
 
     def _fill(self) -> None:
         """Decode the cached positions of all sequences, some at a time."""
@@ -140,15 +179,35 @@ class Context:
         for sequence in range(self.batch):
             self._calls.llama_memory_seq_rm(self._memory, sequence, self.cached, -1)
 
-    def decode(self, tokens: Sequence[int], first: int) -> None:
-        """Decode tokens of the first sequence at their positions, with logits at each."""
-        batch = _Batch(self._calls, tokens, [0], first, range(len(tokens)))
-        self._decode(batch)
+    def decode(self, tokens: Sequence[int], first: int, *, last_only: bool = False) -> None:
+        """Decode tokens of the first sequence at their positions, with logits at each or the last.
+
+        Raises
+        ------
+        EvidenceError
+            They are more than a forward of this context takes.
+        """
+        outputs = range(len(tokens) - 1 if last_only else 0, len(tokens))
+        self._decode(_Batch(self._calls, tokens, [0], first, outputs))
+
+    def forget(self, first: int) -> None:
+        """Remove the first sequence's positions from one on."""
+        self._calls.llama_memory_seq_rm(self._memory, 0, first, -1)
+
+    def set_threads(self, many: int) -> None:
+        """Set the threads of the forwards to come."""
+        self._calls.llama_set_n_threads(self._pointer, many, many)
+
+    def best(self, place: int) -> int:
+        """Return the token of the highest logit at a position of the last forward."""
+        if self._greedy is None:
+            self._greedy = self._calls.llama_sampler_init_greedy()
+        return int(self._calls.llama_sampler_sample(self._greedy, self._pointer, place))
 
     def _decode(self, batch: "_Batch") -> None:
-        if batch.struct.n_tokens > self._rows:  # the library would end the process
+        if batch.struct.n_tokens > self.rows:  # the library would end the process
             raise EvidenceError(
-                f"a context of {self._rows} rows decodes no {batch.struct.n_tokens} at once",
+                f"a context of {self.rows} rows decodes no {batch.struct.n_tokens} at once",
                 remedy="Decode them in several calls",
             )
         status = self._calls.llama_decode(self._pointer, batch.struct)
@@ -170,6 +229,9 @@ class Context:
 
     def close(self) -> None:
         """Give the cache back."""
+        if self._greedy is not None:
+            self._calls.llama_sampler_free(self._greedy)
+            self._greedy = None
         if self._pointer:
             self._calls.llama_free(self._pointer)
             self._pointer = None

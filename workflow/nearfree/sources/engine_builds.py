@@ -3,7 +3,10 @@
 import re
 from collections.abc import Mapping
 
+from msgspec import structs
+
 from nearfree.backends.builds import Abi, Build
+from nearfree.errors import MOVED, SourceError
 from nearfree.log.line import sha256
 from nearfree.sources.cpp.header import Header
 from nearfree.sources.fetching.cache import Cache
@@ -11,12 +14,15 @@ from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.fetching.npm import fetch_npm
 
 HEADERS = ("include/llama.h", "ggml/include/ggml.h", "ggml/include/ggml-backend.h")
+SPECULATION = "common/common.h"
+"""What the engine's own programs draft with where nothing else is asked of them."""
 LIBRARIES = r"bins/linux-x64/lib(?:ggml[\w.-]*|llama\.v[\d.]+)\.so"
 LARGEST = 64 * 2**20
 """Bytes of one library."""
 PREBUILT = "@node-llama-cpp/linux-x64"
 STRUCTS = (
     "llama_batch",
+    "llama_chat_message",
     "llama_context_params",
     "llama_model_params",
     "llama_model_quantize_params",
@@ -26,8 +32,11 @@ FUNCTIONS = (
     *("ggml_backend_load_all_from_path", "ggml_backend_reg_count"),
     *("llama_model_default_params", "llama_model_load_from_file", "llama_model_free"),
     *("llama_model_get_vocab", "llama_vocab_n_tokens", "llama_tokenize", "llama_token_to_piece"),
-    *("llama_vocab_is_eog",),
+    *("llama_vocab_is_eog", "llama_vocab_get_text"),
+    *("llama_model_chat_template", "llama_chat_apply_template"),
+    *("llama_sampler_init_greedy", "llama_sampler_sample", "llama_sampler_free"),
     *("llama_context_default_params", "llama_init_from_model", "llama_free"),
+    *("llama_set_n_threads",),
     *("llama_decode", "llama_synchronize", "llama_get_logits_ith"),
     *("llama_get_memory", "llama_memory_seq_rm", "llama_memory_seq_cp"),
     *("llama_model_quantize", "llama_model_quantize_default_params"),
@@ -67,15 +76,47 @@ def read_build(release: str, *, prebuilt: bool, cache: Cache) -> Build:
     SourceError
         It is not to be had, or its headers have an unknown form.
     """
-    wanted = "|".join(map(re.escape, HEADERS))
+    names = (*HEADERS, SPECULATION)
+    wanted = "|".join(map(re.escape, names))
     source = fetch("llama-cpp", release, rf"(?:.*/)?(?:{wanted})", cache=cache)
-    headers = {
+    texts = {
         name: source.text(path)
         for path in source.paths()
-        for name in HEADERS
+        for name in names
         if path == name or path.endswith(f"/{name}")
     }
-    return prebuilt_build(release, headers, cache=cache) if prebuilt else compiled_build(headers)
+    defaults = read_speculation(texts.pop(SPECULATION))
+    build = prebuilt_build(release, texts, cache=cache) if prebuilt else compiled_build(texts)
+    return structs.replace(build, speculation=defaults)
+
+
+def read_speculation(text: str) -> dict[str, int]:
+    """Return the drafts that llama.cpp's own programs make by default, by type and field.
+
+    Raises
+    ------
+    SourceError
+        The structs of the options have another form.
+    """
+    found = {}
+    for kind, (struct, fields) in _OPTIONS.items():
+        body = re.search(rf"\bstruct {struct} {{(.*?)\n}};", text, re.DOTALL)
+        used = kind == "draft" or re.search(rf"\b{struct} {kind};", text)
+        for field in fields:
+            value = body and used and re.search(rf"\b{field}\s*=\s*(\d+);", body[1])
+            if not value:
+                raise SourceError(
+                    f"{SPECULATION} gives {struct}.{field} no plain number", remedy=MOVED
+                )
+            found[f"{kind}.{field}"] = int(value[1])
+    return found
+
+
+_OPTIONS = {
+    "draft": ("common_params_speculative_draft", ("n_max", "n_min")),
+    "ngram_simple": ("common_params_speculative_ngram_map", ("size_n", "size_m")),
+}
+"""The struct of each type's options, and the fields that say how much it drafts."""
 
 
 def prebuilt_build(release: str, headers: Mapping[str, str], *, cache: Cache) -> Build:

@@ -6,6 +6,7 @@ and upcasts itself where the log is read, so that readers see the newest one alo
 
 from msgspec import defstruct, structs
 
+from nearfree.log.events.decoded import DecodeMeasured, DraftsTraced
 from nearfree.log.events.measured import (
     BandwidthPeak,
     ComputePeak,
@@ -58,7 +59,8 @@ __all__ = [
     "ENVELOPES", "PAYLOADS", "VERSIONS", "BandsCalibrated", "BandwidthPeak", "BinaryListed",
     "BoundaryPublished", "Branch",
     "CalibratedConstant", "CompiledBlock", "ComputePeak", "ConstantsCalibrated",
-    "DeviceState", "EngineLoaded", "EngineMatrix", "EngineShape", "Event", "Fingerprint",
+    "DecodeMeasured", "DeviceState", "DraftsTraced",
+    "EngineLoaded", "EngineMatrix", "EngineShape", "Event", "Fingerprint",
     "HardwareProbed", "HeldKernel", "KernelCompiled", "KernelProfiled", "KernelReferenced",
     "LatencyImported", "LatencyMeasured", "LaunchFloor",
     "ObservationRetracted", "Payload",

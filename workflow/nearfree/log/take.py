@@ -9,6 +9,7 @@ from typing import Literal
 from nearfree.core.plan import Plan, plan_digest
 from nearfree.errors import BusyError, EvidenceError, LogError, NearfreeError
 from nearfree.log.events import (
+    DecodeMeasured,
     Event,
     LatencyMeasured,
     Payload,
@@ -31,6 +32,7 @@ from nearfree.log.seal import (
 )
 from nearfree.log.segment import SegmentWriter, lock
 
+_SAMPLES = (LatencyMeasured, DecodeMeasured)
 Kept = tuple[SealedSegment, SegmentRecovered, tuple[Event, ...]]
 Keep = Callable[[Segment, Plan], int]
 """Returns how many leading events of an attempt the next attempt goes on from."""
@@ -322,4 +324,4 @@ def _refuse_another_release(take: OpenTake, run: RunStarted) -> None:
 
 
 def _sampled(take: OpenTake, segment: str) -> bool:
-    return any(e.source == segment and isinstance(e.data, LatencyMeasured) for e in take.events)
+    return any(e.source == segment and isinstance(e.data, _SAMPLES) for e in take.events)

@@ -1,0 +1,291 @@
+"""A take of decodes: prompts that an engine decodes with several settings, each in turn."""
+
+import gc
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from nearfree.config.prompts import Prompt
+from nearfree.core.drafting import Drafting, agreed
+from nearfree.core.plan import DecodePlan, Plan
+from nearfree.core.weights import WeightsFile
+from nearfree.engines.files import weights_path
+from nearfree.engines.generation import Decoded, Generator, GeneratorOptions, make_generator
+from nearfree.errors import ConfigError
+from nearfree.hardware.clocks import load_1m
+from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
+from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded
+from nearfree.log.evidence import refuse_mixed
+from nearfree.log.names import Layout
+from nearfree.log.reader import Segment
+from nearfree.log.run import describe_run
+from nearfree.log.seal import Seal
+from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, header, take_name
+from nearfree.measure.texts import Kept, Texts, ids_sha256, texts_folder
+from nearfree.measure.visits import Progress, silent, stoppable
+
+
+def measure_decodes(
+    layout: Layout,
+    scope: str,
+    stream: str,
+    take: int,
+    plan: DecodePlan,
+    *,
+    prompts: Sequence[Prompt],
+    files: Mapping[str, Path],
+    progress: Progress = silent,
+) -> Seal:
+    """Make sure that a plan of decodes is sealed: run what is missing, or return at once.
+
+    Parameters
+    ----------
+    prompts
+        Those of the plan, with their texts.
+    files
+        Where weights lie that are not in the cache, by SHA-256.
+    progress
+        Told the share of the take that is done, after each prompt.
+
+    Raises
+    ------
+    HardwareError
+        This machine is not the platform that the log knows.
+    EvidenceError
+        The platform was not probed yet, weights or libraries are not here, or the engine refuses.
+    ConfigError
+        The texts are not those of the plan, a prompt is longer than the context, or the draft
+        model has another vocabulary.
+    StoppedError
+        SIGTERM came; whole prompts are kept.
+    """
+    name = take_name(scope, stream, take, plan)
+    sealed = ensure_sealed(layout, name)
+    if sealed is not None:
+        return sealed
+    refuse_mixed(layout, as_simulated=False)
+    here = machine_fingerprint(require_probe(layout, scope).fingerprint.kind)
+    check_identity(layout, scope, here)
+    _check_texts(plan, prompts)
+
+    def work(open_take: OpenTake) -> float:
+        generator = make_generator(plan.engine, _options(plan, files))
+        gc.disable()
+        try:
+            with stoppable(progress) as stopping:
+                return _Decodes(open_take, plan, generator, Texts(texts_folder(layout), plan)).run(
+                    prompts, stopping
+                )
+        finally:
+            gc.enable()
+            generator.close()
+
+    return ensure_take(
+        layout,
+        name,
+        plan,
+        lambda attempt: describe_run(
+            f"nearfree tune {plan.engine}",
+            plan,
+            attempt,
+            environment=plan.environment,
+            device=here.model,
+        ),
+        work,
+        keep=whole_prompts,
+    )
+
+
+def _check_texts(plan: DecodePlan, prompts: Sequence[Prompt]) -> None:
+    if tuple(prompt.part for prompt in prompts) != plan.prompts:
+        raise ConfigError(
+            "these prompts are not those of the plan", remedy="Give the file that it was made from"
+        )
+
+
+def _options(plan: DecodePlan, files: Mapping[str, Path]) -> GeneratorOptions:
+    weights = plan.weights
+    return GeneratorOptions(
+        release=plan.release,
+        model=weights_path(weights, files),
+        name=plan.model,
+        sha256=_sha256(plan),
+        file_type=weights.file_type,
+        positions=plan.positions,
+        rows=plan.rows,
+        draft_model=None if plan.draft is None else weights_path(plan.draft, files),
+    )
+
+
+def _sha256(plan: DecodePlan) -> str:
+    if not isinstance(plan.weights, WeightsFile):
+        raise ConfigError("random weights decode no text", remedy="Give a GGUF file")
+    return plan.weights.sha256
+
+
+def whole_prompts(segment: Segment, plan: Plan) -> int:
+    """Return how many leading events to keep: what came before, and prompts that were done."""
+    if not isinstance(plan, DecodePlan):
+        return header(segment, plan)
+    kept, counts = 0, Counter[tuple[str, int]]()
+    for number, event in enumerate(segment.events, start=1):
+        if isinstance(event.data, DecodeMeasured):
+            key = (event.data.prompt_sha256, event.data.repeat)
+        elif isinstance(event.data, DraftsTraced):
+            key = (event.data.prompt_sha256, 0)
+        else:
+            kept = number if not any(counts.values()) else kept
+            continue
+        counts[key] += 1
+        whole = all(
+            count == len(plan.runs) + (0 if repeat else len(plan.traced))
+            for (_, repeat), count in counts.items()
+        )
+        kept = number if whole else kept
+    return kept
+
+
+class _Decodes:
+    """One take's decodes, those of earlier attempts left out."""
+
+    def __init__(
+        self, take: OpenTake, plan: DecodePlan, generator: Generator, texts: Texts
+    ) -> None:
+        self._take, self._plan, self._generator, self._texts = take, plan, generator, texts
+        self._outputs: dict[tuple[str, bool], tuple[int, ...]] = {}
+        done = [e.data for e in take.events if isinstance(e.data, DecodeMeasured)]
+        self._done = {(each.prompt_sha256, each.repeat) for each in done}
+        self._loaded = any(isinstance(e.data, EngineLoaded) for e in take.events)
+
+    def run(self, prompts: Sequence[Prompt], progress: Progress) -> float:
+        """Run what is missing, prompt by prompt; return the seconds inside decodes."""
+        plan, timed_s = self._plan, 0.0
+        ids = {prompt.part.sha256: self._generator.tokens(prompt.text) for prompt in prompts}
+        self._refuse_long(ids)
+        if not self._loaded:
+            loaded = self._generator.loaded()
+            for repack in sorted({run.repack for run in plan.runs}, reverse=True):
+                self._take.append(structs.replace(loaded, repack=repack))
+        visits = [(repeat, prompt) for repeat in range(plan.repeats) for prompt in prompts]
+        for number, (repeat, prompt) in enumerate(visits):
+            if (prompt.part.sha256, repeat) not in self._done:
+                timed_s += self._visit(repeat, prompt, ids[prompt.part.sha256])
+                self._take.sync()
+            progress((number + 1) / len(visits))
+        return timed_s
+
+    def _refuse_long(self, ids: Mapping[str, tuple[int, ...]]) -> None:
+        plan = self._plan
+        for number, part in enumerate(plan.prompts, start=1):
+            if not ids[part.sha256]:
+                raise ConfigError(f"prompt {number} has no token", remedy="Give a longer one")
+            if len(ids[part.sha256]) + plan.limit > plan.positions:
+                raise ConfigError(
+                    f"prompt {number} has {len(ids[part.sha256])} tokens: with {plan.limit} of "
+                    f"output they are over the context of {plan.positions}",
+                    remedy="Shorten it, or ask for a larger --context",
+                )
+
+    def _visit(self, repeat: int, prompt: Prompt, ids: tuple[int, ...]) -> float:
+        """Run all settings on a prompt, in an order of their own, and put them on record."""
+        plan, part = self._plan, prompt.part
+        order = list(plan.runs)
+        random.Random(f"{plan.seed} {repeat} {part.sha256}").shuffle(order)  # noqa: S311 (an order)
+        decodes = [(each, self._generator.decode(ids, each, plan.limit)) for each in order]
+        for drafting, decoded in decodes:
+            if drafting.drafter == "none":
+                self._known(prompt, ids, repack=drafting.repack, output=decoded.tokens)
+        for place, (drafting, decoded) in enumerate(decodes):
+            measured = self._measured(decoded, drafting, prompt, ids, repeat=repeat, order=place)
+            self._take.append(measured, sync=False)
+        if repeat == 0 and plan.traced:
+            output = self._known(prompt, ids, repack=plan.runs[0].repack)
+            for drafting in plan.traced:
+                self._take.append(self._traced(drafting, prompt, ids, output), sync=False)
+        return sum(decoded.wall_s for _, decoded in decodes)
+
+    def _known(
+        self,
+        prompt: Prompt,
+        ids: tuple[int, ...],
+        *,
+        repack: bool,
+        output: tuple[int, ...] | None = None,
+    ) -> tuple[int, ...]:
+        """Return the output without drafts, which is decoded once, untimed, where none is kept.
+
+        Parameters
+        ----------
+        output
+            Where it was just decoded: it is kept, unless another one is.
+        """
+        key = (prompt.part.sha256, repack)
+        if key not in self._outputs:
+            kept = self._texts.find(key[0], ids, repack=repack)
+            if kept is None:
+                plain = Drafting(threads=self._plan.runs[0].threads, repack=repack)
+                output = output or self._generator.decode(ids, plain, self._plan.limit).tokens
+                kept = Kept(prompt=prompt.text, prompt_ids=ids, output_ids=output)
+                self._texts.keep(key[0], kept, repack=repack)
+            self._outputs[key] = kept.output_ids
+        return self._outputs[key]
+
+    def _measured(
+        self,
+        decoded: Decoded,
+        drafting: Drafting,
+        prompt: Prompt,
+        ids: tuple[int, ...],
+        *,
+        repeat: int,
+        order: int,
+    ) -> DecodeMeasured:
+        plain = self._known(prompt, ids, repack=drafting.repack)
+        same = agreed(decoded.tokens, plain)
+        differs = decoded.tokens != plain
+        margin = self._generator.margin((*ids, *plain[:same])) if differs else None
+        return DecodeMeasured(
+            **self._about(prompt, len(decoded.tokens), decoded.tokens),
+            drafting=drafting,
+            loop=self._generator.loop,
+            exact=self._generator.exact,
+            repeat=repeat,
+            order=order,
+            prompt_tokens=len(ids),
+            same_tokens=same,
+            margin=margin,
+            steps=decoded.steps,
+            wall_s=round(decoded.wall_s, 6),
+            process_s=round(decoded.process_s, 6),
+            draft_s=round(decoded.draft_s, 6),
+            load_1m=load_1m(),
+        )
+
+    def _traced(
+        self, drafting: Drafting, prompt: Prompt, ids: tuple[int, ...], output: tuple[int, ...]
+    ) -> DraftsTraced:
+        return DraftsTraced(
+            **self._about(prompt, len(output), output),
+            drafting=drafting,
+            available=self._generator.drafts(ids, output, drafting),
+        )
+
+    def _about(self, prompt: Prompt, count: int, output: Sequence[int]) -> dict[str, object]:
+        plan, part = self._plan, prompt.part
+        draft = plan.draft if isinstance(plan.draft, WeightsFile) else None
+        return {
+            "engine": plan.engine,
+            "release": plan.release,
+            "model": plan.model,
+            "weights_sha256": _sha256(plan),
+            "draft_sha256": draft.sha256 if draft else None,
+            "prompt_sha256": part.sha256,
+            "kind": part.kind,
+            "held_out": part.held_out,
+            "limit": plan.limit,
+            "output_tokens": count,
+            "output_sha256": ids_sha256(output),
+        }

@@ -15,7 +15,7 @@ LAYERS = (
     "errors", "units", "shipped", "core", "gguf", "derive.stages", "backends", "decoders", "hub",
     "log",
     "hardware", "config", "sources", "models", "engines", "measure", "preregister", "public",
-    "derive.memory", "derive.tables",
+    "derive.memory", "derive.tables", "derive.tune",
     "derive.schedule", "derive.granularity", "derive.laws", "derive.truth", "derive.work_model",
     "derive.reference", "derive.engine_step",
     "derive.predict", "derive.score", "derive.outlook", "derive.claims", "derive.jobs", "pipeline",

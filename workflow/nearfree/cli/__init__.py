@@ -16,6 +16,7 @@ ROOMS = (
         "fetch",
         "study",
         "measure",
+        "tune",
         "imports",
         "rules",
         "granularity",
@@ -40,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         text = command.run.__doc__ or ""
         added = commands.add_parser(name, help=text.split("\n")[0], description=text)
-        add_roots(added, answers=command.answers)
+        add_roots(added, answers=command.answers, home=command.home)
         for add in command.arguments:
             add(added)
         added.set_defaults(run=command.run)

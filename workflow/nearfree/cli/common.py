@@ -31,20 +31,25 @@ class Command(NamedTuple):
     run: Run
     answers: bool
     """Whether what comes with the package answers where no project is."""
+    home: bool
+    """Whether its results lie in the user's own folder, wherever it is called."""
 
 
 COMMANDS: dict[str, Command] = {}
 """The commands by name, in the order in which they are declared."""
 
 
-def command(name: str, *arguments: AddArguments, answers: bool = False) -> Callable[[Run], Run]:
+def command(
+    name: str, *arguments: AddArguments, answers: bool = False, home: bool = False
+) -> Callable[[Run], Run]:
     """Declare a function as the command of a name, with its arguments.
 
-    One that `answers` reads what comes with the package where no project is.
+    One that `answers` reads what comes with the package where no project is; one at `home` does,
+    too, and has its results in the user's own folder.
     """
 
     def declare(run: Run) -> Run:
-        COMMANDS[name] = Command(arguments, run, answers)
+        COMMANDS[name] = Command(arguments, run, answers, home)
         return run
 
     return declare
@@ -64,10 +69,41 @@ def in_one_thread() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+def home_results() -> Path:
+    """Return the results root of the user's own folder: $NEARFREE_HOME, else that for data."""
+    named = os.environ.get("NEARFREE_HOME")
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return (Path(named) if named else data / "nearfree") / "results"
+
+
+def _add_home(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=home_results(),
+        help="results root (default: results in $NEARFREE_HOME, or in nearfree in the user's "
+        "data folder)",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=folder("config"),
+        help="config folder (default: config, or in a folder with neither config nor results what "
+        "the package ships)",
+    )
+
+
 def add_roots(
-    parser: argparse.ArgumentParser, *, inner: bool = False, answers: bool = False
+    parser: argparse.ArgumentParser,
+    *,
+    inner: bool = False,
+    answers: bool = False,
+    home: bool = False,
 ) -> None:
     """Add the two folders that every command takes; `inner` keeps values of the outer parser."""
+    if home:
+        _add_home(parser)
+        return
     other = ", or in a folder with neither config nor results what the package ships"
     for name, what in (("results", "results root"), ("config", "config folder")):
         parser.add_argument(

@@ -44,7 +44,7 @@ def run_engine(args: argparse.Namespace) -> int:
     if not layout.seal(name).exists():
         release = next(sweep.setting.release or "" for sweep in own.plan.sweeps)
         ensure_library(args.engine, release)
-        _probed(args, scope)
+        probed(args, scope)
     if own.plan.environment == OWN or layout.seal(name).exists():
         with Bar(f"{scope}/{own.stream}") as bar:
             seal = measure(layout, scope, own.stream, take, own.plan, files=own.files, progress=bar)
@@ -104,7 +104,7 @@ def _check(args: argparse.Namespace) -> None:
         )
 
 
-def _probed(args: argparse.Namespace, scope: str) -> None:
+def probed(args: argparse.Namespace, scope: str) -> None:
     """Probe the platform if it never was: a take is of a machine that is known."""
     from nearfree.hardware.identity import known_probe
 

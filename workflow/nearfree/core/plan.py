@@ -17,8 +17,6 @@ from nearfree.errors import ConfigError
 PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX = "_profile", "_modules", "_foretold"
 """What the streams beside a study's own end with, after its name: its profiles, and of a model's
 study its modules measured apart and what is predicted of it."""
-TRACE_SUFFIX, TUNE_SUFFIX = "_trace", "_tune"
-"""The same of an engine's decodes: those that drafters are traced over, and those that prove."""
 
 
 def check_positions(positions: tuple[int, ...]) -> None:
@@ -102,6 +100,12 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
     """Of a forward, at most."""
     runs: Annotated[tuple[Drafting, ...], Meta(min_length=1)]
     traced: tuple[Drafting, ...] = ()
+    weighed: tuple[Drafting, ...] = ()
+    """Of a proof: the drafters, each with K = 1, among whose K a choice was made."""
+    default: Drafting | None = None
+    """Of a proof: what the engine itself does by default."""
+    made_from: tuple[str, ...] = ()
+    """Of a proof: the takes that the choice was made from, of forwards and of traces."""
     repeats: Positive = 1
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
 

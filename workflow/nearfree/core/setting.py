@@ -10,7 +10,8 @@ from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.errors import ConfigError
 
-NAME = r"[a-z0-9][a-z0-9_]{0,63}"
+LONGEST_NAME = 64
+NAME = rf"[a-z0-9][a-z0-9_]{{0,{LONGEST_NAME - 1}}}"
 Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
 Module = Literal[

@@ -142,7 +142,7 @@ class LlamaCppGenerator:
         target = self._of(repack=True)
         target.start(tokens)
         first, second = sorted(target.context.logits(target.last))[:-3:-1]
-        return first - second
+        return float(first - second)
 
     def loaded(self) -> EngineLoaded:
         """Return what is on record of what ran."""

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -273,7 +274,7 @@ class _Decodes:
             available=self._generator.drafts(ids, output, drafting),
         )
 
-    def _about(self, prompt: Prompt, count: int, output: Sequence[int]) -> dict[str, object]:
+    def _about(self, prompt: Prompt, count: int, output: Sequence[int]) -> dict[str, Any]:
         plan, part = self._plan, prompt.part
         draft = plan.draft if isinstance(plan.draft, WeightsFile) else None
         return {

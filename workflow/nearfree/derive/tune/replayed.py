@@ -57,15 +57,15 @@ def _of_take(take: Take) -> Iterator[Trace]:
     for event in take.of(DecodeMeasured):
         data: DecodeMeasured = event.data
         drafts = offered.get(data.prompt_sha256, [])
-        if data.repeat or data.drafting.drafter != "none" or not drafts:
+        if data.repeat or data.drafting.drafter != "none":
             continue
         yield Trace(
             prompt=data.prompt_sha256,
             kind=data.kind,
             held_out=data.held_out,
-            tokens=drafts[0].data.output_tokens,
+            tokens=data.output_tokens,
             limit=data.limit,
-            output=drafts[0].data.output_sha256,
+            output=data.output_sha256,
             available={each.data.drafting.source: each.data.available for each in drafts},
             ids=(event.event_id, *(each.event_id for each in drafts)),
         )

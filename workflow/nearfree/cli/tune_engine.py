@@ -1,0 +1,258 @@
+"""The steps of `nearfree tune`: forwards, traces, choice, proof, each sealed before the next."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from nearfree.cli.common import config_of, json_text, layout_of
+from nearfree.cli.measure_engine import probed
+from nearfree.cli.waiting import Bar
+from nearfree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nearfree.config.files import Config
+    from nearfree.config.prompts import Prompt
+    from nearfree.core.drafting import Drafting
+    from nearfree.core.plan import DecodePlan
+    from nearfree.derive.tune.plans import Asked
+    from nearfree.derive.tune.recorded import Recorded
+    from nearfree.log.evidence import Take
+    from nearfree.log.names import Layout
+    from nearfree.measure.own_file import OwnFile
+
+SCOPE = "cpu"
+_POSITIONS = 1024
+_STEPS = 3
+TRACE_SUFFIX, TUNE_SUFFIX = "_trace", "_tune"
+
+
+class Job(NamedTuple):
+    """What is tuned, and where its files and texts are."""
+
+    layout: "Layout"
+    asked: "Asked"
+    prompts: "tuple[Prompt, ...]"
+    files: dict[str, Path]
+    forwards: "OwnFile"
+    draft: "OwnFile | None"
+    sources: "tuple[Drafting, ...]"
+    default: "Drafting | None"
+
+
+def tune(args: argparse.Namespace) -> int:
+    """Run all steps, or read what is sealed of them, and print the answer."""
+    from nearfree.show.text.tune import document, tune_text
+
+    job = _job(args)
+    print(f"results: {job.layout.root}; prompts and outputs: {_texts(job)}", file=sys.stderr)
+    forwards = [_forwards(job, job.forwards, f"1/{_STEPS} T(N)")]
+    draft = [_forwards(job, job.draft, "T(N) of the draft model")] if job.draft else []
+    forwards += draft
+    said = _proven(job, [*forwards, _traced(job, forwards)], args.repeats)
+    if args.format == "json":
+        print(json_text(document(said, args.model_path, args.draft_model)))
+        return 0
+    for line in tune_text(said, args.model_path, args.draft_model):
+        print(line)
+    return 0
+
+
+def _job(args: argparse.Namespace) -> Job:
+    """Check everything that was asked, get what is missing, and return what to do."""
+    from nearfree.backends.builds import build_of, builds
+    from nearfree.config.prompts import read_prompts, shipped_prompts
+    from nearfree.core.candidates import drafters, own_default
+    from nearfree.derive.tune.plans import Asked
+    from nearfree.measure.engine_files import ensure_library
+    from nearfree.measure.own_file import prebuilt
+
+    if not builds(args.engine):
+        raise ConfigError(
+            f"{args.engine!r:.60} is no engine that is driven here", remedy="Choose llama_cpp"
+        )
+    drafter = _drafter(args)
+    config, release = config_of(args), prebuilt(args.engine)
+    sources = drafters(args.engine, drafter)
+    texts = args.prompts or shipped_prompts()
+    prompts = read_prompts(texts)
+    args.model_path = args.model or _shipped_model(config, args)
+    build = build_of(args.engine, release)
+    threads = args.threads or tuple(sorted({1, os.cpu_count() or 1}))
+    forwards, draft = _plans(args, prompts, threads, release)
+    ensure_library(args.engine, release, offline=args.offline)
+    with redirect_stdout(sys.stderr):
+        probed(argparse.Namespace(**{**vars(args), "platform": SCOPE, "take": None}), SCOPE)
+    (name, weights), *_ = forwards.plan.weights.items()
+    asked = Asked(
+        engine=args.engine,
+        release=release,
+        model=name,
+        weights=weights,
+        draft=None if draft is None else next(iter(draft.plan.weights.values())),
+        environment=build.environment,
+        prompts=tuple(prompt.part for prompt in prompts),
+        positions=_positions(args),
+    )
+    return Job(
+        layout=layout_of(args),
+        asked=asked,
+        prompts=prompts,
+        files={**forwards.files, **({} if draft is None else draft.files)},
+        forwards=forwards,
+        draft=draft,
+        sources=sources,
+        default=_on(own_default(build.speculation, drafter), max(threads)),
+    )
+
+
+def _drafter(args: argparse.Namespace) -> str:
+    """Return what may draft; ConfigError where it and the draft model do not go together."""
+    drafter: str = args.drafter or ("draft_model" if args.draft_model else "prompt_lookup")
+    if (drafter == "draft_model") != (args.draft_model is not None):
+        raise ConfigError(
+            f"--drafter {drafter} {'needs' if args.draft_model is None else 'takes no'} "
+            "--draft-model",
+            remedy="Give both: --drafter draft_model --draft-model FILE.gguf",
+        )
+    return drafter
+
+
+def _on(default: "Drafting | None", threads: int) -> "Drafting | None":
+    from msgspec import structs
+
+    return None if default is None else structs.replace(default, threads=threads)
+
+
+def _shipped_model(config: "Config", args: argparse.Namespace) -> Path:
+    """Return the weights of the engine's first study that are a file, fetched if they must be."""
+    from nearfree.core.modules.engine import EngineStudy
+    from nearfree.core.weights import WeightsFile
+    from nearfree.engines.files import cached_weights
+    from nearfree.measure.engine_files import ensure_files
+
+    for study in config.studies.values():
+        if isinstance(study, EngineStudy) and study.backend == args.engine:
+            weights = config.weights_of(study)
+            if isinstance(weights, WeightsFile):
+                for line in ensure_files(config, study, offline=args.offline):
+                    print(line, file=sys.stderr, flush=True)
+                return cached_weights(weights.sha256)
+    raise ConfigError(
+        f"no weights for {args.engine} are shipped", remedy="Name a GGUF file: --model"
+    )
+
+
+def _plans(
+    args: argparse.Namespace,
+    prompts: "Sequence[Prompt]",
+    threads: tuple[int, ...],
+    release: str,
+) -> "tuple[OwnFile, OwnFile | None]":
+    from nearfree.derive.tune.plans import DRAFT_GRID, GRID, ROUNDS, typical_context
+    from nearfree.measure.own_file import own_file
+
+    length = min(typical_context([len(p.text) for p in prompts]), _positions(args) - GRID[-1])
+
+    def forwards(path: Path, positions: tuple[int, ...], repack: tuple[bool, ...]) -> "OwnFile":
+        return own_file(
+            args.engine,
+            path,
+            scope=SCOPE,
+            release=release,
+            batch=(1,),
+            context=(max(length, 1),),
+            threads=threads,
+            repack=repack,
+            positions=positions,
+            rounds=ROUNDS,
+        )
+
+    target = forwards(args.model_path, GRID, (True, False))
+    if args.draft_model is None:
+        return target, None
+    return target, forwards(args.draft_model, DRAFT_GRID, (True,))
+
+
+def _positions(args: argparse.Namespace) -> int:
+    """Return the positions of a prompt with its output; ConfigError where the model has fewer."""
+    from nearfree.derive.tune.plans import GRID, LIMIT
+    from nearfree.gguf.reader import read_header
+    from nearfree.models.gguf_forward import whole_or
+
+    header = read_header(args.model_path)
+    longest = whole_or(header.metadata.get(f"{header.architecture}.context_length"), 1 << 31)
+    asked: int = args.context or min(_POSITIONS, longest)
+    least = max(GRID[-1], LIMIT) + 1
+    if not least <= asked <= longest:
+        raise ConfigError(
+            f"a context of {asked} positions is not between {least} and {header.file}'s {longest}",
+            remedy="Choose another --context",
+        )
+    return asked
+
+
+def _forwards(job: Job, own: "OwnFile", what: str) -> "Take":
+    """Return the sealed take of an engine's forwards, measured if it is not there."""
+    from nearfree.log.evidence import read_take
+    from nearfree.log.take import take_name
+    from nearfree.measure.run import measure
+
+    with Bar(what) as bar:
+        measure(job.layout, SCOPE, own.stream, 1, own.plan, files=own.files, progress=bar)
+    return read_take(job.layout, take_name(SCOPE, own.stream, 1, own.plan))
+
+
+def _traced(job: Job, forwards: "Sequence[Take]") -> "Take":
+    """Return the sealed take of all prompts without drafts, with what drafters offer."""
+    from nearfree.derive.tune.choice import fastest
+    from nearfree.derive.tune.plans import trace_plan
+    from nearfree.derive.tune.recorded import curves_of
+
+    sources = (*job.sources, *([job.default] if job.default else []))
+    base = fastest(curves_of(forwards, job.asked.weights))
+    plan = trace_plan(job.asked, (each.source for each in sources), base)
+    return _decoded(job, plan, TRACE_SUFFIX, f"2/{_STEPS} trace")
+
+
+def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
+    """Choose by what was traced, run the proof if it is not sealed, and return what it says."""
+    from nearfree.derive.tune.plans import proof_plan
+    from nearfree.derive.tune.recorded import chosen, recorded
+
+    plan = proof_plan(
+        job.asked,
+        chosen(takes, job.asked.weights, job.asked.draft, job.sources),
+        weighed=job.sources,
+        default=job.default,
+        made_from=[take.name for take in takes],
+        repeats=repeats,
+    )
+    proof = _decoded(job, plan, TUNE_SUFFIX, f"3/{_STEPS} proof")
+    return recorded(proof, {str(take.name): take for take in takes})
+
+
+def _decoded(job: Job, plan: "DecodePlan", suffix: str, what: str) -> "Take":
+    """Return the sealed take of a plan of decodes, run if it is not there."""
+    from nearfree.core.setting import LONGEST_NAME
+    from nearfree.log.evidence import read_take
+    from nearfree.log.take import take_name
+    from nearfree.measure.decodes import measure_decodes
+
+    stream = f"{job.forwards.stream[: LONGEST_NAME - len(suffix)]}{suffix}"
+    held = {part.sha256 for part in plan.prompts}
+    prompts = [prompt for prompt in job.prompts if prompt.part.sha256 in held]
+    with Bar(what) as bar:
+        measure_decodes(
+            job.layout, SCOPE, stream, 1, plan, prompts=prompts, files=job.files, progress=bar
+        )
+    return read_take(job.layout, take_name(SCOPE, stream, 1, plan))
+
+
+def _texts(job: Job) -> Path:
+    from nearfree.measure.texts import texts_folder
+
+    return texts_folder(job.layout)

@@ -1,0 +1,121 @@
+"""The answer of tuning, from sealed takes alone: settings, gains, verdict, and what to run."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from nearfree.core.drafting import Drafting
+from nearfree.derive.tune.choice import Choice
+from nearfree.derive.tune.curve import EngineCurve, curve_of
+from nearfree.derive.tune.interval import Interval
+from nearfree.derive.tune.proof import (
+    Proven,
+    Seconds,
+    Verdict,
+    by_setting,
+    gain,
+    proven,
+    seconds_of,
+    shared,
+    verdict,
+)
+from nearfree.derive.tune.replayed import Cost, Trace, tokens_a_second
+from nearfree.errors import EvidenceError
+from nearfree.log.events import DecodeMeasured, Event
+from nearfree.log.evidence import Take
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One setting that ran: what was predicted of it, and what it did."""
+
+    proven: Proven
+    predicted_tokens_s: float
+    gain: Interval
+    """Over none, paired within repeats; of all that drafted together at 95 %."""
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What tuning says."""
+
+    curve: EngineCurve
+    """T(N) of the choice."""
+    settings: tuple[Setting, ...]
+    choice: Choice
+    run: Drafting
+    """What to run: the choice where the verdict is to speculate by it, else what was proven."""
+    over_none: Interval | None
+    over_default: Interval | None
+    verdict: Verdict
+    seconds: Seconds
+    prompts: int
+    repeats: int
+    loop: str
+
+
+def answer(
+    choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost, default: Drafting | None
+) -> Answer:
+    """Return what a proof says of a choice.
+
+    Parameters
+    ----------
+    known
+        The traces of the prompts that the proof ran.
+
+    Raises
+    ------
+    EvidenceError
+        The proof has no run without drafts, or none at all.
+    """
+    events = proof.of(DecodeMeasured)
+    runs = by_setting(events)
+    none = choice.none.drafting
+    if none not in runs:
+        raise EvidenceError(f"{proof.name} has no run without drafts", remedy="Prove it again")
+    seconds = seconds_of(events)
+    by_prompt = {trace.prompt: trace for trace in known}
+    drafted = [each for each in runs if each.drafter != "none"]
+    settings = tuple(
+        Setting(
+            proven=proven(each, ran, by_prompt, seconds),
+            predicted_tokens_s=tokens_a_second(known, each, cost),
+            gain=gain(ran, runs[none], seconds, shared(len(drafted))),
+        )
+        for each, ran in runs.items()
+    )
+    gains = {each.proven.drafting: each.gain for each in settings if each.proven.drafting != none}
+    said = verdict([gains[each] for each in drafted])
+    run = _run(choice, gains) if said == "speculate" else none
+    curve = curve_of(cost.curves, threads=run.threads, repack=run.repack)
+    return Answer(
+        curve=curve,
+        settings=settings,
+        choice=choice,
+        run=run,
+        over_none=gain(runs[run], runs[none], seconds) if run != none else None,
+        over_default=_over(runs, run, default, seconds),
+        verdict=said,
+        seconds=seconds,
+        prompts=len({event.data.prompt_sha256 for event in events}),
+        repeats=len({event.data.repeat for event in events}),
+        loop=next(event.data.loop for event in events),
+    )
+
+
+def _run(choice: Choice, gains: dict[Drafting, Interval]) -> Drafting:
+    """Return the choice if it beats none by more than the noise, else the setting that surely does.
+
+    Of several that do, it is the one whose interval begins highest.
+    """
+    chosen = choice.chosen.drafting
+    if chosen in gains and gains[chosen].low > 1:
+        return chosen
+    return max(gains, key=lambda each: gains[each].low)
+
+
+def _over(
+    runs: dict[Drafting, list[Event]], run: Drafting, default: Drafting | None, seconds: Seconds
+) -> Interval | None:
+    if default is None or default not in runs or default == run:
+        return None
+    return gain(runs[run], runs[default], seconds)

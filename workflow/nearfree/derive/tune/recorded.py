@@ -1,0 +1,95 @@
+"""A proof as the log has it: with the takes that its choice was made from, and what it says."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from nearfree.core.drafting import Drafting
+from nearfree.core.plan import DecodePlan
+from nearfree.core.weights import AnyWeights
+from nearfree.derive.tune.answer import Answer, answer
+from nearfree.derive.tune.choice import Choice, choose
+from nearfree.derive.tune.curve import EngineCurve, engine_curve
+from nearfree.derive.tune.replayed import Cost, Trace, traces
+from nearfree.errors import EvidenceError
+from nearfree.log.curves import curves
+from nearfree.log.evidence import Take
+
+
+class Recorded(Struct, frozen=True, kw_only=True):
+    """A proof, what it rests on, and its answer."""
+
+    proof: Take
+    plan: DecodePlan
+    takes: tuple[Take, ...]
+    """Those it was made from, and the proof at last."""
+    traces: tuple[Trace, ...]
+    cost: Cost
+    choice: Choice
+    answer: Answer
+
+
+def is_proof(take: Take) -> bool:
+    """Return whether a take proves a choice."""
+    plan = take.started.data.plan
+    return isinstance(plan, DecodePlan) and bool(plan.made_from)
+
+
+def recorded(proof: Take, others: Mapping[str, Take]) -> Recorded:
+    """Return what a proof says, from sealed takes alone.
+
+    Parameters
+    ----------
+    others
+        Takes by name, among them those that the proof names.
+
+    Raises
+    ------
+    EvidenceError
+        One of them is not here, or was retracted.
+    """
+    plan: DecodePlan = proof.started.data.plan
+    missing = [name for name in plan.made_from if name not in others]
+    if missing:
+        raise EvidenceError(
+            f"{proof.name} was made from {missing[0]}, which is not here",
+            remedy="Tune again: what is missing is measured anew",
+        )
+    from_takes = [others[name] for name in plan.made_from]
+    known = traces(from_takes)
+    cost = cost_of(from_takes, plan.weights, plan.draft)
+    choice = chosen(from_takes, plan.weights, plan.draft, plan.weighed)
+    proven = {part.sha256 for part in plan.prompts}
+    held = [each for each in known if each.prompt in proven]
+    return Recorded(
+        proof=proof,
+        plan=plan,
+        takes=(*from_takes, proof),
+        traces=tuple(known),
+        cost=cost,
+        choice=choice,
+        answer=answer(choice, proof, held, cost, plan.default),
+    )
+
+
+def chosen(
+    takes: Sequence[Take],
+    weights: AnyWeights,
+    draft: AnyWeights | None,
+    weighed: tuple[Drafting, ...],
+) -> Choice:
+    """Return the choice among drafters, by the prompts of some takes that are tuned on."""
+    tuned = [each for each in traces(takes) if not each.held_out]
+    return choose(tuned, cost_of(takes, weights, draft), weighed)
+
+
+def cost_of(takes: Iterable[Take], weights: AnyWeights, draft: AnyWeights | None) -> Cost:
+    """Return T(N) of a model, and of its draft model, out of takes of forwards."""
+    takes = tuple(takes)
+    return Cost(curves=curves_of(takes, weights), draft=curves_of(takes, draft) if draft else [])
+
+
+def curves_of(takes: Iterable[Take], weights: AnyWeights) -> list[EngineCurve]:
+    """Return T(N) of some weights, a curve for each setting that was measured of them."""
+    measured = (engine_curve(curve) for curve in curves(takes))
+    return [curve for curve in measured if curve.setting.model_digest == weights.digest]

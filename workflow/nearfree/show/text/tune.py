@@ -1,0 +1,245 @@
+"""The answer of `nearfree tune`, as text and as JSON."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from nearfree.core.drafting import Drafting
+from nearfree.derive.tune.answer import Answer, Setting
+from nearfree.derive.tune.choice import choose
+from nearfree.derive.tune.interval import Interval
+from nearfree.derive.tune.recorded import Recorded
+from nearfree.log.events import EngineLoaded
+from nearfree.log.evidence import Take
+from nearfree.show.text.forecast import columns
+from nearfree.units import US_PER_MS
+
+SCHEMA = 1
+_NOT = {
+    "none": "do not speculate: nothing beat none by more than the noise",
+    "undecided": "undecided: a setting was faster than none, but not by more than the noise",
+}
+_SHELL = {"llama_cpp": ("llama-server", "-m", "-t")}
+
+
+def document(said: Recorded, model: Path, draft: Path | None) -> Any:
+    """Return the answer as plain data for JSON; its keys are part of the command's contract."""
+    answer, takes = said.answer, said.takes
+    loaded = _loaded(takes)
+    curve = answer.curve
+    points = zip(curve.n, curve.t_us, curve.low_us, curve.high_us, strict=True)
+    return {
+        "schema": SCHEMA,
+        "engine": {
+            "name": loaded.engine,
+            "release": loaded.release,
+            "library_sha256": loaded.library_sha256,
+            "system_info": loaded.system_info,
+        },
+        "model": {"sha256": loaded.weights_sha256, "type": loaded.file_type},
+        "curve": [{"n": n, "t_us": us, "low": low, "high": high} for n, us, low, high in points],
+        "settings": [_setting(each) for each in answer.settings],
+        "choice": _plain(answer.run),
+        "gain": {
+            "over_none": _interval(answer.over_none),
+            "over_default": _interval(answer.over_default),
+        },
+        "verdict": answer.verdict,
+        "held_out": {
+            "prompts": answer.prompts,
+            "repeats": answer.repeats,
+            "seconds": answer.seconds,
+            "loop": answer.loop,
+        },
+        "paste": paste(loaded.engine, answer.run, model, draft),
+        "events": [str(take.name) for take in takes],
+    }
+
+
+def _plain(drafting: Drafting) -> dict[str, Any]:
+    return {
+        "k": drafting.k,
+        "drafter": drafting.label,
+        "threads": drafting.threads,
+        "repack": drafting.repack,
+    }
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    ran = setting.proven
+    return {
+        **_plain(ran.drafting),
+        "predicted_tokens_s": setting.predicted_tokens_s,
+        "tokens_s": _interval(ran.tokens_s),
+        "identical_share": ran.identical,
+        "steps_equal": ran.steps_equal,
+        "exact": ran.exact,
+    }
+
+
+def _interval(interval: Interval | None) -> dict[str, float | None] | None:
+    """Return an interval; an end that nothing is known of is null, since JSON has no infinity."""
+    if interval is None:
+        return None
+    known = interval.high != float("inf")
+    return {
+        "value": interval.value,
+        "low": interval.low if known else None,
+        "high": interval.high if known else None,
+    }
+
+
+def _loaded(takes: Sequence[Take]) -> EngineLoaded:
+    found: EngineLoaded = next(e.data for take in takes for e in take.of(EngineLoaded))
+    return found
+
+
+def paste(engine: str, run: Drafting, model: Path, draft: Path | None) -> str:
+    """Return the options of an engine's own program that ask for a setting."""
+    if engine not in _SHELL:
+        return _python(run)
+    program, weights, threads = _SHELL[engine]
+    words = [program, weights, str(model), threads, str(run.threads)]
+    words += [] if run.repack else ["--no-repack"]
+    if run.drafter == "draft_model":
+        words += ["--spec-draft-model", str(draft), "--spec-draft-n-max", str(run.k)]
+    elif run.drafter == "ngram_simple":
+        words += ["--spec-type", "ngram-simple"]
+        words += ["--spec-ngram-simple-size-n", str(run.ngram_max)]
+        words += ["--spec-ngram-simple-size-m", str(run.k)]
+    else:
+        words += ["--spec-type", "none"]
+    return shlex.join(words)
+
+
+def _python(run: Drafting) -> str:
+    """Return the settings of a generation as openvino_genai's config takes them."""
+    if run.drafter == "none":
+        return "prompt_lookup=False"
+    lengths = f", max_ngram_size={run.ngram_max}" if run.ngram_max else ""
+    return f"num_assistant_tokens={run.k}{lengths}"
+
+
+def tune_text(said: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
+    """Yield the answer: T(N), what ran, the choice by kind of prompt, the verdict, what to run."""
+    answer, takes = said.answer, said.takes
+    loaded = _loaded(takes)
+    yield (
+        f"{loaded.model} ({loaded.file_type}) in {loaded.engine} {loaded.release}; "
+        f"drafts run by: {answer.loop}"
+    )
+    yield ""
+    yield from _curve(answer)
+    yield ""
+    yield from _proof(answer)
+    yield ""
+    yield from _choice(said)
+    yield ""
+    yield from _verdict(answer)
+    yield ""
+    yield "to run:"
+    yield f"  {paste(loaded.engine, answer.run, model, draft)}"
+    yield ""
+    yield "evidence: " + ", ".join(str(take.name) for take in takes)
+
+
+def _curve(answer: Answer) -> Iterator[str]:
+    curve = answer.curve
+    setting = curve.setting
+    yield (
+        f"T(N) in {curve.timer} time, {setting.threads} thread(s), "
+        f"{'' if setting.repack else 'not '}repacked, over L = {setting.context}:"
+    )
+    first = curve.at(1)
+    rows = [["N", "T(N), ms", "95 %", "T(N)/T(1)", "T(N)/N T(1)"]]
+    for n, us, low, high in zip(curve.n, curve.t_us, curve.low_us, curve.high_us, strict=True):
+        rows.append(
+            [
+                str(n),
+                f"{us / US_PER_MS:.2f}",
+                f"[{low / US_PER_MS:.2f}, {high / US_PER_MS:.2f}]",
+                f"{us / first:.2f}",
+                f"{us / first / n:.2f}",
+            ]
+        )
+    yield from columns(rows)
+
+
+def _proof(answer: Answer) -> Iterator[str]:
+    yield (
+        f"run in turn on {answer.prompts} held-out prompts, {answer.repeats} times, "
+        f"tokens/s of {answer.seconds} time:"
+    )
+    head = "K|drafter|threads|repacked|predicted|tokens/s|95 %|x none|identical|steps as replayed"
+    rows = [head.split("|")]
+    for setting in sorted(answer.settings, key=lambda each: each.proven.drafting.k):
+        ran, drafting = setting.proven, setting.proven.drafting
+        rows.append(
+            [
+                str(drafting.k),
+                drafting.label,
+                str(drafting.threads),
+                "yes" if drafting.repack else "no",
+                f"{setting.predicted_tokens_s:.1f}",
+                f"{ran.tokens_s.value:.1f}",
+                _ends(ran.tokens_s, 1),
+                f"{setting.gain.value:.2f}",
+                f"{ran.identical:.0%}",
+                {True: "yes", False: "no", None: "not told"}[ran.steps_equal],
+            ]
+        )
+    yield from columns(rows)
+    for setting in answer.settings:
+        ran = setting.proven
+        if ran.first_difference is not None:
+            margin = "" if ran.margin is None else f", where the best logit led by {ran.margin:.3f}"
+            yield (
+                f"  K = {ran.drafting.k}, {ran.drafting.label}: outputs differ from none after "
+                f"{ran.first_difference} tokens at the earliest{margin}"
+            )
+
+
+def _ends(interval: Interval, digits: int) -> str:
+    if interval.high == float("inf"):
+        return "unknown: one repeat"
+    return f"[{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def _choice(said: Recorded) -> Iterator[str]:
+    """Yield what is predicted best of each kind of prompts, on those that are tuned on."""
+    known, cost = said.traces, said.cost
+    yield "predicted best, on the prompts that are tuned on:"
+    rows = [["prompts", "K", "drafter", "threads", "tokens/s", "x none", "cut to edges, x none"]]
+    kinds = sorted({trace.kind for trace in known})
+    for kind in [*kinds, "all"] if len(kinds) > 1 else ["all"]:
+        tuned = [each for each in known if not each.held_out and kind in (each.kind, "all")]
+        best = choose(tuned, cost, said.plan.weighed)
+        cut = best.cut and f"{best.cut.tokens_s / best.none.tokens_s:.2f}"
+        run = best.chosen.drafting
+        rows.append(
+            [
+                kind,
+                str(run.k),
+                run.label,
+                str(run.threads),
+                f"{best.chosen.tokens_s:.1f}",
+                f"{best.chosen.tokens_s / best.none.tokens_s:.2f}",
+                cut or "-",
+            ]
+        )
+    yield from columns(rows)
+
+
+def _verdict(answer: Answer) -> Iterator[str]:
+    if answer.verdict != "speculate":
+        yield f"verdict: {_NOT[answer.verdict]}"
+    else:
+        run = answer.run
+        yield f"verdict: speculate, with {run.label} and K = {run.k}"
+    for name, interval in (
+        ("none", answer.over_none),
+        ("the engine's default", answer.over_default),
+    ):
+        if interval is not None:
+            yield f"  {interval.value:.2f} times as fast as {name}, {_ends(interval, 2)}"

@@ -79,7 +79,7 @@ def _job(args: argparse.Namespace) -> Job:
     sources = drafters(args.engine, drafter)
     texts = args.prompts or shipped_prompts()
     prompts = read_prompts(texts)
-    args.model_path = args.model or _shipped_model(config, args)
+    args.model_path, args.name = (args.model, None) if args.model else _shipped(config, args)
     build = build_of(args.engine, release)
     threads = args.threads or tuple(sorted({1, os.cpu_count() or 1}))
     forwards, draft = _plans(args, prompts, threads, release)
@@ -127,8 +127,8 @@ def _on(default: "Drafting | None", threads: int) -> "Drafting | None":
     return None if default is None else structs.replace(default, threads=threads)
 
 
-def _shipped_model(config: "Config", args: argparse.Namespace) -> Path:
-    """Return the weights of the engine's first study that are a file, fetched if they must be."""
+def _shipped(config: "Config", args: argparse.Namespace) -> tuple[Path, str]:
+    """Return the weights of the engine's first study that are a file, fetched, and their name."""
     from nearfree.core.modules.engine import EngineStudy
     from nearfree.core.weights import WeightsFile
     from nearfree.engines.files import cached_weights
@@ -140,7 +140,7 @@ def _shipped_model(config: "Config", args: argparse.Namespace) -> Path:
             if isinstance(weights, WeightsFile):
                 for line in ensure_files(config, study, offline=args.offline):
                     print(line, file=sys.stderr, flush=True)
-                return cached_weights(weights.sha256)
+                return cached_weights(weights.sha256), study.model
     raise ConfigError(
         f"no weights for {args.engine} are shipped", remedy="Name a GGUF file: --model"
     )
@@ -157,7 +157,9 @@ def _plans(
 
     length = min(typical_context([len(p.text) for p in prompts]), _positions(args) - GRID[-1])
 
-    def forwards(path: Path, positions: tuple[int, ...], repack: tuple[bool, ...]) -> "OwnFile":
+    def forwards(
+        path: Path, positions: tuple[int, ...], repack: tuple[bool, ...], name: str | None = None
+    ) -> "OwnFile":
         return own_file(
             args.engine,
             path,
@@ -169,9 +171,10 @@ def _plans(
             repack=repack,
             positions=positions,
             rounds=ROUNDS,
+            name=name,
         )
 
-    target = forwards(args.model_path, GRID, (True, False))
+    target = forwards(args.model_path, GRID, (True, False), args.name)
     if args.draft_model is None:
         return target, None
     return target, forwards(args.draft_model, DRAFT_GRID, (True,))

@@ -69,7 +69,7 @@ def _modules(room: str, *tables: str) -> dict[str, str]:
 
 
 _TABLES, _SCORE, _OUTLOOK = (f"nearfree.derive.{room}" for room in ("tables", "score", "outlook"))
-_KERNELS = "nearfree.derive.reference.kernels"
+_KERNELS, _TUNING = "nearfree.derive.reference.kernels", "nearfree.derive.tune.table"
 _PREDICTIONS, _CLAIMS = "nearfree.derive.predict.predictions", "nearfree.derive.claims"
 _ALL = (
     Stage(
@@ -100,6 +100,13 @@ _ALL = (
         reads=("latency",),
         log=True,
         answers=True,
+    ),
+    Stage(
+        name="tuning",
+        make=f"{_TUNING}.write_tuning",
+        scopes=(PLATFORM,),
+        tables={"tuning": _TUNING},
+        log=True,
     ),
     Stage(
         name="predictions",
@@ -180,7 +187,7 @@ _ALL = (
         reads=(
             *("latency", "work", "boundaries", "predictions", "validation", "time_shares"),
             *("composition", "lookup", "forecast", "trend", "version_drift", "kernels"),
-            "engine_steps",
+            *("engine_steps", "tuning"),
         ),
         public=("boundaries", "predictions"),
         imported=("accuracy", "drift"),
@@ -194,7 +201,7 @@ _ALL = (
             *("platforms", "granularity", "settings", "latency", "work", "boundaries"),
             *("sensitivity", "predictions", "validation", "time_shares", "composition", "scores"),
             *("claims", "lookup", "forecast", "schedules", "published_lookup", "trend"),
-            *("version_drift", "kernels", "engine_steps"),
+            *("version_drift", "kernels", "engine_steps", "tuning"),
         ),
         imported=("accuracy",),
         sources=("tuned",),

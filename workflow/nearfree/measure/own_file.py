@@ -38,10 +38,12 @@ def own_file(
     repack: tuple[bool, ...],
     positions: tuple[int, ...] | None,
     rounds: int,
+    name: str | None = None,
 ) -> OwnFile:
     """Return the plan of measuring a file, and where its bytes lie.
 
     Without a release it is the prebuilt one. Everything of the file's header is checked first.
+    What the log calls its model follows from the file's name, unless a name is given.
 
     Raises
     ------
@@ -51,7 +53,7 @@ def own_file(
     header = read_header(path)
     release = release or prebuilt(engine)
     build_of(engine, release)
-    name = model_name(path)
+    name = name or model_name(path)
     weights = WeightsFile(file_type=file_type(header), sha256=weights_sha256(path))
     study = EngineStudy(
         backend=engine,

@@ -19,6 +19,8 @@ MODELS = "models"
 """The part of a platform's section that shows the models that were measured there."""
 ENGINES = "engines"
 """The part of it that shows the forwards of real engines."""
+TUNED = "tuned"
+"""The part of it that shows what tuning an engine said."""
 IMPORTED_CURVES = "imported_curves"
 """The part of the report that shows public curves which the log keeps."""
 

@@ -28,6 +28,7 @@ from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table, table_digest
 from nearfree.derive.tables.time_shares import TIME_SHARES
 from nearfree.derive.tables.work import WORK
+from nearfree.derive.tune.table import TUNING
 from nearfree.log.document import render, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
@@ -45,6 +46,7 @@ from nearfree.show.figures.outlook import (
 from nearfree.show.figures.page import page, write_bundle
 from nearfree.show.figures.predicted import imported_drawings
 from nearfree.show.figures.trend import drift_drawings, trend_drawings
+from nearfree.show.figures.tuning import tuning_drawings
 
 Chart = tuple[Figure, dict[str, Any]]
 """A figure's entry, and the Vega-Lite specification that draws it."""
@@ -204,6 +206,7 @@ def _measured(tables: _Tables, scope: str, epsilon: float) -> Iterator[Drawing]:
             steps=tables.of(ENGINE_STEPS, scope),
         )
         yield from engine_drawings(engines, epsilon)
+        yield from tuning_drawings(tables.of(TUNING, scope), tables.of(LATENCY, scope))
     yield from accuracy_drawings(tables.of(VALIDATION, scope), epsilon)
 
 

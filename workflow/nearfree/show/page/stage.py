@@ -26,6 +26,7 @@ from nearfree.measure.adapter_runs import adapter_runs
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.show.figures.gallery import STATUSES, Entry, read_gallery
 from nearfree.show.figures.listing import ENGINES, IMPORTED_CURVES
+from nearfree.show.figures.listing import TUNED as TUNED_FIGURES
 from nearfree.show.page import (
     accuracy,
     claims_section,
@@ -33,6 +34,7 @@ from nearfree.show.page import (
     headline,
     models,
     sections,
+    tuning,
 )
 from nearfree.show.page.evidence import config_entries, run_records, runs, sample_blocks
 from nearfree.show.page.glossary import WORDS
@@ -45,7 +47,7 @@ PAGE_TABLES = [TABLES[name] for name in (*_REPORT.reads, *_REPORT.sources, *_REP
 """Every table that the page is made of."""
 _SCOPE_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].has(PLATFORM)]
 _PUBLIC_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].single]
-_ELSEWHERE = (IMPORTED_CURVES, ENGINES)
+_ELSEWHERE = (IMPORTED_CURVES, ENGINES, TUNED_FIGURES)
 """Figures that stand in sections of their own, not in the gallery."""
 _RULE = re.compile(r"\(([0-9a-f]{12})\)")
 
@@ -161,6 +163,11 @@ def write_report(
         "platforms": [
             _platform(scope, loaded[scope], takes[scope], epsilon)
             | {"pictures": [each for each in galleries[scope] if each.figure.about == ENGINES]}
+            | {
+                "tuned_pictures": [
+                    each for each in galleries[scope] if each.figure.about == TUNED_FIGURES
+                ]
+            }
             for scope in platforms
         ],
         "predictors": [
@@ -245,6 +252,7 @@ def _platform(scope: str, frames: Frames, takes: list[Take], epsilon: float) -> 
         "cost": sections.cost(takes),
         "models": models.model_section(frames, epsilon),
         "engine": engines.engine_section(frames, takes, epsilon),
+        "tuning": tuning.tuning_section(frames["tuning"]),
         "clean": _share(latency["clean_samples"], latency["samples"]),
     }
 

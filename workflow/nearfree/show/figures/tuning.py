@@ -1,0 +1,134 @@
+"""Figures of tuning: T(N) of an engine's forwards, and below it tokens a second by K."""
+
+from collections.abc import Iterator
+
+import altair as alt
+import polars as pl
+
+from nearfree.derive.tune.table import ALL
+from nearfree.show.figures.listing import TUNED, Drawing, drawing
+from nearfree.show.figures.panels import in_rows
+from nearfree.show.figures.theme import (
+    MEASURED,
+    PALETTE,
+    THEORY,
+    keyed,
+    of_kind,
+    styled,
+    tooltip,
+)
+
+PROOF = ("platform", "stream", "take", "plan8")
+"""The columns that name the proof of a row of `tuning`."""
+_CURVE, _SPEED = "T(N), ms", "tokens/s"
+
+
+def tuning_drawings(tuning: pl.DataFrame, latency: pl.DataFrame) -> Iterator[Drawing]:
+    """Yield the figure of each newest proof, of all its prompts; nothing where nothing was tuned.
+
+    Parameters
+    ----------
+    tuning, latency
+        Those tables of one platform.
+    """
+    newest = tuning.filter("newest", kind=ALL)
+    for proof in newest.select(PROOF).unique().sort(pl.all()).to_dicts():
+        mine = newest.filter(**proof)
+        curve = curve_rows(mine, latency)
+        first = mine.row(0, named=True)
+        subject = f"{first['model']} in {first['engine']}"
+        yield drawing(
+            tokens_by_k,
+            (mine, curve),
+            f"tuning_{proof['stream']}_{proof['take']}_{proof['plan8']}",
+            f"{subject}: T(N), and tokens a second by K, predicted from it and measured.",
+            mine,
+            curve,
+            about=TUNED,
+        )
+
+
+def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of T(N) that price the steps of a proof's choice."""
+    chosen = tuning.filter(role="choice").row(0, named=True)
+    stream, _, rest = chosen["forwards"].partition("/")[2].partition("/")
+    take, _, plan8 = rest.partition("-")
+    return latency.filter(
+        stream=stream,
+        take=int(take),
+        plan8=plan8,
+        threads=chosen["threads"],
+        repack=chosen["repack"],
+        model_digest=chosen["weights_sha256"][:12],
+    ).sort("n")
+
+
+def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
+    """Return T(N) in a panel, and tokens a second over the rows 1 + K of a forward in another.
+
+    Parameters
+    ----------
+    tuning
+        Rows of that table of one proof and kind of prompts.
+    curve
+        Rows of `latency`, as `curve_rows` finds them.
+    """
+    drafters = tuning.filter(pl.col("k") > 0)["drafter"].unique().sort().to_list()
+    colours = {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(drafters)}
+    plain = tuning.filter(role="none").row(0, named=True)["predicted_tokens_s"]
+    x = alt.X("n:Q", title="rows of a forward, N = 1 + K", scale=alt.Scale(type="log", base=2))
+    y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True))
+    colour = keyed(alt.Color, "drafter:N", colours, title="predicted", columns=2)
+    said = tooltip(("drafter:N", "drafter"), ("k:Q", "K"), ("value:Q", "", ".2f"))
+    of_curve, of_said, of_ran = of_kind("curve"), of_kind("predicted"), of_kind("measured")
+    layers = alt.layer(
+        of_curve.mark_line(color=MEASURED, point=True).encode(x=x, y=y, tooltip=tooltip("n:Q")),
+        of_kind("none").mark_rule(color=THEORY, strokeDash=[4, 3]).encode(y=y),
+        of_said.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=colour, tooltip=said),
+        of_ran.mark_rule(color="black", strokeWidth=1.5).encode(
+            x=x, y=alt.Y("low:Q", title=None), y2="high:Q"
+        ),
+        of_ran.mark_point(color="black", filled=True, size=40, opacity=1).encode(
+            x=x, y=y, tooltip=said
+        ),
+        data=pl.concat(
+            [
+                curve.select(
+                    *("n", "row_id"),
+                    (pl.col("latency_us") / 1000).alias("value"),
+                    pl.lit(_CURVE).alias("panel"),
+                    pl.lit("curve").alias("kind"),
+                ),
+                _speeds(tuning.filter(pl.col("k") > 0), "predicted_tokens_s", "predicted"),
+                _speeds(tuning.drop_nulls("tokens_s"), "tokens_s", "measured"),
+                pl.DataFrame({"panel": [_SPEED], "value": [plain], "kind": ["none"]}),
+            ],
+            how="diagonal_relaxed",
+        ),
+    )
+    first = tuning.row(0, named=True)
+    panels = pl.DataFrame({"panel": [_CURVE, _SPEED]})
+    chart = in_rows(layers, panels)
+    chart.resolve = alt.Resolve(
+        scale=alt.ScaleResolveMap(y="independent"), axis=alt.AxisResolveMap(x="independent")
+    )
+    return styled(
+        chart,
+        f"{first['model']} in {first['engine']} {first['release']} on {first['platform']}, measured",
+        [
+            "Lines: predicted from T(N) and one trace, on held-out prompts; dashed: none.",
+            f"Black: measured, in {first['seconds']} time, with 95 % intervals.",
+        ],
+    )
+
+
+def _speeds(rows: pl.DataFrame, value: str, kind: str) -> pl.DataFrame:
+    return rows.sort("drafter", "k").select(
+        *("drafter", "k", "row_id"),
+        (pl.col("k") + 1).alias("n"),
+        pl.col(value).alias("value"),
+        pl.col("tokens_s_low").alias("low"),
+        pl.col("tokens_s_high").alias("high"),
+        pl.lit(_SPEED).alias("panel"),
+        pl.lit(kind).alias("kind"),
+    )

@@ -1,0 +1,76 @@
+"""The report's section on tuning: what was proven of an engine's drafts, and what to run."""
+
+import polars as pl
+from msgspec import Struct
+
+from nearfree.derive.tune.table import ALL
+from nearfree.show.figures.tuning import PROOF
+from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid
+
+_VERDICTS = {
+    "speculate": "speculate: it beat none by more than its noise",
+    "none": "do not speculate: nothing beat none by more than the noise",
+    "undecided": "undecided: something was faster than none, but not by more than its noise",
+}
+
+
+class TuningSection(Struct, frozen=True, kw_only=True):
+    """The section's sentences, what ran on all prompts, and on each kind of them."""
+
+    verdicts: tuple[Cell, ...]
+    ran: Grid
+    kinds: Grid
+
+
+def tuning_section(tuning: pl.DataFrame) -> TuningSection | None:
+    """Return the section of a platform, None where nothing was tuned.
+
+    Parameters
+    ----------
+    tuning
+        That table of one platform.
+    """
+    newest = tuning.filter("newest")
+    if newest.is_empty():
+        return None
+    ran = newest.drop_nulls("tokens_s").sort(*PROOF, "kind", "k", "drafter", "threads", "repack")
+    columns: dict[str, Column] = {
+        "model": lambda row: f"{row['model']} in {row['engine']} {row['release']}",
+        "prompts": "kind",
+        "K": "k",
+        "drafter": "drafter",
+        "role": "role",
+        "threads": "threads",
+        "repacked": lambda row: "yes" if row["repack"] else "no",
+        "predicted, tokens/s": backed(lambda row: f"{row['predicted_tokens_s']:.1f}"),
+        "tokens/s": backed(lambda row: f"{row['tokens_s']:.1f}"),
+        "its interval": lambda row: _ends(row, "tokens_s", 1),
+        "times none": backed(lambda row: f"{row['gain']:.2f}"),
+        "its 95 %": lambda row: _ends(row, "gain", 2),
+        "identical": lambda row: f"{row['identical_share']:.0%}",
+        "steps as replayed": lambda row: {True: "yes", False: "no"}.get(row["steps_equal"]),
+    }
+    return TuningSection(
+        verdicts=tuple(_verdict(row) for row in _runs(newest)),
+        ran=grid(ran.filter(kind=ALL).to_dicts(), columns),
+        kinds=grid(ran.filter(pl.col("kind") != ALL).to_dicts(), columns),
+    )
+
+
+def _runs(newest: pl.DataFrame) -> list[Row]:
+    return newest.filter("run", kind=ALL).sort(PROOF).to_dicts()
+
+
+def _verdict(row: Row) -> Cell:
+    run = "none" if row["k"] == 0 else f"{row['drafter']} with K = {row['k']}"
+    return cell(
+        f"{row['model']} in {row['engine']} {row['release']}: {_VERDICTS[row['verdict']]}. Run "
+        f"{run}, on {row['threads']} thread{'s' if row['threads'] != 1 else ''}. Drafts ran by: "
+        f"{row['loop']}.",
+        row["row_id"],
+    )
+
+
+def _ends(row: Row, name: str, digits: int) -> str | None:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return None if high is None else f"{low:.{digits}f} to {high:.{digits}f}"

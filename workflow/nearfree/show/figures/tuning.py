@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from nearfree.derive.tune.table import ALL
-from nearfree.show.figures.listing import TUNED, Drawing, drawing
+from nearfree.show.figures.listing import TUNED_ENGINES, Drawing, drawing
 from nearfree.show.figures.panels import in_rows
 from nearfree.show.figures.theme import (
     MEASURED,
@@ -44,7 +44,7 @@ def tuning_drawings(tuning: pl.DataFrame, latency: pl.DataFrame) -> Iterator[Dra
             f"{subject}: T(N), and tokens a second by K, predicted from it and measured.",
             mine,
             curve,
-            about=TUNED,
+            about=TUNED_ENGINES,
         )
 
 
@@ -114,7 +114,7 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     )
     return styled(
         chart,
-        f"{first['model']} in {first['engine']} {first['release']} on {first['platform']}, measured",
+        f"{first['model']} in {first['engine']} on {first['platform']}, {first['origin']}",
         [
             "Lines: predicted from T(N) and one trace, on held-out prompts; dashed: none.",
             f"Black: measured, in {first['seconds']} time, with 95 % intervals.",

@@ -25,8 +25,7 @@ from nearfree.log.names import Layout
 from nearfree.measure.adapter_runs import adapter_runs
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.show.figures.gallery import STATUSES, Entry, read_gallery
-from nearfree.show.figures.listing import ENGINES, IMPORTED_CURVES
-from nearfree.show.figures.listing import TUNED as TUNED_FIGURES
+from nearfree.show.figures.listing import ENGINES, IMPORTED_CURVES, TUNED_ENGINES
 from nearfree.show.page import (
     accuracy,
     claims_section,
@@ -47,7 +46,7 @@ PAGE_TABLES = [TABLES[name] for name in (*_REPORT.reads, *_REPORT.sources, *_REP
 """Every table that the page is made of."""
 _SCOPE_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].has(PLATFORM)]
 _PUBLIC_TABLES = [TABLES[name] for name in _REPORT.reads if STAGE_OF[name].single]
-_ELSEWHERE = (IMPORTED_CURVES, ENGINES, TUNED_FIGURES)
+_ELSEWHERE = (IMPORTED_CURVES, ENGINES, TUNED_ENGINES)
 """Figures that stand in sections of their own, not in the gallery."""
 _RULE = re.compile(r"\(([0-9a-f]{12})\)")
 
@@ -165,7 +164,7 @@ def write_report(
             | {"pictures": [each for each in galleries[scope] if each.figure.about == ENGINES]}
             | {
                 "tuned_pictures": [
-                    each for each in galleries[scope] if each.figure.about == TUNED_FIGURES
+                    each for each in galleries[scope] if each.figure.about == TUNED_ENGINES
                 ]
             }
             for scope in platforms

@@ -1,0 +1,144 @@
+"""Tuning from the log alone: predictions, choice, verdict, and what stands in the table."""
+
+from pathlib import Path
+
+import pytest
+from nearfree.core.drafting import Steps
+from nearfree.derive.tables.store import read_table
+from nearfree.derive.tune.curve import EngineCurve
+from nearfree.derive.tune.interval import Interval
+from nearfree.derive.tune.proof import shared, verdict
+from nearfree.derive.tune.recorded import Recorded, recorded
+from nearfree.derive.tune.replayed import draft_forwards
+from nearfree.derive.tune.table import ALL, TUNING, write_tuning
+from nearfree.errors import EvidenceError
+from nearfree.log.evidence import Take
+from nearfree.log.names import Layout
+from nearfree.log.retract import retract
+
+from derive.tune.tuned import FLAT, SETTING, STEEP, write_all
+
+
+def said(takes: list[Take]) -> Recorded:
+    """Return what a proof says, given the takes before it."""
+    return recorded(takes[-1], {str(take.name): take for take in takes[:-1]})
+
+
+def curve(t_us: dict[int, float]) -> EngineCurve:
+    """Return a curve of exact times."""
+    times = tuple(t_us.values())
+    return EngineCurve(
+        setting=SETTING, timer="wall", n=tuple(t_us), t_us=times, low_us=times, high_us=times
+    )
+
+
+def test_t_between_two_n_is_on_the_line_between_them() -> None:
+    """What was measured counts as it is; beyond the grid nothing is said."""
+    known = curve({1: 10.0, 4: 40.0, 8: 48.0})
+    assert [known.at(n) for n in (1, 2, 4, 6, 8)] == [10, 20, 40, 44, 48]
+    with pytest.raises(EvidenceError, match="N = 9 is asked"):
+        known.at(9)
+
+
+def test_edges_are_where_a_row_costs_less_than_before() -> None:
+    """Tiles of four: a row is cheapest where one is full."""
+    tiles = {n: 100.0 * -(-n // 4) for n in (1, 2, 3, 4, 5, 7, 8, 9)}
+    assert curve(tiles).edges == (1, 2, 3, 4)
+    assert curve({1: 100.0, 2: 300.0, 3: 290.0, 4: 410.0, 8: 480.0}).edges == (1, 3, 8)
+
+
+def test_a_draft_model_decodes_what_it_has_not_seen_first() -> None:
+    """After a draft that was accepted whole it has two tokens to catch up with, else one."""
+    steps = Steps(rows=(4, 4, 1, 3), accepted=(3, 1, 0, 0))
+    assert list(draft_forwards(steps)) == [1, 1, 1, 2, 1, 1, 2, 1]
+
+
+def test_where_rows_are_almost_free_it_speculates(layout: Layout) -> None:
+    """A flat T(N) and copies: the longest drafts are chosen, and win what was predicted."""
+    found = said(write_all(layout, FLAT))
+    assert found.answer.verdict == "speculate"
+    assert found.answer.run == found.choice.chosen.drafting
+    assert found.answer.run.k > 16
+    assert found.answer.over_none is not None
+    assert found.answer.over_none.low > 1.5
+    for setting in found.answer.settings:
+        assert setting.proven.steps_equal
+        assert setting.proven.identical == 1
+        assert setting.predicted_tokens_s == pytest.approx(setting.proven.tokens_s.value, rel=0.02)
+
+
+def test_where_every_row_costs_as_much_it_does_not(layout: Layout) -> None:
+    """A steep T(N): drafts win nothing, and the proof has the two settings that come nearest."""
+    found = said(write_all(layout, STEEP))
+    assert found.answer.verdict == "none"
+    assert found.answer.run == found.choice.none.drafting
+    assert found.answer.over_none is None
+    assert len(found.choice.neighbours) == 2
+
+
+def test_a_choice_that_wins_less_than_its_noise_is_undecided(layout: Layout) -> None:
+    """Repeats that differ widely leave it open, and none is what to run."""
+    found = said(write_all(layout, FLAT, noise=(0.2, 5.0, 0.9)))
+    assert found.answer.verdict == "undecided"
+    assert found.answer.run.drafter == "none"
+
+
+def test_the_choice_is_by_prompts_that_are_tuned_on(layout: Layout) -> None:
+    """What is held out neither chooses nor is left out of what is reported."""
+    found = said(write_all(layout, FLAT))
+    tuned = {part.sha256 for part in found.plan.prompts if not part.held_out}
+    assert not tuned
+    assert {trace.held_out for trace in found.traces} == {True, False}
+    assert found.answer.prompts == 2
+
+
+def test_a_gain_is_paired_within_repeats(layout: Layout) -> None:
+    """A slow repeat that slows all settings alike does not widen the interval of the gain."""
+    assert verdict([Interval(1.2, 1.1, 1.3)]) == "speculate"
+    assert verdict([Interval(0.9, 0.8, 1.2)]) == "none"
+    assert verdict([Interval(0.9, 0.8, 1.2), Interval(1.1, 0.9, 1.4)]) == "undecided"
+    assert verdict([]) == "none"
+    assert shared(5) == pytest.approx(0.99)
+
+
+def test_a_proof_without_its_grounds_says_which(layout: Layout) -> None:
+    """What a choice was made from has to be there."""
+    takes = write_all(layout, FLAT)
+    with pytest.raises(EvidenceError, match="llama_cpp_tiny/1-"):
+        recorded(takes[-1], {})
+
+
+def test_the_table_has_all_that_was_weighed_and_what_ran(layout: Layout) -> None:
+    """Every setting is predicted, those that ran are measured, each with its events."""
+    takes = write_all(layout, FLAT)
+    write_tuning(layout, "cpu")
+    rows = read_table(layout, "cpu", TUNING)
+    assert set(rows["kind"]) == {ALL, "copying", "text"}
+    every = rows.filter(kind=ALL)
+    ran = every.drop_nulls("tokens_s")
+    assert set(ran["role"]) >= {"none", "default", "choice", "neighbour"}
+    assert every.height > ran.height
+    assert every.filter("run").height == 1
+    assert ran.filter(role="none")["gain"].item() == pytest.approx(1)
+    one = ran.filter(role="choice").row(0, named=True)
+    assert any(each.startswith(str(takes[-1].name)) for each in one["from_ids"])
+    assert any("llama_cpp_tiny/" in each for each in one["from_ids"])
+    text = rows.filter(kind="text", role="choice").row(0, named=True)
+    copying = rows.filter(kind="copying", role="choice").row(0, named=True)
+    assert copying["gain"] > text["gain"]
+
+
+def test_what_rests_on_a_retracted_take_is_left_out(layout: Layout) -> None:
+    """A proof whose traces were retracted has no row any more."""
+    takes = write_all(layout, FLAT)
+    retract(layout, str(takes[1].name), "by mistake")
+    write_tuning(layout, "cpu")
+    assert read_table(layout, "cpu", TUNING).is_empty()
+
+
+def test_a_scope_without_proofs_has_an_empty_table(tmp_path: Path) -> None:
+    """Nothing was tuned: nothing is said."""
+    layout = Layout(tmp_path)
+    layout.events.mkdir(parents=True)
+    write_tuning(layout, "cpu")
+    assert read_table(layout, "cpu", TUNING).is_empty()

@@ -1,0 +1,205 @@
+"""A log of an engine that was tuned: its times follow T(N) exactly, or a factor off it."""
+
+from collections.abc import Mapping, Sequence
+
+from conftest import write_payloads
+from msgspec import structs
+from nearfree.core.candidates import drafters
+from nearfree.core.drafting import Available, Drafting
+from nearfree.core.plan import DecodePlan, MeasurePlan, PromptPart, Sweep
+from nearfree.core.protocols import Interleaved
+from nearfree.core.setting import Setting
+from nearfree.core.weights import WeightsFile
+from nearfree.derive.tune.plans import GRID, LIMIT, Asked, proof_plan, trace_plan
+from nearfree.derive.tune.recorded import chosen
+from nearfree.derive.tune.replayed import Trace, traces
+from nearfree.log.events import DecodeMeasured, DraftsTraced
+from nearfree.log.evidence import Take, read_take
+from nearfree.log.names import Layout
+from nearfree.log.take import take_name
+
+from derive.tables.logs import make_visits
+
+WEIGHTS = WeightsFile(file_type="q8_0", sha256="ab" * 32)
+SETTING = Setting(
+    module="engine", backend="llama_cpp", dtype="float32", model="tiny", release="3.22.1",
+    model_digest=WEIGHTS.digest, file_type="q8_0", batch=1, context=96, threads=1, repack=True,
+)  # fmt: skip
+SOURCES = drafters("llama_cpp", "prompt_lookup")
+DEFAULT = Drafting(drafter="ngram_simple", k=48, ngram_max=12, ngram_min=12)
+KINDS = ("copying", "copying", "text", "text")
+TOKENS, PROMPT_TOKENS = 40, 100
+FLAT = {n: 1000.0 + 5 * n for n in GRID}
+"""T(N) in microseconds of an engine that verifies drafts at almost no cost."""
+STEEP = {n: 1000.0 * n for n in GRID}
+"""The same of one for which every row costs as much as the first."""
+
+
+def prompts() -> tuple[PromptPart, ...]:
+    """Return prompts of two kinds, every second one held out."""
+    return tuple(
+        PromptPart(sha256=f"{place:064x}", kind=kind, held_out=bool(place % 2))
+        for place, kind in enumerate(KINDS)
+    )
+
+
+def asked() -> Asked:
+    """Return what is tuned."""
+    return Asked(
+        engine="llama_cpp",
+        release="3.22.1",
+        model="tiny",
+        weights=WEIGHTS,
+        draft=None,
+        environment="cpu",
+        prompts=prompts(),
+        positions=1024,
+    )
+
+
+def available(kind: str) -> Available:
+    """Return what lookups offer: all of a copy, of free text the wrong token now and then."""
+    places = TOKENS - 1
+    if kind == "copying":
+        return Available(
+            prompt_tokens=PROMPT_TOKENS,
+            longest=48,
+            drafted=(48,) * places,
+            agreed=tuple(places - i for i in range(places)),
+        )
+    drafted = tuple(8 if i % 4 == 0 else 0 for i in range(places))
+    return Available(prompt_tokens=PROMPT_TOKENS, longest=48, drafted=drafted, agreed=(0,) * places)
+
+
+def write_forwards(layout: Layout, t_us: Mapping[int, float]) -> Take:
+    """Seal a study of forwards with some T(N)."""
+    plan = MeasurePlan(
+        sweeps=(Sweep(setting=SETTING, positions=GRID),),
+        protocol=Interleaved(rounds=7),
+        environment="cpu",
+        weights={"tiny": WEIGHTS},
+    )
+    name = take_name("cpu", "llama_cpp_tiny", 1, plan)
+    visits = make_visits(SETTING, dict(t_us), rounds=7, protocol=plan.protocol)
+    write_payloads(layout, name, plan, *visits)
+    return read_take(layout, name)
+
+
+def write_trace(layout: Layout) -> Take:
+    """Seal a take of traces."""
+    sources = [each.source for each in (*SOURCES, DEFAULT)]
+    plan = trace_plan(asked(), sources, Drafting())
+    payloads: list[DecodeMeasured | DraftsTraced] = []
+    for part in plan.prompts:
+        payloads.append(decode(plan, part, Drafting(), seconds=TOKENS / 1000))
+        payloads += [
+            DraftsTraced(**about(plan, part), drafting=each, available=available(part.kind))
+            for each in plan.traced
+        ]
+    name = take_name("cpu", "llama_cpp_tiny_trace", 1, plan)
+    write_payloads(layout, name, plan, *payloads)
+    return read_take(layout, name)
+
+
+def about(plan: DecodePlan, part: PromptPart) -> dict[str, object]:
+    """Return what events of one prompt share."""
+    return {
+        "engine": plan.engine,
+        "release": plan.release,
+        "model": plan.model,
+        "weights_sha256": WEIGHTS.sha256,
+        "prompt_sha256": part.sha256,
+        "kind": part.kind,
+        "held_out": part.held_out,
+        "limit": LIMIT,
+        "output_tokens": TOKENS,
+        "output_sha256": "c" * 64,
+    }
+
+
+def decode(
+    plan: DecodePlan, part: PromptPart, drafting: Drafting, *, seconds: float, **changes: object
+) -> DecodeMeasured:
+    """Return a decode that took some seconds."""
+    fields = about(plan, part) | {
+        "drafting": drafting,
+        "loop": "own loop",
+        "exact": True,
+        "repeat": 0,
+        "order": 0,
+        "prompt_tokens": PROMPT_TOKENS,
+        "same_tokens": TOKENS,
+        "wall_s": seconds,
+        "process_s": seconds,
+    }
+    return DecodeMeasured(**fields | changes)  # type: ignore[arg-type]
+
+
+def write_proof(
+    layout: Layout,
+    takes: Sequence[Take],
+    t_us: Mapping[int, float],
+    *,
+    noise: Sequence[float] = (1.0, 1.01, 0.99),
+    slower: Mapping[str, float] | None = None,
+    default: Drafting | None = DEFAULT,
+) -> Take:
+    """Seal a proof whose decodes take what T(N) says of their replayed steps.
+
+    Parameters
+    ----------
+    noise
+        What the seconds of each repeat are multiplied by where drafts are verified.
+    slower
+        The same by drafter.
+    """
+    plan = proof_plan(
+        asked(),
+        chosen(takes, WEIGHTS, None, SOURCES),
+        weighed=SOURCES,
+        default=default,
+        made_from=[take.name for take in takes],
+        repeats=len(noise),
+    )
+    known = {trace.prompt: trace for trace in traces(takes)}
+    payloads = [
+        decode(
+            plan,
+            part,
+            drafting,
+            seconds=spent(known[part.sha256], drafting, t_us)
+            * (1 if drafting.drafter == "none" else noise[repeat])
+            * (slower or {}).get(drafting.drafter, 1),
+            repeat=repeat,
+            order=order,
+            steps=known[part.sha256].steps(drafting),
+        )
+        for repeat in range(plan.repeats)
+        for part in plan.prompts
+        for order, drafting in enumerate(plan.runs)
+    ]
+    name = take_name("cpu", "llama_cpp_tiny_tune", 1, plan)
+    write_payloads(layout, name, plan, *payloads)
+    return read_take(layout, name)
+
+
+def spent(trace: Trace, drafting: Drafting, t_us: Mapping[int, float]) -> float:
+    """Return the seconds of a replay, by lines between the N of a grid."""
+    total = 0.0
+    for rows in trace.steps(drafting).rows:
+        low = max(n for n in t_us if n <= rows)
+        high = min(n for n in t_us if n >= rows)
+        part = (rows - low) / (high - low) if high > low else 0.0
+        total += t_us[low] + (t_us[high] - t_us[low]) * part
+    return total / 1e6
+
+
+def write_all(layout: Layout, t_us: Mapping[int, float], **changes: object) -> list[Take]:
+    """Seal forwards, traces and a proof."""
+    takes = [write_forwards(layout, t_us), write_trace(layout)]
+    return [*takes, write_proof(layout, takes, t_us, **changes)]  # type: ignore[arg-type]
+
+
+def on(drafting: Drafting, threads: int) -> Drafting:
+    """Return a setting on some threads."""
+    return structs.replace(drafting, threads=threads)

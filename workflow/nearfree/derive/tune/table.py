@@ -69,6 +69,11 @@ TUNING = Table(
     },
 )
 Row = dict[str, Any]
+_RAN = ("tokens_s", "gain", "runs", "identical_share", "first_difference", "margin")
+_UNRUN: Row = dict.fromkeys(
+    (*_RAN, *(f"{name}_{end}" for name in _RAN[:2] for end in ("low", "high")))
+) | dict.fromkeys(("steps_equal", "exact"))
+"""The columns of what ran, for a setting that did not."""
 
 
 def write_tuning(layout: Layout, scope: str) -> None:
@@ -148,7 +153,7 @@ def _of_kind(each: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -> It
     for drafting in dict.fromkeys([*runs, *weighed]):
         predicted = tokens_a_second(held, drafting, each.cost)
         curve = curve_of(each.cost.curves, threads=drafting.threads, repack=drafting.repack)
-        row: Row = {
+        row: Row = _UNRUN | {
             "kind": kind,
             "role": _role(each, drafting),
             "drafter": drafting.label,

@@ -1,0 +1,159 @@
+"""`nearfree tune`: what it refuses, and a whole tuning of the shipped model in short."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from msgspec import json as msgspec_json
+from nearfree.cli import main
+from nearfree.derive.tune import plans
+from nearfree.log.events import DecodeMeasured, DraftsTraced
+from nearfree.log.evidence import read_scope
+from nearfree.log.names import Layout
+
+KEYS = {
+    "schema", "engine", "model", "curve", "settings", "choice", "gain", "verdict", "held_out",
+    "paste", "events",
+}  # fmt: skip
+SETTING_KEYS = {
+    "k", "drafter", "threads", "repack", "predicted_tokens_s", "tokens_s", "identical_share",
+    "steps_equal", "exact",
+}  # fmt: skip
+PHRASE = "Repeat: blue gate 7 green door 9 blue gate 7 green door 9 blue gate 7"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return what a command says that ends with exit code 2, in one message."""
+    with pytest.raises(SystemExit) as end:
+        main(["tune", *words])
+    said = capsys.readouterr().err
+    assert end.value.code == 2, said
+    assert "Traceback" not in said
+    return said
+
+
+def write_prompts(path: Path, *texts: str) -> Path:
+    """Write a file of prompts."""
+    path.write_text("".join(f"{json.dumps({'prompt': text})}\n" for text in texts))
+    return path
+
+
+def test_mistakes_end_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Engines, files, drafters and contexts that cannot be are named, and nothing is written."""
+    home = ("--results", str(tmp_path / "home" / "results"))
+    assert "no engine that is driven here" in refused(capsys, "an_engine", *home)
+    missing = str(tmp_path / "none.gguf")
+    assert "none.gguf" in refused(capsys, "llama_cpp", "--model", missing, *home)
+    text = tmp_path / "text.gguf"
+    text.write_text("no weights")
+    assert "text.gguf" in refused(capsys, "llama_cpp", "--model", str(text), *home)
+    empty = write_prompts(tmp_path / "empty.jsonl")
+    said = refused(capsys, "llama_cpp", "--model", missing, "--prompts", str(empty), *home)
+    assert "holds no prompt" in said
+    said = refused(capsys, "llama_cpp", "--drafter", "draft_model", *home)
+    assert "needs --draft-model" in said
+    said = refused(capsys, "llama_cpp", "--drafter", "none", "--draft-model", missing, *home)
+    assert "takes no --draft-model" in said
+    assert not (tmp_path / "home").exists()
+
+
+def test_results_lie_in_the_users_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """$NEARFREE_HOME counts, else the folder for data."""
+    from nearfree.cli.common import home_results
+
+    monkeypatch.setenv("NEARFREE_HOME", str(tmp_path))
+    assert home_results() == tmp_path / "results"
+    monkeypatch.delenv("NEARFREE_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert home_results() == tmp_path / "data" / "nearfree" / "results"
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a tuning be a short one: fewer N, rounds and tokens."""
+    monkeypatch.setattr(plans, "GRID", (1, 2, 3, 4, 5, 9))
+    monkeypatch.setattr(plans, "ROUNDS", 3)
+    monkeypatch.setattr(plans, "LIMIT", 8)
+
+
+@pytest.mark.slow
+def test_a_tuning_from_nothing_and_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], short: None
+) -> None:
+    """T(N), trace, choice and proof of the shipped model; a second time it reads what is sealed.
+
+    The log holds no text and no token of it; these lie in a folder beside.
+    """
+    from engines.shipped import fetched
+
+    fetched()
+    prompts = write_prompts(tmp_path / "p.jsonl", PHRASE, f"{PHRASE} green")
+    results = tmp_path / "home" / "results"
+    words = ["tune", "llama_cpp", "--prompts", str(prompts), "--threads", "1", "--repeats", "2"]
+    words += ["--results", str(results), "--format", "json"]
+    main_ends(words)
+    first = json.loads(capsys.readouterr().out)
+    assert set(first) == KEYS
+    assert all(set(each) == SETTING_KEYS for each in first["settings"])
+    assert {each["n"] for each in first["curve"]} == {1, 2, 3, 4, 5, 9}
+    assert all(each["identical_share"] == 1 for each in first["settings"])
+    assert all(each["steps_equal"] and each["exact"] for each in first["settings"])
+    assert first["verdict"] in ("speculate", "none", "undecided")
+    assert first["paste"].startswith("llama-server -m ")
+    began = time.monotonic()
+    main_ends(words)
+    assert json.loads(capsys.readouterr().out) == first
+    assert time.monotonic() - began < 30
+    raw = b"".join(path.read_bytes() for path in (results / "events").rglob("*.jsonl"))
+    assert b"blue gate" not in raw
+    texts = list((tmp_path / "home" / "results.texts").iterdir())
+    assert any(b"blue gate" in path.read_bytes() for path in texts)
+    takes = read_scope(Layout(results), "cpu")
+    assert sum(len(take.of(DraftsTraced)) for take in takes) == 2 * 5
+    assert any(take.of(DecodeMeasured) for take in takes)
+    main_ends([*words[:-2], "--format", "text"])
+    said = capsys.readouterr().out
+    assert "verdict: " in said
+    assert first["paste"] in said
+    assert msgspec_json.encode(first)
+
+
+def main_ends(words: list[str]) -> None:
+    """Run a command that ends well."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert not end.value.code
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_in_one_message_and_keeps_what_was_sealed(tmp_path: Path) -> None:
+    """Ctrl-C in the middle: exit code 2, no traceback, and the probe stays."""
+    from engines.shipped import fetched
+
+    fetched()
+    results = tmp_path / "home" / "results"
+    words = [sys.executable, "-m", "nearfree", "tune", "llama_cpp", "--threads", "1"]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [*words, "--results", str(results)],
+        env=os.environ | {"PYTHONPATH": str(root / "workflow")},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while process.poll() is None and not list(results.glob("events/cpu/llama_cpp*/*.jsonl")):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 2, said
+    assert "Traceback" not in said
+    assert "tuning was stopped" in said
+    assert list(results.glob("events/cpu/hardware/*.seal.json"))

@@ -1,0 +1,126 @@
+"""The real library decoding: the same text whatever is drafted, in the steps that are replayed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from nearfree.core.drafting import Drafting, replay
+from nearfree.engines.generation import GENERATORS, GeneratorOptions, make_generator
+from nearfree.engines.llama_cpp_generator import LlamaCppGenerator, refuse_another_vocabulary
+from nearfree.errors import ConfigError
+
+from engines.conftest import RELEASE, Real
+
+LIMIT = 12
+TEXT = "Repeat: one two three four one two three four one two three four"
+SETTINGS = (
+    *(
+        Drafting(drafter="ngram_simple", k=k, ngram_max=n, ngram_min=n)
+        for n, k in ((1, 1), (1, 3), (2, 4), (2, 16))
+    ),
+    Drafting(drafter="prompt_lookup", k=10, ngram_max=2, ngram_min=1, first=True),
+    Drafting(drafter="draft_model", k=3),
+)
+
+
+@pytest.fixture(scope="module")
+def generator(real: Real) -> Iterator[LlamaCppGenerator]:
+    """Return the shipped model, which drafts for itself, too."""
+    options = GeneratorOptions(
+        release=RELEASE,
+        model=real.path,
+        name="smollm2",
+        sha256="0" * 64,
+        file_type="q4_1",
+        positions=256,
+        rows=32,
+        draft_model=real.path,
+    )
+    made = make_generator("llama_cpp", options)
+    assert isinstance(made, LlamaCppGenerator)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("drafting", SETTINGS, ids=lambda each: f"{each.label} {each.k}")
+def test_output_and_steps_are_those_that_are_replayed(
+    generator: LlamaCppGenerator, drafting: Drafting
+) -> None:
+    """What is drafted changes no token, and one decode without drafts tells all step lists."""
+    prompt = generator.tokens(TEXT)
+    plain = generator.decode(prompt, Drafting(), LIMIT)
+    drafted = generator.decode(prompt, drafting, LIMIT)
+    assert drafted.tokens == plain.tokens
+    available = generator.drafts(prompt, plain.tokens, structs.replace(drafting, k=16))
+    assert drafted.steps == replay(available, drafting, len(plain.tokens), LIMIT)
+    assert sum(drafted.steps.accepted) + len(drafted.steps.rows) + 1 in (
+        len(plain.tokens),
+        len(plain.tokens) + 1,  # an end of text that was drafted leaves no token of its own
+    )
+
+
+def test_a_draft_of_the_model_itself_is_accepted(generator: LlamaCppGenerator) -> None:
+    """A draft model of the same weights is always right, so every step is a whole one."""
+    prompt = generator.tokens(TEXT)
+    drafted = generator.decode(prompt, Drafting(drafter="draft_model", k=3), LIMIT)
+    assert drafted.steps is not None
+    assert all(
+        accepted == rows - 1
+        for rows, accepted in zip(drafted.steps.rows, drafted.steps.accepted, strict=True)
+    )
+    assert drafted.draft_s > 0
+
+
+def test_a_message_is_wrapped_as_the_model_was_trained(generator: LlamaCppGenerator) -> None:
+    """The chat template adds what begins and ends a turn."""
+    model = generator._of(repack=True).model
+    plain = model.ids(TEXT.encode(), special=False)
+    wrapped = generator.tokens(TEXT)
+    assert len(wrapped) > len(plain)
+    assert any(model.ends(token) for token in wrapped)
+
+
+def test_a_margin_is_the_lead_of_the_best_token(generator: LlamaCppGenerator) -> None:
+    """After a text it is above nothing, and the next decode is as before."""
+    prompt = generator.tokens(TEXT)
+    plain = generator.decode(prompt, Drafting(), LIMIT)
+    assert (generator.margin(prompt) or 0) > 0
+    assert generator.decode(prompt, Drafting(), LIMIT).tokens == plain.tokens
+
+
+def test_another_vocabulary_is_refused(
+    generator: LlamaCppGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model whose tokens differ in one word drafts nothing that means the same."""
+    model = generator._of(repack=True).model
+    refuse_another_vocabulary(model, model, Path("same.gguf"))
+    words = model.words()
+    assert len(words) == model.vocabulary
+    other = type("Other", (), {"vocabulary": len(words), "words": lambda _: [*words[:-1], b"?"]})()
+    with pytest.raises(ConfigError, match=r"other\.gguf has another vocabulary"):
+        refuse_another_vocabulary(model, other, Path("other.gguf"))
+
+
+def test_drafts_without_a_draft_model_are_refused(real: Real) -> None:
+    """What is asked for has to be given."""
+    options = GeneratorOptions(
+        release=RELEASE, model=real.path, name="m", sha256="0" * 64, file_type="q4_1",
+        positions=64, rows=8,
+    )  # fmt: skip
+    made = make_generator("llama_cpp", options)
+    try:
+        with pytest.raises(ConfigError, match="no draft model is given"):
+            made.decode((1, 2), Drafting(drafter="draft_model", k=2), 4)
+    finally:
+        made.close()
+
+
+def test_an_engine_that_decodes_nothing_here_is_refused(real: Real) -> None:
+    """The message names those that do."""
+    options = GeneratorOptions(
+        release="1", model=real.path, name="m", sha256="0" * 64, file_type="f", positions=9, rows=2
+    )
+    with pytest.raises(ConfigError, match="no engine that decodes here") as error:
+        make_generator("an_engine", options)
+    assert all(name in str(error.value) for name in GENERATORS)

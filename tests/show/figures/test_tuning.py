@@ -1,0 +1,51 @@
+"""The figure of tuning: T(N) above, tokens a second by K below, each mark with its row."""
+
+import polars as pl
+from derive.tables.logs import write_probe
+from derive.tune.tuned import FLAT, GRID, STEEP, write_all
+from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.project import project
+from nearfree.derive.tables.store import read_table
+from nearfree.derive.tune.table import ALL, TUNING, write_tuning
+from nearfree.log.names import Layout
+from nearfree.show.figures.listing import TUNED_ENGINES
+from nearfree.show.figures.tuning import curve_rows, tuning_drawings
+from nearfree.show.page.tuning import tuning_section
+
+
+def test_a_proof_is_drawn_with_its_own_curve(layout: Layout) -> None:
+    """Every N of T(N), every K that was weighed, and every setting that ran is a mark."""
+    write_all(layout, FLAT)
+    tuning, latency = tables(layout)
+    ((figure, chart),) = tuning_drawings(tuning, latency)
+    assert figure.about == TUNED_ENGINES
+    data = chart.data
+    assert data.filter(kind="curve")["n"].to_list() == list(GRID)
+    every = tuning.filter(kind=ALL)
+    assert data.filter(kind="predicted").height == every.filter(every["k"] > 0).height
+    assert data.filter(kind="measured").height == every.drop_nulls("tokens_s").height
+    assert set(figure.rows) == {*every["row_id"], *curve_rows(every, latency)["row_id"]}
+    chart.to_dict()
+
+
+def test_the_section_says_the_verdict_and_what_ran(layout: Layout) -> None:
+    """Its sentence names what to run; each number opens its row."""
+    write_all(layout, STEEP)
+    tuning, _ = tables(layout)
+    section = tuning_section(tuning)
+    assert section is not None
+    (verdict,) = section.verdicts
+    assert "do not speculate" in verdict.text
+    assert verdict.row in set(tuning["row_id"])
+    ran = tuning.filter(kind=ALL).drop_nulls("tokens_s")
+    assert len(section.ran.rows) == ran.height
+    assert {row[0].text for row in section.kinds.rows} == {"tiny in llama_cpp 3.22.1"}
+    assert tuning_section(tuning.clear()) is None
+
+
+def tables(layout: Layout) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return both tables of what is in a log."""
+    write_probe(layout)
+    project(layout, "cpu", {})
+    write_tuning(layout, "cpu")
+    return read_table(layout, "cpu", TUNING), read_table(layout, "cpu", LATENCY)

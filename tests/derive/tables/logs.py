@@ -21,6 +21,7 @@ from nearfree.derive.score.validation import write_validation
 from nearfree.derive.tables.boundaries import write_boundaries
 from nearfree.derive.tables.engine_steps import write_engine_steps
 from nearfree.derive.tables.project import project
+from nearfree.derive.tune.table import write_tuning
 from nearfree.log.events import (
     BandwidthPeak,
     ComputePeak,
@@ -168,6 +169,7 @@ def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLE
     write_boundaries(layout, scope, tolerances=tolerances, epsilon=0.2)
     if scope != "public":
         write_engine_steps(layout, scope, Config(CONFIG))
+        write_tuning(layout, scope)
     write_predictions(layout, scope, config_at(tolerances))
     write_validation(layout, scope)
     if scope == "public":

@@ -5,7 +5,7 @@ versions are never written again. A golden log is `VERSION/LOG`, with `config` a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
 say of kernels on two GPUs, `layers` models whose layers differ, `steps` one that an engine serves,
-`engine` forwards of a real engine on this machine. Events, ledgers and tables lie there as the
+`engine` forwards of a real engine on this machine, `tuned` one that was tuned. Events, ledgers and tables lie there as the
 workflow made them; figures' data, report's numbers and answers of commands lie in
 `derived.json.gz`.
 
@@ -86,6 +86,11 @@ h100,attention,flashinfer_fa2,0.6.13,bfloat16,,float8,8,4096,,,,,,,32,8,128,16,2
 h100,attention,flashinfer_fa2,0.6.13,bfloat16,,float8,8,4096,,,,,,,32,8,128,64,70
 """
 GRID = (1, 8, 64, 256, 512)
+PROMPTS = """{"kind": "copying", "prompt": "Copy this text exactly: the mill stands by the river"}
+{"kind": "copying", "prompt": "Repeat word by word: the river runs past the old mill and the new mill"}
+{"kind": "text", "prompt": "What does a mill do?"}
+{"kind": "text", "prompt": "Why is a river never straight?"}
+"""
 
 
 def make_measured(folder: Path) -> tuple[Project, Path]:
@@ -175,13 +180,33 @@ def make_engine(folder: Path) -> tuple[Project, Path]:
     """Return a project in which a real engine ran: its files come out of the user's cache."""
     project = make_project(folder, "engine")
     _copy_recorded(project, "engine", "results")
-    empty = os.environ.pop("NEARFREE_CACHE", None)
-    try:
+    with _users_cache():
         project.nearfree("fetch")
         project.snakemake()
+    return project, folder / "results"
+
+
+def make_tuned(folder: Path) -> tuple[Project, Path]:
+    """Return a project in which a real engine was tuned on prompts of two kinds."""
+    project = make_project(folder, "engine")
+    _copy_recorded(project, "engine", "results")
+    (folder / "prompts.jsonl").write_text(PROMPTS)
+    with _users_cache():
+        project.nearfree("fetch")
+        words = ("--prompts", "prompts.jsonl", "--results", "results", "--threads", "1")
+        project.nearfree("tune", "llama_cpp", *words, "--repeats", "2")
+        project.snakemake()
+    return project, folder / "results"
+
+
+@contextmanager
+def _users_cache() -> Iterator[None]:
+    """Take an engine's files out of the user's cache."""
+    empty = os.environ.pop("NEARFREE_CACHE", None)
+    try:
+        yield
     finally:
         os.environ |= {"NEARFREE_CACHE": empty} if empty else {}
-    return project, folder / "results"
 
 
 def _latents() -> Iterator[str]:
@@ -301,7 +326,7 @@ def _write_gpu(layout: Layout) -> None:
 
 MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats,
         "kernels": make_kernels, "layers": make_layers, "steps": make_steps,
-        "engine": make_engine}  # fmt: skip
+        "engine": make_engine, "tuned": make_tuned}  # fmt: skip
 
 
 def keep(project: Project, results: Path, folder: Path) -> None:

@@ -7,16 +7,14 @@ from nearfree.backends.builds import Build, builds
 from nearfree.errors import SourceError
 from nearfree.sources.engine_builds import (
     FUNCTIONS,
-    HEADERS,
     LIBRARIES,
     STRUCTS,
     compiled_build,
-    prebuilt_build,
     read_abi,
+    read_build,
+    read_speculation,
 )
 from nearfree.sources.fetching.cache import Cache
-
-from sources.cpp.test_header import headers
 
 
 def small(**changes: str) -> dict[str, str]:
@@ -57,11 +55,40 @@ def test_the_lock_pins_every_cpu_s_library() -> None:
     assert any(path.endswith("libggml-cpu-x64.so") for path in build.libraries)
 
 
+SAID = """
+struct common_params_speculative_draft {
+    int32_t n_max = 3; // drafts
+    int32_t n_min = 0;
+};
+struct common_params_speculative_ngram_map {
+    uint16_t size_n   = 12;
+    uint16_t size_m   = 48;
+};
+struct common_params_speculative {
+    common_params_speculative_ngram_map ngram_simple;
+};
+"""
+
+
+def test_defaults_are_read_from_the_release_s_own_options() -> None:
+    """Each type's drafts stand by type and option."""
+    assert read_speculation(SAID) == {
+        "draft.n_max": 3, "draft.n_min": 0, "ngram_simple.size_n": 12, "ngram_simple.size_m": 48,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("= 12", "= N"), (" ngram_simple;", " another;"), ("struct common_params_speculative_d", "x")],
+)
+def test_options_of_another_form_are_refused(old: str, new: str) -> None:
+    """A release that keeps its defaults elsewhere needs a look, not a guess."""
+    with pytest.raises(SourceError, match="gives common_params_speculative"):
+        read_speculation(SAID.replace(old, new))
+
+
 @pytest.mark.slow
 def test_the_lock_is_what_the_packages_give(source_cache: Cache) -> None:
     """Made anew from the registries, each build is that of envs/engines.lock."""
-    locked = builds("llama_cpp")
-    read = {release: headers(release, source_cache) for release in locked}
-    told = {r: {path: texts[path] for path in HEADERS} for r, texts in read.items()}
-    assert prebuilt_build("3.22.1", told["3.22.1"], cache=source_cache) == locked["3.22.1"]
-    assert compiled_build(told["0.3.36"]) == locked["0.3.36"]
+    for release, locked in builds("llama_cpp").items():
+        assert read_build(release, prebuilt=locked.prebuilt, cache=source_cache) == locked

@@ -5,9 +5,9 @@ versions are never written again. A golden log is `VERSION/LOG`, with `config` a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
 say of kernels on two GPUs, `layers` models whose layers differ, `steps` one that an engine serves,
-`engine` forwards of a real engine on this machine, `tuned` one that was tuned. Events, ledgers and tables lie there as the
-workflow made them; figures' data, report's numbers and answers of commands lie in
-`derived.json.gz`.
+`engine` forwards of a real engine on this machine, `tuned` one that was tuned. Events, ledgers and
+tables lie there as the workflow made them; figures' data, report's numbers and answers of commands
+lie in `derived.json.gz`.
 
 `python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
 from them by the code at hand: for a change of tables that is meant. Read first what
@@ -87,7 +87,7 @@ h100,attention,flashinfer_fa2,0.6.13,bfloat16,,float8,8,4096,,,,,,,32,8,128,64,7
 """
 GRID = (1, 8, 64, 256, 512)
 PROMPTS = """{"kind": "copying", "prompt": "Copy this text exactly: the mill stands by the river"}
-{"kind": "copying", "prompt": "Repeat word by word: the river runs past the old mill and the new mill"}
+{"kind": "copying", "prompt": "Repeat word by word: the river runs past the mill, and by"}
 {"kind": "text", "prompt": "What does a mill do?"}
 {"kind": "text", "prompt": "Why is a river never straight?"}
 """

@@ -139,10 +139,8 @@ class LlamaCppGenerator:
 
     def margin(self, tokens: Sequence[int]) -> float | None:
         """Return by how much the best logit after some tokens leads the second."""
-        target = self._of(repack=True)
-        target.start(tokens)
-        first, second = sorted(target.context.logits(target.last))[:-3:-1]
-        return float(first - second)
+        first, second = sorted(self._of(repack=True).logits(tokens))[:-3:-1]
+        return first - second
 
     def loaded(self) -> EngineLoaded:
         """Return what is on record of what ran."""
@@ -179,8 +177,6 @@ class _Sequence:
         self.context = Context(
             model, batch=1, cached=positions - rows, positions=rows, threads=1, filled=False
         )
-        self.last = 0
-        """The row of the last forward that has the last position's logits."""
         self._prompt: tuple[int, ...] = ()
         self._first = 0
         self._held: list[int] = []
@@ -195,15 +191,26 @@ class _Sequence:
         if asked != self._prompt:
             self._prompt = ()
             self.context.forget(0)
-            for first in range(0, len(asked), self.context.rows):
-                part = asked[first : first + self.context.rows]
-                self.context.decode(part, first, last_only=True)
-                self.last = len(part) - 1
-            self._first = self.context.best(self.last)
+            self._first = self.context.best(self._fill(asked))
             self._prompt = asked
         self.context.forget(len(asked))
         self._held = list(asked)
         return self._first
+
+    def _fill(self, tokens: Sequence[int]) -> int:
+        """Decode tokens from the first position on; return the row of the last one's logits."""
+        last = 0
+        for first in range(0, len(tokens), self.context.rows):
+            part = tokens[first : first + self.context.rows]
+            self.context.decode(part, first, last_only=True)
+            last = len(part) - 1
+        return last
+
+    def logits(self, tokens: Sequence[int]) -> list[float]:
+        """Return the logits after some tokens, whose forward is run anew."""
+        self._prompt = ()
+        self.context.forget(0)
+        return list(self.context.logits(self._fill(tokens)))
 
     def verify(self, token: int, drafts: Sequence[int], place: int) -> list[int]:
         """Return the tokens that a forward over a token and its drafts chooses, up to an end.

@@ -46,4 +46,11 @@ ENGINE_OPTIONS = (
         metavar="FILE.gguf",
         help="where the weights lie that a plan names by their bytes, if not in the cache",
     ),
+    argument("--draft-weights", type=Path, metavar="FILE.gguf", help="the same of a draft model's"),
+    argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="the prompts that a plan of decodes names by their text (default: shipped ones)",
+    ),
 )

@@ -25,7 +25,7 @@ from nearfree.cli.waiting import Bar, patiently
 from nearfree.errors import ConfigError, NearfreeError
 
 if TYPE_CHECKING:
-    from nearfree.core.plan import MeasurePlan, Order, ProfilePlan
+    from nearfree.core.plan import DecodePlan, MeasurePlan, Order, ProfilePlan
     from nearfree.log.names import Layout
     from nearfree.log.seal import Seal
 
@@ -73,14 +73,16 @@ def run_measure(args: argparse.Namespace) -> int:
         )
     scope, take, plan, curves = _planned(args, args.study)
     curves = args.curves or curves
-    make = _simulated(args, scope, take, plan, curves) if curves else _real(args, scope, take, plan)
+    make = _made(args, scope, take, plan, curves)
     with Bar(f"{scope}/{args.study}") as bar:
         seal = patiently(args.wait, lambda: make(bar))
     print_seal(seal)
     return 0
 
 
-def _planned(args: argparse.Namespace, stream: str) -> "tuple[str, int, MeasurePlan, Path | None]":
+def _planned(
+    args: argparse.Namespace, stream: str
+) -> "tuple[str, int, MeasurePlan | DecodePlan, Path | None]":
     """Return scope, take and plan of a study, and the curve file where its platform has one."""
     if args.plan:
         from nearfree.log.names import check_part
@@ -97,6 +99,20 @@ Make = Callable[[Callable[[float], None]], "Seal"]
 """A function that makes a take and reports its progress, from 0 to 1."""
 
 
+def _made(
+    args: argparse.Namespace,
+    scope: str,
+    take: int,
+    plan: "MeasurePlan | DecodePlan",
+    curves: Path | None,
+) -> Make:
+    from nearfree.core.plan import MeasurePlan
+
+    if not isinstance(plan, MeasurePlan):
+        return _decodes(args, scope, take, plan)
+    return _simulated(args, scope, take, plan, curves) if curves else _real(args, scope, take, plan)
+
+
 def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") -> Make:
     from nearfree.log.names import check_part
 
@@ -110,6 +126,23 @@ def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") 
     files = own_files(args.weights)
     return lambda progress: measure(
         layout, scope, stream, take, plan, untested=args.untested, files=files, progress=progress
+    )
+
+
+def _decodes(args: argparse.Namespace, scope: str, take: int, plan: "DecodePlan") -> Make:
+    """Return what decodes the prompts of a plan, out of the file that holds their texts."""
+    from nearfree.config.prompts import read_prompts, shipped_prompts
+    from nearfree.log.names import check_part
+    from nearfree.measure.decodes import measure_decodes
+
+    held = {part.sha256 for part in plan.prompts}
+    read = read_prompts(args.prompts or shipped_prompts())
+    prompts = [prompt for prompt in read if prompt.part.sha256 in held]
+    files = own_files(args.weights) | own_files(args.draft_weights)
+    layout, stream = layout_of(args), check_part(args.study)
+    require_environment(layout, scope, stream, take, plan)
+    return lambda progress: measure_decodes(
+        layout, scope, stream, take, plan, prompts=prompts, files=files, progress=progress
     )
 
 
@@ -135,7 +168,11 @@ def _simulated(
 
 
 def require_environment(
-    layout: "Layout", scope: str, stream: str, take: int, plan: "MeasurePlan | ProfilePlan"
+    layout: "Layout",
+    scope: str,
+    stream: str,
+    take: int,
+    plan: "MeasurePlan | DecodePlan | ProfilePlan",
 ) -> None:
     """Raise LockError if the plan is not sealed and this interpreter is not its environment.
 
@@ -149,15 +186,15 @@ def require_environment(
         require(plan.environment)
 
 
-def read_plan(name: str) -> "MeasurePlan":
+def read_plan(name: str) -> "MeasurePlan | DecodePlan":
     """Return the plan in a file, or in standard input for -; ConfigError if it is not one."""
     import msgspec
 
-    from nearfree.core.plan import MeasurePlan
+    from nearfree.core.plan import DecodePlan, MeasurePlan
 
     try:
         raw = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        return msgspec.json.decode(raw, type=MeasurePlan)
+        return msgspec.json.decode(raw, type=MeasurePlan | DecodePlan)
     except OSError as error:
         raise ConfigError(
             f"{name} cannot be read: {error.strerror}", remedy="Name a file, or - for a pipe"

@@ -10,7 +10,9 @@ from nearfree.cli.waiting import Bar
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nearfree.measure.own_file import OwnFile
+    from typing import TextIO
+
+    from nearfree.core.plan import DecodePlan, MeasurePlan
 
 
 def run_engine(args: argparse.Namespace) -> int:
@@ -49,7 +51,10 @@ def run_engine(args: argparse.Namespace) -> int:
         with Bar(f"{scope}/{own.stream}") as bar:
             seal = measure(layout, scope, own.stream, take, own.plan, files=own.files, progress=bar)
         print_seal(seal)
-    elif code := _elsewhere(args, scope, own, take):
+    elif code := elsewhere(
+        *(own.plan, scope, own.stream, take, "--results", str(args.results)),
+        *("--weights", str(args.model)),
+    ):
         return code
     sealed = read_take(layout, name)
     for line in engine_text(sealed, curves([sealed]), config.site.epsilon):
@@ -57,8 +62,22 @@ def run_engine(args: argparse.Namespace) -> int:
     return 0
 
 
-def _elsewhere(args: argparse.Namespace, scope: str, own: "OwnFile", take: int) -> int:
-    """Measure in the environment of a compiled release, and return what its command ends with.
+def elsewhere(
+    plan: "MeasurePlan | DecodePlan",
+    scope: str,
+    stream: str,
+    take: int,
+    *options: str,
+    out: "TextIO | None" = None,
+) -> int:
+    """Measure in the environment that a plan asks for, and return what its command ends with.
+
+    Parameters
+    ----------
+    options
+        Of `nearfree measure`, besides those that name the plan and its take.
+    out
+        Where its output goes, if not to this program's.
 
     Raises
     ------
@@ -72,16 +91,15 @@ def _elsewhere(args: argparse.Namespace, scope: str, own: "OwnFile", take: int) 
     from nearfree.backends.environments.lock import Environment
     from nearfree.errors import LockError
 
-    environment = Environment(own.plan.environment)
+    environment = Environment(plan.environment)
     if not environment.complete:
         raise LockError(
             f"the environment {environment.name} of this release is not made",
             remedy=f"Run `nearfree environment make {environment.name}`: it compiles for minutes",
         )
-    command = [str(environment.python), "-m", "nearfree", "measure", scope, own.stream]
-    command += ["--take", str(take), "--plan", "-", "--results", str(args.results)]
-    command += ["--weights", str(args.model)]
-    return subprocess.run(command, input=json.encode(own.plan), check=False).returncode
+    command = [str(environment.python), "-m", "nearfree", "measure", scope, stream]
+    command += ["--take", str(take), "--plan", "-", *options]
+    return subprocess.run(command, input=json.encode(plan), stdout=out, check=False).returncode
 
 
 def _check(args: argparse.Namespace) -> None:

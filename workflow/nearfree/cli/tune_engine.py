@@ -3,13 +3,14 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from nearfree.backends.environments.lock import OWN
 from nearfree.cli.common import config_of, json_text, layout_of
-from nearfree.cli.measure_engine import probed
+from nearfree.cli.measure_engine import elsewhere, probed
 from nearfree.cli.waiting import Bar
 from nearfree.errors import ConfigError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from nearfree.config.files import Config
     from nearfree.config.prompts import Prompt
     from nearfree.core.drafting import Drafting
-    from nearfree.core.plan import DecodePlan
+    from nearfree.core.plan import DecodePlan, MeasurePlan
     from nearfree.derive.tune.plans import Asked
     from nearfree.derive.tune.recorded import Recorded
     from nearfree.log.evidence import Take
@@ -36,6 +37,8 @@ class Job(NamedTuple):
     layout: "Layout"
     asked: "Asked"
     prompts: "tuple[Prompt, ...]"
+    texts: Path
+    """The file of the prompts."""
     files: dict[str, Path]
     forwards: "OwnFile"
     draft: "OwnFile | None"
@@ -101,6 +104,7 @@ def _job(args: argparse.Namespace) -> Job:
         layout=layout_of(args),
         asked=asked,
         prompts=prompts,
+        texts=texts,
         files={**forwards.files, **({} if draft is None else draft.files)},
         forwards=forwards,
         draft=draft,
@@ -200,13 +204,38 @@ def _positions(args: argparse.Namespace) -> int:
 
 def _forwards(job: Job, own: "OwnFile", what: str) -> "Take":
     """Return the sealed take of an engine's forwards, measured if it is not there."""
-    from nearfree.log.evidence import read_take
-    from nearfree.log.take import take_name
     from nearfree.measure.run import measure
 
-    with Bar(what) as bar:
-        measure(job.layout, SCOPE, own.stream, 1, own.plan, files=own.files, progress=bar)
-    return read_take(job.layout, take_name(SCOPE, own.stream, 1, own.plan))
+    def here(progress: Bar) -> object:
+        return measure(
+            job.layout, SCOPE, own.stream, 1, own.plan, files=own.files, progress=progress
+        )
+
+    weights = next(iter(own.files.values()))
+    return _sealed(job, own.stream, own.plan, what, here, "--weights", str(weights))
+
+
+def _sealed(
+    job: Job,
+    stream: str,
+    plan: "MeasurePlan | DecodePlan",
+    what: str,
+    here: "Callable[[Bar], object]",
+    *options: str,
+) -> "Take":
+    """Return a sealed take of a plan, made here or in the environment that it asks for."""
+    from nearfree.log.evidence import read_take
+    from nearfree.log.take import take_name
+
+    name = take_name(SCOPE, stream, 1, plan)
+    if plan.environment == OWN or job.layout.seal(name).exists():
+        with Bar(what) as bar:
+            here(bar)
+    else:
+        told = ("--results", str(job.layout.root), *options)
+        if code := elsewhere(plan, SCOPE, stream, 1, *told, out=sys.stderr):
+            raise SystemExit(code)  # it has said why
+    return read_take(job.layout, name)
 
 
 def _traced(job: Job, forwards: "Sequence[Take]") -> "Take":
@@ -241,18 +270,26 @@ def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
 def _decoded(job: Job, plan: "DecodePlan", suffix: str, what: str) -> "Take":
     """Return the sealed take of a plan of decodes, run if it is not there."""
     from nearfree.core.setting import LONGEST_NAME
-    from nearfree.log.evidence import read_take
-    from nearfree.log.take import take_name
     from nearfree.measure.decodes import measure_decodes
 
     stream = f"{job.forwards.stream[: LONGEST_NAME - len(suffix)]}{suffix}"
     held = {part.sha256 for part in plan.prompts}
     prompts = [prompt for prompt in job.prompts if prompt.part.sha256 in held]
-    with Bar(what) as bar:
-        measure_decodes(
-            job.layout, SCOPE, stream, 1, plan, prompts=prompts, files=job.files, progress=bar
+
+    def here(progress: Bar) -> object:
+        return measure_decodes(
+            job.layout, SCOPE, stream, 1, plan, prompts=prompts, files=job.files, progress=progress
         )
-    return read_take(job.layout, take_name(SCOPE, stream, 1, plan))
+
+    return _sealed(job, stream, plan, what, here, "--prompts", str(job.texts), *_weights(job))
+
+
+def _weights(job: Job) -> list[str]:
+    """Return the options that say where the weights of both models lie."""
+    words = ["--weights", str(next(iter(job.forwards.files.values())))]
+    return words + (
+        ["--draft-weights", str(next(iter(job.draft.files.values())))] if job.draft else []
+    )
 
 
 def _texts(job: Job) -> Path:

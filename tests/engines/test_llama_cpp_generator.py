@@ -1,13 +1,12 @@
 """The real library decoding: the same text whatever is drafted, in the steps that are replayed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from msgspec import structs
 from nearfree.core.drafting import Drafting, replay
 from nearfree.engines.generation import GENERATORS, GeneratorOptions, make_generator
-from nearfree.engines.llama_cpp_generator import LlamaCppGenerator, refuse_another_vocabulary
+from nearfree.engines.llama_cpp_generator import LlamaCppGenerator
 from nearfree.errors import ConfigError
 
 from engines.conftest import RELEASE, Real
@@ -87,19 +86,6 @@ def test_a_margin_is_the_lead_of_the_best_token(generator: LlamaCppGenerator) ->
     plain = generator.decode(prompt, Drafting(), LIMIT)
     assert (generator.margin(prompt) or 0) > 0
     assert generator.decode(prompt, Drafting(), LIMIT).tokens == plain.tokens
-
-
-def test_another_vocabulary_is_refused(
-    generator: LlamaCppGenerator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model whose tokens differ in one word drafts nothing that means the same."""
-    model = generator._of(repack=True).model
-    refuse_another_vocabulary(model, model, Path("same.gguf"))
-    words = model.words()
-    assert len(words) == model.vocabulary
-    other = type("Other", (), {"vocabulary": len(words), "words": lambda _: [*words[:-1], b"?"]})()
-    with pytest.raises(ConfigError, match=r"other\.gguf has another vocabulary"):
-        refuse_another_vocabulary(model, other, Path("other.gguf"))
 
 
 def test_drafts_without_a_draft_model_are_refused(real: Real) -> None:

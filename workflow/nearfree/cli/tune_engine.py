@@ -70,6 +70,7 @@ def _job(args: argparse.Namespace) -> Job:
     from nearfree.config.prompts import read_prompts, shipped_prompts
     from nearfree.core.candidates import drafters, own_default
     from nearfree.derive.tune.plans import Asked
+    from nearfree.gguf.vocabulary import refuse_another_vocabulary
     from nearfree.measure.engine_files import ensure_library
     from nearfree.measure.own_file import prebuilt
 
@@ -83,9 +84,16 @@ def _job(args: argparse.Namespace) -> Job:
     texts = args.prompts or shipped_prompts()
     prompts = read_prompts(texts)
     args.model_path, args.name = (args.model, None) if args.model else _shipped(config, args)
+    if args.draft_model is not None:
+        refuse_another_vocabulary(args.model_path, args.draft_model)
     build = build_of(args.engine, release)
     threads = args.threads or tuple(sorted({1, os.cpu_count() or 1}))
     forwards, draft = _plans(args, prompts, threads, release)
+    if draft is not None and forwards.files.keys() == draft.files.keys():
+        raise ConfigError(
+            f"{args.draft_model.name} is the model itself: it drafts at its own price",
+            remedy="Give a smaller model",
+        )
     ensure_library(args.engine, release, offline=args.offline)
     with redirect_stdout(sys.stderr):
         probed(argparse.Namespace(**{**vars(args), "platform": SCOPE, "take": None}), SCOPE)

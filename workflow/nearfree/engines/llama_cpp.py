@@ -52,11 +52,6 @@ class Model:
         """Return whether a token ends a text or a turn."""
         return bool(self.calls.llama_vocab_is_eog(self._vocab, token))
 
-    def words(self) -> list[bytes]:
-        """Return the text of each token, as the vocabulary spells it."""
-        texts = (self.calls.llama_vocab_get_text(self._vocab, i) for i in range(self.vocabulary))
-        return [ctypes.string_at(text) if text else b"" for text in texts]
-
     def ids(self, text: bytes, *, special: bool) -> tuple[int, ...]:
         """Return the tokens of a text.
 

@@ -45,9 +45,6 @@ class LlamaCppGenerator:
         self._draft: _Sequence | None = None
         if options.draft_model is not None:
             self._draft = self._made(options.draft_model, repack=True)
-            refuse_another_vocabulary(
-                self._of(repack=True).model, self._draft.model, options.draft_model
-            )
 
     def _made(self, path: Path, *, repack: bool) -> "_Sequence":
         return _Sequence(
@@ -260,15 +257,6 @@ class _Sequence:
         """Give the cache and the weights back."""
         self.context.close()
         self.model.close()
-
-
-def refuse_another_vocabulary(target: Model, draft: Model, path: Path) -> None:
-    """Raise ConfigError unless two models have the same tokens under the same ids."""
-    if target.vocabulary != draft.vocabulary or target.words() != draft.words():
-        raise ConfigError(
-            f"{path.name} has another vocabulary than the model that it drafts for",
-            remedy="Give a draft model of the same family, with the same tokenizer",
-        )
 
 
 def chat_text(model: Model, text: str) -> tuple[bytes, bool]:

@@ -32,7 +32,7 @@ FUNCTIONS = (
     *("ggml_backend_load_all_from_path", "ggml_backend_reg_count"),
     *("llama_model_default_params", "llama_model_load_from_file", "llama_model_free"),
     *("llama_model_get_vocab", "llama_vocab_n_tokens", "llama_tokenize", "llama_token_to_piece"),
-    *("llama_vocab_is_eog", "llama_vocab_get_text"),
+    *("llama_vocab_is_eog",),
     *("llama_model_chat_template", "llama_chat_apply_template"),
     *("llama_sampler_init_greedy", "llama_sampler_sample", "llama_sampler_free"),
     *("llama_context_default_params", "llama_init_from_model", "llama_free"),

@@ -1,0 +1,115 @@
+"""A full sweep by hand beside what `nearfree tune` chose, of each kind of prompts apart.
+
+    python benchmarks/tune_sweep.py RESULTS PROMPTS MODEL [TAKE]
+
+RESULTS is the root of a tuning that was sealed, PROMPTS and MODEL the files that it was given.
+Every K of 0, 1, 2, 3, 4, 6, 8, 12, 16, 32 runs with each lookup that was weighed, three times in
+turn, on the prompts that were held out. For each kind it prints the K that was chosen by the other
+half, the best fixed K of the sweep, what the choice takes of its tokens a second, and how far each
+K's prediction, over none, was off. The sweep's take stays in the log: a second call reads it.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import structs
+from nearfree.config.prompts import read_prompts
+from nearfree.core.candidates import SWEEP, candidates
+from nearfree.core.drafting import Drafting
+from nearfree.core.plan import DecodePlan
+from nearfree.derive.tune.choice import choose
+from nearfree.derive.tune.proof import by_setting, gain, seconds_of, speeds
+from nearfree.derive.tune.recorded import Recorded, is_proof, recorded
+from nearfree.derive.tune.replayed import tokens_a_second
+from nearfree.gguf.reader import weights_sha256
+from nearfree.log.events import DecodeMeasured, Event
+from nearfree.log.evidence import read_scope, read_take
+from nearfree.log.names import Layout
+from nearfree.log.take import take_name
+from nearfree.measure.decodes import measure_decodes
+
+SCOPE, REPEATS = "cpu", 3
+
+
+def newest(layout: Layout) -> Recorded:
+    """Return the newest proof of a root."""
+    takes = read_scope(layout, SCOPE)
+    proofs = [take for take in takes if is_proof(take)]
+    others = {str(take.name): take for take in takes}
+    return recorded(max(proofs, key=lambda take: take.order), others)
+
+
+def sweep_plan(said: Recorded) -> DecodePlan:
+    """Return the plan of the sweep, on the threads and storage on which none is fastest."""
+    none = said.choice.none.drafting
+    lengths = tuple(k for k in SWEEP if k)
+    runs = [
+        structs.replace(each, threads=none.threads, repack=none.repack)
+        for each in candidates(said.plan.weighed, lengths)
+    ]
+    return structs.replace(
+        said.plan, runs=tuple(dict.fromkeys(runs)), weighed=(), default=None, made_from=(),
+        repeats=REPEATS,
+    )  # fmt: skip
+
+
+def lines(said: Recorded, events: list[Event]) -> Iterator[str]:
+    """Yield what the sweep says of each kind of prompts, and of all."""
+    seconds = seconds_of(events)
+    kinds = sorted({event.data.kind for event in events})
+    for kind in [*kinds, "all"]:
+        mine = [event for event in events if kind in (event.data.kind, "all")]
+        runs = by_setting(mine)
+        tokens_s = {
+            each: sum(found.values()) / len(found)
+            for each, ran in runs.items()
+            if (found := speeds(ran, seconds))
+        }
+        tuned = [t for t in said.traces if not t.held_out and kind in (t.kind, "all")]
+        held = [t for t in said.traces if t.held_out and kind in (t.kind, "all")]
+        chosen = choose(tuned, said.cost, said.plan.weighed).chosen.drafting
+        best = max(tokens_s, key=lambda each: tokens_s[each])
+        none = next(each for each in runs if each.drafter == "none")
+        alike = next((each for each in runs if same(each, chosen)), None)
+        reached = f"{tokens_s[alike] / tokens_s[best]:.2f}" if alike else "not in the sweep"
+        yield (
+            f"{kind}: chosen {chosen.label} K = {chosen.k}; best {best.label} K = {best.k} "
+            f"({tokens_s[best]:.1f} tokens/s of {seconds} time, "
+            f"{tokens_s[best] / tokens_s[none]:.2f} x none); the choice reaches {reached} of it"
+        )
+        plain = tokens_a_second(held, none, said.cost)
+        for each in runs:
+            predicted = tokens_a_second(held, each, said.cost) / plain
+            real = gain(runs[each], runs[none], seconds)
+            yield (
+                f"  {each.label} K = {each.k}: predicted {predicted:.2f} x none, measured "
+                f"{real.value:.2f} [{real.low:.2f}, {real.high:.2f}], off by "
+                f"{predicted / real.value - 1:+.0%}"
+            )
+
+
+def same(one: Drafting, other: Drafting) -> bool:
+    """Return whether two settings draft alike."""
+    return (one.source, one.k) == (other.source, other.k)
+
+
+def main(results: str, prompts: str, model: str, take: str = "1") -> None:
+    """Run the sweep if it is not sealed, and print what it says."""
+    layout, path = Layout(Path(results)), Path(model)
+    said = newest(layout)
+    plan = sweep_plan(said)
+    held = {part.sha256 for part in plan.prompts}
+    texts = [each for each in read_prompts(Path(prompts)) if each.part.sha256 in held]
+    stream = f"{said.proof.name.stream.removesuffix('_tune')[:58]}_sweep"
+    measure_decodes(
+        layout, SCOPE, stream, int(take), plan, prompts=texts,
+        files={weights_sha256(path): path},
+    )  # fmt: skip
+    found = read_take(layout, take_name(SCOPE, stream, int(take), plan))
+    for line in lines(said, found.of(DecodeMeasured)):
+        print(line)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

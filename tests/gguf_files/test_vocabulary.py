@@ -14,7 +14,7 @@ def write(path: Path, words: list[str] | None, kind: str = "gpt2") -> Path:
     metadata = {"general.architecture": string("llama"), "tokenizer.ggml.model": string(kind)}
     if words is not None:
         metadata["tokenizer.ggml.tokens"] = array("text", words)
-    path.write_bytes(gguf(metadata))
+    path.write_bytes(gguf(list(metadata.items())))
     return path
 
 

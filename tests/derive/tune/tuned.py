@@ -13,7 +13,7 @@ from nearfree.core.weights import WeightsFile
 from nearfree.derive.tune.plans import GRID, LIMIT, Asked, proof_plan, trace_plan
 from nearfree.derive.tune.recorded import chosen
 from nearfree.derive.tune.replayed import Trace, traces
-from nearfree.log.events import DecodeMeasured, DraftsTraced
+from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded, EngineShape
 from nearfree.log.evidence import Take, read_take
 from nearfree.log.names import Layout
 from nearfree.log.take import take_name
@@ -24,6 +24,12 @@ WEIGHTS = WeightsFile(file_type="q8_0", sha256="ab" * 32)
 SETTING = Setting(
     module="engine", backend="llama_cpp", dtype="float32", model="tiny", release="3.22.1",
     model_digest=WEIGHTS.digest, file_type="q8_0", batch=1, context=96, threads=1, repack=True,
+)  # fmt: skip
+LOADED = EngineLoaded(
+    engine="llama_cpp", release="3.22.1", package="p", library_sha256={"libllama.so": "d" * 64},
+    header_sha256={}, system_info="CPU : AVX2 = 1 |", model="tiny", weights_sha256=WEIGHTS.sha256,
+    weights_bytes=1 << 20, file_type="q8_0", repack=True, matrices=(),
+    shape=EngineShape(layers=1, heads=1, kv_heads=1, head_dim=64),
 )  # fmt: skip
 SOURCES = drafters("llama_cpp", "prompt_lookup")
 DEFAULT = Drafting(drafter="ngram_simple", k=48, ngram_max=12, ngram_min=12)
@@ -81,7 +87,7 @@ def write_forwards(layout: Layout, t_us: Mapping[int, float]) -> Take:
     )
     name = take_name("cpu", "llama_cpp_tiny", 1, plan)
     visits = make_visits(SETTING, dict(t_us), rounds=7, protocol=plan.protocol)
-    write_payloads(layout, name, plan, *visits)
+    write_payloads(layout, name, plan, LOADED, *visits)
     return read_take(layout, name)
 
 

@@ -1,0 +1,68 @@
+"""The answer of tuning as text and as JSON, and the line to paste."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from derive.tune.tuned import FLAT, STEEP, write_all
+from nearfree.core.drafting import Drafting
+from nearfree.derive.tune.recorded import Recorded, recorded
+from nearfree.log.names import Layout
+from nearfree.show.text.tune import document, paste, tune_text
+
+MODEL = Path("a model.gguf")
+
+
+def said(layout: Layout, t_us: dict[int, float], **changes: object) -> Recorded:
+    """Return what a proof says."""
+    takes = write_all(layout, t_us, **changes)
+    return recorded(takes[-1], {str(take.name): take for take in takes[:-1]})
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (Drafting(threads=2), "-t 2 --spec-type none"),
+        (Drafting(repack=False), "-t 1 --no-repack --spec-type none"),
+        (
+            Drafting(drafter="ngram_simple", k=7, ngram_max=3, ngram_min=3),
+            "-t 1 --spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 7",
+        ),
+        (
+            Drafting(drafter="draft_model", k=3),
+            "-t 1 --spec-draft-model d.gguf --spec-draft-n-max 3",
+        ),
+    ],
+)
+def test_a_line_to_paste_asks_for_what_ran(run: Drafting, words: str) -> None:
+    """Options are those of the engine's own program, and a file's name is quoted for a shell."""
+    line = paste("llama_cpp", run, MODEL, Path("d.gguf"))
+    assert line == f"llama-server -m 'a model.gguf' {words}"
+
+
+def test_json_has_numbers_or_null(layout: Layout) -> None:
+    """An interval of one repeat has no ends, which JSON says with null."""
+    made = document(said(layout, FLAT, noise=(1.0,)), MODEL, None)
+    read = json.loads(msgspec.json.encode(made))
+    assert all(each["tokens_s"]["high"] is None for each in read["settings"])
+    assert read["verdict"] == "undecided"
+    assert read["choice"]["k"] == 0
+    assert read["gain"] == {"over_none": None, "over_default": read["gain"]["over_default"]}
+    assert [point["n"] for point in read["curve"]] == list(FLAT)
+
+
+@pytest.mark.parametrize(
+    ("t_us", "words"), [(FLAT, "speculate, with"), (STEEP, "do not speculate")]
+)
+def test_the_text_says_the_verdict_and_what_to_run(
+    layout: Layout, t_us: dict[int, float], words: str
+) -> None:
+    """It has T(N), every setting that ran, each kind of prompts, and its evidence."""
+    found = said(layout, t_us)
+    text = "\n".join(tune_text(found, MODEL, None))
+    assert f"verdict: {words}" in text
+    assert "llama-server -m 'a model.gguf'" in text
+    assert all(str(take.name) in text for take in found.takes)
+    assert all(f"\n  {kind} " in text for kind in ("copying", "text", "all"))
+    assert text.count("yes") >= 2 * len(found.answer.settings)

@@ -13,7 +13,7 @@ from nearfree.log.names import Layout
 from nearfree.log.reader import Segment, read_segment
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import take_name
-from nearfree.measure.decodes import whole_prompts
+from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.texts import Kept, Texts, ids_sha256, texts_folder
 
 PLAN = trace_plan(asked(), SOURCES[:2], Drafting())
@@ -42,7 +42,7 @@ def segment(layout: Layout, events: list[Payload]) -> Segment:
 def test_an_interrupted_take_keeps_whole_prompts(layout: Layout, written: int, kept: int) -> None:
     """A prompt counts once its decodes and all its traces are there."""
     events = [*prompt_events(PLAN, 0), *prompt_events(PLAN, 1)]
-    assert whole_prompts(segment(layout, events[:written]), PLAN) == kept
+    assert whole_rounds(segment(layout, events[:written]), PLAN) == kept
 
 
 def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from nearfree.log.names import Layout
 from nearfree.show.text.tune import document, paste, tune_text
 
 MODEL = Path("a model.gguf")
+SIMPLE = "--spec-ngram-simple"
 
 
 def said(layout: Layout, t_us: dict[int, float], **changes: object) -> Recorded:
@@ -27,7 +28,7 @@ def said(layout: Layout, t_us: dict[int, float], **changes: object) -> Recorded:
         (Drafting(repack=False), "-t 1 --no-repack --spec-type none"),
         (
             Drafting(drafter="ngram_simple", k=7, ngram_max=3, ngram_min=3),
-            "-t 1 --spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 7",
+            f"-t 1 --spec-type ngram-simple {SIMPLE}-size-n 3 {SIMPLE}-size-m 7",
         ),
         (
             Drafting(drafter="draft_model", k=3),

@@ -2,7 +2,6 @@
 
 import gc
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from msgspec import structs
 
 from nearfree.config.prompts import Prompt
 from nearfree.core.drafting import Drafting, agreed
-from nearfree.core.plan import DecodePlan, Plan
+from nearfree.core.plan import DecodePlan
 from nearfree.core.weights import WeightsFile
 from nearfree.engines.files import weights_path
 from nearfree.engines.generation import Decoded, Generator, GeneratorOptions, make_generator
@@ -21,10 +20,10 @@ from nearfree.hardware.identity import check_identity, machine_fingerprint, requ
 from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded
 from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
-from nearfree.log.reader import Segment
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
-from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, header, take_name
+from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
+from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.texts import Kept, Texts, ids_sha256, texts_folder
 from nearfree.measure.visits import Progress, silent, stoppable
 
@@ -96,7 +95,7 @@ def measure_decodes(
             device=here.model,
         ),
         work,
-        keep=whole_prompts,
+        keep=whole_rounds,
     )
 
 
@@ -125,28 +124,6 @@ def _sha256(plan: DecodePlan) -> str:
     if not isinstance(plan.weights, WeightsFile):
         raise ConfigError("random weights decode no text", remedy="Give a GGUF file")
     return plan.weights.sha256
-
-
-def whole_prompts(segment: Segment, plan: Plan) -> int:
-    """Return how many leading events to keep: what came before, and prompts that were done."""
-    if not isinstance(plan, DecodePlan):
-        return header(segment, plan)
-    kept, counts = 0, Counter[tuple[str, int]]()
-    for number, event in enumerate(segment.events, start=1):
-        if isinstance(event.data, DecodeMeasured):
-            key = (event.data.prompt_sha256, event.data.repeat)
-        elif isinstance(event.data, DraftsTraced):
-            key = (event.data.prompt_sha256, 0)
-        else:
-            kept = number if not any(counts.values()) else kept
-            continue
-        counts[key] += 1
-        whole = all(
-            count == len(plan.runs) + (0 if repeat else len(plan.traced))
-            for (_, repeat), count in counts.items()
-        )
-        kept = number if whole else kept
-    return kept
 
 
 class _Decodes:

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from nearfree.core.plan import MeasurePlan, Plan
+from nearfree.core.plan import DecodePlan, MeasurePlan, Plan
 from nearfree.errors import EvidenceError
 from nearfree.log.events import (
+    DecodeMeasured,
+    DraftsTraced,
     EngineLoaded,
     LatencyMeasured,
     LaunchFloor,
@@ -26,9 +28,13 @@ _HEADER = RunStarted | EngineLoaded | SegmentRecovered | WorkCounted | LaunchFlo
 def whole_rounds(segment: Segment, plan: Plan) -> int:
     """Return how many leading events to keep: the header, whole rounds, and shares after them.
 
+    Of decodes they are those of whole prompts.
+
     Rounds are written one after the other and made durable as a whole, so what follows the last
     whole round was never acknowledged.
     """
+    if isinstance(plan, DecodePlan):
+        return _whole_prompts(segment, plan)
     otherwise = plan.points_a_round if isinstance(plan, MeasurePlan) else 0
     kept = written = rounds = 0
     for number, event in enumerate(segment.events, start=1):
@@ -40,6 +46,26 @@ def whole_rounds(segment: Segment, plan: Plan) -> int:
         header = isinstance(event.data, _HEADER) and not rounds
         if not written and (header or isinstance(event.data, SharesMeasured)):
             kept = number
+    return kept
+
+
+def _whole_prompts(segment: Segment, plan: DecodePlan) -> int:
+    """Return how many leading events to keep: what came before, and prompts that were done."""
+    kept, counts = 0, Counter[tuple[str, int]]()
+    for number, event in enumerate(segment.events, start=1):
+        if isinstance(event.data, DecodeMeasured):
+            key = (event.data.prompt_sha256, event.data.repeat)
+        elif isinstance(event.data, DraftsTraced):
+            key = (event.data.prompt_sha256, 0)
+        else:
+            kept = number if not any(counts.values()) else kept
+            continue
+        counts[key] += 1
+        whole = all(
+            count == len(plan.runs) + (0 if repeat else len(plan.traced))
+            for (_, repeat), count in counts.items()
+        )
+        kept = number if whole else kept
     return kept
 
 

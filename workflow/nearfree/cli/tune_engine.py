@@ -12,7 +12,7 @@ from nearfree.backends.environments.lock import OWN
 from nearfree.cli.common import config_of, json_text, layout_of
 from nearfree.cli.measure_engine import elsewhere, probed
 from nearfree.cli.waiting import Bar
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
@@ -60,7 +60,7 @@ def tune(args: argparse.Namespace) -> int:
         print(json_text(document(said, args.model_path, args.draft_model)))
         return 0
     for line in tune_text(said, args.model_path, args.draft_model):
-        print(line)
+        print(printable(line))
     return 0
 
 

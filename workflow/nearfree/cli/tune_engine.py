@@ -164,6 +164,7 @@ def _plans(
     threads: tuple[int, ...],
     release: str,
 ) -> "tuple[OwnFile, OwnFile | None]":
+    from nearfree.core.candidates import REPACKS
     from nearfree.derive.tune.plans import DRAFT_GRID, GRID, ROUNDS, typical_context
     from nearfree.measure.own_file import own_file
 
@@ -186,7 +187,7 @@ def _plans(
             name=name,
         )
 
-    target = forwards(args.model_path, GRID, (True, False), args.name)
+    target = forwards(args.model_path, GRID, REPACKS.get(args.engine, (True,)), args.name)
     if args.draft_model is None:
         return target, None
     return target, forwards(args.draft_model, DRAFT_GRID, (True,))

@@ -18,6 +18,8 @@ LOOKUPS: Mapping[str, tuple[Drafting, ...]] = {
     ),
 }
 """The lookups of each engine that its own options can ask for, by engine."""
+REPACKS: Mapping[str, tuple[bool, ...]] = {"llama_cpp": (True, False)}
+"""Whether weights may be stored in an order of the engine's own, where that can be asked for."""
 _SIMPLE: Drafter = "ngram_simple"
 _DRAFT = "draft"
 

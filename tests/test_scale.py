@@ -16,7 +16,9 @@ from workflow import ROOT, Project
 
 pytestmark = pytest.mark.slow
 
-MADE = ("project", "boundaries", "predictions", "validation", "engine_steps", "figures")
+MADE = (
+    *("project", "boundaries", "predictions", "validation", "engine_steps", "tuning", "figures"),
+)
 PROJECTED = """
 import resource, sys
 from pathlib import Path

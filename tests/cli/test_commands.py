@@ -46,7 +46,8 @@ def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
             assert call("tables", stage, scope, *root) == (0, "", "")
     for stage in ("outlook", "schedules", "kernels"):
         assert call("tables", stage, "public", *root) == (0, "", "")
-    assert call("tables", "engine_steps", "cpu", *root) == (0, "", "")
+    for stage in ("engine_steps", "tuning"):
+        assert call("tables", stage, "cpu", *root) == (0, "", "")
     for scope in ("cpu", "public"):
         assert call("tables", "claims", scope, *root) == (0, "", "")
         assert call("figures", scope, *root) == (0, "", "")

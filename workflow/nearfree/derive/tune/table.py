@@ -173,7 +173,7 @@ def _of_kind(each: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -> It
                 "gain_low": over.low,
                 "gain_high": _finite(over.high),
             }
-            row["from_ids"] += said.ids
+            row["from_ids"] += dict.fromkeys((*said.ids, *(e.event_id for e in runs[none])))
         yield row
 
 

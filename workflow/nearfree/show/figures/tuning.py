@@ -84,7 +84,9 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     layers = alt.layer(
         of_curve.mark_line(color=MEASURED, point=True).encode(x=x, y=y, tooltip=tooltip("n:Q")),
         of_kind("none").mark_rule(color=THEORY, strokeDash=[4, 3]).encode(y=y),
-        of_said.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=12)).encode(x=x, y=y, color=colour, tooltip=said),
+        of_said.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=12)).encode(
+            x=x, y=y, color=colour, tooltip=said
+        ),
         of_ran.mark_rule(color="black", strokeWidth=1.5).encode(
             x=x, y=alt.Y("low:Q", title=None), y2="high:Q"
         ),

@@ -72,7 +72,8 @@ def in_one_thread() -> None:
 def home_results() -> Path:
     """Return the results root of the user's own folder: $NEARFREE_HOME, else that for data."""
     named = os.environ.get("NEARFREE_HOME")
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    home = os.environ.get("HOME", ".")
+    data = Path(os.environ.get("XDG_DATA_HOME") or f"{home}/.local/share")
     return (Path(named) if named else data / "nearfree") / "results"
 
 

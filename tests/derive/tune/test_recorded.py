@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from nearfree.core.drafting import Steps
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.proof import shared, verdict
 from nearfree.derive.tune.recorded import Recorded, recorded
-from nearfree.derive.tune.replayed import draft_forwards
+from nearfree.derive.tune.replayed import draft_forwards, refuse_empty
 from nearfree.derive.tune.table import ALL, TUNING, write_tuning
 from nearfree.errors import EvidenceError
 from nearfree.log.evidence import Take
@@ -99,6 +100,14 @@ def test_a_gain_is_paired_within_repeats(layout: Layout) -> None:
     assert verdict([Interval(0.9, 0.8, 1.2), Interval(1.1, 0.9, 1.4)]) == "undecided"
     assert verdict([]) == "none"
     assert shared(5) == pytest.approx(0.99)
+
+
+def test_outputs_that_end_at_once_are_refused(layout: Layout) -> None:
+    """Where nothing was decoded there is no speed to compare."""
+    found = said(write_all(layout, FLAT)).traces
+    refuse_empty(found)
+    with pytest.raises(EvidenceError, match="ended every answer with its first token"):
+        refuse_empty([structs.replace(each, tokens=1) for each in found])
 
 
 def test_a_proof_without_its_grounds_says_which(layout: Layout) -> None:

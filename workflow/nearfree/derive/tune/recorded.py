@@ -10,7 +10,7 @@ from nearfree.core.weights import AnyWeights
 from nearfree.derive.tune.answer import Answer, answer
 from nearfree.derive.tune.choice import Choice, choose
 from nearfree.derive.tune.curve import EngineCurve, engine_curve
-from nearfree.derive.tune.replayed import Cost, Trace, traces
+from nearfree.derive.tune.replayed import Cost, Trace, refuse_empty, traces
 from nearfree.errors import EvidenceError
 from nearfree.log.curves import curves
 from nearfree.log.evidence import Take
@@ -79,7 +79,10 @@ def chosen(
     weighed: tuple[Drafting, ...],
 ) -> Choice:
     """Return the choice among drafters, by the prompts of some takes that are tuned on."""
-    tuned = [each for each in traces(takes) if not each.held_out]
+    known = traces(takes)
+    tuned = [each for each in known if not each.held_out]
+    for part in (tuned, [each for each in known if each.held_out]):
+        refuse_empty(part)
     return choose(tuned, cost_of(takes, weights, draft), weighed)
 
 

@@ -71,6 +71,16 @@ def _of_take(take: Take) -> Iterator[Trace]:
         )
 
 
+def refuse_empty(known: Iterable[Trace]) -> None:
+    """Raise EvidenceError where every output ended with its first token: nothing was decoded."""
+    if all(trace.tokens < 2 for trace in known):
+        raise EvidenceError(
+            "the model ended every answer with its first token",
+            remedy="Give other prompts: some of those that are held out, and of the others, "
+            "have to be answered",
+        )
+
+
 class Cost(Struct, frozen=True, kw_only=True):
     """What forwards take: of the model at each threads and repack, and of its draft model."""
 

@@ -215,6 +215,8 @@ def _choice(said: Recorded) -> Iterator[str]:
     for kind in [*kinds, "all"] if len(kinds) > 1 else ["all"]:
         tuned = [each for each in known if not each.held_out and kind in (each.kind, "all")]
         best = choose(tuned, cost, said.plan.weighed)
+        if not best.none.tokens_s:
+            continue  # all its outputs ended with their first token
         cut = best.cut and f"{best.cut.tokens_s / best.none.tokens_s:.2f}"
         run = best.chosen.drafting
         rows.append(

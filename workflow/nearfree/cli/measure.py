@@ -224,10 +224,12 @@ def run_profile(args: argparse.Namespace) -> int:
     if args.inside:
         profile_file(args.inside)
         return 0
-    from nearfree.core.plan import MODULES_SUFFIX, PROFILE_SUFFIX, ProfilePlan
+    from nearfree.core.plan import MODULES_SUFFIX, PROFILE_SUFFIX, MeasurePlan, ProfilePlan
     from nearfree.log.names import check_part
 
     scope, take, plan, _ = _planned(args, f"{args.study}{PROFILE_SUFFIX}")
+    if not isinstance(plan, MeasurePlan):
+        raise ConfigError("a plan of decodes is not profiled", remedy="Give one of forwards")
     if plan.models:
         raise ConfigError(
             f"{args.study} measures a whole model, which has too many kernels to profile",

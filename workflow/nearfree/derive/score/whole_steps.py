@@ -18,7 +18,7 @@ from nearfree.decoders.modules import requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
-from nearfree.derive.predict.forecast.draft import own_draft_us, own_host_us, own_runs
+from nearfree.derive.predict.forecast.draft import draft_host_us, own_draft_us, own_runs
 from nearfree.derive.predict.forecast.expand_deployments import asked_about
 from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.total import Total, total
@@ -81,7 +81,7 @@ class Timed(NamedTuple):
             modules = self.modules_us + self.draft_us
             if self.draft_us:
                 runs = own_runs(np.array(float(row.positions)))
-                modules += float(own_host_us(constants, runs))
+                modules += float(draft_host_us(constants, runs))
         return float(modules + between[0] + host + self.prefill_us)
 
 

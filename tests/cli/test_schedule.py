@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -249,6 +250,30 @@ def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
     code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "qwen3_8b")
     assert code == 0
     assert f"# without a drafter it is faster at {MOST} of {MOST} batch sizes, from b = 1 on" in err
+
+
+def test_a_head_drafts_for_the_model_whose_states_it_reads(call: Call, tmp_path: Path) -> None:
+    """Its few weights leave it longer drafts than a model has; one of another width is refused."""
+    head = {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 4096,
+        "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "num_hidden_layers": 1, "torch_dtype": "bfloat16", "vocab_size": 151936,
+        "draft_vocab_size": 32000,
+    }  # fmt: skip
+    files = {name: tmp_path / f"{name}.json" for name in ("eagle", "eagle_3", "wider")}
+    whole = {"draft_vocab_size": None, "architectures": ["LlamaForCausalLM"]}
+    for name, change in (
+        ("eagle", whole),
+        ("eagle_3", {}),
+        ("wider", {"target_hidden_size": 5120}),
+    ):
+        files[name].write_bytes(json.encode(head | change))
+    rates = ("--acceptance", "0.9", "--drafter")
+    model = lengths(call, *rates, "qwen3_8b")
+    eagle, third = (lengths(call, *rates, str(files[name])) for name in ("eagle", "eagle_3"))
+    assert sum(model) < sum(eagle) < sum(third)
+    argv = (*rates, str(files["wider"]))
+    one_message(call("schedule", "vllm", *WHERE, *SHORT, *argv), "reads states of 5120 elements")
 
 
 @pytest.mark.parametrize(("argv", "said"), [

@@ -69,8 +69,9 @@ def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drafter",
         metavar="CONFIG",
-        help="in its place what drafts: `own`, the model's own layer for further tokens, or a "
-        "model as --model names one, in its files' precision on the same GPUs",
+        help="in its place what drafts: `own`, the model's own layer for further tokens; the "
+        "config.json of an EAGLE or EAGLE-3 head; or a model as --model names one, in its files' "
+        "precision; on the same GPUs",
     )
     parser.add_argument(
         "--goal",
@@ -246,10 +247,15 @@ def _draft_costs(
     args: argparse.Namespace, config: "Config", answers: "Forecast", answerer: "Answerer"
 ) -> "float | dict[int, list[float]]":
     """Return what drafting costs: a share of T(1) a token, or by batch size and draft length."""
-    from msgspec import structs
+    from msgspec import UNSET, structs
 
     from nearfree.derive.predict.forecast.deployment import Questions
-    from nearfree.derive.predict.forecast.draft import model_shares, own_shares
+    from nearfree.derive.predict.forecast.draft import (
+        as_head,
+        head_shares,
+        model_shares,
+        own_shares,
+    )
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.total import total
     from nearfree.show.text.schedule import ratio_by_batch
@@ -263,7 +269,12 @@ def _draft_costs(
     drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
     spec = make_spec(drafter, batch=batches, moe=ENGINES[args.engine].moe)
     plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}
-    drafting = deployments(config, structs.replace(spec, **plain))
+    drafting = deployments(config, structs.replace(spec, **plain), drafters=True)
+    if drafting[0].decoder.states is not UNSET:
+        heads = [as_head(each, answers.deployments[0]) for each in drafting]
+        drafted = total(Questions(heads, answers.total.grid.tolist()), answerer)
+        steps = answerer.engine_steps
+        return head_shares(answers.total, answers.deployments, drafted, heads, steps)
     drafted = total(Questions(drafting, [1]), answerer)
     return model_shares(answers.total, answers.deployments, drafted, drafting)
 

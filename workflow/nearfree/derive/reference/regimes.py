@@ -6,8 +6,8 @@ kernel was measured, or the shared ones of its family.
 
 A sibling is of the same architecture, and its balance is alike. A chip may be cut down to a
 fraction of its compute beside the same memory; its curves then turn where those of the whole chip
-are flat: of a compute that is 1 / r of the memory's time a curve shows a share r^-p / p, with p
-from 2.3 to 4.5 in the forms here. At r = 4 that is 2 % or less, which the curves' own noise hides.
+are flat: of a compute that is 1 / r of the memory's time a curve shows a share r^-p / p. With p of
+2.3 and more, as on Hopper, that is 2 % or less at r = 4, which the curves' own noise hides.
 """
 
 import re

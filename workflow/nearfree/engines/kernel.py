@@ -10,6 +10,7 @@ from nearfree.backends.free_memory import free_host_bytes
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.engines.files import library_folder, weights_path
+from nearfree.engines.forward import EngineKernel
 from nearfree.engines.library import Library, load, sha256_of
 from nearfree.engines.llama_cpp import Context, Model
 from nearfree.engines.shares import Watch
@@ -25,7 +26,7 @@ _CACHE_BYTES = 2
 """Of an element of the KV cache: float16, llama.cpp's default."""
 
 
-class LlamaCppForward:
+class LlamaCppForward(EngineKernel):
     """A decode or verify forward of llama.cpp over b requests with L cached positions each."""
 
     def __init__(

@@ -57,14 +57,13 @@ class ServedForward(EngineKernel):
         self.cached, self.batch = setting.context or 0, setting.batch
         weights = execution.weights[setting.model or ""]
         self._made_of = _check(setting, weights)
-        self._folder = TemporaryDirectory(prefix="nearfree-")  # the engine reads it by its path
-        folder = Path(self._folder.name)
         config = weights.config if isinstance(weights, RandomWeights) else {}
-        (folder / "config.json").write_bytes(msgspec.json.encode(config))
-        self._decoder = read_decoder(folder)
         _refuse_too_long(setting, config, self.cached + self.most)
-        with refused(setting):
-            self.start(str(folder))
+        with TemporaryDirectory(prefix="nearfree-") as folder:  # the engine reads it by its path
+            Path(folder, "config.json").write_bytes(msgspec.json.encode(config))
+            self._decoder = read_decoder(Path(folder))
+            with refused(setting):
+                self.start(folder)
         self._bytes = sum(each.numel() * each.element_size() for each in self.parameters())
         self.cache = "cold" if self._bytes > execution.cache_bytes else "warm"
 

@@ -2,7 +2,6 @@
 
 import sys
 from inspect import BoundArguments, Signature
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 

@@ -153,7 +153,7 @@ class SglangForward(ServedForward):
         return self._torch.tensor(drawn, dtype=self._torch.int64, device=self._slots.device)
 
     def forward(self, n: int) -> Any:
-        """Run one forward over N positions of each request; return its logits, [b N, vocabulary]."""
+        """Run one forward over N positions of each request; return logits, [b N, vocabulary]."""
         server, runner = self._server(n), self._runner
         runner.spec_algorithm = server.algorithm
         runner.attn_backend, runner.graph_runner = server.attention, server.graphs

@@ -70,13 +70,15 @@ class VllmForward(ServedForward):
 
     def _given(self, cache: Any) -> list[tuple[list[int], ...]]:
         """Return the blocks of each request, by the cache's groups of layers, none twice."""
-        blocks, free = [], iter(range(_NULL_BLOCK + 1, cache.num_blocks))
+        free = iter(range(_NULL_BLOCK + 1, cache.num_blocks))
         rooms = [
             -(-(self.cached + 2 * self.most) // group.kv_cache_spec.block_size)
             for group in cache.kv_cache_groups
         ]
-        for _ in range(self.batch):
-            blocks.append(tuple([next(free, _NULL_BLOCK) for _ in range(room)] for room in rooms))
+        blocks = [
+            tuple([next(free, _NULL_BLOCK) for _ in range(room)] for room in rooms)
+            for _ in range(self.batch)
+        ]
         if any(_NULL_BLOCK in group for each in blocks for group in each):
             raise EvidenceError(
                 f"vllm's cache of {cache.num_blocks} blocks does not hold {self.batch} requests of "
@@ -114,8 +116,7 @@ class VllmForward(ServedForward):
         new: list[Any],
         look: bool = False,
     ) -> bool:
-        """Run a step of so many positions a request; return whether logits that are looked at
-        are finite.
+        """Run a step of so many positions a request; return whether logits looked at are finite.
 
         `computed` are the positions in the cache of requests that the runner has, and `known` how
         many tokens of theirs follow the prompt.

@@ -83,9 +83,9 @@ def engine_environment(engine: str, release: str) -> Name:
     ConfigError
         Neither has it.
     """
-    if builds(engine):
-        return build_of(engine, release).environment
     backend = BY_NAME[engine]
+    if builds(engine) or "engine" not in backend.modules:
+        return build_of(engine, release).environment
     name = backend.environment or OWN
     pinned = pins(lock_path(name)).get(backend.package)
     if pinned != release:

@@ -146,7 +146,7 @@ def _steady() -> Iterator[None]:
 
 
 @contextmanager
-def _torch_steady(here: Fingerprint, protocol: Timing, *, whole: bool) -> Iterator[None]:
+def _torch_steady(here: Fingerprint, protocol: Timing, *, whole: bool = False) -> Iterator[None]:
     """Set torch up, and tell a lost GPU from a mistake in the program.
 
     A whole engine sets torch up itself.

@@ -77,7 +77,7 @@ class SglangForward(ServedForward):
 
     def _filled(self) -> tuple[Any, Any]:
         """Return a batch of b prefilled requests, and slots for N more of each, [b, N]."""
-        batch = None
+        batch: Any = None
         for request in range(self.batch):
             tokens = [self.tokens(request, self.cached)]
             reqs = self._bench.prepare_synthetic_inputs_for_latency_test(1, self.cached, tokens)

@@ -333,7 +333,7 @@ def test_what_ran_is_on_record(make: Make) -> None:
 
 @pytest.mark.slow
 def test_calls_bind_against_the_release_of_the_lock(make: Make) -> None:
-    """Each call of a forward, of loading and of prefilling has the form of the lock\'s release."""
+    """Each call of a forward, of loading and of prefilling has the form of the lock's release."""
     cache = Cache(default_cache())
     real = {
         name: signature("sglang", release("sglang"), file, name, cache)

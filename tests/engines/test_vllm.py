@@ -262,7 +262,7 @@ def test_what_ran_is_on_record(make: Make) -> None:
 
 @pytest.mark.slow
 def test_calls_bind_against_the_release_of_the_lock(make: Make) -> None:
-    """Each call of a step, of loading and of prefilling has the form of the lock\'s release."""
+    """Each call of a step, of loading and of prefilling has the form of the lock's release."""
     cache = Cache(default_cache())
     real = {
         name: signature("vllm", release("vllm"), file, name, cache) for name, file in _FILES.items()

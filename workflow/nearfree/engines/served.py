@@ -45,7 +45,7 @@ class ServedForward(EngineKernel):
     ------
     EvidenceError
         Another release is installed, the weights are none that it draws, the model's context is
-        shorter than L + N, or the engine does not take the model.
+        shorter than L + 2 N, or the engine does not take the model.
     """
 
     cache: Literal["cold", "warm"]
@@ -55,10 +55,11 @@ class ServedForward(EngineKernel):
     ) -> None:
         self.setting, self.most = setting, max(positions)
         self.cached, self.batch = setting.context or 0, setting.batch
+        self.room = self.cached + 2 * self.most  # a proposer asks for room for its drafts, too
         weights = execution.weights[setting.model or ""]
         self._made_of = _check(setting, weights)
         config = weights.config if isinstance(weights, RandomWeights) else {}
-        _refuse_too_long(setting, config, self.cached + self.most)
+        _refuse_too_long(setting, config, self.room)
         with TemporaryDirectory(prefix="nearfree-") as folder:  # the engine reads it by its path
             Path(folder, "config.json").write_bytes(msgspec.json.encode(config))
             self._decoder = read_decoder(Path(folder))
@@ -193,6 +194,7 @@ def _refuse_too_long(setting: Setting, config: dict[str, Any], asked: int) -> No
     longest = config.get("max_position_embeddings")
     if isinstance(longest, int) and asked > longest:
         raise EvidenceError(
-            f"L + N = {asked} positions are more than {setting.model}'s {longest}",
+            f"L + 2 N = {asked} positions, for which the engine needs room, are more than "
+            f"{setting.model}'s {longest}",
             remedy="Choose a smaller context or fewer positions",
         )

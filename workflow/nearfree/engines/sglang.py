@@ -47,7 +47,7 @@ class SglangForward(ServedForward):
             dtype=self.setting.dtype,
             load_format="dummy",
             skip_tokenizer_init=True,
-            context_length=self.cached + self.most + 1,
+            context_length=self.room,
             max_running_requests=self.batch,
             cuda_graph_bs=[self.batch],
             page_size=1,

@@ -45,7 +45,7 @@ class VllmForward(ServedForward):
                 dtype=self.setting.dtype,
                 load_format="dummy",
                 skip_tokenizer_init=True,
-                max_model_len=self.cached + 2 * self.most,  # the proposer asks for room, too
+                max_model_len=self.room,
                 max_num_seqs=self.batch,
                 max_num_batched_tokens=max(_CHUNK, self.batch * self.most),
                 enable_prefix_caching=False,
@@ -71,10 +71,7 @@ class VllmForward(ServedForward):
     def _given(self, cache: Any) -> list[tuple[list[int], ...]]:
         """Return the blocks of each request, by the cache's groups of layers, none twice."""
         free = iter(range(_NULL_BLOCK + 1, cache.num_blocks))
-        rooms = [
-            -(-(self.cached + 2 * self.most) // group.kv_cache_spec.block_size)
-            for group in cache.kv_cache_groups
-        ]
+        rooms = [-(-self.room // group.kv_cache_spec.block_size) for group in cache.kv_cache_groups]
         blocks = [
             tuple([next(free, _NULL_BLOCK) for _ in range(room)] for room in rooms)
             for _ in range(self.batch)
@@ -82,7 +79,7 @@ class VllmForward(ServedForward):
         if any(_NULL_BLOCK in group for each in blocks for group in each):
             raise EvidenceError(
                 f"vllm's cache of {cache.num_blocks} blocks does not hold {self.batch} requests of "
-                f"{self.cached + 2 * self.most} positions",
+                f"{self.room} positions",
                 remedy="Choose a smaller batch or context, or a GPU with more memory",
             )
         return blocks

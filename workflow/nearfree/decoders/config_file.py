@@ -31,7 +31,7 @@ _BESIDE = ("says that some layers keep a state, too", _HYBRID[1])
 _LATENT_KEYS = dict.fromkeys(("kv_lora_rank", "q_lora_rank"), _LATENT)
 _DRAFTER = (
     "says that it is the head of a drafter, which reads the states of another model",
-    "Give the model that it drafts for, and what a draft was measured to cost as --draft-cost",
+    "Give the model that it drafts for, and this one to nearfree schedule as --drafter",
 )
 _REFUSED = {
     "draft_vocab_size": _DRAFTER,
@@ -80,7 +80,7 @@ def read_decoder(path: Path) -> Decoder:
     with refusals.gathered():
         if keys.flag("is_encoder_decoder"):
             raise keys.wrong("is_encoder_decoder", "says that it is no decoder", "Give a decoder")
-    return _decoder(keys, file_name(file), refusals)
+    return decoder_of(keys, file_name(file), refusals)
 
 
 def config_file(path: Path) -> Path:
@@ -108,7 +108,25 @@ def config_file(path: Path) -> Path:
     return found[0] if found else said
 
 
-def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
+def says_head(keys: Keys) -> bool:
+    """Return whether a file is of the head of a drafter, which reads another model's states."""
+    named = str(keys.values.get("architectures")).lower()
+    return keys.has("draft_vocab_size") or "eagle" in named
+
+
+def decoder_of(keys: Keys, name: str, refusals: Refusals) -> Decoder:
+    """Return the decoder that keys describe.
+
+    Parameters
+    ----------
+    refusals
+        What was refused of them before.
+
+    Raises
+    ------
+    RefusedError
+        A key is missing, has a value that no model has, or is not understood; with all reasons.
+    """
     rules = None
     with refusals.gathered():
         rules = family(keys)

@@ -182,11 +182,9 @@ def _stand(basis: Basis, *, whole: bool) -> str:
         return f"{said}; not scored)"
     kind, _, rest = (basis.scored_on or "").partition(" ")
     curves = f"{basis.settings:,} public curves of {KINDS.get(kind, kind)} in {rest}"
-    less = "" if basis.scored_as == basis.regime else ", knowing less"
     hit, near = f"{basis.hit:.0%}", f"{basis.within_x2:.0%}"
+    less = basis.scored_as != basis.regime
     if not whole:
-        return f"{said}; {hit} and {near} of {curves}{less})"
-    return (
-        f"{said}; N_max so predicted{less} was exact in {hit}, within a factor of 2 in {near} of "
-        f"{curves})"
-    )
+        return f"{said}; {'knowing less ' if less else ''}{hit} and {near} of {curves})"
+    how = "predicted knowing less" if less else "so predicted"
+    return f"{said}; N_max {how} was exact in {hit}, within a factor of 2 in {near} of {curves})"

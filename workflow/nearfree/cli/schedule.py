@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nearfree.config.files import Config
+    from nearfree.decoders.draft_head import DraftHead
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
     from nearfree.derive.predict.forecast.forecast import Forecast
@@ -73,8 +74,9 @@ def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drafter",
         metavar="CONFIG",
-        help="in its place what drafts: `own`, the model's own layer for further tokens, or a "
-        "model as --model names one, in its files' precision on the same GPUs",
+        help="in its place what drafts: `own`, the model's own layer for further tokens; the head "
+        "of a drafter (EAGLE) by its config.json; or a model as --model names one, in its files' "
+        "precision on the same GPUs",
     )
     parser.add_argument(
         "--goal",
@@ -231,6 +233,8 @@ def _one_length(
     kind = llama_cpp.MODEL
     if args.drafter == OWN:
         kind = llama_cpp.OWN_LAYER
+    elif args.drafter is not None and _head(args, config) is not None:
+        kind = llama_cpp.HEAD
     elif args.drafter is None and args.draft_cost == 0:
         kind = llama_cpp.LOOKUP
 
@@ -284,6 +288,7 @@ def _draft_costs(
 
     from nearfree.derive.predict.forecast.deployment import Questions
     from nearfree.derive.predict.forecast.draft import model_shares, own_shares
+    from nearfree.derive.predict.forecast.draft_head import head_shares
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.total import total
     from nearfree.show.text.schedule import ratio_by_batch
@@ -293,6 +298,10 @@ def _draft_costs(
     ratio_by_batch(answers)  # refuses a T(N) that is not known
     if args.drafter == OWN:
         return own_shares(answers.total, answers.deployments, answerer.engine_steps)
+    head = _head(args, config)
+    if head is not None:
+        steps = answerer.engine_steps
+        return head_shares(answers.total, answers.deployments, head, answerer, steps)
     batches = [each.batch for each in answers.deployments]
     drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
     spec = make_spec(drafter, batch=batches, moe=ENGINES[args.engine].moe)
@@ -300,6 +309,15 @@ def _draft_costs(
     drafting = deployments(config, structs.replace(spec, **plain))
     drafted = total(Questions(drafting, [1]), answerer)
     return model_shares(answers.total, answers.deployments, drafted, drafting)
+
+
+def _head(args: argparse.Namespace, config: "Config") -> "DraftHead | None":
+    """Return the head that --drafter names, None where it is a model."""
+    from nearfree.decoders.config_file import find_file
+    from nearfree.decoders.draft_head import read_head
+    from nearfree.hub.asked import asked_model
+
+    return read_head(find_file(config.folder, asked_model(args.config, args.drafter)))
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -150,7 +150,7 @@ def test_llama_cpp_drafts_by_what_drafts(call: Call) -> None:
     """The type is the drafter's: own layer, lookup where a draft is free, else a model."""
     rate, own = ("--acceptance", "0.8"), "--spec-type draft-mtp --spec-draft-n-max "
     assert printed(call, "llama.cpp", *rate, "--drafter", "own").startswith(own)
-    lookup = printed(call, "llama.cpp", *rate, "--draft-cost", "0").split()
+    lookup = printed(call, "llama.cpp", *rate, "--draft-cost", "0", "--worth", "0").split()
     assert lookup[:2] == ["--spec-type", "ngram-simple"]
     best = best_lengths(curves(call), independent(0.8, most=16), draft_cost=0)[1].k
     assert lookup[-2:] == ["--spec-ngram-simple-size-m", str(best)]

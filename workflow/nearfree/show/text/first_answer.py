@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from nearfree.backends.kernels import BY_PUBLIC_NAME
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
@@ -60,7 +61,9 @@ _SPREAD = {
 def heading(query: Deployment, *, assumed: bool = False) -> str:
     """Return one line that says what is answered about; `assumed` where nobody named attention."""
     named = " (assumed: --attention names another)" if assumed else ""
-    moe = f"experts by {query.library or query.moe}, " if query.moe else ""
+    kernel = BY_PUBLIC_NAME.get(query.library or "")
+    experts = f"{query.moe} ({kernel})" if kernel else query.library or query.moe
+    moe = f"experts by {experts}, " if query.moe else ""
     spread = _SPREAD.get(query.routing or "", f"{query.routing} routing") if query.moe else ""
     parts = [
         f"{query.decoder.name} on {gpus(query)}",
@@ -172,7 +175,7 @@ def _stands(query: Deployment, answer: FirstAnswer) -> str:
         parts.append(
             f"{answer.besides:.0%} published steps of {engine} (kernels between modules, host)"
         )
-    return f"stands on, by share of T(1): {'; '.join(parts)}"
+    return f"stands on these shares of T(1): {'; '.join(parts)}"
 
 
 def _stand(basis: Basis, *, whole: bool) -> str:

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -266,6 +267,27 @@ def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
     code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "qwen3_8b")
     assert code == 0
     assert f"# without a drafter it is faster at {MOST} of {MOST} batch sizes, from b = 1 on" in err
+
+
+def test_a_head_drafts_by_its_own_config(call: Call, tmp_path: Path) -> None:
+    """What it takes is read from its file: more than nothing, less than the model; a model not."""
+    said = {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 4096,
+        "intermediate_size": 12288, "num_hidden_layers": 1, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "torch_dtype": "bfloat16",
+        "draft_vocab_size": 32000,
+    }  # fmt: skip
+    head = tmp_path / "eagle.json"
+    head.write_bytes(json.encode(said))
+    rates = ("--acceptance", "0.9")
+    few = ("--largest-batch", "4")
+    found = json.decode(call("schedule", "vllm", *WHERE, *few, *rates, "--drafter", str(head))[1])
+    assert 0 < found["num_speculative_tokens"] <= 16
+    flags = printed(call, "llama.cpp", *rates, "--drafter", str(head))
+    assert flags.startswith("--spec-type draft-eagle3 --spec-draft-n-max ")
+    one_message(
+        call("predict", "--model", str(head), "--platform", "h800"), "is the head of a drafter"
+    )
 
 
 @pytest.mark.parametrize(("argv", "said"), [

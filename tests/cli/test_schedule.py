@@ -285,8 +285,8 @@ def test_a_head_drafts_by_its_own_config(call: Call, tmp_path: Path) -> None:
     assert 0 < found["num_speculative_tokens"] <= 16
     flags = printed(call, "llama.cpp", *rates, "--drafter", str(head))
     assert flags.startswith("--spec-type draft-eagle3 --spec-draft-n-max ")
-    code, out, err = call("predict", "--model", str(head), "--platform", "h800")
-    assert (code, out) == (2, "")
+    code, _, err = call("predict", "--model", str(head), "--platform", "h800")
+    assert code == 2
     assert "is the head of a drafter" in err
 
 

@@ -1,9 +1,12 @@
-"""What is slow to make and only read, or copied before a change: made once for all workers."""
+"""What is slow: made once for all workers, or done for the share of cases that a commit draws."""
 
 import fcntl
 import os
 import shutil
+import subprocess
+import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,3 +32,17 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             make(partial)
             partial.rename(made)
     return Path(shutil.copytree(made, factory.mktemp(name) / "copy", symlinks=True))
+
+
+def drawn(share: int, *case: object) -> bool:
+    """Return whether this commit tries a case: one in `share`, other ones with each commit."""
+    text = " ".join(map(str, (commit(), *case)))
+    return zlib.crc32(text.encode()) % share == 0
+
+
+@cache
+def commit() -> str:
+    """Return the hash of the commit that is tested; it fails where there is none."""
+    asked = ["git", "rev-parse", "HEAD"]
+    root = Path(__file__).parent.parent
+    return subprocess.run(asked, cwd=root, capture_output=True, text=True, check=True).stdout

@@ -11,6 +11,7 @@ from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.build import curves_by_form
 from nearfree.derive.reference.folds import FOLDS
+from nearfree.derive.reference.regimes import chips
 from nearfree.derive.score.regimes import answers
 from nearfree.derive.score.scores import score
 from nearfree.derive.truth.truth import Truth, boundaries
@@ -106,8 +107,7 @@ def ours(known: Truth, curves: ImportedCurves, config: Config, layout: Layout) -
     """Return the scores of nearfree, to which the same models are unknown."""
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=True)
     parts = list(curves_by_form(known, curves, datasheet_facts(config.platforms), resolver))
-    capabilities = {name: platform.sm for name, platform in config.platforms.items()}
-    said, ratios = answers("R2m", parts, capabilities, [EPSILON], EPSILON)
+    said, ratios = answers("R2m", parts, chips(config.platforms), [EPSILON], EPSILON)
     name = pl.lit(OURS).alias("predictor")
     return score(known, said.drop("regime").with_columns(name), [OURS], ratios.with_columns(name))
 

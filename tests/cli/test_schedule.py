@@ -3,6 +3,8 @@
 import csv
 import io
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,13 +134,29 @@ def test_the_best_length_by_acceptance(call: Call) -> None:
     assert lengths(call, "--acceptance", "0.9,0.5", "--draft-cost", "0")[0] == 2
 
 
-def test_llama_cpp_takes_costs(call: Call) -> None:
-    """llama.cpp takes T(N) / (N T(1)) at batch size 1, one number a size up to K + 1."""
-    out = printed(call, "llama.cpp", "--longest", "16")
-    assert out.startswith('export GGML_BATCH_COSTS="1,')
-    costs = [float(each) for each in out.split('"')[1].split(",")]
+@pytest.mark.parametrize("name", ["llama.cpp", "llama_cpp"])
+def test_llama_cpp_takes_flags(call: Call, name: str) -> None:
+    """llama.cpp takes the K of one request as flags of today; a cost array is proposed beside."""
+    flags = printed(call, name).split()
+    [k] = lengths(call)[:1]
+    assert flags == f"--spec-type draft-simple --spec-draft-n-max {k} --spec-draft-n-min 0".split()
+    _, _, err = call("schedule", name, *WHERE, "--longest", "16")
+    [array] = re.findall(r'GGML_BATCH_COSTS="([\d.,]+)"', err)
+    costs = [float(each) for each in array.split(",")]
     ratio = curves(call)[1]
     assert costs == pytest.approx([ratio[n] / n for n in range(1, 18)], abs=1e-6)
+
+
+def test_llama_cpp_drafts_by_what_drafts(call: Call) -> None:
+    """The type is the drafter's: own layer, lookup where a draft is free, else a model."""
+    rate, own = ("--acceptance", "0.8"), "--spec-type draft-mtp --spec-draft-n-max "
+    assert printed(call, "llama.cpp", *rate, "--drafter", "own").startswith(own)
+    lookup = printed(call, "llama.cpp", *rate, "--draft-cost", "0", "--worth", "0").split()
+    assert lookup[:2] == ["--spec-type", "ngram-simple"]
+    best = best_lengths(curves(call), independent(0.8, most=16), draft_cost=0)[1].k
+    assert lookup[-2:] == ["--spec-ngram-simple-size-m", str(best)]
+    costs = (*rate, "--draft-cost", "0.02", "--context", "512,4096")
+    assert printed(call, "llama.cpp", *costs).startswith("--spec-type draft-simple ")
 
 
 def test_what_stands_behind_goes_beside(call: Call) -> None:
@@ -196,7 +214,7 @@ def test_what_fits_nowhere_has_a_schedule_where_memory_is_ignored(call: Call, la
         ("vllm --acceptance 0.5 --draft-cost 0 --cautious", "--cautious"),
         ("vllm --acceptance 0.5 --draft-cost 0 --by principle", "--by"),
         ("llama.cpp --by principle", "--by"),
-        ("llama.cpp --acceptance 0.5 --draft-cost 0", "--acceptance"),
+        ("llama.cpp --acceptance 0.5 --draft-cost 0 --cautious", "--cautious"),
         ("vllm --longest 999999", "999999"),
         ("vllm --largest-batch 999999", "999999"),
         ("vllm --largest-batch 20000 --longest 4096", "4097"),
@@ -249,6 +267,32 @@ def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
     code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "qwen3_8b")
     assert code == 0
     assert f"# without a drafter it is faster at {MOST} of {MOST} batch sizes, from b = 1 on" in err
+
+
+def test_a_head_drafts_for_the_model_whose_states_it_reads(call: Call, tmp_path: Path) -> None:
+    """Its few weights leave it longer drafts than a model has; one of another width is refused."""
+    head = {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 4096,
+        "intermediate_size": 12288, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "num_hidden_layers": 1, "torch_dtype": "bfloat16", "vocab_size": 151936,
+        "draft_vocab_size": 32000,
+    }  # fmt: skip
+    files = {name: tmp_path / f"{name}.json" for name in ("eagle", "eagle_3", "wider")}
+    whole = {"draft_vocab_size": None, "architectures": ["LlamaForCausalLM"]}
+    for name, change in (
+        ("eagle", whole),
+        ("eagle_3", {}),
+        ("wider", {"target_hidden_size": 5120}),
+    ):
+        files[name].write_bytes(json.encode(head | change))
+    rates = ("--acceptance", "0.9", "--drafter")
+    model = lengths(call, *rates, "qwen3_8b")
+    eagle, third = (lengths(call, *rates, str(files[name])) for name in ("eagle", "eagle_3"))
+    assert sum(model) < sum(eagle) < sum(third)
+    flags = printed(call, "llama.cpp", *rates, str(files["eagle_3"]))
+    assert flags.startswith("--spec-type draft-eagle3 --spec-draft-n-max ")
+    argv = (*rates, str(files["wider"]))
+    one_message(call("schedule", "vllm", *WHERE, *SHORT, *argv), "reads states of 5120 elements")
 
 
 @pytest.mark.parametrize(("argv", "said"), [

@@ -219,6 +219,8 @@ def test_power_laws_are_scored_from_awake_experts_or_from_one(call: Call, tmp_pa
         ("--module gemm", "no boundary of the module 'gemm'. Choose from attention, dense_ffn"),
         ("--by predictor,colour", "'colour' is no column to group by: choose from predictor,"),
         ("--by ", "'' is no column to group by"),
+        ("--by predictor,regime", "these scores have no regime to group by. Leave it out of --by"),
+        ("--by operation,gpus", "these scores have no operation and no gpus to group by"),
         ("--predictor oracle", "invalid choice: 'oracle'"),
         ("--dataset mine", "invalid choice: 'mine'"),
         ("--epsilon 0", "'0' is not between 0 and 1"),

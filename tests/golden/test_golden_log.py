@@ -1,7 +1,6 @@
 """The golden logs: later code makes the same of them, and every command goes on with them."""
 
 import shutil
-from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from io import StringIO
 from itertools import islice
@@ -15,6 +14,7 @@ from altair.utils import schemapi
 from nearfree.cli import main
 from nearfree.derive.jobs import TABLES
 from nearfree.log.events import VERSIONS
+from once import made_once
 
 from golden.answers import answers
 from golden.compare import content, derived, differences
@@ -51,30 +51,44 @@ class Remade(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=LOGS, ids=lambda path: str(path.relative_to(HERE)))
-def remade(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Remade]:
+def remade(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Remade:
     """Return a golden log with all that the code at hand makes of its newest ledger.
 
     Nothing is drawn or held against Vega-Lite's schema: figures are compared by what they draw.
     """
-    golden, folder = request.param, tmp_path_factory.mktemp("golden")
-    shutil.copytree(golden, folder, ignore=shutil.ignore_patterns("root"), dirs_exist_ok=True)
+    golden: Path = request.param
+    name = "_".join(("golden", *golden.relative_to(HERE).parts))
+    return Remade(golden, made_once(tmp_path_factory, name, lambda to: make_again(golden, to)))
+
+
+def make_again(golden: Path, folder: Path) -> None:
+    """Write a project with a golden log, and with all that is made of it, to a folder."""
+    shutil.copytree(golden, folder, ignore=shutil.ignore_patterns("root"))
     for name in LOG:
         shutil.copytree(golden / "root" / name, folder / "results" / name)
     for part in PARTS:
         (folder / part).symlink_to(ROOT / part)
     found = Remade(golden, folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NEARFREE_CACHE", str(folder / "no" / "cache"))
-        patch.setattr(vl_convert, "vegalite_to_svg", lambda *_, **__: PICTURE)
-        patch.setattr(schemapi, "DEBUG_MODE", False)
+        without_drawing(patch, folder)
         found.run("report", "--as-of", str(found.last), "--other-code")
-        for name in DERIVED:
-            made = folder / "results/as_of" / f"{found.last:06}" / "results" / name
-            shutil.move(made, folder / "results" / name)
-        shutil.rmtree(folder / "results/as_of")
-        yield found
+    for name in DERIVED:
+        made = folder / "results/as_of" / f"{found.last:06}" / "results" / name
+        shutil.move(made, folder / "results" / name)
+    shutil.rmtree(folder / "results/as_of")
+
+
+def without_drawing(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Leave out pictures, schemas and fetched files."""
+    patch.setenv("NEARFREE_CACHE", str(folder / "no" / "cache"))
+    patch.setattr(vl_convert, "vegalite_to_svg", lambda *_, **__: PICTURE)
+    patch.setattr(schemapi, "DEBUG_MODE", False)
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Draw nothing in any test, either."""
+    without_drawing(monkeypatch, tmp_path)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from nearfree.config.files import Config
 from nearfree.decoders.model_file import read_model_file
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import resolve
-from nearfree.public.whole_models import FILE, MODELS, read_rows
+from nearfree.public.whole_models import DRAFTS, FILE, HEADS, MODELS, read_rows
 
 CONFIG = Path(__file__).parents[2] / "config"
 HEAD = "model,gpu,engine,batch,t_us,positions,how,isl,osl,ratio_tN_t1,draft_in_t,source"
@@ -34,6 +34,20 @@ def test_the_project_s_rows_are_read() -> None:
     for row in rows:
         if "(" not in row.gpu:
             assert resolve(platforms, row.gpu.lower().replace(" ", "_"))
+
+
+def test_rows_with_heads_name_their_files() -> None:
+    """Steps with a head stand apart; each head has a file, each file a row; ratios are T's."""
+    rows = read_rows(CONFIG / DRAFTS).rows
+    assert {row.head for row in rows if row.head} == {
+        path.stem for path in (CONFIG / HEADS).glob("*.json")
+    }
+    assert all(row.holds_draft == bool(row.head) == (row.positions > 1) for row in rows)
+    for row in rows:
+        if row.ratio:
+            (alone,) = (each for each in rows if each.series[:8] == row.series[:8]
+                        and each.batch == row.batch and each.positions == 1)  # fmt: skip
+            assert row.t_us / alone.t_us == pytest.approx(row.ratio, rel=1e-3)
 
 
 @pytest.mark.parametrize(("name", "billions"), [

@@ -1,15 +1,13 @@
 """Releases of the lock, read anew from the package index."""
 
 import os
-import subprocess
-import zlib
-from functools import cache
 
 import pytest
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fork import FORKS
 from nearfree.sources.history import Lock, history, read_lock
 from nearfree.sources.packages import RULES
+from once import drawn
 
 from workflow import ROOT
 
@@ -44,20 +42,9 @@ def chosen(package: str) -> list[str]:
     ]
     kept = {0, len(versions) - 1, *steps, *(number - 1 for number in steps)}
     if "CI" in os.environ:
-        kept |= {number for number, version in enumerate(versions) if drawn(package, version)}
+        share = (number for number, each in enumerate(versions) if drawn(SHARE, package, each))
+        kept |= set(share)
     return [versions[number] for number in sorted(kept)]
-
-
-def drawn(package: str, version: str) -> bool:
-    """Return whether this commit's share has a release."""
-    return zlib.crc32(f"{commit()} {package} {version}".encode()) % SHARE == 0
-
-
-@cache
-def commit() -> str:
-    """Return the hash of the commit that is tested; it fails where there is none."""
-    asked = ["git", "rev-parse", "HEAD"]
-    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("package", INDEXED)

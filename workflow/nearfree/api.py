@@ -62,7 +62,7 @@ def schedule(engine: str, model: "Name", platform: str, **conditions: object) ->
     Parameters
     ----------
     engine
-        vllm, sglang or llama_cpp.
+        vllm, sglang or llama.cpp.
     model, platform
         As of `predict`, one each.
     conditions

@@ -5,6 +5,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from engine_takes import SETTING, loaded, write_engine
+from msgspec import structs
 from nearfree.config.files import Config
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.predict.predictions import PREDICTIONS
@@ -119,3 +121,18 @@ def test_curves_as_the_model_says_have_no_unnamed_step(measured) -> None:
     assert sorted(each.in_sample for each in found) == [False, False, True]
     assert [each.steps for each in found] == [[], [], []]
     assert {each.curve.partition(",")[0] for each in found} == {"small1 q4_k_m", "small2 q4_k_m"}
+
+
+def test_a_serving_engine_s_forward_is_refused_by_each_predictor(tmp_path: Path) -> None:
+    """No rules of it are read, and a take of it is in the table with refusals alone."""
+    layout = Layout(tmp_path)
+    write_probe(layout)
+    served = structs.replace(SETTING, backend="vllm", release="0.20.2")
+    ran = loaded(engine="vllm", release="0.20.2", matrices=(), system_info="attention FLASH_ATTN")
+    write_engine(layout, served, ran=[ran])
+    make_tables(layout, "cpu")
+    rows = read_table(layout, "cpu", PREDICTIONS)
+    assert set(rows["predictor"]) == {*PREDICTORS}
+    assert rows["refusal"].is_not_null().all()
+    said = rows.filter(predictor="principle_resolved")["refusal"].unique().to_list()
+    assert said == ["no rules of vllm's own forward are read. Ask about llama_cpp"]

@@ -7,7 +7,7 @@ import numpy as np
 from nearfree.core.setting import Setting
 from nearfree.derive.reference.build import Curves, groups_of
 from nearfree.derive.reference.groups import Group, Key, form_us, keys_of
-from nearfree.derive.reference.regimes import Reference
+from nearfree.derive.reference.regimes import Chip, Reference
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.work_model.family import Array
 from nearfree.log.events import LatencyImported
@@ -17,7 +17,11 @@ from derive.work_model.forms import GEMM, LIBRARY, PREFILL, prepared
 from derive.work_model.imported import TRUE
 
 EPSILON = 0.2
-CAPABILITIES = {"a100": 80, "h100": 90, "h200": 90, "h20": 90, "b200": 100, "b300": 103}
+CHIPS = {
+    "a100": Chip(80, 153.0), "h100": Chip(90, 295.0), "h200": Chip(90, 206.0),
+    "h800": Chip(90, 295.0), "b200": Chip(100, 292.0),
+    "b300": Chip(103, 292.0),
+}  # fmt: skip
 Bent = Callable[[dict[str, Any]], float | Array]
 """The residual of a question over its grid."""
 ROWS = {**GEMM, "batch": 8, "kernel": "cublas", "platform": "h100", "backend_version": "1.0"}
@@ -85,7 +89,7 @@ def reference(*questions: dict[str, Any], bent: Bent = straight) -> Reference:
     groups: dict[Key, Group] = {}
     for each in curves(*questions, bent=bent):
         groups |= groups_of(each, EPSILON)
-    return Reference(groups, CAPABILITIES)
+    return Reference(groups, CHIPS)
 
 
 def events(every: Sequence[Curves]) -> Iterator[LatencyImported]:

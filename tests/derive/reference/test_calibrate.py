@@ -19,7 +19,7 @@ from public.test_curves import curve, put
 from derive.curves import SHEETS
 from derive.questions import FACTS, RESOLVER
 from derive.reference.made import (
-    CAPABILITIES,
+    CHIPS,
     EPSILON,
     HEADS,
     curves,
@@ -63,7 +63,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 def read(layout: Layout) -> RecordedReference:
     """Return what the log holds of kernels."""
-    found = recorded_reference(layout, CAPABILITIES)
+    found = recorded_reference(layout, CHIPS)
     assert found is not None
     return found
 
@@ -119,7 +119,7 @@ def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
     for regime, fold in WITHOUT.items():
         values = [
             value
-            for of, rows, known in predicted(fold, every, CAPABILITIES, EPSILON)
+            for of, rows, known in predicted(fold, every, CHIPS, EPSILON)
             for value in needed(of, rows, known, EPSILON)
         ]
         assert found[regime].band == band_of(values)

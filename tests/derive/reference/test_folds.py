@@ -28,7 +28,7 @@ from nearfree.derive.work_model.family import Family, Fitted, Flags, boundaries
 from nearfree.derive.work_model.fit import Measured
 
 from derive.reference.made import (
-    CAPABILITIES,
+    CHIPS,
     EPSILON,
     HEADS,
     LAYER,
@@ -69,7 +69,7 @@ def told() -> dict[Fold, Told]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(groups, "fit", true)
         return {
-            fold: list(predicted(fold, twins if fold == "R3" else OURS, CAPABILITIES, EPSILON))
+            fold: list(predicted(fold, twins if fold == "R3" else OURS, CHIPS, EPSILON))
             for fold in EVERY
         }
 
@@ -179,8 +179,8 @@ def test_another_release_answers_for_its_twins_alone(told: dict[Fold, Told]) -> 
 
 def test_one_release_has_no_twins() -> None:
     """Where no shape was measured twice, R3 says nothing."""
-    assert list(predicted("R3", curves(*products()), CAPABILITIES, EPSILON)) == []
-    assert list(predicted("R3", OURS, CAPABILITIES, EPSILON)) == []
+    assert list(predicted("R3", curves(*products()), CHIPS, EPSILON)) == []
+    assert list(predicted("R3", OURS, CHIPS, EPSILON)) == []
 
 
 def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatc
         bent = Curves(one.part, latency, one.members, one.keys)
         first = [
             known.latency_us
-            for _, rows, known in predicted("R2m", [bent], CAPABILITIES, EPSILON) if rows[0]
+            for _, rows, known in predicted("R2m", [bent], CHIPS, EPSILON) if rows[0]
         ]  # fmt: skip
         assert len(first) == 1
         if latency is one.latency_us:

@@ -18,7 +18,7 @@ from public.test_curves import curve
 
 from derive.questions import FACTS, RESOLVER
 from derive.reference.kept import kept_events
-from derive.reference.made import CAPABILITIES, EPSILON, curves, noisy
+from derive.reference.made import CHIPS, EPSILON, curves, noisy
 from derive.reference.test_record import event_of
 from derive.reference.test_timed import recorded
 from derive.work_model.forms import MLA, SPARSE_LAYER, facts_of, prepared, start
@@ -54,7 +54,7 @@ def known() -> Reference:
     found = curves_of([(each, f"e#{number}") for number, each in enumerate(decoded())])
     every = curves_by_form(known_truth(found, EPSILON), found, FACTS, RESOLVER)
     groups = {key: group for each in every for key, group in groups_of(each, EPSILON).items()}
-    return Reference(groups, CAPABILITIES)
+    return Reference(groups, CHIPS)
 
 
 OURS = known()
@@ -123,7 +123,7 @@ def test_a_layer_of_known_heads_is_r2_and_unpacks_with_its_context() -> None:
     assert again.curves["projected"].to_list() == group.curves["projected"].to_list()
     (timed,) = asked(
         {**SPARSE_LAYER, "platform": "h100", "heads": 64},
-        reference=Reference({key: again}, CAPABILITIES),
+        reference=Reference({key: again}, CHIPS),
     ).curves()
     assert timed.regime == [R2]
 
@@ -133,7 +133,7 @@ def test_another_cache_has_the_constants_of_the_known_one() -> None:
     ((key, group),) = OURS.groups.items()
     question = {**MLA, "platform": "h100", "heads": 16, "context": 65536}
     (part,) = prepared(question)
-    of_bytes = Reference({key._replace(kv_dtype="float8"): group}, CAPABILITIES)
+    of_bytes = Reference({key._replace(kv_dtype="float8"): group}, CHIPS)
     ((rows, found),) = of_bytes.timed(part)
     assert rows.all()
     assert found.regime == [R0]

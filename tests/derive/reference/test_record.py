@@ -35,7 +35,7 @@ from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake
 
 from derive.reference.made import (
-    CAPABILITIES,
+    CHIPS,
     EPSILON,
     HEADS,
     LAYER,
@@ -271,7 +271,7 @@ def test_empty_groups_are_none(layout: Layout) -> None:
     flat[GRIDS], flat[RATIO], flat[RESIDUAL] = [[] for _ in flat[GRIDS]], b"", b""
     said = replace(EVENTS["gemm"], packed=packed(flat), points=0)
     put(layout, said, take=2)
-    newest = recorded_reference(layout, CAPABILITIES)
+    newest = recorded_reference(layout, CHIPS)
     assert newest is not None
     with pytest.raises(EvidenceError, match="cannot be unpacked"):
         newest.reference.groups[OF_EACH["gemm"].key]
@@ -319,11 +319,11 @@ def test_a_group_on_record_says_the_same(family: str) -> None:
 
 def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
     """Takes add to each other: what is known of a kernel is its newest event."""
-    assert recorded_reference(layout, CAPABILITIES) is None
+    assert recorded_reference(layout, CHIPS) is None
     assert recorded_kernels(layout) == []
     put(layout, EVENTS["gemm"], BANDS)
     put(layout, EVENTS["moe_library"], take=2)
-    known = recorded_reference(layout, CAPABILITIES)
+    known = recorded_reference(layout, CHIPS)
     assert known is not None
     assert [*known.reference.groups] == [OF_EACH[each].key for each in ("gemm", "moe_library")]
     assert known.bands == {
@@ -332,7 +332,7 @@ def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
     older = known.events[OF_EACH["gemm"].key].event_id
     wider = replace(BANDS.bands[0], band=9.0)
     put(layout, EVENTS["gemm"], replace(BANDS, bands=(wider,)), take=3)
-    again = recorded_reference(layout, CAPABILITIES)
+    again = recorded_reference(layout, CHIPS)
     assert again is not None
     assert again.events[OF_EACH["gemm"].key].event_id != older
     assert [*again.bands.values()] == [wider, *BANDS.bands[1:]]
@@ -344,7 +344,7 @@ def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:
 def with_bands(*rows: RegimeBand) -> RecordedReference:
     """Return bands alone."""
     return RecordedReference(
-        reference=Reference({}, CAPABILITIES), events={},
+        reference=Reference({}, CHIPS), events={},
         bands={(each.regime, each.module, each.formats, each.routing): each for each in rows},
     )  # fmt: skip
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import coordinates
-from nearfree.derive.reference.regimes import MEANINGS, NEAREST, REGIMES, Known, Reference
+from nearfree.derive.reference.regimes import MEANINGS, NEAREST, REGIMES, Chip, Known, Reference
 
 from derive.reference.made import (
-    CAPABILITIES,
+    CHIPS,
     DEPTHS,
     LAYER,
     ROWS,
@@ -101,15 +101,15 @@ def test_a_gpu_and_kernel_that_are_known_answer_by_form_and_residual() -> None:
 
 def test_a_sibling_answers_by_its_constants_and_residuals() -> None:
     """R1: siblings' constants and residuals on this GPU's facts; of several, the geometric mean."""
-    known = reference(*products("h100", "h20", "a100"), bent=by_depth)
+    known = reference(*products("h100", "h800", "a100"), bent=by_depth)
     question = asked(platform="h200")
     found = told(known, question)
     logs = [
         np.log(form_of(known, name, question)) + residual_of(known, name, question)
-        for name in ("h100", "h20")
+        for name in ("h100", "h800")
     ]
     assert found.latency_us == pytest.approx(np.exp(np.mean(logs, axis=0)))
-    assert [group.key.platform for group in found.groups] == ["h100", "h20"]
+    assert [group.key.platform for group in found.groups] == ["h100", "h800"]
 
 
 def test_strangers_answer_by_constants_alone() -> None:
@@ -134,7 +134,26 @@ def test_siblings_share_their_compute_capability(
 ) -> None:
     """Equal ones are siblings, from 10.0 on all of a major version; unknown ones never are."""
     only = {key: each for key, each in OURS.groups.items() if key.platform == "h100"}
-    known = Reference(only, {"h100": there, "h200": here})
+    known = Reference(only, {"h100": Chip(there, 295.0), "h200": Chip(here, 206.0)})
+    assert told(known, asked(platform="h200")).regime == ["R1" if siblings else "R0"]
+    left = known.without("h200", siblings=True)
+    assert (len(left.groups) == 0) == siblings
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "siblings"),
+    [
+        (295.0, 295.0, True), (74.0, 295.0, True), (1179.0, 295.0, True), (73.0, 295.0, False),
+        (1181.0, 295.0, False), (37.0, 295.0, False), (None, 295.0, False), (295.0, None, False),
+        (None, None, False),
+    ],
+)  # fmt: skip
+def test_siblings_have_a_balance_that_is_alike(
+    here: float | None, there: float | None, *, siblings: bool
+) -> None:
+    """Within a factor of four, either way; where it is not known, there are none."""
+    only = {key: each for key, each in OURS.groups.items() if key.platform == "h100"}
+    known = Reference(only, {"h100": Chip(90, there), "h200": Chip(90, here)})
     assert told(known, asked(platform="h200")).regime == ["R1" if siblings else "R0"]
     left = known.without("h200", siblings=True)
     assert (len(left.groups) == 0) == siblings
@@ -206,7 +225,7 @@ def test_every_question_is_told_once() -> None:
 @given(st.permutations(list(OURS.groups)))
 def test_the_order_of_groups_changes_nothing(keys: list[Key]) -> None:
     """What is told follows from the groups, not from the order that they are listed in."""
-    again = Reference({key: OURS.groups[key] for key in keys}, CAPABILITIES)
+    again = Reference({key: OURS.groups[key] for key in keys}, CHIPS)
     for platform in ("h100", "b200"):
         one, two = (told(each, asked(platform=platform)) for each in (OURS, again))
         assert one.latency_us.tolist() == two.latency_us.tolist()

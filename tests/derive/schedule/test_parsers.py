@@ -4,7 +4,8 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from nearfree.derive.schedule.engines import ENGINES, Parser
+from nearfree.derive.schedule.engines import ENGINES
+from nearfree.derive.schedule.option import Parser
 from nearfree.sources.history import read_lock
 
 from derive.schedule.conftest import Sources

@@ -12,7 +12,7 @@ from nearfree.derive.score import regimes
 from nearfree.derive.score.regimes import ANSWERED, answers
 from nearfree.derive.truth.truth import last_pass
 
-from derive.reference.made import CAPABILITIES, EPSILON, curves, noisy, products
+from derive.reference.made import CHIPS, EPSILON, curves, noisy, products
 from derive.reference.test_folds import true
 
 MODELS = (3072, 4096, 5120, 6144, 7168, 8192, 9216, 10240, 12288, 16384)
@@ -47,7 +47,7 @@ def known_constants(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def said(fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return what a regime answers."""
-    return answers(fold, OURS, CAPABILITIES, EPSILONS, EPSILON)
+    return answers(fold, OURS, CHIPS, EPSILONS, EPSILON)
 
 
 @pytest.mark.parametrize("fold", EVERY)
@@ -107,7 +107,7 @@ def test_bands_of_one_half_score_the_other(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("fold", ["R0", "R1", "R2m"])
 def test_intervals_meet_four_in_five_where_their_band_is_from(fold: Fold) -> None:
     """Of the half that a band is calibrated on, intervals of that band meet four in five."""
-    told = list(predicted(fold, OURS, CAPABILITIES, EPSILON))
+    told = list(predicted(fold, OURS, CHIPS, EPSILON))
     found = bands(told, EPSILON)
     for (_, half), band in found.items():
         moved = [
@@ -132,7 +132,7 @@ def test_what_is_exact_is_hit() -> None:
         ratio = each.latency_us / each.latency_us[:, :1]
         n_max = each.part.features["n"][0, last_pass(ratio <= 1 + EPSILON)]
         true_n |= dict(zip(each.part.rows["asked"], n_max, strict=True))
-    found, _ = answers("R2m", exact, CAPABILITIES, (EPSILON,), EPSILON)
+    found, _ = answers("R2m", exact, CHIPS, (EPSILON,), EPSILON)
     assert dict(found.select("asked", "n_max").rows()) == true_n
     assert found["low"].to_list() == found["n_max"].to_list() == found["high"].to_list()
     assert 1 < min(true_n.values()) < max(true_n.values()) < 128

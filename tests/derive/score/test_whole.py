@@ -54,6 +54,24 @@ def test_a_row_is_asked_as_it_was_served() -> None:
     assert one.prefill_us == 0
 
 
+def test_a_head_is_what_the_row_names() -> None:
+    """T holds the runs of that head where it is named, of the model's own layer where none is."""
+    drafted: dict[str, object] = {
+        "model": "Llama-3.1-8B", "config": "llama_3_1_8b", "tp": 1, "batch": 1, "positions": 4,
+        "draft": "yes",
+    }  # fmt: skip
+    eagle, third, own = (
+        timed(**drafted, head=head) for head in ("eagle_llama_3_1_8b", "eagle3_llama_3_1_8b", "")
+    )
+    assert eagle.modules_us == third.modules_us == own.modules_us
+    assert eagle.draft_us > own.draft_us > third.draft_us > 0
+    assert timed(**drafted | {"positions": 1}, head="eagle_llama_3_1_8b").draft_us == 0
+    missing = timed(**drafted, head="no_such_head")
+    assert "whole/heads/no_such_head.json" in str(missing.refusal)
+    other = timed(**drafted | {"config": "qwen3_32b"}, head="eagle_llama_3_1_8b")
+    assert "reads states of 4096 elements" in str(other.refusal)
+
+
 def test_prompts_of_others_are_in_a_mean_alone() -> None:
     """A mean over outputs holds b / osl prompts a step, and a median none."""
     long, short = (timed(how="mean TPOT", isl=isl, osl=512) for isl in (2048, 256))

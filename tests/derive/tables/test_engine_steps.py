@@ -134,3 +134,11 @@ def test_a_row_of_another_event_is_refused(tmp_path: Path) -> None:
     found = made(layout)
     with pytest.raises(TableError, match="not there"):
         ENGINE_STEPS.build(found.drop("row_id"), [])
+
+
+def test_an_engine_without_matrices_on_record_has_no_steps(layout: Layout) -> None:
+    """A serving engine's take makes a table without rows: no rule speaks of its forward."""
+    served = structs.replace(SETTING, backend="vllm", release="0.20.2")
+    ran = loaded(engine="vllm", release="0.20.2", matrices=(), system_info="attention FLASH_ATTN")
+    write_engine(layout, served, ran=[ran])
+    assert table(layout).is_empty()

@@ -7,6 +7,7 @@ import re
 import pytest
 from derive.predict.forecast.pool import ANSWERER, SPARSE, asked, deployment
 from msgspec import structs
+from nearfree.backends.kernels import BY_PUBLIC_NAME
 from nearfree.backends.names import BackendRelease
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.memory import Memory
@@ -14,7 +15,7 @@ from nearfree.derive.predict.forecast import first_answer as first_answers
 from nearfree.derive.predict.forecast.first_answer import FirstAnswer, first_answer
 from nearfree.derive.reference import places
 from nearfree.show.text.answer_json import answer
-from nearfree.show.text.first_answer import WORDS, first_block, plain
+from nearfree.show.text.first_answer import WORDS, first_block, heading, plain
 
 FOUND = asked(
     deployment(), deployment(SPARSE[2], batch=2), deployment(platform="cpu"), grid=range(1, 257)
@@ -116,6 +117,41 @@ def test_every_term_has_plain_words() -> None:
         assert said != term
         assert any(said.startswith(words) for words in WORDS.values())
         assert ("->" in said) == ("->" in term)
+
+
+def test_what_was_assumed_and_what_runs_is_said() -> None:
+    """Attention that nobody named is said to be assumed; experts have their kernel's own name."""
+    query = FOUND.deployments[1]
+    assert "(assumed" not in heading(query)
+    assert f"attention by {query.attention} (assumed" in heading(query, assumed=True)
+    public, kernel = next(iter(BY_PUBLIC_NAME.items()))
+    line = heading(structs.replace(query, library=public))
+    assert f"experts by {query.moe} ({kernel})" in line
+    assert public not in line
+
+
+def test_a_basis_is_said_by_share() -> None:
+    """Most of T(1) comes first; what numbers mean is said once, and what knew less as such."""
+    found, query = told(1), FOUND.deployments[1]
+    most = structs.replace(
+        found.bases[0], regime="R3", scored_as="R2", share=0.7, hit=0.36, within_x2=0.94,
+        settings=3625, scored_on="gemm bfloat16", module="qkv projection",
+    )  # fmt: skip
+    rest = structs.replace(most, regime="R0", scored_as="R0", share=0.2, hit=0.5)
+    unknown = structs.replace(most, share=0.06, hit=None, within_x2=None)
+    mixed = structs.replace(found, bases=(rest, unknown, most), besides=0.04)
+    line = list(first_block(query, mixed))[-1]
+    first, second, third, last = line.removeprefix("stands on these shares of T(1): ").split("); ")
+    assert first == (
+        "70% this kernel's own curve on this GPU (most of it qkv projection; N_max predicted "
+        "knowing less was exact in 36%, within a factor of 2 in 94% of 3,625 public curves of "
+        "products in bfloat16"
+    )
+    assert second.startswith("20% constants of other GPUs")
+    assert second.endswith("; 50% and 94% of 3,625 public curves of products in bfloat16")
+    assert third.startswith("6% ")
+    assert third.endswith("; not scored")
+    assert last == "4% published steps of vllm (kernels between modules, host)"
 
 
 def test_odd_cases_are_said() -> None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from nearfree.backends.environments.lock import FOLDER, OWN
+from nearfree.backends.environments.lock import FOLDER, OWN, lock_path, pins
+from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Name
 from nearfree.core.weights import Digest
 from nearfree.errors import ConfigError, LockError
@@ -72,3 +73,26 @@ def build_of(engine: str, release: str) -> Build:
             remedy=f"Choose from {', '.join(known) or 'none'}, which {LOCK} describes",
         )
     return known[release]
+
+
+def engine_environment(engine: str, release: str) -> Name:
+    """Return the lock whose interpreter runs a release of an engine.
+
+    It is that of a build, and of a serving engine the one that pins this release of its package.
+
+    Raises
+    ------
+    ConfigError
+        Neither has it.
+    """
+    backend = BY_NAME[engine]
+    if builds(engine) or "engine" not in backend.modules:
+        return build_of(engine, release).environment
+    name = backend.environment or OWN
+    pinned = pins(lock_path(name)).get(backend.package)
+    if pinned != release:
+        raise ConfigError(
+            f"no environment has {engine} {release}",
+            remedy=f"Choose {pinned}, which {FOLDER}/{name}.lock pins",
+        )
+    return name

@@ -121,7 +121,10 @@ BACKENDS = (
     Backend(
         name="vllm",
         names=("vllm",),
-        modules={"moe_ffn": f"{_ADAPTERS}.vllm_moe:VllmMoe"},
+        modules={
+            "moe_ffn": f"{_ADAPTERS}.vllm_moe:VllmMoe",
+            "engine": "nearfree.engines.vllm:VllmForward",
+        },
         in_model=f"{_ADAPTERS}.vllm_moe:engine",
         package="vllm",
         imported="vllm",
@@ -145,7 +148,10 @@ BACKENDS = (
     Backend(
         name="sglang",
         names=("sglang",),
-        modules={"moe_ffn": f"{_ADAPTERS}.sglang_moe:SglangMoe"},
+        modules={
+            "moe_ffn": f"{_ADAPTERS}.sglang_moe:SglangMoe",
+            "engine": "nearfree.engines.sglang:SglangForward",
+        },
         in_model=f"{_ADAPTERS}.sglang_moe:engine",
         package="sglang",
         imported="sglang",

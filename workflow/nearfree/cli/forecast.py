@@ -189,7 +189,7 @@ def _told(
 
     query, refusal = answers.deployments[place], answers.total.refusals[place]
     if first is not None:
-        yield from first_block(query, first, args.accepted)
+        yield from first_block(query, first, args.accepted, assumed=args.attention is None)
     elif not args.all:
         yield from unknown_block(query, str(refusal))
     if args.all:

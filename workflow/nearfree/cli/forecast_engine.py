@@ -138,7 +138,7 @@ def _engine(name: str) -> str:
     """Return an engine as it is written here; ConfigError unless its forward is known."""
     from nearfree.backends.records import running
 
-    known = list(running("engine"))
+    known = [name for name, each in running("engine").items() if "cpu" in each.devices]
     plain = name.lower().replace("-", "_").replace(".", "_")
     if plain not in known:
         raise ConfigError(

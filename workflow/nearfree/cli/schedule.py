@@ -15,19 +15,23 @@ from nearfree.cli.deployment_options import (
     tolerance_of,
 )
 from nearfree.derive.schedule.engines import ENGINES
+from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nearfree.config.files import Config
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
     from nearfree.derive.predict.forecast.forecast import Forecast
-    from nearfree.show.text.planned import Planned
+    from nearfree.derive.schedule.option import Option
+    from nearfree.show.text.planned import Planned, Write
 
 
 _CONTEXT = 4096
+BACKEND = "llama_cpp"
+"""What settings and `predict --engine` call llama.cpp."""
 OWN = "own"
 """What drafts where it is the model's own layer for further tokens."""
 TOLERANCE, THROUGHPUT = GOALS = ("tolerance", "throughput")
@@ -35,7 +39,7 @@ LAWS = ("idle_compute", "principle", "principle_resolved")
 
 
 def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", choices=ENGINES, help="which engine's option")
+    parser.add_argument("engine", type=_engine, choices=ENGINES, help="which engine's option")
     add_deployment(parser, many=False, batch=False, contexts=True)
     parser.set_defaults(batch=None)
     add_answer_options(parser, largest=False)
@@ -69,8 +73,9 @@ def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--drafter",
         metavar="CONFIG",
-        help="in its place what drafts: `own`, the model's own layer for further tokens, or a "
-        "model as --model names one, in its files' precision on the same GPUs",
+        help="in its place what drafts: `own`, the model's own layer for further tokens; the "
+        "config.json of an EAGLE or EAGLE-3 head; or a model as --model names one, in its files' "
+        "precision; on the same GPUs",
     )
     parser.add_argument(
         "--goal",
@@ -93,6 +98,11 @@ def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
         default="option",
         help="the engine's option, or all schedules as data (default: option)",
     )
+
+
+def _engine(text: str) -> str:
+    """Return an engine's name, which may be that of its backend."""
+    return LLAMA_CPP if text == BACKEND else text
 
 
 def _limits() -> Iterator[str]:
@@ -189,11 +199,10 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
         predictors=[args.by], full=False,
     )  # fmt: skip
     plan = Planned(context=context, asked=every, answers=answers)
-    if engine.costs is not None:
-        return plan.of_costs(engine.costs(ratio_by_batch(answers)[1]))
     if _goal(args) == TOLERANCE:
         limits = boundary_by_batch(answers, cautious=args.cautious)
-        return plan.of_lengths(args.engine, draft_lengths(limits, most=args.longest), args.worth)
+        write = engine.lengths or _one_length(args, config, answers, None)
+        return plan.of_lengths(write, draft_lengths(limits, most=args.longest), args.worth)
     costs = _draft_costs(args, config, answers, answerer)
     ratios = ratio_by_batch(answers)
     if args.acceptance is None:
@@ -205,7 +214,35 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
         else expected.measured(rates)
     )
     speeds = expected.speedups(ratios, accepted, draft_cost=costs)
-    return plan.of_speeds(args.engine, speeds, args.worth)
+    write = engine.lengths or _one_length(args, config, answers, accepted)
+    return plan.of_speeds(write, speeds, args.worth)
+
+
+def _one_length(
+    args: argparse.Namespace,
+    config: "Config",
+    answers: "Forecast",
+    accepted: "Sequence[float] | None",
+) -> "Write":
+    """Return what writes the option of an engine that takes one K, by T(N) of one request."""
+    from nearfree.derive.schedule import llama_cpp
+    from nearfree.show.text.schedule import ratio_by_batch
+
+    ratio, epsilon = ratio_by_batch(answers)[1], tolerance_of(args, config)
+    kind = llama_cpp.MODEL
+    if args.drafter == OWN:
+        kind = llama_cpp.OWN_LAYER
+    elif args.drafter is not None and _is_head(args, config):
+        kind = llama_cpp.HEAD
+    elif args.drafter is None and args.draft_cost == 0:
+        kind = llama_cpp.LOOKUP
+
+    def write(k_by_batch: "Mapping[int, int]") -> "Option":
+        worth = llama_cpp.worth_verifying(ratio, k_by_batch[1], accepted, epsilon)
+        shortest = llama_cpp.shortest_draft(worth)
+        return llama_cpp.llama_cpp_option(k_by_batch, kind=kind, shortest=shortest, ratio=ratio)
+
+    return write
 
 
 def _safe(args: argparse.Namespace, every: "Sequence[Planned]") -> "Planned":
@@ -215,8 +252,8 @@ def _safe(args: argparse.Namespace, every: "Sequence[Planned]") -> "Planned":
     if len(every) == 1:
         return every[0]
     if _goal(args) == TOLERANCE:
-        return shortest(args.engine, every, args.worth)
-    return least_loss(args.engine, every)
+        return shortest(every, args.worth)
+    return least_loss(every)
 
 
 def _held(args: argparse.Namespace, every: "Sequence[Deployment]") -> "Sequence[Deployment]":
@@ -246,10 +283,15 @@ def _draft_costs(
     args: argparse.Namespace, config: "Config", answers: "Forecast", answerer: "Answerer"
 ) -> "float | dict[int, list[float]]":
     """Return what drafting costs: a share of T(1) a token, or by batch size and draft length."""
-    from msgspec import structs
+    from msgspec import UNSET, structs
 
     from nearfree.derive.predict.forecast.deployment import Questions
-    from nearfree.derive.predict.forecast.draft import model_shares, own_shares
+    from nearfree.derive.predict.forecast.draft import (
+        as_head,
+        head_shares,
+        model_shares,
+        own_shares,
+    )
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.total import total
     from nearfree.show.text.schedule import ratio_by_batch
@@ -263,9 +305,25 @@ def _draft_costs(
     drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
     spec = make_spec(drafter, batch=batches, moe=ENGINES[args.engine].moe)
     plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}
-    drafting = deployments(config, structs.replace(spec, **plain))
+    drafting = deployments(config, structs.replace(spec, **plain), drafters=True)
+    if drafting[0].decoder.states is not UNSET:
+        heads = [as_head(each, answers.deployments[0]) for each in drafting]
+        drafted = total(Questions(heads, answers.total.grid.tolist()), answerer)
+        steps = answerer.engine_steps
+        return head_shares(answers.total, answers.deployments, drafted, heads, steps)
     drafted = total(Questions(drafting, [1]), answerer)
     return model_shares(answers.total, answers.deployments, drafted, drafting)
+
+
+def _is_head(args: argparse.Namespace, config: "Config") -> bool:
+    """Return whether --drafter names a head, which reads the model's states, and no model."""
+    from msgspec import UNSET
+
+    from nearfree.decoders.config_file import find_file, read_drafter
+    from nearfree.hub.asked import asked_model
+
+    file = find_file(config.folder, asked_model(args.config, args.drafter))
+    return read_drafter(file).states is not UNSET
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -274,21 +332,12 @@ def _check(args: argparse.Namespace) -> None:
 
     check_most(args.longest)
     check_worth(args.worth)
-    goal, costs = _goal(args), ENGINES[args.engine].costs is not None
+    goal, one = _goal(args), ENGINES[args.engine].lengths is None
     drafts = args.draft_cost is not None or args.drafter is not None
     if args.draft_cost is not None and args.drafter is not None:
         raise ConfigError(
             "--drafter and --draft-cost both say what drafting costs",
             remedy="Leave one of them out",
-        )
-    if costs and (args.acceptance is not None or args.goal is not None or drafts):
-        raise ConfigError(
-            f"{args.engine} takes costs, and weighs acceptance itself",
-            remedy="Leave --goal, --acceptance, --draft-cost and --drafter out",
-        )
-    if costs and len(args.context or ()) > 1:
-        raise ConfigError(
-            f"{args.engine} takes the costs of one context", remedy="Name one --context"
         )
     if goal == TOLERANCE and (args.acceptance is not None or drafts):
         raise ConfigError(
@@ -303,15 +352,16 @@ def _check(args: argparse.Namespace) -> None:
             remedy="Give --draft-cost, as measured, or --drafter CONFIG; a drafter that costs "
             "nothing is 0",
         )
-    timed = goal == THROUGHPUT or costs
+    timed = goal == THROUGHPUT or one
     if args.cautious and args.by in LAWS:
         raise ConfigError(
             f"{args.by} gives no interval, which --cautious needs",
             remedy="Leave --cautious or --by out",
         )
-    if timed and (args.by != "work_model" or args.cautious):
+    if timed and (args.by != "work_model" or (args.cautious and goal == THROUGHPUT)):
         raise ConfigError(
-            "expected tokens per second and costs need T(N), which only the work model gives",
+            f"expected tokens per second, and what {LLAMA_CPP} takes, need T(N), which only the "
+            "work model gives",
             remedy="Leave --by and --cautious out",
         )
 

@@ -316,6 +316,7 @@ def _validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Confi
     from nearfree.derive.granularity.facts import datasheet_facts
     from nearfree.derive.granularity.resolve import Resolver
     from nearfree.derive.reference.build import curves_by_form, known_truth
+    from nearfree.derive.reference.regimes import chips
     from nearfree.derive.score.narrowing import chosen, learnt
     from nearfree.derive.score.regimes import regime_scores
     from nearfree.derive.score.scores import groups
@@ -347,7 +348,7 @@ def _validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Confi
     scores = regime_scores(
         scored,
         every,
-        {name: sheet.sm for name, sheet in config.platforms.items()},
+        chips(config.platforms),
         list(dict.fromkeys(args.regime)),
         epsilons,
         epsilon=config.site.epsilon,

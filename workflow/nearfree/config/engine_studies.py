@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from nearfree.backends.builds import build_of
+from nearfree.backends.builds import builds, engine_environment
 from nearfree.core.modules.engine import EngineStudy, Release
 from nearfree.core.plan import Sweep
 from nearfree.core.setting import Name, Setting
@@ -67,8 +67,8 @@ class WeightsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def engine_sweeps(study: EngineStudy, weights: AnyWeights) -> tuple[Sweep, ...]:
     """Return one sweep a setting; ConfigError for a release, axis or grid that cannot be."""
     study.check_axes()
-    build_of(study.backend, study.release)
-    return tuple(
+    engine_environment(study.backend, study.release)
+    sweeps = tuple(
         Sweep(
             setting=setting,
             positions=study.grid(setting.batch),
@@ -76,6 +76,24 @@ def engine_sweeps(study: EngineStudy, weights: AnyWeights) -> tuple[Sweep, ...]:
         )
         for setting in _settings(study, weights)
     )
+    if not builds(study.backend):
+        _check_served(study, weights, len(sweeps))
+    return sweeps
+
+
+def _check_served(study: EngineStudy, weights: AnyWeights, settings: int) -> None:
+    """Raise ConfigError for what no serving engine runs here: it draws its weights itself."""
+    if not isinstance(weights, RandomWeights) or weights.release != study.release:
+        raise ConfigError(
+            f"{study.backend} {study.release} draws its weights itself, and {study.model} is a "
+            "file, or drawn by another release",
+            remedy=f"Name an entry of weights.yaml that is random, of release {study.release}",
+        )
+    if settings > 1:
+        raise ConfigError(
+            f"{settings} settings of {study.backend} in one study: a process holds one engine",
+            remedy="Give each batch, context and number of threads a study of its own",
+        )
 
 
 def _settings(study: EngineStudy, weights: AnyWeights) -> Iterator[Setting]:

@@ -8,7 +8,7 @@ from functools import cached_property
 import yaml
 from msgspec import UNSET, UnsetType
 
-from nearfree.backends.builds import build_of
+from nearfree.backends.builds import engine_environment
 from nearfree.config.files import Config
 from nearfree.config.model_studies import module_sweeps
 from nearfree.core.modules.engine import EngineStudy
@@ -143,7 +143,7 @@ class Plans:
     def environment(self, study: StudyBase) -> Name:
         """Return the lock that a study runs in: an engine's, where one runs a model's experts."""
         if isinstance(study, EngineStudy):
-            return build_of(study.backend, study.release).environment
+            return engine_environment(study.backend, study.release)
         own = self._config.environments[study.backend]
         if not isinstance(study, ModelStudy) or study.moe is None:
             return own

@@ -45,7 +45,7 @@ def parts_of(decoder: Decoder, context: int, kind: Kind, backend: BackendRelease
         What runs attention.
     """
     if isinstance(kind, Grouped):
-        yield from _grouped(decoder.d_model, context, kind, backend)
+        yield from _grouped(decoder, context, kind, backend)
     else:
         yield from _latent(decoder.d_model, context, kind, backend)
 
@@ -54,9 +54,11 @@ def _product(role: str, inputs: int, outputs: int) -> Part:
     return Part(role, {"module": "gemm", "d_model": inputs, "d_ff": outputs})
 
 
-def _grouped(d_model: int, context: int, kind: Grouped, backend: BackendRelease) -> Iterator[Part]:
+def _grouped(
+    decoder: Decoder, context: int, kind: Grouped, backend: BackendRelease
+) -> Iterator[Part]:
     record = BY_NAME[backend.name]
-    yield _product(QKV, d_model, kind.made * kind.head_dim)
+    yield _product(QKV, decoder.entering, kind.made * kind.head_dim)
     yield Part(
         ATTENTION,
         {
@@ -70,7 +72,7 @@ def _grouped(d_model: int, context: int, kind: Grouped, backend: BackendRelease)
             "page_size": record.page_size,
         },
     )
-    yield _product(OUTPUT, kind.inputs, d_model)
+    yield _product(OUTPUT, kind.inputs, decoder.d_model)
 
 
 def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -> Iterator[Part]:

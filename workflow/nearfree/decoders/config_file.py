@@ -6,10 +6,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
+from msgspec import structs
+
 from nearfree.core.precision import Dtype
 from nearfree.core.setting import NAME
 from nearfree.decoders.attention_kinds import Grouped, Kind
 from nearfree.decoders.decoder import Decoder, Ffn, check_layer_types, head_width
+from nearfree.decoders.draft_heads import (
+    as_layer,
+    drafter_keys,
+    is_head,
+    names_head,
+    states_of,
+    vocabulary_of,
+)
 from nearfree.decoders.families import FAMILIES, Family, family, kinds_of
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.snapshots import snapshot_of
@@ -31,7 +41,7 @@ _BESIDE = ("says that some layers keep a state, too", _HYBRID[1])
 _LATENT_KEYS = dict.fromkeys(("kv_lora_rank", "q_lora_rank"), _LATENT)
 _DRAFTER = (
     "says that it is the head of a drafter, which reads the states of another model",
-    "Give the model that it drafts for, and what a draft was measured to cost as --draft-cost",
+    "Give the model that it drafts for; the head is what `nearfree schedule --drafter` takes",
 )
 _REFUSED = {
     "draft_vocab_size": _DRAFTER,
@@ -75,12 +85,33 @@ def read_decoder(path: Path) -> Decoder:
             if keys.has(key):
                 raise keys.wrong(key, why, remedy)
     with refusals.gathered():
-        if "eagle" in str(keys.values.get("architectures")).lower():
+        if names_head(keys):
             raise keys.wrong("architectures", *_DRAFTER)
     with refusals.gathered():
         if keys.flag("is_encoder_decoder"):
             raise keys.wrong("is_encoder_decoder", "says that it is no decoder", "Give a decoder")
     return _decoder(keys, file_name(file), refusals)
+
+
+def read_drafter(path: Path) -> Decoder:
+    """Return the decoder of what drafts for a model: of a head, or of a model as `read_decoder`.
+
+    A head's decoder has the layer and the LM head that it runs, and `states`.
+
+    Raises
+    ------
+    ConfigError
+        As `read_decoder`; or the head is of a form that is not read. All reasons are given at once.
+    """
+    file = config_file(path)
+    keys, refusals = drafter_keys(file), Refusals()
+    if not is_head(keys):
+        return read_decoder(path)
+    states = vocabulary = None
+    with refusals.gathered():
+        states, vocabulary = states_of(keys), vocabulary_of(keys)
+    layer = _decoder(as_layer(keys), file_name(file), refusals)
+    return structs.replace(layer, states=states, vocabulary=vocabulary)
 
 
 def config_file(path: Path) -> Path:

@@ -26,13 +26,32 @@ class Experts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shared_d_ff: Count = 0
 
 
+class States(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a drafter's head reads of another model: states of `layers` of its layers.
+
+    Each is `width` elements of a token wide. The head makes them as wide as itself by one product.
+    Where they are of one layer the embedding of the token enters that product beside the state, at
+    each run; where they are of several it runs once a draft, and each run's layer then takes
+    embedding and state side by side.
+    """
+
+    width: Positive
+    layers: Positive
+
+    @property
+    def once(self) -> bool:
+        """Whether their product runs once a draft, not at each of its runs."""
+        return self.layers > 1
+
+
 class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A decoder with `layers` layers of attention, each followed by one FFN.
 
     `moe_layers` of them have `experts` for an FFN, all others a gated Dense FFN of width `d_ff`
     (None where no layer has one); with `beside` those with experts have it, too. `window` is how
     many positions attention looks back at most in every layer, None for all of them. Each layer may
-    have an input of its own of every token, `layer_inputs` wide (Gemma 4). Widths are in elements.
+    have an input of its own of every token, `layer_inputs` wide (Gemma 4). A drafter's head reads
+    `states` of its model. Widths are in elements.
 
     Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
     `window` are then those of the first kind, a latent one head as wide as what is cached of it.
@@ -53,6 +72,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     window: Positive | None = None
     beside: bool | UnsetType = UNSET
     layer_inputs: Positive | UnsetType = UNSET
+    states: States | UnsetType = UNSET
     kinds: tuple[Kind, ...] | UnsetType = UNSET
 
     @property
@@ -69,6 +89,12 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 window=self.window,
             ),
         )
+
+    @property
+    def entering(self) -> int:
+        """How wide the rows are that query, key and value are made of."""
+        beside = self.states is not UNSET and self.states.once
+        return 2 * self.d_model if beside else self.d_model
 
     @property
     def dense_layers(self) -> int:

@@ -109,6 +109,10 @@ class Keys:
         values = {name: value for name, value in self.values.items() if name != key}
         return Keys(self.path, values, self._within, self._own)
 
+    def replaced(self, key: str, value: object) -> "Keys":
+        """Return the same keys with another value of one."""
+        return Keys(self.path, {**self.values, key: value}, self._within, self._own)
+
     def inners(self, key: str) -> list["Keys"]:
         """Return the keys of each object in a list."""
         value = self._required(key)

@@ -7,8 +7,15 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from nearfree.core.precision import ELEMENT_BYTES, QUANTISED, Dtype, Precision, uniform
-from nearfree.decoders.config_file import config_file, file_name, find_file, read_decoder
+from nearfree.decoders.config_file import (
+    config_file,
+    file_name,
+    find_file,
+    read_decoder,
+    read_drafter,
+)
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.draft_heads import drafter_keys, is_head
 from nearfree.decoders.gguf_parts import gguf_parts
 from nearfree.decoders.holding import Heads
 from nearfree.decoders.keys import Keys
@@ -110,6 +117,21 @@ class ModelFile(Struct, frozen=True, kw_only=True):
 def find_model_file(config_folder: Path, model: str) -> ModelFile:
     """Return a model by its name or path; the errors are those of `find_file` and `read_object`."""
     return read_model_file(find_file(config_folder, model))
+
+
+def find_drafter_file(config_folder: Path, model: str) -> ModelFile:
+    """Return what drafts by its name or path: a model, or a head, of which the forward alone.
+
+    Raises
+    ------
+    ConfigError
+        As `find_file`, and as `read_drafter` of a head.
+    """
+    path = find_file(config_folder, model)
+    file = config_file(path)
+    if is_gguf(file) or not is_head(drafter_keys(file)):
+        return read_model_file(path)
+    return ModelFile(name=file_name(file), file=str(file), decoder=read_drafter(path))
 
 
 def read_model_file(path: Path) -> ModelFile:

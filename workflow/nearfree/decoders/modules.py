@@ -33,6 +33,8 @@ DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
 INPUTS, INPUT_GATE, INPUT_OUTPUT = "layer inputs", "layer input gate", "layer input projection"
 HEAD = "LM head"
 """The modules of a forward behind attention, in the order in which they first run."""
+STATES = "states projection"
+"""The first module of a drafter's head."""
 MATRICES = {
     **dict.fromkeys((QKV, LATENTS, QUERY, INDEX_QUERY, OUTPUT), "attention"),
     DENSE: "ffn",
@@ -98,7 +100,8 @@ def modules(
     """Return the modules of the slowest rank's forward, in the order in which they first run.
 
     Query, key and value are one product. The LM head computes the logits of all positions.
-    Inputs of layers' own are made at once; a rank makes its part, as vLLM's does.
+    Inputs of layers' own are made at once; a rank makes its part, as vLLM's does. A drafter's head
+    makes its states whole on every rank, at once too.
     Embeddings, norms, rotations, activations and sums are left out. Over several GPUs each module
     has the sizes of a rank's shard and runs the same kernels. Pipeline stages run one after the
     other for a forward, so all layers count: the slowest stage limits how many forwards are under
@@ -141,6 +144,9 @@ def modules(
     )
     d_model = decoder.d_model
     uses = list[ModuleUse]()
+    if decoder.states:
+        width = decoder.states.width * max(decoder.states.layers, 2)
+        uses.append(gemm(STATES, 1, d_model=width, d_ff=d_model, groups=part.attention))
     call = partial(use, backend=attention)
     for role, base, fields, layers in attention_layers(decoder, context, attention):
         run = partial(call, main=base not in (INDEXER, SELECTION)) if base in CALLS else multiply

@@ -10,6 +10,7 @@ from nearfree.backends.free_memory import free_host_bytes
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.engines.files import library_folder, weights_path
+from nearfree.engines.forward import EngineKernel
 from nearfree.engines.library import Library, load, sha256_of
 from nearfree.engines.llama_cpp import Context, Model
 from nearfree.engines.shares import Watch
@@ -25,7 +26,7 @@ _CACHE_BYTES = 2
 """Of an element of the KV cache: float16, llama.cpp's default."""
 
 
-class LlamaCppForward:
+class LlamaCppForward(EngineKernel):
     """A decode or verify forward of llama.cpp over b requests with L cached positions each."""
 
     def __init__(
@@ -36,7 +37,7 @@ class LlamaCppForward:
         self._build = build_of(setting.backend, setting.release or "")
         path = weights_path(weights, execution.files)
         self._header = read_header(path)
-        _refuse_too_large(setting, self._header, max(positions))
+        refuse_too_large(setting, self._header, max(positions))
         folder = library_folder(setting.backend, setting.release or "", self._build)
         self._library: Library = load(folder, self._build)
         self._model = _shared_model(execution, self._library, path, repack=bool(setting.repack))
@@ -144,7 +145,7 @@ def forward_work(setting: Setting, header: GgufHeader, n: int) -> ExecutedWork:
     )
 
 
-def _refuse_too_large(setting: Setting, header: GgufHeader, most: int) -> None:
+def refuse_too_large(setting: Setting, header: GgufHeader, most: int) -> None:
     """Raise EvidenceError for a model that does not fit, or an N that its context does not hold."""
     longest = whole_or(header.metadata.get(f"{header.architecture}.context_length"), 1 << 31)
     asked = (setting.context or 0) + most

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nearfree.backends.builds import build_of
+from nearfree.backends.builds import build_of, builds
 from nearfree.config.files import Config
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.weights import RandomWeights
@@ -24,6 +24,8 @@ _LARGEST = 1 << 30
 
 def missing(config: Config, study: EngineStudy) -> list[str]:
     """Return what a study needs that is not on this machine, in words; nothing is read."""
+    if not builds(study.backend):
+        return []
     build = build_of(study.backend, study.release)
     lacking = []
     if build.prebuilt and not prebuilt_folder(study.backend, study.release).is_dir():
@@ -47,6 +49,9 @@ def ensure_files(config: Config, study: EngineStudy, *, offline: bool = False) -
     SourceError
         They are not to be had, or are not what is pinned; nothing is kept then.
     """
+    if not builds(study.backend):
+        yield f"{study.backend} {study.release}: its environment has it, and it draws its weights"
+        return
     folder = ensure_library(study.backend, study.release, offline=offline)
     if folder is not None:
         yield f"{study.backend} {study.release}: {folder}"

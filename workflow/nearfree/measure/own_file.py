@@ -10,6 +10,7 @@ from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.protocols import Interleaved
 from nearfree.core.weights import WeightsFile
+from nearfree.engines.kernel import refuse_too_large
 from nearfree.errors import ConfigError
 from nearfree.gguf.header import GgufHeader, bytes_by_type
 from nearfree.gguf.reader import read_header, weights_sha256
@@ -49,6 +50,8 @@ def own_file(
     ------
     ConfigError
         It is no GGUF file, is cut or lies, or there is no such release, axis or grid.
+    EvidenceError
+        It does not fit into memory, or its context does not hold L + N.
     """
     header = read_header(path)
     release = release or prebuilt(engine)
@@ -67,8 +70,11 @@ def own_file(
         positions=positions or POSITIONS,
         protocol=Interleaved(rounds=rounds, warmup=0, forwards=1, retries=1),
     )
+    sweeps = engine_sweeps(study, weights)
+    for sweep in sweeps:
+        refuse_too_large(sweep.setting, header, max(sweep.positions))
     plan = MeasurePlan(
-        sweeps=engine_sweeps(study, weights),
+        sweeps=sweeps,
         protocol=study.protocol,
         environment=build_of(engine, release).environment,
         weights={name: weights},

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from nearfree.core.plan import MeasurePlan
@@ -75,7 +75,10 @@ def measure(
         refuse_never_run(layout, plan, here.kind)
 
     def work(open_take: OpenTake) -> float:
-        quiet = _steady() if plan.weights else _torch_steady(here, plan.protocol)
+        if plan.weights and here.kind == "cpu":
+            quiet = _steady()
+        else:
+            quiet = _torch_steady(here, plan.protocol, whole=bool(plan.weights))
         with quiet, stoppable(progress) as stopping:
             return _work(open_take, plan, here, files or {}, stopping)
 
@@ -104,7 +107,7 @@ def _work(
 ) -> float:
     all_points = points(plan, here, files)
     warm_s = describe(take, all_points, here.kind)
-    bench = Bench(take, _clock(take, plan.protocol, here), plan.protocol, progress)
+    bench = Bench(take, _clock(take, plan, here), plan.protocol, progress)
     bench.timed_s = warm_s
     run(bench, all_points, plan.protocol)
     if plan.weights:
@@ -118,13 +121,17 @@ def _work(
     return bench.timed_s
 
 
-def _clock(take: OpenTake, protocol: Timing, here: Fingerprint) -> Clock:
+def _clock(take: OpenTake, plan: MeasurePlan, here: Fingerprint) -> Clock:
+    """Return what times a plan: an engine launches as it does, by graphs of its own."""
+    protocol = plan.protocol
     if here.kind == "cpu":
         return CpuTimer()
     from nearfree.measure.cuda import CudaTimer, launch_floor
 
     if not any(isinstance(event.data, LaunchFloor) for event in take.events):
         take.append(launch_floor(protocol.graph_forwards))
+    if plan.weights:
+        return CudaTimer("eager", 1)
     return CudaTimer(protocol.launch, protocol.graph_forwards, protocol.weight_copies)
 
 
@@ -139,15 +146,19 @@ def _steady() -> Iterator[None]:
 
 
 @contextmanager
-def _torch_steady(here: Fingerprint, protocol: Timing) -> Iterator[None]:
-    """Set torch up, and tell a lost GPU from a mistake in the program."""
+def _torch_steady(here: Fingerprint, protocol: Timing, *, whole: bool = False) -> Iterator[None]:
+    """Set torch up, and tell a lost GPU from a mistake in the program.
+
+    A whole engine sets torch up itself.
+    """
     import torch
 
     threads = torch.get_num_threads()
     torch.manual_seed(protocol.seed)
-    torch.set_num_threads(protocol.threads)
+    if not whole:
+        torch.set_num_threads(protocol.threads)
     try:
-        with _steady(), torch.inference_mode():
+        with _steady(), nullcontext() if whole else torch.inference_mode():
             yield
     except torch.OutOfMemoryError as error:
         raise EvidenceError(

@@ -17,8 +17,10 @@ from nearfree.log.line import sha256
 
 FILE = "whole/steps.csv"
 """The rows that come with the project, below the config folder."""
-MODELS = "whole/models"
-"""Their models' files, below the config folder."""
+DRAFTS = "whole/drafts.csv"
+"""Rows of steps with a drafter's head, apart from those."""
+MODELS, HEADS = "whole/models", "whole/heads"
+"""Their models' files and those of heads, below the config folder."""
 SIZE_LIMIT = 64 * 2**20
 """Bytes of such a file."""
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}"
@@ -34,6 +36,7 @@ class WholeRow(Struct, frozen=True, kw_only=True):
     `precision`, `kv_dtype`, `engine` and `how` are the source's words. `batch` is b over all GPUs,
     `positions` N, `context` the cached positions of a request. `isl` and `osl` are the lengths of
     prompts and outputs where requests were served; `ratio` is T(N) / T(1) where the source says it.
+    `head` names the file of the head that drafts; without one the model's own layer does.
     """
 
     line: int
@@ -56,6 +59,7 @@ class WholeRow(Struct, frozen=True, kw_only=True):
     osl: int | None = None
     ratio: float | None = None
     draft: str = ""
+    head: str = ""
     source: str = ""
 
     @property
@@ -142,7 +146,7 @@ def _odd(row: Mapping[str, str | None]) -> Iterator[str]:
     if None in row or None in row.values():
         yield "it has another number of fields than there are columns"
         return
-    for name, pattern in (("model", _NAME), ("config", rf"({_NAME})?"),
+    for name, pattern in (("model", _NAME), ("config", rf"({_NAME})?"), ("head", rf"({_NAME})?"),
                           *((each, _TEXT) for each in (*_WORDS, _DRAFT))):  # fmt: skip
         if not re.fullmatch(pattern, row.get(name) or ""):
             yield f"{name} {row.get(name)!r:.60} is no name"
@@ -172,7 +176,7 @@ def _row(line: int, row: Mapping[str, str]) -> WholeRow:
     fields: dict[str, Any] = {
         **{name: int(row.get(name) or empty) for name, empty in _COUNTS.items()},
         **{name: int(row[name]) for name in _LENGTHS if row.get(name)},
-        **{name: row.get(name) or "" for name in ("model", "config", *_WORDS)},
+        **{name: row.get(name) or "" for name in ("model", "config", "head", *_WORDS)},
     }
     return WholeRow(
         line=line,

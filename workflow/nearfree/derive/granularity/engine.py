@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.granularity.resolve import Resolver
@@ -18,6 +19,8 @@ from nearfree.sources.answers.ggml_passes import Passes, ProductQuery, Step, cha
 from nearfree.sources.answers.granularity import Files
 from nearfree.sources.extraction import Extraction
 
+_READER = "ggml"
+"""What reads the products of an engine on a CPU."""
 _SGEMM, _REPACK = "LLAMAFILE", "REPACK"
 """What a library says of itself where it has these paths."""
 
@@ -91,6 +94,15 @@ class Change(Struct, frozen=True, kw_only=True):
     place: str
 
 
+def _refuse_unread(engine: str) -> None:
+    """Raise EvidenceError for an engine whose products no reader speaks of."""
+    known = BY_NAME.get(engine)
+    if known is None or known.rules is None or known.rules.reader != _READER:
+        raise EvidenceError(
+            f"no rules of {engine}'s own forward are read", remedy="Ask about llama_cpp"
+        )
+
+
 Products = dict[object, Product]
 """Products that are ready, so that forwards of one release share them."""
 
@@ -118,6 +130,7 @@ class EngineRules:
     def __init__(
         self, forward: EngineForward, resolver: Resolver, made: Products | None = None
     ) -> None:
+        _refuse_unread(forward.engine)
         self.forward = forward
         self._extraction = _extraction(forward, resolver)
         self._files = Files(self._extraction.fetched)

@@ -20,6 +20,7 @@ from nearfree.derive.predict.engine_answers import MODULE, EngineAnswers
 from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.reference.left_out import LeftOut
 from nearfree.derive.reference.record import recorded_kernels, recorded_reference
+from nearfree.derive.reference.regimes import chips
 from nearfree.derive.tables.store import seals_digest
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import recorded_constants
@@ -73,8 +74,8 @@ class Answerer:
         self.engines = EngineLog(layout, self._resolver)
         """Forwards of real engines on record."""
         self._own = recorded_own(layout, self._constants) if own else {}
-        capabilities = {name: sheet.sm for name, sheet in config.platforms.items()}
-        self._reference = None if own or blind else recorded_reference(layout, capabilities)
+        known = chips(config.platforms)
+        self._reference = None if own or blind else recorded_reference(layout, known)
         self.engine_steps = recorded_steps(layout)
         """What engines' steps take besides modules, by engine."""
         self.bandwidths_gb_s = {

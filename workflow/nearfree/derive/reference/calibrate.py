@@ -31,7 +31,7 @@ from nearfree.derive.reference.record import (
     referenced,
     rows_of_bands,
 )
-from nearfree.derive.reference.regimes import R0, R1, R2, R3, Known
+from nearfree.derive.reference.regimes import R0, R1, R2, R3, Chip, Known, chips
 from nearfree.derive.work_model.family import Flags
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
@@ -114,7 +114,7 @@ def calibrate_kernels(
     groups = groups_of_all(every, epsilon)
     events = [
         *_kernels(_unrecorded(layout, groups), curves, epsilon),
-        _bands(every, groups, {each: sheet.sm for each, sheet in platforms.items()}, epsilon),
+        _bands(every, groups, chips(platforms), epsilon),
     ]
     some = f" --module {','.join(modules)}" if modules else ""
     command = f"nearfree calibrate --kernels{some} --stream {stream} --epsilon {epsilon:g}"
@@ -153,13 +153,13 @@ class _Kind(NamedTuple):
 def _bands(
     every: Sequence[Curves],
     groups: Mapping[Key, Group],
-    capabilities: Mapping[str, int | None],
+    known_chips: Mapping[str, Chip],
     epsilon: float,
 ) -> BandsCalibrated:
     """Return the band of each regime and kind of question, by what its curves needed."""
     rows = []
     for regime, fold in _LEFT_OUT.items():
-        told = list(predicted(fold, every, capabilities, epsilon, groups))
+        told = list(predicted(fold, every, known_chips, epsilon, groups))
         rows += [
             RegimeBand(
                 regime=regime, module=module, formats=formats, routing=routing,

@@ -17,7 +17,7 @@ from nearfree.derive.reference.build import Curves, groups_of
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
 from nearfree.derive.reference.record import rows_of_bands
-from nearfree.derive.reference.regimes import Known, Reference, rows_of
+from nearfree.derive.reference.regimes import Chip, Known, Reference, rows_of
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import moved_to_meet
@@ -51,7 +51,7 @@ def digests(rows: pl.DataFrame, *, shape: bool = False) -> list[bytes]:
 def predicted(
     regime: Fold,
     every: Sequence[Curves],
-    capabilities: Mapping[str, int | None],
+    chips: Mapping[str, Chip],
     epsilon: float,
     groups: Mapping[Key, Group] | None = None,
 ) -> Iterator[tuple[Curves, Flags, Known]]:
@@ -61,8 +61,8 @@ def predicted(
     ----------
     every
         All curves, by platform and form; those of one point say nothing of a boundary.
-    capabilities
-        Compute capabilities of platforms.
+    chips
+        The chips of platforms.
     epsilon
         The tolerance that groups are made at.
     groups
@@ -73,13 +73,13 @@ def predicted(
         of = [_folds(curves, shape=regime == "R2s") for curves in every]
         for fold in range(FOLDS):
             kept = [each != fold for each in of]
-            yield from _asked(every, [~each for each in kept], kept, capabilities, epsilon)
+            yield from _asked(every, [~each for each in kept], kept, chips, epsilon)
     elif regime == "R3":
         for curves in every:
-            yield from _releases(curves, capabilities, epsilon)
+            yield from _releases(curves, chips, epsilon)
     else:
         made = groups if groups is not None else groups_of_all(every, epsilon)
-        whole = Reference(made, capabilities)
+        whole = Reference(made, chips)
         for curves in every:
             platform = str(curves.part.rows["platform"][0])
             known = whole.without(platform, siblings=regime == "R0")
@@ -100,13 +100,13 @@ def _asked(
     every: Sequence[Curves],
     asked: Sequence[Flags],
     kept: Sequence[Flags],
-    capabilities: Mapping[str, int | None],
+    chips: Mapping[str, Chip],
     epsilon: float,
 ) -> Iterator[tuple[Curves, Flags, Known]]:
     groups: dict[Key, Group] = {}
     for curves, mine in zip(every, kept, strict=True):
         groups |= groups_of(curves, epsilon, mine)
-    known = Reference(groups, capabilities)
+    known = Reference(groups, chips)
     for curves, rows in zip(every, asked, strict=True):
         yield from _among(curves, rows, known)
 
@@ -123,7 +123,7 @@ def _among(curves: Curves, rows: Flags, known: Reference) -> Iterator[tuple[Curv
 
 
 def _releases(
-    curves: Curves, capabilities: Mapping[str, int | None], epsilon: float
+    curves: Curves, chips: Mapping[str, Chip], epsilon: float
 ) -> Iterator[tuple[Curves, Flags, Known]]:
     """Yield what curves of other releases say of those that they are twins of."""
     releases = curves.part.rows["backend_version"].to_numpy()
@@ -138,7 +138,7 @@ def _releases(
             if not twins.any():
                 continue
             groups = groups_of(curves, epsilon, others)
-            yield from _among(curves, twins, Reference(groups, capabilities))
+            yield from _among(curves, twins, Reference(groups, chips))
 
 
 def _twins(curves: Curves, asked: Flags, others: Flags) -> Flags:

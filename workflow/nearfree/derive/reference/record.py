@@ -12,7 +12,7 @@ from msgspec import MsgspecError, Struct, msgpack
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group, Key
 from nearfree.derive.reference.kriging import COORDINATES, coordinates
-from nearfree.derive.reference.regimes import REGIMES, Known, Reference
+from nearfree.derive.reference.regimes import REGIMES, Chip, Known, Reference
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array
 from nearfree.errors import EvidenceError
@@ -274,22 +274,20 @@ def recorded_kernels(layout: Layout) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def recorded_reference(
-    layout: Layout, capabilities: Mapping[str, int | None]
-) -> RecordedReference | None:
+def recorded_reference(layout: Layout, chips: Mapping[str, Chip]) -> RecordedReference | None:
     """Return what is on record of kernels, None without anything.
 
     Parameters
     ----------
-    capabilities
-        The compute capability of each platform.
+    chips
+        The chip of each platform.
     """
     kernels, bands = newest_kernels(layout)
     if not kernels:
         return None
     groups = Recorded(kernels)
     return RecordedReference(
-        reference=Reference(groups, capabilities),
+        reference=Reference(groups, chips),
         events=groups.events,
         bands={
             key: each

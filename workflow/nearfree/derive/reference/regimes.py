@@ -3,11 +3,17 @@
 R3: the kernel's own curve of the shape, of this release or another. R2: curves of other shapes of
 the kernel on the GPU. R1: those of a sibling GPU. R0: constants alone, of all GPUs on which the
 kernel was measured, or the shared ones of its family.
+
+A sibling is of the same architecture, and its balance is alike. A chip may be cut down to a
+fraction of its compute beside the same memory; its curves then turn where those of the whole chip
+are flat: of a compute that is 1 / r of the memory's time a curve shows a share r^-p / p. With p of
+2.3 and more, as on Hopper, that is 2 % or less at r = 4, which the curves' own noise hides.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -22,6 +28,7 @@ from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.mla import MLA_CACHED
 from nearfree.derive.work_model.prepare import Prepared
+from nearfree.hardware.platforms import Platform
 
 R0, R1, R2, R3 = REGIMES = ("R0", "R1", "R2", "R3")
 """From what knows nothing of the GPU and kernel to their own curve."""
@@ -37,6 +44,9 @@ NEAREST = 3
 """Curves that an answer names."""
 _FAMILY_SPECIFIC = 100
 """From compute capability 10.0 on the minor versions share their features (`sm_100f`)."""
+_ALIKE = 4.0
+"""How many times the balance of a sibling may be that of a GPU, or that its own: as far as a curve
+is kept beyond its boundary."""
 
 
 AT_ONE_POSITION = (MLA_CACHED.name,)
@@ -71,6 +81,18 @@ class Known(Struct, frozen=True, kw_only=True):
         ]
 
 
+class Chip(NamedTuple):
+    """What tells siblings: compute capability, 90 for 9.0, and rho of 16 bits in FLOP/byte."""
+
+    sm: int | None
+    balance: float | None
+
+
+def chips(platforms: Mapping[str, Platform]) -> dict[str, Chip]:
+    """Return the chips of platforms by their names."""
+    return {name: Chip(sheet.sm, sheet.balance("bfloat16")) for name, sheet in platforms.items()}
+
+
 class Reference:
     """Groups of kernels, asked by questions.
 
@@ -78,28 +100,39 @@ class Reference:
     ----------
     groups
         By their keys.
-    capabilities
-        The compute capability of each platform, 90 for 9.0: equal ones are siblings, and from 10.0
-        on those of one major version.
+    chips
+        The chip of each platform: those of equal compute capability are of one architecture, and
+        from 10.0 on those of one major version; siblings are, where their balances are alike.
     """
 
-    def __init__(self, groups: Mapping[Key, Group], capabilities: Mapping[str, int | None]) -> None:
-        self.groups, self._capabilities = groups, capabilities
-        self._kin = {name: _kin(sm) for name, sm in capabilities.items()}
+    def __init__(self, groups: Mapping[Key, Group], chips: Mapping[str, Chip]) -> None:
+        self.groups, self._chips = groups, chips
         self._elsewhere: dict[tuple[str | None, ...], list[Key]] = {}
         for key in groups:
             self._elsewhere.setdefault(key.elsewhere, []).append(key)
 
     def without(self, platform: str, *, siblings: bool = False) -> "Reference":
         """Return the groups of all other platforms; with `siblings`, without those, too."""
-        kin = self._kin.get(platform)
         kept = {
             key: each
             for key, each in self.groups.items()
             if key.platform != platform
-            and not (siblings and kin and self._kin.get(key.platform) == kin)
+            and not (siblings and self._siblings(platform, key.platform))
         }
-        return Reference(kept, self._capabilities)
+        return Reference(kept, self._chips)
+
+    def _siblings(self, one: str, other: str) -> bool:
+        """Return whether what is known of one platform's kernels speaks of the other's."""
+        low, high = sorted(self._chip(each).balance or np.nan for each in (one, other))
+        return high <= _ALIKE * low and self._alike_built(one, other)
+
+    def _alike_built(self, one: str, other: str) -> bool:
+        """Return whether two platforms are of one architecture."""
+        these, those = (_kin(self._chip(each).sm) for each in (one, other))
+        return these is not None and these == those
+
+    def _chip(self, platform: str) -> Chip:
+        return self._chips.get(platform, Chip(None, None))
 
     def knows(self, part: Prepared) -> Flags:
         """Return of which questions there are groups, [rows]."""
@@ -132,9 +165,8 @@ class Reference:
         same = key.family == GEMM.name or all(
             each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
         )
-        kin = self._kin.get(key.platform)
         own = [each for each in named if each.platform == key.platform]
-        siblings = [each for each in named if kin and self._kin.get(each.platform) == kin]
+        siblings = [each for each in named if self._siblings(key.platform, each.platform)]
         regime, chosen = R0, named
         if same and (own or siblings):
             regime, chosen = (R2, own) if own else (R1, siblings)
@@ -145,16 +177,15 @@ class Reference:
         return regime, tuple(sorted(nearest, key=str))
 
     def _over_another_cache(self, key: Key) -> tuple[Key, ...]:
-        """Return the groups of a kernel over caches in other formats, on the GPU or its siblings.
+        """Return the groups of a kernel over caches in other formats, on its architecture.
 
         The form says what another cache's bytes cost; the constants are those of other bytes.
         """
         wanted = key._replace(kv_dtype=None).elsewhere
         found = [each for each in self.groups if each._replace(kv_dtype=None).elsewhere == wanted]
-        kin = self._kin.get(key.platform)
         own = [each for each in found if each.platform == key.platform]
-        siblings = [each for each in found if kin and self._kin.get(each.platform) == kin]
-        return tuple(sorted(own or siblings, key=str))
+        kin = [each for each in found if self._alike_built(key.platform, each.platform)]
+        return tuple(sorted(own or kin, key=str))
 
     def _alike(self, key: Key) -> list[Key]:
         """Return the groups of a kernel on any platform.

@@ -1,7 +1,4 @@
-"""The engines that take schedules: the text of each one's option, and the lines that read it.
-
-A digest is of the lines' own text: what a schedule says holds for any release where it is the same.
-"""
+"""The engines that take schedules: the text of each one's option, and the lines that read it."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -9,53 +6,13 @@ from functools import partial
 from typing import NamedTuple
 
 from nearfree.derive.schedule.draft_lengths import ranges
-from nearfree.derive.schedule.expected import checked_curve
 from nearfree.derive.schedule.full_graphs import leaving
-from nearfree.errors import ConfigError
-
-
-class Parser(NamedTuple):
-    """A function, class or field of an engine, and the digest of its text.
-
-    `lines` are those of `version`; `sha256` is of the same lines, each with its line feed.
-    """
-
-    package: str
-    version: str
-    file: str
-    name: str
-    lines: tuple[int, int]
-    sha256: str
-
-    def __str__(self) -> str:
-        first, last = self.lines
-        where = f"{self.package} {self.version}, {self.file} lines {first}-{last}"
-        return f"{where}: {self.name}, SHA-256 {self.sha256}"
-
-
-class Option(NamedTuple):
-    """One option of one engine.
-
-    Parameters
-    ----------
-    place
-        Where the text goes: a flag, a file, an environment variable.
-    text
-        The text to paste.
-    notes
-        What the engine does with it that the text does not say.
-    parsers
-        The lines of the engine that read it; none where no release reads it.
-    """
-
-    place: str
-    text: str
-    notes: tuple[str, ...]
-    parsers: tuple[Parser, ...] = ()
+from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
+from nearfree.derive.schedule.option import Option, Parser
 
 
 class Engine(NamedTuple):
-    """An engine that takes draft lengths by batch size, or the costs that they follow from.
+    """An engine that takes draft lengths by batch size, or one for all.
 
     Parameters
     ----------
@@ -64,9 +21,7 @@ class Engine(NamedTuple):
     moe
         The backend of its MoE layers.
     lengths
-        Writes its option, given K by batch size; None for an engine that takes costs.
-    costs
-        Writes its option, given T(N) / T(1) at batch size 1 by N.
+        Writes its option, given K by batch size; None for an engine that takes one K.
     largest_batch
         The largest batch size that its option speaks of; None for any.
     parsers
@@ -76,7 +31,6 @@ class Engine(NamedTuple):
     name: str
     moe: str
     lengths: Callable[[Mapping[int, int]], Option] | None = None
-    costs: Callable[[Mapping[int, float]], Option] | None = None
     largest_batch: int | None = None
     parsers: tuple[Parser, ...] = ()
 
@@ -266,69 +220,12 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
     )
 
 
-DECIMALS, MOST_COSTS = 6, 64
-
-
-def llama_cpp_option(ratio: Mapping[int, float]) -> Option:
-    """Return the line of a shell that sets the cost array.
-
-    The pull request is a draft of November 2025, and no release reads the variable: the sources of
-    llama.cpp in llama-cpp-python 0.3.36 do not have it. The form is that of the examples in its
-    text: numbers separated by commas, the first 1, one for each size of a forward up to 64 tokens.
-    That the N-th is the cost of a token among N relative to one alone, T(N) / (N T(1)), is read
-    from these numbers, which fall with N towards a floor.
-
-    Parameters
-    ----------
-    ratio
-        T(N) / T(1) at batch size 1 for every N from 1 to the longest draft and one.
-
-    Raises
-    ------
-    ConfigError
-        The curve makes no sense, leaves an N out, or is too long.
-    """
-    curve = checked_curve(ratio, "batch 1")
-    if len(curve) > MOST_COSTS:
-        raise ConfigError(
-            f"the latency curve of batch 1 has {len(curve)} N",
-            remedy=f"Give those up to {MOST_COSTS}, as many as the pull request measures",
-        )
-    missing = next((n for n in range(1, len(curve) + 1) if n not in curve), None)
-    if missing is not None:
-        raise ConfigError(
-            f"the latency curve of batch 1 has no N = {missing}",
-            remedy="GGML_BATCH_COSTS has no gaps: give every N, or the curve up to that one",
-        )
-    costs = ",".join(_number(value / n, n) for n, value in curve.items())
-    return Option(
-        place="the environment of llama.cpp",
-        text=f'export GGML_BATCH_COSTS="{costs}"',
-        notes=(
-            "Needs ggml-org/llama.cpp pull request 17034; no release reads this variable.",
-            f"Drafts of up to {len(curve) - 1} tokens have a cost.",
-            "The costs are of the curve's backends; llama.cpp's kernels have other tiles.",
-        ),
-    )
-
-
-def _number(cost: float, n: int) -> str:
-    """Return a cost without an exponent and without trailing zeros."""
-    text = f"{cost:.{DECIMALS}f}".rstrip("0").rstrip(".")
-    if text == "0":
-        raise ConfigError(
-            f"the cost of a token at N = {n} is below {10**-DECIMALS:g} of one alone",
-            remedy="Check the latency curve of batch 1",
-        )
-    return text
-
-
 ENGINES = {
     engine.name: engine
     for engine in (
         Engine(name="vllm", moe="vllm", lengths=vllm_option, parsers=_VLLM_PARSERS),
         Engine(name="sglang", moe="sglang", lengths=sglang_option, parsers=_SGLANG_PARSERS),
-        Engine(name="llama.cpp", moe="vllm", costs=llama_cpp_option, largest_batch=1),
+        Engine(name=LLAMA_CPP, moe="vllm", largest_batch=1),
     )
 }
 """The engines by the name that the command line calls them."""

@@ -15,7 +15,8 @@ from nearfree.errors import ConfigError
 
 MOST_ENTRIES, MOST_LENGTHS = 6, 5
 """Entries and distinct K of a schedule of near-free lengths; those that few are, of any."""
-_WORTHS = (0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2)
+_WORTHS = (*(share / 1000 for share in range(1, 50)), *(share / 100 for share in range(5, 21)))
+"""Shares of tokens per second that few entries may lose, where those within a worth are many."""
 _MOST_SETS = 50_000
 """Sets of K that are tried; beyond them the lengths of a schedule of fewest entries stand."""
 Speeds = Mapping[int, Mapping[int, float]]

@@ -9,7 +9,7 @@ from nearfree.derive.laws.laws import ANSWERS_SCHEMA
 from nearfree.derive.reference.build import Curves
 from nearfree.derive.reference.folds import Fold, bands, digests, predicted
 from nearfree.derive.reference.record import rows_of_bands
-from nearfree.derive.reference.regimes import rows_of
+from nearfree.derive.reference.regimes import Chip, rows_of
 from nearfree.derive.score.scores import score
 from nearfree.derive.truth.truth import Truth, narrowed
 from nearfree.derive.work_model.family import boundaries
@@ -28,7 +28,7 @@ _RATIOS = {"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
 def regime_scores(
     known: Truth,
     every: Sequence[Curves],
-    capabilities: Mapping[str, int | None],
+    chips: Mapping[str, Chip],
     regimes: Sequence[Fold],
     epsilons: Sequence[float],
     *,
@@ -55,7 +55,7 @@ def regime_scores(
     names = known.settings["curve"].implode()
     frames = []
     for regime in regimes:
-        said, ratios = answers(regime, every, capabilities, epsilons, epsilon)
+        said, ratios = answers(regime, every, chips, epsilons, epsilon)
         said, ratios = (each.filter(pl.col("asked").is_in(names)) for each in (said, ratios))
         twins = pl.col("curve").is_in(said["asked"].implode())
         scored = narrowed(known, twins) if regime == "R3" else known
@@ -68,7 +68,7 @@ def regime_scores(
 def answers(
     regime: Fold,
     every: Sequence[Curves],
-    capabilities: Mapping[str, int | None],
+    chips: Mapping[str, Chip],
     epsilons: Sequence[float],
     epsilon: float,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -81,7 +81,7 @@ def answers(
     epsilon
         The one that groups are made and bands are calibrated at.
     """
-    told = list(predicted(regime, every, capabilities, epsilon))
+    told = list(predicted(regime, every, chips, epsilon))
     known = bands(told, epsilon)
     frames, ratios = [pl.DataFrame(schema=ANSWERED)], [pl.DataFrame(schema=_RATIOS)]
     for curves, rows, said in told:

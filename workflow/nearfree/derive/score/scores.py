@@ -13,6 +13,7 @@ from nearfree.derive.predict.answers import PREDICTORS
 from nearfree.derive.tables.columns import ORIGINS, amount, count, flag, number, text
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.truth.truth import Truth
+from nearfree.errors import ConfigError
 
 GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")
 """What every group names, None where it is not grouped by."""
@@ -155,7 +156,18 @@ def groups(scores: pl.DataFrame, by: Sequence[str]) -> list[dict[str, object]]:
     interval_coverage is a share of `intervals`, the settings that were answered with an interval;
     interval_width their median. A number that does not exist is None; an error or a width can be
     infinite.
+
+    Raises
+    ------
+    ConfigError
+        The scores have no such column: `regime` without regimes, what only collectives have.
     """
+    missing = [name for name in by if name not in scores.columns]
+    if missing:
+        raise ConfigError(
+            f"these scores have no {' and no '.join(missing)} to group by",
+            remedy="Leave it out of --by; `regime` needs --regime, the others --module collective",
+        )
     epsilons = scores["epsilon"].unique()
     pooled = scores.group_by(by).agg(*_totals()) if by else scores.select(_totals())
     constant = {"epsilon": epsilons[0] if epsilons.len() == 1 else None}

@@ -1,8 +1,8 @@
 """Published steps of whole models as deployments, and T of each: what `predict` would have said."""
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +18,21 @@ from nearfree.decoders.modules import requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
-from nearfree.derive.predict.forecast.draft import own_draft_us, own_host_us, own_runs
+from nearfree.derive.predict.forecast.draft import (
+    as_head,
+    draft_host_us,
+    head_draft_us,
+    own_draft_us,
+    own_runs,
+)
 from nearfree.derive.predict.forecast.expand_deployments import asked_about
+from nearfree.derive.predict.forecast.expand_deployments import deployments as expanded
 from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.total import Total, total
+from nearfree.derive.work_model.family import Array
 from nearfree.errors import ConfigError, NearfreeError, RefusedError
 from nearfree.hardware.platforms import resolve
-from nearfree.public.whole_models import MODELS, WholeRow
+from nearfree.public.whole_models import HEADS, MODELS, WholeRow
 
 ROUTING = "power_law:1.01"
 """How tokens are taken to fall on experts where real ones were served. Balanced loads, this law and
@@ -81,7 +89,7 @@ class Timed(NamedTuple):
             modules = self.modules_us + self.draft_us
             if self.draft_us:
                 runs = own_runs(np.array(float(row.positions)))
-                modules += float(own_host_us(constants, runs))
+                modules += float(draft_host_us(constants, runs))
         return float(modules + between[0] + host + self.prefill_us)
 
 
@@ -104,8 +112,7 @@ def timed_steps(
     waiting = [(place, row, list(left)) for place, row, left, why in open_ if not why]
     while waiting:
         asked = [(place, row, left, ask(row, left[0])) for place, row, left in waiting]
-        deployments = [each for *_, each in asked if isinstance(each, Deployment)]
-        answered = iter(_modules_us(deployments, rows, asked, answerer))
+        answered = iter(_modules_us(ask, asked, answerer))
         waiting = []
         for place, row, left, each in asked:
             said = each if isinstance(each, str) else next(answered)
@@ -122,34 +129,60 @@ _Open = tuple[int, WholeRow, list[str], Deployment | str]
 
 
 def _modules_us(
-    deployments: Sequence[Deployment], rows: Sequence[WholeRow], asked: Sequence[_Open],
-    answerer: Answerer,
-) -> list[tuple[float, float, float] | str]:  # fmt: skip
+    ask: "_Asker", asked: Sequence[_Open], answerer: Answerer
+) -> list[tuple[float, float, float] | str]:
     """Return T of each deployment's modules at its row's N and at 1, and of a draft that it holds.
 
     Or, of one, why it is not known.
     """
-    if not deployments:
+    served = [(row, each) for _, row, _, each in asked if isinstance(each, Deployment)]
+    if not served:
         return []
-    grid = sorted({1} | {row.positions for row in rows})
-    found = total(Questions(deployments, grid), answerer)
-    served = [row for _, row, _, each in asked if isinstance(each, Deployment)]
-    return [
-        found.refusals[place] or _of_row(row, each, found, place)
-        for place, (row, each) in enumerate(zip(served, deployments, strict=True))
-    ]
+    grid = sorted({1} | {row.positions for row, _ in served})
+    found = total(Questions([each for _, each in served], grid), answerer)
+    drafts = _head_drafts(ask, served, grid, answerer)
+    said = list[tuple[float, float, float] | str]()
+    for place, (row, each) in enumerate(served):
+        draft, refusal = drafts.get(place), found.refusals[place]
+        if isinstance(draft, str):
+            said.append(refusal or draft)
+        else:
+            said.append(refusal or _of_row(row, each, found, place, draft))
+    return said
+
+
+def _head_drafts(
+    ask: "_Asker", served: Sequence[tuple[WholeRow, Deployment]], grid: Sequence[int],
+    answerer: Answerer,
+) -> dict[int, Array | str]:  # fmt: skip
+    """Return what drafts of rows' heads take, [grid], or why that is not known, by place."""
+    heads = {place: ask.head(row, each) for place, (row, each) in enumerate(served) if row.head}
+    known = {place: each for place, each in heads.items() if isinstance(each, Deployment)}
+    drafts: dict[int, Array | str] = {p: each for p, each in heads.items() if isinstance(each, str)}
+    if known:
+        found = total(Questions([*known.values()], grid), answerer)
+        drafts |= {
+            place: found.refusals[at] or head_draft_us(each, found, at)
+            for at, (place, each) in enumerate(known.items())
+        }
+    return drafts
 
 
 def _of_row(
-    row: WholeRow, deployment: Deployment, found: Total, place: int
+    row: WholeRow, deployment: Deployment, found: Total, place: int, drafted: Array | None
 ) -> tuple[float, float, float]:
-    """Return T of the modules at a row's N and at 1, and that of a draft of the model's own."""
+    """Return T of the modules at a row's N and at 1, and that of a draft.
+
+    It is one of the model's own layer where no head's is given.
+    """
     latency, at = found.latency_us[place, : -len(ROLES)], found.grid.tolist().index(row.positions)
     modules = latency.sum(axis=0)
     draft = 0.0
     if row.holds_draft and row.positions > 1:
         roles = {each: found.roles[place][each] for each in found.modules(place)}
-        draft = float(own_draft_us(deployment, roles, latency, found.grid)[at])
+        if drafted is None:
+            drafted = own_draft_us(deployment, roles, latency, found.grid)
+        draft = float(drafted[at])
     return float(modules[at]), float(modules[0]), draft
 
 
@@ -202,13 +235,22 @@ class _Asker:
     def __call__(self, row: WholeRow, release: str) -> Deployment | str:
         """Return the deployment of a row, or why there is none."""
         alike = structs.replace(row, batch=1, context=1, positions=1, t_us=1.0, **_OWN)
-        try:
-            found = self._asked(alike, release)
-        except RefusedError as error:
-            return "; ".join(each.reason for each in error.refusals)
-        except NearfreeError as error:
-            return error.what
+        found = _or_reason(partial(self._asked, alike, release))
+        if isinstance(found, str):
+            return found
         return structs.replace(found, batch=row.batch, context=row.context)
+
+    def head(self, row: WholeRow, deployment: Deployment) -> Deployment | str:
+        """Return the deployment of the head that drafts for a row's, or why there is none."""
+        return _or_reason(partial(self._ask_head, row, deployment))
+
+    def _ask_head(self, row: WholeRow, deployment: Deployment) -> Deployment:
+        path = self._file(row.head, row.head, HEADS)
+        spec = DeploymentSpec(
+            models=(str(path),), platforms=(deployment.platform,), batch=(row.batch,),
+            context=(row.context,), tp=row.tp, dp=row.dp,
+        )  # fmt: skip
+        return as_head(expanded(self._config, spec, drafters=True)[0], deployment)
 
     def _ask(self, row: WholeRow, release: str) -> Deployment:
         path = self._file(row.model, row.config)
@@ -240,11 +282,11 @@ class _Asker:
         unsaid = said == "unknown" and sm >= _BLACKWELL and (few or row.precision == "fp8")
         return {"kv_dtype": "float8"} if unsaid or said.startswith("fp8") else {}
 
-    def _file(self, model: str, config: str) -> Path:
+    def _file(self, model: str, config: str, folder: str = MODELS) -> Path:
         if self._models is not None:
             path = self._models / model / "config.json"
         else:
-            path = self._config.folder / MODELS / f"{config}.json"
+            path = self._config.folder / folder / f"{config}.json"
         if not path.is_file():
             place = "no file is named" if self._models is None and not config else f"no {path}"
             raise ConfigError(
@@ -260,6 +302,16 @@ class _Asker:
                 f"{gpu} does not run as its datasheet says", remedy="Add it to platforms.yaml"
             )
         return resolve(self._config.platforms, device(name))
+
+
+def _or_reason(ask: Callable[[], Deployment]) -> Deployment | str:
+    """Return what is asked for, or why there is none."""
+    try:
+        return ask()
+    except RefusedError as error:
+        return "; ".join(each.reason for each in error.refusals)
+    except NearfreeError as error:
+        return error.what
 
 
 def device(gpu: str) -> str:

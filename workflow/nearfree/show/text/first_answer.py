@@ -5,8 +5,9 @@ All else that is known of a deployment is behind `--all`.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from nearfree.backends.kernels import BY_PUBLIC_NAME
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
@@ -37,11 +38,18 @@ WORDS = {
 """What a limit is in plain words, by how its term begins."""
 REGIMES = {
     R0: "constants of other GPUs, as no such kernel was measured on this one",
-    R1: "curves of a sibling of this GPU",
-    R2: "curves of other shapes of this kernel on this GPU",
+    R1: "curves of this kernel on a sibling of this GPU",
+    R2: "curves of this kernel's other shapes on this GPU",
     R3: "this kernel's own curve on this GPU",
 }
 """What a regime is in plain words."""
+KINDS = {
+    "gemm": "products",
+    "moe_ffn": "MoE layers",
+    "mla": "latent attention",
+    "attention_layer": "attention layers",
+}
+"""Kinds of modules whose curves were scored, where their names are not plain."""
 _CHANGES = re.compile(r"->|\d")
 """What a term says with numbers or names, which are kept."""
 _SPREAD = {
@@ -50,16 +58,19 @@ _SPREAD = {
 }
 
 
-def heading(query: Deployment) -> str:
-    """Return one line that says what is answered about."""
-    moe = f"experts by {query.library or query.moe}, " if query.moe else ""
+def heading(query: Deployment, *, assumed: bool = False) -> str:
+    """Return one line that says what is answered about; `assumed` where nobody named attention."""
+    named = " (assumed: --attention names another)" if assumed else ""
+    kernel = BY_PUBLIC_NAME.get(query.library or "")
+    experts = f"{query.moe} ({kernel})" if kernel else query.library or query.moe
+    moe = f"experts by {experts}, " if query.moe else ""
     spread = _SPREAD.get(query.routing or "", f"{query.routing} routing") if query.moe else ""
     parts = [
         f"{query.decoder.name} on {gpus(query)}",
         formats(query),
         f"batch {query.batch}",
         f"context {query.context}{window(query)}",
-        f"attention by {query.attention}",
+        f"attention by {query.attention}{named}",
         *([f"{moe}{spread}"] if query.moe else []),
         *([f"dense products by {query.dense}"] if query.dense else []),
         *([f"CUDA graphs of {query.graphs.engine}"] if query.graphs else []),
@@ -68,19 +79,27 @@ def heading(query: Deployment) -> str:
 
 
 def first_block(
-    query: Deployment, answer: FirstAnswer, accepted: float | None = None
+    query: Deployment, answer: FirstAnswer, accepted: float | None = None, *, assumed: bool = False
 ) -> Iterator[str]:
-    """Yield the six lines; the first says so where the deployment does not fit in memory."""
+    """Yield the six lines; the first says so where the deployment does not fit in memory.
+
+    Parameters
+    ----------
+    accepted
+        Tokens that a forward yields, as measured.
+    assumed
+        Whether nobody named what runs attention.
+    """
     memory = "; ".join(map(str.strip, memory_lines(query.memory, query.platform)))
     if unfit(query.memory):
         yield memory
-    yield heading(query)
+    yield heading(query, assumed=assumed)
     yield _n_max(answer, accepted)
     yield _limit(answer)
     yield _times(answer)
     if not unfit(query.memory):
         yield memory
-    yield _stands(answer.bases)
+    yield _stands(query, answer)
 
 
 def unknown_block(query: Deployment, reason: str) -> Iterator[str]:
@@ -94,19 +113,22 @@ def _n_max(answer: FirstAnswer, accepted: float | None) -> str:
     limit, n = f"{1 + answer.epsilon:g} times", answer.n_max
     found = f"at least {n}" if answer.censored else f"{n}"
     if n == 1 and not answer.censored:
-        said = f"2 positions a forward take more than {limit} as long as one: no draft is near-free"
+        said = (
+            f"2 positions a forward take more than {limit} as long as one: no draft is near-free, "
+            "and whether one pays is what `nearfree schedule` says by acceptance"
+        )
     else:
         drafts = "1 draft" if n == 2 else f"{n - 1} drafts"
         said = f"{n} positions a forward ({drafts}) take at most {limit} as long as one"
     share = f"; accepted / N_max {accepted / n:.2f}" if accepted else ""
-    return f"N_max {found} ({answer.low} to {answer.high}): {said}{share}"
+    return f"N_max {found} ({answer.low} to {answer.high} if all parts err one way): {said}{share}"
 
 
 def _limit(answer: FirstAnswer) -> str:
     limiter = answer.limiter
     if limiter is None:
         return f"limited by nothing up to {answer.n_max} positions"
-    module = f"{limiter.module} ({limiter.share:.0%} of T(1))"
+    module = f"{limiter.module} ({limiter.share:.0%} of the time of one position)"
     return f"limited by {module}: {plain(limiter.term)}{_place(limiter)}"
 
 
@@ -123,7 +145,8 @@ def _place(limiter: Limiter) -> str:
     if rule is None:
         return ""
     first, last = rule.lines
-    return f"; {rule.package} {rule.version}, {rule.file}:{first}-{last}"
+    lines = f"{first}" if first == last else f"{first}-{last}"
+    return f"; {rule.package} {rule.version}, {rule.file}:{lines}"
 
 
 def _times(answer: FirstAnswer) -> str:
@@ -131,9 +154,9 @@ def _times(answer: FirstAnswer) -> str:
     band = ""
     if answer.t1_band is not None:
         low, high = (first * math.exp(way * answer.t1_band) for way in (-1, 1))
-        band = f" ({low:.3g} to {high:.3g})"
+        band = f" ({low:.3g} to {high:.3g} in four cases of five)"
     costs = ", ".join(f"T({n}) {ratio:.2f}" for n, ratio in answer.cost.items())
-    said = f"T(1), the time of one position, {first:.3g} ms{band}; in units of it {costs}"
+    said = f"T(1), the time of one position, {first:.3g} ms{band}; in units of T(1): {costs}"
     if answer.eager is None or answer.eager > max(answer.n_max, *answer.cost, 1):
         return said
     return (
@@ -142,18 +165,29 @@ def _times(answer: FirstAnswer) -> str:
     )
 
 
-def _stands(bases: Sequence[Basis]) -> str:
+def _stands(query: Deployment, answer: FirstAnswer) -> str:
     """Return on what an answer stands, by what takes most of T(1)."""
-    parts = [_stand(each) for each in sorted(bases, key=lambda each: -each.share)]
-    return f"stands on {'; on '.join(parts)}"
+    bases = sorted(answer.bases, key=lambda each: -each.share)
+    scored = next((each for each in bases if each.hit is not None), None)
+    parts = [_stand(each, whole=each is scored) for each in bases]
+    if answer.besides:
+        engine = query.engine.name
+        parts.append(
+            f"{answer.besides:.0%} published steps of {engine} (kernels between modules, host)"
+        )
+    return f"stands on these shares of T(1): {'; '.join(parts)}"
 
 
-def _stand(basis: Basis) -> str:
-    first = f"{basis.share:.0%} of T(1), most of it {basis.module}"
-    said = f"{REGIMES[basis.regime]} ({first}; {basis.regime})"
-    if basis.hit is None:
-        return f"{said}; how often that is right is not on record"
-    return (
-        f"{said}: so predicted, N_max was right in {basis.hit:.0%} of {basis.settings:,} public "
-        f"curves of {basis.scored_on}, within a factor of 2 in {basis.within_x2:.0%}"
-    )
+def _stand(basis: Basis, *, whole: bool) -> str:
+    """Return one part of a basis; `whole` where it says what its numbers are."""
+    said = f"{basis.share:.0%} {REGIMES[basis.regime]} (most of it {basis.module}"
+    if basis.hit is None or basis.within_x2 is None:
+        return f"{said}; not scored)"
+    kind, _, rest = (basis.scored_on or "").partition(" ")
+    curves = f"{basis.settings:,} public curves of {KINDS.get(kind, kind)} in {rest}"
+    hit, near = f"{basis.hit:.0%}", f"{basis.within_x2:.0%}"
+    less = basis.scored_as != basis.regime
+    if not whole:
+        return f"{said}; {'knowing less ' if less else ''}{hit} and {near} of {curves})"
+    how = "predicted knowing less" if less else "so predicted"
+    return f"{said}; N_max {how} was exact in {hit}, within a factor of 2 in {near} of {curves})"

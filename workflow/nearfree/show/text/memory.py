@@ -46,7 +46,7 @@ def largest(memory: Memory) -> str:
     """Return how many requests and how long contexts fit beside the others that are asked for."""
     return (
         f"largest batch at this context: {_limit(memory.largest_batch)}; "
-        f"largest context at this batch: {_limit(memory.largest_context)}"
+        f"largest context at this batch, by memory alone: {_limit(memory.largest_context)}"
     )
 
 

@@ -1,59 +1,63 @@
 """A schedule at a context with what it was chosen by, and the one that is safe at several."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
-from nearfree.derive.schedule.engines import BY_LENGTHS, Option
 from nearfree.derive.schedule.expected import Choice, best_choice, independent, speedups
 from nearfree.derive.schedule.merging import few_by_speed, merged_below
+from nearfree.derive.schedule.option import Option
 
 RATES = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Acceptances of the table that stands where none is given."""
 NOTHING = Option(place="", text="", notes=())
+Write = Callable[[Mapping[int, int]], Option]
+"""Writes an engine's option, given K by batch size."""
+
+
+def nothing(_: Mapping[int, int]) -> Option:
+    """Return no option."""
+    return NOTHING
 
 
 class Planned(Struct, frozen=True, kw_only=True):
     """A schedule at one context L, cached positions.
 
-    `asked` are the deployments by batch size, beyond memory, too; `choices` are K and speedup by
-    batch size, merged. Of what these were chosen by, one is known: `near_free` is the longest
-    near-free K by batch size, `speeds` the speedup by K by batch size, and `best` the best choice
-    by batch size at each of RATES.
+    `asked` are the deployments by batch size, beyond memory, too; `option` is what `write` makes of
+    `choices`, K and speedup by batch size, merged. Of what these were chosen by, one is known:
+    `near_free` is the longest near-free K by batch size, `speeds` the speedup by K by batch size,
+    and `best` the best choice by batch size at each of RATES.
     """
 
     context: int
     asked: Sequence[Deployment]
     answers: Forecast
     option: Option = NOTHING
+    write: Write = nothing
     choices: Mapping[int, Choice] = {}
     near_free: Mapping[int, int] = {}
     speeds: Mapping[int, Mapping[int, float]] = {}
     best: Mapping[float, Mapping[int, Choice]] = {}
 
-    def of_costs(self, option: Option) -> "Planned":
-        """Return it with an option of costs, which has no draft lengths."""
-        return replace(self, option=option)
-
-    def of_lengths(self, engine: str, near_free: Mapping[int, int], worth: float) -> "Planned":
+    def of_lengths(self, write: Write, near_free: Mapping[int, int], worth: float) -> "Planned":
         """Return it with near-free draft lengths, merged downwards."""
         merged = merged_below(near_free, worth)
         choices = {batch: Choice(k, math.nan) for batch, k in merged.items()}
         return replace(
-            self, option=BY_LENGTHS[engine](merged), choices=choices, near_free=near_free
+            self, option=write(merged), write=write, choices=choices, near_free=near_free
         )
 
     def of_speeds(
-        self, engine: str, speeds: Mapping[int, Mapping[int, float]], worth: float
+        self, write: Write, speeds: Mapping[int, Mapping[int, float]], worth: float
     ) -> "Planned":
         """Return it with draft lengths by expected tokens per second."""
         merged = few_by_speed(speeds, worth)
         choices = {batch: Choice(k, speeds[batch][k]) for batch, k in merged.items()}
-        return replace(self, option=BY_LENGTHS[engine](merged), choices=choices, speeds=speeds)
+        return replace(self, option=write(merged), write=write, choices=choices, speeds=speeds)
 
     def of_rates(
         self,
@@ -70,17 +74,17 @@ class Planned(Struct, frozen=True, kw_only=True):
         return replace(self, best=best)
 
 
-def shortest(engine: str, every: Sequence[Planned], worth: float) -> Planned:
+def shortest(every: Sequence[Planned], worth: float) -> Planned:
     """Return the schedule with the smallest near-free K of all contexts at each batch size.
 
     It ends with the first of them.
     """
     last = min(every, key=lambda each: len(each.near_free))
     least = {b: min(each.near_free[b] for each in every) for b in last.near_free}
-    return last.of_lengths(engine, least, worth)
+    return last.of_lengths(last.write, least, worth)
 
 
-def least_loss(engine: str, every: Sequence[Planned]) -> Planned:
+def least_loss(every: Sequence[Planned]) -> Planned:
     """Return the schedule whose largest loss of tokens per second over all contexts is least.
 
     It is cut where the first of them ends.
@@ -96,5 +100,5 @@ def least_loss(engine: str, every: Sequence[Planned]) -> Planned:
 
     best = min(every, key=loss)
     choices = {b: best.choices[b] for b in common}
-    option = BY_LENGTHS[engine]({b: choice.k for b, choice in choices.items()})
+    option = best.write({b: choice.k for b, choice in choices.items()})
     return replace(best, option=option, choices=choices)

@@ -9,8 +9,8 @@ from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
 from nearfree.derive.schedule.draft_lengths import ranges
-from nearfree.derive.schedule.engines import Option
 from nearfree.derive.schedule.expected import Choice
+from nearfree.derive.schedule.option import Option
 from nearfree.errors import EvidenceError
 from nearfree.show.text.forecast import columns, title
 from nearfree.show.text.memory import memory_lines, unfit

@@ -18,7 +18,7 @@ from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.precision import Override
 from nearfree.core.setting import Routing
-from nearfree.decoders.model_file import ModelFile, find_model_file
+from nearfree.decoders.model_file import ModelFile, find_drafter_file, find_model_file
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered, spread_of
@@ -32,11 +32,16 @@ MOST = 20_000
 
 
 def deployments(
-    config: Config, spec: DeploymentSpec, loads: MeasuredLoads | None = None
+    config: Config,
+    spec: DeploymentSpec,
+    loads: MeasuredLoads | None = None,
+    *,
+    drafters: bool = False,
 ) -> list[Deployment]:
     """Return one deployment a combination of what is listed.
 
-    What is listed twice is asked about once. Measured loads stand in the place of `routing`.
+    What is listed twice is asked about once. Measured loads stand in the place of `routing`. The
+    models may be heads, which draft for others, where they are asked about as `drafters`.
 
     Raises
     ------
@@ -45,14 +50,18 @@ def deployments(
     RefusedError
         A model's forward is not predicted, with every reason.
     """
-    answerable, others = asked_about(config, spec, loads)
+    answerable, others = asked_about(config, spec, loads, drafters=drafters)
     if others:
         raise RefusedError([refusal for each in others for refusal in each.refusals])
     return answerable
 
 
 def asked_about(
-    config: Config, spec: DeploymentSpec, loads: MeasuredLoads | None = None
+    config: Config,
+    spec: DeploymentSpec,
+    loads: MeasuredLoads | None = None,
+    *,
+    drafters: bool = False,
 ) -> tuple[list[Deployment], list[Unanswered]]:
     """Return the deployments whose forward can be predicted, and those of which it cannot.
 
@@ -61,7 +70,8 @@ def asked_about(
     ConfigError
         As `deployments`.
     """
-    files = list(dict.fromkeys(find_model_file(config.folder, name) for name in spec.models))
+    find = find_drafter_file if drafters else find_model_file
+    files = list(dict.fromkeys(find(config.folder, name) for name in spec.models))
     override = Override(
         dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
     )

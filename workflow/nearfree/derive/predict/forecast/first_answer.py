@@ -11,6 +11,7 @@ from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.padding import PADDED
+from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.total import SUM
 from nearfree.errors import NearfreeError
 
@@ -55,14 +56,16 @@ class Basis(Struct, frozen=True, kw_only=True):
 
     `hit`, `within_x2` and `coverage` are shares of `settings` public curves, each predicted without
     what the regime does not know: N_max at the grid point, within a factor of 2, and within its
-    interval. They are of `scored_on`, kernels as near to the module as any with public curves; None
-    where there are none.
+    interval. They are of `scored_on`, kernels as near to the module as any with public curves, and
+    of the regime `scored_as`, which knows less where that of the module was not scored; None where
+    there are none.
     """
 
     regime: str
     module: str
     share: float
     scored_on: str | None = None
+    scored_as: str | None = None
     hit: float | None = None
     within_x2: float | None = None
     settings: int | None = None
@@ -76,7 +79,8 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
     `t1_band` how far its logarithm may be off in four of five cases, None where no engine's steps
     were published; `cost` is T(N) / T(1) by N. From `eager` positions on no CUDA graph is large
     enough, and what the launches of such a step take is not counted; None where there is no such N.
-    `bases` are the regimes of its modules, the weakest first, and `events` what was fitted for it.
+    `bases` are the regimes of its modules, the weakest first, and `events` what was fitted for it;
+    `besides` is the share of T(1) that an engine's step takes besides modules.
     """
 
     n_max: int
@@ -91,6 +95,7 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
     eager: int | None
     bases: tuple[Basis, ...]
     events: tuple[str, ...]
+    besides: float = 0.0
 
 
 def first_answer(
@@ -125,6 +130,14 @@ def first_answer(
         eager=_eager(forecast, place),
         bases=tuple(_bases(forecast, place)),
         events=tuple(row["calibration"]),
+        besides=_besides(forecast, place),
+    )
+
+
+def _besides(forecast: Forecast, place: int) -> float:
+    shares = forecast.curve(place).row(0, named=True)
+    return float(
+        sum(shares[role] for role in forecast.total.roles[place].values() if role in ROLES)
     )
 
 
@@ -214,7 +227,7 @@ def _bases(forecast: Forecast, place: int) -> Iterator[Basis]:
         )
         if scored is not None and scored.hit is not None:
             about = structs.replace(
-                about, scored_on=on, hit=scored.hit, within_x2=scored.within_x2,
-                settings=scored.curves, coverage=scored.covered,
+                about, scored_on=on, scored_as=scored.regime, hit=scored.hit,
+                within_x2=scored.within_x2, settings=scored.curves, coverage=scored.covered,
             )  # fmt: skip
         yield about

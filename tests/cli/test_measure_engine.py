@@ -1,0 +1,83 @@
+"""`nearfree measure --engine`: what is refused of a user's file, before anything is probed."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from gguf_files.files import Said, gguf, scalar, string
+
+from cli.conftest import Call
+
+Q8_0 = 8
+
+
+def written(path: Path, *, context: int = 2048, heads: int = 4, layers: int = 2) -> Path:
+    """Write a file of a model whose matrices are all there."""
+    metadata = [
+        ("general.architecture", string("llama")),
+        ("llama.block_count", scalar("uint32", layers)),
+        ("llama.embedding_length", scalar("uint32", 64)),
+        ("llama.attention.head_count", scalar("uint32", heads)),
+        ("llama.attention.key_length", scalar("uint32", 16)),
+        ("llama.context_length", scalar("uint32", context)),
+    ]
+    size = 64 * 128 // 32 * 34
+    tensors = [Said(f"blk.{n}.ffn_up.weight", (64, 128), Q8_0, size) for n in range(2)]
+    path.write_bytes(gguf(metadata, tensors))
+    return path
+
+
+def lying(path: Path) -> Path:
+    """Write a file that says it has more tensors than bytes."""
+    raw = written(path).read_bytes()
+    path.write_bytes(raw[:8] + struct.pack("<Q", 1 << 60) + raw[16:])
+    return path
+
+
+def cut(path: Path) -> Path:
+    """Write a file whose last tensor is not all there."""
+    path.write_bytes(written(path).read_bytes()[:-100])
+    return path
+
+
+def text(path: Path) -> Path:
+    """Write a file that is none of GGUF's."""
+    path.write_text("hello")
+    return path
+
+
+CASES = {
+    "no file": (lambda path: path, (), "cannot be read"),
+    "no GGUF": (text, (), "is no GGUF file"),
+    "cut": (cut, (), "and it ends at"),
+    "lying": (lying, (), "says that it has 1152921504606846976 tensors"),
+    "context": (written, ("--context", "2048"), "L + N = 2081 positions are more than"),
+    "memory": (
+        lambda path: written(path, context=1 << 30, heads=4096, layers=4096),
+        ("--context", "900000"),
+        "GB are free",
+    ),
+    "release": (written, ("--release", "9.9.9"), "no build of llama_cpp 9.9.9 is pinned"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_file_that_cannot_run_is_refused_at_once(call: Call, tmp_path: Path, case: str) -> None:
+    """One message that names what is wrong, exit code 2, and no platform was probed for it."""
+    make, options, says = CASES[case]
+    path, root = make(tmp_path / "model.gguf"), tmp_path / "r"
+    asked = ("measure", "cpu", "--engine", "llama_cpp", "--model", str(path))
+    code, out, err = call(*asked, *options, "--results", str(root))
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("nearfree: error:") == 1
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "openai"])
+def test_an_engine_that_runs_no_file_is_refused(call: Call, tmp_path: Path, engine: str) -> None:
+    """An engine without a pinned build takes no GGUF file here."""
+    path = written(tmp_path / "model.gguf")
+    code, _, err = call("measure", "cpu", "--engine", engine, "--model", str(path))
+    assert code == 2
+    assert f"'{engine}' is no engine that is driven here" in err

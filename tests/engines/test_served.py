@@ -1,0 +1,64 @@
+"""Serving engines' forwards: what is refused before an engine is loaded, and their work."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from nearfree.decoders.config_file import read_decoder
+from nearfree.engines import served
+from nearfree.engines.served import served_work
+from nearfree.engines.vllm import VllmForward
+from nearfree.errors import EvidenceError
+
+from engines.serving import CONFIG, context, installed, setting
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the release of the lock be installed, with an engine that fails when it is loaded."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("this model's architecture is not supported\nby this release")
+
+    installed(monkeypatch, "vllm", vllm={"LLM": fail})
+
+
+@pytest.mark.parametrize(
+    ("changes", "config", "says"),
+    [
+        ({"context": 8183}, {}, r"L \+ 2 N = 8193 positions, .* are more than tiny's 8192"),
+        ({"dtype": "float16"}, {}, "draws weights of a config.json in float16 itself"),
+        ({"file_type": "q8_0"}, {}, "and tiny is q8_0"),
+        ({"release": "0.1.0"}, {}, "is installed, and the study asks for 0.1.0"),
+        ({}, {}, "does not load tiny: this model's architecture is not supported by this release"),
+    ],
+)
+def test_what_an_engine_does_not_run_is_one_message(
+    changes: dict[str, Any], config: dict[str, Any], says: str
+) -> None:
+    """Another release, other weights, a context too short, and what the engine itself says."""
+    with pytest.raises(EvidenceError, match=says):
+        VllmForward(setting("vllm", **changes), (1, 5), context("vllm", **config))
+
+
+def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the engine is told by the environment while it loads is gone afterwards."""
+    monkeypatch.setenv("ONE", "before")
+    monkeypatch.delenv("TWO", raising=False)
+    with served.variables(ONE="1", TWO="2"):
+        assert (served.os.environ["ONE"], served.os.environ["TWO"]) == ("1", "2")
+    assert served.os.environ["ONE"] == "before"
+    assert "TWO" not in served.os.environ
+
+
+def test_work_is_that_of_the_matrices_and_of_attention(tmp_path: Path) -> None:
+    """Two FLOPs for each weight and row, and four for each head's element and key."""
+    (tmp_path / "config.json").write_bytes(msgspec.json.encode(CONFIG))
+    asked, rows = setting("vllm"), 2 * 5
+    found = served_work(asked, read_decoder(tmp_path), 5)
+    layer = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128
+    weights = 2 * layer + 64 * 1000
+    keys = 2 * sum(40 + 1 + place for place in range(5))
+    assert found.flop_logical == 2 * rows * weights + 4 * 2 * 4 * 16 * keys
+    assert found.bytes_compulsory > 2 * weights

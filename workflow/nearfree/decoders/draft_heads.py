@@ -1,0 +1,108 @@
+"""Heads that draft for another model, EAGLE's and EAGLE-3's: one layer of Llama's, and states.
+
+EAGLE brings the embedding of a token and the model's last state together at each run, and draws
+from the model's own LM head. EAGLE-3 brings states of three layers together once a draft; its layer
+takes embedding and state side by side, and it has an LM head of its own, of fewer tokens.
+Source: vllm 0.20.2, vllm/model_executor/models/llama_eagle.py:87-107, llama_eagle3.py:53-66 and
+172-195 (widths), 277-281 (vocabulary), models/registry.py:573-581 (names); sglang 0.5.9,
+sglang/srt/models/llama_eagle.py:82-97, llama_eagle3.py:55, 135-163.
+"""
+
+from pathlib import Path
+
+from nearfree.decoders.decoder import States
+from nearfree.decoders.gguf_config import read_values
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.text_part import text_part
+from nearfree.errors import Refusals
+
+_NAMES = (
+    "Eagle3LlamaForCausalLM", "Eagle3MiniMaxM2ForCausalLM", "Eagle3Qwen2_5vlForCausalLM",
+    "Eagle3Qwen3vlForCausalLM", "Eagle3Speculator", "EagleLlamaForCausalLM", "EagleSpeculator",
+    "LlamaForCausalLM", "LlamaForCausalLMEagle", "LlamaForCausalLMEagle3",
+)  # fmt: skip
+"""Architectures of heads whose layer is Llama's, whatever the model type; published files of EAGLE
+say no more than LlamaForCausalLM."""
+_DRAWN = "draft_vocab_size"
+_LAYER = "transformer_layer_config"
+_BESIDE = ("architectures", "dtype", "torch_dtype", _DRAWN, "target_hidden_size")
+"""Keys that stand beside it and hold for the head."""
+_READ = "Read are heads of one layer of Llama's; or give what a draft was measured to cost"
+
+
+def drafter_keys(file: Path) -> Keys:
+    """Return the keys of what drafts; of a file of the package speculators those of its layer.
+
+    Raises
+    ------
+    ConfigError
+        As `text_part`.
+    """
+    outer = Keys(file, read_values(file))
+    if not outer.has(_LAYER):
+        return text_part(file).keys
+    beside = {name: outer.values[name] for name in _BESIDE if outer.has(name)}
+    return Keys(file, {**outer.inner(_LAYER).values, **beside})
+
+
+def names_head(keys: Keys) -> bool:
+    """Return whether a file's architecture is a head's."""
+    return "eagle" in str(keys.values.get("architectures")).lower()
+
+
+def is_head(keys: Keys) -> bool:
+    """Return whether what is to draft is a head, and no model of its own.
+
+    Files of EAGLE may say neither: a Llama of one layer is one of its heads.
+    """
+    if keys.has(_DRAWN) or names_head(keys):
+        return True
+    return keys.is_text("model_type", "llama") and keys.values.get("num_hidden_layers") == 1
+
+
+def states_of(keys: Keys) -> States:
+    """Return the states that a head reads.
+
+    Raises
+    ------
+    ConfigError
+        It is of a form that is not read; every reason is given.
+    """
+    found, width = Refusals(), 0
+    names, inner = list[str](), keys.inner("eagle_config")
+    with found.gathered():
+        names = keys.list_of("architectures", str)
+        if any(name not in _NAMES for name in names):
+            raise keys.wrong("architectures", f"names the head {names[0]:.60}", _READ)
+    with found.gathered():
+        if keys.whole("num_hidden_layers") != 1:
+            raise keys.wrong("num_hidden_layers", "is not the one layer of a head", _READ)
+    with found.gathered():
+        width = keys.whole("target_hidden_size", default=keys.whole("hidden_size"))
+    third = keys.has(_DRAWN) or any("eagle3" in name.lower() for name in names)
+    with found.gathered():
+        if third and inner.values.get("use_aux_hidden_state", True) is not True:
+            raise inner.wrong(
+                "use_aux_hidden_state", "leaves the states of other layers out", _READ
+            )
+    with found.gathered():
+        read = inner.list_of("eagle_aux_hidden_state_layer_ids", int)
+        if read and len(read) != _LAYERS:
+            raise inner.wrong(
+                "eagle_aux_hidden_state_layer_ids", f"names {len(read)} layers, not 3", _READ
+            )
+    found.check()
+    return States(width=width, layers=_LAYERS if third else 1)
+
+
+_LAYERS = 3
+
+
+def vocabulary_of(keys: Keys) -> int:
+    """Return how many tokens a head draws from: the model's, where its file says no others."""
+    return keys.whole(_DRAWN, default=keys.whole("vocab_size"))
+
+
+def as_layer(keys: Keys) -> Keys:
+    """Return the keys of a head's layer, which is one of Llama's."""
+    return keys.replaced("model_type", "llama")

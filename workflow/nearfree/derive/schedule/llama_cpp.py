@@ -1,0 +1,197 @@
+"""What llama.cpp takes: one draft length for all batch sizes, as flags, and a proposed cost array.
+
+A drafter's tokens are bounded by `--spec-draft-n-max`, and a draft that is shorter than
+`--spec-draft-n-min` is left out. `ngram-simple` copies what followed the last `size-n` tokens where
+they stood before, `size-m` tokens at most and `size-n` at least, so that the default of 12 drafts
+nothing where `size-m` is smaller. Source: llama.cpp as llama-cpp-python 0.3.36 has it.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import accumulate, takewhile
+
+from nearfree.derive.schedule.draft_lengths import ranges
+from nearfree.derive.schedule.expected import checked_curve
+from nearfree.derive.schedule.option import Option, Parser
+from nearfree.errors import ConfigError
+
+LLAMA_CPP = "llama.cpp"
+MODEL, OWN_LAYER, HEAD, LOOKUP = "draft-simple", "draft-mtp", "draft-eagle3", "ngram-simple"
+"""Types of drafters: another model, the model's own layer for further tokens, a head that reads
+the model's states, and the text so far."""
+PATTERN = 12
+"""Tokens that `ngram-simple` looks for by default."""
+_read = partial(Parser, package="llama-cpp-python", version="0.3.36")
+PARSERS = (
+    _read(
+        file="vendor/llama.cpp/common/arg.cpp",
+        name="--spec-draft-n-max, --spec-draft-n-min",
+        lines=(4139, 4155),
+        sha256="000f144a23a35dd59f80a0590c74fdc310c064562d2621579382d80de76a792a",
+    ),
+    _read(
+        file="vendor/llama.cpp/common/arg.cpp",
+        name="--spec-type",
+        lines=(4248, 4257),
+        sha256="f2935a4148bb9f4b11a67b2bff16cfb36333f68ed3899291c77798d2a04c4f22",
+    ),
+    _read(
+        file="vendor/llama.cpp/common/speculative.cpp",
+        name="common_speculative_type_from_name_map",
+        lines=(33, 45),
+        sha256="57c08e94f9c01a96ca64c53121e9ef5b101e10ef967df63dd0063870fab1cc9b",
+    ),
+    _read(
+        file="vendor/llama.cpp/common/arg.cpp",
+        name="--spec-ngram-simple-size-n, --spec-ngram-simple-size-m",
+        lines=(4289, 4308),
+        sha256="2128a39baef2890c7a92c2ec5eecc650433890a8a7660e3f7e7e18fad59290ab",
+    ),
+    _read(
+        file="vendor/llama.cpp/common/ngram-map.cpp",
+        name="common_ngram_simple_draft",
+        lines=(49, 112),
+        sha256="92fca668cd670c51d952cd20f57f9d1e7a3ec009880e31f27ca9b7d797382db6",
+    ),
+)
+"""The lines of llama.cpp that read the flags and draft by them."""
+
+
+def shortest_draft(passes: Sequence[bool]) -> int:
+    """Return from which length on each draft passes up to the longest; 0 where all do.
+
+    Parameters
+    ----------
+    passes
+        Whether drafts of 1, 2, ... tokens are worth verifying, the last one K.
+    """
+    kept = sum(1 for _ in takewhile(bool, reversed(passes)))
+    return 0 if kept == len(passes) else max(len(passes) - kept + 1, 0)
+
+
+def worth_verifying(
+    ratio: Mapping[int, float], k: int, accepted: Sequence[float] | None, epsilon: float
+) -> list[bool]:
+    """Return whether drafts of 1 to K tokens, once made, are worth the forward that verifies them.
+
+    With an acceptance that is where they yield more tokens than T(K + 1) / T(1) would in forwards
+    of one; else where that forward is within the tolerance.
+
+    Parameters
+    ----------
+    ratio
+        T(N) / T(1) at batch size 1 by N.
+    accepted
+        P(1), P(2), ... as of `expected.speedups`; None without an acceptance.
+    """
+    if accepted is None:
+        return [ratio[n] <= 1 + epsilon for n in range(2, k + 2)]
+    tokens = list(accumulate(accepted, initial=1.0))
+    return [tokens[n - 1] >= ratio[n] for n in range(2, k + 2)]
+
+
+def llama_cpp_option(
+    k_by_batch: Mapping[int, int], *, kind: str, shortest: int, ratio: Mapping[int, float]
+) -> Option:
+    """Return the flags that hold one draft length, those of batch size 1.
+
+    Parameters
+    ----------
+    k_by_batch
+        K by batch size, from `schedule.draft_lengths` or `expected.best_lengths`.
+    kind
+        What drafts: MODEL, OWN_LAYER, HEAD or LOOKUP.
+    shortest
+        The shortest draft that is worth verifying, from `shortest_draft`.
+    ratio
+        T(N) / T(1) at batch size 1, for the cost array that is proposed.
+
+    Raises
+    ------
+    ConfigError
+        Batch 1 is missing, K is 0, or a number is out of range; of a curve as `cost_array`.
+    """
+    k = ranges(k_by_batch)[0].k
+    return Option(
+        place="the command line of llama-server or llama-cli, beside -m (and -md for a drafter)",
+        text=_flags(kind, k, shortest),
+        notes=tuple(_notes(kind, k, ratio)),
+        parsers=PARSERS,
+    )
+
+
+def _flags(kind: str, k: int, shortest: int) -> str:
+    if kind == LOOKUP:
+        size = min(PATTERN, k)
+        return (
+            f"--spec-type {kind} --spec-ngram-simple-size-n {size} --spec-ngram-simple-size-m {k}"
+        )
+    return f"--spec-type {kind} --spec-draft-n-max {k} --spec-draft-n-min {min(shortest, k)}"
+
+
+def _notes(kind: str, k: int, ratio: Mapping[int, float]) -> list[str]:
+    told = ["llama.cpp takes one K for all batch sizes: this is that of one request."]
+    if kind == LOOKUP:
+        told.append(
+            "ngram-simple drafts nothing where size-n, the tokens that it looks for, is above "
+            f"size-m; its defaults are {PATTERN} and 48."
+        )
+    else:
+        others = ", ".join(each for each in (MODEL, OWN_LAYER, HEAD) if each != kind)
+        lookup = _flags(LOOKUP, k, 0)
+        told.append(f"For another drafter name {others}; without one give {lookup}")
+    told.append("T(N) is that of the backends above; llama.cpp's kernels have other tiles.")
+    array = cost_array({n: each for n, each in ratio.items() if n <= MOST_COSTS})
+    told.append(
+        f"proposed, and read by no release (ggml-org/llama.cpp pull request 17034): {array}"
+    )
+    return told
+
+
+DECIMALS, MOST_COSTS = 6, 64
+
+
+def cost_array(ratio: Mapping[int, float]) -> str:
+    """Return the line of a shell that sets the cost array of a pull request.
+
+    The pull request is a draft of November 2025, and no release reads the variable: the sources of
+    llama.cpp in llama-cpp-python 0.3.36 do not have it. The form is that of the examples in its
+    text: numbers separated by commas, the first 1, one for each size of a forward up to 64 tokens.
+    That the N-th is the cost of a token among N relative to one alone, T(N) / (N T(1)), is read
+    from these numbers, which fall with N towards a floor.
+
+    Parameters
+    ----------
+    ratio
+        T(N) / T(1) at batch size 1 for every N from 1 to the longest draft and one.
+
+    Raises
+    ------
+    ConfigError
+        The curve makes no sense, leaves an N out, or is too long.
+    """
+    curve = checked_curve(ratio, "batch 1")
+    if len(curve) > MOST_COSTS:
+        raise ConfigError(
+            f"the latency curve of batch 1 has {len(curve)} N",
+            remedy=f"Give those up to {MOST_COSTS}, as many as the pull request measures",
+        )
+    missing = next((n for n in range(1, len(curve) + 1) if n not in curve), None)
+    if missing is not None:
+        raise ConfigError(
+            f"the latency curve of batch 1 has no N = {missing}",
+            remedy="GGML_BATCH_COSTS has no gaps: give every N, or the curve up to that one",
+        )
+    costs = ",".join(_number(value / n, n) for n, value in curve.items())
+    return f'export GGML_BATCH_COSTS="{costs}"'
+
+
+def _number(cost: float, n: int) -> str:
+    """Return a cost without an exponent and without trailing zeros."""
+    text = f"{cost:.{DECIMALS}f}".rstrip("0").rstrip(".")
+    if text == "0":
+        raise ConfigError(
+            f"the cost of a token at N = {n} is below {10**-DECIMALS:g} of one alone",
+            remedy="Check the latency curve of batch 1",
+        )
+    return text

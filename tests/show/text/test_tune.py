@@ -32,7 +32,7 @@ def said(layout: Layout, t_us: dict[int, float], **changes: object) -> Recorded:
         ),
         (
             Drafting(drafter="draft_model", k=3),
-            "-t 1 --spec-draft-model d.gguf --spec-draft-n-max 3",
+            "-t 1 -md d.gguf --spec-type draft-simple --spec-draft-n-max 3",
         ),
     ],
 )

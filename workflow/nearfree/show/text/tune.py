@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfree.core.drafting import Drafting
+from nearfree.derive.schedule.llama_cpp import LOOKUP, MODEL
 from nearfree.derive.tune.answer import Answer, Setting
 from nearfree.derive.tune.choice import choose
 from nearfree.derive.tune.interval import Interval
@@ -103,9 +104,9 @@ def paste(engine: str, run: Drafting, model: Path, draft: Path | None) -> str:
     words = [program, weights, str(model), threads, str(run.threads)]
     words += [] if run.repack else ["--no-repack"]
     if run.drafter == "draft_model":
-        words += ["--spec-draft-model", str(draft), "--spec-draft-n-max", str(run.k)]
+        words += ["-md", str(draft), "--spec-type", MODEL, "--spec-draft-n-max", str(run.k)]
     elif run.drafter == "ngram_simple":
-        words += ["--spec-type", "ngram-simple"]
+        words += ["--spec-type", LOOKUP]
         words += ["--spec-ngram-simple-size-n", str(run.ngram_max)]
         words += ["--spec-ngram-simple-size-m", str(run.k)]
     else:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from nearfree.backends.environments.lock import FOLDER, OWN, lock_path, pins
+from nearfree.backends.environments.lock import FOLDER, OWN, pins
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Name
 from nearfree.core.weights import Digest
@@ -79,17 +79,22 @@ def engine_environment(engine: str, release: str) -> Name:
     """Return the lock whose interpreter runs a release of an engine.
 
     It is that of a build, and of a serving engine the one that pins this release of its package.
+    Where that lock is neither in the working folder nor shipped, nothing is compared with it.
 
     Raises
     ------
     ConfigError
-        Neither has it.
+        Neither has it, or the lock pins another release.
     """
     backend = BY_NAME[engine]
     if builds(engine) or "engine" not in backend.modules:
         return build_of(engine, release).environment
     name = backend.environment or OWN
-    pinned = pins(lock_path(name)).get(backend.package)
+    lock = FOLDER / f"{name}.lock"
+    lock = lock if lock.is_file() else shipped(str(lock))
+    if not lock.is_file():
+        return name
+    pinned = pins(lock).get(backend.package)
     if pinned != release:
         raise ConfigError(
             f"no environment has {engine} {release}",

@@ -205,7 +205,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = put(tmp_path / "site/demo_engine/lib", OWN | {"libmtmd.so": b"besides"})
     record = tmp_path / "site/demo_engine-1.0.dist-info/RECORD"
     put(record.parent, {"METADATA": b"Metadata-Version: 2.1\nName: demo-engine\nVersion: 1.0\n"})
-    lines = [f"demo_engine/lib/{p.name},sha256={library._base64(p).decode()},{p.stat().st_size}"
+    lines = [f"demo_engine/lib/{p.name},sha256={library.recorded_sha256(p).decode()},{p.stat().st_size}"
              for p in folder.iterdir()]  # fmt: skip
     record.write_text("\n".join([*lines, "demo_engine-1.0.dist-info/RECORD,,"]))
     monkeypatch.syspath_prepend(tmp_path / "site")

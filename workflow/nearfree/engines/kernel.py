@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.builds import build_of
@@ -10,6 +10,7 @@ from nearfree.backends.free_memory import free_host_bytes
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.engines.files import library_folder, weights_path
+from nearfree.engines.forward import EngineForward
 from nearfree.engines.library import Library, load, sha256_of
 from nearfree.engines.llama_cpp import Context, Model
 from nearfree.engines.shares import Watch
@@ -25,7 +26,7 @@ _CACHE_BYTES = 2
 """Of an element of the KV cache: float16, llama.cpp's default."""
 
 
-class LlamaCppForward:
+class LlamaCppForward(EngineForward):
     """A decode or verify forward of llama.cpp over b requests with L cached positions each."""
 
     def __init__(
@@ -36,7 +37,7 @@ class LlamaCppForward:
         self._build = build_of(setting.backend, setting.release or "")
         path = weights_path(weights, execution.files)
         self._header = read_header(path)
-        _refuse_too_large(setting, self._header, max(positions))
+        refuse_too_large(setting, self._header, max(positions))
         folder = library_folder(setting.backend, setting.release or "", self._build)
         self._library: Library = load(folder, self._build)
         self._model = _shared_model(execution, self._library, path, repack=bool(setting.repack))
@@ -45,9 +46,7 @@ class LlamaCppForward:
         self._context = self._new(self._most)
         self._watched: Context | None = None
         cache_bytes = execution.cache_bytes
-        self.cache: Literal["cold", "warm"] = (
-            "cold" if stored_bytes(self._header) > cache_bytes else "warm"
-        )
+        self.cache = "cold" if stored_bytes(self._header) > cache_bytes else "warm"
 
     def shares(self, n: int) -> dict[str, float]:
         """Return the microseconds of each module in one forward over N that is watched."""
@@ -87,8 +86,7 @@ class LlamaCppForward:
 
     def operations(self) -> tuple[str, ...]:
         """Return the formats that the forward multiplies by, as `mul_mat TYPE`, each once."""
-        kinds = {matrix.type.name for matrix in matrices(self._header)}
-        return tuple(f"mul_mat {name}" for name in sorted(kinds))
+        return multiplied(self._header)
 
     def loaded(self) -> EngineLoaded:
         """Return what is on record of what ran."""
@@ -122,6 +120,12 @@ def _shared_model(
     return model
 
 
+def multiplied(header: GgufHeader) -> tuple[str, ...]:
+    """Return the formats that a file's forward multiplies by, as `mul_mat TYPE`, each once."""
+    kinds = {matrix.type.name for matrix in matrices(header)}
+    return tuple(f"mul_mat {name}" for name in sorted(kinds))
+
+
 def forward_work(setting: Setting, header: GgufHeader, n: int) -> ExecutedWork:
     """Return the FLOPs and bytes of a forward over N, without padding.
 
@@ -144,7 +148,7 @@ def forward_work(setting: Setting, header: GgufHeader, n: int) -> ExecutedWork:
     )
 
 
-def _refuse_too_large(setting: Setting, header: GgufHeader, most: int) -> None:
+def refuse_too_large(setting: Setting, header: GgufHeader, most: int) -> None:
     """Raise EvidenceError for a model that does not fit, or an N that its context does not hold."""
     longest = whole_or(header.metadata.get(f"{header.architecture}.context_length"), 1 << 31)
     asked = (setting.context or 0) + most

@@ -55,11 +55,11 @@ def installed_folder(build: Build) -> Path:
         ) from None
     again = f"Delete the environment {build.environment} and make it again"
     folder, held = None, set()
-    for name, recorded in recorded(distribution):
+    for name, digest in recorded(distribution):
         if Path(name).parts[0] == _BESIDE or not _is_library(Path(name)):
             continue
         path = Path(str(distribution.locate_file(name)))
-        if not path.is_file() or recorded_sha256(path) != recorded:
+        if not path.is_file() or recorded_sha256(path) != digest:
             raise LockError(f"{name} is not what {build.package} installed", remedy=again)
         folder = path.parent
         held.add(path)
@@ -182,8 +182,9 @@ def _stem(path: Path) -> str:
 def held(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of the files of a folder that this process has mapped, by name."""
     folder = folder.resolve()  # as the system names what it has mapped
-    mapped = Path("/proc/self/maps").read_text(errors="replace")
-    names = {line.rpartition("/")[2] for line in mapped.splitlines() if f"{folder}{os.sep}" in line}
+    mapped = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    paths = {Path(words[5]) for line in mapped if len(words := line.split(maxsplit=5)) == 6}
+    names = {path.name for path in paths if path.parent == folder}
     return {name: sha256_of(folder / name) for name in sorted(names)}
 
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from nearfree.backends.adapters.kernel import ExecutionContext, Kernel, make_kernel
 from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.setting import Setting
-from nearfree.engines.kernel import LlamaCppForward
+from nearfree.engines.forward import EngineForward
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.identity import native_dtype
 from nearfree.log.events import EngineLoaded, Fingerprint, WorkCounted
@@ -33,7 +33,7 @@ def kernel_names(kernel: Kernel, n: int, device: str) -> tuple[str, ...]:
     On a GPU these are the names of the kernels that ran, as CUPTI tells them; of an engine the
     formats that its products read.
     """
-    if isinstance(kernel, LlamaCppForward):
+    if isinstance(kernel, EngineForward):
         return kernel.operations()
     names = _cuda_names(kernel, n) if device == "cuda" else _cpu_names(kernel, n)
     return tuple(dict.fromkeys(names))
@@ -112,7 +112,7 @@ def describe(take: OpenTake, points: Sequence[Point], device: str) -> float:
     warm_s = 0.0
     loaded = [event.data for event in take.events if isinstance(event.data, EngineLoaded)]
     for kernel in dict.fromkeys(point.kernel for point in points):
-        if isinstance(kernel, LlamaCppForward) and (data := kernel.loaded()) not in loaded:
+        if isinstance(kernel, EngineForward) and (data := kernel.loaded()) not in loaded:
             take.append(data, sync=False)
             loaded.append(data)
     known = {(e.data.setting, e.data.n) for e in take.events if isinstance(e.data, WorkCounted)}
@@ -136,7 +136,7 @@ def describe(take: OpenTake, points: Sequence[Point], device: str) -> float:
 
 def check_finite(kernel: Kernel, n: int) -> None:
     """Raise EvidenceError unless the forward over N gives finite output."""
-    if isinstance(kernel, LlamaCppForward):
+    if isinstance(kernel, EngineForward):
         finite = kernel.finite(n)
     else:
         finite = bool(kernel.forward(n).isfinite().all())

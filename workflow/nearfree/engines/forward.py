@@ -1,0 +1,39 @@
+"""What an engine's forward has beside any kernel: numbers that are finite, formats, a record."""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from nearfree.core.work import ExecutedWork
+from nearfree.log.events import EngineLoaded
+
+
+class EngineForward(ABC):
+    """A decode or verify forward of a real engine over b requests with L cached positions each."""
+
+    cache: Literal["cold", "warm"]
+    """Whether a forward finds its weights in memory or still in the last-level cache."""
+
+    @abstractmethod
+    def forward(self, n: int) -> None:
+        """Run one forward over N positions of each request."""
+
+    @abstractmethod
+    def finite(self, n: int) -> bool:
+        """Return whether a forward over N gives logits that are all finite."""
+
+    @abstractmethod
+    def work(self, n: int) -> ExecutedWork:
+        """Return the work of the matrices and of attention, as the file's shapes say it."""
+
+    @abstractmethod
+    def operations(self) -> tuple[str, ...]:
+        """Return the formats that the forward multiplies by, as `mul_mat TYPE`, each once."""
+
+    @abstractmethod
+    def loaded(self) -> EngineLoaded:
+        """Return what is on record of what ran."""
+
+    def shares(self, n: int) -> dict[str, float]:
+        """Return the microseconds of each module in one forward over N; none if not to be had."""
+        del n
+        return {}

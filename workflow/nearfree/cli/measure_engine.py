@@ -76,7 +76,7 @@ def _elsewhere(args: argparse.Namespace, scope: str, own: "OwnFile", take: int) 
     if not environment.complete:
         raise LockError(
             f"the environment {environment.name} of this release is not made",
-            remedy=f"Run `nearfree environment make {environment.name}` once, which needs the network",
+            remedy=f"Run `nearfree environment make {environment.name}`: it takes minutes, once",
         )
     command = [str(environment.python), "-m", "nearfree", "measure", scope, own.stream]
     command += ["--take", str(take), "--plan", "-", "--results", str(args.results)]

@@ -41,7 +41,7 @@ _MODEL = "openvino_model.xml"
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 
 
-class Runtime(Struct, frozen=True):
+class Runtime(Struct, frozen=True, kw_only=True):
     """What was loaded: the binding's modules, and the packages' folders."""
 
     openvino: Any
@@ -76,13 +76,17 @@ def load(release: str, build: Build) -> Runtime:
             )
         folders = checked(release, build)
         try:
-            modules = [import_module(name) for name in ("openvino", "openvino_genai", "numpy")]
+            _loaded[release] = Runtime(
+                openvino=import_module("openvino"),
+                genai=import_module("openvino_genai"),
+                numpy=import_module("numpy"),
+                folders=folders,
+            )
         except ImportError as error:
             raise EvidenceError(
                 f"{build.package} does not run on this machine: {error}",
                 remedy="It is for Linux on x86-64 with glibc 2.28 or newer",
             ) from error
-        _loaded[release] = Runtime(*modules, folders)
     return _loaded[release]
 
 
@@ -209,7 +213,7 @@ class Compiled:
             told[name] = _plain(core.get_property("CPU", name))
         version = runtime.openvino.get_version()
         self.system_info = " | ".join(
-            [f"OpenVINO {version}", *(f"{name} = {value}" for name, value in told.items())]
+            [f"OpenVINO {version}", *(f"{name}: {value}" for name, value in told.items())]
         )
 
 

@@ -1,4 +1,4 @@
-"""Forwards of a file in OpenVINO, compared with each other: `openvino_run.py FILE.gguf`, as JSON."""
+"""Forwards of a file in OpenVINO, compared with each other: `openvino_run.py FILE.gguf`."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def main() -> None:
     pages.forward(2)
     pages.forward(ROWS)
     again = off(whole, pages.logits)
-    (own,) = pages._tokens  # noqa: SLF001
+    (own,) = pages._tokens
     single = []
     for at in range(CACHED, CACHED + ROWS):
         pages.run([own[at : at + 1]], at)
@@ -54,7 +54,7 @@ def main() -> None:
                 "one_by_one": off(whole, one_by_one),
                 "same_tokens": int((whole.argmax(-1) == one_by_one.argmax(-1)).sum()),
                 "rows": ROWS,
-                "batch": off(whole, two.logits[:ROWS]) if two._tokens[0] == own else 1.0,  # noqa: SLF001
+                "batch": off(whole, two.logits[:ROWS]) if two._tokens[0] == own else 1.0,
                 "stateful": off(whole, stateful(runtime, converted, own)),
                 "refused": refused,
             }

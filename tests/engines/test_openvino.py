@@ -1,4 +1,4 @@
-"""OpenVINO: what is refused before anything of it is loaded, and what it runs in its environment."""
+"""OpenVINO: what is refused before it is loaded, and what it runs in its own environment."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from nearfree.errors import ConfigError, EvidenceError, LockError
 from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineLoaded, LatencyMeasured, SharesMeasured, WorkCounted
 from nearfree.log.names import Layout
-from nearfree.log.seal import read_sealed
+from nearfree.log.seal import read_seal, read_sealed
 from nearfree.log.verify import verify
 from nearfree.measure.own_file import default_release, own_file
 
@@ -36,7 +36,10 @@ Q4_1, Q8_0, Q5_K, BF16 = 3, 8, 13, 30
 
 def written(folder: Path, kind: int, size: int, architecture: str = "llama") -> Path:
     """Write a file of one matrix of a type."""
-    metadata = [("general.architecture", string(architecture)), ("llama.block_count", scalar("uint32", 1))]  # fmt: skip
+    metadata = [
+        ("general.architecture", string(architecture)),
+        ("llama.block_count", scalar("uint32", 1)),
+    ]
     path = folder / "small.gguf"
     path.write_bytes(gguf(metadata, [Said("blk.0.ffn_up.weight", (256, 2), kind, size)]))
     return path
@@ -48,7 +51,7 @@ def written(folder: Path, kind: int, size: int, architecture: str = "llama") -> 
 def test_a_format_that_it_does_not_read_is_named(
     tmp_path: Path, kind: int, size: int, named: str
 ) -> None:
-    """A file with weights in another format is one message that names it and those that are read."""
+    """A file with weights in another format is one message, which says what is read."""
     header = read_header(written(tmp_path, kind, size))
     with pytest.raises(EvidenceError, match=f"no GGUF weights in {named}") as caught:
         refuse_unread(header)
@@ -59,7 +62,7 @@ def test_an_architecture_that_it_does_not_build_is_named(tmp_path: Path) -> None
     """A file of another architecture is refused by name, one that is known is not."""
     refuse_unread(read_header(written(tmp_path, Q8_0, 16 * 34)))
     header = read_header(written(tmp_path, Q8_0, 16 * 34, "gemma3"))
-    with pytest.raises(EvidenceError, match="of the architecture gemma3"):
+    with pytest.raises(EvidenceError, match="of the architecture 'gemma3'"):
         refuse_unread(header)
 
 
@@ -122,7 +125,7 @@ def test_another_release_than_the_lock_s_is_refused(installed: dict[str, Path]) 
 
 
 def test_an_interpreter_without_it_is_told_which_environment_has_it() -> None:
-    """In the workflow's own interpreter nothing of OpenVINO is there, and the error says what is."""
+    """In the workflow's own interpreter nothing of OpenVINO is there: the error says where."""
     with pytest.raises(LockError, match="openvino is not installed") as caught:
         load(RELEASE, BUILD)
     assert "environment make openvino" in caught.value.remedy
@@ -206,7 +209,7 @@ def test_its_forwards_are_those_of_the_model(python: Path, real: Real) -> None:
 
 @pytest.mark.slow
 def test_it_is_measured_in_its_environment(python: Path, real: Real, tmp_path: Path) -> None:
-    """`nearfree measure --engine openvino` seals a take that says what ran and with which numbers."""
+    """`nearfree measure --engine openvino` seals a take that says what ran, in which numbers."""
     layout = engine_takes.known(Layout(tmp_path / "results"))
     argv = ["-m", "nearfree", "measure", "cpu", "--engine", "openvino", "--model", str(real.path)]
     argv += ["--results", str(layout.root), "--context", "40", "--positions", "1,2,4"]
@@ -217,7 +220,7 @@ def test_it_is_measured_in_its_environment(python: Path, real: Real, tmp_path: P
     assert done.returncode == 0, done.stderr
     assert "INFERENCE_PRECISION_HINT: " in done.stdout
     (take,) = [each for each in layout.takes("cpu") if each.stream != "hardware"]
-    data = [event.data for event in read_sealed(layout, layout.read_seal(take))]
+    data = [event.data for event in read_sealed(layout, read_seal(layout, take))]
     (loaded,) = [each for each in data if isinstance(each, EngineLoaded)]
     assert (loaded.engine, loaded.release, loaded.package) == ("openvino", RELEASE, BUILD.package)
     assert loaded.weights_sha256 == real.weights.sha256  # type: ignore[union-attr]

@@ -136,8 +136,8 @@ def refuse_unread(header: GgufHeader) -> None:
     """Raise EvidenceError for a file that OpenVINO's GGUF reader does not read."""
     if header.architecture not in ARCHITECTURES:
         raise EvidenceError(
-            f"OpenVINO reads no GGUF file of the architecture {header.architecture or 'none'!r:.40}"
-            f" ({header.file})",
+            f"OpenVINO reads no GGUF file of the architecture {header.architecture!r:.40} "
+            f"({header.file})",
             remedy=f"It reads {', '.join(ARCHITECTURES)}; measure another one in llama_cpp",
         )
     unread = sorted({each.type.name for each in header.tensors} - TYPES)

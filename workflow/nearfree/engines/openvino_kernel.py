@@ -69,23 +69,33 @@ class OpenVinoForward(EngineForward):
 
     def loaded(self) -> EngineLoaded:
         """Return what is on record of what ran."""
-        return loaded_event(self._setting, self._build.package, self._compiled, self._path)
+        setting = self._setting
+        return loaded_event(
+            self._compiled,
+            self._path,
+            release=setting.release or "",
+            package=self._build.package,
+            name=setting.model or "",
+            file_type=setting.file_type or "",
+        )
 
 
-def loaded_event(setting: Setting, package: str, compiled: Compiled, path: Path) -> EngineLoaded:
-    """Return what is on record of a compiled model of a file: files, properties, weights."""
+def loaded_event(
+    compiled: Compiled, path: Path, *, release: str, package: str, name: str, file_type: str
+) -> EngineLoaded:
+    """Return what is on record of a compiled model of a file: libraries, properties, weights."""
     header = read_header(path)
     return EngineLoaded(
-        engine=setting.backend,
-        release=setting.release or "",
+        engine="openvino",
+        release=release,
         package=package,
         library_sha256=compiled.runtime.files,
         header_sha256={},
         system_info=compiled.system_info,
-        model=setting.model or "",
+        model=name,
         weights_sha256=sha256_of(path),
         weights_bytes=header.file_bytes,
-        file_type=setting.file_type or "",
+        file_type=file_type,
         repack=True,
         matrices=matrices_of(header),
         shape=shape_of(header),

@@ -12,7 +12,8 @@ from nearfree.engines.openvino_pages import Pages
 from nearfree.errors import EvidenceError
 from nearfree.gguf.reader import read_header
 
-RELEASE, CACHED, ROWS = "2026.4.1.0", 40, 8
+RELEASE, CACHED, ROWS = "2026.4.1.0", 64, 8
+"""Cached positions that fill blocks: keys of one that is not full are stored anew with each more."""
 
 
 def off(one: Any, other: Any) -> float:

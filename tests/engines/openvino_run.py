@@ -13,7 +13,7 @@ from nearfree.errors import EvidenceError
 from nearfree.gguf.reader import read_header
 
 RELEASE, CACHED, ROWS = "2026.4.1.0", 64, 8
-"""Cached positions that fill blocks: keys of one that is not full are stored anew with each more."""
+"""Cached positions that fill blocks: keys of one that is not full are rounded anew each time."""
 
 
 def off(one: Any, other: Any) -> float:

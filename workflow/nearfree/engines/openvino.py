@@ -3,7 +3,7 @@
 `LLMPipeline` turns the model's attention into PagedAttention, plain or speculating, and calls
 `InferRequest.infer`. So does this, with blocks of the KV cache of its own: a forward over N new
 positions writes behind L cached ones, and the next one writes over them, so that each finds L.
-Where L is no multiple of a block, the 8-bit keys of the last block are rounded anew by each forward,
+Where L is no multiple of a block, 8-bit keys of the last block are rounded anew by each forward,
 as in the pipeline; no time depends on it.
 """
 

@@ -180,11 +180,11 @@ def python() -> Path:
         os.chdir(before)
 
 
-def run(python: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
-    """Run a Python program in the environment, with the package and the tests beside it."""
+def run(interpreter: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
+    """Run a Python program by an interpreter, with the package and the tests beside it."""
     paths = os.pathsep.join((str(Path(nearfree.__file__).parents[1]), str(ROOT / "tests")))
     return subprocess.run(
-        [str(python), *argv], cwd=ROOT, env=os.environ | {"PYTHONPATH": paths},
+        [str(interpreter), *argv], cwd=ROOT, env=os.environ | {"PYTHONPATH": paths},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -213,10 +213,7 @@ def test_it_is_measured_in_its_environment(python: Path, real: Real, tmp_path: P
     layout = engine_takes.known(Layout(tmp_path / "results"))
     argv = ["-m", "nearfree", "measure", "cpu", "--engine", "openvino", "--model", str(real.path)]
     argv += ["--results", str(layout.root), "--context", "40", "--positions", "1,2,4"]
-    done = subprocess.run(
-        [sys.executable, *argv, "--rounds", "3"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run(Path(sys.executable), *argv, "--rounds", "3")
     assert done.returncode == 0, done.stderr
     assert "INFERENCE_PRECISION_HINT: " in done.stdout
     (take,) = [each for each in layout.takes("cpu") if each.stream != "hardware"]
@@ -243,11 +240,11 @@ def test_a_file_that_it_cannot_build_is_one_message(
     python: Path, real: Real, tmp_path: Path
 ) -> None:
     """A file whose header is whole and whose model is not: one line, exit code 2, no traceback."""
-    del real
+    del python, real
     layout = engine_takes.known(Layout(tmp_path / "results"))
     path = written(tmp_path, Q8_0, 16 * 34)
     argv = ["-m", "nearfree", "measure", "cpu", "--engine", "openvino", "--model", str(path)]
-    done = run(python, *argv, "--results", str(layout.root), "--context", "0")
+    done = run(Path(sys.executable), *argv, "--results", str(layout.root))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "OpenVINO does not load small.gguf" in done.stderr or "token_embd" in done.stderr
+    assert "OpenVINO does not load small.gguf" in done.stderr
     assert "Traceback" not in done.stderr

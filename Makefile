@@ -91,6 +91,9 @@ lock:
 	printf 'llama-cpp-python==0.3.36\nscikit-build-core\npathspec\ncmake\nninja\nmsgspec\nsetuptools>=77\n' | \
 	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	    --no-annotate - --output-file envs/llama_cpp.lock
+	printf 'openvino-genai==2026.4.1.0\nmsgspec\nsetuptools>=77\n' | \
+	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	    --no-annotate --no-emit-package openvino-telemetry - --output-file envs/openvino.lock
 	for file in envs/*.in; do \
 	    uv --config-file envs/uv.toml pip compile --quiet $$file \
 	        --output-file $${file%.in}.lock || exit 1; done

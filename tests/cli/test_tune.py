@@ -46,7 +46,7 @@ def write_prompts(path: Path, *texts: str) -> Path:
 def test_mistakes_end_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Engines, files, drafters and contexts that cannot be are named, and nothing is written."""
     home = ("--results", str(tmp_path / "home" / "results"))
-    assert "no engine that is driven here" in refused(capsys, "an_engine", *home)
+    assert "no engine that decodes here" in refused(capsys, "an_engine", *home)
     missing = str(tmp_path / "none.gguf")
     assert "none.gguf" in refused(capsys, "llama_cpp", "--model", missing, *home)
     text = tmp_path / "text.gguf"

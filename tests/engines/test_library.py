@@ -18,7 +18,13 @@ from nearfree.backends.builds import Abi, Build, build_of
 from nearfree.engines import library
 from nearfree.engines.abi import Calls
 from nearfree.engines.files import library_folder, prebuilt_folder, put_libraries
-from nearfree.engines.library import Library, check_prebuilt, installed_folder, load
+from nearfree.engines.library import (
+    Library,
+    check_prebuilt,
+    installed_folder,
+    load,
+    recorded_sha256,
+)
 from nearfree.errors import ConfigError, EvidenceError, LockError
 
 from engines.conftest import ENGINE, RELEASE, Real, fake_build
@@ -205,8 +211,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = put(tmp_path / "site/demo_engine/lib", OWN | {"libmtmd.so": b"besides"})
     record = tmp_path / "site/demo_engine-1.0.dist-info/RECORD"
     put(record.parent, {"METADATA": b"Metadata-Version: 2.1\nName: demo-engine\nVersion: 1.0\n"})
-    lines = [f"demo_engine/lib/{p.name},sha256={library._base64(p).decode()},{p.stat().st_size}"
-             for p in folder.iterdir()]  # fmt: skip
+    lines = [
+        f"demo_engine/lib/{p.name},sha256={recorded_sha256(p).decode()},{p.stat().st_size}"
+        for p in folder.iterdir()
+    ]
     record.write_text("\n".join([*lines, "demo_engine-1.0.dist-info/RECORD,,"]))
     monkeypatch.syspath_prepend(tmp_path / "site")
     return folder

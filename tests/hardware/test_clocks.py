@@ -1,5 +1,6 @@
 """Timers, and what disturbs them."""
 
+import itertools
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,6 +53,33 @@ def test_a_time_that_the_clock_cannot_resolve() -> None:
     clock.check(50.0)
     with pytest.raises(HardwareError, match=r"49\.900 us, under 100 ticks .* \(0\.500 us\)"):
         clock.check(49.9)
+
+
+def test_a_time_that_a_reading_shifts() -> None:
+    """A call of under 50 readings of the clock is refused with both numbers."""
+    clock = CpuClock()
+    clock.resolution_us, clock.reading_us = 0.001, 0.08
+    clock.check(4.0)
+    with pytest.raises(HardwareError, match=r"3\.900 us, under 50 readings .* \(0\.080 us\)"):
+        clock.check(3.9)
+
+
+@pytest.mark.parametrize(("step", "costs"), [(1, (60, 61, 80)), (100, (50, 60, 70))])
+def test_the_resolution_is_the_clocks_step(
+    monkeypatch: pytest.MonkeyPatch, step: int, costs: tuple[int, ...]
+) -> None:
+    """What a reading costs is no step of a clock, however long it takes."""
+    true_ns, each = 0, itertools.cycle(costs)
+
+    def reading() -> int:
+        nonlocal true_ns
+        true_ns += next(each)
+        return true_ns - true_ns % step
+
+    monkeypatch.setattr(clocks.time, "perf_counter_ns", reading)
+    clock = CpuClock()
+    assert clock.resolution_us == step / 1000
+    assert clock.reading_us == max(step, min(costs)) / 1000
 
 
 def test_the_resolution_is_positive_and_small() -> None:

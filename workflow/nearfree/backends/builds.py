@@ -1,13 +1,14 @@
 """The builds of an engine that are driven here, as envs/engines.lock pins them.
 
 A build is a release with its files: the libraries by their SHA-256, and what crosses a call of
-theirs, which was read from that release's own headers. The lock is written by `nearfree engines`.
+theirs, which was read from that release's own headers. The lock is written by `nearfree fetch
+--lock`. An engine that Python calls by its own binding has neither: its environment's lock pins it.
 """
 
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from nearfree.backends.environments.lock import FOLDER, OWN, pins
 from nearfree.backends.records import BY_NAME
@@ -42,7 +43,8 @@ class Build(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Libraries by their path in the package; none where they are compiled when it is installed."""
     environment: Name = OWN
     """The lock under envs/ whose interpreter runs it."""
-    abi: Abi
+    abi: Abi = field(default_factory=lambda: Abi(headers={}, structs={}, functions={}))
+    """Empty where the engine's own Python binding makes the calls."""
     speculation: dict[str, int] = {}
     """What the release's own programs draft by default, by type and option, as its source says."""
 
@@ -52,16 +54,20 @@ class Build(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return bool(self.libraries)
 
 
-def builds(engine: str) -> Mapping[str, Build]:
-    """Return the builds of an engine by release; LockError if the lock cannot be read."""
+def locked() -> dict[str, dict[str, Build]]:
+    """Return all builds by engine and release; LockError if the lock cannot be read."""
     try:
         raw = (LOCK if LOCK.exists() else shipped(str(LOCK))).read_bytes()
-        locked = msgspec.json.decode(raw, type=dict[str, dict[str, Build]])
+        return msgspec.json.decode(raw, type=dict[str, dict[str, Build]])
     except (OSError, msgspec.MsgspecError) as error:
         raise LockError(
             f"{LOCK} cannot be read: {error}", remedy="Restore it from the repository"
         ) from error
-    return locked.get(engine, {})
+
+
+def builds(engine: str) -> Mapping[str, Build]:
+    """Return the builds of an engine by release; LockError if the lock cannot be read."""
+    return locked().get(engine, {})
 
 
 def build_of(engine: str, release: str) -> Build:

@@ -330,6 +330,17 @@ BACKENDS = (
         environment="cpu",
         rules=Rules(package="llama-cpp", reader="ggml"),
     ),
+    # OpenVINO on a CPU, by its own Python binding, in the environment that envs/engines.lock names;
+    # its kernels are in binaries, and no rules of them are read.
+    Backend(
+        name="openvino",
+        names=("openvino",),
+        modules={"engine": "nearfree.engines.openvino_kernel:OpenVinoForward"},
+        devices=("cpu",),
+        package="openvino-genai",
+        imported="ctypes",
+        environment="cpu",
+    ),
     # What an engine pads a step to, whatever runs its modules: the graphs that it has captured.
     Backend(
         name="vllm_graphs",

@@ -26,10 +26,13 @@ def engine_name(text: str) -> str:
 
 ENGINE_OPTIONS = (
     argument(
-        "--engine", type=engine_name, metavar="NAME", help="measure in this engine: llama_cpp"
+        "--engine",
+        type=engine_name,
+        metavar="NAME",
+        help="measure in this engine: llama_cpp or openvino",
     ),
     argument("--model", type=Path, metavar="FILE.gguf", help="the weights, with --engine"),
-    argument("--release", help="the engine's release (default: the prebuilt one)"),
+    argument("--release", help="the engine's release (default: the prebuilt one, else the first)"),
     argument("--threads", type=whole_list, default=(1,), help="CPU threads (default: 1)"),
     argument("--batch", type=whole_list, default=(1,), help="requests b (default: 1)"),
     argument("--context", type=whole_list, default=(64,), help="cached positions L (default: 64)"),

@@ -57,19 +57,19 @@ def _studies(config: "Config", names: list[str]) -> "list[EngineStudy]":
 
 
 def _write_lock() -> int:
-    """Write the lock of all builds that it names, as their releases are now."""
+    """Write the lock with the builds of llama.cpp that it names, as their releases are now."""
     import msgspec
 
-    from nearfree.backends.builds import LOCK, builds
+    from nearfree.backends.builds import LOCK, locked
     from nearfree.log.document import replace
     from nearfree.sources.engine_builds import read_build
     from nearfree.sources.fetching.cache import Cache, default_cache
 
-    engine, cache = "llama_cpp", Cache(default_cache())
-    read = {
+    engine, cache, known = "llama_cpp", Cache(default_cache()), locked()
+    known[engine] = {
         release: read_build(release, prebuilt=build.prebuilt, cache=cache)
-        for release, build in builds(engine).items()
+        for release, build in known[engine].items()
     }
-    replace(LOCK, msgspec.json.format(msgspec.json.encode({engine: read}), indent=1) + b"\n")
-    print(f"{LOCK}: {', '.join(read)}")
+    replace(LOCK, msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n")
+    print(f"{LOCK}: {', '.join(known[engine])}")
     return 0

@@ -138,11 +138,17 @@ def _engine(name: str) -> str:
     """Return an engine as it is written here; ConfigError unless its forward is known."""
     from nearfree.backends.records import running
 
-    known = [name for name, each in running("engine").items() if "cpu" in each.devices]
+    known = {name: each for name, each in running("engine").items() if "cpu" in each.devices}
     plain = name.lower().replace("-", "_").replace(".", "_")
     if plain not in known:
         raise ConfigError(
             f"no forward of the engine {name!r} is known", remedy=f"Choose {', '.join(known)}"
+        )
+    if known[plain].rules is None:
+        raise ConfigError(
+            f"{plain}'s kernels are in its libraries, and no rules of them are read: neither "
+            "principle_resolved nor work_model says how many rows a pass of them takes",
+            remedy=f"Measure it: `nearfree measure cpu --engine {plain} --model FILE.gguf`",
         )
     return plain
 

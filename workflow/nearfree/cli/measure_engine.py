@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from nearfree.backends.builds import builds
+from nearfree.backends.builds import builds, locked
 from nearfree.backends.environments.lock import OWN
 from nearfree.cli.common import config_of, layout_of, print_seal
 from nearfree.cli.waiting import Bar
@@ -95,7 +95,7 @@ def elsewhere(
     if not environment.complete:
         raise LockError(
             f"the environment {environment.name} of this release is not made",
-            remedy=f"Run `nearfree environment make {environment.name}`: it compiles for minutes",
+            remedy=f"Run `nearfree environment make {environment.name}`: it takes minutes, once",
         )
     command = [str(environment.python), "-m", "nearfree", "measure", scope, stream]
     command += ["--take", str(take), "--plan", "-", *options]
@@ -108,7 +108,7 @@ def _check(args: argparse.Namespace) -> None:
     if lacking:
         raise ConfigError(
             f"{' and '.join(lacking)} is missing",
-            remedy="Give both: --engine llama_cpp --model FILE.gguf",
+            remedy="Give both, as in: --engine llama_cpp --model FILE.gguf",
         )
     if args.study or args.plan or args.curves:
         raise ConfigError(
@@ -118,7 +118,7 @@ def _check(args: argparse.Namespace) -> None:
     if not builds(args.engine):
         raise ConfigError(
             f"{args.engine!r:.60} is no engine that is driven here",
-            remedy="Choose llama_cpp",
+            remedy=f"Choose {' or '.join(locked())}",
         )
 
 

@@ -66,20 +66,22 @@ def tune(args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace) -> Job:
     """Check everything that was asked, get what is missing, and return what to do."""
-    from nearfree.backends.builds import build_of, builds
+    from nearfree.backends.builds import build_of
     from nearfree.config.prompts import read_prompts, shipped_prompts
     from nearfree.core.candidates import drafters, own_default
     from nearfree.derive.tune.plans import Asked
+    from nearfree.engines.generation import GENERATORS
     from nearfree.gguf.vocabulary import refuse_another_vocabulary
     from nearfree.measure.engine_files import ensure_library
-    from nearfree.measure.own_file import prebuilt
+    from nearfree.measure.own_file import default_release
 
-    if not builds(args.engine):
+    if args.engine not in GENERATORS:
         raise ConfigError(
-            f"{args.engine!r:.60} is no engine that is driven here", remedy="Choose llama_cpp"
+            f"{args.engine!r:.60} is no engine that decodes here",
+            remedy=f"Choose {' or '.join(GENERATORS)}",
         )
     drafter = _drafter(args)
-    config, release = config_of(args), prebuilt(args.engine)
+    config, release = config_of(args), default_release(args.engine)
     sources = drafters(args.engine, drafter)
     texts = args.prompts or shipped_prompts()
     prompts = read_prompts(texts)

@@ -1,4 +1,4 @@
-"""What every engine's forward offers to a study, beside what other kernels do."""
+"""What an engine's forward has beside any kernel: numbers that are finite, formats, a record."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Literal
@@ -8,9 +8,10 @@ from nearfree.log.events import EngineLoaded
 
 
 class EngineKernel(ABC):
-    """A real engine's forward over N positions of b requests with L cached positions each."""
+    """A decode or verify forward of a real engine over b requests with L cached positions each."""
 
     cache: Literal["cold", "warm"]
+    """Whether a forward finds its weights in memory or still in the last-level cache."""
 
     @abstractmethod
     def forward(self, n: int) -> Any:
@@ -22,7 +23,7 @@ class EngineKernel(ABC):
 
     @abstractmethod
     def work(self, n: int) -> ExecutedWork:
-        """Return what that forward executes."""
+        """Return the work of the matrices and of attention, as the model's shapes say it."""
 
     @abstractmethod
     def operations(self) -> tuple[str, ...]:
@@ -31,3 +32,8 @@ class EngineKernel(ABC):
     @abstractmethod
     def loaded(self) -> EngineLoaded:
         """Return what is on record of what ran."""
+
+    def shares(self, n: int) -> dict[str, float]:
+        """Return the microseconds of each module in one forward over N; none if not to be had."""
+        del n
+        return {}

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.builds import build_of
@@ -46,9 +46,7 @@ class LlamaCppForward(EngineKernel):
         self._context = self._new(self._most)
         self._watched: Context | None = None
         cache_bytes = execution.cache_bytes
-        self.cache: Literal["cold", "warm"] = (
-            "cold" if stored_bytes(self._header) > cache_bytes else "warm"
-        )
+        self.cache = "cold" if stored_bytes(self._header) > cache_bytes else "warm"
 
     def shares(self, n: int) -> dict[str, float]:
         """Return the microseconds of each module in one forward over N that is watched."""
@@ -88,8 +86,7 @@ class LlamaCppForward(EngineKernel):
 
     def operations(self) -> tuple[str, ...]:
         """Return the formats that the forward multiplies by, as `mul_mat TYPE`, each once."""
-        kinds = {matrix.type.name for matrix in matrices(self._header)}
-        return tuple(f"mul_mat {name}" for name in sorted(kinds))
+        return multiplied(self._header)
 
     def loaded(self) -> EngineLoaded:
         """Return what is on record of what ran."""
@@ -121,6 +118,12 @@ def _shared_model(
         shared[key] = Model(library, path, repack=repack)
     model: Model = shared[key]
     return model
+
+
+def multiplied(header: GgufHeader) -> tuple[str, ...]:
+    """Return the formats that a file's forward multiplies by, as `mul_mat TYPE`, each once."""
+    kinds = {matrix.type.name for matrix in matrices(header)}
+    return tuple(f"mul_mat {name}" for name in sorted(kinds))
 
 
 def forward_work(setting: Setting, header: GgufHeader, n: int) -> ExecutedWork:

@@ -55,11 +55,11 @@ def installed_folder(build: Build) -> Path:
         ) from None
     again = f"Delete the environment {build.environment} and make it again"
     folder, held = None, set()
-    for name, recorded in _recorded(distribution):
+    for name, digest in recorded(distribution):
         if Path(name).parts[0] == _BESIDE or not _is_library(Path(name)):
             continue
         path = Path(str(distribution.locate_file(name)))
-        if not path.is_file() or _base64(path) != recorded:
+        if not path.is_file() or recorded_sha256(path) != digest:
             raise LockError(f"{name} is not what {build.package} installed", remedy=again)
         folder = path.parent
         held.add(path)
@@ -71,7 +71,7 @@ def installed_folder(build: Build) -> Path:
     return folder
 
 
-def _recorded(distribution: metadata.Distribution) -> list[tuple[str, bytes]]:
+def recorded(distribution: metadata.Distribution) -> list[tuple[str, bytes]]:
     """Return what an installation recorded: each file's name and SHA-256, in base64.
 
     `Distribution.files` leaves out what is missing from Python 3.12 on, and so does the backport
@@ -161,7 +161,7 @@ def _load(build: Build, folder: Path) -> Library:
             remedy="Build it here with `nearfree environment make llama_cpp`",
         )
     info = ctypes.string_at(calls.llama_print_system_info()).decode(errors="replace").strip()
-    return Library(calls=calls, system_info=info, files=_held(folder))
+    return Library(calls=calls, system_info=info, files=held(folder))
 
 
 def _in_order(build: Build, folder: Path) -> list[Path]:
@@ -179,11 +179,12 @@ def _stem(path: Path) -> str:
     return re.split(r"\.", path.name, maxsplit=1)[0]
 
 
-def _held(folder: Path) -> dict[str, str]:
+def held(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of the files of a folder that this process has mapped, by name."""
     folder = folder.resolve()  # as the system names what it has mapped
-    mapped = Path("/proc/self/maps").read_text(errors="replace")
-    names = {line.rpartition("/")[2] for line in mapped.splitlines() if f"{folder}{os.sep}" in line}
+    mapped = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    paths = {Path(words[5]) for line in mapped if len(words := line.split(maxsplit=5)) == 6}
+    names = {path.name for path in paths if path.parent == folder}
     return {name: sha256_of(folder / name) for name in sorted(names)}
 
 
@@ -193,8 +194,8 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _base64(path: Path) -> bytes:
-    """Return a file's SHA-256 as an installation's record writes it."""
+def recorded_sha256(path: Path) -> bytes:
+    """Return a file's SHA-256 as an installation's record writes it: in base64, unpadded."""
     import base64
 
     return base64.urlsafe_b64encode(bytes.fromhex(sha256_of(path))).rstrip(b"=")

@@ -57,9 +57,9 @@ def ensure_files(config: Config, study: EngineStudy, *, offline: bool = False) -
         yield f"{study.backend} {study.release}: {folder}"
     weights, spec = config.weights_of(study), config.weights[study.model]
     if isinstance(weights, RandomWeights):
-        from nearfree.measure.random_weights import ensure_random
+        from nearfree.measure.random_weights import MAKER, ensure_random
 
-        yield f"{study.model}: {ensure_random(study.backend, weights)}"
+        yield f"{study.model}: {ensure_random(MAKER, weights)}"
         return
     path = cached_weights(weights.sha256)
     if not path.is_file() and spec.member is not None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from nearfree.engines.kernel import LlamaCppForward
+from nearfree.engines.forward import EngineKernel
 from nearfree.hardware.clocks import CpuClock
 from nearfree.log.events import SharesMeasured
 from nearfree.log.take import OpenTake
@@ -29,7 +29,7 @@ def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
     for number in range(ROUNDS):
         for point in points:
             kernel = point.kernel
-            if not isinstance(kernel, LlamaCppForward) or not _watched(point):
+            if not isinstance(kernel, EngineKernel) or not _watched(point):
                 continue
             if (point.setting, point.n, number) in done:
                 continue
@@ -37,6 +37,8 @@ def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
             counters = clock.start()
             part_us = kernel.shares(point.n)
             dirty = clock.stop(counters).dirty
+            if not part_us:
+                continue
             timed_s += time.perf_counter() - began
             shares = SharesMeasured(
                 setting=point.setting,

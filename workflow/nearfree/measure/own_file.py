@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from nearfree.backends.builds import build_of, builds
+from nearfree.backends.builds import build_of, builds, locked
 from nearfree.config.engine_studies import engine_sweeps
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.plan import MeasurePlan
@@ -17,6 +17,11 @@ from nearfree.gguf.reader import read_header, weights_sha256
 
 POSITIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 16, 17, 24, 32, 33)
 """The grid of N where none is given: both sides of what tiles of 4, 8 and 16 rows end at."""
+
+
+WARMUP = {"openvino": 1}
+"""Forwards over N before the one that is timed, of engines that make a forward ready anew whenever
+its N is another than the last one's; its own loop pads drafts, so that N stays."""
 
 
 class OwnFile(NamedTuple):
@@ -43,7 +48,7 @@ def own_file(
 ) -> OwnFile:
     """Return the plan of measuring a file, and where its bytes lie.
 
-    Without a release it is the prebuilt one. Everything of the file's header is checked first.
+    Without a release it is the engine's default one. All of the file's header is checked first.
     What the log calls its model follows from the file's name, unless a name is given.
 
     Raises
@@ -54,7 +59,7 @@ def own_file(
         It does not fit into memory, or its context does not hold L + N.
     """
     header = read_header(path)
-    release = release or prebuilt(engine)
+    release = release or default_release(engine)
     build_of(engine, release)
     name = name or model_name(path)
     weights = WeightsFile(file_type=file_type(header), sha256=weights_sha256(path))
@@ -68,7 +73,7 @@ def own_file(
         threads=threads,
         repack=repack,
         positions=positions or POSITIONS,
-        protocol=Interleaved(rounds=rounds, warmup=0, forwards=1, retries=1),
+        protocol=Interleaved(rounds=rounds, warmup=WARMUP.get(engine, 0), forwards=1, retries=1),
     )
     sweeps = engine_sweeps(study, weights)
     for sweep in sweeps:
@@ -82,13 +87,21 @@ def own_file(
     return OwnFile(f"{engine}_{name}"[:64], plan, {weights.sha256: path})
 
 
-def prebuilt(engine: str) -> str:
-    """Return the release of an engine that is fetched ready to run; ConfigError without one."""
-    for release, build in builds(engine).items():
-        if build.prebuilt:
-            return release
+def default_release(engine: str) -> str:
+    """Return the release of an engine that is fetched ready to run, else its first one.
+
+    Raises
+    ------
+    ConfigError
+        No release of it is pinned.
+    """
+    known = builds(engine)
+    ready = [release for release, build in known.items() if build.prebuilt]
+    for release in (*ready, *known):
+        return release
     raise ConfigError(
-        f"no release of {engine} is prebuilt", remedy=f"Name one of {', '.join(builds(engine))}"
+        f"{engine!r:.60} is no engine that is driven here",
+        remedy=f"Choose {' or '.join(locked())}",
     )
 
 

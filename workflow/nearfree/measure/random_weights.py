@@ -13,6 +13,8 @@ from nearfree.engines.library import load, messages
 from nearfree.errors import EvidenceError
 from nearfree.gguf.types import FILE_TYPES
 
+MAKER = "llama_cpp"
+"""The engine whose releases weights.yaml names, whatever engine runs the file."""
 _PLAIN = ("f32", "f16", "bf16")
 """What is written as it is, without the engine."""
 _NUMBERS = {name.lower(): number for number, name in FILE_TYPES.items()}

@@ -282,6 +282,7 @@ def _extraction(forward: EngineForward, resolver: Resolver) -> Extraction:
     release: Release | None = ruled_release(forward.engine, forward.release)
     if release is None:
         raise EvidenceError(
-            f"no rules of {forward.engine} are read", remedy="Ask for an engine whose rules are"
+            f"no rules of {forward.engine} are read: its kernels are in its libraries",
+            remedy="Its own curve says T(N), as `nearfree measure` prints it",
         )
     return resolver.extraction(release)

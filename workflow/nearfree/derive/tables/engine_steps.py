@@ -156,6 +156,8 @@ def _steps(
 ) -> _Steps:
     """Return the steps of a matrix up to the largest N, or why none are known."""
     if release is None:
+        if row["backend"] not in _PACKAGES:
+            return f"no rules of {row['backend']} are read: its kernels are in its libraries"
         return f"the log holds no rules of {row['backend']} {row['release']}"
     features = told_features(loaded.system_info)
     if matrix.routed:

@@ -108,9 +108,10 @@ def ran(loaded: Sequence[Event], engines: pl.DataFrame) -> tuple[Cell, ...]:
 
 
 def features(loaded: EngineLoaded) -> list[str]:
-    """Return the features of the CPU that a library says it has."""
+    """Return the features of the CPU that a library says it has, else what it says of itself."""
     held = [name for name in told_features(loaded.system_info) if name not in _OPTIONS]
-    return held or ["no features that it tells"]
+    told = [part for part in loaded.system_info.split(" | ") if ": " in part]
+    return held or told or ["no features that it tells"]
 
 
 def answer(engines: pl.DataFrame, latency: pl.DataFrame, predictions: pl.DataFrame) -> Grid:

@@ -28,7 +28,10 @@ def engine_text(take: Take, curves: list[Curve], epsilon: float) -> Iterator[str
 
 
 def _cpu(loaded: EngineLoaded) -> str:
-    """Return the library that ran, by the variant for this CPU."""
+    """Return the library that ran, by the variant for this CPU, or what it says of its numbers."""
+    told = [part for part in loaded.system_info.split(" | ") if "_PRECISION" in part]
+    if told:
+        return ", ".join(told)
     names = [name for name in loaded.library_sha256 if name.startswith("libggml-cpu")]
     return ", ".join(names) or "one library for all CPUs"
 

@@ -1,0 +1,83 @@
+"""Forwards of a file in OpenVINO, compared with each other: `openvino_run.py FILE.gguf`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from nearfree.backends.builds import build_of
+from nearfree.engines.openvino import Compiled, Converted, load, properties
+from nearfree.engines.openvino_kernel import vocabulary
+from nearfree.engines.openvino_pages import Pages
+from nearfree.errors import EvidenceError
+from nearfree.gguf.reader import read_header
+
+RELEASE, CACHED, ROWS = "2026.4.1.0", 64, 8
+"""Cached positions that fill blocks: keys of one that is not full are rounded anew each time."""
+
+
+def off(one: Any, other: Any) -> float:
+    """Return the norm of the difference over that of the first."""
+    return float((((one - other) ** 2).sum() / (one**2).sum()) ** 0.5)
+
+
+def main() -> None:
+    """Print how far forwards that should agree are apart."""
+    path = Path(sys.argv[1])
+    runtime = load(RELEASE, build_of("openvino", RELEASE))
+    np = runtime.numpy
+    converted = Converted(runtime, path)
+    compiled = Compiled(runtime, converted, 1)
+    tokens = vocabulary(read_header(path))
+    pages = Pages(compiled, batch=1, cached=CACHED, positions=ROWS, vocabulary=tokens)
+    pages.forward(ROWS)
+    whole = pages.logits.copy()
+    pages.forward(2)
+    pages.forward(ROWS)
+    again = off(whole, pages.logits)
+    (own,) = pages._tokens
+    single = []
+    for at in range(CACHED, CACHED + ROWS):
+        pages.run([own[at : at + 1]], at)
+        single.append(pages.logits[0].copy())
+    one_by_one = np.stack(single)
+    two = Pages(compiled, batch=2, cached=CACHED, positions=ROWS, vocabulary=tokens)
+    two.forward(ROWS)
+    try:
+        pages.forward(ROWS + 1)
+        refused = ""
+    except EvidenceError as error:
+        refused = str(error)
+    print(
+        json.dumps(
+            {
+                "again": again,
+                "one_by_one": off(whole, one_by_one),
+                "same_tokens": int((whole.argmax(-1) == one_by_one.argmax(-1)).sum()),
+                "rows": ROWS,
+                "batch": off(whole, two.logits[:ROWS]) if two._tokens[0] == own else 1.0,
+                "stateful": off(whole, stateful(runtime, converted, own)),
+                "refused": refused,
+            }
+        )
+    )
+
+
+def stateful(runtime: Any, converted: Converted, tokens: list[int]) -> Any:
+    """Return the logits of the last rows by the model as it was written, with its own cache."""
+    np = runtime.numpy
+    core = runtime.openvino.Core()
+    request = core.compile_model(str(converted.xml), "CPU", properties(1)).create_infer_request()
+    for first, last in ((0, CACHED), (CACHED, CACHED + ROWS)):
+        given = {
+            "input_ids": np.array([tokens[first:last]], dtype=np.int64),
+            "attention_mask": np.ones((1, last), dtype=np.int64),
+            "position_ids": np.arange(first, last, dtype=np.int64)[None],
+            "beam_idx": np.zeros(1, dtype=np.int32),
+        }
+        found = request.infer(given)
+    return next(iter(found.values()))[0].copy()
+
+
+if __name__ == "__main__":
+    main()

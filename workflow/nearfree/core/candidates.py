@@ -16,6 +16,10 @@ LOOKUPS: Mapping[str, tuple[Drafting, ...]] = {
     "llama_cpp": tuple(
         Drafting(drafter="ngram_simple", k=1, ngram_max=n, ngram_min=n) for n in (1, 2, 3, 4)
     ),
+    "openvino": tuple(
+        Drafting(drafter="prompt_lookup", k=1, ngram_max=n, ngram_min=1, first=True, padded=True)
+        for n in (1, 2, 3, 4)
+    ),
 }
 """The lookups of each engine that its own options can ask for, by engine."""
 REPACKS: Mapping[str, tuple[bool, ...]] = {"llama_cpp": (True, False)}

@@ -32,6 +32,8 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     ngram_max: Natural = 0
     ngram_min: Natural = 0
     first: bool = False
+    padded: bool = False
+    """Whether a draft that is shorter than K is filled up: every step then has 1 + K rows."""
     edges: tuple[Positive, ...] = ()
     threads: Positive = 1
     repack: bool = True
@@ -188,7 +190,7 @@ def replay(available: Available | None, drafting: Drafting, tokens: int, limit: 
         known = available.prompt_tokens + done
         drafted = usable(drafting, available.drafted[done - 1], known, limit - done)
         taken = min(drafted, available.agreed[done - 1])
-        rows.append(1 + drafted)
+        rows.append(1 + (drafting.k if drafting.padded else drafted))
         accepted.append(taken)
         done += taken + 1
     return Steps(rows=tuple(rows), accepted=tuple(accepted))

@@ -85,6 +85,7 @@ class GeneratorOptions(Struct, frozen=True, kw_only=True):
 
 GENERATORS: Mapping[str, str] = {
     "llama_cpp": "nearfree.engines.llama_cpp_generator:LlamaCppGenerator",
+    "openvino": "nearfree.engines.openvino_generator:OpenVinoGenerator",
 }
 """Module and class of each engine's generator."""
 

@@ -43,7 +43,7 @@ def probed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
     class FineClock(CpuClock):
         def __init__(self) -> None:
-            self.resolution_us = 1e-6
+            self.resolution_us = self.reading_us = 1e-6
 
     monkeypatch.setattr(timers, "CpuClock", FineClock)
     return layout

@@ -99,7 +99,7 @@ class Cluster:
         return next(job for job in self.jobs() if job.id == number)
 
     def wait(
-        self, what: Callable[[], object], *, seconds: float = 30, message: str = "it is not so"
+        self, what: Callable[[], object], *, seconds: float = 90, message: str = "it is not so"
     ) -> None:
         """Wait until something is so; SlurmError if it takes too long."""
         daemons.wait(what, seconds, message)

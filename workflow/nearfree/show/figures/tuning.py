@@ -118,7 +118,8 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
         chart,
         f"{first['model']} in {first['engine']} on {first['platform']}, {first['origin']}",
         [
-            "Lines: predicted from T(N) and one trace, on held-out prompts; dashed: none.",
+            "Lines: predicted from T(N) and one trace,",
+            "on held-out prompts; dashed: without drafts.",
             f"Black: measured, in {first['seconds']} time, with 95 % intervals.",
         ],
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from nearfree.core.candidates import candidates, drafters, own_default
 from nearfree.core.drafting import (
     Available,
@@ -181,3 +182,11 @@ def test_a_default_is_what_the_release_says() -> None:
     assert own_default(said, "draft_model") == Drafting(drafter="draft_model", k=3)
     assert own_default({}, "prompt_lookup") is None
     assert own_default(said, "none") is None
+
+
+def test_a_source_keeps_how_it_drafts() -> None:
+    """What one trace answers for differs by K, cuts, threads and storage, and by nothing else."""
+    one = Drafting(drafter="prompt_lookup", k=1, ngram_max=2, ngram_min=1, first=True, padded=True)
+    longer = structs.replace(one, k=15, edges=(8, 16), threads=2, repack=False)
+    assert longer.source == one
+    assert structs.replace(longer, padded=False).source != one

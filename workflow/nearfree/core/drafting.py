@@ -65,6 +65,7 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             ngram_max=self.ngram_max,
             ngram_min=self.ngram_min,
             first=self.first,
+            padded=self.padded,
         )
 
 

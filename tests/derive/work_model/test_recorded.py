@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from golden.compare import differences
 from msgspec import json
 from nearfree.config.files import Config
 from nearfree.derive.predict.answers import Answerer
@@ -20,7 +21,7 @@ from derive.tables.logs import CONFIG
 
 CONFIGURED = Config(CONFIG)
 HITS = {
-    "work_model": [21, 29, 42, 44, 38],
+    "work_model": [29, 35, 42, 44, 38],
     "principle": [30, 35, 42, 44, 38],
 }
 """Of 54 settings of the paper, at the tolerances 0.05, 0.1, 0.15, 0.2 and 0.3."""
@@ -45,7 +46,7 @@ def test_hits_on_the_paper_s_settings(predictor: str) -> None:
 
 @pytest.mark.slow
 def test_the_constants_are_the_output_of_the_command(layout: Layout, source_cache: Cache) -> None:
-    """Import release 0.12.0 and calibrate on two GPUs, links on five: the log's, byte for byte."""
+    """Import release 0.12.0 and calibrate on two GPUs, links on five: the log's, to six digits."""
     shutil.copytree(LOG.events / "sources", layout.events / "sources")
     import_aiconfigurator(layout, CONFIGURED.platforms, cache=source_cache, version="0.12.0")
     links = ("a100", "h100", "b200", "gb200", "l40s")
@@ -55,7 +56,7 @@ def test_the_constants_are_the_output_of_the_command(layout: Layout, source_cach
             epsilon=0.2, collectives=collectives, offline=True,
         )  # fmt: skip
     ours, theirs = (
-        {name: json.encode(event.data) for name, event in recorded_constants(each).items()}
+        {name: json.decode(json.encode(e.data)) for name, e in recorded_constants(each).items()}
         for each in (layout, LOG)
     )
-    assert ours == theirs, CHANGED
+    assert list(differences(theirs, ours)) == [], CHANGED

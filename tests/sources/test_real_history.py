@@ -13,8 +13,8 @@ from workflow import ROOT
 
 pytestmark = pytest.mark.slow
 LOCK = read_lock(ROOT / "config" / "rules.lock")
-SHARE = 8
-"""Of the releases between two changes, CI reads one in so many."""
+CHANGES, SHARE = 3, 8
+"""Of the changes, and of all releases, CI reads one in so many."""
 
 
 INDEXED = [package for package in RULES if package not in FORKS]
@@ -29,21 +29,20 @@ def test_the_lock_knows_every_package() -> None:
 def chosen(package: str) -> list[str]:
     """Return the releases of a package to read again: those on both sides of each change.
 
-    In CI a share of the others, too, which the commit's hash chooses; for `make history` all.
+    In CI the commit's hash chooses a share of the changes, and of the other releases, too; the
+    first and the last release are always read, and for `make history` all.
     """
     versions = LOCK.versions(package)
     if os.environ.get("NEARFREE_HISTORY") == "all":
         return versions
-    rules = LOCK.rules[package]
-    steps = [
-        number
-        for number, version in enumerate(versions)
-        if number and rules.get(version) != rules.get(versions[number - 1])
-    ]
-    kept = {0, len(versions) - 1, *steps, *(number - 1 for number in steps)}
-    if "CI" in os.environ:
-        share = (number for number, each in enumerate(versions) if drawn(SHARE, package, each))
-        kept |= set(share)
+    rules, in_ci = LOCK.rules[package], "CI" in os.environ
+    kept = {0, len(versions) - 1}
+    for number, version in enumerate(versions):
+        changed = number and rules.get(version) != rules.get(versions[number - 1])
+        if changed and (not in_ci or drawn(CHANGES, "change", package, version)):
+            kept |= {number - 1, number}
+        if in_ci and drawn(SHARE, package, version):
+            kept.add(number)
     return [versions[number] for number in sorted(kept)]
 
 

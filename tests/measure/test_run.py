@@ -160,7 +160,7 @@ def test_a_clock_that_is_too_coarse_is_refused(
 
     class CoarseClock(CpuClock):
         def __init__(self) -> None:
-            self.resolution_us = 1e9
+            self.resolution_us = self.reading_us = 1e9
 
     monkeypatch.setattr(timers, "CpuClock", CoarseClock)
     with pytest.raises(HardwareError, match="under 100 ticks"):

@@ -139,7 +139,7 @@ def test_constants_are_named_by_their_events(file: CurveFile) -> None:
     """What the curves rest on can be looked up in the log."""
     assert all("#" in event for event in file.calibrations.values())
     assert {each.partition(" by ")[0] for each in file.calibrations} == {
-        "R1: gemm", "R1: moe_triton", "attention_cached on a100, h100",
+        "R0: gemm", "R0: moe_triton", "attention_cached on a100, h100",
     }  # fmt: skip
 
 

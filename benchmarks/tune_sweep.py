@@ -3,10 +3,11 @@
     python benchmarks/tune_sweep.py RESULTS PROMPTS MODEL [TAKE]
 
 RESULTS is the root of a tuning that was sealed, PROMPTS and MODEL the files that it was given.
-Every K of 0, 1, 2, 3, 4, 6, 8, 12, 16, 32 runs with each lookup that was weighed, three times in
-turn, on the prompts that were held out. For each kind it prints the K that was chosen by the other
-half, the best fixed K of the sweep, what the choice takes of its tokens a second, and how far each
-K's prediction, over none, was off. The sweep's take stays in the log: a second call reads it.
+Every K of 0, 1, 2, 3, 4, 6, 8, 12, 16, 32 runs with each lookup that was weighed, and so does what
+the other half chooses for each kind, three times in turn, on the prompts that were held out. For
+each kind it prints the K that was chosen, the best fixed K of the sweep, what the choice takes of
+its tokens a second, and how far each K's prediction, over none, was off. The sweep's take stays in
+the log: a second call reads it.
 """
 
 import sys
@@ -40,13 +41,23 @@ def newest(layout: Layout) -> Recorded:
     return recorded(max(proofs, key=lambda take: take.order), others)
 
 
+def chosen_of(said: Recorded, kind: str) -> Drafting:
+    """Return what the prompts of a kind that are tuned on choose; of all where it is `all`."""
+    tuned = [t for t in said.traces if not t.held_out and kind in (t.kind, "all")]
+    return choose(tuned, said.cost, said.plan.weighed).chosen.drafting
+
+
 def sweep_plan(said: Recorded) -> DecodePlan:
     """Return the plan of the sweep, on the threads and storage on which none is fastest."""
     none = said.choice.none.drafting
     lengths = tuple(k for k in SWEEP if k)
+    kinds = [*sorted({trace.kind for trace in said.traces}), "all"]
     runs = [
         structs.replace(each, threads=none.threads, repack=none.repack)
-        for each in candidates(said.plan.weighed, lengths)
+        for each in [
+            *candidates(said.plan.weighed, lengths),
+            *(chosen_of(said, kind) for kind in kinds),
+        ]
     ]
     return structs.replace(
         said.plan, runs=tuple(dict.fromkeys(runs)), weighed=(), default=None, made_from=(),
@@ -66,17 +77,16 @@ def lines(said: Recorded, events: list[Event]) -> Iterator[str]:
             for each, ran in runs.items()
             if (found := speeds(ran, seconds))
         }
-        tuned = [t for t in said.traces if not t.held_out and kind in (t.kind, "all")]
         held = [t for t in said.traces if t.held_out and kind in (t.kind, "all")]
-        chosen = choose(tuned, said.cost, said.plan.weighed).chosen.drafting
+        chosen = chosen_of(said, kind)
         best = max(tokens_s, key=lambda each: tokens_s[each])
         none = next(each for each in runs if each.drafter == "none")
-        alike = next((each for each in runs if same(each, chosen)), None)
-        reached = f"{tokens_s[alike] / tokens_s[best]:.2f}" if alike else "not in the sweep"
+        alike = next(each for each in runs if same(each, chosen))
         yield (
             f"{kind}: chosen {chosen.label} K = {chosen.k}; best {best.label} K = {best.k} "
             f"({tokens_s[best]:.1f} tokens/s of {seconds} time, "
-            f"{tokens_s[best] / tokens_s[none]:.2f} x none); the choice reaches {reached} of it"
+            f"{tokens_s[best] / tokens_s[none]:.2f} x none); "
+            f"the choice reaches {tokens_s[alike] / tokens_s[best]:.2f} of it"
         )
         plain = tokens_a_second(held, none, said.cost)
         for each in runs:

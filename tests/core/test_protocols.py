@@ -1,15 +1,17 @@
 """Protocols: which there are, what they say where nothing is said, and what none can be."""
 
+import math
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.protocols import Adaptive, Interleaved, Paper, Sampling, Timing
+from nearfree.core.protocols import Adaptive, Interleaved, Paper, Sampling, Thinned, Timing
 
 KINDS: dict[str, type[Sampling]] = {
     "interleaved": Interleaved,
+    "thinned": Thinned,
     "adaptive": Adaptive,
     "paper": Paper,
 }
@@ -38,7 +40,17 @@ def test_the_papers_protocol_is_the_papers() -> None:
     assert (paper.launch, paper.weight_copies, paper.retries) == ("eager", 1, 0)
 
 
-@pytest.mark.parametrize("name", ["interleaved", "adaptive"])
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 200))
+def test_large_n_are_visited_less_often(n: int, often_to: int, baseline: int) -> None:
+    """The first round has every N, every round the baseline and N up to `often_to`."""
+    thinned = Thinned(rounds=60, often_to=often_to)
+    taken = [number for number in range(60) if thinned.takes_part(n, baseline, number)]
+    assert taken[0] == 0
+    every = 1 if n == baseline else math.ceil(n / often_to)
+    assert taken == list(range(0, 60, every))
+
+
+@pytest.mark.parametrize("name", ["interleaved", "thinned", "adaptive"])
 def test_our_protocols_read_cold_weights(name: str) -> None:
     """Without a word, our protocols give weights turns, repeat dirty forwards and use graphs."""
     protocol = read(name=name)

@@ -15,6 +15,7 @@ from measure import engine_takes
 from nearfree.backends.builds import build_of
 from nearfree.backends.environments.lock import Environment
 from nearfree.backends.environments.make import make
+from nearfree.core.protocols import Interleaved
 from nearfree.engines import openvino
 from nearfree.engines.library import recorded_sha256
 from nearfree.engines.openvino import PACKAGES, checked, last_line, load, refuse_unread
@@ -155,7 +156,7 @@ def test_a_file_of_one_s_own_is_planned_for_its_environment(tmp_path: Path) -> N
     path = written(tmp_path, Q8_0, 16 * 34)
     asked: dict[str, Any] = {
         "scope": "cpu", "release": None, "batch": (1,), "context": (8,), "threads": (1,),
-        "repack": (True,), "positions": (1, 2), "rounds": 3,
+        "repack": (True,), "positions": (1, 2), "protocol": Interleaved(rounds=3),
     }  # fmt: skip
     own = own_file("openvino", path, **asked)
     assert (own.plan.environment, own.plan.protocol.warmup) == ("openvino", 1)

@@ -3,7 +3,7 @@
 import pytest
 from conftest import make_plan, make_setting
 from msgspec.structs import replace
-from nearfree.core.protocols import Interleaved
+from nearfree.core.protocols import Interleaved, Thinned
 from nearfree.errors import HardwareError
 from nearfree.log.names import Layout
 from nearfree.measure.protocols import rounds
@@ -53,3 +53,23 @@ def test_a_resumed_take_does_only_what_is_missing(layout: Layout, fails_at: int,
     visits = measured(layout, seal)
     assert sorted((v.round, v.n) for v in visits) == [(r, n) for r in range(3) for n in (1, 2, 4)]
     assert [part.attempt for part in seal.segments] == [1, 2]
+
+
+THINNED = replace(PLAN, protocol=Thinned(rounds=4, warmup=2, forwards=3, retries=2, often_to=2))
+VISITED = [(0, 1), (0, 2), (0, 4), (1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (3, 1), (3, 2)]
+
+
+def test_thinned_rounds_leave_large_n_out(layout: Layout) -> None:
+    """N beyond `often_to` is in fewer rounds; a round says how many points it has."""
+    visits = measured(layout, take(layout, THINNED, FakeKernel()))
+    assert sorted((v.round, v.n) for v in visits) == VISITED
+    assert [v.round_points for v in visits] == [3] * 3 + [2] * 2 + [3] * 3 + [2] * 2
+
+
+@pytest.mark.parametrize("fails_at", [18, 27, 40, 47])
+def test_thinned_rounds_are_gone_on_with(layout: Layout, fails_at: int) -> None:
+    """After a failure a take goes on with the points of the round that was cut short."""
+    with pytest.raises(HardwareError, match="fell over"):
+        take(layout, THINNED, FakeKernel(fails_at))
+    visits = measured(layout, take(layout, THINNED, FakeKernel()))
+    assert sorted((v.round, v.n) for v in visits) == VISITED

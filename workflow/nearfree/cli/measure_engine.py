@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def run_engine(args: argparse.Namespace) -> int:
     """Measure a file in an engine, and print T(N) and where the time goes."""
     _check(args)
+    from nearfree.core.protocols import Interleaved
     from nearfree.hardware.platforms import resolve
     from nearfree.log.curves import curves
     from nearfree.log.evidence import read_take
@@ -39,7 +40,7 @@ def run_engine(args: argparse.Namespace) -> int:
         threads=args.threads,
         repack=(not args.no_repack,),
         positions=args.positions,
-        rounds=args.rounds,
+        protocol=Interleaved(rounds=args.rounds, forwards=1, retries=1),
     )
     layout, take = layout_of(args), args.take or 1
     name = take_name(scope, own.stream, take, own.plan)

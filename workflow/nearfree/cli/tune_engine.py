@@ -167,6 +167,7 @@ def _plans(
     release: str,
 ) -> "tuple[OwnFile, OwnFile | None]":
     from nearfree.core.candidates import REPACKS
+    from nearfree.core.protocols import Thinned
     from nearfree.derive.tune.plans import DRAFT_GRID, GRID, ROUNDS, typical_context
     from nearfree.measure.own_file import own_file
 
@@ -185,7 +186,7 @@ def _plans(
             threads=threads,
             repack=repack,
             positions=positions,
-            rounds=ROUNDS,
+            protocol=Thinned(rounds=ROUNDS, forwards=1, retries=0),
             name=name,
         )
 

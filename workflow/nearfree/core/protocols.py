@@ -42,6 +42,22 @@ class Interleaved(Sampling, frozen=True, kw_only=True, tag="interleaved"):
     graph_forwards: ClassVar[int] = 20
 
 
+class Thinned(Interleaved, frozen=True, kw_only=True, tag="thinned"):
+    """Interleaved, but N beyond `often_to` in every ceil(N / often_to)-th round alone.
+
+    A forward of an engine on a CPU takes about as much longer as it has more rows. So small N, on
+    which all ratios rest, are visited many times for what few visits to large ones take, and what
+    disturbs a machine for a while touches few of them. The first round has every point, and every
+    round has the baseline.
+    """
+
+    often_to: Positive = 8
+
+    def takes_part(self, n: int, baseline: int, number: int) -> bool:
+        """Return whether round `number`, from 0, visits N."""
+        return n == baseline or number % -(-n // self.often_to) == 0
+
+
 class Adaptive(Sampling, frozen=True, kw_only=True, tag="adaptive"):
     """An interleaved sweep, then paired tests of the points that can still move the boundary.
 
@@ -87,4 +103,4 @@ class Paper(Sampling, frozen=True, kw_only=True, tag="paper"):
     graph_forwards: Positive = 1
 
 
-Timing = Interleaved | Adaptive | Paper
+Timing = Interleaved | Thinned | Adaptive | Paper

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import structs
+
 from nearfree.backends.builds import build_of, builds, locked
 from nearfree.config.engine_studies import engine_sweeps
 from nearfree.core.modules.engine import EngineStudy
@@ -43,13 +45,14 @@ def own_file(
     threads: tuple[int, ...],
     repack: tuple[bool, ...],
     positions: tuple[int, ...] | None,
-    rounds: int,
+    protocol: Interleaved,
     name: str | None = None,
 ) -> OwnFile:
     """Return the plan of measuring a file, and where its bytes lie.
 
     Without a release it is the engine's default one. All of the file's header is checked first.
-    What the log calls its model follows from the file's name, unless a name is given.
+    What the log calls its model follows from the file's name, unless a name is given. The engine
+    says how many forwards warm a visit up.
 
     Raises
     ------
@@ -73,7 +76,7 @@ def own_file(
         threads=threads,
         repack=repack,
         positions=positions or POSITIONS,
-        protocol=Interleaved(rounds=rounds, warmup=WARMUP.get(engine, 0), forwards=1, retries=1),
+        protocol=structs.replace(protocol, warmup=WARMUP.get(engine, 0)),
     )
     sweeps = engine_sweeps(study, weights)
     for sweep in sweeps:

@@ -2,7 +2,8 @@
 
 Paper: one N after the other, smallest first (paper, app. C.1). Interleaved: every point once a
 round, in a new order each round; a load spike or a drift then touches all N alike, where a sweep of
-one N after the other would blame it on whichever N was running. Adaptive: a cheap sweep, then pairs
+one N after the other would blame it on whichever N was running. Thinned: so, with large N in fewer
+rounds. Adaptive: a cheap sweep, then pairs
 of N and baseline where they can still matter. Which N the next paired round tests is a function of
 what the log holds, so an interrupted take goes on as it would have. A paired round is a palindrome,
 baseline first and last, so that a linear drift within it cancels.
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from nearfree.core.boundary import Ratio, last_pass, ratios, repeated_looks
-from nearfree.core.protocols import Adaptive, Interleaved, Paper, Timing
+from nearfree.core.protocols import Adaptive, Interleaved, Paper, Thinned, Timing
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
 from nearfree.log.curves import clean_us
@@ -42,6 +43,8 @@ def rounds(
     """Yield the rounds that are still to do, each with its own order of points."""
     for number in range(done, protocol.rounds):
         order = list(points)
+        if isinstance(protocol, Thinned):
+            order = [each for each in points if protocol.takes_part(each.n, each.baseline, number)]
         random.Random(f"{protocol.seed}/{number}").shuffle(order)  # noqa: S311 (an order, no secret)
         yield number, order
 

@@ -15,7 +15,9 @@ from measure import engine_takes
 from nearfree.backends.builds import build_of
 from nearfree.backends.environments.lock import Environment
 from nearfree.backends.environments.make import make
+from nearfree.cli import main
 from nearfree.core.protocols import Interleaved
+from nearfree.derive.tune import plans
 from nearfree.engines import openvino
 from nearfree.engines.library import recorded_sha256
 from nearfree.engines.openvino import PACKAGES, checked, last_line, load, refuse_unread
@@ -249,3 +251,39 @@ def test_a_file_that_it_cannot_build_is_one_message(
     assert (done.returncode, done.stdout) == (2, "")
     assert "OpenVINO does not load small.gguf" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_it_is_tuned_in_its_environment(
+    python: Path,
+    real: Real,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """T(N), trace, choice and proof of a short tuning, which it drafts for by itself.
+
+    It pads drafts: each step that verifies has 1 + K rows, as replayed. Its own prompt lookup has
+    no default, and no command to paste.
+    """
+    del python
+    monkeypatch.setattr(plans, "GRID", (1, 2, 3, 4, 5, 9))
+    monkeypatch.setattr(plans, "ROUNDS", 3)
+    monkeypatch.setattr(plans, "LIMIT", 8)
+    monkeypatch.chdir(ROOT)
+    layout = engine_takes.known(Layout(tmp_path / "results"))
+    texts = ("Repeat: blue gate 7 green door 9 blue gate 7 green", "Say: one two one two one")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(f"{json.dumps({'prompt': text})}\n" for text in texts))
+    words = ["tune", "openvino", "--model", str(real.path), "--prompts", str(prompts)]
+    words += ["--threads", "1", "--repeats", "2", "--format", "json"]
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--results", str(layout.root)])
+    said = capfd.readouterr()
+    assert not end.value.code, said.err
+    document = json.loads(said.out)
+    assert document["engine"]["name"] == "openvino"
+    assert {each["n"] for each in document["curve"]} == {1, 2, 3, 4, 5, 9}
+    assert all(each["steps_equal"] for each in document["settings"])
+    assert all(each["tokens_s"]["value"] > 0 for each in document["settings"])
+    assert verify(layout.root).findings == ()

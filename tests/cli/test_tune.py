@@ -75,6 +75,26 @@ def test_results_lie_in_the_users_own_folder(
     assert home_results() == tmp_path / "data" / "nearfree" / "results"
 
 
+def test_an_engine_without_its_environment_is_refused_before_anything_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside a clone nothing is probed for an engine that runs in an environment of its own."""
+    from gguf_files.files import Said, gguf, scalar, string
+
+    monkeypatch.chdir(tmp_path)
+    header = [
+        ("general.architecture", string("llama")),
+        ("llama.block_count", scalar("uint32", 1)),
+        ("llama.context_length", scalar("uint32", 512)),
+    ]
+    model = tmp_path / "m.gguf"
+    model.write_bytes(gguf(header, [Said("blk.0.ffn_up.weight", (256, 2), 8, 16 * 34)]))
+    home = ("--results", str(tmp_path / "results"))
+    said = refused(capsys, "openvino", "--model", str(model), *home)
+    assert "Run it in a clone" in said
+    assert not (tmp_path / "results").exists()
+
+
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a tuning be a short one: fewer N, rounds and tokens."""

@@ -96,3 +96,13 @@ def test_each_distribution_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert differences(lock) == []
     assert len(opened) == len(list(metadata.distributions()))
     assert metadata.version("package199") == "1.0"
+
+
+def test_outside_a_clone_it_says_where_environments_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no lock is, another name would not help."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="there is no environment 'cpu'") as caught:
+        lock_path("cpu")
+    assert "in a clone" in caught.value.remedy

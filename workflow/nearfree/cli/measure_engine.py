@@ -12,6 +12,7 @@ from nearfree.errors import ConfigError
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from nearfree.backends.environments.lock import Environment
     from nearfree.core.plan import DecodePlan, MeasurePlan
 
 
@@ -82,25 +83,39 @@ def elsewhere(
 
     Raises
     ------
-    LockError
-        The environment was not made yet.
+    ConfigError, LockError
+        As `made_environment`.
     """
     import subprocess
 
     from msgspec import json
 
-    from nearfree.backends.environments.lock import Environment
-    from nearfree.errors import LockError
-
-    environment = Environment(plan.environment)
-    if not environment.complete:
-        raise LockError(
-            f"the environment {environment.name} of this release is not made",
-            remedy=f"Run `nearfree environment make {environment.name}`: it takes minutes, once",
-        )
+    environment = made_environment(plan.environment)
     command = [str(environment.python), "-m", "nearfree", "measure", scope, stream]
     command += ["--take", str(take), "--plan", "-", *options]
     return subprocess.run(command, input=json.encode(plan), stdout=out, check=False).returncode
+
+
+def made_environment(name: str) -> "Environment":
+    """Return the environment of a name.
+
+    Raises
+    ------
+    ConfigError
+        There is none, or none in this folder.
+    LockError
+        It was not made yet.
+    """
+    from nearfree.backends.environments.lock import Environment
+    from nearfree.errors import LockError
+
+    environment = Environment(name)
+    if not environment.complete:
+        raise LockError(
+            f"the environment {name} of this release is not made",
+            remedy=f"Run `nearfree environment make {name}`: it takes minutes, once",
+        )
+    return environment
 
 
 def _check(args: argparse.Namespace) -> None:

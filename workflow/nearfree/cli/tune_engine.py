@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nearfree.backends.environments.lock import OWN
 from nearfree.cli.common import config_of, json_text, layout_of
-from nearfree.cli.measure_engine import elsewhere, probed
+from nearfree.cli.measure_engine import elsewhere, made_environment, probed
 from nearfree.cli.waiting import Bar
 from nearfree.errors import ConfigError, printable
 
@@ -72,6 +72,7 @@ def _job(args: argparse.Namespace) -> Job:
     from nearfree.derive.tune.plans import Asked
     from nearfree.engines.generation import GENERATORS
     from nearfree.gguf.vocabulary import refuse_another_vocabulary
+    from nearfree.log.take import take_name
     from nearfree.measure.engine_files import ensure_library
     from nearfree.measure.own_file import default_release
 
@@ -96,6 +97,10 @@ def _job(args: argparse.Namespace) -> Job:
             f"{args.draft_model.name} is the model itself: it drafts at its own price",
             remedy="Give a smaller model",
         )
+    layout = layout_of(args)
+    first = take_name(SCOPE, forwards.stream, 1, forwards.plan)
+    if build.environment != OWN and not layout.seal(first).exists():
+        made_environment(build.environment)
     ensure_library(args.engine, release, offline=args.offline)
     with redirect_stdout(sys.stderr):
         probed(argparse.Namespace(**{**vars(args), "platform": SCOPE, "take": None}), SCOPE)
@@ -111,7 +116,7 @@ def _job(args: argparse.Namespace) -> Job:
         positions=_positions(args),
     )
     return Job(
-        layout=layout_of(args),
+        layout=layout,
         asked=asked,
         prompts=prompts,
         texts=texts,

@@ -55,9 +55,12 @@ def lock_path(name: str) -> Path:
     """Return the lock of an environment in the project's folder; ConfigError if it has none."""
     path = FOLDER / f"{name}.lock"
     if not _NAME.fullmatch(name) or not path.is_file():
+        inside = FOLDER.is_dir()
         raise ConfigError(
             f"there is no environment {name!r}: {path} is not there",
-            remedy=f"Choose one that has a lock under {FOLDER}/",
+            remedy=f"Choose one that has a lock under {FOLDER}/"
+            if inside
+            else f"Run it in a clone of nearfree: environments are made there, by {FOLDER}/",
         )
     return path
 

@@ -186,7 +186,7 @@ def raise_takes(
     takes = {name: dict(by_stream) for name, by_stream in config.takes.items()}
     raised = {}
     for stream in streams:
-        sealed = [take.take for take in layout.takes(scope) if take.stream == stream]
+        sealed = [take.take for take in layout.takes(scope, stream)]
         raised[stream] = max([config.take(scope, stream), *sealed]) + 1
     takes[scope] = {**takes.get(scope, {}), **raised}
     text = "# Which take is asked for; written by `nearfree retake`.\n" + yaml.safe_dump(takes)

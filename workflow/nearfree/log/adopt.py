@@ -44,7 +44,7 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
     if stream is not None:
         check_part(stream)
     before = adopted(layout)
-    takes = [t for t in layout.takes(scope) if stream in (None, t.stream)]
+    takes = layout.takes(scope, stream)
     if not takes:
         raise EvidenceError(
             f"{scope}{'/' + stream if stream else ''} holds no sealed take",

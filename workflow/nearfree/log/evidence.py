@@ -87,8 +87,8 @@ def open_takes(
     A take is believed when its last event was read.
     """
     gone = retracted_targets(layout, scope)
-    for name in layout.takes(scope):
-        if stream in (None, name.stream) and str(name) not in gone:
+    for name in layout.takes(scope, stream):
+        if str(name) not in gone:
             seal = read_seal(layout, name)
             events = iter_sealed(layout, seal, (RunStarted, *only))
             yield name, seal, (e for e in events if not gone or e.event_id not in gone)
@@ -105,8 +105,7 @@ def retracted_targets(layout: Layout, scope: str) -> set[str]:
 
     A retracted take is not read at all, so a damaged one can be retracted, too.
     """
-    names = [name for name in layout.takes(scope) if name.stream == RETRACTED]
-    takes = [read_take(layout, name) for name in names]
+    takes = [read_take(layout, name) for name in layout.takes(scope, RETRACTED)]
     return {event.data.target for take in takes for event in take.of(ObservationRetracted)}
 
 

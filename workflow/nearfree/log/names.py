@@ -1,6 +1,7 @@
 """Where things lie: the names of takes and segments, and the folders of a results root."""
 
 import re
+from glob import escape
 from pathlib import Path
 
 from msgspec import Struct
@@ -95,14 +96,16 @@ class Layout(Struct, frozen=True):
         )
         return sorted(int(m[3]) for m in matches if m and m[2] == take.plan8)
 
-    def takes(self, scope: str | None = None, *, sealed: bool = True) -> list[TakeName]:
+    def takes(
+        self, scope: str | None = None, stream: str | None = None, *, sealed: bool = True
+    ) -> list[TakeName]:
         """Return the takes on disk, sorted; with `sealed=False` those that have no seal."""
-        pattern = f"{scope or '*'}/*/*"
+        pattern = f"{scope or '*'}/{'*' if stream is None else escape(stream)}/*"
         seals: set[TakeName] = set()
         segments: set[TakeName] = set()
         for path in self.events.glob(pattern):
             take = take_of(path.relative_to(self.events))
-            if take is not None:
+            if take is not None and stream in (None, take.stream):
                 (seals if path.name.endswith(".seal.json") else segments).add(take)
         return sorted(seals if sealed else segments - seals)
 

@@ -43,7 +43,7 @@ def retract(layout: Layout, target: str, reason: str) -> Seal:
             f"{take} is a retraction, which stays", remedy="Take the measurement again instead"
         )
     plan = RetractPlan(target=target, reason=reason)
-    number = 1 + max((t.take for t in layout.takes(take.scope) if t.stream == RETRACTED), default=0)
+    number = 1 + max((t.take for t in layout.takes(take.scope, RETRACTED)), default=0)
 
     retraction = ObservationRetracted(target=target, reason=reason)
     name = take_name(take.scope, RETRACTED, number, plan)

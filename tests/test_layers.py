@@ -155,6 +155,11 @@ def test_each_dependency_stays_in_its_layers(package: str, layers: set[str]) -> 
 
 def loaded(program: str, *forbidden: str) -> set[str]:
     """Run a program in which some packages cannot be imported; return the packages it loaded."""
+    return {name.split(".")[0] for name in loaded_modules(program, *forbidden)}
+
+
+def loaded_modules(program: str, *forbidden: str) -> set[str]:
+    """Run a program in which some packages cannot be imported; return the modules it loaded."""
     hook = (
         "import sys\n"
         "class Hook:\n"
@@ -163,7 +168,7 @@ def loaded(program: str, *forbidden: str) -> set[str]:
         "            raise ModuleNotFoundError(f'{name} is forbidden here', name=name)\n"
         "sys.meta_path.insert(0, Hook())\n"
     )
-    report = "\nprint('\\nloaded', *{name.split('.')[0] for name in sys.modules})"
+    report = "\nprint('\\nloaded', *sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", hook + program + report],
         capture_output=True,
@@ -209,6 +214,35 @@ def test_help_imports_next_to_nothing() -> None:
         "from nearfree.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
     )
     assert not loaded(program) & (HEAVY | {"msgspec"})
+
+
+UNASKED = (
+    *("nearfree.engines", "nearfree.measure", "nearfree.models", "nearfree.public"),
+    *("nearfree.sources.binaries", "nearfree.sources.cpp", "nearfree.sources.fetching"),
+    *("nearfree.sources.answers.ggml", "nearfree.sources.tuned"),
+    *("nearfree.derive.granularity.engine", "nearfree.derive.laws.engine_law"),
+    *("nearfree.derive.predict.engine_answers", "nearfree.derive.work_model.engine"),
+    *("nearfree.derive.work_model.samples", "nearfree.derive.score", "nearfree.derive.tune"),
+    *("pypi_simple", "requests", "tarfile", "tree_sitter", "http.client"),
+    *(HEAVY - {"polars", "yaml"}),
+)
+"""What no answer about a GPU needs: engines, sources to fetch and read, curves to calibrate on."""
+
+
+def test_a_gpu_is_answered_by_what_is_on_record() -> None:
+    """`predict` for a GPU loads nothing that fetches, reads sources, runs engines or calibrates."""
+    project = PACKAGE.parents[1]
+    roots = ["--config", str(project / "config"), "--results", str(project / "results")]
+    asked = ["predict", *roots, "--model", "qwen3_30b_a3b", "--platform", "h200"]
+    program = (
+        "from nearfree.cli import main\n"
+        f"try:\n    main({asked!r})\n"
+        "except SystemExit as end:\n    assert end.code == 0\n"
+    )
+    found = loaded_modules(program)
+    assert "nearfree.derive.predict.answers" in found
+    kept = {"nearfree.sources.fetching", "nearfree.sources.fetching.cache"}
+    assert not {name for name in found - kept if name.startswith(UNASKED)}
 
 
 @pytest.mark.parametrize("command", [["log", "show"], ["log", "recover"], ["verify"]])

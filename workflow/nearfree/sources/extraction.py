@@ -1,6 +1,7 @@
 """All that is read of one release: where its files came from, its rules, its tuned files."""
 
 from functools import cache as cache_forever
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,11 +10,12 @@ from nearfree.errors import SourceError
 from nearfree.log.codebase import digest
 from nearfree.log.events import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.fetch import fetch
-from nearfree.sources.fetching.source import Source
 from nearfree.sources.language.reading import read_rule, recorded
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import reader, reader_module
+
+if TYPE_CHECKING:
+    from nearfree.sources.fetching.source import Source
 
 
 class Extraction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +87,7 @@ _READ: dict[tuple[str, tuple[SourceMember, ...]], list[RuleExtracted]] = {}
 """Rules by the files that they were read from: neighbouring releases often share all of them."""
 
 
-def _rules(package: str, source: Source) -> list[RuleExtracted]:
+def _rules(package: str, source: "Source") -> list[RuleExtracted]:
     key = (package, source.record.members)
     if key not in _READ:
         module, version = reader(package), source.record.version
@@ -97,6 +99,8 @@ def _rules(package: str, source: Source) -> list[RuleExtracted]:
 
 
 def _extract(package: str, version: str, *, cache: Cache, offline: bool) -> Extraction:
+    from nearfree.sources.fetching.fetch import fetch
+
     source = fetch(package, version, reader(package).WANTED, cache=cache, offline=offline)
     version = source.record.version
     rules = tuple(replace(each, version=version) for each in _rules(package, source))
@@ -108,6 +112,7 @@ def _with_tuned(found: Extraction, *, cache: Cache, offline: bool) -> Extraction
     wanted = getattr(reader(found.package), "TUNED", None)
     if wanted is None:
         return found
+    from nearfree.sources.fetching.fetch import fetch
     from nearfree.sources.tuned import index_tuned
 
     configs = fetch(found.package, found.version, wanted, cache=cache, offline=offline)

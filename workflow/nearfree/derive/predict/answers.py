@@ -6,35 +6,40 @@ constants of a platform's engine are fitted to.
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from nearfree.config.files import Config
+from nearfree.core.modules.engine import ENGINE
 from nearfree.core.scopes import SOURCES
 from nearfree.derive.engine_step.recorded import recorded_steps
 from nearfree.derive.granularity.facts import datasheet_facts, with_facts
 from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
-from nearfree.derive.predict.engine_answers import MODULE, EngineAnswers
 from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
-from nearfree.derive.reference.left_out import LeftOut
 from nearfree.derive.reference.record import recorded_kernels, recorded_reference
 from nearfree.derive.reference.regimes import chips
 from nearfree.derive.tables.store import seals_digest
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import recorded_constants
-from nearfree.derive.work_model.engine_curves import EngineLog
 from nearfree.derive.work_model.families import carried
 from nearfree.derive.work_model.own import recorded_own
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.public.curves import ImportedCurves
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache, default_cache
 from nearfree.sources.language.rule import Rule
 
-_OF_ENGINE = pl.col("module") == MODULE
+if TYPE_CHECKING:
+    from nearfree.derive.predict.engine_answers import EngineAnswers
+    from nearfree.derive.reference.left_out import LeftOut
+    from nearfree.derive.work_model.engine_curves import EngineLog
+    from nearfree.public.curves import ImportedCurves
+
+_OF_ENGINE = pl.col("module") == ENGINE.name
 
 
 class Answerer:
@@ -68,11 +73,10 @@ class Answerer:
         blind: bool = False,
     ) -> None:
         cache = None if log_alone else Cache(default_cache())
+        self._layout = layout
         self._facts = datasheet_facts(config.platforms)
         self._resolver = Resolver(layout, cache=cache, offline=offline)
         self._constants = recorded_constants(layout)
-        self.engines = EngineLog(layout, self._resolver)
-        """Forwards of real engines on record."""
         self._own = recorded_own(layout, self._constants) if own else {}
         known = chips(config.platforms)
         self._reference = None if own or blind else recorded_reference(layout, known)
@@ -81,6 +85,13 @@ class Answerer:
         self.bandwidths_gb_s = {
             name: sheet.bandwidth_gb_s for name, sheet in config.platforms.items()
         }
+
+    @cached_property
+    def engines(self) -> "EngineLog":
+        """Forwards of real engines on record."""
+        from nearfree.derive.work_model.engine_curves import EngineLog
+
+        return EngineLog(self._layout, self._resolver)
 
     def on(self, facts: pl.DataFrame) -> "Answerer":
         """Return the same rules and constants on other facts, one row a platform and dtype."""
@@ -131,8 +142,10 @@ class Answerer:
         whole = questions.filter(_OF_ENGINE)
         return ratios if whole.is_empty() else ratios.extend(self.engine_forwards(whole).ratios())
 
-    def engine_forwards(self, questions: pl.DataFrame) -> EngineAnswers:
+    def engine_forwards(self, questions: pl.DataFrame) -> "EngineAnswers":
         """Return what is said of forwards of engines alone."""
+        from nearfree.derive.predict.engine_answers import EngineAnswers
+
         return EngineAnswers(questions.filter(_OF_ENGINE), self.engines)
 
     def check(self, package: str, version: str) -> None:
@@ -152,8 +165,10 @@ class Answerer:
         rows = with_facts(questions, self._facts)
         return TimedQuestions(rows, self._resolver, self._constants, reference=self._reference)
 
-    def left_out(self, curves: ImportedCurves, *, epsilon: float) -> LeftOut:
+    def left_out(self, curves: "ImportedCurves", *, epsilon: float) -> "LeftOut":
         """Return the work model with, for each platform, constants of all others with curves."""
+        from nearfree.derive.reference.left_out import LeftOut
+
         return LeftOut(curves, self._facts, self._resolver, epsilon=epsilon)
 
     def _seen(self, questions: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:

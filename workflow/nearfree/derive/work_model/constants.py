@@ -1,6 +1,7 @@
 """Calibrated constants: made from curves, kept in the log, read back."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -8,12 +9,13 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
 from nearfree.derive.work_model.family import Family, Fitted, shared
 from nearfree.derive.work_model.fit import band, fit
-from nearfree.derive.work_model.samples import SELECTIONS, Sample
-from nearfree.derive.work_model.tried_forms import TRIED
 from nearfree.errors import EvidenceError
 from nearfree.log.events import ConstantsCalibrated, Event
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
+
+if TYPE_CHECKING:
+    from nearfree.derive.work_model.samples import Sample
 
 STREAM = "constants"
 """Where constants stand in the log."""
@@ -22,7 +24,7 @@ COLLECTIVE_STREAM = "collective_constants"
 
 
 def calibrated(
-    found: Mapping[str, Sample],
+    found: "Mapping[str, Sample]",
     *,
     platforms: Sequence[str],
     epsilon: float,
@@ -46,11 +48,14 @@ def calibrated(
 
 def _event(
     family: Family,
-    sample: Sample,
+    sample: "Sample",
     platforms: Sequence[str],
     epsilon: float,
     files: Mapping[str, str],
 ) -> ConstantsCalibrated:
+    from nearfree.derive.work_model.samples import SELECTIONS
+    from nearfree.derive.work_model.tried_forms import TRIED
+
     members = sample.curves.select("member", "member_sha256").unique().sort(pl.all())
     fitted = fit(family, sample.measured, epsilon)
     groups = sample.curves["platform"]

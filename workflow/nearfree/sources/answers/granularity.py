@@ -15,7 +15,6 @@ from nearfree.sources.answers.marlin import BESIDE_TRITON, RowsOfBlocks
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
-from nearfree.sources.fetching.fork import STANDS_IN
 from nearfree.sources.packages import reader
 
 MOST_POINTS = 1 << 20
@@ -395,6 +394,8 @@ def _answer(
 ) -> Granularity:
     source = found.fetched[0]
     if source.verified == "stand_in":
+        from nearfree.sources.fetching.fork import STANDS_IN
+
         notes = (*notes, STANDS_IN)
     return Granularity(
         package=found.package,

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import shared_memory
@@ -19,12 +19,11 @@ from nearfree.sources.attention import (
     rule_answer,
     tiles_of,
 )
-from nearfree.sources.backends.flash_attn_grid import ceiling_grid, fixed_rows
-from nearfree.sources.cpp.expressions import Meaning
-from nearfree.sources.cpp.program import cpp_program, dispatch
-from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
+
+if TYPE_CHECKING:
+    from nearfree.sources.cpp.source import CppFiles
 
 PACKAGE = "flash-attn"
 WANTED = (
@@ -51,20 +50,15 @@ DEVICES = (80, 86, 90)
 DENSE = range(8, 265, 8)
 PASSED = ("head_dim", "causal", "num_splits", "keep_probability", "rows", "force_split_kernel")
 """What a launch is given: the entries of these rules' answers, in order."""
-CALL_MEANING = Meaning(
-    answers={
-        "run_mha_fwd": (
-            "params_d",
-            "params_is_causal",
-            "params_num_splits",
-            "params_p_dropout",
-            "quotient(params_seqlen_q, positions)",
-            2,
-        )
-    },
-    records=frozenset({"params"}),
-    harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
+CALL_ANSWERS = (
+    "params_d",
+    "params_is_causal",
+    "params_num_splits",
+    "params_p_dropout",
+    "quotient(params_seqlen_q, positions)",
+    2,
 )
+"""What a call passes on to `run_mha_fwd`, in that order: its third argument is the last."""
 SIZES = dict.fromkeys(("positions", "batch", "heads", "kv_heads", "head_dim", "context", "sms"), 1)
 POSITIONS = [*range(1, 10), *(step + past for step in range(32, 545, 32) for past in (0, 1))]
 """Close enough that a change of the number of splits is found wherever a source has constants."""
@@ -128,12 +122,17 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     SourceError
         The release has no function of a known name, or has it twice.
     """
+    from nearfree.sources.cpp.source import CppFiles
+
     parsed = CppFiles(files)
     return [tile_rule(parsed), path_rule(parsed), *(passed_on(parsed, api) for api in FUNCTIONS)]
 
 
-def tile_rule(files: CppFiles) -> Reading:
+def tile_rule(files: "CppFiles") -> Reading:
     """Return how to read kBlockM: from the launch down to the kernel's traits."""
+    from nearfree.sources.cpp.expressions import Meaning
+    from nearfree.sources.cpp.program import cpp_program, dispatch
+
     made, called = dispatch(files, STANDARD)
     return Reading(
         "tile",
@@ -163,8 +162,11 @@ def tile_rule(files: CppFiles) -> Reading:
     )
 
 
-def path_rule(files: CppFiles) -> Reading:
+def path_rule(files: "CppFiles") -> Reading:
     """Return how to read which kernel a launch leads to."""
+    from nearfree.sources.cpp.expressions import Meaning
+    from nearfree.sources.cpp.program import cpp_program
+
     return Reading(
         "path",
         *cpp_program(
@@ -202,8 +204,11 @@ def call_contexts(api: str) -> list[Mapping[str, Any]]:
     ]
 
 
-def passed_on(files: CppFiles, api: str) -> Reading:
+def passed_on(files: "CppFiles", api: str) -> Reading:
     """Return how to read what one function passes on."""
+    from nearfree.sources.cpp.expressions import Meaning
+    from nearfree.sources.cpp.program import cpp_program
+
     return Reading(
         f"{api}_call",
         *cpp_program(
@@ -211,7 +216,11 @@ def passed_on(files: CppFiles, api: str) -> Reading:
             FUNCTIONS[api],
             leaves=CALL_COMMON,
             own=CALL_LEAVES[api],
-            meaning=CALL_MEANING,
+            meaning=Meaning(
+                answers={"run_mha_fwd": CALL_ANSWERS},
+                records=frozenset({"params"}),
+                harmless=frozenset({"CHECK_SHAPE", "CHECK_DEVICE", "CHECK_CONTIGUOUS"}),
+            ),
             constants=CALL_CONSTANTS,
         ),
         axis="positions",
@@ -237,6 +246,9 @@ def device_facts(sm: int | None) -> dict[str, Any]:
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the lines that make the tile matter to the kernels."""
+    from nearfree.sources.backends.flash_attn_grid import ceiling_grid, fixed_rows
+    from nearfree.sources.cpp.source import CppFiles
+
     parsed = CppFiles(files)
     return [
         ceiling_grid(parsed, "run_flash_fwd", "grid"),

@@ -3,12 +3,15 @@
 import hashlib
 import re
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import json
 
 from nearfree.errors import ConfigError, LockError
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 FOLDER = Path("envs")
 OWN = "cpu"
@@ -25,6 +28,8 @@ def normalized(name: str) -> str:
 
 def installed() -> dict[str, str]:
     """Return the version of each installed distribution, of doubles the one that is imported."""
+    from importlib import metadata
+
     versions: dict[str, str] = {}
     for distribution in metadata.distributions():
         about = _metadata(distribution)
@@ -33,7 +38,7 @@ def installed() -> dict[str, str]:
     return versions
 
 
-def _metadata(distribution: metadata.Distribution) -> metadata.PackageMetadata | None:
+def _metadata(distribution: "metadata.Distribution") -> "metadata.PackageMetadata | None":
     """Return the metadata of a distribution, None if its folder holds none.
 
     The standard library returns an empty message then. The backport `importlib_metadata` answers

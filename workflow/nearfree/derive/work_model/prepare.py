@@ -126,12 +126,12 @@ def attention_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 
 def column(rows: pl.DataFrame, name: str) -> Array:
     """Return a column as [rows, 1], null as NaN."""
-    return rows[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()[:, None]
+    return rows[name].cast(pl.Float64).to_numpy()[:, None]
 
 
 def _sizes(formats: pl.Series, sizes: Mapping[str, float] = ELEMENT_BYTES) -> Array:
     """Return the bytes of an element of each format, as [rows, 1]."""
-    return formats.replace_strict(sizes, return_dtype=pl.Float64).to_numpy()[:, None]
+    return np.array([sizes[each] for each in formats])[:, None]
 
 
 ROWS_AT_ONCE = 20_000
@@ -188,7 +188,8 @@ def prepare(
     judged = formed.with_columns(times_refusal().alias("refusal"), carried().alias("carried"))
     yield Refused(judged.filter(pl.col("refusal").is_not_null()).select("asked", "refusal"))
     open_ = judged.filter(pl.col("refusal").is_null())
-    for name in FAMILIES:
+    asked = set(open_["family"])
+    for name in filter(asked.__contains__, FAMILIES):
         mine = open_.filter(pl.col("family") == name)
         for _, part in mine.group_by("module", "carried", *_TOGETHER, maintain_order=True):
             for begin in range(0, part.height, at_once):

@@ -182,7 +182,7 @@ def _asked(*words: str, **options: object) -> Any:
     out, told = StringIO(), StringIO()
     try:
         with redirect_stdout(out), redirect_stderr(told):
-            args = make_parser().parse_args(argv)
+            args = make_parser(argv).parse_args(argv)
             args.run(args)
     except SystemExit as error:
         said = told.getvalue().rpartition("error: ")[2].strip() or str(error)

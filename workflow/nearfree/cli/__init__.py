@@ -1,9 +1,10 @@
 """The command line: a module a noun, whose commands import only what they need."""
 
 import argparse
+import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from importlib import import_module
 
 from nearfree import __version__
@@ -26,12 +27,15 @@ ROOMS = (
     *("calibrate", "validate", "results", "audit", "log"),
 )
 """The modules that declare commands, in the order of the help."""
+_SELDOM = 50_000
+"""New objects after which cycles are looked for, where a process answers and ends: nearly all that
+it makes lives to the end."""
 for _room in ROOMS:
     import_module(f"nearfree.cli.{_room}")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def make_parser(asked: Container[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of all commands, those that are asked for with their arguments."""
     parser = argparse.ArgumentParser(
         prog="nearfree",
         description="How many decode positions are near-free: measured, predicted, and traced.",
@@ -41,6 +45,8 @@ def make_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         text = command.run.__doc__ or ""
         added = commands.add_parser(name, help=text.split("\n")[0], description=text)
+        if name not in asked:
+            continue
         add_roots(added, answers=command.answers, home=command.home)
         for add in command.arguments:
             add(added)
@@ -61,7 +67,11 @@ def _run(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; a mistake ends in one message and exit code 2."""
     try:
-        code = _run(make_parser().parse_args(argv))
+        words = sys.argv[1:] if argv is None else argv
+        args = make_parser(words).parse_args(words)
+        if COMMANDS[args.command].answers:
+            gc.set_threshold(_SELDOM)
+        code = _run(args)
         sys.stdout.flush()
     except NearfreeError as error:
         # One with several reasons has a line for each, of which it has made printable ones.

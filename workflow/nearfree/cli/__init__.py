@@ -4,7 +4,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from nearfree import __version__
@@ -34,8 +34,13 @@ for _room in ROOMS:
     import_module(f"nearfree.cli.{_room}")
 
 
-def make_parser(asked: Container[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Return the parser of all commands, those that are asked for with their arguments."""
+def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Return the parser of all commands, or what words on the command line need of it.
+
+    That is the command that they begin with; or else all of them, with the arguments of those that
+    are among the words.
+    """
+    first = words[0] if words and words[0] in COMMANDS else None
     parser = argparse.ArgumentParser(
         prog="nearfree",
         description="How many decode positions are near-free: measured, predicted, and traced.",
@@ -43,9 +48,11 @@ def make_parser(asked: Container[str] = COMMANDS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"nearfree {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
+        if first not in (None, name):
+            continue
         text = command.run.__doc__ or ""
         added = commands.add_parser(name, help=text.split("\n")[0], description=text)
-        if name not in asked:
+        if words is not None and name not in words:
             continue
         add_roots(added, answers=command.answers, home=command.home)
         for add in command.arguments:

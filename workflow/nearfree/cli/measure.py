@@ -3,7 +3,6 @@
 import argparse
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -277,6 +276,8 @@ def run_campaign(args: argparse.Namespace) -> int:
         except Exception:  # noqa: BLE001 (a backend that never ran here may raise anything)
             failed = 2
             print(f"nearfree: error: {order.scope}/{order.stream}:", file=sys.stderr)
+            import traceback
+
             traceback.print_exc()
     return failed
 

@@ -148,3 +148,14 @@ def test_a_plan_decides_the_name(layout: Layout) -> None:
     other = write_take(layout, plan=make_plan(rounds=4)).name
     assert (one.take, one.plan8) != (other.take, other.plan8)
     assert layout.takes() == sorted([one, other])
+
+
+@pytest.mark.parametrize("stream", ["", "*", "d*", "**", "a**", "..", "/", "[a-z]*", "dense/", "x"])
+def test_a_stream_is_none_but_the_one_of_its_name(stream: str, tmp_path: Path) -> None:
+    """Takes of a stream lie in its folder; no other name leads there, whatever it could match."""
+    layout = Layout(tmp_path)
+    path = layout.seal(NAME)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert layout.takes("cpu", "dense") == layout.takes(None, "dense") == [NAME]
+    assert layout.takes("cpu", stream) == []

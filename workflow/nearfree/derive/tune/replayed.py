@@ -71,6 +71,11 @@ def _of_take(take: Take) -> Iterator[Trace]:
         )
 
 
+def drafts_anything(known: Iterable[Trace], drafting: Drafting) -> bool:
+    """Return whether a setting verifies any draft over some outputs; else it runs as none does."""
+    return any(max(trace.steps(drafting).rows, default=1) > 1 for trace in known)
+
+
 def refuse_empty(known: Iterable[Trace]) -> None:
     """Raise EvidenceError where every output ended with its first token: nothing was decoded."""
     if all(trace.tokens < 2 for trace in known):

@@ -33,9 +33,9 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     `prompt_lookup` proposes what followed the place at which the last n tokens stood before, of the
     largest n from `ngram_max` down to `ngram_min` that stood anywhere: the latest such place, or
-    the first. `ngram_simple` and those that remember are llama.cpp's types of these names: of one n,
-    and `ngram_cache` of all from 1 to 4. Where `edges` is not empty, a draft is cut to the largest
-    of these numbers of rows that it fills.
+    the first. `ngram_simple` and those that remember are llama.cpp's types of these names, of one
+    n, but `ngram_cache` of all from 1 to 4. Where `edges` is not empty, a draft is cut to the
+    largest of these numbers of rows that it fills.
     """
 
     drafter: Drafter = "none"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from nearfree.core.drafting import Steps
+from nearfree.core.drafting import Drafting, Steps
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
@@ -102,7 +102,19 @@ def test_a_default_on_other_threads_is_not_what_none_was(layout: Layout) -> None
     takes = [write_forwards(layout, FLAT), write_trace(layout)]
     proof = write_proof(layout, takes, FLAT, defaults=(on(IDLE, 2),))
     (over,) = said([*takes, proof]).answer.over_defaults
-    assert (over.drafts, over.gain) == (False, None)
+    assert (over.drafts, over.ran, over.gain) == (False, None, None)
+
+
+def test_a_default_in_the_steps_of_another_does_not_run_twice(layout: Layout) -> None:
+    """Two types that draft alike on these prompts are one run, which both are compared with."""
+    alike = Drafting(drafter="ngram_map_k", k=CACHE.k, ngram_max=12, ngram_min=12)
+    takes = [write_forwards(layout, FLAT), write_trace(layout, (DEFAULT, CACHE, alike))]
+    proof = write_proof(layout, takes, FLAT, defaults=(CACHE, alike))
+    cache, other = said([*takes, proof]).answer.over_defaults
+    assert alike not in proof.started.data.plan.runs
+    assert (cache.ran, other.ran) == (CACHE, CACHE)
+    assert other.drafts
+    assert other.gain == cache.gain
 
 
 def test_where_every_row_costs_as_much_it_does_not(layout: Layout) -> None:

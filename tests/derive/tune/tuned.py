@@ -113,9 +113,9 @@ def write_forwards(layout: Layout, t_us: Mapping[int, float]) -> Take:
     return read_take(layout, name)
 
 
-def write_trace(layout: Layout) -> Take:
+def write_trace(layout: Layout, defaults: tuple[Drafting, ...] = DEFAULTS) -> Take:
     """Seal a take of traces."""
-    plan = trace_plan(asked(), (*SOURCES, *DEFAULTS), Drafting())
+    plan = trace_plan(asked(), (*SOURCES, *defaults), Drafting())
     payloads: list[DecodeMeasured | DraftsTraced] = []
     for part in plan.prompts:
         payloads.append(decode(plan, part, Drafting(), seconds=TOKENS / 1000))

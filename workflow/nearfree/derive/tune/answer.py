@@ -20,7 +20,7 @@ from nearfree.derive.tune.proof import (
     shared,
     verdict,
 )
-from nearfree.derive.tune.replayed import Cost, Trace, drafts_anything, tokens_a_second
+from nearfree.derive.tune.replayed import Cost, Trace, drafts_anything, same_run, tokens_a_second
 from nearfree.errors import EvidenceError
 from nearfree.log.events import DecodeMeasured, Event
 from nearfree.log.evidence import Take
@@ -40,9 +40,11 @@ class OverDefault(Struct, frozen=True, kw_only=True):
 
     drafting: Drafting
     drafts: bool
-    """Whether it verifies any draft on these prompts; else it did not run, and is as none is."""
+    """Whether it verifies any draft on these prompts; else it did not run."""
+    ran: Drafting | None
+    """What ran in the same steps on the same threads: itself, or what ran in its place."""
     gain: Interval | None
-    """None where it is what is run, or none on other threads than those none ran on."""
+    """None where that is what is run, or nothing."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -110,7 +112,8 @@ def answer(choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost) -> A
             OverDefault(
                 drafting=each,
                 drafts=drafts_anything(known, each),
-                gain=_over(runs, run, _as_run(each, runs, known, none), seconds),
+                ran=(ran := each if each in runs else same_run(known, each, runs)),
+                gain=_over(runs, run, ran, seconds),
             )
             for each in plan.defaults
         ),
@@ -131,16 +134,6 @@ def _run(choice: Choice, gains: dict[Drafting, Interval]) -> Drafting:
     if chosen in gains and gains[chosen].low > 1:
         return chosen
     return max(gains, key=lambda each: gains[each].low)
-
-
-def _as_run(
-    default: Drafting, runs: dict[Drafting, list[Event]], known: Sequence[Trace], none: Drafting
-) -> Drafting | None:
-    """Return the setting that ran as a default does: itself, or none where it drafts nothing."""
-    if default in runs:
-        return default
-    where = (default.threads, default.repack) == (none.threads, none.repack)
-    return none if where and not drafts_anything(known, default) else None
 
 
 def _over(

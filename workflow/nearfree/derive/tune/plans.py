@@ -10,7 +10,7 @@ from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan, PromptPart
 from nearfree.core.weights import AnyWeights
 from nearfree.derive.tune.choice import Choice
-from nearfree.derive.tune.replayed import Trace, drafts_anything
+from nearfree.derive.tune.replayed import Trace, drafts_anything, same_run
 from nearfree.log.names import TakeName
 
 GRID = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 32, 33, 49)
@@ -91,17 +91,20 @@ def proof_plan(
     ----------
     default, defaults
         What the engine drafts by default, and what each of its types does: of these, those run
-        that draft anything on the prompts.
+        that draft anything on the prompts, and in other steps than what runs already.
     known
         The traces that say so.
     """
     held = [trace for trace in known if trace.held_out]
-    others = [each for each in defaults if drafts_anything(held, each)]
-    runs = [choice.none.drafting, default, *others, choice.chosen.drafting, *choice.neighbours]
+    runs = [choice.none.drafting, default, choice.chosen.drafting, *choice.neighbours]
+    runs = list(dict.fromkeys(run for run in runs if run is not None))
+    for each in defaults:
+        if drafts_anything(held, each) and same_run(held, each, runs) is None:
+            runs.append(each)
     return DecodePlan(
         **_shared(asked),
         prompts=tuple(part for part in asked.prompts if part.held_out),
-        runs=tuple(dict.fromkeys(run for run in runs if run is not None)),
+        runs=tuple(runs),
         weighed=weighed,
         default=default,
         defaults=defaults,

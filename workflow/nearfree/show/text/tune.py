@@ -81,7 +81,12 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 
 def _over_default(over: OverDefault) -> dict[str, Any]:
-    return {**_plain(over.drafting), "drafts": over.drafts, "over": _interval(over.gain)}
+    return {
+        **_plain(over.drafting),
+        "drafts": over.drafts,
+        "ran_as": None if over.ran is None else _plain(over.ran),
+        "over": _interval(over.gain),
+    }
 
 
 def _interval(interval: Interval | None) -> dict[str, float | None] | None:
@@ -269,5 +274,9 @@ def _beside(each: OverDefault, run: Drafting) -> Iterator[str]:
     if each.gain is not None:
         said = f"{each.gain.value:.2f} times as fast as {name}, {_ends(each.gain, 2)}"
     else:
-        said = f"it is {name}" if each.drafting == run else name
-    yield f"  {said}{'' if each.drafts else ': drafts nothing on these prompts'}"
+        said = f"it is {name}" if each.ran == run and each.drafts else name
+    if not each.drafts:
+        said += ": drafts nothing on these prompts"
+    elif each.ran is not None and each.ran != each.drafting:
+        said += f": in the steps of {each.ran.label} with K = {each.ran.k}"
+    yield f"  {said}"

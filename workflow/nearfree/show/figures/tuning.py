@@ -63,20 +63,6 @@ def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
     ).sort("n")
 
 
-def best_lengths(drafting: pl.DataFrame) -> pl.DataFrame:
-    """Return of each type of drafter the settings of the n-gram length predicted best at some K.
-
-    Parameters
-    ----------
-    drafting
-        Rows of `tuning` that draft, whose drafters are named by their type first.
-    """
-    kind = pl.col("drafter").str.split(" ").list.first().alias("type")
-    open_k = pl.col("k").n_unique().over("drafter") > 1
-    ranked = drafting.with_columns(kind).sort(open_k, "predicted_tokens_s", descending=True)
-    return drafting.join(ranked.unique("type", keep="first").select("drafter"), on="drafter")
-
-
 def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     """Return T(N) in a panel, and tokens a second over the rows 1 + K of a forward in another.
 
@@ -87,8 +73,7 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     curve
         Rows of `latency`, as `curve_rows` finds them.
     """
-    shown = best_lengths(tuning.filter(pl.col("k") > 0))
-    drafters = shown["drafter"].unique().sort().to_list()
+    drafters = tuning.filter(pl.col("k") > 0)["drafter"].unique().sort().to_list()
     colours = {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(drafters)}
     plain = tuning.filter(role="none").row(0, named=True)["predicted_tokens_s"]
     x = alt.X("n:Q", title="rows of a forward, N = 1 + K", scale=alt.Scale(type="log", base=2))
@@ -116,7 +101,7 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
                     pl.lit(_CURVE).alias("panel"),
                     pl.lit("curve").alias("kind"),
                 ),
-                _speeds(shown, "predicted_tokens_s", "predicted"),
+                _speeds(tuning.filter(pl.col("k") > 0), "predicted_tokens_s", "predicted"),
                 _speeds(tuning.drop_nulls("tokens_s"), "tokens_s", "measured"),
                 pl.DataFrame({"panel": [_SPEED], "value": [plain], "kind": ["none"]}),
             ],

@@ -96,8 +96,8 @@ def proof_plan(
         The traces that say so.
     """
     held = [trace for trace in known if trace.held_out]
-    runs = [choice.none.drafting, default, choice.chosen.drafting, *choice.neighbours]
-    runs = list(dict.fromkeys(run for run in runs if run is not None))
+    wanted = [choice.none.drafting, default, choice.chosen.drafting, *choice.neighbours]
+    runs = list(dict.fromkeys(run for run in wanted if run is not None))
     for each in defaults:
         if drafts_anything(held, each) and same_run(held, each, runs) is None:
             runs.append(each)

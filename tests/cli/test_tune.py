@@ -136,7 +136,10 @@ def test_a_tuning_from_nothing_and_again(
     texts = list((tmp_path / "home" / "results.texts").iterdir())
     assert any(b"blue gate" in path.read_bytes() for path in texts)
     takes = read_scope(Layout(results), "cpu")
-    assert sum(len(take.of(DraftsTraced)) for take in takes) == 2 * 5
+    lookups, by_k, defaults = 4 + 1, (2 + 2 + 1) * 7, 4
+    """Those that one trace answers for; K up to 8 of those that remember; and their defaults."""
+    assert sum(len(take.of(DraftsTraced)) for take in takes) == 2 * (lookups + by_k + defaults)
+    assert len(first["gain"]["over_defaults"]) == 5
     assert any(take.of(DecodeMeasured) for take in takes)
     main_ends([*words[:-2], "--format", "text"])
     said = capsys.readouterr().out

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from nearfree.core.candidates import candidates, drafters, own_default
+from nearfree.backends.builds import builds
+from nearfree.core.candidates import candidates, drafters, own_default, own_defaults
 from nearfree.core.drafting import (
     Available,
     Drafter,
@@ -160,6 +161,10 @@ def test_a_trace_answers_up_to_its_longest_draft() -> None:
         ({"drafter": "prompt_lookup", "k": 1}, "n-grams of 0 to 0"),
         ({"drafter": "draft_model", "k": 1, "ngram_max": 2, "ngram_min": 1}, "n-grams of 1 to 2"),
         ({"drafter": "ngram_simple", "k": 1, "ngram_max": 1, "ngram_min": 2}, "n-grams of 2 to 1"),
+        (
+            {"drafter": "ngram_mod", "k": 4, "ngram_max": 2, "ngram_min": 2, "edges": (4,)},
+            r"drafts of ngram_mod are cut at \[4\] rows",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(fields: dict[str, object], what: str) -> None:
@@ -171,7 +176,17 @@ def test_a_setting_that_cannot_be_is_refused(fields: dict[str, object], what: st
 def test_candidates_leave_out_what_drafts_nothing() -> None:
     """ngram_simple takes no draft that is shorter than its n-gram, so such K are not weighed."""
     found = candidates(drafters("llama_cpp", "prompt_lookup"), (1, 3))
-    assert {(each.ngram_max, each.k) for each in found} == {(0, 0), (1, 1), (1, 3), (2, 3), (3, 3)}
+    simple = [each for each in found if each.drafter in ("none", "ngram_simple")]
+    assert {(each.ngram_max, each.k) for each in simple} == {(0, 0), (1, 1), (1, 3), (2, 3), (3, 3)}
+    assert {each.k for each in found if each.drafter == "ngram_map_k"} == {1, 3}
+
+
+def test_a_default_is_weighed_with_its_own_k_alone() -> None:
+    """Where K stands, no other one is tried; where it is open, each is."""
+    default = Drafting(drafter="ngram_cache", k=8, ngram_max=4, ngram_min=1)
+    assert candidates(drafters("llama_cpp", "prompt_lookup", (default,)), (1, 3))[-1] == default
+    assert candidates((default,), (1, 3)) == [Drafting(), default]
+    assert drafters("llama_cpp", "none", (default,)) == ()
 
 
 def test_a_default_is_what_the_release_says() -> None:
@@ -182,6 +197,30 @@ def test_a_default_is_what_the_release_says() -> None:
     assert own_default(said, "draft_model") == Drafting(drafter="draft_model", k=3)
     assert own_default({}, "prompt_lookup") is None
     assert own_default(said, "none") is None
+
+
+def test_each_type_has_its_default() -> None:
+    """What the pinned releases say, type by type; one that drafts otherwise is not taken."""
+    for build in builds("llama_cpp").values():
+        simple, map_k, map_k4v, mod, cache = own_defaults(build.speculation)
+        assert [(each.label, each.k) for each in (simple, map_k, map_k4v)] == [
+            ("ngram_simple 12", 48), ("ngram_map_k 12", 48), ("ngram_map_k4v 12", 48),
+        ]  # fmt: skip
+        assert (mod.label, mod.k) == ("ngram_mod 24 from 48", 64)
+        assert (cache.label, cache.k) == ("ngram_cache 1-4", 8)
+        assert own_default(build.speculation, "prompt_lookup") == simple
+        hits = {**build.speculation, "ngram_map_k4v.min_hits": 2}
+        assert map_k4v not in own_defaults(hits)
+    assert own_defaults({}) == ()
+
+
+def test_what_remembers_has_a_trace_for_each_k() -> None:
+    """Its drafts depend on how long the earlier ones were, so none answers for another K."""
+    one = Drafting(drafter="ngram_map_k", k=4, ngram_max=2, ngram_min=2)
+    other = structs.replace(one, k=7, threads=2, repack=False)
+    assert one.source == one
+    assert other.source == structs.replace(one, k=7)
+    assert one.kin == other.kin
 
 
 def test_a_source_keeps_how_it_drafts() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 from nearfree.core.drafting import Drafting, replay
+from nearfree.core.memories import followed
 from nearfree.engines.generation import GENERATORS, GeneratorOptions, make_generator
 from nearfree.engines.llama_cpp_generator import LlamaCppGenerator
 from nearfree.errors import ConfigError
@@ -20,6 +21,12 @@ SETTINGS = (
     ),
     Drafting(drafter="prompt_lookup", k=10, ngram_max=2, ngram_min=1, first=True),
     Drafting(drafter="draft_model", k=3),
+    *(
+        Drafting(drafter=drafter, k=k, ngram_max=n, ngram_min=n)
+        for drafter in ("ngram_map_k", "ngram_map_k4v", "ngram_mod")
+        for n, k in ((1, 1), (2, 4))
+    ),
+    Drafting(drafter="ngram_cache", k=8, ngram_max=4, ngram_min=1),
 )
 
 
@@ -51,7 +58,11 @@ def test_output_and_steps_are_those_that_are_replayed(
     plain = generator.decode(prompt, Drafting(), LIMIT)
     drafted = generator.decode(prompt, drafting, LIMIT)
     assert drafted.tokens == plain.tokens
-    available = generator.drafts(prompt, plain.tokens, structs.replace(drafting, k=16))
+    available = (
+        followed(drafting, prompt, plain.tokens, LIMIT)
+        if drafting.remembers
+        else generator.drafts(prompt, plain.tokens, structs.replace(drafting, k=16))
+    )
     assert drafted.steps == replay(available, drafting, len(plain.tokens), LIMIT)
     assert sum(drafted.steps.accepted) + len(drafted.steps.rows) + 1 in (
         len(plain.tokens),

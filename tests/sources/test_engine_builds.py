@@ -63,17 +63,36 @@ struct common_params_speculative_draft {
 struct common_params_speculative_ngram_map {
     uint16_t size_n   = 12;
     uint16_t size_m   = 48;
+    uint16_t min_hits = 1;
+};
+struct common_params_speculative_ngram_mod {
+    int32_t n_match = 24;
+
+    int32_t n_max = 64;
+    int32_t n_min = 48;
 };
 struct common_params_speculative {
+    common_params_speculative_ngram_mod ngram_mod;
     common_params_speculative_ngram_map ngram_simple;
+    common_params_speculative_ngram_map ngram_map_k;
+    common_params_speculative_ngram_map ngram_map_k4v;
 };
+"""
+CODE = """
+static common_speculative_impl_ngram_cache create_state_ngram_cache(int n_seq) {
+    uint16_t n_draft = 8; // no option
+}
 """
 
 
 def test_defaults_are_read_from_the_release_s_own_options() -> None:
     """Each type's drafts stand by type and option."""
-    assert read_speculation(SAID) == {
+    assert read_speculation(SAID, CODE) == {
         "draft.n_max": 3, "draft.n_min": 0, "ngram_simple.size_n": 12, "ngram_simple.size_m": 48,
+        "ngram_map_k.size_n": 12, "ngram_map_k.size_m": 48,
+        "ngram_map_k4v.size_n": 12, "ngram_map_k4v.size_m": 48, "ngram_map_k4v.min_hits": 1,
+        "ngram_mod.n_match": 24, "ngram_mod.n_max": 64, "ngram_mod.n_min": 48,
+        "ngram_cache.n_draft": 8,
     }  # fmt: skip
 
 
@@ -84,7 +103,9 @@ def test_defaults_are_read_from_the_release_s_own_options() -> None:
 def test_options_of_another_form_are_refused(old: str, new: str) -> None:
     """A release that keeps its defaults elsewhere needs a look, not a guess."""
     with pytest.raises(SourceError, match="gives common_params_speculative"):
-        read_speculation(SAID.replace(old, new))
+        read_speculation(SAID.replace(old, new), CODE)
+    with pytest.raises(SourceError, match="create_state_ngram_cache no plain n_draft"):
+        read_speculation(SAID, CODE.replace("= 8", "= n"))
 
 
 @pytest.mark.slow

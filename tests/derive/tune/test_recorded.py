@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from nearfree.core.drafting import Steps
+from nearfree.core.drafting import Drafting, Steps
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
@@ -17,7 +17,20 @@ from nearfree.log.evidence import Take
 from nearfree.log.names import Layout
 from nearfree.log.retract import retract
 
-from derive.tune.tuned import FLAT, SETTING, STEEP, write_all
+from derive.tune.tuned import (
+    CACHE,
+    DEFAULT,
+    DEFAULTS,
+    FLAT,
+    IDLE,
+    SETTING,
+    STEEP,
+    on,
+    write_all,
+    write_forwards,
+    write_proof,
+    write_trace,
+)
 
 
 def said(takes: list[Take]) -> Recorded:
@@ -66,6 +79,42 @@ def test_where_rows_are_almost_free_it_speculates(layout: Layout) -> None:
         assert setting.proven.steps_equal
         assert setting.proven.identical == 1
         assert setting.predicted_tokens_s == pytest.approx(setting.proven.tokens_s.value, rel=0.02)
+
+
+def test_each_type_has_its_default_beside_what_to_run(layout: Layout) -> None:
+    """Those that draft anything ran; one that never does is as none, and is not run."""
+    found = said(write_all(layout, FLAT))
+    ran = {setting.proven.drafting for setting in found.answer.settings}
+    assert {DEFAULT, CACHE} <= ran
+    assert IDLE not in ran
+    by_default = {each.drafting: each for each in found.answer.over_defaults}
+    assert list(by_default) == list(DEFAULTS)
+    assert [each.drafts for each in by_default.values()] == [True, True, False]
+    assert by_default[DEFAULT].gain == found.answer.over_default
+    assert by_default[IDLE].gain == found.answer.over_none
+    cache = by_default[CACHE].gain
+    assert cache is not None
+    assert cache.low > 1
+
+
+def test_a_default_on_other_threads_is_not_what_none_was(layout: Layout) -> None:
+    """One that drafts nothing is as none only where none ran so: else nothing is said of it."""
+    takes = [write_forwards(layout, FLAT), write_trace(layout)]
+    proof = write_proof(layout, takes, FLAT, defaults=(on(IDLE, 2),))
+    (over,) = said([*takes, proof]).answer.over_defaults
+    assert (over.drafts, over.ran, over.gain) == (False, None, None)
+
+
+def test_a_default_in_the_steps_of_another_does_not_run_twice(layout: Layout) -> None:
+    """Two types that draft alike on these prompts are one run, which both are compared with."""
+    alike = Drafting(drafter="ngram_map_k", k=CACHE.k, ngram_max=12, ngram_min=12)
+    takes = [write_forwards(layout, FLAT), write_trace(layout, (DEFAULT, CACHE, alike))]
+    proof = write_proof(layout, takes, FLAT, defaults=(CACHE, alike))
+    cache, other = said([*takes, proof]).answer.over_defaults
+    assert alike not in proof.started.data.plan.runs
+    assert (cache.ran, other.ran) == (CACHE, CACHE)
+    assert other.drafts
+    assert other.gain == cache.gain
 
 
 def test_where_every_row_costs_as_much_it_does_not(layout: Layout) -> None:
@@ -126,6 +175,8 @@ def test_the_table_has_all_that_was_weighed_and_what_ran(layout: Layout) -> None
     every = rows.filter(kind=ALL)
     ran = every.drop_nulls("tokens_s")
     assert set(ran["role"]) >= {"none", "default", "choice", "neighbour"}
+    assert set(ran.filter(role="default")["drafter"]) == {"ngram_simple 12", "ngram_cache 1-4"}
+    assert every.filter(drafter="ngram_mod 4")["k"].len() > 1
     assert every.height > ran.height
     assert every.filter("run").height == 1
     assert ran.filter(role="none")["gain"].item() == pytest.approx(1)

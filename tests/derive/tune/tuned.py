@@ -33,6 +33,10 @@ LOADED = EngineLoaded(
 )  # fmt: skip
 SOURCES = drafters("llama_cpp", "prompt_lookup")
 DEFAULT = Drafting(drafter="ngram_simple", k=48, ngram_max=12, ngram_min=12)
+CACHE = Drafting(drafter="ngram_cache", k=8, ngram_max=4, ngram_min=1)
+IDLE = Drafting(drafter="ngram_mod", k=64, ngram_max=24, ngram_min=24, shortest=48)
+"""Defaults of types that remember: one that drafts, and one that never does."""
+DEFAULTS = (DEFAULT, CACHE, IDLE)
 KINDS = ("copying", "copying", "text", "text")
 TOKENS, PROMPT_TOKENS = 40, 100
 FLAT = {n: 1000.0 + 5 * n for n in GRID}
@@ -63,9 +67,11 @@ def asked() -> Asked:
     )
 
 
-def available(kind: str) -> Available:
+def available(kind: str, drafting: Drafting = DEFAULT) -> Available:
     """Return what lookups offer: all of a copy, of free text the wrong token now and then."""
     places = TOKENS - 1
+    if drafting.remembers:
+        return remembered(drafting, places if kind == "copying" else 0)
     if kind == "copying":
         return Available(
             prompt_tokens=PROMPT_TOKENS,
@@ -75,6 +81,22 @@ def available(kind: str) -> Available:
         )
     drafted = tuple(8 if i % 4 == 0 else 0 for i in range(places))
     return Available(prompt_tokens=PROMPT_TOKENS, longest=48, drafted=drafted, agreed=(0,) * places)
+
+
+def remembered(drafting: Drafting, right: int) -> Available:
+    """Return what a drafter that remembers offers on its way; the idle one offers nothing."""
+    places, at = TOKENS - 1, 0
+    drafted, agreed = [0] * places, [0] * places
+    while at < places and drafting != IDLE:
+        drafted[at] = drafting.k
+        agreed[at] = min(drafting.k, right, places - at)
+        at += 1 + agreed[at]
+    return Available(
+        prompt_tokens=PROMPT_TOKENS,
+        longest=drafting.k,
+        drafted=tuple(drafted),
+        agreed=tuple(agreed),
+    )
 
 
 def write_forwards(layout: Layout, t_us: Mapping[int, float]) -> Take:
@@ -91,15 +113,14 @@ def write_forwards(layout: Layout, t_us: Mapping[int, float]) -> Take:
     return read_take(layout, name)
 
 
-def write_trace(layout: Layout) -> Take:
+def write_trace(layout: Layout, defaults: tuple[Drafting, ...] = DEFAULTS) -> Take:
     """Seal a take of traces."""
-    sources = [each.source for each in (*SOURCES, DEFAULT)]
-    plan = trace_plan(asked(), sources, Drafting())
+    plan = trace_plan(asked(), (*SOURCES, *defaults), Drafting())
     payloads: list[DecodeMeasured | DraftsTraced] = []
     for part in plan.prompts:
         payloads.append(decode(plan, part, Drafting(), seconds=TOKENS / 1000))
         payloads += [
-            DraftsTraced(**about(plan, part), drafting=each, available=available(part.kind))
+            DraftsTraced(**about(plan, part), drafting=each, available=available(part.kind, each))
             for each in plan.traced
         ]
     name = take_name("cpu", "llama_cpp_tiny_trace", 1, plan)
@@ -149,6 +170,7 @@ def write_proof(
     noise: Sequence[float] = (1.0, 1.01, 0.99),
     slower: Mapping[str, float] | None = None,
     default: Drafting | None = DEFAULT,
+    defaults: tuple[Drafting, ...] = DEFAULTS,
 ) -> Take:
     """Seal a proof whose decodes take what T(N) says of their replayed steps.
 
@@ -166,6 +188,8 @@ def write_proof(
         default=default,
         made_from=[take.name for take in takes],
         repeats=len(noise),
+        defaults=defaults,
+        known=traces(takes),
     )
     known = {trace.prompt: trace for trace in traces(takes)}
     payloads = [

@@ -12,7 +12,7 @@ from nearfree.log.names import Layout
 from nearfree.show.text.tune import document, paste, tune_text
 
 MODEL = Path("a model.gguf")
-SIMPLE = "--spec-ngram-simple"
+SIMPLE, MAP, MOD = "--spec-ngram-simple", "--spec-ngram-map-k4v", "--spec-ngram-mod"
 
 
 def said(layout: Layout, t_us: dict[int, float], **changes: object) -> Recorded:
@@ -29,6 +29,18 @@ def said(layout: Layout, t_us: dict[int, float], **changes: object) -> Recorded:
         (
             Drafting(drafter="ngram_simple", k=7, ngram_max=3, ngram_min=3),
             f"-t 1 --spec-type ngram-simple {SIMPLE}-size-n 3 {SIMPLE}-size-m 7",
+        ),
+        (
+            Drafting(drafter="ngram_map_k4v", k=7, ngram_max=3, ngram_min=3),
+            f"-t 1 --spec-type ngram-map-k4v {MAP}-size-n 3 {MAP}-size-m 7",
+        ),
+        (
+            Drafting(drafter="ngram_mod", k=7, ngram_max=4, ngram_min=4, shortest=2),
+            f"-t 1 --spec-type ngram-mod {MOD}-n-match 4 {MOD}-n-max 7 {MOD}-n-min 2",
+        ),
+        (
+            Drafting(drafter="ngram_cache", k=8, ngram_max=4, ngram_min=1),
+            "-t 1 --spec-type ngram-cache",
         ),
         (
             Drafting(drafter="draft_model", k=3),
@@ -49,7 +61,12 @@ def test_json_has_numbers_or_null(layout: Layout) -> None:
     assert all(each["tokens_s"]["high"] is None for each in read["settings"])
     assert read["verdict"] == "undecided"
     assert read["choice"]["k"] == 0
-    assert read["gain"] == {"over_none": None, "over_default": read["gain"]["over_default"]}
+    assert set(read["gain"]) == {"over_none", "over_default", "over_defaults"}
+    assert read["gain"]["over_none"] is None
+    simple, cache, idle = read["gain"]["over_defaults"]
+    assert simple["over"] == read["gain"]["over_default"]
+    assert (cache["drafter"], cache["k"], cache["drafts"]) == ("ngram_cache 1-4", 8, True)
+    assert (idle["drafter"], idle["drafts"], idle["over"]) == ("ngram_mod 24 from 48", False, None)
     assert [point["n"] for point in read["curve"]] == list(FLAT)
 
 
@@ -65,5 +82,8 @@ def test_the_text_says_the_verdict_and_what_to_run(
     assert f"verdict: {words}" in text
     assert "llama-server -m 'a model.gguf'" in text
     assert all(str(take.name) in text for take in found.takes)
+    assert "times as fast as ngram_cache 1-4 with K = 8, a default" in text
+    assert "ngram_mod 24 from 48 with K = 64, a default" in text
+    assert text.count("drafts nothing on these prompts") == 1
     assert all(f"\n  {kind} " in text for kind in ("copying", "text", "all"))
     assert text.count("yes") >= 2 * len(found.answer.settings)

@@ -44,6 +44,7 @@ class Job(NamedTuple):
     draft: "OwnFile | None"
     sources: "tuple[Drafting, ...]"
     default: "Drafting | None"
+    defaults: "tuple[Drafting, ...]"
 
 
 def tune(args: argparse.Namespace) -> int:
@@ -66,9 +67,11 @@ def tune(args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace) -> Job:
     """Check everything that was asked, get what is missing, and return what to do."""
+    from msgspec import structs
+
     from nearfree.backends.builds import build_of
     from nearfree.config.prompts import read_prompts, shipped_prompts
-    from nearfree.core.candidates import drafters, own_default
+    from nearfree.core.candidates import drafters, own_default, own_defaults
     from nearfree.derive.tune.plans import Asked
     from nearfree.engines.generation import GENERATORS
     from nearfree.gguf.vocabulary import refuse_another_vocabulary
@@ -83,13 +86,14 @@ def _job(args: argparse.Namespace) -> Job:
         )
     drafter = _drafter(args)
     config, release = config_of(args), default_release(args.engine)
-    sources = drafters(args.engine, drafter)
+    build = build_of(args.engine, release)
+    lookups = own_defaults(build.speculation) if drafter == "prompt_lookup" else ()
+    sources = drafters(args.engine, drafter, lookups)
     texts = args.prompts or shipped_prompts()
     prompts = read_prompts(texts)
     args.model_path, args.name = (args.model, None) if args.model else _shipped(config, args)
     if args.draft_model is not None:
         refuse_another_vocabulary(args.model_path, args.draft_model)
-    build = build_of(args.engine, release)
     threads = args.threads or tuple(sorted({1, os.cpu_count() or 1}))
     forwards, draft = _plans(args, prompts, threads, release)
     if draft is not None and forwards.files.keys() == draft.files.keys():
@@ -125,6 +129,7 @@ def _job(args: argparse.Namespace) -> Job:
         draft=draft,
         sources=sources,
         default=_on(own_default(build.speculation, drafter), max(threads)),
+        defaults=tuple(structs.replace(each, threads=max(threads)) for each in lookups),
     )
 
 
@@ -263,7 +268,7 @@ def _traced(job: Job, forwards: "Sequence[Take]") -> "Take":
 
     sources = (*job.sources, *([job.default] if job.default else []))
     base = fastest(curves_of(forwards, job.asked.weights))
-    plan = trace_plan(job.asked, (each.source for each in sources), base)
+    plan = trace_plan(job.asked, sources, base)
     return _decoded(job, plan, TRACE_SUFFIX, f"2/{_STEPS} trace")
 
 
@@ -271,6 +276,7 @@ def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
     """Choose by what was traced, run the proof if it is not sealed, and return what it says."""
     from nearfree.derive.tune.plans import proof_plan
     from nearfree.derive.tune.recorded import chosen, recorded
+    from nearfree.derive.tune.replayed import traces
 
     plan = proof_plan(
         job.asked,
@@ -279,6 +285,8 @@ def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
         default=job.default,
         made_from=[take.name for take in takes],
         repeats=repeats,
+        defaults=job.defaults,
+        known=traces(takes),
     )
     proof = _decoded(job, plan, TUNE_SUFFIX, f"3/{_STEPS} proof")
     return recorded(proof, {str(take.name): take for take in takes})

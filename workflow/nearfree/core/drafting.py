@@ -7,13 +7,24 @@ decoding would have chosen, so that the output is the same whatever is drafted.
 from collections.abc import Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.protocols import Natural, Positive
 from nearfree.errors import ConfigError
 
-Drafter = Literal["none", "prompt_lookup", "ngram_simple", "draft_model"]
-LOOKUPS: tuple[Drafter, ...] = ("prompt_lookup", "ngram_simple")
+Drafter = Literal[
+    "none",
+    "prompt_lookup",
+    "ngram_simple",
+    "ngram_map_k",
+    "ngram_map_k4v",
+    "ngram_mod",
+    "ngram_cache",
+    "draft_model",
+]
+REMEMBERING: tuple[Drafter, ...] = ("ngram_map_k", "ngram_map_k4v", "ngram_mod", "ngram_cache")
+"""Lookups whose drafts depend on their earlier ones (`core.memories`)."""
+LOOKUPS: tuple[Drafter, ...] = ("prompt_lookup", "ngram_simple", *REMEMBERING)
 """Drafters that copy what stood before."""
 
 
@@ -22,8 +33,9 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     `prompt_lookup` proposes what followed the place at which the last n tokens stood before, of the
     largest n from `ngram_max` down to `ngram_min` that stood anywhere: the latest such place, or
-    the first. `ngram_simple` is llama.cpp's type of that name, of one n. Where `edges` is not
-    empty, a draft is cut to the largest of these numbers of rows that it fills.
+    the first. `ngram_simple` and those that remember are llama.cpp's types of these names, of one
+    n, but `ngram_cache` of all from 1 to 4. Where `edges` is not empty, a draft is cut to the
+    largest of these numbers of rows that it fills.
     """
 
     drafter: Drafter = "none"
@@ -31,6 +43,8 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Drafts of a step, at most."""
     ngram_max: Natural = 0
     ngram_min: Natural = 0
+    shortest: Natural = 0
+    """Of `ngram_mod`: a draft of fewer tokens is none."""
     first: bool = False
     padded: bool = False
     """Whether a draft that is shorter than K is filled up: every step then has 1 + K rows."""
@@ -48,25 +62,35 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
                 f"{self.drafter} has n-grams of {self.ngram_min} to {self.ngram_max} tokens",
                 remedy="Give lengths to a lookup alone, the shorter one first",
             )
+        if self.remembers and self.edges:
+            raise ConfigError(
+                f"drafts of {self.drafter} are cut at {list(self.edges)} rows",
+                remedy="Leave them whole: what it drafts next depends on them",
+            )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what is offered depends on what was offered before, and so on K."""
+        return self.drafter in REMEMBERING
 
     @property
     def label(self) -> str:
         """What drafts, with its n-gram lengths, in words."""
         lengths = dict.fromkeys((self.ngram_min, self.ngram_max))
         of = f" {'-'.join(map(str, lengths))}" if self.drafter in LOOKUPS else ""
-        return f"{self.drafter}{of}{' first' if self.first else ''}{' cut' if self.edges else ''}"
+        least = f" from {self.shortest}" if self.shortest else ""
+        how = f"{' first' if self.first else ''}{' cut' if self.edges else ''}"
+        return f"{self.drafter}{of}{least}{how}"
+
+    @property
+    def kin(self) -> "Drafting":
+        """What drafts, whatever K is and on what it runs."""
+        return structs.replace(self, k=self.k and 1, edges=(), threads=1, repack=True)
 
     @property
     def source(self) -> "Drafting":
-        """The same without what only says how much of a draft is used, and on what it runs."""
-        return Drafting(
-            drafter=self.drafter,
-            k=self.k and 1,
-            ngram_max=self.ngram_max,
-            ngram_min=self.ngram_min,
-            first=self.first,
-            padded=self.padded,
-        )
+        """What one trace answers for: its kin, and of a drafter that remembers this K alone."""
+        return structs.replace(self.kin, k=self.k if self.remembers else self.k and 1)
 
 
 class Steps(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -101,9 +101,11 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
     runs: Annotated[tuple[Drafting, ...], Meta(min_length=1)]
     traced: tuple[Drafting, ...] = ()
     weighed: tuple[Drafting, ...] = ()
-    """Of a proof: the drafters, each with K = 1, among whose K a choice was made."""
+    """Of a proof: the drafters, with K = 1 where it was open, among which a choice was made."""
     default: Drafting | None = None
     """Of a proof: what the engine itself does by default."""
+    defaults: tuple[Drafting, ...] = ()
+    """Of a proof: what each type of the engine's own speculation drafts by default."""
     made_from: tuple[str, ...] = ()
     """Of a proof: the takes that the choice was made from, of forwards and of traces."""
     repeats: Positive = 1

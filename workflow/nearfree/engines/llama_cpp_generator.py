@@ -11,6 +11,7 @@ from pathlib import Path
 
 from nearfree.backends.builds import build_of
 from nearfree.core.drafting import LOOKUPS, Available, Drafting, Steps, agreed, looked_up, usable
+from nearfree.core.memories import Memory, memory_of, next_drafts
 from nearfree.engines.files import library_folder
 from nearfree.engines.generation import Decoded, GeneratorOptions
 from nearfree.engines.library import Library, load
@@ -73,15 +74,18 @@ class LlamaCppGenerator:
         if drafter is not None:
             drafter.threads(drafting.threads)
             drafter.start(prompt)
+        memory = memory_of(drafting, prompt) if drafting.remembers else None
         rows, accepted, draft_s = [], [], 0.0
         known = list(prompt) + tokens
         process, began = time.process_time(), time.perf_counter()
         while len(tokens) < limit and not target.model.ends(tokens[-1]):
             asked = time.perf_counter()
-            drafts = self._drafts(known, drafting, limit - len(tokens), drafter)
+            drafts = self._drafts(known, drafting, limit - len(tokens), drafter or memory)
             draft_s += time.perf_counter() - asked
             chosen = target.verify(known[-1], drafts, len(known) - 1)
             taken = agreed(drafts, chosen)
+            if memory is not None and drafts:
+                memory.accept(taken)
             rows.append(1 + len(drafts))
             accepted.append(taken)
             tokens += chosen
@@ -104,12 +108,18 @@ class LlamaCppGenerator:
         return self._draft
 
     def _drafts(
-        self, known: Sequence[int], drafting: Drafting, left: int, drafter: "_Sequence | None"
+        self,
+        known: Sequence[int],
+        drafting: Drafting,
+        left: int,
+        drafter: "_Sequence | Memory | None",
     ) -> list[int]:
         if drafting.drafter == "none":
             return []
-        if drafter is not None:
+        if isinstance(drafter, _Sequence):
             return drafter.go_on(known, usable(drafting, drafting.k, len(known), left))
+        if drafter is not None:
+            return next_drafts(drafter, known, left)
         offered = looked_up(known, drafting.k, drafting)
         return list(offered[: usable(drafting, len(offered), len(known), left)])
 

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from nearfree.config.prompts import Prompt
 from nearfree.core.drafting import Drafting, agreed
+from nearfree.core.memories import followed
 from nearfree.core.plan import DecodePlan
 from nearfree.core.weights import WeightsFile
 from nearfree.engines.files import weights_path
@@ -245,10 +246,13 @@ class _Decodes:
     def _traced(
         self, drafting: Drafting, prompt: Prompt, ids: tuple[int, ...], output: tuple[int, ...]
     ) -> DraftsTraced:
+        available = (
+            followed(drafting, ids, output, self._plan.limit)
+            if drafting.remembers
+            else self._generator.drafts(ids, output, drafting)
+        )
         return DraftsTraced(
-            **self._about(prompt, len(output), output),
-            drafting=drafting,
-            available=self._generator.drafts(ids, output, drafting),
+            **self._about(prompt, len(output), output), drafting=drafting, available=available
         )
 
     def _about(self, prompt: Prompt, count: int, output: Sequence[int]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.fetching.npm import fetch_npm
 
 HEADERS = ("include/llama.h", "ggml/include/ggml.h", "ggml/include/ggml-backend.h")
-SPECULATION = "common/common.h"
+SPECULATION, DRAFTING = "common/common.h", "common/speculative.cpp"
 """What the engine's own programs draft with where nothing else is asked of them."""
 LIBRARIES = r"bins/linux-x64/lib(?:ggml[\w.-]*|llama\.v[\d.]+)\.so"
 LARGEST = 64 * 2**20
@@ -76,7 +76,7 @@ def read_build(release: str, *, prebuilt: bool, cache: Cache) -> Build:
     SourceError
         It is not to be had, or its headers have an unknown form.
     """
-    names = (*HEADERS, SPECULATION)
+    names = (*HEADERS, SPECULATION, DRAFTING)
     wanted = "|".join(map(re.escape, names))
     source = fetch("llama-cpp", release, rf"(?:.*/)?(?:{wanted})", cache=cache)
     texts = {
@@ -85,18 +85,23 @@ def read_build(release: str, *, prebuilt: bool, cache: Cache) -> Build:
         for name in names
         if path == name or path.endswith(f"/{name}")
     }
-    defaults = read_speculation(texts.pop(SPECULATION))
+    defaults = read_speculation(texts.pop(SPECULATION), texts.pop(DRAFTING))
     build = prebuilt_build(release, texts, cache=cache) if prebuilt else compiled_build(texts)
     return structs.replace(build, speculation=defaults)
 
 
-def read_speculation(text: str) -> dict[str, int]:
+def read_speculation(text: str, code: str) -> dict[str, int]:
     """Return the drafts that llama.cpp's own programs make by default, by type and field.
+
+    Parameters
+    ----------
+    text, code
+        The file that declares the options, and the one that drafts by them.
 
     Raises
     ------
     SourceError
-        The structs of the options have another form.
+        The structs of the options, or the one number that is no option, have another form.
     """
     found = {}
     for kind, (struct, fields) in _OPTIONS.items():
@@ -109,14 +114,23 @@ def read_speculation(text: str) -> dict[str, int]:
                     f"{SPECULATION} gives {struct}.{field} no plain number", remedy=MOVED
                 )
             found[f"{kind}.{field}"] = int(value[1])
-    return found
+    fixed = re.search(rf"\b{_FIXED}\(.*?\n}}", code, re.DOTALL)
+    value = fixed and re.search(r"\bn_draft\s*=\s*(\d+);", fixed[0])
+    if not value:
+        raise SourceError(f"{DRAFTING} gives {_FIXED} no plain n_draft", remedy=MOVED)
+    return {**found, "ngram_cache.n_draft": int(value[1])}
 
 
 _OPTIONS = {
     "draft": ("common_params_speculative_draft", ("n_max", "n_min")),
     "ngram_simple": ("common_params_speculative_ngram_map", ("size_n", "size_m")),
+    "ngram_map_k": ("common_params_speculative_ngram_map", ("size_n", "size_m")),
+    "ngram_map_k4v": ("common_params_speculative_ngram_map", ("size_n", "size_m", "min_hits")),
+    "ngram_mod": ("common_params_speculative_ngram_mod", ("n_match", "n_max", "n_min")),
 }
 """The struct of each type's options, and the fields that say how much it drafts."""
+_FIXED = "create_state_ngram_cache"
+"""What makes the type whose drafts no option bounds."""
 
 
 def prebuilt_build(release: str, headers: Mapping[str, str], *, cache: Cache) -> Build:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from nearfree.core.drafting import Drafting
+from nearfree.core.plan import DecodePlan
 from nearfree.derive.tune.choice import Choice
 from nearfree.derive.tune.curve import EngineCurve, curve_of
 from nearfree.derive.tune.interval import Interval
@@ -19,7 +20,7 @@ from nearfree.derive.tune.proof import (
     shared,
     verdict,
 )
-from nearfree.derive.tune.replayed import Cost, Trace, tokens_a_second
+from nearfree.derive.tune.replayed import Cost, Trace, drafts_anything, same_run, tokens_a_second
 from nearfree.errors import EvidenceError
 from nearfree.log.events import DecodeMeasured, Event
 from nearfree.log.evidence import Take
@@ -34,6 +35,18 @@ class Setting(Struct, frozen=True, kw_only=True):
     """Over none, paired within repeats; of all that drafted together at 95 %."""
 
 
+class OverDefault(Struct, frozen=True, kw_only=True):
+    """What is run beside one type's default."""
+
+    drafting: Drafting
+    drafts: bool
+    """Whether it verifies any draft on these prompts; else it did not run."""
+    ran: Drafting | None
+    """What ran in the same steps on the same threads: itself, or what ran in its place."""
+    gain: Interval | None
+    """None where that is what is run, or nothing."""
+
+
 class Answer(Struct, frozen=True, kw_only=True):
     """What tuning says."""
 
@@ -45,6 +58,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     """What to run: the choice where the verdict is to speculate by it, else what was proven."""
     over_none: Interval | None
     over_default: Interval | None
+    over_defaults: tuple[OverDefault, ...]
+    """Over what each type of the engine's own speculation drafts by default."""
     verdict: Verdict
     seconds: Seconds
     prompts: int
@@ -52,9 +67,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     loop: str
 
 
-def answer(
-    choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost, default: Drafting | None
-) -> Answer:
+def answer(choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost) -> Answer:
     """Return what a proof says of a choice.
 
     Parameters
@@ -67,6 +80,7 @@ def answer(
     EvidenceError
         The proof has no run without drafts, or none at all.
     """
+    plan: DecodePlan = proof.started.data.plan
     events = proof.of(DecodeMeasured)
     runs = by_setting(events)
     none = choice.none.drafting
@@ -93,7 +107,16 @@ def answer(
         choice=choice,
         run=run,
         over_none=gain(runs[run], runs[none], seconds) if run != none else None,
-        over_default=_over(runs, run, default, seconds),
+        over_default=_over(runs, run, plan.default, seconds),
+        over_defaults=tuple(
+            OverDefault(
+                drafting=each,
+                drafts=drafts_anything(known, each),
+                ran=(ran := each if each in runs else same_run(known, each, runs)),
+                gain=_over(runs, run, ran, seconds),
+            )
+            for each in plan.defaults
+        ),
         verdict=said,
         seconds=seconds,
         prompts=len({event.data.prompt_sha256 for event in events}),

@@ -42,7 +42,7 @@ def choose(known: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) ->
     cost
         Curves of every number of threads and way to store weights that is weighed.
     sources
-        The drafters that were traced, each with K = 1.
+        What is weighed, as of `candidates.drafters`.
     """
     base = [_plain(curve) for curve in cost.curves]
     asked = [
@@ -117,7 +117,7 @@ def neighbours(chosen: Drafting, ranked: Sequence[Ranked]) -> tuple[Drafting, ..
     same = [
         each.drafting
         for each in ranked
-        if each.drafting.source == chosen.source and _where(each.drafting) == _where(chosen)
+        if each.drafting.kin == chosen.kin and _where(each.drafting) == _where(chosen)
     ]
     below = [each for each in same if each.k < chosen.k]
     above = [each for each in same if each.k > chosen.k]
@@ -132,10 +132,13 @@ def _where(drafting: Drafting) -> tuple[int, bool]:
 
 
 def _cut(known: Sequence[Trace], asked: Iterable[Drafting], cost: Cost) -> Ranked | None:
-    """Return the best setting whose drafts end at the edges of its own curve."""
+    """Return the best setting whose drafts end at the edges of its own curve.
+
+    Those that remember are left out: what a cut would make of their later drafts was not traced.
+    """
     cuts = []
     for each in asked:
         edges = curve_of(cost.curves, threads=each.threads, repack=each.repack).edges
-        if each.drafter != "none":
+        if each.drafter != "none" and not each.remembers:
             cuts.append(structs.replace(each, edges=tuple(n for n in edges if n <= 1 + each.k)))
     return next(iter(_ranked(known, cuts, cost)), None)

@@ -5,10 +5,12 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from nearfree.core.candidates import LENGTHS, candidates
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan, PromptPart
 from nearfree.core.weights import AnyWeights
 from nearfree.derive.tune.choice import Choice
+from nearfree.derive.tune.replayed import Trace, drafts_anything, same_run
 from nearfree.log.names import TakeName
 
 GRID = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 32, 33, 49)
@@ -51,9 +53,23 @@ def typical_context(lengths: Sequence[int]) -> int:
 
 
 def trace_plan(asked: Asked, sources: Iterable[Drafting], base: Drafting) -> DecodePlan:
-    """Return the plan of one decode of each prompt without drafts, and of what drafters offer."""
-    traced = tuple(structs.replace(each, k=max(each.k, LONGEST)) for each in dict.fromkeys(sources))
-    return DecodePlan(**_shared(asked), prompts=asked.prompts, runs=(base,), traced=traced)
+    """Return the plan of one decode of each prompt without drafts, and of what drafters offer.
+
+    Parameters
+    ----------
+    sources
+        What is weighed, as of `candidates.drafters`, and defaults.
+    """
+    traced = dict.fromkeys(trace for each in sources for trace in _traces(each))
+    return DecodePlan(**_shared(asked), prompts=asked.prompts, runs=(base,), traced=tuple(traced))
+
+
+def _traces(source: Drafting) -> list[Drafting]:
+    """Return the traces that answer for all K of a drafter, each with the longest K it tells of."""
+    if not source.remembers:
+        return [structs.replace(source.source, k=max(source.source.k, LONGEST))]
+    lengths = tuple(k for k in LENGTHS if k < GRID[-1])
+    return [each.source for each in candidates((source,), lengths) if each.remembers]
 
 
 def proof_plan(
@@ -64,18 +80,34 @@ def proof_plan(
     default: Drafting | None,
     made_from: Iterable[TakeName],
     repeats: int,
+    defaults: tuple[Drafting, ...] = (),
+    known: Iterable[Trace] = (),
 ) -> DecodePlan:
-    """Return the plan of the proof: none, the default, the choice and its neighbours, in turn.
+    """Return the plan of the proof: none, defaults, the choice and its neighbours, in turn.
 
     It runs on the prompts alone that are held out.
+
+    Parameters
+    ----------
+    default, defaults
+        What the engine drafts by default, and what each of its types does: of these, those run
+        that draft anything on the prompts, and in other steps than what runs already.
+    known
+        The traces that say so.
     """
-    runs = [choice.none.drafting, default, choice.chosen.drafting, *choice.neighbours]
+    held = [trace for trace in known if trace.held_out]
+    wanted = [choice.none.drafting, default, choice.chosen.drafting, *choice.neighbours]
+    runs = list(dict.fromkeys(run for run in wanted if run is not None))
+    for each in defaults:
+        if drafts_anything(held, each) and same_run(held, each, runs) is None:
+            runs.append(each)
     return DecodePlan(
         **_shared(asked),
         prompts=tuple(part for part in asked.prompts if part.held_out),
-        runs=tuple(dict.fromkeys(run for run in runs if run is not None)),
+        runs=tuple(runs),
         weighed=weighed,
         default=default,
+        defaults=defaults,
         made_from=tuple(map(str, made_from)),
         repeats=repeats,
     )

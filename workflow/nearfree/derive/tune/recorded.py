@@ -68,7 +68,7 @@ def recorded(proof: Take, others: Mapping[str, Take]) -> Recorded:
         traces=tuple(known),
         cost=cost,
         choice=choice,
-        answer=answer(choice, proof, held, cost, plan.default),
+        answer=answer(choice, proof, held, cost),
     )
 
 

@@ -71,6 +71,26 @@ def _of_take(take: Take) -> Iterator[Trace]:
         )
 
 
+def same_run(
+    known: Sequence[Trace], drafting: Drafting, runs: Iterable[Drafting]
+) -> Drafting | None:
+    """Return the first of some settings that takes the same steps over some outputs, as it runs.
+
+    None of them does where all differ in steps, threads or storage.
+    """
+    mine = [trace.steps(drafting) for trace in known]
+    for each in runs:
+        alike = (each.threads, each.repack) == (drafting.threads, drafting.repack)
+        if alike and [trace.steps(each) for trace in known] == mine:
+            return each
+    return None
+
+
+def drafts_anything(known: Iterable[Trace], drafting: Drafting) -> bool:
+    """Return whether a setting verifies any draft over some outputs."""
+    return any(max(trace.steps(drafting).rows, default=1) > 1 for trace in known)
+
+
 def refuse_empty(known: Iterable[Trace]) -> None:
     """Raise EvidenceError where every output ended with its first token: nothing was decoded."""
     if all(trace.tokens < 2 for trace in known):

@@ -200,6 +200,6 @@ def _role(each: Recorded, drafting: Drafting) -> str:
         return "choice"
     if drafting.drafter == "none":
         return "none" if drafting == each.choice.none.drafting else "predicted"
-    if drafting == each.plan.default:
+    if drafting in (each.plan.default, *each.plan.defaults):
         return "default"
     return "neighbour" if drafting in each.choice.neighbours else "predicted"

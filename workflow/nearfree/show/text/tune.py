@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from nearfree.core.drafting import Drafting
-from nearfree.derive.schedule.llama_cpp import LOOKUP, MODEL
-from nearfree.derive.tune.answer import Answer, Setting
+from nearfree.derive.schedule.llama_cpp import MODEL
+from nearfree.derive.tune.answer import Answer, OverDefault, Setting
 from nearfree.derive.tune.choice import choose
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.recorded import Recorded
@@ -45,6 +45,7 @@ def document(said: Recorded, model: Path, draft: Path | None) -> Any:
         "gain": {
             "over_none": _interval(answer.over_none),
             "over_default": _interval(answer.over_default),
+            "over_defaults": [_over_default(each) for each in answer.over_defaults],
         },
         "verdict": answer.verdict,
         "held_out": {
@@ -79,6 +80,15 @@ def _setting(setting: Setting) -> dict[str, Any]:
     }
 
 
+def _over_default(over: OverDefault) -> dict[str, Any]:
+    return {
+        **_plain(over.drafting),
+        "drafts": over.drafts,
+        "ran_as": None if over.ran is None else _plain(over.ran),
+        "over": _interval(over.gain),
+    }
+
+
 def _interval(interval: Interval | None) -> dict[str, float | None] | None:
     """Return an interval; an end that nothing is known of is null, since JSON has no infinity."""
     if interval is None:
@@ -105,13 +115,21 @@ def paste(engine: str, run: Drafting, model: Path, draft: Path | None) -> str:
     words += [] if run.repack else ["--no-repack"]
     if run.drafter == "draft_model":
         words += ["-md", str(draft), "--spec-type", MODEL, "--spec-draft-n-max", str(run.k)]
-    elif run.drafter == "ngram_simple":
-        words += ["--spec-type", LOOKUP]
-        words += ["--spec-ngram-simple-size-n", str(run.ngram_max)]
-        words += ["--spec-ngram-simple-size-m", str(run.k)]
     else:
-        words += ["--spec-type", "none"]
+        words += ["--spec-type", run.drafter.replace("_", "-"), *_sizes(run)]
     return shlex.join(words)
+
+
+def _sizes(run: Drafting) -> Iterator[str]:
+    """Yield the options of a lookup of llama.cpp that say how much it looks for and drafts."""
+    sizes: dict[str, int] = {}
+    if run.drafter == "ngram_mod":
+        sizes = {"n-match": run.ngram_max, "n-max": run.k, "n-min": run.shortest}
+    elif run.drafter not in ("none", "ngram_cache"):  # the latter has no such option
+        sizes = {"size-n": run.ngram_max, "size-m": run.k}
+    for name, value in sizes.items():
+        yield f"--spec-{run.drafter.replace('_', '-')}-{name}"
+        yield str(value)
 
 
 def _python(run: Drafting) -> str:
@@ -246,3 +264,19 @@ def _verdict(answer: Answer) -> Iterator[str]:
     ):
         if interval is not None:
             yield f"  {interval.value:.2f} times as fast as {name}, {_ends(interval, 2)}"
+    for each in answer.over_defaults:
+        yield from _beside(each, answer.run)
+
+
+def _beside(each: OverDefault, run: Drafting) -> Iterator[str]:
+    """Yield what is run beside one type's default."""
+    name = f"{each.drafting.label} with K = {each.drafting.k}, a default"
+    if each.gain is not None:
+        said = f"{each.gain.value:.2f} times as fast as {name}, {_ends(each.gain, 2)}"
+    else:
+        said = f"it is {name}" if each.ran == run and each.drafts else name
+    if not each.drafts:
+        said += ": drafts nothing on these prompts"
+    elif each.ran is not None and each.ran != each.drafting:
+        said += f": in the steps of {each.ran.label} with K = {each.ran.k}"
+    yield f"  {said}"

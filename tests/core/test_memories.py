@@ -1,0 +1,140 @@
+"""Drafters that remember: their traces against a loop that really runs, and against llama.cpp."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nearfree.core.drafting import REMEMBERING, Drafter, Drafting, Steps, agreed, replay
+from nearfree.core.memories import followed, memory_of, next_drafts
+from nearfree.errors import ConfigError
+
+from core.test_drafting import a_model, run
+
+
+def of(drafter: Drafter, n: int, k: int, shortest: int = 0) -> Drafting:
+    """Return a setting of one of llama.cpp's types."""
+    if drafter == "ngram_cache":
+        return Drafting(drafter=drafter, k=k, ngram_max=4, ngram_min=1)
+    shortest = min(shortest, k) if drafter == "ngram_mod" else 0
+    return Drafting(drafter=drafter, k=k, ngram_max=n, ngram_min=n, shortest=shortest)
+
+
+@settings(max_examples=300)
+@given(
+    seed=st.integers(0, 5),
+    prompt=st.lists(st.integers(1, 5), min_size=2, max_size=60),
+    drafter=st.sampled_from(REMEMBERING),
+    n=st.integers(1, 3),
+    k=st.integers(1, 9),
+    shortest=st.integers(0, 3),
+    limit=st.integers(2, 60),
+)
+def test_a_trace_of_a_known_output_is_the_real_run(
+    *, seed: int, prompt: list[int], drafter: Drafter, n: int, k: int, shortest: int, limit: int
+) -> None:
+    """A run without drafts gives the steps of a setting: the same output, rows and acceptances."""
+    model, drafting = a_model(seed), of(drafter, n, k, shortest)
+    plain, _ = run(model, prompt, Drafting(), limit)
+    memory = memory_of(drafting, prompt)
+    tokens = [model(prompt)]
+    rows, accepted = [], []
+    while len(tokens) < limit and tokens[-1]:
+        known = [*prompt, *tokens]
+        drafts = next_drafts(memory, known, limit - len(tokens))
+        chosen: list[int] = []
+        for place in range(len(drafts) + 1):
+            chosen.append(model([*known, *drafts[:place]]))
+            if place == len(drafts) or chosen[-1] != drafts[place] or not chosen[-1]:
+                break
+        taken = agreed(drafts, chosen)
+        if drafts:
+            memory.accept(taken)
+        rows.append(1 + len(drafts))
+        accepted.append(taken)
+        tokens += chosen
+    assert tokens == plain
+    known_steps = replay(followed(drafting, prompt, plain, limit), drafting, len(plain), limit)
+    assert known_steps == Steps(rows=tuple(rows), accepted=tuple(accepted))
+
+
+@given(
+    drafter=st.sampled_from(REMEMBERING),
+    text=st.lists(st.integers(0, 3), min_size=6, max_size=90),
+    n=st.integers(1, 3),
+    k=st.integers(1, 9),
+    limit=st.integers(2, 90),
+)
+def test_drafts_never_go_beyond_k_or_the_output(
+    drafter: Drafter, text: list[int], n: int, k: int, limit: int
+) -> None:
+    """A step drafts K tokens at most, leaves room for the one it chooses, and offers known ones."""
+    prompt, output = text[:4], text[4 : 4 + limit]
+    offered = followed(of(drafter, n, k), prompt, output, limit)
+    for done, (drafted, right) in enumerate(
+        zip(offered.drafted, offered.agreed, strict=True), start=1
+    ):
+        assert right <= drafted <= min(k, max(0, limit - done - 1))
+
+
+def texts() -> Iterator[tuple[list[int], list[int]]]:
+    """Yield prompts and outputs with many repetitions, the same at each call."""
+    state = 1
+
+    def drawn(below: int) -> int:
+        nonlocal state
+        state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        return (state >> 33) % below
+
+    for _ in range(60):
+        tokens = [drawn(49152) for _ in range(2 + drawn(12))]
+        text: list[int] = []
+        while len(text) < 260:
+            if text and drawn(3):
+                begin = drawn(len(text))
+                text += text[begin : begin + 1 + drawn(60)]
+            text.append(tokens[drawn(len(tokens))])
+        yield text[:90], text[90:260]
+
+
+def step_lines(drafting: Drafting) -> Iterator[str]:
+    """Yield each text's steps: tokens known of the output, drafts, and how many of them agreed."""
+    for prompt, output in texts():
+        memory, done = memory_of(drafting, prompt), 1
+        said = []
+        while done < len(output):
+            drafts = next_drafts(memory, [*prompt, *output[:done]], len(output) - done)
+            right = agreed(drafts, output[done:])
+            if drafts:
+                memory.accept(right)
+            said.append(f"{done}:{right}:{''.join(f'{token},' for token in drafts)} ")
+            done += right + 1
+        yield f"{''.join(said)}\n"
+
+
+REAL: Sequence[tuple[Drafting, str]] = (
+    (of("ngram_map_k", 2, 7), "790816dfca350992"),
+    (of("ngram_map_k", 12, 48), "bda4c813e65e9893"),
+    (of("ngram_map_k4v", 2, 7), "0b34a049a825fb43"),
+    (of("ngram_map_k4v", 3, 4), "eae9e006643c0941"),
+    (of("ngram_mod", 4, 16), "009c1e3ed9a64640"),
+    (of("ngram_mod", 3, 8, 4), "c83c2fb1c30edd5c"),
+    (of("ngram_mod", 24, 64, 48), "e3960d8d9d8aff0b"),
+    (of("ngram_cache", 4, 8), "997f08aad22d663c"),
+)
+"""Settings, and the digest of the same lines printed by a program around the release's own
+ngram-map.cpp, ngram-mod.cpp, ngram-cache.cpp and the classes of speculative.cpp that call them."""
+
+
+@pytest.mark.parametrize(("drafting", "digest"), REAL, ids=lambda each: getattr(each, "label", ""))
+def test_drafts_are_those_of_the_release(drafting: Drafting, digest: str) -> None:
+    """Every step over sixty texts is what the release's own code, compiled, drafted over them."""
+    said = "".join(step_lines(drafting))
+    assert hashlib.sha256(said.encode()).hexdigest()[:16] == digest
+
+
+def test_what_remembers_nothing_is_refused() -> None:
+    """A lookup of the text alone has no memory."""
+    with pytest.raises(ConfigError, match="ngram_simple 2 remembers nothing"):
+        memory_of(Drafting(drafter="ngram_simple", k=2, ngram_max=2, ngram_min=2), [1])

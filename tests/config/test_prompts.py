@@ -20,7 +20,7 @@ def test_the_shipped_prompts_are_of_three_kinds_half_of_them_held_out() -> None:
     prompts = read_prompts(shipped_prompts())
     counts = Counter((prompt.kind, prompt.held_out) for prompt in prompts)
     assert {kind for kind, _ in counts} == {"copying", "code", "text"}
-    assert set(counts.values()) == {4}
+    assert set(counts.values()) == {3}
 
 
 def test_every_second_prompt_of_a_kind_is_held_out(tmp_path: Path) -> None:

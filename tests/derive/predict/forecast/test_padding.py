@@ -94,6 +94,12 @@ def test_launches_limit_a_model_that_is_cut_into_small_parts() -> None:
     assert str(row["limiting_term"]).startswith("no graph of 640 tokens: ")
     assert "vllm/config/vllm.py L" in str(row["evidence"])
     assert row["limiting_module"] == HOST
+    (further,) = (
+        asked(query, epsilon=0.99, predictors=["work_model"], full=False)
+        .answers.filter(composition="sum")
+        .to_dicts()
+    )
+    assert (further["limiting_module"], further["limiting_term"]) == (HOST, row["limiting_term"])
 
 
 def test_without_graphs_nothing_is_padded() -> None:

@@ -208,7 +208,8 @@ def _rows(
     """
     ratio, own = ratios
     hosts = [latency.roles[row].get(at) == HOST for row, at in zip(rows, place, strict=True)]
-    graphs, said = _graphs(latency, rows, out, (own <= 1.0 + epsilon) | hosts)
+    may = (own <= 1.0 + epsilon) | np.array(hosts, dtype=bool)
+    graphs, said = _graphs(latency, rows, out, may)
     grid, at, row = latency.grid, _timed_places(latency, rows, place), np.arange(len(rows))
     judged = pl.DataFrame(
         {

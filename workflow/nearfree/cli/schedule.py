@@ -288,9 +288,9 @@ def _draft_costs(
     from nearfree.derive.predict.forecast.deployment import Questions
     from nearfree.derive.predict.forecast.draft import (
         as_head,
-        head_shares,
+        as_own,
+        drafter_shares,
         model_shares,
-        own_shares,
     )
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.total import total
@@ -299,8 +299,11 @@ def _draft_costs(
     if args.drafter is None:
         return float(args.draft_cost or 0.0)
     ratio_by_batch(answers)  # refuses a T(N) that is not known
+    grid, steps = answers.total.grid.tolist(), answerer.engine_steps
     if args.drafter == OWN:
-        return own_shares(answers.total, answers.deployments, answerer.engine_steps)
+        layers = [as_own(each) for each in answers.deployments]
+        drafted = total(Questions(layers, grid), answerer)
+        return drafter_shares(answers.total, answers.deployments, drafted, layers, steps)
     batches = [each.batch for each in answers.deployments]
     drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
     spec = make_spec(drafter, batch=batches, moe=ENGINES[args.engine].moe)
@@ -308,9 +311,8 @@ def _draft_costs(
     drafting = deployments(config, structs.replace(spec, **plain), drafters=True)
     if drafting[0].decoder.states is not UNSET:
         heads = [as_head(each, answers.deployments[0]) for each in drafting]
-        drafted = total(Questions(heads, answers.total.grid.tolist()), answerer)
-        steps = answerer.engine_steps
-        return head_shares(answers.total, answers.deployments, drafted, heads, steps)
+        drafted = total(Questions(heads, grid), answerer)
+        return drafter_shares(answers.total, answers.deployments, drafted, heads, steps)
     drafted = total(Questions(drafting, [1]), answerer)
     return model_shares(answers.total, answers.deployments, drafted, drafting)
 

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from nearfree.core.precision import Dtype
 from nearfree.core.setting import NAME
-from nearfree.decoders.attention_kinds import Grouped, Kind
-from nearfree.decoders.decoder import Decoder, Ffn, check_layer_types, head_width
+from nearfree.decoders.attention_kinds import Kind
+from nearfree.decoders.decoder import Decoder, Ffn, check_layer_types, head_width, said_of
 from nearfree.decoders.draft_heads import (
     as_layer,
     drafter_keys,
@@ -163,7 +163,7 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
     ffn: Ffn = read.pop("ffn")
     kinds: tuple[Kind, ...] = read.pop("kinds", ())
     if kinds:
-        read |= _first(kinds[0]) | {"kinds": kinds}
+        read |= said_of(kinds[0]) | {"kinds": kinds}
     if ffn.beside:
         read["beside"] = True
     width = rules.layer_inputs and keys.whole(rules.layer_inputs, least=0, default=0)
@@ -195,13 +195,6 @@ def _kinds(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
     if rules.says_head_dim:
         said = {"head_dim": lambda: keys.whole("head_dim"), "kv_heads": lambda: _kv_heads(keys)}
     return said | {"kinds": lambda: kinds_of(keys, keys.whole("num_hidden_layers"))}
-
-
-def _first(kind: Kind) -> dict[str, int | None]:
-    """Return the sizes that a decoder says of its first kind."""
-    if isinstance(kind, Grouped):
-        return {name: getattr(kind, name) for name in ("heads", "kv_heads", "head_dim", "window")}
-    return {"heads": kind.heads, "kv_heads": 1, "head_dim": kind.cached, "window": None}
 
 
 def _kv_heads(keys: Keys) -> int:

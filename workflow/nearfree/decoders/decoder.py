@@ -102,6 +102,13 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.layers if self.beside is True else self.layers - self.moe_layers
 
 
+def said_of(kind: Kind) -> dict[str, int | None]:
+    """Return the sizes that a decoder says of its first kind."""
+    if isinstance(kind, Grouped):
+        return {name: getattr(kind, name) for name in ("heads", "kv_heads", "head_dim", "window")}
+    return {"heads": kind.heads, "kv_heads": 1, "head_dim": kind.cached, "window": None}
+
+
 class Ffn(NamedTuple):
     """Width of the Dense FFN, None if no layer has one; layers with experts, counted from 0.
 

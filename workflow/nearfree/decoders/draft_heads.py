@@ -1,16 +1,22 @@
-"""Heads that draft for another model, EAGLE's and EAGLE-3's: one layer of Llama's, and states.
+"""What drafts beside a model: heads, EAGLE's and EAGLE-3's, and the model's own further layer.
 
-EAGLE brings the embedding of a token and the model's last state together at each run, and draws
-from the model's own LM head. EAGLE-3 brings states of three layers together once a draft; its layer
-takes embedding and state side by side, and it has an LM head of its own, of fewer tokens.
+A head is one layer of Llama's, and states. EAGLE brings the embedding of a token and the model's
+last state together at each run, and draws from the model's own LM head. EAGLE-3 brings states of
+three layers together once a draft; its layer takes embedding and state side by side, and it has an
+LM head of its own, of fewer tokens.
 Source: vllm 0.20.2, vllm/model_executor/models/llama_eagle.py:87-107, llama_eagle3.py:53-66 and
 172-195 (widths), 277-281 (vocabulary), models/registry.py:573-581 (names); sglang 0.5.9,
-sglang/srt/models/llama_eagle.py:82-97, llama_eagle3.py:55, 135-163.
+sglang/srt/models/llama_eagle.py:82-97, llama_eagle3.py:55, 135-163. The own layer (multi-token
+prediction) brings embedding and state together as EAGLE does: vllm 0.20.2,
+vllm/model_executor/models/deepseek_mtp.py; sglang 0.5.6, sglang/srt/models/deepseek_nextn.py:98.
 """
 
 from pathlib import Path
 
-from nearfree.decoders.decoder import States
+from msgspec import UNSET, structs
+
+from nearfree.decoders.attention_kinds import Grouped, Kind
+from nearfree.decoders.decoder import Decoder, States, said_of
 from nearfree.decoders.gguf_config import read_values
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.text_part import text_part
@@ -106,3 +112,18 @@ def vocabulary_of(keys: Keys) -> int:
 def as_layer(keys: Keys) -> Keys:
     """Return the keys of a head's layer, which is one of Llama's."""
     return keys.replaced("model_type", "llama")
+
+
+def own_layer(decoder: Decoder) -> Decoder:
+    """Return what a model drafts with itself: a layer like its last, and its LM head."""
+    states = States(width=decoder.d_model, layers=1)
+    one = structs.replace(
+        decoder, layers=1, moe_layers=min(decoder.moe_layers, 1), states=states, layer_inputs=UNSET
+    )
+    if decoder.kinds is UNSET:
+        return one
+    kind: Kind = next(each for each in decoder.kinds if decoder.layers - 1 in each.layers)
+    kind = structs.replace(kind, layers=(0,))
+    if isinstance(kind, Grouped):
+        kind = structs.replace(kind, shares=False)
+    return structs.replace(one, kinds=(kind,), **said_of(kind))

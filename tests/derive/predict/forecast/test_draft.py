@@ -3,16 +3,19 @@
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from nearfree.backends.names import BackendRelease
 from nearfree.decoders.decoder import States
 from nearfree.decoders.modules import HEAD, STATES
+from nearfree.derive.engine_step.form import StepConstants
+from nearfree.derive.engine_step.launches import DRAFTING, LAUNCH_US
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.draft import (
+    Drafted,
     as_head,
-    head_draft_us,
-    head_shares,
+    as_own,
+    draft_of,
+    drafter_shares,
     model_shares,
-    own_draft_us,
-    own_shares,
 )
 from nearfree.derive.predict.forecast.total import total
 from nearfree.errors import EvidenceError
@@ -20,27 +23,43 @@ from nearfree.errors import EvidenceError
 from derive.predict.forecast.pool import DENSE, SPARSE, deployment
 from derive.predict.forecast.test_total import BLIND, DOUBLING
 
+OLD, NEW = BackendRelease("vllm", "0.10.0"), BackendRelease("vllm", "0.33.0")
+
 
 @pytest.mark.parametrize("model", [DENSE, SPARSE[0]])
-def test_a_draft_is_a_layer_and_the_head_each_time(model: str) -> None:
-    """Drafts run the layer on all rows of a step, then on one a request; none runs it once."""
+def test_a_draft_is_a_layer_a_product_and_the_head_each_time(model: str) -> None:
+    """The own layer runs on all rows of a step, then on one a request, and draws from one."""
     one = deployment(model, "balanced", batch=8, platform="h20")
-    found = total(Questions([one], DOUBLING), BLIND)
-    latency = found.latency_us[0]
-    drafted = own_draft_us(one, found.roles[0], latency, found.grid)
+    own = as_own(one)
+    found, whole = (total(Questions([each], DOUBLING), BLIND) for each in (own, one))
+    latency = {role: found.latency_us[0][at] for at, role in found.roles[0].items()}
     counts = {use.role: use.count for use in one.uses()}
-    layer = sum(
-        latency[place] / counts[role] for place, role in found.roles[0].items()
-        if counts.get(role, 0) == one.decoder.layers
-    )  # fmt: skip
-    (head,) = (latency[place] for place, role in found.roles[0].items() if role == HEAD)
-    once = layer + head
-    assert drafted[0] == pytest.approx(once[0])
-    assert drafted[1] == pytest.approx(once[1])
-    at = DOUBLING.index(4)
-    assert drafted[at] == pytest.approx(once[at] + 2 * once[0])
-    assert (drafted < latency.sum(axis=0) + 8 * once[0]).all()
-    assert np.isfinite(drafted).all()
+    for place, role in whole.roles[0].items():
+        count = counts.get(role, 0) if role != HEAD else 1
+        if role in latency:
+            assert latency[role] == pytest.approx(whole.latency_us[0][place] / count)
+    assert latency.keys() == {STATES} | {*whole.roles[0].values()}
+    each = sum(us[0] for us in latency.values())
+    first = sum(us for role, us in latency.items() if role != HEAD) + latency[HEAD][0]
+    drafted = draft_of(own, found, 0, NEW).modules_us
+    for at, n in enumerate(DOUBLING):
+        assert drafted[at] == pytest.approx(first[at] + max(n - 2, 0) * each)  # type: ignore[index]
+    states = {use.role: use.setting for use in own.uses()}[STATES]
+    assert (states.d_model, states.d_ff) == (2 * one.decoder.d_model, one.decoder.d_model)
+
+
+def test_sglang_drew_from_all_rows_for_some_releases() -> None:
+    """From overlap on until 0.5.20 logits of the first run are made of all its rows."""
+    own = as_own(deployment(DENSE, "balanced", batch=8, platform="h20"))
+    found = total(Questions([own], DOUBLING), BLIND)
+    latency = {role: found.latency_us[0][at] for at, role in found.roles[0].items()}
+    drafts = {
+        version: draft_of(own, found, 0, BackendRelease("sglang", version)).modules_us
+        for version in ("0.5.10", "0.5.14", "0.5.20")
+    }
+    more = drafts["0.5.14"] - drafts["0.5.20"]
+    assert more == pytest.approx(latency[HEAD] - latency[HEAD][0])
+    assert drafts["0.5.10"] == pytest.approx(drafts["0.5.20"])
 
 
 def test_shares_are_of_one_position_at_the_same_batch() -> None:
@@ -53,24 +72,47 @@ def test_shares_are_of_one_position_at_the_same_batch() -> None:
     assert model_shares(found, asked, drafter, drafting) == {
         batch: pytest.approx([1.0, 1.0, 2.0, 3.0]) for batch in (1, 8)
     }
-    own = own_shares(found, asked, {})
+    layers = [as_own(each) for each in asked]
+    drafter = total(Questions(layers, grid), BLIND)
+    own = drafter_shares(found, asked, drafter, layers, {})
     for place, each in enumerate(asked):
-        drafted = own_draft_us(each, found.roles[place], found.latency_us[place], found.grid)
+        drafted = draft_of(layers[place], drafter, place, each.engine).modules_us
         assert own[each.batch] == pytest.approx((drafted / found.model_us[place, 0]).tolist())
         assert 0 < own[each.batch][0] < 0.2
 
 
-def test_the_host_counts_every_run_of_a_served_model() -> None:
-    """A run of the own layer costs the host a step's constant, and its layer's kernels."""
+GRID = np.array([1.0, 2.0, 3.0, 4.0])
+SOME = StepConstants(layer_us=10.0, step_us=300.0, request_us=2.0)
+
+
+def test_a_draft_takes_the_longer_of_its_modules_and_its_launches() -> None:
+    """Where no graph holds a draft, the host launches each run; its layer's kernels take theirs."""
+    runs = np.array([1.0, 1.0, 2.0, 3.0])
+    host = DRAFTING["vllm"].launches * LAUNCH_US
+    hidden = DRAFTING["vllm"].exposed_us
+    for modules, mapped in ((100.0, False), (100.0, True), (2000.0, False)):
+        launched = host + mapped * DRAFTING["vllm"].mapped * LAUNCH_US
+        drafted = Drafted(modules * runs, mapped).served_us(GRID, OLD, SOME)
+        assert drafted == pytest.approx(runs * max(modules + 10.0, launched) + hidden)
+    assert Drafted(100.0 * runs, mapped=True).served_us(GRID, NEW, SOME) == pytest.approx(
+        110.0 * runs
+    )
+
+
+def test_the_host_is_counted_of_a_served_model_alone() -> None:
+    """A forward by itself waits for no scheduler, and one whose engine has no constants neither."""
     asked = [deployment(DENSE, "balanced", batch=8, platform="h20")]
-    found = total(Questions(asked, [1, 2, 3, 4]), BLIND)
-    steps = BLIND.engine_steps
-    alone = own_shares(found, asked, steps)
-    served = own_shares(found, [replace(asked[0], served=True)], steps)
-    known = steps[asked[0].engine.name].constants
-    each = (known.layer_us + known.step_us) / found.model_us[0, 0]
-    more = np.array(served[8]) - np.array(alone[8])
-    assert more == pytest.approx(each * np.array([1, 1, 2, 3]))
+    grid = [1, 2, 3, 4]
+    found, layers = total(Questions(asked, grid), BLIND), [as_own(asked[0])]
+    drafter, steps = total(Questions(layers, grid), BLIND), BLIND.engine_steps
+    served = [replace(asked[0], served=True)]
+    alone = drafter_shares(found, asked, drafter, layers, steps)[8]
+    assert alone == drafter_shares(found, served, drafter, layers, {})[8]
+    with_host = np.array(drafter_shares(found, served, drafter, layers, steps)[8])
+    draft = draft_of(layers[0], drafter, 0, served[0].engine)
+    wanted = draft.served_us(GRID, served[0].engine, steps["vllm"].constants)
+    assert with_host == pytest.approx(wanted / found.model_us[0, 0])
+    assert (with_host > np.array(alone)).all()
 
 
 def head_of(target: Deployment, layers: int) -> Deployment:
@@ -96,23 +138,11 @@ def test_a_head_draws_from_one_row_of_a_request(layers: int) -> None:
              for role, us in latency.items()}  # fmt: skip
     first = sum(drawn.values())
     each = sum(us[0] for role, us in latency.items() if layers == 1 or role != STATES)
-    drafted = head_draft_us(head, found, 0)
+    drafted = draft_of(head, found, 0, NEW)
+    assert drafted.mapped is (layers == 3)
     for at, n in enumerate(DOUBLING):
-        assert drafted[at] == pytest.approx(first[at] + max(n - 2, 0) * each)  # type: ignore[index]
+        assert drafted.modules_us[at] == pytest.approx(first[at] + max(n - 2, 0) * each)  # type: ignore[index]
     assert set(latency) == {use.role for use in head.uses()}
-
-
-def test_shares_of_a_head_are_of_its_model() -> None:
-    """They are shares of T(1) of the model, with what each run costs the host of its engine."""
-    target = deployment(DENSE, "balanced", batch=8, platform="h20", served=True)
-    head, steps = head_of(target, 3), BLIND.engine_steps
-    found, drafter = (total(Questions([each], [1, 2, 3]), BLIND) for each in (target, head))
-    shares = np.array(head_shares(found, [target], drafter, [head], steps)[8])
-    alone = np.array(head_shares(found, [target], drafter, [head], {})[8])
-    assert alone == pytest.approx(head_draft_us(head, drafter, 0) / found.model_us[0, 0])
-    known = steps[target.engine.name].constants
-    each = (known.layer_us + known.step_us) / found.model_us[0, 0]
-    assert shares - alone == pytest.approx(each * np.array([1, 1, 2]))
 
 
 def test_a_head_of_another_model_is_refused() -> None:

@@ -7,7 +7,9 @@ import pytest
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import DeploymentSpec
-from nearfree.decoders.modules import ATTENTION
+from nearfree.core.parallel import Parallel
+from nearfree.decoders.modules import ATTENTION, HOST
+from nearfree.derive.engine_step.launches import LAUNCH_US, launched
 from nearfree.derive.granularity.graphs import Graphs, Step
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.expand_deployments import deployments
@@ -38,12 +40,66 @@ def test_rows_between_two_n_are_interpolated() -> None:
     assert timed_grid(grid, steps) == [1, 2]
     assert timed_grid([1], [[step(4, 18)]]) == [1, 4, 5]
     latency = np.array([[[10.0, 20.0], [1.0, 3.0]]])
-    found, padding = padded(grid, grid, latency, steps, np.array([[False, True]]))
+    found, padding = padded(grid, grid, latency, steps, np.array([[False, True]]), launches=[0])
     assert found.tolist() == [[[15.0, 20.0], [1.0, 3.0]]]
     assert padding.unpadded_us.tolist() == latency.tolist()
     assert padding.at.tolist() == [[[1, 1], [0, 1]]]
     assert padding.stopped_by(0, 0) == "graph of 6 tokens: 4 rows run as 6"
     assert padding.stopped_by(0, 1) is None
+
+
+def test_above_the_largest_graph_the_host_takes_what_launches_take_longer() -> None:
+    """T(N) is the longer of what the GPU runs and of the launches; the host's own time stays."""
+    eager, us = Step(600, 600, None, "file.py L1-2"), 10 * LAUNCH_US
+    latency = np.array([[[20.0, 20.0, us], [5.0, 5.0, 5.0], [7.0, 7.0, 7.0]]])
+    steps, real = [[step(8, 8), eager, eager]], np.zeros((1, 3), dtype=bool)
+    found, padding = padded([1, 2, 3], [1, 2, 3], latency, steps, real, launches=[10])
+    assert found.sum(axis=1).tolist() == [[32.0, us + 7.0, us + 12.0]]
+    assert found[0, :-1].tolist() == latency[0, :-1].tolist()
+    assert padding.waits_us.tolist() == [[0.0, us - 25.0, 0.0]]
+    assert padding.unpadded_us.tolist() == latency.tolist()
+    assert padding.stopped_by(0, 1) == (
+        "no graph of 600 tokens: 10 kernels launched one by one, 23 us each as in published eager "
+        "steps of SGLang"
+    )
+    assert padding.stopped_by(0, 0) is None
+    assert padding.stopped_by(0, 2) is None
+
+
+def test_launches_limit_a_model_that_is_cut_into_small_parts() -> None:
+    """Where N would pass in a graph, that none is so large limits it, with file and lines."""
+    parts = Parallel(tp=8)
+    query = deployment(
+        batch=128, platform="h100", graphs=VLLM, parallel=parts, served=True, context=256
+    )
+    found = timed(query)
+    padding, grid = found.padding, found.grid.tolist()
+    assert padding is not None
+    first = next(at for at, each in enumerate(padding.steps[0]) if each.size is None)
+    assert grid[first] == 5
+    held = found.latency_us[0, -1, 0]
+    for at, n in enumerate(grid):
+        device_us = found.latency_us[0, :-1, at].sum()
+        launching_us = LAUNCH_US * launched(query.uses(), query.decoder.layers)
+        waited = max(launching_us - device_us, 0.0) if n > 4 else 0.0
+        assert found.latency_us[0, -1, at] == pytest.approx(held + waited)
+    graph_alone = found.unpadded_us[0, :, first].sum() / found.model_us[0, 0]
+    epsilon = float(np.ceil(100 * graph_alone) / 100 - 1)
+    (row,) = (
+        asked(query, epsilon=epsilon, predictors=["work_model"], full=False)
+        .answers.filter(composition="sum")
+        .to_dicts()
+    )
+    assert row["n_max"] == 4
+    assert str(row["limiting_term"]).startswith("no graph of 640 tokens: ")
+    assert "vllm/config/vllm.py L" in str(row["evidence"])
+    assert row["limiting_module"] == HOST
+    (further,) = (
+        asked(query, epsilon=0.99, predictors=["work_model"], full=False)
+        .answers.filter(composition="sum")
+        .to_dicts()
+    )
+    assert (further["limiting_module"], further["limiting_term"]) == (HOST, row["limiting_term"])
 
 
 def test_without_graphs_nothing_is_padded() -> None:

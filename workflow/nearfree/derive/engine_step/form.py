@@ -76,7 +76,7 @@ def hidden_us(
     shared, routed
         What both take by themselves, [grid].
     """
-    if engine.beside is None or not _from(release.version, engine.beside.first):
+    if engine.beside is None or not reached(release.version, engine.beside.first):
         return np.zeros_like(shared)
     within = np.ones_like(tokens, dtype=bool)
     if engine.beside.most_tokens is not None:
@@ -84,7 +84,7 @@ def hidden_us(
     return np.where(within, np.minimum(shared, routed), 0.0)
 
 
-def _from(version: str | None, first: str) -> bool:
+def reached(version: str | None, first: str) -> bool:
     """Return whether a release is one from another on; without a number it is the newest."""
     try:
         return version is None or Version(version) >= Version(first)

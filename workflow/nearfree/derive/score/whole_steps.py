@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import structs
 from packaging.version import InvalidVersion, Version
 
+from nearfree.backends.names import BackendRelease
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.core.precision import PLAIN, Dtype, Product
 from nearfree.decoders.attention_kinds import Latent
@@ -18,18 +19,11 @@ from nearfree.decoders.modules import requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
-from nearfree.derive.predict.forecast.draft import (
-    as_head,
-    draft_host_us,
-    head_draft_us,
-    own_draft_us,
-    own_runs,
-)
+from nearfree.derive.predict.forecast.draft import Drafted, as_head, as_own, draft_of
 from nearfree.derive.predict.forecast.expand_deployments import asked_about
 from nearfree.derive.predict.forecast.expand_deployments import deployments as expanded
 from nearfree.derive.predict.forecast.step import ROLES
-from nearfree.derive.predict.forecast.total import Total, total
-from nearfree.derive.work_model.family import Array
+from nearfree.derive.predict.forecast.total import total
 from nearfree.errors import ConfigError, NearfreeError, RefusedError
 from nearfree.hardware.platforms import resolve
 from nearfree.public.whole_models import HEADS, MODELS, WholeRow
@@ -50,8 +44,8 @@ _BLOCKS = {"deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "qwen3_moe",
 class Timed(NamedTuple):
     """A row with what `predict` says of it, or why it says nothing.
 
-    `modules_us` is T of its modules at N and `first_us` at one position, `draft_us` what a draft
-    that T holds takes, `prefill_us` what others' prompts add to a step; they are 0 where there is a
+    `modules_us` is T of its modules at N and `first_us` at one position, `draft` what a draft that
+    T holds takes, `prefill_us` what others' prompts add to a step; they are 0 where there is a
     refusal. `deployment` is what was asked, of the release `asked`.
     """
 
@@ -61,7 +55,7 @@ class Timed(NamedTuple):
     asked: str = ""
     modules_us: float = 0.0
     first_us: float = 0.0
-    draft_us: float = 0.0
+    draft: Drafted | None = None
     prefill_us: float = 0.0
 
     def predicted_us(
@@ -86,10 +80,11 @@ class Timed(NamedTuple):
         host = host_us(constants, batch=row.batch)
         modules = self.first_us
         if not first:
-            modules = self.modules_us + self.draft_us
-            if self.draft_us:
-                runs = own_runs(np.array(float(row.positions)))
-                modules += float(draft_host_us(constants, runs))
+            modules = self.modules_us
+            if self.draft is not None:
+                served = BackendRelease(row.engine, row.engine_version or None)
+                taken = self.draft.served_us(np.array([float(positions)]), served, constants)
+                modules += float(taken[0])
         return float(modules + between[0] + host + self.prefill_us)
 
 
@@ -128,9 +123,10 @@ def timed_steps(
 _Open = tuple[int, WholeRow, list[str], Deployment | str]
 
 
-def _modules_us(
-    ask: "_Asker", asked: Sequence[_Open], answerer: Answerer
-) -> list[tuple[float, float, float] | str]:
+_Said = tuple[float, float, Drafted | None]
+
+
+def _modules_us(ask: "_Asker", asked: Sequence[_Open], answerer: Answerer) -> list[_Said | str]:
     """Return T of each deployment's modules at its row's N and at 1, and of a draft that it holds.
 
     Or, of one, why it is not known.
@@ -140,50 +136,41 @@ def _modules_us(
         return []
     grid = sorted({1} | {row.positions for row, _ in served})
     found = total(Questions([each for _, each in served], grid), answerer)
-    drafts = _head_drafts(ask, served, grid, answerer)
-    said = list[tuple[float, float, float] | str]()
-    for place, (row, each) in enumerate(served):
+    drafts = _drafts(ask, served, grid, answerer)
+    said = list[_Said | str]()
+    for place, (row, _) in enumerate(served):
         draft, refusal = drafts.get(place), found.refusals[place]
-        if isinstance(draft, str):
-            said.append(refusal or draft)
-        else:
-            said.append(refusal or _of_row(row, each, found, place, draft))
+        if isinstance(draft, str) or refusal:
+            said.append(refusal or str(draft))
+            continue
+        modules = found.latency_us[place, : -len(ROLES)].sum(axis=0)
+        said.append((float(modules[grid.index(row.positions)]), float(modules[0]), draft))
     return said
 
 
-def _head_drafts(
+def _drafts(
     ask: "_Asker", served: Sequence[tuple[WholeRow, Deployment]], grid: Sequence[int],
     answerer: Answerer,
-) -> dict[int, Array | str]:  # fmt: skip
-    """Return what drafts of rows' heads take, [grid], or why that is not known, by place."""
-    heads = {place: ask.head(row, each) for place, (row, each) in enumerate(served) if row.head}
-    known = {place: each for place, each in heads.items() if isinstance(each, Deployment)}
-    drafts: dict[int, Array | str] = {p: each for p, each in heads.items() if isinstance(each, str)}
-    if known:
-        found = total(Questions([*known.values()], grid), answerer)
-        drafts |= {
-            place: found.refusals[at] or head_draft_us(each, found, at)
-            for at, (place, each) in enumerate(known.items())
-        }
-    return drafts
+) -> dict[int, Drafted | str]:  # fmt: skip
+    """Return what the drafts that rows hold take at their N, or why that is not known, by place.
 
-
-def _of_row(
-    row: WholeRow, deployment: Deployment, found: Total, place: int, drafted: Array | None
-) -> tuple[float, float, float]:
-    """Return T of the modules at a row's N and at 1, and that of a draft.
-
-    It is one of the model's own layer where no head's is given.
+    They are those of the head that a row names, else of the model's own layer.
     """
-    latency, at = found.latency_us[place, : -len(ROLES)], found.grid.tolist().index(row.positions)
-    modules = latency.sum(axis=0)
-    draft = 0.0
-    if row.holds_draft and row.positions > 1:
-        roles = {each: found.roles[place][each] for each in found.modules(place)}
-        if drafted is None:
-            drafted = own_draft_us(deployment, roles, latency, found.grid)
-        draft = float(drafted[at])
-    return float(modules[at]), float(modules[0]), draft
+    asked = {
+        place: ask.head(row, each) if row.head else as_own(each)
+        for place, (row, each) in enumerate(served)
+        if row.holds_draft and row.positions > 1
+    }
+    drafts: dict[int, Drafted | str] = {p: e for p, e in asked.items() if isinstance(e, str)}
+    known = {place: each for place, each in asked.items() if isinstance(each, Deployment)}
+    if not known:
+        return drafts
+    found = total(Questions([*known.values()], grid), answerer)
+    for at, (place, each) in enumerate(known.items()):
+        row, refusal = served[place][0], found.refusals[at]
+        engine = BackendRelease(row.engine, row.engine_version or None)
+        drafts[place] = refusal or draft_of(each, found, at, engine).at(grid.index(row.positions))
+    return drafts
 
 
 def _with_prefills(steps: Sequence[Timed], answerer: Answerer) -> list[Timed]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from nearfree.backends.kernels import BY_PUBLIC_NAME
+from nearfree.derive.engine_step.launches import LAUNCH_US
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
@@ -34,6 +35,7 @@ WORDS = {
     "rows of a tile": "the kernel goes over to a tile of more rows",
     "all-reduce": "the all-reduce goes over to another algorithm",
     "graph of": "the engine pads the step to its next CUDA graph",
+    "no graph of": "no CUDA graph holds the step, and the GPU waits for its launches",
 }
 """What a limit is in plain words, by how its term begins."""
 REGIMES = {
@@ -160,8 +162,8 @@ def _times(answer: FirstAnswer) -> str:
     if answer.eager is None or answer.eager > max(answer.n_max, *answer.cost, 1):
         return said
     return (
-        f"{said}; from {answer.eager} positions on no CUDA graph is large enough, and what "
-        "launches then take is not counted"
+        f"{said}; from {answer.eager} positions on no CUDA graph is large enough, and a step takes "
+        f"at least {LAUNCH_US:g} us for each kernel that it launches"
     )
 
 

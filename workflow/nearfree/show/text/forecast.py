@@ -8,6 +8,7 @@ import polars as pl
 
 from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.modules import BETWEEN
+from nearfree.derive.engine_step.launches import LAUNCH_US
 from nearfree.derive.granularity.graphs import Step
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
@@ -232,8 +233,8 @@ def _steps(query: Deployment, steps: Sequence[Step], grid: Sequence[int]) -> Ite
     eager = next((n for n, step in zip(grid, steps, strict=True) if step.size is None), None)
     if eager is not None:
         yield (
-            f"  from N = {eager} on no graph is large enough: such a step is not padded, and what "
-            "its launches take is not counted"
+            f"  from N = {eager} on no graph is large enough: such a step is not padded, and takes "
+            f"at least {LAUNCH_US:g} us for each kernel that it launches"
         )
 
 

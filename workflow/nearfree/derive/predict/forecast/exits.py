@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.decoders.modules import HOST
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags, Places
@@ -206,7 +207,9 @@ def _rows(
         that it has; only where a graph pads it do they differ.
     """
     ratio, own = ratios
-    graphs, said = _graphs(latency, rows, out, own, epsilon)
+    hosts = [latency.roles[row].get(at) == HOST for row, at in zip(rows, place, strict=True)]
+    may = (own <= 1.0 + epsilon) | np.array(hosts, dtype=bool)
+    graphs, said = _graphs(latency, rows, out, may)
     grid, at, row = latency.grid, _timed_places(latency, rows, place), np.arange(len(rows))
     judged = pl.DataFrame(
         {
@@ -258,21 +261,21 @@ def _timed_places(latency: Total, rows: Places, place: Places) -> Places:
 
 
 def _graphs(
-    latency: Total, rows: Places, out: Exits, own: Array, epsilon: float
+    latency: Total, rows: Places, out: Exits, asked: Flags
 ) -> tuple[list[str | None], list[str | None]]:
     """Return the graph that takes each row out of the tolerance, and the lines that say its size.
 
-    It is the graph where the step would still pass with the rows that it has.
+    Or that no graph holds the step, and the GPU waits for its launches.
 
     Parameters
     ----------
-    own
-        T(N) / T(baseline) with the rows that a step has, at the first N after each boundary.
+    asked
+        Where the step would still pass with the rows that it has in a graph, or the host limits it.
     """
     named: list[tuple[str | None, str | None]] = []
-    for row, after, ratio in zip(rows.tolist(), out.after.tolist(), own, strict=True):
+    for row, after, may in zip(rows.tolist(), out.after.tolist(), asked.tolist(), strict=True):
         padding = latency.padding
-        stopped = padding.stopped_by(row, after) if padding and ratio <= 1.0 + epsilon else None
+        stopped = padding.stopped_by(row, after) if padding and may else None
         evidence = padding.steps[row][after].evidence if padding and stopped else None
         named.append((stopped, evidence))
     return [graph for graph, _ in named], [evidence for _, evidence in named]

@@ -10,7 +10,7 @@ from nearfree.derive.granularity.releases import Release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
-from nearfree.derive.predict.forecast.padding import PADDED
+from nearfree.derive.predict.forecast.padding import EAGER, PADDED
 from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.total import SUM
 from nearfree.errors import NearfreeError
@@ -174,7 +174,7 @@ def _rule(
     """
     term, evidence = said
     cited = _CITED.match(evidence)
-    running = _running(query, module, padded=term.startswith(PADDED))
+    running = _running(query, module, padded=term.startswith((PADDED, EAGER)))
     if cited is None or running is None:
         return None
     package, release = running
@@ -190,7 +190,7 @@ def _rule(
 def _running(query: Deployment, module: str, *, padded: bool) -> tuple[str, Release] | None:
     """Return the package whose rules limit a module, and the release under which they are read.
 
-    That is what runs the module, or the engine where its graphs pad the step.
+    That is what runs the module, or the engine where its graphs pad the step, or none holds it.
     """
     if padded and query.graphs is not None:
         return query.graphs.engine.name, query.graphs.release

@@ -2,7 +2,10 @@
 
 Attention sees the positions that there are; dense products, experts and collectives run padded
 rows. Rows that make N' = rows / b positions of a request take T(N'), interpolated linearly between
-the whole N' around where that is no whole number.
+the whole N' around where that is no whole number. Above the largest graph kernels are launched one
+by one: T(N) is the longer of what the GPU runs and of what the host launches. vLLM's code between
+attention is compiled, and launches less; of it no step is published that says so, so that its
+launches are taken as eager ones, which is an upper bound.
 """
 
 import math
@@ -15,6 +18,7 @@ from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
 from nearfree.decoders.modules import requests
+from nearfree.derive.engine_step.launches import LAUNCH_US
 from nearfree.derive.granularity.graphs import GraphSteps, Step
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
@@ -23,8 +27,8 @@ from nearfree.errors import NearfreeError
 
 REAL = (ATTENTION.name, MLA.name, INDEXER.name)
 """Modules that see the positions that there are, however many rows run."""
-PADDED = "graph of"
-"""How the term of a limit begins where a step is padded to a graph."""
+PADDED, EAGER = "graph of", "no graph of"
+"""How the term of a limit begins where a step is padded to a graph, and where none holds it."""
 
 
 class Padding(Struct, frozen=True, kw_only=True):
@@ -32,17 +36,29 @@ class Padding(Struct, frozen=True, kw_only=True):
 
     `steps` are those of each deployment by place in the grid, none of one without graphs;
     `unpadded_us` is what each module takes at N itself, [deployments, places, grid]; `at` is where
-    in the timed grid each N stands, or the padded one, [deployments, places, grid].
+    in the timed grid each N stands, or the padded one, [deployments, places, grid]. `launches` is
+    how many kernels a step of each launches where no graph holds it, and `waits_us` how long the
+    GPU waits for them, [deployments, grid].
     """
 
     steps: Sequence[Sequence[Step]]
     unpadded_us: Array
     at: Places
+    launches: Sequence[int]
+    waits_us: Array
 
     def stopped_by(self, deployment: int, place: int) -> str | None:
-        """Return the graph that a step is padded to, None where it is not padded."""
+        """Return the graph that a step is padded to, or that none holds it and the GPU waits.
+
+        None where neither is so.
+        """
         steps = self.steps[deployment]
         step = steps[place] if steps else None
+        if step is not None and self.waits_us[deployment, place] > 0:
+            return (
+                f"{EAGER} {step.tokens} tokens: {self.launches[deployment]} kernels launched one "
+                f"by one, {LAUNCH_US:g} us each as in published eager steps of SGLang"
+            )
         if step is None or not step.padded:
             return None
         counted = "tokens" if step.size == step.rows else "requests"
@@ -89,8 +105,13 @@ def padded(
     latency_us: Array,
     steps: Sequence[Sequence[Step]],
     real: Flags,
+    *,
+    launches: Sequence[int],
 ) -> tuple[Array, Padding]:
-    """Return what modules take in padded steps, and what stands behind it.
+    """Return what modules take in steps as engines run them, and what stands behind it.
+
+    Where no graph holds a step the host takes, beside its own time in the last place, what its
+    launches take longer than all that the GPU runs: both go on at once.
 
     Parameters
     ----------
@@ -104,14 +125,20 @@ def padded(
         The steps of each deployment by place in `grid`, none of one without graphs.
     real
         Which modules see the positions that there are, [deployments, places].
+    launches
+        How many kernels a step of each deployment launches.
     """
     places = np.searchsorted(timed, grid)
     unpadded = latency_us[:, :, places]
     found = unpadded.copy()
     at = np.broadcast_to(places, found.shape).copy()
+    waits = np.zeros((len(steps), len(grid)))
     for deployment, each in enumerate(steps):
         rows = ~real[deployment]
         for place, (n, step) in enumerate(zip(grid, each, strict=bool(each))):
+            if step.size is None:
+                device_us = found[deployment, :-1, place].sum()
+                waits[deployment, place] = max(LAUNCH_US * launches[deployment] - device_us, 0.0)
             if not step.padded:
                 continue
             asked = step.rows * n / step.tokens
@@ -123,4 +150,7 @@ def padded(
             mine = latency_us[deployment, rows]
             found[deployment, rows, place] = (1 - share) * mine[:, low] + share * mine[:, high]
             at[deployment, rows, place] = high
-    return found, Padding(steps=steps, unpadded_us=unpadded, at=at)
+    found[:, -1] += np.nan_to_num(waits)
+    return found, Padding(
+        steps=steps, unpadded_us=unpadded, at=at, launches=launches, waits_us=np.nan_to_num(waits)
+    )

@@ -11,6 +11,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.decoders.modules import HOST
+from nearfree.derive.engine_step.launches import launched
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.padding import REAL, Padding, padded, steps_of, timed_grid
@@ -120,10 +122,23 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     real = np.zeros(timed.asked.shape, dtype=bool)
     seen = asked.uses.filter(pl.col("module").is_in(REAL))
     real[seen["deployment"].to_numpy(), seen["place"].to_numpy()] = True
-    latency, padding = padded(asked.grid, grid, timed.latency_us, steps, real)
+    launches = [
+        launched(each.uses(), each.decoder.layers) if any(step.size is None for step in own) else 0
+        for each, own in zip(questions.deployments, steps, strict=True)
+    ]
+    latency, padding = padded(asked.grid, grid, timed.latency_us, steps, real, launches=launches)
     refused = [own or why for own, why in zip(timed.refusals, reasons, strict=True)]
+    host = {latency.shape[1] - 1: HOST}
     return structs.replace(
-        timed, latency_us=latency, grid=np.array(grid), padding=padding, refusals=refused
+        timed,
+        latency_us=latency,
+        grid=np.array(grid),
+        padding=padding,
+        refusals=refused,
+        roles=[
+            {**roles, **host} if waits.any() else roles
+            for roles, waits in zip(timed.roles, padding.waits_us, strict=True)
+        ],
     )
 
 

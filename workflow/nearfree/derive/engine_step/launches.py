@@ -1,0 +1,121 @@
+"""What the host takes of steps outside of graphs: launches one by one, and what no overlap hides.
+
+Between two synchronisations a GPU runs what the host has launched: the phase takes the longer of
+both. Nothing here was fitted; both numbers are read off published rows that no score holds.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nearfree.backends.names import BackendRelease
+from nearfree.core.modules.dense_ffn import DENSE_FFN
+from nearfree.core.modules.moe_ffn import MOE_FFN
+from nearfree.decoders.modules import ModuleUse
+from nearfree.derive.engine_step.form import LAYER_KERNELS, reached
+
+LAUNCH_US = 23.0
+"""Host time of a kernel that is launched by eager code, in microseconds.
+Source: sgl-project/sglang pull 1401, Llama 3 8B at b = 1 without graphs: 9.28 ms with Triton's
+attention and 8.23 ms with FlashInfer's, both above what the same step takes in graphs, of 390 and
+358 launches (12 and 11 a layer, 6 besides: sglang 0.3.1.post1, sglang/srt/models/llama.py,
+mem_cache/memory_pool.py, layers/triton_attention/decode_attention.py): 23.8 and 23.0 us."""
+_KERNELS = {DENSE_FFN.name: 2, MOE_FFN.name: 6}
+"""Kernels of a module, one of all others. Of experts: two that sort tokens by expert, two products,
+the activation and the sum (vllm 0.20.2, vllm/model_executor/layers/fused_moe/fused_moe.py)."""
+
+
+class Since(NamedTuple):
+    """A release, and the month in which it came out, (year, month)."""
+
+    release: str
+    month: tuple[int, int]
+
+    def reached(self, version: str | None) -> bool:
+        """Return whether a version is this one or a later one; without any it is the newest.
+
+        One that is no number may name its month, as `main (2025-07)`.
+        """
+        month = re.search(r"\((\d{4})-(\d{2})\)", version or "")
+        if month:
+            return (int(month[1]), int(month[2])) >= self.month
+        return reached(version, self.release)
+
+
+class Drafting(NamedTuple):
+    """What the host of an engine takes of a draft, and from which rows it draws.
+
+    `launches` is what a run of the drafter launches outside of graphs, `mapped` what it launches
+    besides to bring a vocabulary of its own to the model's, until from `captured` on a graph holds
+    the whole draft. Until `overlapped` the scheduler of a step with drafts runs while the GPU
+    waits, `exposed_us`. From there until `drawn` the first run makes logits of all its rows, in all
+    other releases of one a request; None where no release does.
+    """
+
+    launches: int
+    mapped: int
+    captured: Since
+    overlapped: Since
+    exposed_us: float
+    drawn: Since | None = None
+
+
+DRAFTING: Mapping[str, Drafting] = {
+    "vllm": Drafting(
+        launches=21, mapped=4, captured=Since("0.29.0", (2026, 9)),
+        overlapped=Since("0.14.0", (2026, 1)), exposed_us=970.0,
+    ),
+    "sglang": Drafting(
+        launches=0, mapped=0, captured=Since("0", (0, 1)),
+        overlapped=Since("0.5.11", (2026, 5)), exposed_us=1107.0,
+        drawn=Since("0.5.20", (2026, 9)),
+    ),
+}  # fmt: skip
+"""vLLM: launches of vllm 0.10.0, vllm/v1/spec_decode/eagle.py:175-237 (15 that bring inputs in
+place, two pieces of a graph, two of attention, LM head, choice of a token), and
+vllm/model_executor/models/llama_eagle3.py:208-228; in the second model runner a graph holds the
+draft (vllm 0.33.0, vllm/v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py). Overlapped by
+default from vllm-project/vllm pull 31998 on. Exposed: mean ITL of Llama 3.1 8B with EAGLE-3, K = 4,
+b = 1 before and with overlap, 28.14 and 27.17 ms (pull 25872).
+
+SGLang: a graph holds the draft (sglang 0.5.6,
+sglang/srt/speculative/eagle_draft_cuda_graph_runner.py). Drafting turned overlap off (there,
+sglang/srt/server_args.py:1686-1694) until 0.5.11 (sglang/srt/environ.py:459). Rows of logits:
+sglang/srt/layers/logits_processor.py:418 of 0.5.11, 342 of 0.5.20. Exposed: tokens accepted over
+tokens a second of Llama 3.1 8B with EAGLE, K = 5, b = 1: 2.99 / 246.80 and 3.01 / 273.43, 12.115
+and 11.008 ms (sgl-project/sglang pull 11398). Of TensorRT-LLM neither is known."""
+
+
+def launched(uses: tuple[ModuleUse, ...], layers: int) -> int:
+    """Return how many kernels a forward launches where no graph holds it."""
+    modules = sum(use.count * _KERNELS.get(use.setting.module, 1) for use in uses)
+    return modules + LAYER_KERNELS * layers
+
+
+def launches_us(engine: BackendRelease, *, mapped: bool) -> float:
+    """Return the host time of what a run of a drafter launches outside of graphs.
+
+    Parameters
+    ----------
+    mapped
+        Whether the drafter has a vocabulary of its own.
+    """
+    known = DRAFTING.get(engine.name)
+    if known is None or known.captured.reached(engine.version):
+        return 0.0
+    return LAUNCH_US * (known.launches + (known.mapped if mapped else 0))
+
+
+def exposed_us(engine: BackendRelease) -> float:
+    """Return the host time of a step with drafts in which the GPU waits."""
+    known = DRAFTING.get(engine.name)
+    return 0.0 if known is None or known.overlapped.reached(engine.version) else known.exposed_us
+
+
+def draws_all(engine: BackendRelease) -> bool:
+    """Return whether the first run of a draft makes logits of all its rows."""
+    known = DRAFTING.get(engine.name)
+    if known is None or known.drawn is None:
+        return False
+    version = engine.version
+    return known.overlapped.reached(version) and not known.drawn.reached(version)

@@ -34,10 +34,24 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return Path(shutil.copytree(made, factory.mktemp(name) / "copy", symlinks=True))
 
 
+ALL = os.environ.get("NEARFREE_CASES") == "all"
+"""Whether every case is tried, and not the share that a commit draws."""
+
+
 def drawn(share: int, *case: object) -> bool:
     """Return whether this commit tries a case: one in `share`, other ones with each commit."""
-    text = " ".join(map(str, (commit(), *case)))
-    return zlib.crc32(text.encode()) % share == 0
+    return ALL or turn(share, *case) == 0
+
+
+def one_in(share: int, *what: object) -> slice:
+    """Return which of a list's cases this commit tries: one in `share` from a drawn one on."""
+    return slice(None) if ALL else slice(turn(share, *what), None, share)
+
+
+def turn(share: int, *what: object) -> int:
+    """Return the number below `share` that this commit draws."""
+    text = " ".join(map(str, (commit(), *what)))
+    return zlib.crc32(text.encode()) % share
 
 
 @cache

@@ -36,14 +36,35 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "no" / "cache"))
 
 
+def answer(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]) -> Answer:
+    """Run a command and return its exit code, output and errors."""
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
     """Return a function that runs a command and gives its exit code, output and errors."""
+    return lambda *argv: answer(capsys, argv)
+
+
+@pytest.fixture(scope="session")
+def answers() -> dict[tuple[str, ...], Answer]:
+    """Return what was answered before, by the words of the command."""
+    return {}
+
+
+@pytest.fixture
+def ask(
+    recorded: None, capsys: pytest.CaptureFixture[str], answers: dict[tuple[str, ...], Answer]
+) -> Call:
+    """Return `call` for what only reads this repository: the same words are answered once."""
 
     def run(*argv: str) -> Answer:
-        with pytest.raises(SystemExit) as ended:
-            main(argv)
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+        if argv not in answers:
+            answers[argv] = answer(capsys, argv)
+        return answers[argv]
 
     return run

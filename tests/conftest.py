@@ -62,7 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
         own = item.nodeid.startswith(COVERING)
-        if item.get_closest_marker("slow") or not own:
+        slow = item.get_closest_marker("slow") and not item.get_closest_marker("counted")
+        if slow or not own:
             item.add_marker(pytest.mark.no_cover)
 
 

@@ -8,6 +8,7 @@ import pytest
 from derive.tables.logs import copy_config, make_results
 from nearfree.cli import main
 from nearfree.log.names import Layout
+from once import made_once
 
 ROOT = Path(__file__).parents[2]
 Answer = tuple[int, str, str]
@@ -17,7 +18,10 @@ Call = Callable[..., Answer]
 @pytest.fixture(scope="session")
 def made(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a results root with a probe, a study, the paper's values, and tables."""
-    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"), published, takes=1)
+    made = made_once(
+        tmp_path_factory, "asked", lambda to: make_results(Layout(to), published, takes=1)
+    )
+    return Layout(made)
 
 
 @pytest.fixture

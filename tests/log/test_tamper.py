@@ -24,7 +24,7 @@ from nearfree.show.figures.gallery import read_gallery
 from nearfree.show.figures.listing import LIST, FigureList
 from nearfree.show.figures.stage import draw
 from nearfree.show.page.stage import write_report
-from once import commit
+from once import commit, made_once
 
 from log.faults import damage, flip
 
@@ -38,14 +38,18 @@ KINDS = {".html", ".js", ".json", ".jsonl", ".parquet", ".svg"}
 @pytest.fixture(scope="module")
 def root(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a sound root with a log, a ledger, tables, figures and a report over them."""
-    layout = make_results(Layout(tmp_path_factory.mktemp("sound") / "results"), published, takes=1)
-    for scope in SCOPES:
-        draw(layout, scope, 0.2)
-    write_report(layout, SCOPES, SHEETS, 0.2, read_gallery(layout, CONFIG, SCOPES))
-    newest = write_ledger(layout, layout.ledgers / "local", CONFIG)
-    replace(layout.state / "ledger.json", newest.read_bytes())
-    assert damage(layout.root) == []
-    return layout.root
+
+    def make(folder: Path) -> None:
+        layout = make_results(Layout(folder), published, takes=1)
+        for scope in SCOPES:
+            draw(layout, scope, 0.2)
+        write_report(layout, SCOPES, SHEETS, 0.2, read_gallery(layout, CONFIG, SCOPES))
+        newest = write_ledger(layout, layout.ledgers / "local", CONFIG)
+        replace(layout.state / "ledger.json", newest.read_bytes())
+
+    root = made_once(tmp_path_factory, "sound", make)
+    assert damage(root) == []
+    return root
 
 
 def files(root: Path) -> list[Path]:

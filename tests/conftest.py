@@ -25,7 +25,7 @@ from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.measure.rounds import whole_rounds
 from nearfree.sources.fetching.cache import Cache, default_cache
-from once import ALL, made_once, session_folder
+from once import ALL, made_once, session_folder, shared
 
 from workflow import NO_NETWORK, ROOT, Project, make_project
 
@@ -199,7 +199,7 @@ class Release(NamedTuple):
 
 @pytest.fixture(scope="session")
 def aiconfigurator(source_cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """Return AIConfigurator's release 0.12.0 as it is imported, to be added to."""
+    """Return AIConfigurator's release 0.12.0 as it is imported, half a gigabyte, to be read."""
     from nearfree.public.aiconfigurator import import_aiconfigurator
 
     def make(folder: Path) -> None:
@@ -210,7 +210,7 @@ def aiconfigurator(source_cache: Cache, tmp_path_factory: pytest.TempPathFactory
         systems = {each.name: each.platform for each in done.fresh.systems}
         (folder / "found.json").write_bytes(json.encode((systems, done.fresh.left_out)))
 
-    folder = made_once(tmp_path_factory, "aiconfigurator", make)
+    folder = shared(tmp_path_factory, "aiconfigurator", make)
     return Release(Layout(folder / "results"), *json.decode((folder / "found.json").read_bytes()))
 
 

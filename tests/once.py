@@ -19,7 +19,13 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """Return this process's copy of a folder that one process of the session makes for all.
+    """Return this process's copy of a folder that one process of the session makes for all."""
+    made = shared(factory, name, make)
+    return Path(shutil.copytree(made, factory.mktemp(name) / "copy", symlinks=True))
+
+
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that one process of the session makes for all, to be read only.
 
     The first that asks makes it, while the others wait; what failed is made again.
     """
@@ -31,7 +37,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             shutil.rmtree(partial, ignore_errors=True)
             make(partial)
             partial.rename(made)
-    return Path(shutil.copytree(made, factory.mktemp(name) / "copy", symlinks=True))
+    return made
 
 
 ALL = os.environ.get("NEARFREE_CASES") == "all"

@@ -1,5 +1,6 @@
 """What this repository's own constants say, and that a calibration gives them again."""
 
+import os
 import shutil
 from itertools import filterfalse
 
@@ -18,6 +19,7 @@ from nearfree.derive.work_model.constants import (
     STREAM,
     recorded_constants,
 )
+from nearfree.log.names import Layout
 from once import one_in
 
 from derive.questions import LOG
@@ -66,11 +68,11 @@ CALIBRATED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("on", "stream"), CALIBRATED[one_in(2, "constants")])
 def test_the_constants_are_the_output_of_the_command(
-    on: tuple[str, ...], stream: str, aiconfigurator: Release
+    on: tuple[str, ...], stream: str, aiconfigurator: Release, layout: Layout
 ) -> None:
     """Import release 0.12.0 and calibrate: the log's constants, to six digits."""
-    layout = aiconfigurator.layout
-    shutil.copytree(LOG.events / "sources", layout.events / "sources", dirs_exist_ok=True)
+    shutil.copytree(aiconfigurator.layout.events, layout.events, copy_function=os.link)
+    shutil.copytree(LOG.events / "sources", layout.events / "sources")
     calibrate(
         layout, CONFIGURED.platforms, on, stream="aiconfigurator_core_0_12_0",
         epsilon=0.2, collectives=stream == COLLECTIVE_STREAM, offline=True,

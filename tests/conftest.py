@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
+from msgspec import json
+from nearfree.config.files import Config
 from nearfree.core.plan import MeasurePlan, Plan, Sweep, plan_digest
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
@@ -23,14 +25,15 @@ from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.measure.rounds import whole_rounds
 from nearfree.sources.fetching.cache import Cache, default_cache
-from once import made_once, session_folder
+from once import ALL, made_once, session_folder, shared
 
 from workflow import NO_NETWORK, ROOT, Project, make_project
 
 # Each job of a workflow is a process, which would otherwise compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-hypothesis.settings.register_profile("any_machine", deadline=None)
-hypothesis.settings.load_profile("any_machine")  # a slow machine breaks no rule
+# A slow machine breaks no rule, and a commit draws a share of the examples.
+hypothesis.settings.register_profile("any_machine", deadline=None, max_examples=100 if ALL else 30)
+hypothesis.settings.load_profile("any_machine")
 
 CLOCK = "2026-01-02T03:04:05.678901Z"
 """The time of every event that `write_payloads` writes."""
@@ -39,6 +42,12 @@ Work = Callable[[OpenTake], float | None]
 
 COVERING = ("tests/log/", "tests/derive/", "tests/core/", "tests/preregister/", "tests/golden/")
 """The tests that count for the coverage of `nearfree.log` and `nearfree.derive`."""
+WAITING = ("tests/slurm/",)
+LONG = (
+    "tests/derive/work_model/test_recorded.py",
+    "tests/public/test_real_tables.py",
+    "tests/sources/test_real_history.py",
+)
 SLOW_FIXTURES = {"built", "slurm", "machine", "browser", "history", "own"}
 """What runs the whole workflow, SLURM, a browser, or the stages of nine ledgers."""
 
@@ -53,7 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
         own = item.nodeid.startswith(COVERING)
-        if item.get_closest_marker("slow") or not own:
+        slow = item.get_closest_marker("slow") and not item.get_closest_marker("counted")
+        if slow or not own:
             item.add_marker(pytest.mark.no_cover)
 
 
@@ -78,9 +88,18 @@ def same_numbers_in_any_order() -> None:
 
 
 @pytest.hookimpl(specname="pytest_collection_modifyitems", trylast=True)
-def pytest_what_waits_comes_first(items: list[pytest.Item]) -> None:
-    """Put SLURM's tests first: they wait, one cluster at a time, while other workers compute."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/slurm/"))
+def pytest_long_ones_come_first(items: list[pytest.Item]) -> None:
+    """Put SLURM's tests first, and minutes of computing at the head of the second worker's part.
+
+    SLURM's wait, one cluster at a time, while other workers compute.
+    """
+    begun: dict[tuple[str, ...], list[pytest.Item]] = {WAITING: [], LONG: [], (): []}
+    for item in items:
+        begun[next(names for names in begun if item.nodeid.startswith(names or ""))].append(item)
+    waiting, long, others = begun.values()
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    at = max(len(items) // workers - len(waiting), 0)
+    items[:] = [*waiting, *others[:at], *long, *others[at:]]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -167,6 +186,32 @@ def source_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
         with suppress(FileExistsError):
             (own / name).symlink_to(kept)
     return Cache(own)
+
+
+class Release(NamedTuple):
+    """A results root with the tables of a release, and what was found on the way."""
+
+    layout: Layout
+    systems: dict[str, str]
+    """The platform of each system."""
+    left_out: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def aiconfigurator(source_cache: Cache, tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """Return AIConfigurator's release 0.12.0 as it is imported, half a gigabyte, to be read."""
+    from nearfree.public.aiconfigurator import import_aiconfigurator
+
+    def make(folder: Path) -> None:
+        layout, platforms = Layout(folder / "results"), Config(ROOT / "config").platforms
+        done = import_aiconfigurator(layout, platforms, cache=source_cache, version="0.12.0")
+        assert done.seal.outcome == "complete"
+        assert done.fresh is not None
+        systems = {each.name: each.platform for each in done.fresh.systems}
+        (folder / "found.json").write_bytes(json.encode((systems, done.fresh.left_out)))
+
+    folder = shared(tmp_path_factory, "aiconfigurator", make)
+    return Release(Layout(folder / "results"), *json.decode((folder / "found.json").read_bytes()))
 
 
 @pytest.fixture

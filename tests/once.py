@@ -19,7 +19,13 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """Return this process's copy of a folder that one process of the session makes for all.
+    """Return this process's copy of a folder that one process of the session makes for all."""
+    made = shared(factory, name, make)
+    return Path(shutil.copytree(made, factory.mktemp(name) / "copy", symlinks=True))
+
+
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that one process of the session makes for all, to be read only.
 
     The first that asks makes it, while the others wait; what failed is made again.
     """
@@ -31,13 +37,27 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             shutil.rmtree(partial, ignore_errors=True)
             make(partial)
             partial.rename(made)
-    return Path(shutil.copytree(made, factory.mktemp(name) / "copy", symlinks=True))
+    return made
+
+
+ALL = os.environ.get("NEARFREE_CASES") == "all"
+"""Whether every case is tried, and not the share that a commit draws."""
 
 
 def drawn(share: int, *case: object) -> bool:
     """Return whether this commit tries a case: one in `share`, other ones with each commit."""
-    text = " ".join(map(str, (commit(), *case)))
-    return zlib.crc32(text.encode()) % share == 0
+    return ALL or turn(share, *case) == 0
+
+
+def one_in(share: int, *what: object) -> slice:
+    """Return which of a list's cases this commit tries: one in `share` from a drawn one on."""
+    return slice(None) if ALL else slice(turn(share, *what), None, share)
+
+
+def turn(share: int, *what: object) -> int:
+    """Return the number below `share` that this commit draws."""
+    text = " ".join(map(str, (commit(), *what)))
+    return zlib.crc32(text.encode()) % share
 
 
 @cache

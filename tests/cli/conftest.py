@@ -8,6 +8,7 @@ import pytest
 from derive.tables.logs import copy_config, make_results
 from nearfree.cli import main
 from nearfree.log.names import Layout
+from once import made_once
 
 ROOT = Path(__file__).parents[2]
 Answer = tuple[int, str, str]
@@ -17,7 +18,10 @@ Call = Callable[..., Answer]
 @pytest.fixture(scope="session")
 def made(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a results root with a probe, a study, the paper's values, and tables."""
-    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"), published, takes=1)
+    made = made_once(
+        tmp_path_factory, "asked", lambda to: make_results(Layout(to), published, takes=1)
+    )
+    return Layout(made)
 
 
 @pytest.fixture
@@ -36,14 +40,35 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEARFREE_CACHE", str(tmp_path / "no" / "cache"))
 
 
+def answer(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]) -> Answer:
+    """Run a command and return its exit code, output and errors."""
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
     """Return a function that runs a command and gives its exit code, output and errors."""
+    return lambda *argv: answer(capsys, argv)
+
+
+@pytest.fixture(scope="session")
+def answers() -> dict[tuple[str, ...], Answer]:
+    """Return what was answered before, by the words of the command."""
+    return {}
+
+
+@pytest.fixture
+def ask(
+    recorded: None, capsys: pytest.CaptureFixture[str], answers: dict[tuple[str, ...], Answer]
+) -> Call:
+    """Return `call` for what only reads this repository: the same words are answered once."""
 
     def run(*argv: str) -> Answer:
-        with pytest.raises(SystemExit) as ended:
-            main(argv)
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+        if argv not in answers:
+            answers[argv] = answer(capsys, argv)
+        return answers[argv]
 
     return run

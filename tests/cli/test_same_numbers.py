@@ -1,6 +1,6 @@
 """The tables about deployments say what the command line says for the same arguments."""
 
-from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -12,7 +12,7 @@ from nearfree.derive.outlook.about import MEMORY
 from nearfree.derive.outlook.outlook import FORECAST, LOOKUP, SHOWN_N, outlook
 from nearfree.derive.outlook.schedules import SCHEDULES, schedules
 from nearfree.derive.predict.forecast.forecast import CURVE, positions
-from once import drawn
+from once import drawn, made_once
 
 from cli.conftest import Call
 
@@ -24,7 +24,7 @@ DEGREES = Parallel.__struct_fields__
 NOT_SAID = {"row_id", "from_ids", "deployment", "drawn", "batch", *ASKED, *FORMATS, *DEGREES}
 NOT_SAID |= {"left_out", "graphs", *MEMORY}
 FEW, MANY = range(len(ENTRIES)), range(len(ENTRIES), 10 * len(ENTRIES))
-SHARE = 4
+SHARE = 10
 """Of the rows beyond one an entry, one in so many is asked."""
 SEEDS = [*FEW, *(seed for seed in MANY if drawn(SHARE, seed))]
 Row = dict[str, Any]
@@ -38,14 +38,22 @@ class Tables(NamedTuple):
     schedules: pl.DataFrame
 
 
-@cache
-def tables() -> Tables:
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Tables:
     """Return the tables, checked as they are when they are written."""
-    platforms = sheet_table()
-    found = outlook(CONFIG, ANSWERER, platforms)
-    drafts = schedules(CONFIG, ANSWERER, platforms)
-    made = ((LOOKUP, found.lookup), (FORECAST, found.forecast), (SCHEDULES, drafts))
-    return Tables(*(t.build(rows, rows["from_ids"].explode().unique()) for t, rows in made))
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        platforms = sheet_table()
+        found = outlook(CONFIG, ANSWERER, platforms)
+        drafts = schedules(CONFIG, ANSWERER, platforms)
+        made = ((LOOKUP, found.lookup), (FORECAST, found.forecast), (SCHEDULES, drafts))
+        for table, rows in made:
+            built = table.build(rows, rows["from_ids"].explode().unique())
+            built.write_parquet(folder / f"{table.name}.parquet")
+
+    folder = made_once(tmp_path_factory, "deployed", make)
+    return Tables(*(pl.read_parquet(folder / f"{name}.parquet") for name in Tables._fields))
 
 
 def some_row(table: pl.DataFrame, seed: int) -> Row:
@@ -74,9 +82,9 @@ def alike(table: pl.DataFrame, row: Row, *names: str) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> None:
+def test_lookup_and_forecast_say_what_predict_says(call: Call, tables: Tables, seed: int) -> None:
     """Each answer at each baseline, T(N) / T(1) and all shares are those of `nearfree predict`."""
-    row = some_row(tables().lookup, seed)
+    row = some_row(tables.lookup, seed)
     code, out, _ = call("predict", *arguments(row), "--format", "json")
     assert code == (0 if row["fits"] else 2)
     (said,) = json.decode(out)
@@ -87,7 +95,7 @@ def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> Non
     assert [precision[name] for name in ("weights", "kv")] == [row[name] for name in FORMATS]
     parallel = said["deployment"]["parallel"]
     assert [parallel[name] for name in DEGREES] == [row[name] for name in DEGREES]
-    rows = alike(tables().lookup, row, "batch", "epsilon").drop(NOT_SAID).to_dicts()
+    rows = alike(tables.lookup, row, "batch", "epsilon").drop(NOT_SAID).to_dicts()
     key = ("baseline", "predictor", "composition")
     given = {tuple(each[k] for k in key): each for each in said["predictors"]}
     assert len(given) == len(said["predictors"])
@@ -96,7 +104,7 @@ def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> Non
     }
     curve = {point["n"]: point for point in said["curve"]}
     assert list(curve) in (positions(), [])
-    points = alike(tables().forecast, row, "batch")
+    points = alike(tables.forecast, row, "batch")
     assert set(points["n"]) == (set(SHOWN_N) if curve else set())
     for point in points.to_dicts():
         whole = curve[point["n"]]
@@ -108,9 +116,9 @@ def test_lookup_and_forecast_say_what_predict_says(call: Call, seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_schedules_are_what_schedule_prints(call: Call, seed: int) -> None:
+def test_schedules_are_what_schedule_prints(call: Call, tables: Tables, seed: int) -> None:
     """An option is the very text that `nearfree schedule` prints unmerged, or its refusal."""
-    row = some_row(tables().schedules, seed)
+    row = some_row(tables.schedules, seed)
     code, out, err = call("schedule", row["engine"], *arguments(row), "--worth", "0")
     assert (code, out) == ((0, f"{row['option']}\n") if row["option"] else (2, ""))
     assert (row["option"] is None) == (row["refusal"] is not None)
@@ -118,10 +126,10 @@ def test_schedules_are_what_schedule_prints(call: Call, seed: int) -> None:
     assert row["refusal"] is None or said in err
 
 
-def test_schedules_are_of_every_condition() -> None:
+def test_schedules_are_of_every_condition(tables: Tables) -> None:
     """Each condition of `lookup` has a schedule of each engine that its experts are of."""
-    has = tables().schedules.select("deployment", *ASKED, "epsilon", "engine")
-    asked = tables().lookup.select("deployment", *ASKED, "epsilon").unique()
+    has = tables.schedules.select("deployment", *ASKED, "epsilon", "engine")
+    asked = tables.lookup.select("deployment", *ASKED, "epsilon").unique()
     engines = asked.join(pl.DataFrame({"engine": ["vllm", "sglang"]}), how="cross")
     own = pl.col("moe").is_null() | pl.col("moe").str.starts_with(pl.col("engine"))
     wanted = engines.filter(own)
@@ -129,11 +137,11 @@ def test_schedules_are_of_every_condition() -> None:
     assert has.height == wanted.height
 
 
-def test_every_tolerance_is_answered() -> None:
+def test_every_tolerance_is_answered(tables: Tables) -> None:
     """`lookup` and `schedules` hold each tolerance of config.yaml, and laws are equal at each."""
-    for table in (tables().lookup, tables().schedules):
+    for table in (tables.lookup, tables.schedules):
         assert sorted(table["epsilon"].unique()) == list(CONFIG.site.tolerances)
-    laws = tables().lookup.filter(pl.col("predictor") != "work_model")
+    laws = tables.lookup.filter(pl.col("predictor") != "work_model")
     key = ("deployment", *ASKED, "batch", "baseline", "predictor")
     each = laws.drop("row_id", "from_ids", "epsilon").unique()
     assert each.height == laws.select(key).unique().height

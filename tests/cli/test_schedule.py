@@ -15,13 +15,18 @@ from nearfree.derive.schedule.expected import best_lengths, independent, speedup
 from cli.conftest import Call
 from cli.test_mistakes import one_message
 
-pytestmark = pytest.mark.usefixtures("recorded")
 WHERE = ("--model", "qwen3_8b", "--platform", "h800", "--context", "512")
 SOME = (1, 2, 9, 15, 18, 40, 64)
 LISTED = ("--batch", ",".join(map(str, SOME)))
 MOST = 64
 SHORT = ("--largest-batch", str(MOST))
 KEY = "num_speculative_tokens_per_batch_size"
+
+
+@pytest.fixture
+def call(ask: Call) -> Call:
+    """Return a function that runs a command, or says what the same command said before."""
+    return ask
 
 
 def printed(call: Call, engine: str, *argv: str) -> str:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.names import Names, Reading, read_names
 from nearfree.errors import RefusedError
+from once import one_in
 
+READINGS: tuple[Reading, ...] = ("whole", "path", "text")
 Q, GATE = "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.gate"
 
 
@@ -133,7 +135,7 @@ def test_a_pattern_with_many_stars_is_quick() -> None:
     assert time.process_time() - start < 10
 
 
-@pytest.mark.parametrize("reading", ["whole", "path", "text"])
+@pytest.mark.parametrize("reading", READINGS[one_in(3, "names")])
 def test_a_long_list_is_looked_up_by_the_parts_of_a_name(reading: Reading) -> None:
     """100,000 names, or 100,000 beginnings of names, answer 300 questions in ten seconds."""
     many = [f"model.layers.{at % 80}.x{at}.y" for at in range(100_000)]

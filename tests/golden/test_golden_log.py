@@ -14,7 +14,7 @@ from altair.utils import schemapi
 from nearfree.cli import main
 from nearfree.derive.jobs import TABLES
 from nearfree.log.events import VERSIONS
-from once import made_once
+from once import made_once, one_in
 
 from golden.answers import answers
 from golden.compare import content, derived, differences
@@ -50,7 +50,24 @@ class Remade(NamedTuple):
         return out.getvalue()
 
 
-@pytest.fixture(scope="module", params=LOGS, ids=lambda path: str(path.relative_to(HERE)))
+def place(log: Path) -> str:
+    """Return a golden log's version and name."""
+    return str(log.relative_to(HERE))
+
+
+def some_of(share: int) -> pytest.MarkDecorator:
+    """Return the mark of a test that one golden log in so many is enough for."""
+    drawn = LOGS[one_in(share, "golden")]
+    return pytest.mark.parametrize("remade", drawn, indirect=True, ids=place)
+
+
+FEW = LOGS[one_in(3, "golden")]
+MORE = (pytest.mark.slow, pytest.mark.counted)
+EACH = [pytest.param(log, marks=() if log in FEW else MORE) for log in LOGS]
+"""Every log; without the slow tests those that a commit draws."""
+
+
+@pytest.fixture(scope="module", params=EACH, ids=map(place, LOGS))
 def remade(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Remade:
     """Return a golden log with all that the code at hand makes of its newest ledger.
 
@@ -107,6 +124,7 @@ def test_everything_is_made_again(remade: Remade) -> None:
 
 
 @pytest.mark.slow
+@some_of(4)
 def test_what_was_made_again_is_audited_and_crated(copied: Remade) -> None:
     """Made again and in a ledger of this code, an old log passes the audit and makes a crate."""
     assert "; 0 findings" in copied.run("audit", "--all")
@@ -116,6 +134,7 @@ def test_what_was_made_again_is_audited_and_crated(copied: Remade) -> None:
 
 
 @pytest.mark.slow
+@some_of(3)
 def test_ledgers_are_compared(remade: Remade) -> None:
     """What changed from the first ledger to the last is told: nothing, if there is but one."""
     told = remade.run("diff", "1", str(remade.last))
@@ -146,7 +165,7 @@ def test_golden_logs_hold_every_event_and_table() -> None:
     assert {path.stem for path in tables if pl.read_parquet(path).height} == TABLES.keys()
 
 
-@pytest.mark.parametrize("log", LOGS, ids=lambda path: str(path.relative_to(HERE)))
+@pytest.mark.parametrize("log", LOGS, ids=place)
 def test_golden_logs_are_of_no_machine(log: Path) -> None:
     """No golden file holds an absolute path, a home folder or a URL."""
     texts = [path.read_text() for path in log.rglob("*.json*") if path.suffix != ".gz"]

@@ -18,6 +18,7 @@ from nearfree.log.document import (
 )
 from nearfree.log.ledger import Ledger
 from nearfree.log.line import close_line
+from once import one_in
 
 from log.faults import flip
 from log.roots import make_table
@@ -34,9 +35,12 @@ def test_a_document_comes_back(tmp_path: Path) -> None:
 
 
 def test_every_flipped_bit_is_seen(tmp_path: Path) -> None:
-    """A document with any one bit flipped is not read, its last newline included."""
+    """A document with any one bit flipped is not read, its last newline included.
+
+    A commit draws a quarter of the bits.
+    """
     path, raw = tmp_path / "a.json", render(DOCUMENT)
-    for bit in range(8 * len(raw)):
+    for bit in range(8 * len(raw))[one_in(4, "document")]:
         path.write_bytes(flip(raw, bit))
         with pytest.raises(DamageError):
             read_document(path, Manifest)

@@ -103,6 +103,7 @@ def test_the_gpus_of_a_job_are_those_of_its_node(
 ) -> None:
     """The ids are the node's own, of the job or else of the step; a job without a GPU has none."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")  # else SLURM is asked, and waited for
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     job = scheduler()

@@ -29,6 +29,7 @@ from nearfree.log.seal import Seal, read_sealed
 from nearfree.log.take import take_name
 from nearfree.log.verify import verify
 from nearfree.measure import engine_shares
+from once import one_in
 
 from measure import engine_takes
 from measure.engine_takes import POINTS, ROUNDS
@@ -38,6 +39,13 @@ ENVIRONMENT = {"PYTHONPATH": os.pathsep.join((str(Path(nearfree.__file__).parent
 Kind = TypeVar("Kind", bound=Payload)
 WATCHED = (1, 2)
 """Each N of the study that is the baseline times a power of two."""
+MOMENTS = [
+    ("EngineLoaded", 1),
+    ("WorkCounted", 3),
+    ("LatencyMeasured", POINTS + 2),
+    ("SharesMeasured", 3),
+]
+"""After how many events of a kind a take is killed."""
 EVERY_SHARE = 2 * len(WATCHED) * engine_shares.ROUNDS
 
 
@@ -131,12 +139,7 @@ def test_the_timed_seconds_hold_all_forwards(measured: tuple[Layout, Seal]) -> N
 
 @pytest.mark.parametrize(
     ("kind", "count"),
-    [
-        ("EngineLoaded", 1),
-        ("WorkCounted", 3),
-        ("LatencyMeasured", POINTS + 2),
-        ("SharesMeasured", 3),
-    ],
+    MOMENTS[one_in(2, "engine")],
 )
 def test_a_killed_take_goes_on(kind: str, count: int, known: Layout, real: Real) -> None:
     """After a kill a take goes on where it was durable: nothing twice, and nothing lacking."""

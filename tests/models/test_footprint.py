@@ -26,6 +26,7 @@ from nearfree.models.footprint import Footprint, footprint, refuse_too_large
 from nearfree.models.forward import DecoderForward
 from nearfree.models.kernel import ModelKernel
 from nearfree.models.layers import RandomWeights
+from once import one_in
 from torch import Tensor
 from whole_models import model_study, small
 
@@ -58,6 +59,8 @@ BIG: dict[str, dict[str, Any]] = {
     "windows": {"model": "gpt_oss_20b_cpu", "batch": 28, "context": 8192, "most": 32},
 }  # fmt: skip
 """Forwards of 300 MB or more, by what they have most of."""
+SLOW = [name for name in BIG if name != "kv_cache"]
+"""Those of which a commit draws a share."""
 PROGRAM = """
 import gc, json, re, sys
 from pathlib import Path
@@ -105,7 +108,7 @@ def needed(path: Path, positions: tuple[int, ...] = POSITIONS, **options: Any) -
     "most_of",
     [
         "kv_cache",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in BIG if name != "kv_cache"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW[one_in(3)]),
     ],
 )
 def test_the_footprint_is_what_is_measured(tmp_path: Path, most_of: str) -> None:

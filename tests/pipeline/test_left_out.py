@@ -116,6 +116,7 @@ def test_no_engine_is_simulated(
     assert found == {f"h20/{STUDY}": "no engine is simulated"}
 
 
+@pytest.mark.slow
 def test_the_workflow_says_it_in_one_line(tmp_path: Path, no_network: None) -> None:
     """A run names what it leaves out and how to get it; the rest is measured."""
     project = make_project(tmp_path / "project")

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from conftest import Release
 from nearfree.config.files import Config
-from nearfree.log.names import Layout
-from nearfree.public.aiconfigurator import Imported, import_aiconfigurator
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
-from nearfree.sources.fetching.cache import Cache
 
 pytestmark = pytest.mark.slow
 PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
@@ -23,33 +21,21 @@ CALIBRATION = ("a100", "h100")
 
 
 @pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """Return a results root of this module."""
-    return Layout(tmp_path_factory.mktemp("real") / "results")
-
-
-@pytest.fixture(scope="module")
-def done(layout: Layout, source_cache: Cache) -> Imported:
-    """Import release 0.12.0 once."""
-    return import_aiconfigurator(layout, PLATFORMS, cache=source_cache, version="0.12.0")
-
-
-@pytest.fixture(scope="module")
-def curves(layout: Layout, done: Imported) -> ImportedCurves:
+def curves(aiconfigurator: Release) -> ImportedCurves:
     """Return what the log says after the import."""
-    assert done.seal.outcome == "complete"
-    return read_curves(layout)
+    return read_curves(aiconfigurator.layout)
 
 
-def test_every_system_has_curves_of_every_module(done: Imported, curves: ImportedCurves) -> None:
+def test_every_system_has_curves_of_every_module(
+    aiconfigurator: Release, curves: ImportedCurves
+) -> None:
     """Each NVIDIA system has curves of products, experts, attention and collectives."""
-    assert done.fresh is not None
-    assert {each.name for each in done.fresh.systems} == SYSTEMS
+    assert aiconfigurator.systems.keys() == SYSTEMS
     counts = Counter(curves.settings.select("platform", "module").iter_rows())
-    for system in done.fresh.systems:
+    for platform in aiconfigurator.systems.values():
         for module in ("gemm", "moe_ffn", "attention", "mla", "collective"):
-            assert counts[system.platform, module] > 0
-    assert "b60" in done.fresh.left_out
+            assert counts[platform, module] > 0
+    assert "b60" in aiconfigurator.left_out
 
 
 def test_one_curve_a_setting(curves: ImportedCurves) -> None:

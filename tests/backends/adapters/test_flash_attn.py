@@ -17,6 +17,7 @@ from nearfree.errors import EvidenceError
 from nearfree.sources.attention import facts, point_of, rule_answer
 from nearfree.sources.backends.flash_attn import device_facts
 from nearfree.sources.fetching.cache import Cache
+from once import one_in
 
 from backends.adapters.attention import make_attention, make_query, recorded, resolved
 from backends.adapters.signatures import (
@@ -249,8 +250,8 @@ def test_tiles_and_splits_are_those_of_the_recorded_rules() -> None:
 def test_all_tiles_are_those_of_the_recorded_rules(
     call: tuple[str, int | None], device: tuple[int, int]
 ) -> None:
-    """Every call and shape, on every kind of device that has a tile of its own."""
-    for shape in SHAPES:
+    """Every call and some shapes, on every kind of device that has a tile of its own."""
+    for shape in SHAPES[one_in(4, call, device)]:
         agree(call, shape, device)
 
 

@@ -8,6 +8,7 @@ import pytest
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
+from once import made_once
 
 from derive.tables.logs import make_results
 
@@ -15,7 +16,8 @@ from derive.tables.logs import make_results
 @pytest.fixture(scope="session")
 def made(published: Layout, tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Return a results root with a probe, a study in two takes, the paper's values and tables."""
-    return make_results(Layout(tmp_path_factory.mktemp("made") / "results"), published)
+    made = made_once(tmp_path_factory, "tabled", lambda to: make_results(Layout(to), published))
+    return Layout(made)
 
 
 @pytest.fixture

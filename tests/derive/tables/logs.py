@@ -8,7 +8,8 @@ from typing import Any
 
 from conftest import CLOCK, make_setting, make_started, write_payloads
 from msgspec import structs
-from nearfree.config.files import Config
+from nearfree.config.files import Config, DeploymentSpec
+from nearfree.config.yaml_file import read_entries
 from nearfree.core.plan import MeasurePlan, ProbePlan, Sweep
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
@@ -162,8 +163,21 @@ def config_at(tolerances: tuple[float, ...]) -> Config:
     return config
 
 
-def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLERANCES) -> None:
-    """Run every stage of a scope's tables."""
+def few_deployments() -> Config:
+    """Return the shipped config with one small deployment: all of them take seconds."""
+    config = Config(CONFIG)
+    config.deployments = read_entries(TINY / "deployments.yaml", DeploymentSpec)
+    return config
+
+
+def make_tables(
+    layout: Layout,
+    scope: str,
+    tolerances: tuple[float, ...] = TOLERANCES,
+    *,
+    deployed: Config | None = None,
+) -> None:
+    """Run every stage of a scope's tables; of deployments those of a config, few by default."""
     sheets = {name: sheet for name, sheet in SHEETS.items() if scope in (name, "public")}
     project(layout, scope, sheets)
     write_boundaries(layout, scope, tolerances=tolerances, epsilon=0.2)
@@ -173,8 +187,8 @@ def make_tables(layout: Layout, scope: str, tolerances: tuple[float, ...] = TOLE
     write_predictions(layout, scope, config_at(tolerances))
     write_validation(layout, scope)
     if scope == "public":
-        write_outlook(layout, scope, Config(CONFIG))
-        write_schedules(layout, scope, Config(CONFIG))
+        write_outlook(layout, scope, deployed or few_deployments())
+        write_schedules(layout, scope, deployed or few_deployments())
         write_kernels(layout, scope, epsilon=0.2)
     write_claims(layout, scope, epsilon=0.2)
 

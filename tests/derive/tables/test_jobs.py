@@ -15,7 +15,7 @@ from nearfree.log.names import Layout
 from nearfree.show.figures.stage import charts
 from nearfree.show.page.stage import scope_frames
 
-from derive.tables.logs import CONFIG
+from derive.tables.logs import CONFIG, few_deployments
 
 Pairs = set[tuple[str, str]]
 
@@ -56,7 +56,7 @@ def test_a_stage_reads_and_writes_what_its_record_says(
 ) -> None:
     """No table more and none less, but those that it wrote itself."""
     layout = Layout(Path(shutil.copytree(made.root, tmp_path / "results")))
-    make(layout, Config(CONFIG), job)
+    make(layout, few_deployments(), job)
     read, written = traced
     assert read == set(STAGES[job.stage].inputs(job.scope))
     assert written == {(job.scope, table) for table in STAGES[job.stage].tables}

@@ -26,7 +26,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Layout:
         write_study(layout)
         write_public(layout)
         for scope in ("cpu", "public"):
-            make_tables(layout, scope, Config(CONFIG).site.tolerances)
+            config = Config(CONFIG)
+            make_tables(layout, scope, config.site.tolerances, deployed=config)
         draw(layout, "cpu", 0.2)
         write_ledger(layout, layout.ledgers / "local", CONFIG)
 

@@ -28,9 +28,9 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     ((2 pad(m) K N / (a phi))^p + (r K N s / (b beta))^p + (w K d)^p)^(1/p)
     + m (K s_in + N s_out) / (b beta),
     with m = b N rows of the input, padded to whole tiles, and r passes over the weights: one, or
-    as many as a rule says. Tiles of 128 by 128 come in w waves over the SMs, and each goes through
-    K step by step, which takes d: where columns are few SMs stand still, and bytes are not what
-    T waits for.
+    as many as a rule says. Tiles of 128 by 128 are spread over the SMs, w an SM and at least
+    one, and each goes through K step by step, which takes d: where columns are few SMs stand still,
+    and bytes are not what T waits for.
 
     Parameters
     ----------
@@ -59,7 +59,8 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
         parts = [compute, weights]
         depth = values.get("depth_us", 0.0)
         if depth > 0:
-            waves = np.ceil(np.ceil(m / _SIDE) * np.ceil(narrow / _SIDE) / features["sms"])
+            tiles = np.ceil(m / _SIDE) * np.ceil(narrow / _SIDE)
+            waves = np.maximum(tiles / features["sms"], 1.0)
             parts.append(waves * (depth * wide / _STEPS))
         core = power_mean_sum(values["sharpness"], *parts)
         total = total + times * (core + moved)

@@ -260,6 +260,21 @@ def test_what_an_event_says_beside_is_checked(layout: Layout, changes: dict[str,
         group_of(event)
 
 
+def test_a_form_may_have_got_a_constant_since(layout: Layout) -> None:
+    """An event without a constant that has a neutral value is read with it; others are needed."""
+    said = EVENTS["gemm"]
+    older = {
+        hypothesis: {name: value for name, value in of.items() if name != "depth_us"}
+        for hypothesis, of in said.constants.items()
+    }
+    read = group_of(sealed(layout, replace(said, constants=older)))
+    assert read.values == {name: {**of, "depth_us": 0.0} for name, of in older.items()}
+    for of in older.values():
+        del of["sharpness"]
+    with pytest.raises(EvidenceError, match="another form"):
+        group_of(Named(replace(said, constants=older)))  # type: ignore[arg-type]
+
+
 def test_empty_groups_are_none(layout: Layout) -> None:
     """An event that says that it holds nothing, and does, is no group."""
     nobody = {name: [] for name in opened(EVENTS["gemm"])[COLUMNS]}

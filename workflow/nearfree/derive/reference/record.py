@@ -14,7 +14,7 @@ from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group
 from nearfree.derive.reference.kriging import COORDINATES, coordinates
 from nearfree.derive.reference.regimes import REGIMES, Chip, Known, Reference
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Array
+from nearfree.derive.work_model.family import Array, neutral
 from nearfree.errors import EvidenceError
 from nearfree.log.events import BandsCalibrated, Event, KernelReferenced, RegimeBand
 from nearfree.log.evidence import read_scope
@@ -122,8 +122,7 @@ def _constants(data: KernelReferenced) -> dict[str, dict[str, float]]:
     family = FAMILIES.get(data.family)
     if family is None or {*data.constants} != {*family.hypotheses}:
         raise ValueError("another family")
-    neutral = {each.name: each.neutral for each in family.constants if each.neutral is not None}
-    filled = {hypothesis: neutral | of for hypothesis, of in data.constants.items()}
+    filled = {hypothesis: neutral(family) | of for hypothesis, of in data.constants.items()}
     if any({*of} != {each.name for each in family.constants} for of in filled.values()):
         raise ValueError("other constants")
     return filled

@@ -88,6 +88,7 @@ GEMM = Family(
         Constant(name="fixed_us", unit="us", start=4.0, low=0.0, high=60.0,
                  meaning="what a call costs besides"),
         Constant(name="depth_us", unit="us", start=1.0, low=0.0, high=10.0, neutral=0.0,
+                 dtypes=("nvfp4",),
                  meaning="what a tile takes for a thousand of K, however many SMs stand still"),
     ),
     hypotheses=tuple(_TILES),

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from nearfree.derive.reference.groups import LEAST_CURVES, Coded, Group, keys_of, made
+from msgspec import structs
+from nearfree.derive.reference.build import groups_of
+from nearfree.derive.reference.groups import LEAST_CURVES, Coded, Group, form_us, keys_of, made
 from nearfree.derive.reference.kriging import coordinates
 from nearfree.derive.truth.truth import last_pass
 
@@ -24,6 +26,7 @@ from derive.reference.made import (
     only_group,
     products,
 )
+from derive.work_model.imported import TRUE
 
 VALUES = arrays.arrays(
     float, st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=st.floats(-8, 8)
@@ -233,3 +236,14 @@ def test_a_group_says_where_each_curve_is_from() -> None:
     assert set(group.curves.select("backend_version", "member").rows()) == {
         ("1.0", "h100/1.0"), ("2.0", "h100/2.0"),
     }  # fmt: skip
+
+
+def test_the_depth_of_a_tile_is_found_in_nvfp4_alone() -> None:
+    """Of curves that wait for one tile it is found again; in 16 bits it is nothing, and named."""
+    depths = (16384, 24576, 32768, 49152, 65536)
+    for dtype, found in (("nvfp4", pytest.approx(2.0, rel=0.05)), ("bfloat16", 0.0)):
+        asked = only_curves(*products("b200", depths=depths, d_ff=2048, dtype=dtype))
+        values = {name: {**of, "depth_us": 2.0} for name, of in TRUE["gemm"].values.items()}
+        times = form_us("gemm", values, asked.part.features)
+        (group,) = groups_of(structs.replace(asked, latency_us=times), EPSILON).values()
+        assert [of["depth_us"] for of in group.values.values()] == [found, found]

@@ -9,6 +9,7 @@ from nearfree.derive.reference.left_out import LEFT_OUT, LeftOut
 from nearfree.derive.score.evaluation import evaluate
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model.fit import Measured
+from nearfree.derive.work_model.gemm import GEMM as GEMM_FORM
 from nearfree.derive.work_model.samples import joined, parts, spread
 from nearfree.log.names import Layout
 from nearfree.public.curves import ImportedCurves, read_curves
@@ -132,3 +133,13 @@ def test_one_product_beside_two() -> None:
     said = family.latency_us(joined(whole).features, values, "tile_16")
     for place, each in enumerate(whole):
         assert np.allclose(said[place], family.latency_us(each.features, values, "tile_16")[0])
+
+
+def test_constants_that_other_formats_tell_are_not_fitted(curves: ImportedCurves) -> None:
+    """Curves of 16 bits do not tell the depth of a tile, so that products go without it."""
+    found = left_out(curves).fitted("gemm", "h100")
+    assert found is not None
+    assert all(
+        {*of} == {each.name for each in GEMM_FORM.constants} - {"depth_us"}
+        for of in found.values.values()
+    )

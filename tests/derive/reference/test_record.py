@@ -260,6 +260,21 @@ def test_what_an_event_says_beside_is_checked(layout: Layout, changes: dict[str,
         group_of(event)
 
 
+def test_a_form_may_have_got_a_constant_since(layout: Layout) -> None:
+    """An event without a constant that has a neutral value is read with it; others are needed."""
+    said = EVENTS["gemm"]
+    older = {
+        hypothesis: {name: value for name, value in of.items() if name != "depth_us"}
+        for hypothesis, of in said.constants.items()
+    }
+    read = group_of(sealed(layout, replace(said, constants=older)))
+    assert read.values == {name: {**of, "depth_us": 0.0} for name, of in older.items()}
+    for of in older.values():
+        del of["sharpness"]
+    with pytest.raises(EvidenceError, match="another form"):
+        group_of(Named(replace(said, constants=older)))  # type: ignore[arg-type]
+
+
 def test_empty_groups_are_none(layout: Layout) -> None:
     """An event that says that it holds nothing, and does, is no group."""
     nobody = {name: [] for name in opened(EVENTS["gemm"])[COLUMNS]}
@@ -315,6 +330,34 @@ def test_a_group_on_record_says_the_same(family: str) -> None:
     for name, event in EVENTS.items():
         held = group_of(Named(event))  # type: ignore[arg-type]
         assert OF_EACH[family].says_the_same(held) == (name == family)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [({}, True), ({"sharpness": 1.0005}, True), ({"sharpness": 1.01}, False)],
+    ids=str,
+)
+def test_a_fit_on_another_processor_is_the_same(change: dict[str, float], same: bool) -> None:  # noqa: FBT001
+    """Constants may differ in their last digit, and those that are nothing; no more."""
+    group = OF_EACH["gemm"]
+    values = {
+        name: {each: value * change.get(each, 1.0) for each, value in of.items()}
+        for name, of in group.values.items()
+    }
+    assert group.says_the_same(replace(group, values=values)) == same
+    tiny = {name: {**of, "fixed_us": 0.0} for name, of in values.items()}
+    almost = {name: {**of, "fixed_us": 1e-9} for name, of in values.items()}
+    zero = replace(group, values=tiny)
+    assert zero.says_the_same(replace(group, values=almost))
+    fewer = {name: {"sharpness": of["sharpness"]} for name, of in values.items()}
+    assert not group.says_the_same(replace(group, values=fewer))
+
+
+def test_another_form_s_residuals_are_not_the_same() -> None:
+    """Equal constants of a form that says something else are another group's."""
+    group = OF_EACH["gemm"]
+    moved = replace(group.residual, low=group.residual.low + 0.5)
+    assert not group.says_the_same(replace(group, residual=moved))
 
 
 def test_the_newest_of_each_kernel_counts(layout: Layout) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Fitted, ratios_of
+from nearfree.derive.work_model.family import Fitted, neutral, ratios_of
 from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
 from public.test_curves import curve, put
@@ -26,8 +26,7 @@ TRUE = {
         family=name,
         values=dict.fromkeys(
             family.hypotheses,
-            known(family)
-            | {each.name: each.neutral for each in family.constants if each.neutral is not None},
+            known(family) | neutral(family),
         ),
         band=0.0,
     )

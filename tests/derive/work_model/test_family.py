@@ -12,8 +12,10 @@ from nearfree.derive.work_model.family import (
     Fitted,
     boundaries,
     latencies_us,
+    neutral,
     power_mean_sum,
     ratios_of,
+    told_in,
 )
 
 from derive.work_model.forms import of_family, start
@@ -94,3 +96,15 @@ def test_ratios_are_the_mean_of_the_hypotheses(name: str) -> None:
     assert (found[:, 0] == 1.0).all()
     mean = np.prod(times / times[:, :, :1], axis=0) ** (1 / len(family.hypotheses))
     assert found == pytest.approx(mean)
+
+
+def test_a_format_s_own_constants() -> None:
+    """Products in NVFP4 tell the depth of a tile; in other formats the fit leaves it out."""
+    names = {dtype: {each.name for each in told_in(FAMILIES["gemm"], dtype).constants}
+             for dtype in ("nvfp4", "bfloat16", "float8_block")}  # fmt: skip
+    assert names["nvfp4"] == {each.name for each in FAMILIES["gemm"].constants}
+    assert names["nvfp4"] - {"depth_us"} == names["bfloat16"] == names["float8_block"]
+    for family in FAMILIES.values():
+        assert {each.name for each in told_in(family, "int8").constants} | {*neutral(family)} == {
+            each.name for each in family.constants
+        }

@@ -57,3 +57,44 @@ def test_no_tile_outlasts_its_weights(flop_per_byte: float, tile: int) -> None:
     core = found - moved
     assert core[1] == pytest.approx(core[0], rel=1e-12)
     assert core[2] > core[0] * (1 + 1e-6)
+
+
+def one_product(n: list[int], depth: float, columns: float, **values: float) -> np.ndarray:
+    """Return T(N) of a product of K by columns, but for the traffic of its own rows."""
+    matrix = (np.array([[depth]]), np.array([[columns]]), 1)
+    features = arrays(n, **H100) | {"matrices": [matrix]}
+    found = latency_us(features, VALUES | {"fixed_us": 0.0} | values, "tile_128")[0]
+    beta = VALUES["bandwidth_share"] * H100["beta"]
+    moved: np.ndarray = np.array(n) * 2 * (depth + columns) / beta
+    return np.asarray(found - moved)
+
+
+def test_a_tile_goes_through_all_of_k() -> None:
+    """While tiles are fewer than SMs T(1) does not fall with fewer columns, but grows with K."""
+    deep = {"depth_us": 5.0, "sharpness": 8.0}
+    few, more = (one_product([1], 65536, columns, **deep) for columns in (2048, 4096))
+    assert few == pytest.approx(5.0 * 65.536, rel=1e-2)
+    assert more == pytest.approx(few, rel=1e-2)
+    assert one_product([1], 131072, 2048, **deep) == pytest.approx(2 * few, rel=1e-9)
+    plain = {"depth_us": 0.0}
+    few, more = (one_product([1], 65536, columns, **plain) for columns in (2048, 4096))
+    assert more == pytest.approx(2 * few)
+
+
+def test_rows_run_on_sms_that_stand_still() -> None:
+    """T(N) waits for one tile until there are as many as SMs, then for its share of them."""
+    deep = {"depth_us": 10.0, "sharpness": 8.0}
+    n = [1, 128, 129, 1024, 2048]
+    one, whole, two, eight, sixteen = one_product(n, 16384, 2048, **deep)
+    assert (whole, two, eight) == pytest.approx((one, one, one), rel=1e-2)
+    assert sixteen == pytest.approx(one * 16 * 16 / H100["sms"], rel=1e-2)
+
+
+def test_without_the_depth_of_a_tile() -> None:
+    """Constants that were fitted before it, and shared ones, say what they said."""
+    without = {name: value for name, value in VALUES.items() if name != "depth_us"}
+    features = arrays([1, 64, 512], **H100)
+    features |= {"matrices": [(np.array([[8192.0]]), np.array([[4096.0]]), 1)]}
+    for hypothesis in GEMM.hypotheses:
+        found = latency_us(features, without, hypothesis)
+        assert np.array_equal(found, latency_us(features, VALUES | {"depth_us": 0.0}, hypothesis))

@@ -24,7 +24,15 @@ from nearfree.derive.reference.kriging import (
 )
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Array, Features, Fitted, Flags, times_of
+from nearfree.derive.work_model.family import (
+    Array,
+    Features,
+    Fitted,
+    Flags,
+    neutral,
+    times_of,
+    told_in,
+)
 from nearfree.derive.work_model.fit import Measured, fit, taken
 from nearfree.derive.work_model.prepare import RAN
 
@@ -34,6 +42,9 @@ MOST_FITTED = 200
 """Curves that constants are fitted to, evenly spread over a group's settings."""
 _UP_TO = 4.0
 _LEVELS, _DECIMALS = 255, 9
+_DIGITS, _NOTHING = 1e-3, 1e-6
+"""How far constants of one fit are apart on two processors: of four digits the last, and what is
+fitted to be nothing."""
 _PRINTED = {name: each.name for each in BACKENDS for name in each.printed}
 """Names of the paper's tables, which hold a release, by their backend's own."""
 RUN_AS = {"float16": "bfloat16"}
@@ -178,13 +189,30 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         return np.asarray(found), near
 
     def says_the_same(self, other: "Group") -> bool:
-        """Return whether constants and curves, point by point, are those of another group."""
+        """Return whether constants and curves, point by point, are those of another group.
+
+        Constants are as far as a fit gives them again on another processor, residuals with them.
+        """
         return (
-            (self.values, self.ratio, self.residual) == (other.values, other.ratio, other.residual)
+            self.ratio == other.ratio
             and np.array_equal(self.counts, other.counts)
             and np.array_equal(self.n[self.counts], other.n[other.counts])
             and np.array_equal(self.first_us, other.first_us)
+            and self._fits_as(other)
         )
+
+    def _fits_as(self, other: "Group") -> bool:
+        """Return whether constants, and the residuals of equal curves, are those of another fit."""
+        ours, theirs = (
+            {(of, name): each[name] for of, each in group.values.items() for name in each}
+            for group in (self, other)
+        )
+        if ours.keys() != theirs.keys():
+            return False
+        alike = np.allclose([*ours.values()], [theirs[key] for key in ours], _DIGITS, _NOTHING)
+        here, there = (each.residual.values(each.counts) for each in (self, other))
+        two_codes = 2 * (self.residual.high - self.residual.low) / _LEVELS
+        return bool(alike and np.allclose(here, there, rtol=0.0, atol=two_codes))
 
     @cached_property
     def curve_texts(self) -> list[str]:
@@ -229,8 +257,9 @@ def made(
     chosen = np.zeros(rows.height, dtype=bool)
     evenly = np.linspace(0, rows.height - 1, min(MOST_FITTED, rows.height)).round().astype(int)
     chosen[order[evenly]] = True
-    fitted = fit(FAMILIES[key.family], taken(measured, chosen), epsilon)
-    values = {name: dict(each) for name, each in fitted.values.items()}
+    family = FAMILIES[key.family]
+    fitted = fit(told_in(family, key.dtype), taken(measured, chosen), epsilon)
+    values = {name: neutral(family) | {**each} for name, each in fitted.values.items()}
     ratio = np.log(measured.latency_us / measured.latency_us[:, :1])
     last = last_pass(measured.counts & (ratio <= np.log1p(epsilon)))
     n = measured.features["n"]

@@ -13,8 +13,15 @@ from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA
 from nearfree.derive.reference.answer import ratio_rows
-from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Array, Family, Fitted, boundaries, ratios_of
+from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
+from nearfree.derive.work_model.family import (
+    Array,
+    Family,
+    Fitted,
+    boundaries,
+    ratios_of,
+    told_in,
+)
 from nearfree.derive.work_model.fit import Measured, band, fit
 from nearfree.derive.work_model.prepare import Prepared, prepare
 from nearfree.derive.work_model.samples import joined, parts, spread
@@ -22,6 +29,8 @@ from nearfree.public.curves import ImportedCurves
 
 LEFT_OUT = "work_model_left_out"
 """The name of the prediction."""
+_OF_CURVES = {name: told_in(each, CALIBRATED_DTYPES[0]) for name, each in FAMILIES.items()}
+"""Families with the constants that curves of 16 bits tell."""
 MOST = 40
 """Curves of a platform and family that are fitted, evenly spread over its settings."""
 _ANSWERS = {
@@ -84,7 +93,7 @@ class LeftOut:
                 for name, each in self._measured.get(family, {}).items()
                 if name != platform
             }
-            self._fitted[key] = _fit(FAMILIES[family], others, self._epsilon) if others else None
+            self._fitted[key] = _fit(_OF_CURVES[family], others, self._epsilon) if others else None
         return self._fitted[key]
 
     def _predicted(self, asked: pl.DataFrame) -> Iterator[tuple[Prepared, Fitted, Array]]:

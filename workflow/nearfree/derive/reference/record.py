@@ -14,7 +14,7 @@ from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group
 from nearfree.derive.reference.kriging import COORDINATES, coordinates
 from nearfree.derive.reference.regimes import REGIMES, Chip, Known, Reference
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import Array
+from nearfree.derive.work_model.family import Array, neutral
 from nearfree.errors import EvidenceError
 from nearfree.log.events import BandsCalibrated, Event, KernelReferenced, RegimeBand
 from nearfree.log.evidence import read_scope
@@ -96,20 +96,17 @@ def group_of(event: Event) -> Group:
         as it says.
     """
     data: KernelReferenced = event.data
-    family = FAMILIES.get(data.family)
-    names = {each.name for each in family.constants} if family else set()
-    hypotheses = family.hypotheses if family else ()
-    if not family or {key: {*of} for key, of in data.constants.items()} != dict.fromkeys(
-        hypotheses, names
-    ):
+    try:
+        constants = _constants(data)
+    except ValueError as error:
         raise EvidenceError(
             f"the constants of {event.event_id} are those of another form",
             remedy="Run `nearfree calibrate --kernels` with this version",
-        )
+        ) from error
     try:
         reader = lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
         opened = reader.decompress(base64.b85decode(data.packed), _MOST_BYTES)
-        return _unpacked(data, msgpack.decode(opened, type=_Packed))
+        return _unpacked(data, constants, msgpack.decode(opened, type=_Packed))
     except (
         MsgspecError, lzma.LZMAError, pl.exceptions.PolarsError,
         ValueError, IndexError, KeyError, TypeError,
@@ -120,7 +117,20 @@ def group_of(event: Event) -> Group:
         ) from error
 
 
-def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
+def _constants(data: KernelReferenced) -> dict[str, dict[str, float]]:
+    """Return the constants of a group; those that its form got after it was made are neutral."""
+    family = FAMILIES.get(data.family)
+    if family is None or {*data.constants} != {*family.hypotheses}:
+        raise ValueError("another family")
+    filled = {hypothesis: neutral(family) | of for hypothesis, of in data.constants.items()}
+    if any({*of} != {each.name for each in family.constants} for of in filled.values()):
+        raise ValueError("other constants")
+    return filled
+
+
+def _unpacked(
+    data: KernelReferenced, constants: dict[str, dict[str, float]], packed: _Packed
+) -> Group:
     columns = packed.columns
     numbers = [value for of in columns.values() for value in of if value is not None]
     none: list[int | None] = [None] * len(columns["grid"])
@@ -155,7 +165,7 @@ def _unpacked(data: KernelReferenced, packed: _Packed) -> Group:
         raise ValueError("a curve has no shape")
     return Group(
         key=Key(*(getattr(data, name) for name in Key._fields)),
-        values=data.constants,
+        values=constants,
         curves=rows,
         n=n,
         counts=counts,

@@ -7,7 +7,7 @@ import polars as pl
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
-from nearfree.derive.work_model.family import Family, Fitted, shared
+from nearfree.derive.work_model.family import Family, Fitted, neutral, shared
 from nearfree.derive.work_model.fit import band, fit
 from nearfree.errors import EvidenceError
 from nearfree.log.events import ConstantsCalibrated, Event
@@ -127,8 +127,7 @@ def calibrations(take: Take) -> list[Event]:
 def fitted(event: ConstantsCalibrated) -> Fitted:
     """Return the constants of an event as they enter the form."""
     family = FAMILIES[event.family]
-    neutral = {each.name: each.neutral for each in family.constants if each.neutral is not None}
-    values: dict[str, dict[str, float]] = {name: dict(neutral) for name in family.hypotheses}
+    values: dict[str, dict[str, float]] = {name: neutral(family) for name in family.hypotheses}
     for each in event.constants:
         values[each.hypothesis][each.name] = each.value
     return Fitted(family=event.family, values=values, band=event.band)

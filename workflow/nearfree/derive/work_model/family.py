@@ -25,7 +25,8 @@ class Constant(Struct, frozen=True, kw_only=True):
     """A constant of a form: where its calibration starts and between which ends it is sought.
 
     At `neutral` the form is as if it had not the constant, which is what shared constants take: a
-    few platforms cannot tell it from the rest. None of constants that are always fitted.
+    few platforms cannot tell it from the rest. None of constants that are always fitted. `dtypes`
+    are the formats of operands in which a kernel's own curves tell it; all if none is named.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Constant(Struct, frozen=True, kw_only=True):
     low: float
     high: float
     neutral: float | None = None
+    dtypes: tuple[str, ...] = ()
 
     def calibrated(self, hypothesis: str, value: float) -> CalibratedConstant:
         """Return the constant with its value, as the log keeps it."""
@@ -73,6 +75,17 @@ def shared(family: Family) -> Family:
     """Return a family whose fit leaves out what a few platforms cannot tell."""
     fitted = tuple(each for each in family.constants if each.neutral is None)
     return structs.replace(family, constants=fitted)
+
+
+def told_in(family: Family, dtype: str) -> Family:
+    """Return a family whose fit leaves out what curves in a format do not tell."""
+    fitted = tuple(each for each in family.constants if not each.dtypes or dtype in each.dtypes)
+    return structs.replace(family, constants=fitted)
+
+
+def neutral(family: Family) -> dict[str, float]:
+    """Return the constants that a family may be without, each as if it were not there."""
+    return {each.name: each.neutral for each in family.constants if each.neutral is not None}
 
 
 def power_mean_sum(sharpness: float, *parts: Array) -> Array:

@@ -17,15 +17,20 @@ from nearfree.derive.work_model.family import (
 )
 
 _TILES = {"tile_16": 16, "tile_128": 128}
+_SIDE, _STEPS = 128.0, 1000.0
+"""Rows and columns of a tile whose steps of K follow on each other; K counts in thousands."""
 
 
 def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     """Return T(N) of the products of a module, [rows, grid], in microseconds.
 
     T = fixed + sum over products of
-    ((2 pad(m) K N / (a phi))^p + (r K N s / (b beta))^p)^(1/p) + m (K s_in + N s_out) / (b beta),
+    ((2 pad(m) K N / (a phi))^p + (r K N s / (b beta))^p + (w K d)^p)^(1/p)
+    + m (K s_in + N s_out) / (b beta),
     with m = b N rows of the input, padded to whole tiles, and r passes over the weights: one, or
-    as many as a rule says.
+    as many as a rule says. Tiles of 128 by 128 are spread over the SMs, w an SM and at least
+    one, and each goes through K step by step, which takes d: where columns are few SMs stand still,
+    and bytes are not what T waits for.
 
     Parameters
     ----------
@@ -51,7 +56,13 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
         weights = passes * (elements * features["weight_bytes"] / beta)
         row = wide * features["element_bytes"] + narrow * features["result_bytes"]
         moved = m * row / beta
-        core = power_mean_sum(values["sharpness"], compute, weights)
+        parts = [compute, weights]
+        depth = values.get("depth_us", 0.0)
+        if depth > 0:
+            tiles = np.ceil(m / _SIDE) * np.ceil(narrow / _SIDE)
+            waves = np.maximum(tiles / features["sms"], 1.0)
+            parts.append(waves * (depth * wide / _STEPS))
+        core = power_mean_sum(values["sharpness"], *parts)
         total = total + times * (core + moved)
     return np.asarray(total)
 
@@ -76,6 +87,9 @@ GEMM = Family(
                  meaning="p: how well compute and memory overlap"),
         Constant(name="fixed_us", unit="us", start=4.0, low=0.0, high=60.0,
                  meaning="what a call costs besides"),
+        Constant(name="depth_us", unit="us", start=1.0, low=0.0, high=10.0, neutral=0.0,
+                 dtypes=("nvfp4",),
+                 meaning="what a tile takes for a thousand of K, however many SMs stand still"),
     ),
     hypotheses=tuple(_TILES),
     latency_us=latency_us,

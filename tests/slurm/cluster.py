@@ -90,6 +90,21 @@ class Cluster:
         lines = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
         return {name for name, state in map(str.split, lines) if state == "idle"}
 
+    def drained(self) -> set[str]:
+        """Return the nodes that SLURM gives no more work."""
+        return set(
+            self.run("sinfo", "--noheader", "--Node", "--states=drained", "--format=%N").split()
+        )
+
+    def resume_drained(self) -> None:
+        """Put nodes back that SLURM takes no more work for, as who runs a cluster does.
+
+        A killed step whose processes do not all end within a minute, on a machine with much other
+        work, drains its node; nothing else brings that back.
+        """
+        for node in self.drained():
+            self.run("scontrol", "update", f"nodename={node}", "state=resume")
+
     def jobs(self) -> list[Job]:
         """Return every job since the start, those that ended included, oldest first."""
         return list(parse_jobs(self.run("scontrol", "--oneliner", "show", "jobs")))

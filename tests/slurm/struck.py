@@ -53,7 +53,8 @@ def strike(
     """Hit the job of each platform's study once, at a random moment of its first attempt."""
     moments = {each: chance.randrange(_MOST_LINES) for each in faults}
     found: list[Struck] = []
-    until = time.monotonic() + 60 + 60 * len(faults)
+    looked = time.monotonic()
+    until = looked + 60 + 60 * len(faults)
     while moments:
         assert time.monotonic() < until, f"nothing of {list(moments)}{site.logs()}"
         for (platform, study), least in list(moments.items()):
@@ -65,6 +66,9 @@ def strike(
                     fault(slurm, job)
                     found.append(Struck(take=take, fault=fault, durable=before, job=job))
                     del moments[platform, study]
+        if time.monotonic() > looked + 1:
+            slurm.resume_drained()
+            looked = time.monotonic()
         time.sleep(0.02)
     return found
 

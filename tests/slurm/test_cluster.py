@@ -59,3 +59,13 @@ def test_a_node_that_dies_is_noticed_and_its_job_starts_again(slurm, tmp_path):
     slurm.wait(lambda: "h20" not in slurm.idle(), message="h20 seems idle")
     slurm.start_slurmd("h20")
     assert ended(slurm, number).restarts == 1
+
+
+def test_a_drained_node_is_put_back(slurm, tmp_path):
+    """A node that SLURM takes no work for waits for somebody; then its next job runs."""
+    slurm.run("scontrol", "update", "nodename=h20", "state=drain", "reason=Kill task failed")
+    number = submit(slurm, tmp_path, "--partition=h20")
+    slurm.wait(lambda: slurm.drained() == {"h20"}, message="h20 is not drained")
+    slurm.resume_drained()
+    assert ended(slurm, number).node == "h20"
+    assert not slurm.drained()

@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -47,7 +48,11 @@ def struck(slurm: Cluster, site: Site) -> list[Struck]:
         run.kill()
         run.wait()
         raise
-    said = site.end(run, 60 + 60 * len(each))
+    until = time.monotonic() + 60 + 60 * len(each)
+    while run.poll() is None and time.monotonic() < until:
+        slurm.resume_drained()
+        time.sleep(1)
+    said = site.end(run, 1)
     assert run.returncode == 0, said + site.logs()
     return found
 

@@ -133,7 +133,8 @@ class Cluster:
         self.wait(lambda: living(pid_file) is None)
 
     def kill_jobs(self, node: str) -> None:
-        """Kill every process that a node's daemon started, without asking."""
+        """Kill every process that a node's daemon started, without asking, once there is one."""
+        self.wait(lambda: self._keepers(node), message=f"nothing runs on {node}")
         for keeper in self._keepers(node):
             for pid in (keeper, *daemons.children(keeper)):
                 daemons.kill(pid)

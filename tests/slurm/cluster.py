@@ -133,8 +133,7 @@ class Cluster:
         self.wait(lambda: living(pid_file) is None)
 
     def kill_jobs(self, node: str) -> None:
-        """Kill every process that a node's daemon started, without asking, once there is one."""
-        self.wait(lambda: self._keepers(node), message=f"nothing runs on {node}")
+        """Kill every process that a node's daemon started, without asking."""
         for keeper in self._keepers(node):
             for pid in (keeper, *daemons.children(keeper)):
                 daemons.kill(pid)
@@ -143,6 +142,10 @@ class Cluster:
         """Kill what watches over a node's jobs, and leave the jobs alone."""
         for keeper in self._keepers(node):
             daemons.kill(keeper)
+
+    def runs(self, node: str) -> bool:
+        """Return whether a job runs on a node, some moments after SLURM says that it does."""
+        return bool(self._keepers(node))
 
     def _keepers(self, node: str) -> list[int]:
         sockets = (self.folder / "spool" / node).glob(f"{node}_*.*")

@@ -53,7 +53,7 @@ def test_a_node_that_dies_is_noticed_and_its_job_starts_again(slurm, tmp_path):
     number = submit(
         slurm, tmp_path, "--partition=h20", script="sleep $((60 - 60 * ${SLURM_RESTART_COUNT:-0}))"
     )
-    slurm.wait(lambda: slurm.job(number).state == "RUNNING")
+    slurm.wait(lambda: slurm.runs("h20"))
     slurm.kill_slurmd("h20")
     slurm.kill_jobs("h20")
     slurm.wait(lambda: "h20" not in slurm.idle(), message="h20 seems idle")

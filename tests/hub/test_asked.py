@@ -88,7 +88,11 @@ def test_a_snapshot_is_known_by_its_folder(tmp_path: Path, commit: str) -> None:
     assert file.decoder.name == file.name
 
 
-@given(st.from_regex(REPOSITORY, fullmatch=True))
+WORDS = st.from_regex(r"\A[A-Za-z0-9_]+(?:[._-][A-Za-z0-9_]+)*\Z")
+"""Words of an id: no two dots or hyphens in turn."""
+
+
+@given(st.builds("{}/{}".format, WORDS, WORDS).filter(REPOSITORY.fullmatch))
 @example("Qwen/Qwen3-8B")
 def test_a_snapshot_folder_says_its_repository(repository: str) -> None:
     """The folder of any repository leads back to it."""

@@ -9,7 +9,9 @@ import altair as alt
 import msgspec
 import polars as pl
 import pytest
-from derive.tables.logs import make_tables, write_probe
+from derive.tables.logs import CONFIG, make_tables, write_probe
+from nearfree.config.files import Config
+from nearfree.derive.outlook.outlook import write_outlook
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.boundaries import BOUNDARIES
@@ -196,6 +198,7 @@ def test_pages_draw_what_is_recomputed(made: Layout, drawn: Path) -> None:
 
 def test_what_was_only_published_is_drawn_against_its_predictions(copy: Layout) -> None:
     """A scope without curves has the figures of predictions alone, those of models apart."""
+    write_outlook(copy, "public", Config(CONFIG))
     draw(copy, "public", 0.2)
     figures = listed(copy.root / "figures" / "public")
     scores = [figure.name for figure in figures if figure.about == ""]

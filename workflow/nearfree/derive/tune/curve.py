@@ -56,9 +56,16 @@ class EngineCurve(Struct, frozen=True, kw_only=True):
 
 
 def engine_curve(curve: Curve) -> EngineCurve:
-    """Return a measured curve of an engine as the points that steps are priced by."""
+    """Return a measured curve of an engine as the points that steps are priced by.
+
+    A long forward of one thread may be disturbed at every visit: then its CPU time stands in, so
+    that no N of the grid is missing.
+    """
     samples = curve_samples(curve)
-    points = {n: list(us.values()) for n, us in sorted(samples.rounds.items()) if us}
+    points = {
+        n: list((us or curve.visits[n].by_round(wall=False)).values())
+        for n, us in sorted(samples.rounds.items())
+    }
     intervals = [median_interval(values) for values in points.values()]
     return EngineCurve(
         setting=curve.setting,

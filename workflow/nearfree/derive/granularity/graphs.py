@@ -96,6 +96,7 @@ class GraphSteps:
         self._rules = rules
         self._lists: dict[object, _Listed] = {}
         self._limits: dict[Release, int] = {}
+        self._most_requests: dict[Graphs, int] = {}
 
     def step(self, graphs: Graphs, batch: int, positions: int) -> Step:
         """Return the step of a rank with `batch` requests of `positions` each.
@@ -180,10 +181,12 @@ class GraphSteps:
 
     def _given(self, graphs: Graphs, q: int) -> dict[str, Any]:
         about = {"sm": graphs.sm, "tp": graphs.tp}
-        device = {"memory_gib": graphs.memory_gib, "device_name": graphs.device_name.lower()}
-        most, _ = _answer(self._rules(graphs.release), "max_num_seqs", {**about, **device})
-        given = {"max_num_seqs": most, "max_num_batched_tokens": TOKENS, "q": q}
-        return given | {"performance_mode": "balanced", **about}
+        if graphs not in self._most_requests:
+            device = {"memory_gib": graphs.memory_gib, "device_name": graphs.device_name.lower()}
+            rules = self._rules(graphs.release)
+            self._most_requests[graphs], _ = _answer(rules, "max_num_seqs", {**about, **device})
+        given = {"max_num_seqs": self._most_requests[graphs], "max_num_batched_tokens": TOKENS}
+        return given | {"q": q, "performance_mode": "balanced", **about}
 
     def _alike(self, graphs: Graphs, width: int, requests: int) -> tuple[int, int]:
         """Return the width and the limit of requests that sizes go by.

@@ -5,6 +5,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from nearfree import __version__
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     A process that was started for an answer ends at once, as nothing is left to write: to take the
     interpreter down object by object would be a fifth of its time.
     """
+    answers = False
     try:
         words = sys.argv[1:] if argv is None else argv
         args = make_parser(words).parse_args(words)
@@ -85,9 +87,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             gc.set_threshold(_SELDOM)
         code = _run(args)
         sys.stdout.flush()
-        if answers and argv is None:
-            sys.stderr.flush()
-            os._exit(code)
     except NearfreeError as error:
         # One with several reasons has a line for each, of which it has made printable ones.
         text = str(error) if isinstance(error, RefusedError) else printable(str(error))
@@ -104,4 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         text = f"{where}{error.strerror}. Check the path, your rights and the space left"
         print(f"nearfree: error: {printable(text)}", file=sys.stderr)
         code = MISTAKE
+    if answers and argv is None:
+        with suppress(OSError):  # after an answer it went well; after an error that is told
+            sys.stdout.flush()
+        os._exit(code)
     raise SystemExit(code)

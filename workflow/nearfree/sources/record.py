@@ -7,7 +7,7 @@ from nearfree.core.plan import ExtractPlan
 from nearfree.core.scopes import SOURCES
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Payload, RuleExtracted, SourceFetched, TunedIndexed
-from nearfree.log.evidence import Take, read_scope
+from nearfree.log.evidence import Take, open_takes, read_scope
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
@@ -59,9 +59,14 @@ def record_extraction(
 
 def recorded_take(layout: Layout, package: str, version: str) -> Take | None:
     """Return the newest take of a release's rules; None if the log says nothing of it."""
-    takes = read_scope(layout, SOURCES, stream=stream_name(package, version))
+    stream = stream_name(package, version)
+    takes = read_scope(layout, SOURCES, stream=stream, only=(SourceFetched,))
     mine = [take for take in takes if _speaks_of(take, package, version)]
-    return max(mine, key=lambda take: take.order, default=None)
+    if not mine:
+        return None
+    newest = max(mine, key=lambda take: take.order).name  # the rules of it alone are decoded
+    opened = open_takes(layout, SOURCES, stream=stream)
+    return next(Take(*parts) for parts in opened if parts[0] == newest)
 
 
 def extraction_of(take: Take) -> Extraction:

@@ -10,6 +10,7 @@ upper bound below those sizes.
 """
 
 import re
+from functools import cache
 
 from packaging.version import InvalidVersion, Version
 
@@ -127,6 +128,7 @@ def _own(gpus: int, size: float) -> str:
     return ONE_SHOT if gpus == 2 or small else TWO_SHOT
 
 
+@cache
 def _version(release: str | None) -> Version:
     """Return a release as a version; what is no version is taken for the newest one."""
     newest = Version("9999")

@@ -253,3 +253,11 @@ def typed(values: list[Any]) -> object:
     """Return a key that tells values apart with their types: 1, True and 1.0 are three."""
     kinds = tuple(map(type, values))
     return (*values, *kinds) if _EXACT.issuperset(kinds) else repr(values)
+
+
+def typed_each(values: Sequence[Any]) -> list[object]:
+    """Return the key of each value, as `typed` makes it of one."""
+    kinds = [*map(type, values)]
+    if _EXACT.issuperset(kinds):
+        return [*zip(values, kinds, strict=True)]
+    return [typed([value]) for value in values]

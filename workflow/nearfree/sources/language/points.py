@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nearfree.sources.language.closures import Run
 from nearfree.sources.language.expressions import UnknownConstructError, variables
-from nearfree.sources.language.interpret import typed
+from nearfree.sources.language.interpret import typed_each
 from nearfree.sources.language.rule import Rule
 
 Codes = NDArray[np.int64]
@@ -212,16 +212,12 @@ def _compact(codes: Codes, width: int) -> tuple[Codes, int]:
 
 def _few(codes: Codes, values: Sequence[Any]) -> Column:
     """Return a column in which equal values are one."""
-    places: dict[object, int] = {}
-    kept: list[Any] = []
-    new = np.empty(len(values), np.int64)
-    for number, value in enumerate(values):
-        key = typed([value])
-        if key not in places:
-            places[key] = len(kept)
-            kept.append(value)
-        new[number] = places[key]
-    return Column(new[codes], kept)
+    keys = typed_each(values)
+    first = dict(zip(reversed(keys), reversed(values), strict=True))
+    kept = dict.fromkeys(keys)
+    places = {key: place for place, key in enumerate(kept)}
+    new = np.array([places[key] for key in keys], np.int64)
+    return Column(new[codes], [first[key] for key in kept])
 
 
 def _merged(pieces: Sequence[tuple[Codes, Column]], size: int) -> Column:

@@ -59,6 +59,9 @@ def test_mistakes_end_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "needs --draft-model" in said
     said = refused(capsys, "llama_cpp", "--drafter", "none", "--draft-model", missing, *home)
     assert "takes no --draft-model" in said
+    assert "nothing replayed" in refused(capsys, "openvino", "--temperature", "0.8", *home)
+    for heat in ("-1", "nan", "101", "warm"):
+        assert "--temperature" in refused(capsys, "llama_cpp", f"--temperature={heat}", *home)
     assert not (tmp_path / "home").exists()
 
 
@@ -146,6 +149,14 @@ def test_a_tuning_from_nothing_and_again(
     assert "verdict: " in said
     assert first["paste"] in said
     assert msgspec_json.encode(first)
+    assert first["held_out"]["temperature"] == 0
+    main_ends([*words, "--temperature", "0.8"])
+    hot = json.loads(capsys.readouterr().out)
+    assert hot["held_out"]["temperature"] == 0.8
+    assert hot["events"][0] == first["events"][0]
+    assert not set(hot["events"][1:]) & set(first["events"][1:])
+    assert all(each["identical_share"] == 1 and each["steps_equal"] for each in hot["settings"])
+    assert "--temp 0.8" in hot["paste"]
 
 
 def main_ends(words: list[str]) -> None:

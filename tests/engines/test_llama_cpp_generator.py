@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 from nearfree.core.drafting import Drafting, replay
 from nearfree.core.memories import followed
+from nearfree.core.sampling import draws
 from nearfree.engines.generation import GENERATORS, GeneratorOptions, make_generator
 from nearfree.engines.llama_cpp_generator import LlamaCppGenerator
 from nearfree.errors import ConfigError
@@ -14,6 +15,7 @@ from engines.conftest import RELEASE, Real
 
 LIMIT = 12
 TEXT = "Repeat: one two three four one two three four one two three four"
+SAMPLED = draws(0, "a" * 64, LIMIT)
 SETTINGS = (
     *(
         Drafting(drafter="ngram_simple", k=k, ngram_max=n, ngram_min=n)
@@ -42,6 +44,7 @@ def generator(real: Real) -> Iterator[LlamaCppGenerator]:
         positions=256,
         rows=32,
         draft_model=real.path,
+        temperature=0.8,
     )
     made = make_generator("llama_cpp", options)
     assert isinstance(made, LlamaCppGenerator)
@@ -49,14 +52,15 @@ def generator(real: Real) -> Iterator[LlamaCppGenerator]:
     made.close()
 
 
+@pytest.mark.parametrize("numbers", [(), SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("drafting", SETTINGS, ids=lambda each: f"{each.label} {each.k}")
 def test_output_and_steps_are_those_that_are_replayed(
-    generator: LlamaCppGenerator, drafting: Drafting
+    generator: LlamaCppGenerator, drafting: Drafting, numbers: tuple[float, ...]
 ) -> None:
     """What is drafted changes no token, and one decode without drafts tells all step lists."""
     prompt = generator.tokens(TEXT)
-    plain = generator.decode(prompt, Drafting(), LIMIT)
-    drafted = generator.decode(prompt, drafting, LIMIT)
+    plain = generator.decode(prompt, Drafting(), LIMIT, numbers)
+    drafted = generator.decode(prompt, drafting, LIMIT, numbers)
     assert drafted.tokens == plain.tokens
     available = (
         followed(drafting, prompt, plain.tokens, LIMIT)
@@ -80,6 +84,26 @@ def test_a_draft_of_the_model_itself_is_accepted(generator: LlamaCppGenerator) -
         for rows, accepted in zip(drafted.steps.rows, drafted.steps.accepted, strict=True)
     )
     assert drafted.draft_s > 0
+
+
+def test_other_numbers_draw_other_outputs(generator: LlamaCppGenerator) -> None:
+    """Numbers next to 0 draw the first ids that may come; greedy decoding is as it was."""
+    prompt = generator.tokens(TEXT)
+    greedy, drawn = (generator.decode(prompt, Drafting(), LIMIT, n) for n in ((), SAMPLED))
+    assert generator.decode(prompt, Drafting(), LIMIT, SAMPLED).tokens == drawn.tokens
+    assert generator.decode(prompt, Drafting(), LIMIT, [1e-9] * LIMIT).tokens != drawn.tokens
+    assert generator.decode(prompt, Drafting(), LIMIT).tokens == greedy.tokens != drawn.tokens
+
+
+def test_an_engine_with_numbers_of_its_own_is_not_sampled(real: Real) -> None:
+    """What is drafted would shift them; the message says what samples."""
+    options = GeneratorOptions(
+        release="1", model=real.path, name="m", sha256="0" * 64, file_type="f", positions=9,
+        rows=2, temperature=0.8,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="nothing replayed") as error:
+        make_generator("openvino", options)
+    assert "llama_cpp" in str(error.value)
 
 
 def test_a_message_is_wrapped_as_the_model_was_trained(generator: LlamaCppGenerator) -> None:

@@ -187,7 +187,7 @@ def make_engine(folder: Path) -> tuple[Project, Path]:
 
 
 def make_tuned(folder: Path) -> tuple[Project, Path]:
-    """Return a project in which a real engine was tuned on prompts of two kinds."""
+    """Return a project in which a real engine was tuned on prompts of two kinds, also sampled."""
     project = make_project(folder, "engine")
     _copy_recorded(project, "engine", "results")
     (folder / "prompts.jsonl").write_text(PROMPTS)
@@ -195,6 +195,7 @@ def make_tuned(folder: Path) -> tuple[Project, Path]:
         project.nearfree("fetch")
         words = ("--prompts", "prompts.jsonl", "--results", "results", "--threads", "1")
         project.nearfree("tune", "llama_cpp", *words, "--repeats", "2")
+        project.nearfree("tune", "llama_cpp", *words, "--repeats", "2", "--temperature", "0.8")
         project.snakemake()
     return project, folder / "results"
 

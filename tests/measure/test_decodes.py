@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import make_started
 from derive.tune.tuned import SOURCES, about, asked, available, decode
+from msgspec import structs
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
 from nearfree.derive.tune.plans import trace_plan
@@ -58,6 +59,8 @@ def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) 
     assert texts.find("a" * 64, (1, 3), repack=True) is None
     assert texts.find("a" * 64, (1, 2), repack=False) is None
     assert texts.find("b" * 64, (1, 2), repack=True) is None
+    hot = Texts(folder, structs.replace(PLAN, temperature=0.8))
+    assert hot.find("a" * 64, (1, 2), repack=True) is None
 
 
 def test_a_text_that_was_damaged_is_decoded_again(tmp_path: Path) -> None:

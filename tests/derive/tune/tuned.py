@@ -53,7 +53,7 @@ def prompts() -> tuple[PromptPart, ...]:
     )
 
 
-def asked() -> Asked:
+def asked(heat: float = 0) -> Asked:
     """Return what is tuned."""
     return Asked(
         engine="llama_cpp",
@@ -64,6 +64,7 @@ def asked() -> Asked:
         environment="cpu",
         prompts=prompts(),
         positions=1024,
+        temperature=heat,
     )
 
 
@@ -113,9 +114,9 @@ def write_forwards(layout: Layout, t_us: Mapping[int, float]) -> Take:
     return read_take(layout, name)
 
 
-def write_trace(layout: Layout, defaults: tuple[Drafting, ...] = DEFAULTS) -> Take:
+def write_trace(layout: Layout, defaults: tuple[Drafting, ...] = DEFAULTS, heat: float = 0) -> Take:
     """Seal a take of traces."""
-    plan = trace_plan(asked(), (*SOURCES, *defaults), Drafting())
+    plan = trace_plan(asked(heat), (*SOURCES, *defaults), Drafting())
     payloads: list[DecodeMeasured | DraftsTraced] = []
     for part in plan.prompts:
         payloads.append(decode(plan, part, Drafting(), seconds=TOKENS / 1000))
@@ -171,6 +172,7 @@ def write_proof(
     slower: Mapping[str, float] | None = None,
     default: Drafting | None = DEFAULT,
     defaults: tuple[Drafting, ...] = DEFAULTS,
+    heat: float = 0,
 ) -> Take:
     """Seal a proof whose decodes take what T(N) says of their replayed steps.
 
@@ -182,7 +184,7 @@ def write_proof(
         The same by drafter.
     """
     plan = proof_plan(
-        asked(),
+        asked(heat),
         chosen(takes, WEIGHTS, None, SOURCES),
         weighed=SOURCES,
         default=default,

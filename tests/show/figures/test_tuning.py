@@ -2,7 +2,7 @@
 
 import polars as pl
 from derive.tables.logs import write_probe
-from derive.tune.tuned import FLAT, GRID, STEEP, write_all
+from derive.tune.tuned import FLAT, GRID, STEEP, write_all, write_proof, write_trace
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.project import project
 from nearfree.derive.tables.store import read_table
@@ -41,6 +41,23 @@ def test_the_section_says_the_verdict_and_what_ran(layout: Layout) -> None:
     assert len(section.ran.rows) == ran.height
     assert {row[0].text for row in section.kinds.rows} == {"tiny in llama_cpp 3.22.1"}
     assert tuning_section(tuning.clear()) is None
+
+
+def test_sampled_outputs_stand_beside_greedy_ones(layout: Layout) -> None:
+    """A proof at another temperature replaces none, and is told apart where it is shown."""
+    forwards, *_ = write_all(layout, FLAT)
+    takes = [forwards, write_trace(layout, heat=0.8)]
+    write_proof(layout, takes, FLAT, heat=0.8)
+    tuning, latency = tables(layout)
+    assert tuning["newest"].all()
+    assert sorted(tuning["temperature"].unique(), key=lambda each: each or 0) == [None, 0.8]
+    said = [figure.caption for figure, _ in tuning_drawings(tuning, latency)]
+    assert sorted("sampled at temperature 0.8" in each for each in said) == [False, True]
+    section = tuning_section(tuning)
+    assert section is not None
+    assert [", sampled at temperature 0.8:" in each.text for each in section.verdicts].count(
+        True
+    ) == 1
 
 
 def tables(layout: Layout) -> tuple[pl.DataFrame, pl.DataFrame]:

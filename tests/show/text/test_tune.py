@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from derive.tune.tuned import FLAT, STEEP, write_all
+from derive.tune.tuned import FLAT, STEEP, write_all, write_proof, write_trace
 from nearfree.core.drafting import Drafting
 from nearfree.derive.tune.recorded import Recorded, recorded
 from nearfree.log.names import Layout
@@ -50,8 +50,24 @@ def said(layout: Layout, t_us: dict[int, float], **changes: object) -> Recorded:
 )
 def test_a_line_to_paste_asks_for_what_ran(run: Drafting, words: str) -> None:
     """Options are those of the engine's own program, and a file's name is quoted for a shell."""
-    line = paste("llama_cpp", run, MODEL, Path("d.gguf"))
+    line = paste("llama_cpp", run, MODEL, Path("d.gguf"), 0)
     assert line == f"llama-server -m 'a model.gguf' {words}"
+    assert paste("llama_cpp", run, MODEL, Path("d.gguf"), 0.8) == (
+        f"{line} --samplers temperature --temp 0.8"
+    )
+
+
+def test_sampling_is_said_where_it_is(layout: Layout) -> None:
+    """The text's first line and JSON have the temperature; greedy answers speak of none."""
+    forwards, *greedy = write_all(layout, FLAT)
+    takes = [forwards, write_trace(layout, heat=0.8)]
+    proof = write_proof(layout, takes, FLAT, heat=0.8)
+    hot = recorded(proof, {str(take.name): take for take in takes})
+    plain = recorded(greedy[-1], {str(take.name): take for take in (forwards, *greedy)})
+    assert "; sampled at temperature 0.8" in next(tune_text(hot, MODEL, None))
+    assert "sampled" not in next(tune_text(plain, MODEL, None))
+    found = [document(each, MODEL, None)["held_out"]["temperature"] for each in (hot, plain)]
+    assert found == [0.8, 0]
 
 
 def test_json_has_numbers_or_null(layout: Layout) -> None:

@@ -241,6 +241,16 @@ def tolerance(text: str) -> float:
     return value
 
 
+def temperature(text: str) -> float:
+    """Return a temperature of sampling, from 0 to HOTTEST."""
+    from nearfree.core.sampling import HOTTEST
+
+    value = number(text)
+    if not 0 <= value <= HOTTEST:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is not between 0 and {HOTTEST:g}")
+    return value
+
+
 def tolerance_or_all(text: str) -> float | None:
     """Return a tolerance, None for `all`."""
     return None if text == "all" else tolerance(text)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from nearfree.cli.common import OFFLINE, TEXT_OR_JSON, argument, command, positive
+from nearfree.cli.common import OFFLINE, TEXT_OR_JSON, argument, command, positive, temperature
 from nearfree.cli.engine_options import engine_name, whole_list
 from nearfree.errors import StoppedError
 
@@ -33,6 +33,13 @@ from nearfree.errors import StoppedError
         type=positive,
         metavar="L",
         help="positions of a prompt with its output, at most (default: 1024, or the model's own)",
+    ),
+    argument(
+        "--temperature",
+        type=temperature,
+        default=0.0,
+        metavar="T",
+        help="sample with it, each token by a number of its own (default: 0, greedy)",
     ),
     argument("--repeats", type=positive, default=3, help="runs of each setting (default: 3)"),
     OFFLINE,

@@ -73,7 +73,7 @@ def _job(args: argparse.Namespace) -> Job:
     from nearfree.config.prompts import read_prompts, shipped_prompts
     from nearfree.core.candidates import drafters, own_default, own_defaults
     from nearfree.derive.tune.plans import Asked
-    from nearfree.engines.generation import GENERATORS
+    from nearfree.engines.generation import GENERATORS, refuse_sampling
     from nearfree.gguf.vocabulary import refuse_another_vocabulary
     from nearfree.log.take import take_name
     from nearfree.measure.engine_files import ensure_library
@@ -84,6 +84,7 @@ def _job(args: argparse.Namespace) -> Job:
             f"{args.engine!r:.60} is no engine that decodes here",
             remedy=f"Choose {' or '.join(GENERATORS)}",
         )
+    refuse_sampling(args.engine, args.temperature)
     drafter = _drafter(args)
     config, release = config_of(args), default_release(args.engine)
     build = build_of(args.engine, release)
@@ -118,6 +119,7 @@ def _job(args: argparse.Namespace) -> Job:
         environment=build.environment,
         prompts=tuple(prompt.part for prompt in prompts),
         positions=_positions(args),
+        temperature=args.temperature,
     )
     return Job(
         layout=layout,

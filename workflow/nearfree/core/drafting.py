@@ -1,7 +1,7 @@
 """Speculative decoding in tokens alone: how drafts are looked up, cut and accepted, step by step.
 
-A step verifies d drafts in one forward of 1 + d rows and accepts the first of them that greedy
-decoding would have chosen, so that the output is the same whatever is drafted.
+A step verifies d drafts in one forward of 1 + d rows and accepts the first of them that are
+what decoding would have chosen, so that the output is the same whatever is drafted.
 """
 
 from collections.abc import Sequence
@@ -104,7 +104,7 @@ class Available(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, g
     """What a drafter offers behind each token of an output but the last, `longest` at most.
 
     After a prompt and i + 1 tokens of its output it offers `drafted[i]` tokens, of which the first
-    `agreed[i]` are those that greedy decoding chose. What any smaller K offers follows from it.
+    `agreed[i]` are those that decoding chose. What any smaller K offers follows from it.
     """
 
     prompt_tokens: Positive

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, json
 from nearfree.core.drafting import Drafting
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive, Timing
+from nearfree.core.sampling import HOTTEST
 from nearfree.core.setting import Name, Setting, check_setting
 from nearfree.core.weights import AnyWeights, Digest
 from nearfree.errors import ConfigError
@@ -79,7 +80,7 @@ class PromptPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="decode"):
-    """Prompts that an engine decodes greedily: which drafters are traced, and which settings run.
+    """Prompts that an engine decodes: which drafters are traced, and which settings run.
 
     Each repeat visits every prompt with every setting of `runs`, in a new order. After the first
     run of a prompt, without drafts, each of `traced` is told what it offers over that output.
@@ -110,6 +111,9 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
     """Of a proof: the takes that the choice was made from, of forwards and of traces."""
     repeats: Positive = 1
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+    """Of the orders of settings, and of the numbers that draw tokens."""
+    temperature: Annotated[float, Meta(ge=0, le=HOTTEST)] = 0.0
+    """Of sampling; 0 is greedy."""
 
     @property
     def decodes(self) -> int:

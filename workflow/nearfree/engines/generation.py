@@ -1,4 +1,4 @@
-"""Decoding in a real engine, greedy and speculative: what `nearfree tune` asks of each engine."""
+"""Decoding in a real engine, with and without drafts: what `nearfree tune` asks of each engine."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -47,10 +47,18 @@ class Generator(Protocol):
     def tokens(self, text: str) -> tuple[int, ...]:
         """Return the ids of a user's message as the model's chat template wraps it."""
 
-    def decode(self, prompt: Sequence[int], drafting: Drafting, limit: int) -> Decoded:
-        """Decode greedily after a prompt, up to `limit` tokens or the end of text.
+    def decode(
+        self, prompt: Sequence[int], drafting: Drafting, limit: int, draws: Sequence[float] = ()
+    ) -> Decoded:
+        """Decode after a prompt, up to `limit` tokens or the end of text.
 
         A prompt's cache may be kept for the next call with the same one.
+
+        Parameters
+        ----------
+        draws
+            The numbers that draw the tokens, `limit` of them, as of `core.sampling`; none are
+            drawn without, but decoded greedily.
         """
 
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Any:
@@ -81,6 +89,8 @@ class GeneratorOptions(Struct, frozen=True, kw_only=True):
     rows: int
     """Of one forward, at most: 1 + K."""
     draft_model: Path | None = None
+    temperature: float = 0.0
+    """Of sampling; 0 is greedy."""
 
 
 GENERATORS: Mapping[str, str] = {
@@ -88,6 +98,8 @@ GENERATORS: Mapping[str, str] = {
     "openvino": "nearfree.engines.openvino_generator:OpenVinoGenerator",
 }
 """Module and class of each engine's generator."""
+SAMPLED = ("llama_cpp",)
+"""The engines whose tokens are drawn by numbers that are given to them."""
 
 
 def make_generator(engine: str, options: GeneratorOptions) -> Generator:
@@ -106,5 +118,16 @@ def make_generator(engine: str, options: GeneratorOptions) -> Generator:
             remedy=f"Choose from {', '.join(GENERATORS)}",
         )
     module, _, name = GENERATORS[engine].partition(":")
+    refuse_sampling(engine, options.temperature)
     made: Generator = getattr(import_module(module), name)(options)
     return made
+
+
+def refuse_sampling(engine: str, temperature: float) -> None:
+    """Raise ConfigError where an engine would draw tokens by numbers of its own."""
+    if temperature and engine not in SAMPLED:
+        raise ConfigError(
+            f"{engine} draws tokens inside its own pipeline, by numbers that what is drafted "
+            "shifts: no output could be compared, and nothing replayed",
+            remedy=f"Decode greedily, without --temperature, or in {' or '.join(SAMPLED)}",
+        )

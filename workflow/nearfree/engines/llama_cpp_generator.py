@@ -1,4 +1,4 @@
-"""llama.cpp decoding greedily, with drafts that this project's own loop verifies.
+"""llama.cpp decoding, greedily or sampled, with drafts that this project's own loop verifies.
 
 The library exports neither its lookup nor its speculation, which are of its programs; so the loop
 over `llama_decode` is ours, and drafts as those do (`core.drafting`).
@@ -8,10 +8,12 @@ import ctypes
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from nearfree.backends.builds import build_of
 from nearfree.core.drafting import LOOKUPS, Available, Drafting, Steps, agreed, looked_up, usable
 from nearfree.core.memories import Memory, memory_of, next_drafts
+from nearfree.core.sampling import drawn
 from nearfree.engines.files import library_folder
 from nearfree.engines.generation import Decoded, GeneratorOptions
 from nearfree.engines.library import Library, load
@@ -65,11 +67,14 @@ class LlamaCppGenerator:
         written, special = chat_text(model, text)
         return model.ids(written, special=special)
 
-    def decode(self, prompt: Sequence[int], drafting: Drafting, limit: int) -> Decoded:
-        """Decode greedily after a prompt, up to `limit` tokens or the end of text."""
+    def decode(
+        self, prompt: Sequence[int], drafting: Drafting, limit: int, draws: Sequence[float] = ()
+    ) -> Decoded:
+        """Decode after a prompt, up to `limit` tokens or the end of text."""
         target = self._of(repack=drafting.repack)
         target.threads(drafting.threads)
-        tokens = [target.start(prompt)]
+        choose = _Choose(self._options.temperature, tuple(draws), len(prompt))
+        tokens = [target.start(prompt, choose)]
         drafter = self._drafter(drafting)
         if drafter is not None:
             drafter.threads(drafting.threads)
@@ -82,7 +87,7 @@ class LlamaCppGenerator:
             asked = time.perf_counter()
             drafts = self._drafts(known, drafting, limit - len(tokens), drafter or memory)
             draft_s += time.perf_counter() - asked
-            chosen = target.verify(known[-1], drafts, len(known) - 1)
+            chosen = target.verify(known[-1], drafts, len(known) - 1, choose)
             taken = agreed(drafts, chosen)
             if memory is not None and drafts:
                 memory.accept(taken)
@@ -176,6 +181,27 @@ class LlamaCppGenerator:
         self._sequences, self._draft = {}, None
 
 
+class _Choose(NamedTuple):
+    """How tokens of an output are chosen: drawn by numbers after a prompt, or else the best."""
+
+    temperature: float = 0.0
+    draws: tuple[float, ...] = ()
+    prompt: int = 0
+    """Its tokens."""
+
+    def token(self, context: Context, row: int, place: int) -> int:
+        """Return the token after the position `place`, whose logits stand in a row."""
+        if not self.draws:
+            return context.best(row)
+        from numpy import ctypeslib
+
+        logits = ctypeslib.as_array(context.logits(row))
+        return drawn(logits, self.temperature, self.draws[place + 1 - self.prompt])
+
+
+_GREEDY = _Choose()
+
+
 class _Sequence:
     """A model with the cache of one sequence, which a prompt stays in until another one comes."""
 
@@ -184,7 +210,7 @@ class _Sequence:
         self.context = Context(
             model, batch=1, cached=positions - rows, positions=rows, threads=1, filled=False
         )
-        self._prompt: tuple[int, ...] = ()
+        self._prompt: tuple[object, ...] = ()
         self._first = 0
         self._held: list[int] = []
 
@@ -192,16 +218,17 @@ class _Sequence:
         """Set the threads of the forwards to come."""
         self.context.set_threads(many)
 
-    def start(self, prompt: Sequence[int]) -> int:
+    def start(self, prompt: Sequence[int], choose: _Choose = _GREEDY) -> int:
         """Return the first token after a prompt, whose forward is not run again if it is held."""
-        asked = tuple(prompt)
+        asked = (tuple(prompt), choose)
         if asked != self._prompt:
             self._prompt = ()
             self.context.forget(0)
-            self._first = self.context.best(self._fill(asked))
+            last = self._fill(prompt)
+            self._first = choose.token(self.context, last, len(prompt) - 1)
             self._prompt = asked
-        self.context.forget(len(asked))
-        self._held = list(asked)
+        self.context.forget(len(prompt))
+        self._held = list(prompt)
         return self._first
 
     def _fill(self, tokens: Sequence[int]) -> int:
@@ -219,7 +246,7 @@ class _Sequence:
         self.context.forget(0)
         return list(self.context.logits(self._fill(tokens)))
 
-    def verify(self, token: int, drafts: Sequence[int], place: int) -> list[int]:
+    def verify(self, token: int, drafts: Sequence[int], place: int, choose: _Choose) -> list[int]:
         """Return the tokens that a forward over a token and its drafts chooses, up to an end.
 
         Parameters
@@ -230,7 +257,7 @@ class _Sequence:
         self.context.decode([token, *drafts], place)
         chosen: list[int] = []
         for row in range(1 + len(drafts)):
-            chosen.append(self.context.best(row))
+            chosen.append(choose.token(self.context, row, place + row))
             if row == len(drafts) or chosen[-1] != drafts[row] or self.model.ends(chosen[-1]):
                 break
         if len(chosen) < 1 + len(drafts):

@@ -106,14 +106,19 @@ class OpenVinoGenerator:
             )
         return self._pipelines[key]
 
-    def decode(self, prompt: Sequence[int], drafting: Drafting, limit: int) -> Decoded:
+    def decode(
+        self, prompt: Sequence[int], drafting: Drafting, limit: int, draws: Sequence[float] = ()
+    ) -> Decoded:
         """Decode greedily after a prompt, up to `limit` tokens or the end of text.
+
+        There are never draws: it takes none, which is refused before (`refuse_sampling`).
 
         Raises
         ------
         ConfigError
             The pipeline drafts in no such way.
         """
+        del draws
         _refuse_other_drafting(drafting)
         np = self._runtime.numpy
         ids = self._runtime.openvino.Tensor(np.array([prompt], dtype=np.int64))

@@ -12,6 +12,7 @@ from nearfree.config.prompts import Prompt
 from nearfree.core.drafting import Drafting, agreed
 from nearfree.core.memories import followed
 from nearfree.core.plan import DecodePlan
+from nearfree.core.sampling import draws
 from nearfree.core.weights import WeightsFile
 from nearfree.engines.files import weights_path
 from nearfree.engines.generation import Decoded, Generator, GeneratorOptions, make_generator
@@ -118,6 +119,7 @@ def _options(plan: DecodePlan, files: Mapping[str, Path]) -> GeneratorOptions:
         positions=plan.positions,
         rows=plan.rows,
         draft_model=None if plan.draft is None else weights_path(plan.draft, files),
+        temperature=plan.temperature,
     )
 
 
@@ -173,7 +175,7 @@ class _Decodes:
         plan, part = self._plan, prompt.part
         order = list(plan.runs)
         random.Random(f"{plan.seed} {repeat} {part.sha256}").shuffle(order)  # noqa: S311 (an order)
-        decodes = [(each, self._generator.decode(ids, each, plan.limit)) for each in order]
+        decodes = [(each, self._decoded(each, prompt, ids)) for each in order]
         for drafting, decoded in decodes:
             if drafting.drafter == "none":
                 self._known(prompt, ids, repack=drafting.repack, output=decoded.tokens)
@@ -185,6 +187,11 @@ class _Decodes:
             for drafting in plan.traced:
                 self._take.append(self._traced(drafting, prompt, ids, output), sync=False)
         return sum(decoded.wall_s for _, decoded in decodes)
+
+    def _decoded(self, drafting: Drafting, prompt: Prompt, ids: tuple[int, ...]) -> Decoded:
+        plan = self._plan
+        numbers = draws(plan.seed, prompt.part.sha256, plan.limit) if plan.temperature else ()
+        return self._generator.decode(ids, drafting, plan.limit, numbers)
 
     def _known(
         self,
@@ -206,7 +213,7 @@ class _Decodes:
             kept = self._texts.find(key[0], ids, repack=repack)
             if kept is None:
                 plain = Drafting(threads=self._plan.runs[0].threads, repack=repack)
-                output = output or self._generator.decode(ids, plain, self._plan.limit).tokens
+                output = output or self._decoded(plain, prompt, ids).tokens
                 kept = Kept(prompt=prompt.text, prompt_ids=ids, output_ids=output)
                 self._texts.keep(key[0], kept, repack=repack)
             self._outputs[key] = kept.output_ids
@@ -225,7 +232,8 @@ class _Decodes:
         plain = self._known(prompt, ids, repack=drafting.repack)
         same = agreed(decoded.tokens, plain)
         differs = decoded.tokens != plain
-        margin = self._generator.margin((*ids, *plain[:same])) if differs else None
+        led = differs and not self._plan.temperature  # what was drawn need not be the best
+        margin = self._generator.margin((*ids, *plain[:same])) if led else None
         return DecodeMeasured(
             **self._about(prompt, len(decoded.tokens), decoded.tokens),
             drafting=drafting,

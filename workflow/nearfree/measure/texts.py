@@ -40,7 +40,8 @@ class Texts:
 
     def __init__(self, folder: Path, plan: DecodePlan) -> None:
         self._folder = folder
-        self._model = (plan.engine, plan.release, plan.weights.digest, str(plan.limit))
+        drawn = (f"{plan.temperature} {plan.seed}",) if plan.temperature else ()
+        self._model = (plan.engine, plan.release, plan.weights.digest, str(plan.limit), *drawn)
 
     def _path(self, sha256: str, *, repack: bool) -> Path:
         key = " ".join((*self._model, sha256, str(repack)))

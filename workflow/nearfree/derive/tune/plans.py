@@ -38,6 +38,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     environment: str
     prompts: tuple[PromptPart, ...]
     positions: int
+    temperature: float = 0.0
 
 
 def typical_context(lengths: Sequence[int]) -> int:
@@ -122,6 +123,7 @@ def _shared(asked: Asked) -> dict[str, Any]:
         "draft": asked.draft,
         "environment": asked.environment,
         "limit": LIMIT,
+        "temperature": asked.temperature,
         "positions": asked.positions,
         "rows": GRID[-1],
     }

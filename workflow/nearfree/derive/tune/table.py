@@ -35,7 +35,7 @@ TUNING = Table(
         "stream": text("the study of the proof"),
         "take": count("which take"),
         "plan8": text("first digits of the plan's digest"),
-        "newest": flag("whether no newer proof of the study weighs the same drafters"),
+        "newest": flag("whether no newer proof of the study weighs the same, as hot"),
         "engine": text("what decoded"),
         "release": text("its release"),
         "model": text("what the log calls the model"),
@@ -44,6 +44,7 @@ TUNING = Table(
         "role": text("why the setting is there", one_of=ROLES),
         "drafter": text("what drafts, with its n-gram lengths"),
         "k": count("K, drafts of a step at most", at_least=0),
+        "temperature": number("of sampling; none of greedy decoding", nullable=True),
         "threads": count("CPU threads"),
         "repack": flag("whether the engine may store weights in an order of its own"),
         "predicted_tokens_s": amount("tokens a second that T(N) and the traces give"),
@@ -104,9 +105,9 @@ def _proofs(layout: Layout, scope: str) -> list[Recorded]:
     return found
 
 
-def _about(each: Recorded) -> tuple[str, tuple[Drafting, ...], str]:
+def _about(each: Recorded) -> tuple[str, tuple[Drafting, ...], str, float]:
     draft = each.plan.draft.digest if each.plan.draft else ""
-    return each.proof.name.stream, each.plan.weighed, draft
+    return each.proof.name.stream, each.plan.weighed, draft, each.plan.temperature
 
 
 def _rows(each: Recorded, *, newest: bool) -> Iterator[Row]:
@@ -121,6 +122,7 @@ def _rows(each: Recorded, *, newest: bool) -> Iterator[Row]:
         "release": plan.release,
         "model": plan.model,
         "weights_sha256": getattr(plan.weights, "sha256", plan.weights.digest),
+        "temperature": plan.temperature or None,
         "seconds": answer.seconds,
         "forwards": plan.made_from[0],
         "verdict": answer.verdict,

@@ -12,7 +12,7 @@ from nearfree.log.events.payload import Payload
 
 
 class DecodeMeasured(Payload, frozen=True, kw_only=True):
-    """One prompt decoded greedily with one setting: how much came out, in which steps, how fast.
+    """One prompt decoded with one setting: how much came out, in which steps, how fast.
 
     Times are those of decoding, from the first token, which the prompt's own forward gives, to the
     last. `output_sha256` is of the ids of the output, as decimal numbers separated by blanks.

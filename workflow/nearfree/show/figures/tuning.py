@@ -1,6 +1,7 @@
 """Figures of tuning: T(N) of an engine's forwards, and below it tokens a second by K."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import altair as alt
 import polars as pl
@@ -36,7 +37,7 @@ def tuning_drawings(tuning: pl.DataFrame, latency: pl.DataFrame) -> Iterator[Dra
         mine = newest.filter(**proof)
         curve = curve_rows(mine, latency)
         first = mine.row(0, named=True)
-        subject = f"{first['model']} in {first['engine']}"
+        subject = f"{first['model']} in {first['engine']}{sampled(first)}"
         yield drawing(
             tokens_by_k,
             (mine, curve),
@@ -46,6 +47,12 @@ def tuning_drawings(tuning: pl.DataFrame, latency: pl.DataFrame) -> Iterator[Dra
             curve,
             about=TUNED_ENGINES,
         )
+
+
+def sampled(row: dict[str, Any]) -> str:
+    """Return what is said of a row of sampled outputs; nothing of greedy ones."""
+    heat = row["temperature"]
+    return "" if heat is None else f", sampled at temperature {heat:g}"
 
 
 def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
@@ -116,7 +123,8 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     )
     return styled(
         chart,
-        f"{first['model']} in {first['engine']} on {first['platform']}, {first['origin']}",
+        f"{first['model']} in {first['engine']} on {first['platform']}, {first['origin']}"
+        f"{sampled(first)}",
         [
             "Lines: predicted from T(N) and one trace,",
             "on held-out prompts; dashed: without drafts.",

@@ -4,7 +4,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.tune.table import ALL
-from nearfree.show.figures.tuning import PROOF
+from nearfree.show.figures.tuning import PROOF, sampled
 from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid
 
 _VERDICTS = {
@@ -64,9 +64,9 @@ def _runs(newest: pl.DataFrame) -> list[Row]:
 def _verdict(row: Row) -> Cell:
     run = "none" if row["k"] == 0 else f"{row['drafter']} with K = {row['k']}"
     return cell(
-        f"{row['model']} in {row['engine']} {row['release']}: {_VERDICTS[row['verdict']]}. Run "
-        f"{run}, on {row['threads']} thread{'s' if row['threads'] != 1 else ''}. Drafts ran by: "
-        f"{row['loop']}.",
+        f"{row['model']} in {row['engine']} {row['release']}{sampled(row)}: "
+        f"{_VERDICTS[row['verdict']]}. Run {run}, on {row['threads']} "
+        f"thread{'s' if row['threads'] != 1 else ''}. Drafts ran by: {row['loop']}.",
         row["row_id"],
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfree.core.drafting import Drafting
+from nearfree.core.plan import DecodePlan
 from nearfree.derive.schedule.llama_cpp import MODEL
 from nearfree.derive.tune.answer import Answer, OverDefault, Setting
 from nearfree.derive.tune.choice import choose
@@ -53,8 +54,9 @@ def document(said: Recorded, model: Path, draft: Path | None) -> Any:
             "repeats": answer.repeats,
             "seconds": answer.seconds,
             "loop": answer.loop,
+            "temperature": said.plan.temperature,
         },
-        "paste": paste(loaded.engine, answer.run, model, draft),
+        "paste": paste(loaded.engine, answer.run, model, draft, said.plan.temperature),
         "events": [str(take.name) for take in takes],
     }
 
@@ -106,7 +108,7 @@ def _loaded(takes: Sequence[Take]) -> EngineLoaded:
     return found
 
 
-def paste(engine: str, run: Drafting, model: Path, draft: Path | None) -> str:
+def paste(engine: str, run: Drafting, model: Path, draft: Path | None, temperature: float) -> str:
     """Return the options of an engine's own program that ask for a setting."""
     if engine not in _SHELL:
         return _python(run)
@@ -117,6 +119,8 @@ def paste(engine: str, run: Drafting, model: Path, draft: Path | None) -> str:
         words += ["-md", str(draft), "--spec-type", MODEL, "--spec-draft-n-max", str(run.k)]
     else:
         words += ["--spec-type", run.drafter.replace("_", "-"), *_sizes(run)]
+    if temperature:
+        words += ["--samplers", "temperature", "--temp", f"{temperature:g}"]
     return shlex.join(words)
 
 
@@ -146,7 +150,7 @@ def tune_text(said: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
     loaded = _loaded(takes)
     yield (
         f"{loaded.model} ({loaded.file_type}) in {loaded.engine} {loaded.release}; "
-        f"drafts run by: {answer.loop}"
+        f"drafts run by: {answer.loop}{_sampled(said.plan)}"
     )
     yield ""
     yield from _curve(answer)
@@ -158,9 +162,14 @@ def tune_text(said: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
     yield from _verdict(answer)
     yield ""
     yield "to run:"
-    yield f"  {paste(loaded.engine, answer.run, model, draft)}"
+    yield f"  {paste(loaded.engine, answer.run, model, draft, said.plan.temperature)}"
     yield ""
     yield "evidence: " + ", ".join(str(take.name) for take in takes)
+
+
+def _sampled(plan: DecodePlan) -> str:
+    heat = plan.temperature
+    return f"; sampled at temperature {heat:g}, each token by a number of its own" if heat else ""
 
 
 def _curve(answer: Answer) -> Iterator[str]:

@@ -1,9 +1,11 @@
 """vLLM's model runner: what each step asks of it, bound against the release of the lock."""
 
 from collections.abc import Callable
+from gc import collect
 from inspect import BoundArguments, Signature
 from types import SimpleNamespace
 from typing import Any
+from weakref import finalize
 
 import pytest
 import torch
@@ -82,6 +84,10 @@ KNOWN = {name: signature_of(TEXT, name) for name in _FILES}
 BLOCK = 16
 
 
+class Held(SimpleNamespace):
+    """What can be told to be dropped."""
+
+
 class Engine:
     """vLLM as far as a step goes: the tokens of each request and the positions in its cache.
 
@@ -138,7 +144,9 @@ class Engine:
         self.made.append(bound)
         named = bound.arguments.get("kwargs", {})
         self._signatures["EngineArgs"].bind_partial(**named)
-        return SimpleNamespace(llm_engine=self._engine)
+        made = Held(llm_engine=self._engine)
+        self.dropped = finalize(made, lambda: None)
+        return made
 
     def _execute(self, bound: BoundArguments) -> None:
         assert self.waiting is None
@@ -216,6 +224,17 @@ def test_the_engine_is_a_server_that_drafts(make: Make) -> None:
     assert named["speculative_config"]["num_speculative_tokens"] == 4
     assert named["load_format"] == "dummy"
     assert engine.drafter.propose([[1], [2, 3]], None, None, slot_mappings=None) == [[], []]
+    assert engine.drafter.propose(4, [[1], [2, 3]], None, None, slot_mappings=None) == [[], []]
+
+
+def test_the_engine_lives_as_long_as_its_steps(make: Make) -> None:
+    """An engine that is dropped takes the model out of its runner."""
+    forward, engine = make()
+    collect()
+    assert engine.dropped.alive
+    del forward
+    collect()
+    assert not engine.dropped.alive
 
 
 def test_a_long_cache_is_filled_some_positions_at_a_time(make: Make) -> None:

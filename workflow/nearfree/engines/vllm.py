@@ -40,7 +40,7 @@ class VllmForward(ServedForward):
             "prompt_lookup_max": 1,
         }
         with variables(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1"):
-            engine = import_module("vllm").LLM(
+            self._engine = import_module("vllm").LLM(  # it gives its model back once it is dropped
                 model=folder,
                 dtype=self.setting.dtype,
                 load_format="dummy",
@@ -52,7 +52,7 @@ class VllmForward(ServedForward):
                 async_scheduling=False,
                 speculative_config=ngram if drafts else None,
             )
-        core = engine.llm_engine.engine_core.engine_core
+        core = self._engine.llm_engine.engine_core.engine_core
         self._executor = core.model_executor
         self._runner = self._executor.driver_worker.worker.model_runner
         if drafts:
@@ -180,6 +180,10 @@ class VllmForward(ServedForward):
         )
 
 
-def _nothing(sampled: list[list[int]], *_: object, **__: object) -> list[list[int]]:
-    """Propose no drafts: what a step takes is asked, not what drafts cost."""
+def _nothing(*given: object, **_: object) -> list[list[int]]:
+    """Propose no drafts: what a step takes is asked, not what drafts cost.
+
+    What was sampled is the first list: later releases (0.32.0) put how many are asked before it.
+    """
+    sampled = next(each for each in given if isinstance(each, list))
     return [[] for _ in sampled]

@@ -1,9 +1,7 @@
 """Types of tensors against the constants of the `gguf` package."""
 
 import gguf
-import pytest
-from nearfree.errors import ConfigError
-from nearfree.gguf.types import BY_NAME, FILE_TYPES, PLAIN, TYPES, type_named
+from nearfree.gguf.types import BY_NAME, FILE_TYPES, PLAIN, TYPES
 
 OUTDATED = 9
 """The package has 40 bytes for a block of q8_1, as ggml once had; ggml-common.h line 269 has 36.
@@ -36,10 +34,7 @@ def test_file_types_are_those_of_the_package() -> None:
     assert {FILE_TYPES[number].lower() for number in FILE_TYPES.keys() - theirs.keys()} <= NEWER
 
 
-def test_a_type_is_found_by_its_name() -> None:
-    """Case does not matter; another name is refused with the nearest."""
-    assert type_named("Q4_K") is BY_NAME["q4_k"] is type_named("q4_k")
-    assert type_named("q4_k").bits == 4.5
+def test_types_without_scales_have_the_bits_of_their_names() -> None:
+    """A block of 4 bits has its scales beside them."""
+    assert BY_NAME["q4_k"].bits == 4.5
     assert {name: BY_NAME[name].bits for name in PLAIN} == {"f32": 32, "f16": 16, "bf16": 16}
-    with pytest.raises(ConfigError, match=r"'q4_kk' is no type.*Nearest are q4_k"):
-        type_named("q4_kk")

@@ -49,10 +49,6 @@ class WeightMatrix(Struct, frozen=True, kw_only=True):
         """Return the bytes of as many of them, of all by default."""
         return self.size_bytes // self.count * (self.count if matrices is None else matrices)
 
-    def flops(self, positions: int, matrices: int = 1) -> int:
-        """Return the operations of products with as many positions, each by as many of them."""
-        return 2 * positions * self.rows * self.columns * matrices
-
 
 def matrices(header: GgufHeader) -> tuple[WeightMatrix, ...]:
     """Return all matrices that the products of a forward read, in the file's order.

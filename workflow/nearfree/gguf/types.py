@@ -5,11 +5,7 @@ ggml/src/ggml.c lines 632-930, bytes of the structs of ggml/src/ggml-common.h li
 of file types of include/llama.h lines 118-159.
 """
 
-from difflib import get_close_matches
-
 from msgspec import Struct
-
-from nearfree.errors import ConfigError
 
 
 class GgmlType(Struct, frozen=True):
@@ -89,19 +85,3 @@ FILE_TYPES = {
 }  # fmt: skip
 """What most weights of a file are in, by its `general.file_type`: a name may stand for a mixture
 of types."""
-
-
-def type_named(name: str) -> GgmlType:
-    """Return a type by its name, such as `q4_k`, in which case does not matter.
-
-    Raises
-    ------
-    ConfigError
-        There is none of that name; the nearest are named.
-    """
-    found = BY_NAME.get(name.lower())
-    if found is None:
-        near = get_close_matches(name.lower()[:40], BY_NAME, n=3)
-        known = f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(BY_NAME)}"
-        raise ConfigError(f"{name!r:.60} is no type of ggml's", remedy=known)
-    return found

@@ -76,9 +76,11 @@ def make_curves(
         (pl.col("latency_ms").max() / pl.col("latency_ms").min()).alias("spread"),
         bad.any().alias("bad"),
     )
+    # A table varies few of dozens of columns, and sorting by all of them takes half of an import.
+    varied = [name for name in (*key, axis) if merged[name].n_unique() > 1]
+    slow = with_slowness(merged, facts)
     grouped = (
-        with_slowness(merged, facts)
-        .sort([*key, axis], nulls_last=False)
+        (slow.sort(varied, nulls_last=False) if varied else slow)
         .group_by(key, maintain_order=True)
         .agg(pl.col(axis), "latency_us", _reason(), (pl.col("repeats") > 1).sum().alias("again"))
     )

@@ -5,6 +5,7 @@ the next captured number of tokens alone. Where all of those are of another K th
 piece, attention outside of graphs. This is a port of vLLM 0.33.0, whose lines `engines` pins.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
 MOST_REQUESTS = 1024
@@ -32,12 +33,13 @@ def leaving(
     captured = _full(
         capture_sizes(widths, requests, largest), {*widths.values()}, requests, largest
     )
+    tokens = [count for count, _ in captured]
     found = []
-    for batch, width in widths.items():
-        count = next((count for count in captured if count[0] >= batch * width), None)
-        if count is not None and width not in count[1]:
+    for batch in range(1, min(last, requests) + 1):
+        place = bisect_left(tokens, batch * widths[batch])
+        if place < len(captured) and widths[batch] not in captured[place][1]:
             found.append(batch)
-    return [batch for batch in found if batch <= last]
+    return found
 
 
 def capture_sizes(widths: Mapping[int, int], requests: int, largest: int) -> list[int]:

@@ -1,6 +1,7 @@
 """What differs between two ledgers: all of it, nothing else, each with its cause."""
 
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def snapshots(
 @pytest.fixture(scope="module")
 def diff(snapshots: dict[str, LedgerSnapshot]) -> Diff:
     """Return a function that compares two steps of the history."""
-    return lambda old, new: changes(snapshots[old], snapshots[new])
+    return cache(lambda old, new: changes(snapshots[old], snapshots[new]))
 
 
 def rows(layout: Layout) -> Rows:

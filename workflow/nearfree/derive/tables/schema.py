@@ -117,11 +117,10 @@ class Table(Struct, frozen=True, kw_only=True):
 
     def frame(self, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
         """Return rows as a frame of this table's types, not yet identified or checked."""
-        left = iter(rows)
-        frames = [self._frame([])]
+        left, frames = iter(rows), []
         while batch := list(islice(left, _ROWS_AT_ONCE)):
             frames.append(self._frame(batch))
-        return pl.concat(frames)
+        return pl.concat(frames or [self._frame([])])
 
     def _frame(self, rows: list[Mapping[str, object]]) -> pl.DataFrame:
         dtypes = {name: dtype for name, dtype in self.dtypes.items() if name != "row_id"}
@@ -169,10 +168,10 @@ class Table(Struct, frozen=True, kw_only=True):
         missing = [name for name in (*self.body, "from_ids") if name not in rows.columns]
         if missing:
             raise self._broken(f"lacks the column {missing[0]}")
+        given = rows.schema
         for name, dtype in self.dtypes.items():
-            given = rows.schema.get(name, dtype)
-            if given not in (dtype, pl.Null()):
-                raise self._broken(f"column {name} is {given}, not {dtype}")
+            if given.get(name, dtype) not in (dtype, pl.Null()):
+                raise self._broken(f"column {name} is {given[name]}, not {dtype}")
         keys = rows.select(pl.col(self.key).cast(pl.String).fill_null(""))
         digests = (sha256(repr(key).encode()).hexdigest() for key in keys.iter_rows())
         ids = [f"{self.name}:{digest[:12]}" for digest in digests]
@@ -218,10 +217,11 @@ class Table(Struct, frozen=True, kw_only=True):
 
     def fits(self, frame: pl.DataFrame, where: str) -> pl.DataFrame:
         """Return a frame read from a file; TableError unless its columns are this version's."""
+        given = frame.schema
         for name, dtype in self.dtypes.items():
-            if frame.schema.get(name) != dtype:
+            if given.get(name) != dtype:
                 raise TableError(
-                    f"{where}: column {name} is {frame.schema.get(name, 'missing')}, not {dtype}",
+                    f"{where}: column {name} is {given.get(name, 'missing')}, not {dtype}",
                     remedy="Run the workflow again: another version made this table",
                 )
         return frame

@@ -13,6 +13,7 @@ from nearfree.decoders.text_part import WHOLES
 from nearfree.decoders.weights import stored
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
+from once import one_in
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -57,11 +58,11 @@ def theirs(document: dict[str, Any]) -> int:
 def test_every_published_config_stores_what_its_class_has(
     tmp_path: Path, source_cache: Cache
 ) -> None:
-    """Each file has the parameters of its class, or their published count."""
+    """Each file that a commit draws has the parameters of its class, or their published count."""
     files = fetch("aiconfigurator-core", "0.12.0", WANTED, cache=source_cache).files
     assert len(files) == 89
     differ = {}
-    for path, raw in files.items():
+    for path, raw in sorted(files.items())[one_in(4, "configs")]:
         name = Path(path).name.removesuffix("_config.json")
         document = json.loads(raw)
         file = write(tmp_path, document)

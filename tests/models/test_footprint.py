@@ -60,7 +60,7 @@ BIG: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Forwards of 300 MB or more, by what they have most of."""
 SLOW = [name for name in BIG if name != "kv_cache"]
-"""Those of which a commit draws a share."""
+"""Those of which a commit draws one."""
 PROGRAM = """
 import gc, json, re, sys
 from pathlib import Path
@@ -108,7 +108,7 @@ def needed(path: Path, positions: tuple[int, ...] = POSITIONS, **options: Any) -
     "most_of",
     [
         "kv_cache",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW[one_in(3)]),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW[one_in(len(SLOW))]),
     ],
 )
 def test_the_footprint_is_what_is_measured(tmp_path: Path, most_of: str) -> None:

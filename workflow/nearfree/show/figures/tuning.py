@@ -123,11 +123,10 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     )
     return styled(
         chart,
-        f"{first['model']} in {first['engine']} on {first['platform']}, {first['origin']}"
-        f"{sampled(first)}",
+        f"{first['model']} in {first['engine']} on {first['platform']}, {first['origin']}",
         [
             "Lines: predicted from T(N) and one trace,",
-            "on held-out prompts; dashed: without drafts.",
+            f"on held-out prompts{sampled(first)}; dashed: without drafts.",
             f"Black: measured, in {first['seconds']} time, with 95 % intervals.",
         ],
     )

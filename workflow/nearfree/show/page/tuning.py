@@ -35,7 +35,7 @@ def tuning_section(tuning: pl.DataFrame) -> TuningSection | None:
         return None
     ran = newest.drop_nulls("tokens_s").sort(*PROOF, "kind", "k", "drafter", "threads", "repack")
     columns: dict[str, Column] = {
-        "model": lambda row: f"{row['model']} in {row['engine']} {row['release']}",
+        "model": _model,
         "prompts": "kind",
         "K": "k",
         "drafter": "drafter",
@@ -61,10 +61,14 @@ def _runs(newest: pl.DataFrame) -> list[Row]:
     return newest.filter("run", kind=ALL).sort(PROOF).to_dicts()
 
 
+def _model(row: Row) -> str:
+    return f"{row['model']} in {row['engine']} {row['release']}{sampled(row)}"
+
+
 def _verdict(row: Row) -> Cell:
     run = "none" if row["k"] == 0 else f"{row['drafter']} with K = {row['k']}"
     return cell(
-        f"{row['model']} in {row['engine']} {row['release']}{sampled(row)}: "
+        f"{_model(row)}: "
         f"{_VERDICTS[row['verdict']]}. Run {run}, on {row['threads']} "
         f"thread{'s' if row['threads'] != 1 else ''}. Drafts ran by: {row['loop']}.",
         row["row_id"],

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from functools import cache
 
 import pytest
 from derive.predict.forecast.pool import ANSWERER, SPARSE, asked, deployment
@@ -13,18 +14,23 @@ from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast import first_answer as first_answers
 from nearfree.derive.predict.forecast.first_answer import FirstAnswer, first_answer
+from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.reference import places
 from nearfree.show.text.answer_json import answer
 from nearfree.show.text.first_answer import WORDS, first_block, heading, plain
 
-FOUND = asked(
-    deployment(), deployment(SPARSE[2], batch=2), deployment(platform="cpu"), grid=range(1, 257)
-)
+
+@cache
+def answered() -> Forecast:
+    """Return what is said of a dense model, of experts, and of a platform without an answer."""
+    return asked(
+        deployment(), deployment(SPARSE[2], batch=2), deployment(platform="cpu"), grid=range(1, 257)
+    )
 
 
 def told(place: int) -> FirstAnswer:
     """Return the answer about a deployment whose T(N) is known."""
-    found = first_answer(FOUND, place, 0.2, ANSWERER)
+    found = first_answer(answered(), place, 0.2, ANSWERER)
     assert found is not None
     return found
 
@@ -32,8 +38,8 @@ def told(place: int) -> FirstAnswer:
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_block_has_six_lines(place: int) -> None:
     """What is asked, N_max, its limit, times, memory and the basis: a line each, none longer."""
-    lines = list(first_block(FOUND.deployments[place], told(place)))
-    name = FOUND.deployments[place].decoder.name
+    lines = list(first_block(answered().deployments[place], told(place)))
+    name = answered().deployments[place].decoder.name
     starts = (name, "N_max ", "limited by ", "T(1)", "memory", "stands on ")
     assert len(lines) == len(starts) == 6
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
@@ -43,15 +49,19 @@ def test_the_block_has_six_lines(place: int) -> None:
 def test_it_is_the_forecast(place: int) -> None:
     """N_max, T(1), costs and shares are those of the work model's sum from N = 1."""
     found = told(place)
-    row = FOUND.answers.filter(deployment=place, composition="sum", baseline=1).row(0, named=True)
+    row = (
+        answered()
+        .answers.filter(deployment=place, composition="sum", baseline=1)
+        .row(0, named=True)
+    )
     assert (found.n_max, found.low, found.high) == (row["n_max"], row["low"], row["high"])
-    curve = FOUND.curve(place)
+    curve = answered().curve(place)
     assert found.t1_us == curve["latency_us"][0]
     for n, cost in found.cost.items():
         assert cost == curve.filter(n=n)["ratio"][0]
     assert found.limiter is not None
     assert found.limiter.share == curve[found.limiter.module][0]
-    least = FOUND.total.regime(place)
+    least = answered().total.regime(place)
     assert found.bases[0].regime == least
     shares = [each.share for each in found.bases]
     assert 0.5 < sum(shares) <= 1
@@ -60,15 +70,15 @@ def test_it_is_the_forecast(place: int) -> None:
 
 def test_what_is_not_known_has_no_answer() -> None:
     """A deployment whose T(N) is refused has none, and its JSON says null."""
-    assert first_answer(FOUND, 2, 0.2, ANSWERER) is None
-    data = answer(FOUND, 2, 0.2, None)
+    assert first_answer(answered(), 2, 0.2, ANSWERER) is None
+    data = answer(answered(), 2, 0.2, None)
     assert data["answer"] is data["basis"] is None
     assert data["refusals"]
 
 
 def test_json_has_its_form() -> None:
     """The keys are those that were promised, and the file of a rule has its whole SHA-256."""
-    data = json.loads(json.dumps(answer(FOUND, 1, 0.2, told(1))))
+    data = json.loads(json.dumps(answer(answered(), 1, 0.2, told(1))))
     assert data["schema"] == "nearfree.predict.v1"
     assert {*data["answer"]} >= {
         "n_max",
@@ -92,7 +102,7 @@ def test_json_has_its_form() -> None:
 
 def test_a_graph_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a graph pads a step its engine's lines stand, else those of what runs the module."""
-    query = FOUND.deployments[1]
+    query = answered().deployments[1]
     served = structs.replace(
         query, graphs=Graphs(engine=BackendRelease("vllm", "0.33.0"), sm=90, memory_gib=140)
     )
@@ -121,7 +131,7 @@ def test_every_term_has_plain_words() -> None:
 
 def test_what_was_assumed_and_what_runs_is_said() -> None:
     """Attention that nobody named is said to be assumed; experts have their kernel's own name."""
-    query = FOUND.deployments[1]
+    query = answered().deployments[1]
     assert "(assumed" not in heading(query)
     assert f"attention by {query.attention} (assumed" in heading(query, assumed=True)
     public, kernel = next(iter(BY_PUBLIC_NAME.items()))
@@ -132,7 +142,7 @@ def test_what_was_assumed_and_what_runs_is_said() -> None:
 
 def test_a_basis_is_said_by_share() -> None:
     """Most of T(1) comes first; what numbers mean is said once, and what knew less as such."""
-    found, query = told(1), FOUND.deployments[1]
+    found, query = told(1), answered().deployments[1]
     most = structs.replace(
         found.bases[0], regime="R3", scored_as="R2", share=0.7, hit=0.36, within_x2=0.94,
         settings=3625, scored_on="gemm bfloat16", module="qkv projection",
@@ -156,7 +166,7 @@ def test_a_basis_is_said_by_share() -> None:
 
 def test_odd_cases_are_said() -> None:
     """Nothing near-free, nothing that limits, no graph that is large enough, too little memory."""
-    query, found = FOUND.deployments[0], told(0)
+    query, found = answered().deployments[0], told(0)
     one = structs.replace(found, censored=False, n_max=1, low=1, high=1, cost={2: math.inf})
     assert "no draft is near-free" in list(first_block(query, one))[1]
     free = structs.replace(found, censored=True, limiter=None)

@@ -1,5 +1,7 @@
 """Thresholds: where a rule may change along one number."""
 
+from functools import cache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,12 +11,16 @@ from nearfree.sources.language.thresholds import UnsettledError, changes, same_u
 
 from sources.moe_release import made_release
 
-RULES = made_release().by_name()
+
+@cache
+def rules() -> dict[str, Rule]:
+    """Return the rules of the made-up release by name, read once and not while collecting."""
+    return made_release().by_name()
 
 
 def rule(*branches: tuple[str, str]) -> Rule:
     """Return a rule of branches: a condition, none where empty, and a value."""
-    one = RULES["block_size_m"].rule
+    one = rules()["block_size_m"].rule
     made = [
         replace(one.branches[0], when=(when,) if when else (), value=value)
         for when, value in branches

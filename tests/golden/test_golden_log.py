@@ -62,8 +62,7 @@ def some_of(share: int) -> pytest.MarkDecorator:
 
 
 FEW = LOGS[one_in(3, "golden")]
-MORE = (pytest.mark.slow, pytest.mark.counted)
-EACH = [pytest.param(log, marks=() if log in FEW else MORE) for log in LOGS]
+EACH = [pytest.param(log, marks=() if log in FEW else pytest.mark.slow) for log in LOGS]
 """Every log; without the slow tests those that a commit draws."""
 
 

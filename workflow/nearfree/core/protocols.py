@@ -7,6 +7,8 @@ from msgspec import Meta, Struct
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Launch = Literal["eager", "graph"]
+EAGER: Launch = "eager"
+"""Kernels are launched one by one; else a CUDA graph holds them."""
 
 
 class Sampling(

@@ -1,7 +1,8 @@
 """What the host takes of steps outside of graphs: launches one by one, and what no overlap hides.
 
 Between two synchronisations a GPU runs what the host has launched: the phase takes the longer of
-both. Nothing here was fitted; both numbers are read off published rows that no score holds.
+both. Nothing here was fitted; the numbers are read off published rows that no score holds. What a
+launch takes stands in `work_model/launches.py`.
 """
 
 import re
@@ -9,20 +10,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nearfree.backends.names import BackendRelease
-from nearfree.core.modules.dense_ffn import DENSE_FFN
-from nearfree.core.modules.moe_ffn import MOE_FFN
 from nearfree.decoders.modules import ModuleUse
 from nearfree.derive.engine_step.form import LAYER_KERNELS, reached
-
-LAUNCH_US = 23.0
-"""Host time of a kernel that is launched by eager code, in microseconds.
-Source: sgl-project/sglang pull 1401, Llama 3 8B at b = 1 without graphs: 9.28 ms with Triton's
-attention and 8.23 ms with FlashInfer's, both above what the same step takes in graphs, of 390 and
-358 launches (12 and 11 a layer, 6 besides: sglang 0.3.1.post1, sglang/srt/models/llama.py,
-mem_cache/memory_pool.py, layers/triton_attention/decode_attention.py): 23.8 and 23.0 us."""
-_KERNELS = {DENSE_FFN.name: 2, MOE_FFN.name: 6}
-"""Kernels of a module, one of all others. Of experts: two that sort tokens by expert, two products,
-the activation and the sum (vllm 0.20.2, vllm/model_executor/layers/fused_moe/fused_moe.py)."""
+from nearfree.derive.work_model.launches import KERNELS, LAUNCH_US
 
 
 class Since(NamedTuple):
@@ -88,7 +78,7 @@ and 11.008 ms (sgl-project/sglang pull 11398). Of TensorRT-LLM neither is known.
 
 def launched(uses: tuple[ModuleUse, ...], layers: int) -> int:
     """Return how many kernels a forward launches where no graph holds it."""
-    modules = sum(use.count * _KERNELS.get(use.setting.module, 1) for use in uses)
+    modules = sum(use.count * KERNELS.get(use.setting.module, 1) for use in uses)
     return modules + LAYER_KERNELS * layers
 
 

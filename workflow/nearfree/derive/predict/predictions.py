@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from nearfree.config.files import Config
+from nearfree.core.protocols import EAGER
 from nearfree.derive.granularity.facts import datasheet_facts, of_formats, probed_facts
 from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer, calibrated, read_from
 from nearfree.derive.predict.engine_answers import MODULE
@@ -19,6 +20,7 @@ from nearfree.derive.tables.columns import (
     number,
     text,
 )
+from nearfree.derive.tables.latency import LATENCY, launched_on_gpu
 from nearfree.derive.tables.platforms import PLATFORMS, newest_balances
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import SETTINGS
@@ -91,7 +93,7 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
         The tolerances, and the platforms.
     """
     tolerances = config.site.tolerances
-    settings = read_table(layout, scope, SETTINGS)
+    settings = with_launch(read_table(layout, scope, SETTINGS), read_table(layout, scope, LATENCY))
     platforms = read_table(layout, scope, PLATFORMS)
     answerer = Answerer(layout, config, offline=True, log_alone=True)
     takes = read_scope(layout, scope, only=(PredictionRecorded,))
@@ -102,12 +104,31 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
     loaded = {each for name in engines for each in answerer.engines.event_ids(name)}
     known = {*settings["row_id"], *platforms["row_id"], *constants, *recorded, *loaded}
     made_from = (
-        digests(layout, scope, SETTINGS, PLATFORMS)
+        digests(layout, scope, SETTINGS, PLATFORMS, LATENCY)
         | seals_digest(layout, scope)
         | tolerances_digest(tolerances)
         | read_from(layout)
     )
     write_table(layout, scope, PREDICTIONS, PREDICTIONS.build(rows, known), made_from)
+
+
+def with_launch(settings: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
+    """Return settings with `launch`: `eager` where a GPU's kernels were launched one by one.
+
+    So the paper's were (app. C).
+
+    Parameters
+    ----------
+    settings, latency
+        Rows of the tables of these names.
+    """
+    measured = latency.filter("newest").unique(_IDENTITY, keep="last", maintain_order=True)
+    launched = measured.select(*_IDENTITY, launched_on_gpu())
+    joined = settings.join(launched, on=_IDENTITY, how="left", maintain_order="left")
+    printed = pl.col("origin") == "published"
+    return joined.with_columns(
+        pl.when(printed).then(pl.lit(EAGER)).otherwise("launch").alias("launch")
+    )
 
 
 def predict(
@@ -124,7 +145,7 @@ def predict(
     Parameters
     ----------
     settings
-        Rows of the table `settings`.
+        Rows of the table `settings`, and how their kernels were launched, `launch`, if it is known.
     platforms
         Rows of the table `platforms`; of several probes the newest counts.
     sheets

@@ -18,7 +18,8 @@ from nearfree.derive.work_model.family import (
     boundaries,
     times_of,
 )
-from nearfree.derive.work_model.own import Own, own_text, with_own
+from nearfree.derive.work_model.launches import eager_us
+from nearfree.derive.work_model.own import Own, hosts, own_text, with_own
 from nearfree.derive.work_model.prepare import CARRIED_BAND, Prepared, Refused, prepare
 from nearfree.log.events import ConstantsCalibrated, Event, RegimeBand
 
@@ -38,7 +39,8 @@ class Timed(Struct, frozen=True, kw_only=True):
 
     `latency_us` and `ratio`, T(N) / T(baseline), [rows, grid]; `band` is how far its logarithm may
     be off, [rows]. `regime` says on what a row stands, `constants` on what they were calibrated, in
-    the events `calibration`, and `in_sample` whether its platform was among it.
+    the events `calibration`, and `in_sample` whether its platform was among it. `host_us` is what
+    launches one by one take at least, [rows, 1], which `latency_us` is not below; 0 in a graph.
     """
 
     part: Prepared
@@ -49,6 +51,7 @@ class Timed(Struct, frozen=True, kw_only=True):
     constants: list[str]
     calibration: list[list[str]]
     in_sample: list[bool]
+    host_us: Array
 
     @property
     def asked(self) -> list[int]:
@@ -119,6 +122,7 @@ class TimedQuestions:
         empty = Timed(
             part=mine, latency_us=blank, ratio=blank, band=np.ones(height), regime=[R0] * height,
             constants=[""] * height, calibration=[[]] * height, in_sample=[False] * height,
+            host_us=eager_us(mine.rows),
         )  # fmt: skip
         self._parts.append(_with_kernels(empty, self._reference))
 
@@ -134,8 +138,11 @@ class TimedQuestions:
         """Return T(N) by the family's shared constants, and by a kernel's own where it is known."""
         event = self._constants[part.family.name]
         known = part.fitted(fitted(event.data))
-        times = times_of(part.family, known, part.features)
-        own = own_text(self._own.get(part.family.name, {}))
+        mine = self._own.get(part.family.name, {})
+        timed_here = part.rows["platform"].is_in(hosts(mine)).to_numpy()[:, None]
+        host_us = np.where(timed_here, 0.0, eager_us(part.rows))
+        times = np.maximum(times_of(part.family, known, part.features), host_us)
+        own = own_text(mine)
         text = pl.concat_str(
             pl.lit(_calibrated_on(event.data, part.carried)), own, ignore_nulls=True
         )
@@ -152,6 +159,7 @@ class TimedQuestions:
             constants=told["constants"].to_list(),
             calibration=[[event.event_id]] * part.rows.height,
             in_sample=told["in_sample"].to_list(),
+            host_us=host_us,
         )
         return shared if self._reference is None else _with_kernels(shared, self._reference)
 
@@ -239,7 +247,7 @@ class TimedQuestions:
             *self._limits(part, rows, found.last, after),
             _lists("calibration", timed.calibration),
             pl.Series("margin", timed.ratio[rows, after] / (1.0 + epsilon)),
-            pl.Series("constants", timed.constants, dtype=pl.String),
+            pl.Series("constants", _with_launches(timed), dtype=pl.String),
             pl.Series("regime", timed.regime, dtype=pl.String),
             pl.Series("in_sample", timed.in_sample, dtype=pl.Boolean),
             pl.lit(None, pl.String).alias("refusal"),
@@ -261,8 +269,8 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
     calibration, in_sample = [*shared.calibration], [*shared.in_sample]
     for rows, known in reference.reference.timed(shared.part):
         (places,) = np.nonzero(rows)
-        latency[rows] = known.latency_us
-        ratio[rows] = known.latency_us / known.latency_us[:, :1]
+        latency[rows] = np.maximum(known.latency_us, shared.host_us[rows])
+        ratio[rows] = latency[rows] / latency[rows][:, :1]
         asked = shared.part.rows[places.tolist()]
         wider = CARRIED_BAND if shared.part.family.name in AT_ONE_POSITION else 1.0
         band[rows] = wider * reference.bands_of(known.regime, asked)
@@ -280,7 +288,14 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         constants=constants,
         calibration=calibration,
         in_sample=in_sample,
+        host_us=shared.host_us,
     )
+
+
+def _with_launches(timed: Timed) -> list[str]:
+    """Return what each question's constants were calibrated on, and what its launches take."""
+    texts = zip(timed.host_us[:, 0].tolist(), timed.constants, strict=True)
+    return [f"launches of {us:g} us at least; {text}" if us else text for us, text in texts]
 
 
 def _lists(name: str, lists: Sequence[Sequence[str]]) -> pl.Series:

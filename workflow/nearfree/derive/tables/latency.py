@@ -5,6 +5,8 @@ A point's latency is the median over rounds of its visits'.
 
 from collections.abc import Iterator
 
+import polars as pl
+
 from nearfree.core.boundary import median, median_interval
 from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import CURVE, ORIGINS, amount, count, number, text
@@ -95,3 +97,8 @@ def _points(curve: Curve, samples: CurveSamples, *, newest: bool) -> Iterator[di
             "load_1m": visits.load_1m,
             "from_ids": visits.ids,
         }
+
+
+def launched_on_gpu() -> pl.Expr:
+    """Return how a GPU launched its kernels, `eager` or `graph`; null of CPUs and simulations."""
+    return pl.when(pl.col("timer") == "cuda_events").then("launch").alias("launch")

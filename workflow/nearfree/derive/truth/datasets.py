@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.core.precision import ELEMENT_BYTES
+from nearfree.core.protocols import EAGER
 from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.columns import SETTING_COLUMNS
-from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.latency import LATENCY, launched_on_gpu
 from nearfree.derive.tables.settings import setting_row
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth, truth
@@ -30,6 +31,7 @@ SETTINGS = {
     "platform": pl.String,
     **{name: column.dtype for name, column in SETTING_COLUMNS.items()},
     **_ABSENT,
+    "launch": pl.String,
     "baseline": pl.Int64,
     "grid": pl.List(pl.Int64),
 }
@@ -55,7 +57,8 @@ _CURVE = ("platform", "stream", "take", "plan8", "setting_key")
 def published_truth(take: Take, epsilons: Sequence[float]) -> Truth:
     """Return the boundaries that were printed, on the grids that their events name.
 
-    Source: paper, app. C: 54 settings of modules on H20 at five tolerances, last pass alone.
+    Source: paper, app. C: 54 settings of modules on H20 at five tolerances, last pass alone; each
+    forward was timed between CUDA events, without a CUDA graph.
 
     Raises
     ------
@@ -77,7 +80,11 @@ def published_truth(take: Take, epsilons: Sequence[float]) -> Truth:
                 {"curve": curves[key], "event_id": event.event_id, "platform": data.platform}
                 | setting_row(data.setting)
                 | dict.fromkeys(_ABSENT)
-                | {"baseline": baseline, "grid": [n for n in grid if n >= baseline]}
+                | {
+                    "launch": EAGER,
+                    "baseline": baseline,
+                    "grid": [n for n in grid if n >= baseline],
+                }
             )
         found.append(
             {
@@ -127,6 +134,7 @@ def measured_truth(
                 if name not in _CURVE
             ),
             pl.col("row_id").first().alias("event_id"),
+            launched_on_gpu().first(),
             pl.col("n").alias("grid"),
         )
         .with_row_index("curve")

@@ -55,6 +55,8 @@ def first_exit(passes: Flags, counts: Flags) -> Places:
 
 ASKED_COLUMNS = ("platform", *SETTING_COLUMNS, "backend_version", "kernel", "baseline", "grid")
 """The columns of a question to a predictor, besides its key `asked`."""
+_LAUNCH = "launch"
+"""One more, of data that says it: `eager` where kernels were launched one by one."""
 EXCLUDED_COLUMNS = {
     "curve": pl.Int64,
     "event_id": pl.String,
@@ -155,7 +157,8 @@ def narrowed(known: Truth, condition: pl.Expr) -> Truth:
 
 def questions(known: Truth) -> pl.DataFrame:
     """Return what predictors are asked: a row a curve, its key `asked`, without a latency."""
-    return known.settings.select(pl.col("curve").alias("asked"), *ASKED_COLUMNS)
+    columns = [*ASKED_COLUMNS, *(name for name in (_LAUNCH,) if name in known.settings.columns)]
+    return known.settings.select(pl.col("curve").alias("asked"), *columns)
 
 
 def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:

@@ -99,6 +99,11 @@ def with_own(
     return changed
 
 
+def hosts(own: Mapping[str, Own]) -> list[str]:
+    """Return the platforms on which a launch floor was fitted, of the own constants of a family."""
+    return [platform for platform, mine in own.items() if HOST.name in mine.values]
+
+
 def own_text(own: Mapping[str, Own]) -> pl.Expr:
     """Return what own constants each row of a family rests on, by its platform; null without."""
     texts = pl.lit(None, pl.String)

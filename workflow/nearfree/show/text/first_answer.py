@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 
 from nearfree.backends.kernels import BY_PUBLIC_NAME
-from nearfree.derive.engine_step.launches import LAUNCH_US
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
+from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.show.text.forecast import NO_FORWARD, formats, gpus, window
 from nearfree.show.text.memory import memory_lines, unfit
 

@@ -8,13 +8,13 @@ import polars as pl
 
 from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.modules import BETWEEN
-from nearfree.derive.engine_step.launches import LAUNCH_US
 from nearfree.derive.granularity.graphs import Step
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
 from nearfree.derive.reference.regimes import MEANINGS
+from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.show.text.memory import memory_lines, unfit
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"

@@ -18,11 +18,11 @@ from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
 from nearfree.decoders.modules import requests
-from nearfree.derive.engine_step.launches import LAUNCH_US
 from nearfree.derive.granularity.graphs import GraphSteps, Step
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.work_model.family import Array, Flags, Places
+from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.errors import NearfreeError
 
 REAL = (ATTENTION.name, MLA.name, INDEXER.name)

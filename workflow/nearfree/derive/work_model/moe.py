@@ -210,7 +210,7 @@ def _executed(
     Features: `tokens` (b N), `active` experts and `pairs` [rows, grid]; `d_model`, `d_ff`,
     `matrices` (3 or 2 an expert), `weight_bytes`, `element_bytes`, `result_bytes`, `phi`
     (FLOP/us), `beta` (bytes/us), `sms` [rows, 1]; `pass_bytes` [rows, grid], moved by passes that
-    a 16-bit layer has not.
+    a 16-bit layer has not; `eager` [rows, 1], 1 where launches one by one hide what is fixed.
     """
     block_m, block_n, block_k = blocks
     tokens, d_model, d_ff = features["tokens"], features["d_model"], features["d_ff"]
@@ -239,7 +239,8 @@ def _executed(
     if steps_of_k is not None and load > 0:
         waited = steps_of_k(count * columns_up, d_model) + steps_of_k(count * columns_down, d_ff)
         parts.append(load * waited)
-    return values["fixed_us"] + power_mean_sum(values["sharpness"], *parts)
+    fixed = values["fixed_us"] * (1.0 - features["eager"])
+    return np.asarray(fixed + power_mean_sum(values["sharpness"], *parts))
 
 
 _SHARED = (

@@ -1,19 +1,21 @@
 """What the host takes where it launches kernels one by one, without a CUDA graph.
 
 Host and GPU go on at once, so that a forward takes the longer of both. Nothing here was fitted: the
-number is read off published rows that no score holds.
+numbers are read off published rows that no score holds.
 
-It is the time of an engine's own code in Python, whose fused experts are such: between two launches
-the GPU ends what is small, sorting, activation and sum, and only products can last beyond the next.
-A product or attention of a library is one call of compiled code, which the GPU outlasts.
+An engine's fused experts are code in Python that launches kernels of Triton's and others. Between
+two launches the GPU ends what is small, sorting, activation and sum, so that only products show. A
+product or attention of a library is one call of compiled code, which the GPU outlasts.
 """
 
 import numpy as np
 import polars as pl
+from packaging.version import Version
 
 from nearfree.core.modules.dense_ffn import DENSE_FFN
 from nearfree.core.modules.moe_ffn import MOE_FFN
 from nearfree.core.protocols import EAGER
+from nearfree.derive.granularity.releases import is_moe_package, moe_release
 from nearfree.derive.work_model.family import Array
 
 LAUNCH_US = 23.0
@@ -23,30 +25,43 @@ attention and 8.23 ms with FlashInfer's, both above what the same step takes in 
 358 launches (12 and 11 a layer, 6 besides: sglang 0.3.1.post1, sglang/srt/models/llama.py,
 mem_cache/memory_pool.py, layers/triton_attention/decode_attention.py): 23.8 and 23.0 us."""
 KERNELS = {DENSE_FFN.name: 2, MOE_FFN.name: 6}
-"""Kernels of a module, one of all others. Of experts: two that sort tokens by expert, two
-products, the activation and the sum (vllm 0.20.2,
-vllm/model_executor/layers/fused_moe/fused_moe.py). Published calls of the same functions from
-Python, in formats that launch two kernels and more besides, take 144 us where a graph takes 104
-(vllm-project/vllm pull 13972, 25 calls of vLLM's, one token on an H100), 252 where it takes 50
-(sgl-project/sglang pull 5680, 25 of SGLang's on an H200), and 330 to 380 from 1 to 11 tokens with
-the choice of experts (pull 7876, both)."""
+"""Kernels of a module, one of all others. Of experts: two that sort tokens by expert, two products,
+the activation and the sum (vllm 0.20.2, vllm/model_executor/layers/fused_moe/fused_moe.py)."""
+CALL_US = 26.0
+"""Host time of a call by which the Python code of fused experts launches kernels, in microseconds.
+Source: such layers called from Python on three machines. vllm-project/vllm pull 13972, FP8 on an
+H100: 25 of one token in 3.6 ms, where graphs take 2.6: 16.0 us for each of nine launching calls.
+sgl-project/sglang pull 5680, FP8 on an H200: 25 of one token in 6311.1 us, where graphs take
+1255.1, and of 8 to 256 tokens in 6.1 to 6.3 ms: 31.6 for each of eight. sgl-project/sglang pull
+7876, FP8 in blocks and with the choice of experts, 1 to 11 tokens: .350 ms of nine calls in SGLang
+and .365 of twelve in vLLM, 38.9 and 30.4. The geometric mean over the machines is 25.9."""
+_CALLS = {"vllm": (("0", 7), ("0.10.0", 5)), "sglang": (("0", 5),)}
+"""Launching calls of a layer in 16 bits, from a release on: the sorting of tokens, two products,
+the activation and the sum; vLLM filled two buffers besides. Read of vllm 0.9.1, 0.9.2, 0.10.0,
+0.14.0 and 0.33.0, vllm/model_executor/layers/fused_moe/fused_moe.py and moe_align_block_size.py,
+and of sglang 0.5.9, sglang/srt/layers/moe/fused_moe_triton/fused_moe.py and
+moe_align_block_size.py; SGLang up to 0.5.4 fills a long buffer besides."""
 
 
-def eager(rows: pl.DataFrame) -> Array:
-    """Return 1 where an engine's code launches the kernels of a question one by one, [rows, 1].
+def eager_us(rows: pl.DataFrame) -> Array:
+    """Return what the host takes to launch experts one by one from Python, [rows, 1], in us.
 
     Parameters
     ----------
     rows
-        Questions of modules. Those that say no `launch` ask about CUDA graphs.
+        Questions of modules. A column `launch` says where kernels are launched one by one; where
+        they are not, or by no engine's own code in Python, it is 0.
     """
     if "launch" not in rows.columns:
         return np.zeros((rows.height, 1))
-    of_engine = pl.col("module") == MOE_FFN.name
-    found = (of_engine & (pl.col("launch") == EAGER)).fill_null(value=False)
-    return rows.select(found.alias("eager"))["eager"].to_numpy().astype(np.float64)[:, None]
+    asked = rows.select("module", "launch", "backend", "backend_version").rows()
+    return np.array([[CALL_US * _calls(*row)] for row in asked]).reshape(rows.height, 1)
 
 
-def eager_us(rows: pl.DataFrame) -> Array:
-    """Return what launching a question's kernels one by one takes, [rows, 1], 0 in a CUDA graph."""
-    return eager(rows) * KERNELS[MOE_FFN.name] * LAUNCH_US
+def _calls(module: str, launch: str | None, backend: str, version: str | None) -> int:
+    if module != MOE_FFN.name or launch != EAGER or not is_moe_package(backend):
+        return 0
+    release = moe_release(backend, version, None)
+    since = _CALLS[release.package]
+    reached = [calls for first, calls in since if Version(release.version) >= Version(first)]
+    return reached[-1]

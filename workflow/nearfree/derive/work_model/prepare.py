@@ -18,7 +18,7 @@ from nearfree.derive.work_model.collective import COLLECTIVE
 from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
-from nearfree.derive.work_model.launches import eager
+from nearfree.derive.work_model.launches import eager_us
 from nearfree.derive.work_model.layer import LAYER, indexer_features, layer_features
 from nearfree.derive.work_model.links import collective_features
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED, mla_features
@@ -99,7 +99,7 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
         "skewed": (rows["routing"] == "skewed").to_numpy().astype(np.float64)[:, None],
         "spread": np.array([[laws[key]] for key in rows["routing"].to_list()], dtype=object),
         "matrices": np.where(gated, _GATED, _PLAIN),
-        "eager": eager(rows),
+        "eager": (eager_us(rows) > 0).astype(np.float64),
     }
     routed = rows.select(
         (pl.col("dtype") == "float8_block")

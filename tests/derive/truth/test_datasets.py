@@ -12,10 +12,12 @@ from nearfree.config.files import Config
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.core.setting import Setting
+from nearfree.derive.predict.predictions import with_launch
 from nearfree.derive.score.evaluation import EVERY, evaluate
 from nearfree.derive.score.scores import groups
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.latency import LATENCY
+from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.truth.datasets import (
     Grids,
@@ -166,6 +168,25 @@ def test_the_paper_s_settings(study_log: Layout) -> None:
     assert set(found.settings["platform"]) == {"h20"}
     assert found.boundaries.height == 270
     assert printed(study_log, [0.2]).boundaries.height == 54
+
+
+def test_a_question_says_how_a_gpu_launched_its_kernels(
+    study_log: Layout, tables: tuple[pl.DataFrame, pl.DataFrame]
+) -> None:
+    """The paper's were launched one by one; a GPU's take says it, a CPU launches none."""
+    asked = questions(printed(study_log, TOLERANCES))
+    assert set(asked["launch"]) == {"eager"}
+    boundaries, latency = tables
+    assert set(latency["launch"]) == {"eager"}
+    for timer, launch, said in (
+        ("process", "eager", None), ("simulated", "eager", None),
+        ("cuda_events", "eager", "eager"), ("cuda_events", "graph", "graph"),
+    ):  # fmt: skip
+        timed = latency.with_columns(pl.lit(timer).alias("timer"), pl.lit(launch).alias("launch"))
+        found = questions(measured_truth(boundaries, timed, [0.2]))
+        assert set(found["launch"]) == {said}
+        (mine,) = with_launch(read_table(study_log, "cpu", SETTINGS), timed)["launch"].unique()
+        assert mine == said
 
 
 def test_a_printed_boundary_stands_on_its_grid(study_log: Layout) -> None:

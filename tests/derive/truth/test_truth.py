@@ -120,6 +120,7 @@ def test_a_question_holds_no_latency() -> None:
     assert questions(slow).equals(questions(fast))
     assert questions(slow).columns == [
         "asked", "platform", *SETTING_COLUMNS, "backend_version", "kernel", "baseline", "grid",
+        "launch",
     ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from derive.tables.logs import CONFIG
 
 CONFIGURED = Config(CONFIG)
 HITS = {
-    "work_model": [29, 35, 42, 44, 38],
+    "work_model": [30, 36, 43, 45, 38],
     "principle": [30, 35, 42, 44, 38],
 }
 """Of 54 settings of the paper, at the tolerances 0.05, 0.1, 0.15, 0.2 and 0.3."""

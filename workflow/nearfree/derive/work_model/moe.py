@@ -239,7 +239,7 @@ def _executed(
     if steps_of_k is not None and load > 0:
         waited = steps_of_k(count * columns_up, d_model) + steps_of_k(count * columns_down, d_ff)
         parts.append(load * waited)
-    fixed = values["fixed_us"] * (1.0 - features["eager"])
+    fixed = values["fixed_us"] * (1.0 - features.get("eager", 0.0))
     return np.asarray(fixed + power_mean_sum(values["sharpness"], *parts))
 
 

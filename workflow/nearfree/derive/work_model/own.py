@@ -72,7 +72,7 @@ def own_ratios(family: Family, fitted: Fitted, own: Values, features: Features) 
     times = latencies_us(family, changed, features)
     if HOST.name in own:
         fixed = np.array([values[name]["fixed_us"] for name in family.hypotheses])
-        shown = fixed[:, None, None] * (1.0 - features["eager"])
+        shown = fixed[:, None, None] * (1.0 - features.get("eager", 0.0))
         times = np.maximum(own[HOST.name], times - shown)
     logs = np.log(times).mean(axis=0)
     return np.asarray(np.exp(logs - logs[:, :1]))

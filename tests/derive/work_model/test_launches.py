@@ -1,0 +1,64 @@
+"""What launches one by one take: published calls, and the questions that it is a floor of."""
+
+from math import prod
+
+import numpy as np
+import polars as pl
+import pytest
+from nearfree.config.files import Config
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.work_model.launches import CALL_US, LAUNCH_US, eager_us
+
+from derive.questions import LOG, MOE, ROOT, ask
+
+
+def test_a_launch_takes_what_two_published_steps_say() -> None:
+    """Llama 3 8B without graphs: 9.28 ms of 390 launches, 8.23 ms of 358; the less is taken."""
+    assert pytest.approx(9280 / 390, abs=1.0) == LAUNCH_US
+    assert pytest.approx(8230 / 358, abs=0.1) == LAUNCH_US
+
+
+def test_a_call_of_experts_takes_what_three_machines_say() -> None:
+    """Each machine's time for a launching call; of the one with two engines their mean."""
+    machines = (3600 / 25 / 9, 6311.1 / 25 / 8, (350 / 9 * 365 / 12) ** 0.5)
+    assert pytest.approx(prod(machines) ** (1 / 3), abs=0.2) == CALL_US
+
+
+def test_only_experts_that_are_launched_one_by_one_wait() -> None:
+    """VLLM's code had two calls more before 0.10.0; a graph, a library or a product has none."""
+    asked = {
+        "vllm_0_9_1": 7, "vllm 0.9.2": 7, "vllm 0.10.0": 5, "vllm 0.20.2": 5,
+        "sglang_0_5_9": 5, "sglang 0.5.23": 5, "trtllm 1.0.0": 0,
+    }  # fmt: skip
+    names = [name.partition(" ") for name in asked]
+    rows = pl.DataFrame({
+        "module": "moe_ffn",
+        "launch": "eager",
+        "backend": [name for name, _, _ in names],
+        "backend_version": [version or None for _, _, version in names],
+    })  # fmt: skip
+    assert eager_us(rows).tolist() == [[CALL_US * calls] for calls in asked.values()]
+    graphs = rows.with_columns(pl.lit("graph").alias("launch"))
+    products = rows.with_columns(pl.lit("dense_ffn").alias("module"))
+    for none in (graphs, products, rows.drop("launch"), rows.clear()):
+        assert eager_us(none).tolist() == [[0.0]] * none.height
+
+
+def test_the_host_is_a_floor_that_hides_what_is_fixed() -> None:
+    """T(N) is flat while experts take less than the launches, and beyond less than in a graph."""
+    skewed = {**MOE, "backend": "sglang", "routing": "skewed", "d_ff": 1024}
+    one = ask({**skewed, "platform": "h20", "backend_version": "0.5.9"})
+    answerer = Answerer(LOG, Config(ROOT / "config"), offline=True, log_alone=True)
+    times = {}
+    for launch in ("graph", "eager"):
+        asked = one.with_columns(pl.lit(launch).alias("launch"))
+        (timed,) = answerer.timed(asked).curves()
+        times[launch] = timed.latency_us[0]
+        (text,) = answerer.answers(asked, [0.2], ["work_model"])["constants"]
+        assert text.startswith("launches of 130 us at least; ") == (launch == "eager")
+    floor = 5 * CALL_US
+    eager, graph = times["eager"], times["graph"]
+    assert eager[0] == floor > graph[0]
+    assert np.all(eager >= floor)
+    assert np.all(eager[eager > floor] < graph[eager > floor])
+    assert (eager > floor).any()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.derive.reference.kriging import (
+    APART,
     AT_ONE_PLACE,
     COORDINATES,
     Places,
@@ -25,10 +26,10 @@ HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128}
 
 def places(family: str, *rows: dict[str, Any]) -> Places:
     """Return where some shapes lie; one of release 1 and of even loads if nothing else is said."""
-    usual = dict.fromkeys(COORDINATES) | {
+    usual = dict.fromkeys(COORDINATES) | dict.fromkeys(APART, 1) | {
         "batch": 1, "backend_version": "1", "routing": "balanced",
     }  # fmt: skip
-    types = dict.fromkeys(COORDINATES, pl.Int64)
+    types = dict.fromkeys((*COORDINATES, *APART), pl.Int64)
     frame = pl.DataFrame([usual | row for row in rows], schema_overrides=types)
     return coordinates(family, frame, np.repeat(N, len(rows), axis=0))
 
@@ -47,6 +48,18 @@ def test_a_curve_has_all_in_common_with_itself(shapes: list[tuple[int, int]]) ->
     assert np.array_equal(near, near.T)
     assert np.array_equal(near == 1.0, np.eye(len(shapes), dtype=bool))
     assert (near > 0).all()
+
+
+def test_layers_of_another_span_say_nothing_of_each_other() -> None:
+    """An entry for 4 positions, for 128 or for one: whatever else is alike, nothing is shared."""
+    layer = {"heads": 64, "projected": 2**26, "batch": 1, "context": 4096}
+    asked = places("layer_attention", *({**layer, "span": span} for span in (1, 4, 128)))
+    assert np.array_equal(kernel(asked, asked), np.eye(3))
+    values = np.array([[0.1], [0.2], [0.3]])
+    told = weights_of("layer_attention", asked, values)
+    assert np.argmax(kernel(asked, asked) @ told) == 2
+    near = places("layer_attention", {**layer, "span": 4}, {**layer, "span": 4, "context": 8191})
+    assert kernel(near, near)[0, 1] > 0.5
 
 
 @given(SHAPES)

@@ -128,6 +128,17 @@ def test_a_layer_of_known_heads_is_r2_and_unpacks_with_its_context() -> None:
     assert timed.regime == [R2]
 
 
+@pytest.mark.parametrize("span", [1, 4])
+def test_a_layer_is_kept_with_its_span(span: int) -> None:
+    """How many positions an entry stands for is unpacked with the curves; kept without it, one."""
+    layer = {**SPARSE_LAYER, "platform": "h100", "span": span}
+    (every,) = curves(*({**layer, "heads": heads} for heads in (4, 8, 16, 32)), bent=noisy(3))
+    ((_, group),) = groups_of(every, EPSILON).items()
+    assert set(group.curves["span"]) == {span}
+    (event,) = kept_events(event_of(group))
+    assert set(group_of(event).curves["span"]) == {span}
+
+
 def test_another_cache_has_the_constants_of_the_known_one() -> None:
     """Of a cache in a format without curves the form speaks, with constants of another: R0."""
     ((key, group),) = OURS.groups.items()

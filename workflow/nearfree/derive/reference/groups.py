@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from nearfree.backends.records import BACKENDS
 from nearfree.derive.reference.kriging import (
+    APART,
     AT_ONE_PLACE,
     COORDINATES,
     Places,
@@ -68,7 +69,7 @@ class Key(NamedTuple):
         return self[1:]
 
 
-CURVE_COLUMNS = ("backend_version", "routing", *COORDINATES, "member")
+CURVE_COLUMNS = ("backend_version", "routing", *COORDINATES, *APART, "member")
 """What is kept of a curve beside its points."""
 
 

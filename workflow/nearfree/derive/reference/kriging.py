@@ -19,8 +19,13 @@ COORDINATES = (
     *("context", "projected"),
 )
 """Fields of a setting that say where a curve lies."""
+APART = ("span",)
+"""Fields whose values say nothing of each other: 1 where a curve has none. Attention layers with an
+entry for 4 positions, chosen among, and for 128, all attended to, lie side by side otherwise."""
 _OCTAVES, _OF_PRODUCTS = 5.0, 3.0
 """Doublings of a size after which a curve says little of another."""
+_NOWHERE_NEAR = 1e4
+"""A distance at which it says nothing."""
 _OF_FAMILY: dict[str, dict[str, float]] = {
     "gemm": {"d_model": _OF_PRODUCTS, "d_ff": _OF_PRODUCTS},
     "moe": {"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
@@ -61,6 +66,8 @@ def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Places:
         for name, scale in scales.items()
     ]
     along: Array = n if kind in ("attention", "mla") else n * _numbers(rows, "batch")[:, None]
+    if kind == "layer":
+        axes.extend(_NOWHERE_NEAR * np.log2(_numbers(rows, name)) for name in APART)
     if kind == "moe":
         axes.append(_spread(rows["routing"]))
         along = along * (_numbers(rows, "top_k") / _numbers(rows, "experts"))[:, None]

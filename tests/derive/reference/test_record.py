@@ -20,7 +20,6 @@ from nearfree.derive.reference.record import (
     STREAM,
     Recorded,
     RecordedReference,
-    b85decode,
     group_of,
     newest_kernels,
     recorded_kernels,
@@ -437,21 +436,3 @@ def test_the_kind_of_a_question() -> None:
     assert rows_of_bands(rows) == [
         ("gemm", "bfloat16/int4", ""), ("moe_ffn", "bfloat16", "power_law"),
     ]  # fmt: skip
-
-
-@given(st.binary(max_size=40))
-def test_digits_are_read_as_the_standard_library_does(raw: bytes) -> None:
-    """What base 85 holds is what was written, whatever it is and however long."""
-    assert b85decode(base64.b85encode(raw).decode()) == raw
-
-
-@given(st.text(max_size=12) | st.text("09AZaz~}|", max_size=12))
-def test_what_is_no_base_85_is_refused_as_there(text: str) -> None:
-    """Other characters, and five digits that are more than four bytes, are errors of value."""
-    try:
-        expected = base64.b85decode(text)
-    except ValueError:
-        with pytest.raises(ValueError):  # noqa: PT011 (the library's own sentences differ)
-            b85decode(text)
-    else:
-        assert b85decode(text) == expected

@@ -39,6 +39,8 @@ def drawn(logits: "NDArray[Any]", temperature: float, draw: float) -> int:
     """
     import numpy as np
 
-    scaled = (logits.astype(np.float64) - logits.max()) / temperature
+    with np.errstate(over="ignore"):  # next to no heat is greedy
+        scaled = (logits.astype(np.float64) - logits.max()) / temperature
     cumulated = np.cumsum(np.exp(scaled))
-    return int(np.searchsorted(cumulated, draw * cumulated[-1], side="right"))
+    found = np.searchsorted(cumulated, draw * cumulated[-1], side="right")
+    return int(min(found, cumulated.argmax()))  # a draw next to 1 may round to it

@@ -157,8 +157,8 @@ def narrowed(known: Truth, condition: pl.Expr) -> Truth:
 
 def questions(known: Truth) -> pl.DataFrame:
     """Return what predictors are asked: a row a curve, its key `asked`, without a latency."""
-    columns = [*ASKED_COLUMNS, *(name for name in (_LAUNCH,) if name in known.settings.columns)]
-    return known.settings.select(pl.col("curve").alias("asked"), *columns)
+    launch = [_LAUNCH] if _LAUNCH in known.settings.columns else []
+    return known.settings.select(pl.col("curve").alias("asked"), *ASKED_COLUMNS, *launch)
 
 
 def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:

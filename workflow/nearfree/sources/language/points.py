@@ -213,11 +213,12 @@ def _compact(codes: Codes, width: int) -> tuple[Codes, int]:
 def _few(codes: Codes, values: Sequence[Any]) -> Column:
     """Return a column in which equal values are one."""
     keys = typed_each(values)
-    first = dict(zip(reversed(keys), reversed(values), strict=True))
-    kept = dict.fromkeys(keys)
+    kept: dict[object, Any] = {}
+    for key, value in zip(keys, values, strict=True):
+        kept.setdefault(key, value)
     places = {key: place for place, key in enumerate(kept)}
     new = np.array([places[key] for key in keys], np.int64)
-    return Column(new[codes], [first[key] for key in kept])
+    return Column(new[codes], [*kept.values()])
 
 
 def _merged(pieces: Sequence[tuple[Codes, Column]], size: int) -> Column:

@@ -65,7 +65,8 @@ class Cluster:
             *(f"--{what}-file={self.folder}/munge.{what}" for what in ("key", "log", "seed")),
             *(f"--pid-file={self.folder}/munged.pid", f"--socket={self.folder}/munge.socket"),
         )
-        daemons.start("slurmctld", "-f", f"{self.folder}/slurm.conf")
+        conf = f"{self.folder}/slurm.conf"
+        daemons.start("slurmctld", "-f", conf, log=self.folder / "slurmctld.log")
         for node in NODES:
             self.start_slurmd(node)
 
@@ -121,7 +122,8 @@ class Cluster:
 
     def start_slurmd(self, node: str) -> None:
         """Start a node's daemon."""
-        daemons.start("slurmd", "-f", f"{self.folder}/slurm.conf", "-N", node)
+        conf = f"{self.folder}/slurm.conf"
+        daemons.start("slurmd", "-f", conf, "-N", node, log=self.folder / f"{node}.log")
 
     def kill_slurmd(self, node: str) -> None:
         """Kill a node's daemon; what it started lives on."""

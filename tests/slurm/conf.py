@@ -1,6 +1,8 @@
 """The configuration of the cluster: three nodes with a GPU each, and one without."""
 
+import random
 import socket
+from itertools import islice
 from pathlib import Path
 
 GPUS = ("h20", "a800", "h800")
@@ -19,13 +21,22 @@ def write_conf(folder: Path) -> Path:
     return conf
 
 
+_PORTS = range(10_000, 30_000)
+"""Below those that Linux gives to connections, so that none takes a dead daemon's port."""
+
+
 def free_ports(count: int) -> list[int]:
-    """Return TCP ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Return TCP ports that nobody listens on, and that no connection is given."""
+    drawn = random.SystemRandom().sample(_PORTS, len(_PORTS))
+    return list(islice(filter(_free, drawn), count))
+
+
+def _free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
 
 
 def _slurm(folder: Path, controller: int, *ports: int) -> str:

@@ -16,11 +16,31 @@ class SlurmError(Exception):
     """The cluster cannot start, or does not do what was asked."""
 
 
-def start(*command: str) -> None:
-    """Start a daemon that goes into the background by itself."""
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SlurmError(f"{command[0]} did not start: {(done.stderr or done.stdout).strip()}")
+_START_S = 30
+"""How long a daemon that does not start is tried again, as what keeps a node's daemons up does."""
+
+
+def start(*command: str, log: Path | None = None) -> None:
+    """Start a daemon that goes into the background by itself.
+
+    One that was just killed may leave its port or its files to a process that is still ending, so
+    a start that fails is tried again; SlurmError with the end of its log if none succeeds.
+    """
+    end = time.monotonic() + _START_S
+    while True:
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            return
+        if time.monotonic() > end:
+            raise SlurmError(f"{' '.join(command)} did not start: {_told(done, log)}")
+        time.sleep(0.2)
+
+
+def _told(done: subprocess.CompletedProcess[str], log: Path | None) -> str:
+    """Return what a daemon said before it ended: on its streams, and last in its log."""
+    lines = log.read_text(errors="replace").splitlines() if log and log.is_file() else []
+    said = (f"exit code {done.returncode}", done.stderr.strip(), done.stdout.strip(), *lines[-20:])
+    return "\n".join(filter(None, said))
 
 
 def command_line(pid: int) -> str:

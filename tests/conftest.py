@@ -25,7 +25,7 @@ from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.measure.rounds import whole_rounds
 from nearfree.sources.fetching.cache import Cache, default_cache
-from once import ALL, made_once, session_folder, shared
+from once import ALL, made_once, session_folder, shared, turn
 
 from workflow import NO_NETWORK, ROOT, Project, make_project
 
@@ -52,15 +52,27 @@ SLOW_FIXTURES = {"built", "slurm", "machine", "browser", "history", "own"}
 """What runs the whole workflow, SLURM, a browser, or the stages of nine ledgers."""
 
 
+MOST_CASES = 3
+"""Of a test's cases as many are not slow, which the commit draws."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what rests on a slow fixture; count the lines of the packages' own tests alone.
+    """Mark as slow what rests on a slow fixture, and a test's cases beyond those that are drawn.
 
-    Counting doubles the time of an interpreter, so no slow test counts.
+    The lines of the packages' own tests count alone: counting doubles the time of an interpreter,
+    so no slow test counts.
     """
+    cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, those in () if ALL else cases.items():
+        first = turn(len(those), name)
+        for item in (those[first:] + those[:first])[MOST_CASES:]:
+            item.add_marker(pytest.mark.slow)
+    for item in items:
         if item.get_closest_marker("slow") or not item.nodeid.startswith(COVERING):
             item.add_marker(pytest.mark.no_cover)
 

@@ -70,6 +70,7 @@ def test_five_questions_are_shown() -> None:
     assert len(SHOWN) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "lines"), SHOWN, ids=lambda text: text[:24])
 def test_the_guide_shows_what_commands_print(
     command: str, lines: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -132,6 +132,7 @@ def test_a_fold_is_in_no_table_of_its_copy(
     assert all(each.equals(before[name]) for name, each in tables(systems).items())
 
 
+@pytest.mark.slow
 def test_the_sdk_has_lost_what_it_is_asked_for(systems: Path, tmp_path: Path) -> None:
     """An SDK that looks up its tables refuses every setting, and knows each where none is lost."""
     products = known(systems)

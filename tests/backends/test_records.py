@@ -90,6 +90,7 @@ def literals(path: Path) -> Iterator[str]:
             yield node.value
 
 
+@pytest.mark.slow
 def test_no_other_file_lists_the_backends() -> None:
     """A file names two backends at most, but for those that are about a choice of them."""
     named = {
@@ -100,6 +101,7 @@ def test_no_other_file_lists_the_backends() -> None:
     assert listing == set(LISTS)
 
 
+@pytest.mark.slow
 def test_messages_name_backends_that_are_there() -> None:
     """A word in a message that looks like a backend of torch's or FlashAttention's is one."""
     looks = re.compile(r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_fa\d)\b")

@@ -35,6 +35,7 @@ def small(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
+@pytest.mark.slow
 def test_from_a_probe_to_a_report(small: Path, call: Call) -> None:
     """The commands of the workflow, one after the other, end in a report and a clean log."""
     root = ["--results", "fresh"]

@@ -13,6 +13,8 @@ from simulated_machine import make_file, write_file
 from cli import test_mistakes
 from cli.conftest import Answer, Call
 
+pytestmark = pytest.mark.slow
+
 SITE = """here: [h20]
 curves: curves
 epsilon: 0.2

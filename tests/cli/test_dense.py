@@ -28,6 +28,7 @@ def ratio(found: dict[str, Any], n: int) -> float:
     return float(row["ratio"])
 
 
+@pytest.mark.slow
 def test_quantised_products_run_the_release_of_moe_or_the_newest(call: Call) -> None:
     """Without an option the newest on record, with `--moe` that release; `torch` is a library."""
     asked = ("--platform", "l40s", "--weights", "int4")

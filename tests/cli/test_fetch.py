@@ -171,6 +171,7 @@ print("\\nfound", code, *mapped, *(n for n in names if f"nearfree.engines.{n}" i
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

@@ -40,6 +40,7 @@ def test_a_list_is_one_line_a_deployment(call: Call) -> None:
     assert eight[10:15] == ["8", "4096", "1", "37", "37"]
 
 
+@pytest.mark.slow
 def test_without_a_model_the_config_is_asked(call: Call) -> None:
     """What deployments.yaml lists is answered, both routings and both baselines of experts."""
     frame = pl.read_csv(io.StringIO(printed(call, "--format", "csv")), infer_schema_length=None)

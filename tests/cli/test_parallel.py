@@ -202,6 +202,7 @@ def test_the_guide_has_the_allowance_of_collectives() -> None:
     assert f"{COLLECTIVE_BYTES / 1e9:.2f} GB\nfor buffers of collectives" in GUIDE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", re.findall(r"^nearfree (.*)$", GUIDE, re.MULTILINE))
 def test_commands_of_the_guide_run(call: Call, line: str) -> None:
     """Each ends as its comment says, with 0 where it says nothing of a code."""

@@ -209,6 +209,7 @@ def test_a_file_beside_that_is_none_is_refused_as_json(call: Call, tmp_path: Pat
     assert refusal["reason"] == "is not there or is no file"
 
 
+@pytest.mark.slow
 def test_tables_say_the_formats(call: Call) -> None:
     """Rows and tables say what weights are stored in, not only what enters products."""
     where = ("--model", "qwen3_8b", *H100, "--weights", "int4")

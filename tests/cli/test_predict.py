@@ -163,6 +163,7 @@ def test_lists_are_all_their_combinations(call: Call) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_other_way_round(call: Call) -> None:
     """With K, settings where K positions are near-free come first; all formats say the same."""
     argv = (*DENSE, *H800, "--batch", "1,64", "--context", "1024,65536", "--positions", "8")

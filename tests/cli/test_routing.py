@@ -33,6 +33,7 @@ def latencies(call: Call, *argv: str) -> list[float]:
     return [float(row["latency_us"]) for row in csv.DictReader(io.StringIO(out))]
 
 
+@pytest.mark.slow
 def test_other_routing_lies_between_the_bounds(call: Call, loads: Path) -> None:
     """While experts wake T(N) of a power law or of measured loads is between the two bounds.
 

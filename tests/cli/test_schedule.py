@@ -88,6 +88,7 @@ def test_k_is_the_boundary_less_one(call: Call, longest: int) -> None:
     assert len(set(found)) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "where"),
     [
@@ -130,6 +131,7 @@ def test_larger_tolerances_are_never_shorter(call: Call) -> None:
     assert few != many
 
 
+@pytest.mark.slow
 def test_the_best_length_by_acceptance(call: Call) -> None:
     """With an acceptance K is that of most expected tokens per second on the curve of `predict`."""
     rates = ("--acceptance", "0.8", "--draft-cost", "0.02")
@@ -139,6 +141,7 @@ def test_the_best_length_by_acceptance(call: Call) -> None:
     assert lengths(call, "--acceptance", "0.9,0.5", "--draft-cost", "0")[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama.cpp", "llama_cpp"])
 def test_llama_cpp_takes_flags(call: Call, name: str) -> None:
     """llama.cpp takes the K of one request as flags of today; a cost array is proposed beside."""
@@ -152,6 +155,7 @@ def test_llama_cpp_takes_flags(call: Call, name: str) -> None:
     assert costs == pytest.approx([ratio[n] / n for n in range(1, 18)], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_llama_cpp_drafts_by_what_drafts(call: Call) -> None:
     """The type is the drafter's: own layer, lookup where a draft is free, else a model."""
     rate, own = ("--acceptance", "0.8"), "--spec-type draft-mtp --spec-draft-n-max "
@@ -177,6 +181,7 @@ def test_what_stands_behind_goes_beside(call: Call) -> None:
     assert all(float(row[3]) <= 1.2 for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_schedule_ends_where_memory_does(call: Call, engine: str) -> None:
     """Its last batch fits and the next does not, as `predict` says, and a comment says so."""
@@ -206,6 +211,7 @@ def test_what_fits_nowhere_has_a_schedule_where_memory_is_ignored(call: Call, la
     assert "# at b = 1 the schedule goes on, memory ignored: DOES NOT FIT: " in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "thing"),
     [
@@ -260,6 +266,7 @@ def test_a_platform_without_facts_has_no_schedule(call: Call) -> None:
     one_message(call("schedule", "vllm", *argv), "no phi of h20 for float32")
 
 
+@pytest.mark.slow
 def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
     """Its own layer costs little; the model itself as drafter costs T(1) a token, and none pays."""
     rates = ("--acceptance", "0.9")
@@ -274,6 +281,7 @@ def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
     assert f"# without a drafter it is faster at {MOST} of {MOST} batch sizes, from b = 1 on" in err
 
 
+@pytest.mark.slow
 def test_a_head_drafts_for_the_model_whose_states_it_reads(call: Call, tmp_path: Path) -> None:
     """Its few weights leave it longer drafts than a model has; one of another width is refused."""
     head = {
@@ -312,6 +320,7 @@ def test_mistakes_about_drafters(call: Call, argv: tuple[str, ...], said: str) -
     assert said in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "platform", "more"), [
     ("qwen3_8b", "h200", ()),
     ("qwen3_30b_a3b", "h200", ("--epsilon", "0.4")),
@@ -352,6 +361,7 @@ def test_without_an_acceptance_a_table(call: Call) -> None:
     assert [at[b] for b in SOME] == [best[b].k for b in SOME]
 
 
+@pytest.mark.slow
 def test_the_safe_one_of_several_contexts(call: Call) -> None:
     """Near-free K of several contexts is nowhere above that of one, and is said to be the safe."""
     both = ("--context", "512,4096")

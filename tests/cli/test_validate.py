@@ -270,6 +270,7 @@ def test_nothing_left_to_score(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     assert "nothing holds no curve with a boundary" in err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("recorded")
 def test_published_steps_of_whole_models(call: Call) -> None:
     """A row for all and one a group, with the keys of other scores, the error of T, and reasons."""
@@ -287,6 +288,7 @@ def test_published_steps_of_whole_models(call: Call) -> None:
     assert 0.75 <= whole["interval_coverage"] <= 0.88
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("recorded")
 def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
     """Anyone's rows are answered by the constants on record, with their own models' files."""

@@ -107,6 +107,7 @@ def test_every_file_has_a_schema() -> None:
     assert {path.stem for path in SHIPPED.glob("*.yaml")} <= set(KINDS)
 
 
+@pytest.mark.slow
 @given(mutated())
 @settings(deadline=None, max_examples=400)
 def test_a_schema_agrees_with_the_program(case: tuple[str, Any]) -> None:

@@ -153,6 +153,7 @@ def test_a_missing_key_is_named(tmp_path: Path, kind: str, key: str) -> None:
     assert re.search(rf": {key}( or rope_parameters)? is missing", found)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=400, deadline=None)
 def test_a_wrong_value_of_any_key_is_refused_by_name(
@@ -170,6 +171,7 @@ def test_a_wrong_value_of_any_key_is_refused_by_name(
         assert str(path) in error.what
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from([*LLAMA3, "type", "rope_theta"]), VALUES))
 @settings(max_examples=300, deadline=None)
 def test_a_scaling_of_any_form_is_read_or_refused(

@@ -174,6 +174,7 @@ def test_contradictions_are_refused_together(tmp_path: Path, case: str) -> None:
         check_gguf(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "qwen3_moe", "gpt_oss"])
 def test_flipped_bytes_are_read_or_refused(tmp_path: Path, kind: str) -> None:
     """Whatever bytes of a header change, a model comes out or one ConfigError, soon."""

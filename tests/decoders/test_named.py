@@ -68,6 +68,7 @@ def test_a_name_does_not_leave_the_folder(tmp_path: Path) -> None:
             find_file(tmp_path, name)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 @settings(max_examples=100, deadline=None)
 def test_any_text_is_found_or_refused(given: str) -> None:

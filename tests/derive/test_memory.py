@@ -286,6 +286,7 @@ def test_the_engine_has_its_allowance_on_each_gpu() -> None:
     assert found.engine_bytes == 3 * (ENGINE_BYTES + COLLECTIVE_BYTES)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell the peak")
 @pytest.mark.parametrize("most_of", ["kv_cache", pytest.param("experts", marks=pytest.mark.slow)])
 def test_the_peak_is_what_is_measured(tmp_path: Path, most_of: str) -> None:

@@ -82,6 +82,7 @@ def test_the_shares_of_a_forward(real: Real, n: int) -> None:
     assert made.finite(n)
 
 
+@pytest.mark.slow
 def test_weights_are_loaded_once_an_order(real: Real) -> None:
     """Settings that store weights alike share them."""
     execution = ExecutionContext(weights={"small": real.weights})

@@ -227,6 +227,7 @@ def test_the_engine_is_a_server_that_drafts(make: Make) -> None:
     assert engine.drafter.propose(4, [[1], [2, 3]], None, None, slot_mappings=None) == [[], []]
 
 
+@pytest.mark.slow
 def test_the_engine_lives_as_long_as_its_steps(make: Make) -> None:
     """An engine that is dropped takes the model out of its runner."""
     forward, engine = make()

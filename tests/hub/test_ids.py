@@ -178,6 +178,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_server_that_misbehaves_is_refused(find: Find, tmp_path: Path, kind: str) -> None:
     """A body cut short, a page of a network, a path for a commit, an error, no answer, no size."""

@@ -55,6 +55,7 @@ def test_the_closure_follows_imports() -> None:
     )
 
 
+@pytest.mark.slow
 def test_every_import_is_found() -> None:
     """In each file of the package, the imports found are those of its syntax tree."""
     for path in PACKAGE.rglob("*.py"):

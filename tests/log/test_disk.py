@@ -53,6 +53,7 @@ def points(layout: Layout) -> list[tuple[int, int]]:
 WHOLE = [(number, n) for number in range(40) for n in (1, 2, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 700, 1500, 9_999, 30_001])
 def test_a_quota_stops_the_writer(layout: Layout, limit: int) -> None:
     """Short writes at a quota raise WriteError, close the writer, and cost only the torn tail."""

@@ -20,6 +20,8 @@ from log.child import LONG
 from log.crash import PLAN
 from log.faults import HERE, PATHS, damage, notices, start_child
 
+pytestmark = pytest.mark.slow
+
 NAME = take_name("cpu", "dense", 1, PLAN)
 Points = set[tuple[int, int]]
 

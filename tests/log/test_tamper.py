@@ -28,6 +28,8 @@ from once import commit, made_once
 
 from log.faults import damage, flip
 
+pytestmark = pytest.mark.slow
+
 FLIPS = int(os.environ.get("NEARFREE_FLIPS", "15"))
 """How many bits a commit draws."""
 SCOPES = ["cpu", "public"]

@@ -93,6 +93,7 @@ def test_a_take_of_an_engine_verifies(measured: tuple[Layout, Seal]) -> None:
     assert sum(p.stat().st_size for p in layout.root.rglob("*") if p.is_file()) < 1 << 20
 
 
+@pytest.mark.slow
 def test_each_visit_is_timed_by_both_clocks(measured: tuple[Layout, Seal]) -> None:
     """Wall time and process time stand beside each other, of every point in every round."""
     visits = of(*measured, LatencyMeasured)
@@ -137,6 +138,7 @@ def test_the_timed_seconds_hold_all_forwards(measured: tuple[Layout, Seal]) -> N
     assert (timed + parts) / 1e6 < end.timed_s <= end.wall_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count"),
     MOMENTS[one_in(2, "engine")],
@@ -182,6 +184,7 @@ print(engine_takes.take(Layout(Path(sys.argv[1]))).outcome, "torch" in sys.modul
 """
 
 
+@pytest.mark.slow
 def test_an_engine_is_measured_without_torch(known: Layout, real: Real) -> None:
     """A whole take of an engine is sealed where torch cannot be imported."""
     done = subprocess.run(
@@ -201,6 +204,7 @@ def test_numbers_that_are_not_finite_seal_nothing(
     assert [take.stream for take in known.takes("cpu")] == ["hardware"]
 
 
+@pytest.mark.slow
 def test_too_little_memory_seals_nothing(
     known: Layout, real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:

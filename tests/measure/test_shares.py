@@ -36,6 +36,8 @@ from whole_models import DENSE, LING
 from measure import watched
 from measure.watched import POINTS
 
+pytestmark = pytest.mark.slow
+
 Place = tuple[int, int]
 TESTS = Path(__file__).parents[1]
 ROLES = {

@@ -97,6 +97,7 @@ def test_noise_depends_on_the_point_and_the_samples_number_alone() -> None:
     assert seeded.sample(kernels[0], 1).wall_us != there[0][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: each.name)
 def test_an_interrupted_take_goes_on_as_it_would_have(
     probed: Layout, tmp_path_factory: pytest.TempPathFactory, protocol: Timing

@@ -103,6 +103,7 @@ def needed(path: Path, positions: tuple[int, ...] = POSITIONS, **options: Any) -
     return footprint(read_decoder(path), read_details(path), positions=positions, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux to tell the peak")
 @pytest.mark.parametrize(
     "most_of",

@@ -262,6 +262,7 @@ def test_a_forward_is_the_same_from_a_mapping(tmp_path: Path) -> None:
     assert torch.equal(ours, logits(path, details, GivenWeights(tensors, torch.float32)))
 
 
+@pytest.mark.slow
 def test_large_models_are_written_in_little_memory(tmp_path: Path) -> None:
     """A model with a large vocabulary takes its largest tensor and 300 MB at most."""
     path = config(

@@ -138,6 +138,7 @@ def reference(
     return last @ weights["lm_head.weight"].t()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["causal", "block"])
 @pytest.mark.parametrize(
     ("kind", "changes"),

@@ -22,6 +22,8 @@ from nearfree.decoders.decoder import Decoder
 from models.sharded_forward import BATCH, BESIDE, POSITIONS
 from models.small import document
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import json, sys
 from datetime import timedelta

@@ -130,6 +130,7 @@ def test_products_of_shared_caches_are_what_torch_counts(tmp_path: Path) -> None
     assert counter.get_flop_counts()["Global"][torch.ops.aten.mm] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["deepseek_v2_lite", "gpt_oss_20b"])
 def test_products_are_what_torch_counts(model: str) -> None:
     """The FLOPs of all products but routed experts' are those that torch's counter sees.

@@ -10,6 +10,8 @@ from nearfree.derive.stages import STAGES
 from pipeline.expected import EVERYTHING
 from workflow import make_project
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_first_run_does_everything(tmp_path):
     """Without results every rule runs once for each scope."""

@@ -31,6 +31,7 @@ def test_an_error_comes_back_whole() -> None:
     assert str(there.value) == str(here.value)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, len(RAW) - 1), st.integers(0, 255))
 @example(1088, 57)

@@ -88,6 +88,7 @@ SETTINGS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(SETTINGS, GPUS, st.floats(1.0, 30.0))
 def test_what_hardware_can_do_passes_and_other_units_do_not(
     setting: Setting, platform: str, factor: float

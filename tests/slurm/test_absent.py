@@ -8,6 +8,8 @@ import pytest
 
 from slurm.site import Site, make_site
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:

@@ -27,6 +27,7 @@ def test_a_locked_release_is_as_locked() -> None:
     assert standing(lock(), made_release()) == "as locked"
 
 
+@pytest.mark.slow
 def test_a_rewritten_text_with_the_same_rule_is_the_same_rule() -> None:
     """A digest is of what a rule answers: another spelling of it changes nothing."""
     spelled = TEXT.replace("size = 32 if M <= 300 else 128", "size = 128 if M > 300 else 32")
@@ -34,6 +35,7 @@ def test_a_rewritten_text_with_the_same_rule_is_the_same_rule() -> None:
     assert standing(lock(), again) == "not in the lock: same rules as 1.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "rule"),
     [

@@ -17,6 +17,8 @@ from nearfree.backends.environments.make import _steps
 
 from backends.environments.tiny import MEASURES, ROOT, call, entry, make_tiny, ran, start
 
+pytestmark = pytest.mark.slow
+
 MAKE = ("environment", "make", "tiny")
 
 

@@ -101,6 +101,7 @@ def mixed() -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 @given(st.permutations(range(len(mixed()))))
 @settings(deadline=None, max_examples=20)
 def test_the_order_of_rows_changes_nothing(order: list[int]) -> None:

@@ -60,6 +60,7 @@ def test_the_papers_tables_are_judged_by_their_numbers(
     assert rows.filter(*same).select("verdict", "kept", "checked").rows() == [told]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("claim", "backend", "worst"),
     [

@@ -139,6 +139,7 @@ shapes = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([("vllm", "0.9.1"), ("vllm", "0.20.2"), ("sglang", "0.5.9")]),
     shapes,

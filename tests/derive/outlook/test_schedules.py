@@ -12,6 +12,8 @@ from nearfree.derive.outlook.schedules import SCHEDULES, schedules
 
 from derive.sheeted import ANSWERER, CONFIG, sheet_table
 
+pytestmark = pytest.mark.slow
+
 DENSE = DeploymentSpec(models=("qwen3_8b",), platforms=("h20", "b200"), context=(1024, 4096))
 SPARSE = DeploymentSpec(models=("mixtral_8x7b",), platforms=("h200",), moe=("vllm==0.20.2",))
 

@@ -45,6 +45,7 @@ def test_every_gpu_has_every_row(rows: pl.DataFrame) -> None:
     assert rows["year"].null_count() == 0
 
 
+@pytest.mark.slow
 def test_the_dense_boundary_is_the_formula(rows: pl.DataFrame) -> None:
     """The term is rho s / 2 b, with rho = phi / beta of the datasheet."""
     for row in rows.filter(DENSE).to_dicts():

@@ -31,6 +31,8 @@ from derive.modelled import (
 )
 from derive.tables.logs import make_take, make_visits, write_probe, write_study
 
+pytestmark = pytest.mark.slow
+
 
 def rows(layout: Layout, *payloads: Any) -> pl.DataFrame:
     """Return the predictions of models of a log in which they come first."""

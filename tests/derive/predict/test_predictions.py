@@ -170,6 +170,7 @@ def test_calibrated_constants_are_evidence(tmp_path: Path) -> None:
         assert row["from_ids"][-1].startswith("public/constants/")
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -130,6 +130,7 @@ def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
     assert read(log).bands["R2", "attention", "bfloat16", ""] == found["R2"]
 
 
+@pytest.mark.slow
 def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
     """A second calibration changes nothing; one of the same curves elsewhere says the same."""
     before = {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()}

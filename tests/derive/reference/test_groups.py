@@ -88,6 +88,7 @@ OF_EACH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", OF_EACH)
 def test_a_measured_curve_is_answered_by_itself(family: str) -> None:
     """The form times exp(residual) is the measured T(N) of each curve, within its rounding."""

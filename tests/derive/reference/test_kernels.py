@@ -69,6 +69,7 @@ def test_a_baseline_that_codes_miss_is_still_its_own() -> None:
     assert (first["ratio"], first["latency_us"], first["baseline"]) == (1.0, 100.0, 1)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(0.5, 4.0), min_size=1, max_size=8),
     st.sampled_from([0.05, 0.2, 0.5]),

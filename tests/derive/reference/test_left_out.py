@@ -35,6 +35,7 @@ def left_out(curves: ImportedCurves) -> LeftOut:
     return LeftOut(curves, FACTS, RESOLVER, epsilon=0.2)
 
 
+@pytest.mark.slow
 def test_its_own_curves_do_not_count(curves: ImportedCurves) -> None:
     """Whatever a platform's curves are, its constants stay, and the other's change."""
     first = left_out(curves)

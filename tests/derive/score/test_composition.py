@@ -78,6 +78,7 @@ def test_what_shrinks_is_no_growth(layout: Layout) -> None:
     assert (found["measured_limiter"], found["measured_growth"]) == (ATTENTION, 15 / 27)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "limiter", "growth"),
     [
@@ -116,6 +117,7 @@ def test_the_predicted_limiter_is_held_against_it(layout: Layout) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_max", "hit", "within"),
     [(1.99, False, False), (2.0, True, True), (3.9, True, False), (4.0, False, False)],
@@ -146,6 +148,7 @@ def test_the_intervals_width_is_told(layout: Layout) -> None:
     assert (found["n_low"], found["n_high"], found["measured_width"]) == (2, 4, 2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_max", "within"), [(7.9, False), (8.0, True), (64.0, True)])
 def test_the_grids_end_is_open_above(layout: Layout, n_max: float, *, within: bool) -> None:
     """A boundary at the grid's end may lie anywhere beyond: any larger prediction is within."""
@@ -184,6 +187,7 @@ def test_a_refusal_is_a_miss(layout: Layout) -> None:
     assert found["foretold"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("log", "foretold"),
     [

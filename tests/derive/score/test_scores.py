@@ -61,6 +61,7 @@ def test_what_a_hit_is(
     assert row["hit_first_exit"] == hit
 
 
+@pytest.mark.slow
 @given(st.floats(1.0, 1000.0))
 @settings(deadline=None)
 def test_each_prediction_hits_one_boundary(predicted: float) -> None:

@@ -152,6 +152,7 @@ def test_constants_are_found_again() -> None:
         assert getattr(found, each.name) == pytest.approx(getattr(wanted, each.name), rel=0.02)
 
 
+@pytest.mark.slow
 def test_scores_count_every_row() -> None:
     """Rows with an answer and rows with a reason make all; the band covers about four in five."""
     fit = StepFit(some(), ANSWERER.bandwidths_gb_s)

@@ -62,6 +62,7 @@ def test_a_stage_reads_and_writes_what_its_record_says(
     assert written == {(job.scope, table) for table in STAGES[job.stage].tables}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["cpu", PUBLIC])
 def test_figures_read_what_their_record_says(
     made: Layout, traced: tuple[Pairs, Pairs], scope: str

@@ -200,6 +200,7 @@ def change_value(frame: pl.DataFrame, column: str, value: object) -> pl.DataFram
     return frame.with_columns(changed.alias(column))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TABLES, ids=lambda kind: kind.name)
 def test_each_schema_refuses_each_bad_value(
     table: Callable[..., pl.DataFrame], kind: Table

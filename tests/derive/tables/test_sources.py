@@ -30,6 +30,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     return layout
 
 
+@pytest.mark.slow
 def test_a_row_is_a_branch_with_its_place(layout: Layout) -> None:
     """Each branch of each rule is a row, with value, condition, file, lines and digest."""
     rows = read_table(layout, SOURCES, GRANULARITY)

@@ -34,6 +34,8 @@ from nearfree.log.seal import read_sealed
 
 from derive.tables.logs import make_tables, write_probe, write_study
 
+pytestmark = pytest.mark.slow
+
 EVERY: tuple[Table, ...] = (
     PLATFORMS,
     SETTINGS,

@@ -71,6 +71,7 @@ def test_a_row_a_module(layout: Layout) -> None:
 PART = st.floats(0.001, 1e6)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(st.lists(st.lists(PART, min_size=4, max_size=4), min_size=1, max_size=3))
 def test_shares_sum_to_one(

@@ -59,6 +59,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     return layout
 
 
+@pytest.mark.slow
 def test_every_family_has_its_constants(log: Layout) -> None:
     """The constants that the curves follow are found, and each says what it was found on."""
     events = recorded_constants(log)
@@ -82,6 +83,7 @@ def test_every_family_has_its_constants(log: Layout) -> None:
             assert found["fixed_us"] == pytest.approx(true["fixed_us"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
     """A second calibration changes nothing; one of the same curves elsewhere says the same."""
     before = {path: path.read_bytes() for path in log.events.rglob("*") if path.is_file()}
@@ -122,6 +124,7 @@ def test_calibrated_constants_answer(log: Layout) -> None:
     assert both["n_max"].to_list() == both["true"].cast(pl.Float64).to_list()
 
 
+@pytest.mark.slow
 def test_one_platform_alone(log: Layout, layout: Layout) -> None:
     """Constants of one platform rest on its curves alone, and are a plan of their own."""
     put_curves(layout)

@@ -5,6 +5,8 @@ from nearfree.derive.jobs import TABLES
 from nearfree.log.codebase import closure
 from nearfree.prove.audit.table_index import TableIndex
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_table_has_a_formula_and_code_that_is_there(shared):
     """Each row of each table, and its code is a module of this project."""

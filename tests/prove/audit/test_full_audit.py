@@ -31,6 +31,8 @@ from nearfree.show.figures.listing import read_figures
 from nearfree.show.page.stage import report_of
 from prove.audit.conftest import Made
 
+pytestmark = pytest.mark.slow
+
 
 def test_everything_of_a_root_is_what_its_log_gives(shared):
     """No finding, and the counts are those of the files on disk."""

@@ -12,6 +12,8 @@ from nearfree.log.names import Layout
 from nearfree.prove.audit.graph import listed_figures, trace_query
 from nearfree.prove.audit.recompute import recompute
 
+pytestmark = pytest.mark.slow
+
 
 def asked(made, text: str):
     """Return the graph of a text."""

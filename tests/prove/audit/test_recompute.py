@@ -12,6 +12,8 @@ from nearfree.derive.tables.store import read_table, write_table
 from nearfree.prove.audit.recompute import differences, recompute
 from prove.audit.independent import Root
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_row_of_every_table_is_made_again_the_same(shared):
     """All of them, as `nearfree audit ROW_ID` does it one by one."""

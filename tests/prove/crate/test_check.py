@@ -21,6 +21,8 @@ from nearfree.prove.crate.graph import METADATA, crate_layout
 from once import commit
 from prove.crate.conftest import PROJECT
 
+pytestmark = pytest.mark.slow
+
 FLIPS = int(os.environ.get("NEARFREE_FLIPS", "15"))
 """How many bits a commit draws."""
 

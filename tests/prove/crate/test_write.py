@@ -35,6 +35,8 @@ from nearfree.prove.crate.write import write_crate
 from nearfree.show.figures.listing import LIST, read_figures
 from prove.crate.conftest import PROJECT
 
+pytestmark = pytest.mark.slow
+
 
 def entities(crate: Path) -> dict[str, dict[str, Any]]:
     """Return a crate's entities by id."""

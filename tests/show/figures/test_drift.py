@@ -10,6 +10,8 @@ from nearfree.show.figures.trend import VERSION_LAWS, drift_drawings, nmax_over_
 
 from show.figures.marks import marks
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def rows() -> pl.DataFrame:

@@ -9,6 +9,8 @@ from nearfree.show.figures.families import Rows, drawings
 
 from show.figures.marks import DENSE, marks
 
+pytestmark = pytest.mark.slow
+
 EACH = ["latency_against_n", "nmax_against_{own}", "sensitivity"]
 STAIRCASES = ["intensity_against_n", "flop_against_n"]
 UTILIZATION = ["utilization_against_{own}", "utilization_against_n"]

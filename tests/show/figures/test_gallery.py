@@ -212,6 +212,7 @@ def test_a_table_of_rules_says_what_of_it_was_read(
     assert (entry.status, sum(each.rows for each in entry.data)) == (status, rows)
 
 
+@pytest.mark.slow
 def test_a_study_is_said_with_its_set(entries: dict[str, Entry]) -> None:
     """A site has to measure the set that a study is in, which for models is one of their own."""
     sets = {label: {each.set for each in entries[label].fills} for label in

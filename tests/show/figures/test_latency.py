@@ -17,6 +17,8 @@ from nearfree.show.figures.theme import ROLES
 from show.figures.marks import ATTENTION, DENSE, MOE, again, marks, wider
 from show.figures.studies import GRID
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)
 def test_points_are_the_newest_rows(rows: Rows, module: ModuleKind) -> None:

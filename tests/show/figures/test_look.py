@@ -86,6 +86,7 @@ def test_colours_are_of_the_palette(specs: dict[str, str]) -> None:
         assert set(re.findall(r'"scheme": "(\w+)"', text)) <= {"viridis"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MAIN, ids=lambda module: module.name)
 def test_axes_have_titles(specs: dict[str, str], module: ModuleKind) -> None:
     """Each axis says what it shows, and in which unit."""

@@ -22,6 +22,8 @@ from nearfree.show.figures.panels import with_model_panels
 
 from show.figures.marks import again, marks, wider
 
+pytestmark = pytest.mark.slow
+
 Mark = dict[str, Any]
 BOTH = pytest.mark.parametrize("module", [DENSE, MOE], ids=lambda module: module.own)
 

@@ -24,6 +24,8 @@ from nearfree.show.figures.stage import outlook_drawings
 
 from show.figures.marks import marks
 
+pytestmark = pytest.mark.slow
+
 IDENTITY = ["deployment", "model", "platform", "attention", "moe", "routing", "dtype", "weights",
             "kv_dtype"]  # fmt: skip
 ANSWERED = pl.col("n_max").is_not_null() | pl.col("unbounded")

@@ -10,6 +10,8 @@ from nearfree.show.figures.families import Rows, drawings
 from nearfree.show.figures.models import ModelRows, model_drawings
 from nearfree.show.figures.stage import Chart, as_simulated, save, specification
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def charts(rows: Rows, models: ModelRows) -> list[Chart]:

@@ -30,6 +30,8 @@ from nearfree.show.figures.stage import charts, draw, save, specification
 from show.figures.drawings import read_spec
 from show.figures.studies import write_module_study
 
+pytestmark = pytest.mark.slow
+
 NAMES = [
     "dense_ffn_latency_against_n",
     "dense_ffn_nmax_against_batch",

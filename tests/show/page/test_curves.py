@@ -37,6 +37,7 @@ def shown(kept: Layout) -> Page:
     return Page((kept.root / "report" / "index.html").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_section_stands_between_published_boundaries_and_the_gallery(shown: Page) -> None:
     """It has a link of its own, and says what is kept, where, and that it is imported."""
     places = [shown.ids.index(name) for name in ("tolerance", "curves", "gallery")]

@@ -32,6 +32,8 @@ from show.figures.measured_models import write_models
 from show.page.conftest import written
 from show.page.page import Page
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = [
     structs.replace(SETTING, batch=batch, threads=threads, repack=repack)
     for batch, threads, repack in ((1, 1, True), (4, 1, True), (1, 2, True), (1, 1, False))

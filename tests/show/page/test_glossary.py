@@ -8,6 +8,8 @@ from nearfree.show.page.headline import _FACTS, _SHOWN
 
 from show.page.page import Page
 
+pytestmark = pytest.mark.slow
+
 EXPLAINED = {each.strip() for words, _ in WORDS for each in words.split(",")}
 SHOWN = [
     *VERDICTS,

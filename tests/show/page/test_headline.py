@@ -12,6 +12,8 @@ from nearfree.show.page.sections import n_max
 
 from show.figures.measured_models import model_rows
 
+pytestmark = pytest.mark.slow
+
 
 def test_each_setting_of_a_module_is_a_number(made: Layout) -> None:
     """A module's line names its settings by what differs, with value, interval and row."""

@@ -11,6 +11,8 @@ from show.page.conftest import written
 from show.page.hostile import HOSTILE, hostile_report
 from show.page.page import Page
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Page:

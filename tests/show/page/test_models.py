@@ -24,6 +24,8 @@ from show.figures.measured_models import model_rows, write_models
 from show.page.conftest import written
 from show.page.page import Page
 
+pytestmark = pytest.mark.slow
+
 SUM, MINIMUM = "modules sum", "modules minimum"
 
 

@@ -95,6 +95,7 @@ def test_inverse_lines_are_one_a_deployment(found: Forecast) -> None:
     assert beyond.endswith("beyond N_max")
 
 
+@pytest.mark.slow
 def test_data_say_what_is_asked() -> None:
     """Every row of a frame has its deployment's model and conditions in front."""
     rows = inverse_rows(pool(), 4, 0.2, 2.0)

@@ -196,6 +196,7 @@ def test_the_kernel_that_is_launched_gives_the_tile(rules: dict[str, Rule]) -> N
     assert ask(rules, 300, api="dense", sm=86).tile == 48
 
 
+@pytest.mark.slow
 def test_splits_change_the_kernel(rules: dict[str, Rule]) -> None:
     """A call that leaves SMs without work is split, and the split kernel's tile applies."""
     few, many = ask(rules, 24), ask(rules, 300)

@@ -65,6 +65,7 @@ def test_a_type_has_its_rows_and_the_type_of_activations() -> None:
     assert value("vector_block") == 11
 
 
+@pytest.mark.slow
 def test_repacked_rows_are_divided_as_the_text_says() -> None:
     """Made-up numbers: several from 7 rows on, in groups of 5."""
     assert [value("repack_rows", rows=n) for n in (1, 6, 7, 12)] == [

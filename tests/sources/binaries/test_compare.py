@@ -86,6 +86,7 @@ def test_every_point_of_the_binaries_on_record_is_as_the_rules_say(
         assert (WIDTHS in reasons) == (each.point.value_dim != each.point.head_dim)
 
 
+@pytest.mark.slow
 @each_pair
 def test_another_tile_in_a_binary_is_found(pair: tuple[str, str, str]) -> None:
     """A kernel of other rows, wherever it stands, is a difference at its point."""

@@ -169,6 +169,7 @@ LIMITS = settings(
 )
 
 
+@pytest.mark.slow
 @LIMITS
 @given(functions())
 def test_three_ways(text: str) -> None:
@@ -202,6 +203,7 @@ def test_specialised(text: str) -> None:
             assert whole.branch == part.branch
 
 
+@pytest.mark.slow
 def test_most_functions_are_read() -> None:
     """The property tests do not pass by refusing: nearly all random functions are read."""
     count = {"read": 0, "all": 0}

@@ -358,6 +358,7 @@ def test_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         read_python(text)
 
 
+@pytest.mark.slow
 def test_nested_conditions_are_read() -> None:
     """Conditions within conditions are read as deep as Python's parser lets them be."""
     assert values(read_python(REFUSALS["deep ifs"][0]))[-1] == 1

@@ -39,6 +39,7 @@ def test_each_turn_is_found(limit: int, top_k: int, last: int) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["M % 4 == 0", "M == 3", "E - M > 3", "E > M"])
 def test_what_may_turn_twice_is_not_told(when: str) -> None:
     """Where a comparison is not known to rise with the number, each must be asked."""

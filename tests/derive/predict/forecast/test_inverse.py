@@ -15,6 +15,7 @@ from derive.predict.forecast.pool import EPSILONS, GRID, NO_PHI, POOL, asked, de
 COUNT = len(POOL)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(GRID), st.sampled_from(EPSILONS))
 @settings(deadline=None, max_examples=40)
 def test_near_free_is_within_the_tolerance(positions: int, epsilon: float) -> None:

@@ -140,6 +140,7 @@ def test_one_request_of_a_speculating_engine_is_not_padded() -> None:
         assert np.array_equal(found.latency_us, timed(deployment()).latency_us)
 
 
+@pytest.mark.slow
 def test_a_graph_is_named_where_it_ends_the_range() -> None:
     """Where N would pass with the rows that it has, its graph limits, with file and lines."""
     old = replace(VLLM, engine=BackendRelease("vllm", "0.9.1"))

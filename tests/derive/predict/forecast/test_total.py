@@ -48,6 +48,7 @@ def plain_us(asked_of: Deployment, use: ModuleUse) -> Mapping[int, float]:
     return dict(zip(DOUBLING, times[0].tolist(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "routing"), [
     (DENSE, "balanced"), *product(SPARSE, ("balanced", "skewed")),
 ])  # fmt: skip

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from nearfree.core.modules.kind import Equation
 from nearfree.derive.tables.columns import IDS, Column, text
+from nearfree.derive.tables.without import without
 from nearfree.errors import TableError
 
 if TYPE_CHECKING:
@@ -193,16 +194,17 @@ class Table(Struct, frozen=True, kw_only=True):
         Pandera checks the columns. The rules of all values are one query: pandera asks several for
         each column, which took half of the time that it takes to make a table.
         """
-        from pandera.errors import SchemaErrors
+        with without("pandas", "hypothesis"):
+            from pandera.errors import SchemaErrors
 
-        try:
-            self.schema().validate(frame, lazy=True)
-        except SchemaErrors as error:
-            case = error.failure_cases.row(0, named=True)
-            raise self._broken(
-                f"column {case['column'] or case['schema_context']}: {case['check']} fails for "
-                f"{case['failure_case']!r}"
-            ) from error
+            try:
+                self.schema().validate(frame, lazy=True)
+            except SchemaErrors as error:
+                case = error.failure_cases.row(0, named=True)
+                raise self._broken(
+                    f"column {case['column'] or case['schema_context']}: {case['check']} fails for "
+                    f"{case['failure_case']!r}"
+                ) from error
         rules = [
             (name, rule, holds)
             for name, column in self.columns.items()

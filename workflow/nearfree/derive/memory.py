@@ -172,19 +172,28 @@ class _Parts(Struct, frozen=True):
 
 
 def _parts(needs: Needs, load: Load, batch: int, context: int) -> _Parts:
-    requests = -(-batch // load.dp)
-    request = needs.request(context)
-    passing = max(requests, needs.prompt_tokens) * (needs.hidden + needs.made / load.tp)
-    passing += requests * needs.logits
-    cached = requests * request * load.heads
-    most = max(weights + cached * layers for weights, layers in load.stages)
+    request = needs.request(context + 1)
     return _Parts(
         round(load.weights),
         round(batch * request * load.heads * load.tp),
-        round(passing) * load.gpus,
+        round(_passing(needs, load, -(-batch // load.dp))) * load.gpus,
         load.engine * load.gpus,
-        round(most) + round(passing) + load.engine,
+        _most(needs, load, batch, context),
     )
+
+
+def _passing(needs: Needs, load: Load, requests: int) -> float:
+    """Return what a forward makes on a rank."""
+    passing = max(requests, needs.prompt_tokens) * (needs.hidden + needs.made / load.tp)
+    return passing + requests * needs.logits
+
+
+def _most(needs: Needs, load: Load, batch: int, context: int) -> int:
+    """Return what the GPU with most takes; the position itself is cached, too."""
+    requests = -(-batch // load.dp)
+    cached = requests * needs.request(context + 1) * load.heads
+    most = max([weights + cached * layers for weights, layers in load.stages])
+    return round(most) + round(_passing(needs, load, requests)) + load.engine
 
 
 def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
@@ -235,7 +244,7 @@ def memory(
         L; the position itself is cached, too.
     """
     asked = loaded(needs, parallel, engine)
-    parts = _parts(needs, asked, batch, context + 1)
+    parts = _parts(needs, asked, batch, context)
     taken = Memory(
         gpus=parallel.gpus,
         weights_bytes=parts.weights,
@@ -250,21 +259,28 @@ def memory(
         return taken
     each = memory_gb * BYTES_PER_GB
 
-    def fits(load: Load, batch: int, context: int) -> bool:
-        return _parts(needs, load, batch, context + 1).most <= each
-
     powers = (1 << power for power in range(_MOST_GPUS.bit_length()))
     holding = (
-        gpus for gpus in powers if fits(loaded(needs, Parallel(tp=gpus), engine), batch, context)
+        gpus
+        for gpus in powers
+        if _most(needs, loaded(needs, Parallel(tp=gpus), engine), batch, context) <= each
     )
     return structs.replace(
         taken,
         capacity_bytes=round(parallel.gpus * each),
-        fits=fits(asked, batch, context),
+        fits=parts.most <= each,
         gpus_needed=next(holding, None),
-        largest_batch=_largest(lambda b: fits(asked, b, context), _MOST_BATCH),
-        largest_context=_largest(lambda length: fits(asked, batch, length), _MOST_CONTEXT),
+        largest_batch=_largest_batch(needs, asked, each, context),
+        largest_context=_largest(
+            lambda length: _most(needs, asked, batch, length) <= each, _MOST_CONTEXT
+        ),
     )
+
+
+@cache
+def _largest_batch(needs: Needs, load: Load, each: float, context: int) -> int | None:
+    """Return the most requests whose caches fit, whatever the batch that is asked about."""
+    return _largest(lambda batch: _most(needs, load, batch, context) <= each, _MOST_BATCH)
 
 
 def _largest(holds: Callable[[int], bool], most: int) -> int | None:

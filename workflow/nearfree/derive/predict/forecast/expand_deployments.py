@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, product
 
+from msgspec import structs
 from packaging.version import Version
 
 from nearfree.backends.names import (
@@ -99,29 +100,14 @@ def asked_about(
         )
     served = list(product(spec.batch, spec.context))
     expanded = [
-        Deployment(
-            decoder=each.decoder,
-            platform=each.platform,
-            attention=attention,
-            moe=experts,
-            dense=dense,
-            routing=routing,
-            loads=loads,
+        structs.replace(
+            alike,
             batch=batch,
             context=context,
-            precision=each.model.precision_on(each.sheet, experts),
-            parallel=spread.parallel,
-            library=each.model.library(experts, each.sheet),
-            memory=each.model.memory(each.sheet, batch, context, experts),
-            served=each.sheet.sm is not None,
-            revision=each.model.file.revision,
-            graphs=graphs_of(
-                config, spec, each.platform, spread.parallel, attention=attention, moe=experts
-            ),
+            memory=each.model.memory(each.sheet, batch, context, alike.moe),
         )
         for each in asked
-        if each.decoder
-        for attention, experts, dense, routing in each.run
+        for alike in _alike(each, config, spec, loads)
         for batch, context in served
     ]
     others = [
@@ -137,6 +123,31 @@ def asked_about(
         for batch, context in served
     ]
     return list(dict.fromkeys(expanded)), others
+
+
+def _alike(
+    each: "_On", config: Config, spec: DeploymentSpec, loads: MeasuredLoads | None
+) -> Iterator[Deployment]:
+    """Yield what deployments of a model on a platform share at any batch size and context."""
+    parallel = spread_of(spec).parallel
+    if each.decoder is None:
+        return
+    for attention, moe, dense, routing in each.run:
+        yield Deployment(
+            decoder=each.decoder,
+            platform=each.platform,
+            attention=attention,
+            moe=moe,
+            dense=dense,
+            routing=routing,
+            loads=loads,
+            precision=each.model.precision_on(each.sheet, moe),
+            parallel=parallel,
+            library=each.model.library(moe, each.sheet),
+            served=each.sheet.sm is not None,
+            revision=each.model.file.revision,
+            graphs=graphs_of(config, spec, each.platform, parallel, attention=attention, moe=moe),
+        )
 
 
 class _On:

@@ -56,7 +56,12 @@ def digest(*modules: str) -> str:
 
 def _templates(paths: set[Path | None]) -> set[Path]:
     folders = {path.parent for path in paths if path and path.parent != _ROOT}
-    return {path for folder in folders for path in folder.rglob("*") if path.suffix in _TEMPLATES}
+    return {path for folder in folders for path in _templates_below(folder)}
+
+
+@cache
+def _templates_below(folder: Path) -> frozenset[Path]:
+    return frozenset(path for path in folder.rglob("*") if path.suffix in _TEMPLATES)
 
 
 def package_digest() -> str:
@@ -68,6 +73,11 @@ def package_digest() -> str:
 def _digest(paths: set[Path]) -> str:
     total = hashlib.sha256()
     for path in sorted(paths):
-        total.update(path.relative_to(_ROOT).as_posix().encode() + b"\0")
-        total.update(hashlib.sha256(path.read_bytes()).digest())
+        total.update(_named_digest(path))
     return total.hexdigest()[:16]
+
+
+@cache
+def _named_digest(path: Path) -> bytes:
+    name = path.relative_to(_ROOT).as_posix().encode()
+    return name + b"\0" + hashlib.sha256(path.read_bytes()).digest()

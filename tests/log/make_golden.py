@@ -10,14 +10,18 @@ from pathlib import Path
 
 from conftest import CLOCK, make_latency, make_plan, make_setting, make_started, write_payloads
 from msgspec import json
+from nearfree.core.drafting import Drafting, Steps
 from nearfree.core.plan import (
     CalibratePlan,
+    DecodePlan,
     ImportPlan,
     Plan,
     ProbePlan,
+    PromptPart,
     RetractPlan,
     plan_digest,
 )
+from nearfree.core.weights import WeightsFile
 from nearfree.log.document import write_once
 from nearfree.log.events import (
     BandsCalibrated,
@@ -26,6 +30,7 @@ from nearfree.log.events import (
     CalibratedConstant,
     ComputePeak,
     ConstantsCalibrated,
+    DecodeMeasured,
     Fingerprint,
     HardwareProbed,
     ObservationRetracted,
@@ -186,6 +191,48 @@ def write_bands(layout: Layout, take: int) -> None:
     )
     calibrated = BandsCalibrated(epsilon=0.2, covered=0.8, bands=(band,))
     write_payloads(layout, take_name("public", "kernels", take, plan), plan, calibrated)
+
+
+def write_decodes(layout: Layout, take: int) -> None:
+    """Write a take of one decode, in the version that is the newest."""
+    weights = WeightsFile(file_type="q8_0", sha256="1" * 64)
+    part = PromptPart(sha256="2" * 64, kind="own", held_out=True)
+    drafting = Drafting(drafter="ngram_simple", k=4, ngram_max=2, ngram_min=2)
+    plan = DecodePlan(
+        engine="llama_cpp",
+        release="1.2.3",
+        model="tiny",
+        weights=weights,
+        environment="base",
+        prompts=(part,),
+        limit=8,
+        positions=64,
+        rows=5,
+        runs=(drafting,),
+    )
+    decoded = DecodeMeasured(
+        engine=plan.engine,
+        release=plan.release,
+        model=plan.model,
+        weights_sha256=weights.sha256,
+        drafting=drafting,
+        loop="own loop",
+        exact=True,
+        prompt_sha256=part.sha256,
+        kind=part.kind,
+        held_out=part.held_out,
+        repeat=0,
+        order=0,
+        limit=plan.limit,
+        prompt_tokens=16,
+        output_tokens=8,
+        output_sha256="3" * 64,
+        same_tokens=8,
+        steps=Steps(rows=(5, 3), accepted=(4, 1)),
+        wall_s=0.5,
+        process_s=0.25,
+    )
+    write_payloads(layout, take_name("public", "decodes", take, plan), plan, decoded)
 
 
 def content(layout: Layout) -> dict[str, list[object]]:

@@ -29,6 +29,13 @@ from nearfree.errors import StoppedError
     ),
     argument("--threads", type=whole_list, help="CPU threads to weigh (default: 1 and all cores)"),
     argument(
+        "--batch",
+        type=positive,
+        default=1,
+        metavar="B",
+        help="prompts that are decoded at once, as in a server with B slots (default: 1)",
+    ),
+    argument(
         "--context",
         type=positive,
         metavar="L",

@@ -73,7 +73,7 @@ def _job(args: argparse.Namespace) -> Job:
     from nearfree.config.prompts import read_prompts, shipped_prompts
     from nearfree.core.candidates import drafters, own_default, own_defaults
     from nearfree.derive.tune.plans import Asked
-    from nearfree.engines.generation import GENERATORS, refuse_sampling
+    from nearfree.engines.generation import GENERATORS, refuse_batch, refuse_sampling
     from nearfree.gguf.vocabulary import refuse_another_vocabulary
     from nearfree.log.take import take_name
     from nearfree.measure.engine_files import ensure_library
@@ -85,6 +85,7 @@ def _job(args: argparse.Namespace) -> Job:
             remedy=f"Choose {' or '.join(GENERATORS)}",
         )
     refuse_sampling(args.engine, args.temperature)
+    refuse_batch(args.engine, args.batch)
     drafter = _drafter(args)
     config, release = config_of(args), default_release(args.engine)
     build = build_of(args.engine, release)
@@ -92,6 +93,7 @@ def _job(args: argparse.Namespace) -> Job:
     sources = drafters(args.engine, drafter, lookups)
     texts = args.prompts or shipped_prompts()
     prompts = read_prompts(texts)
+    _refuse_empty_slots(prompts, args.batch, texts)
     args.model_path, args.name = (args.model, None) if args.model else _shipped(config, args)
     if args.draft_model is not None:
         refuse_another_vocabulary(args.model_path, args.draft_model)
@@ -120,6 +122,7 @@ def _job(args: argparse.Namespace) -> Job:
         prompts=tuple(prompt.part for prompt in prompts),
         positions=_positions(args),
         temperature=args.temperature,
+        batch=args.batch,
     )
     return Job(
         layout=layout,
@@ -133,6 +136,18 @@ def _job(args: argparse.Namespace) -> Job:
         default=_on(own_default(build.speculation, drafter), max(threads)),
         defaults=tuple(structs.replace(each, threads=max(threads)) for each in lookups),
     )
+
+
+def _refuse_empty_slots(prompts: "Sequence[Prompt]", batch: int, texts: Path) -> None:
+    """Raise ConfigError for more slots than prompts that are tuned on, or held out."""
+    held_out = sum(prompt.held_out for prompt in prompts)
+    least = min(held_out, len(prompts) - held_out)
+    if batch > least:
+        raise ConfigError(
+            f"--batch {batch} decodes more prompts at once than the {least} of {texts} that are "
+            "held out, or tuned on",
+            remedy=f"Give a --batch up to {least}, or at least {2 * batch} prompts",
+        )
 
 
 def _drafter(args: argparse.Namespace) -> str:
@@ -186,14 +201,18 @@ def _plans(
     length = min(typical_context([len(p.text) for p in prompts]), _positions(args) - GRID[-1])
 
     def forwards(
-        path: Path, positions: tuple[int, ...], repack: tuple[bool, ...], name: str | None = None
+        path: Path,
+        positions: tuple[int, ...],
+        repack: tuple[bool, ...],
+        name: str | None = None,
+        batch: int = 1,
     ) -> "OwnFile":
         return own_file(
             args.engine,
             path,
             scope=SCOPE,
             release=release,
-            batch=(1,),
+            batch=(batch,),
             context=(max(length, 1),),
             threads=threads,
             repack=repack,
@@ -202,10 +221,35 @@ def _plans(
             name=name,
         )
 
-    target = forwards(args.model_path, GRID, REPACKS.get(args.engine, (True,)), args.name)
+    repack = REPACKS.get(args.engine, (True,))
+    target = forwards(args.model_path, GRID, repack, args.name, args.batch)
+    _refuse_too_large(args, target)
+    if args.batch > 1:
+        few = tuple(n for n in GRID if n < args.batch)
+        target = _with(target, forwards(args.model_path, few, repack, args.name))
     if args.draft_model is None:
         return target, None
     return target, forwards(args.draft_model, DRAFT_GRID, (True,))
+
+
+def _with(one: "OwnFile", other: "OwnFile") -> "OwnFile":
+    """Return a study of the same file with the sweeps of another one, too."""
+    from msgspec import structs
+
+    sweeps = (*other.plan.sweeps, *one.plan.sweeps)
+    return one._replace(plan=structs.replace(one.plan, sweeps=sweeps))
+
+
+def _refuse_too_large(args: argparse.Namespace, own: "OwnFile") -> None:
+    """Raise EvidenceError where the weights and all slots' caches do not fit into memory."""
+    from msgspec import structs
+
+    from nearfree.derive.tune.plans import GRID
+    from nearfree.engines.kernel import refuse_too_large
+    from nearfree.gguf.reader import read_header
+
+    setting = structs.replace(own.plan.sweeps[0].setting, context=_positions(args) - GRID[-1])
+    refuse_too_large(setting, read_header(args.model_path), GRID[-1])
 
 
 def _positions(args: argparse.Namespace) -> int:
@@ -282,7 +326,7 @@ def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
 
     plan = proof_plan(
         job.asked,
-        chosen(takes, job.asked.weights, job.asked.draft, job.sources),
+        chosen(takes, job.asked.weights, job.asked.draft, job.sources, job.asked.batch),
         weighed=job.sources,
         default=job.default,
         made_from=[take.name for take in takes],

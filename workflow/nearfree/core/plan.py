@@ -82,8 +82,9 @@ class PromptPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="decode"):
     """Prompts that an engine decodes: which drafters are traced, and which settings run.
 
-    Each repeat visits every prompt with every setting of `runs`, in a new order. After the first
-    run of a prompt, without drafts, each of `traced` is told what it offers over that output.
+    Each repeat visits every prompt with every setting of `runs`, in a new order; with a batch it
+    visits all prompts together. After the first run of a prompt, without drafts, each of `traced`
+    is told what it offers over that output.
     """
 
     engine: Name
@@ -114,6 +115,8 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
     """Of the orders of settings, and of the numbers that draw tokens."""
     temperature: Annotated[float, Meta(ge=0, le=HOTTEST)] = 0.0
     """Of sampling; 0 is greedy."""
+    batch: Positive = 1
+    """Prompts that are decoded at once, in so many slots (`core.batching`)."""
 
     @property
     def decodes(self) -> int:

@@ -61,6 +61,23 @@ class Generator(Protocol):
             drawn without, but decoded greedily.
         """
 
+    def decode_all(
+        self,
+        prompts: Sequence[Sequence[int]],
+        drafting: Drafting,
+        limit: int,
+        draws: Sequence[Sequence[float]],
+    ) -> list[Decoded]:
+        """Decode after several prompts at once, in `GeneratorOptions.batch` slots.
+
+        Engines that are not of `BATCHED` have no such function.
+
+        Parameters
+        ----------
+        draws
+            As of `decode`, of each prompt.
+        """
+
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Any:
         """Return what a drafter offers over a known output, as `Available` of `core.drafting`."""
 
@@ -91,6 +108,8 @@ class GeneratorOptions(Struct, frozen=True, kw_only=True):
     draft_model: Path | None = None
     temperature: float = 0.0
     """Of sampling; 0 is greedy."""
+    batch: int = 1
+    """Slots in which prompts are decoded at once."""
 
 
 GENERATORS: Mapping[str, str] = {
@@ -100,6 +119,8 @@ GENERATORS: Mapping[str, str] = {
 """Module and class of each engine's generator."""
 SAMPLED = ("llama_cpp",)
 """The engines whose tokens are drawn by numbers that are given to them."""
+BATCHED = ("llama_cpp",)
+"""The engines that decode several prompts at once here."""
 
 
 def make_generator(engine: str, options: GeneratorOptions) -> Generator:
@@ -119,6 +140,7 @@ def make_generator(engine: str, options: GeneratorOptions) -> Generator:
         )
     module, _, name = GENERATORS[engine].partition(":")
     refuse_sampling(engine, options.temperature)
+    refuse_batch(engine, options.batch)
     made: Generator = getattr(import_module(module), name)(options)
     return made
 
@@ -130,4 +152,14 @@ def refuse_sampling(engine: str, temperature: float) -> None:
             f"{engine} draws tokens inside its own pipeline, by numbers that what is drafted "
             "shifts: no output could be compared, and nothing replayed",
             remedy=f"Decode greedily, without --temperature, or in {' or '.join(SAMPLED)}",
+        )
+
+
+def refuse_batch(engine: str, batch: int) -> None:
+    """Raise ConfigError where an engine would decode several prompts and tell no steps of them."""
+    if batch > 1 and engine not in BATCHED:
+        raise ConfigError(
+            f"{engine} streams the tokens of one prompt alone: of several at once its pipeline "
+            "tells neither when their decoding began nor which steps were whose",
+            remedy=f"Decode one at a time, without --batch, or in {' or '.join(BATCHED)}",
         )

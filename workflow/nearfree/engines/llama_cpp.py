@@ -6,7 +6,7 @@ keys are removed again by the next forward, so that each finds a cache of L posi
 
 import ctypes
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ _CHUNK = 512
 _UNSEEN = 3
 """Tokens at the start of a vocabulary that stand for no text, in most: none of them is decoded."""
 
+Parts = Mapping[int, tuple[int, Sequence[int]]]
+"""What is decoded of each sequence: the position of its first token, and its tokens."""
 _WITH_START = True
 """Whether a text gets the token that its vocabulary begins texts with."""
 
@@ -145,8 +147,7 @@ class Context:
             for first in range(0, self.cached, _CHUNK):
                 many = min(_CHUNK, self.cached - first)
                 at = sequence * self.cached + first
-                batch = _Batch(self._calls, self._tokens[at : at + many], [sequence], first, [])
-                self._decode(batch)
+                self._decode(_Batch(self._calls, {sequence: (first, self._tokens[at : at + many])}))
 
     def forward(self, n: int) -> None:
         """Run one forward over N new positions of each sequence, with logits at every one.
@@ -163,9 +164,14 @@ class Context:
             )
         if n not in self._batches:
             after = self.batch * self.cached
-            tokens = self._tokens[after : after + self.batch * n]
-            every = range(self.batch * n)
-            self._batches[n] = _Batch(self._calls, tokens, range(self.batch), self.cached, every)
+            parts = {
+                sequence: (
+                    self.cached,
+                    self._tokens[after + sequence * n : after + n + sequence * n],
+                )
+                for sequence in range(self.batch)
+            }
+            self._batches[n] = _Batch(self._calls, parts, range(self.batch * n))
         self.rewind()
         self._decode(self._batches[n])
 
@@ -174,8 +180,10 @@ class Context:
         for sequence in range(self.batch):
             self._calls.llama_memory_seq_rm(self._memory, sequence, self.cached, -1)
 
-    def decode(self, tokens: Sequence[int], first: int, *, last_only: bool = False) -> None:
-        """Decode tokens of the first sequence at their positions, with logits at each or the last.
+    def decode(
+        self, tokens: Sequence[int], first: int, *, sequence: int = 0, last_only: bool = False
+    ) -> None:
+        """Decode tokens of a sequence at their positions, with logits at each or the last.
 
         Raises
         ------
@@ -183,11 +191,16 @@ class Context:
             They are more than a forward of this context takes.
         """
         outputs = range(len(tokens) - 1 if last_only else 0, len(tokens))
-        self._decode(_Batch(self._calls, tokens, [0], first, outputs))
+        self._decode(_Batch(self._calls, {sequence: (first, tokens)}, outputs))
 
-    def forget(self, first: int) -> None:
-        """Remove the first sequence's positions from one on."""
-        self._calls.llama_memory_seq_rm(self._memory, 0, first, -1)
+    def decode_all(self, parts: Parts) -> None:
+        """Decode tokens of several sequences in one call, with logits at each: row after row."""
+        rows = sum(len(tokens) for _, tokens in parts.values())
+        self._decode(_Batch(self._calls, parts, range(rows)))
+
+    def forget(self, first: int, sequence: int = 0) -> None:
+        """Remove a sequence's positions from one on."""
+        self._calls.llama_memory_seq_rm(self._memory, sequence, first, -1)
 
     def set_threads(self, many: int) -> None:
         """Set the threads of the forwards to come."""
@@ -236,28 +249,19 @@ _Watch = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_bool, ctypes.
 
 
 class _Batch:
-    """A `llama_batch`, with the arrays that it points to.
+    """A `llama_batch`, with the arrays that it points to."""
 
-    Tokens are split evenly over the sequences, each one's at positions from `first` on.
-    """
-
-    def __init__(
-        self,
-        calls: Any,
-        tokens: Sequence[int],
-        sequences: Sequence[int],
-        first: int,
-        outputs: Sequence[int],
-    ) -> None:
+    def __init__(self, calls: Any, parts: Parts, outputs: Sequence[int] = ()) -> None:
+        tokens = [token for _, part in parts.values() for token in part]
+        places = [first + i for first, part in parts.values() for i in range(len(part))]
         count = len(tokens)
-        each = count // len(sequences)
-        ids = [ctypes.c_int32(s) for s in sequences]
+        self._ids = [ctypes.c_int32(sequence) for sequence in parts]
+        owners = zip(self._ids, parts.values(), strict=True)
         self._token = (ctypes.c_int32 * count)(*tokens)
-        self._pos = (ctypes.c_int32 * count)(*(first + i % each for i in range(count)))
+        self._pos = (ctypes.c_int32 * count)(*places)
         self._n_seq_id = (ctypes.c_int32 * count)(*([1] * count))
-        self._ids = ids
         self._seq_id = (ctypes.c_void_p * count)(
-            *(ctypes.addressof(ids[i // each]) for i in range(count))
+            *(ctypes.addressof(each) for each, (_, part) in owners for _ in part)
         )
         wanted = set(outputs)
         self._logits = (ctypes.c_int8 * count)(*(i in wanted for i in range(count)))

@@ -6,18 +6,18 @@ over `llama_decode` is ours, and drafts as those do (`core.drafting`).
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from nearfree.backends.builds import build_of
+from nearfree.core.batching import taking_turns
 from nearfree.core.drafting import LOOKUPS, Available, Drafting, Steps, agreed, looked_up, usable
 from nearfree.core.memories import Memory, memory_of, next_drafts
-from nearfree.core.sampling import drawn
 from nearfree.engines.files import library_folder
 from nearfree.engines.generation import Decoded, GeneratorOptions
 from nearfree.engines.library import Library, load
 from nearfree.engines.llama_cpp import Context, Model
+from nearfree.engines.llama_cpp_sequence import GREEDY, CachedSequence, Choose
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineLoaded
@@ -44,22 +44,27 @@ class LlamaCppGenerator:
         self._build = build_of(ENGINE, options.release)
         folder = library_folder(ENGINE, options.release, self._build)
         self._library: Library = load(folder, self._build)
-        self._sequences: dict[bool, _Sequence] = {}
-        self._draft: _Sequence | None = None
+        self._slots: dict[bool, tuple[CachedSequence, ...]] = {}
+        self._drafts: tuple[CachedSequence, ...] = ()
         if options.draft_model is not None:
-            self._draft = self._made(options.draft_model, repack=True)
+            self._drafts = self._made(options.draft_model, repack=True)
 
-    def _made(self, path: Path, *, repack: bool) -> "_Sequence":
-        return _Sequence(
-            Model(self._library, path, repack=repack),
-            positions=self._options.positions,
-            rows=self._options.rows,
+    def _made(self, path: Path, *, repack: bool) -> tuple[CachedSequence, ...]:
+        model = Model(self._library, path, repack=repack)
+        positions, rows = self._options.positions, self._options.rows
+        batch = self._options.batch
+        context = Context(
+            model, batch=batch, cached=positions - rows, positions=rows, threads=1, filled=False
         )
+        return tuple(CachedSequence(model, context, slot) for slot in range(batch))
 
-    def _of(self, *, repack: bool) -> "_Sequence":
-        if repack not in self._sequences:
-            self._sequences[repack] = self._made(self._options.model, repack=repack)
-        return self._sequences[repack]
+    def _all(self, *, repack: bool) -> tuple[CachedSequence, ...]:
+        if repack not in self._slots:
+            self._slots[repack] = self._made(self._options.model, repack=repack)
+        return self._slots[repack]
+
+    def _of(self, *, repack: bool) -> "CachedSequence":
+        return self._all(repack=repack)[0]
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Return the ids of a user's message, as the model's chat template wraps it."""
@@ -71,62 +76,50 @@ class LlamaCppGenerator:
         self, prompt: Sequence[int], drafting: Drafting, limit: int, draws: Sequence[float] = ()
     ) -> Decoded:
         """Decode after a prompt, up to `limit` tokens or the end of text."""
-        target = self._of(repack=drafting.repack)
-        target.threads(drafting.threads)
-        choose = _Choose(self._options.temperature, tuple(draws), len(prompt))
-        tokens = [target.start(prompt, choose)]
-        drafter = self._drafter(drafting)
-        if drafter is not None:
-            drafter.threads(drafting.threads)
-            drafter.start(prompt)
-        memory = memory_of(drafting, prompt) if drafting.remembers else None
-        rows, accepted, draft_s = [], [], 0.0
-        known = list(prompt) + tokens
-        process, began = time.process_time(), time.perf_counter()
-        while len(tokens) < limit and not target.model.ends(tokens[-1]):
-            asked = time.perf_counter()
-            drafts = self._drafts(known, drafting, limit - len(tokens), drafter or memory)
-            draft_s += time.perf_counter() - asked
-            chosen = target.verify(known[-1], drafts, len(known) - 1, choose)
-            taken = agreed(drafts, chosen)
-            if memory is not None and drafts:
-                memory.accept(taken)
-            rows.append(1 + len(drafts))
-            accepted.append(taken)
-            tokens += chosen
-            known += chosen
-        wall_s = time.perf_counter() - began
-        process_s = time.process_time() - process
-        return Decoded(
-            tokens=tuple(tokens),
-            steps=Steps(rows=tuple(rows), accepted=tuple(accepted)),
-            wall_s=wall_s,
-            process_s=process_s,
-            draft_s=draft_s,
-        )
+        (decoded,) = self.decode_all([prompt], drafting, limit, [draws])
+        return decoded
 
-    def _drafter(self, drafting: Drafting) -> "_Sequence | None":
-        if drafting.drafter != "draft_model":
-            return None
-        if self._draft is None:
-            raise ConfigError("no draft model is given", remedy="Name a GGUF file: --draft-model")
-        return self._draft
-
-    def _drafts(
+    def decode_all(
         self,
-        known: Sequence[int],
+        prompts: Sequence[Sequence[int]],
         drafting: Drafting,
-        left: int,
-        drafter: "_Sequence | Memory | None",
-    ) -> list[int]:
-        if drafting.drafter == "none":
-            return []
-        if isinstance(drafter, _Sequence):
-            return drafter.go_on(known, usable(drafting, drafting.k, len(known), left))
-        if drafter is not None:
-            return next_drafts(drafter, known, left)
-        offered = looked_up(known, drafting.k, drafting)
-        return list(offered[: usable(drafting, len(offered), len(known), left)])
+        limit: int,
+        draws: Sequence[Sequence[float]],
+    ) -> list[Decoded]:
+        """Decode after prompts, in as many slots as the generator has, each up to a limit or end.
+
+        Each step is one call of `llama_decode`; slots take prompts as `core.batching` says.
+        """
+        slots, drafters = self._all(repack=drafting.repack), self._drafters(drafting)
+        slots[0].threads(drafting.threads)
+        if drafters:
+            drafters[0].threads(drafting.threads)
+        texts = [_Text(tuple(prompt), drafting) for prompt in prompts]
+
+        def start(slot: int, number: int) -> None:
+            text = texts[number]
+            numbers = tuple(draws[number])
+            text.choose = Choose(self._options.temperature, numbers, len(text.prompt))
+            text.known = [*text.prompt, slots[slot].start(text.prompt, text.choose)]
+            if drafters:
+                drafters[slot].start(text.prompt)
+
+        def ended(number: int) -> bool:
+            text = texts[number]
+            return text.made >= limit or slots[0].model.ends(text.known[-1])
+
+        for held in taking_turns(len(texts), len(slots), start, ended):
+            running = {slot: texts[each] for slot, each in enumerate(held) if each is not None}
+            _step(running, slots, drafters, limit)
+        return [text.decoded() for text in texts]
+
+    def _drafters(self, drafting: Drafting) -> tuple[CachedSequence, ...]:
+        """Return what drafts for each slot; nothing where no draft model does."""
+        if drafting.drafter != "draft_model":
+            return ()
+        if not self._drafts:
+            raise ConfigError("no draft model is given", remedy="Name a GGUF file: --draft-model")
+        return self._drafts
 
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Available:
         """Return what a drafter offers over a known output, up to K tokens each time."""
@@ -137,8 +130,7 @@ class LlamaCppGenerator:
                 offered.append(len(drafts))
                 right.append(agreed(drafts, output[done:]))
         else:
-            drafter = self._drafter(drafting)
-            chosen = drafter.teach(prompt, output) if drafter else []
+            chosen = self._drafters(drafting)[0].teach(prompt, output)
             for done in range(1, len(output)):
                 offered.append(drafting.k)
                 right.append(agreed(chosen[done - 1 : done - 1 + drafting.k], output[done:]))
@@ -175,125 +167,92 @@ class LlamaCppGenerator:
 
     def close(self) -> None:
         """Give caches and weights back."""
-        held = [*self._sequences.values(), *([self._draft] if self._draft else [])]
-        for sequence in held:
-            sequence.close()
-        self._sequences, self._draft = {}, None
+        for slots in (*self._slots.values(), self._drafts):
+            if slots:
+                slots[0].close()
+        self._slots, self._drafts = {}, ()
 
 
-class _Choose(NamedTuple):
-    """How tokens of an output are chosen: drawn by numbers after a prompt, or else the best."""
+class _Text:
+    """A prompt that is decoded: what is known of its text so far, its steps, and its time."""
 
-    temperature: float = 0.0
-    draws: tuple[float, ...] = ()
-    prompt: int = 0
-    """Its tokens."""
+    def __init__(self, prompt: tuple[int, ...], drafting: Drafting) -> None:
+        self.prompt, self.drafting = prompt, drafting
+        self.choose = GREEDY
+        self.known: list[int] = []
+        self.memory: Memory | None = memory_of(drafting, prompt) if drafting.remembers else None
+        self.rows: list[int] = []
+        self.accepted: list[int] = []
+        self.wall_s = self.process_s = self.draft_s = 0.0
 
-    def token(self, context: Context, row: int, place: int) -> int:
-        """Return the token after the position `place`, whose logits stand in a row."""
-        if not self.draws:
-            return context.best(row)
-        from numpy import ctypeslib
+    @property
+    def made(self) -> int:
+        """Tokens of the output so far."""
+        return len(self.known) - len(self.prompt)
 
-        logits = ctypeslib.as_array(context.logits(row))
-        return drawn(logits, self.temperature, self.draws[place + 1 - self.prompt])
+    def drafted(self, limit: int, drafter: CachedSequence | None) -> list[int]:
+        """Return what is verified of the drafts of a step."""
+        drafting, known, left = self.drafting, self.known, limit - self.made
+        if drafting.drafter == "none":
+            return []
+        if drafter is not None:
+            return drafter.go_on(known, usable(drafting, drafting.k, len(known), left))
+        if self.memory is not None:
+            return next_drafts(self.memory, known, left)
+        offered = looked_up(known, drafting.k, drafting)
+        return list(offered[: usable(drafting, len(offered), len(known), left)])
 
+    def take(self, drafts: Sequence[int], chosen: Sequence[int]) -> None:
+        """Take in the tokens that a step chose."""
+        taken = agreed(drafts, chosen)
+        if self.memory is not None and drafts:
+            self.memory.accept(taken)
+        self.rows.append(1 + len(drafts))
+        self.accepted.append(taken)
+        self.known += chosen
 
-_GREEDY = _Choose()
-
-
-class _Sequence:
-    """A model with the cache of one sequence, which a prompt stays in until another one comes."""
-
-    def __init__(self, model: Model, *, positions: int, rows: int) -> None:
-        self.model = model
-        self.context = Context(
-            model, batch=1, cached=positions - rows, positions=rows, threads=1, filled=False
+    def decoded(self) -> Decoded:
+        """Return what came out."""
+        return Decoded(
+            tokens=tuple(self.known[len(self.prompt) :]),
+            steps=Steps(rows=tuple(self.rows), accepted=tuple(self.accepted)),
+            wall_s=self.wall_s,
+            process_s=self.process_s,
+            draft_s=self.draft_s,
         )
-        self._prompt: tuple[object, ...] = ()
-        self._first = 0
-        self._held: list[int] = []
 
-    def threads(self, many: int) -> None:
-        """Set the threads of the forwards to come."""
-        self.context.set_threads(many)
 
-    def start(self, prompt: Sequence[int], choose: _Choose = _GREEDY) -> int:
-        """Return the first token after a prompt, whose forward is not run again if it is held."""
-        asked = (tuple(prompt), choose)
-        if asked != self._prompt:
-            self._prompt = ()
-            self.context.forget(0)
-            last = self._fill(prompt)
-            self._first = choose.token(self.context, last, len(prompt) - 1)
-            self._prompt = asked
-        self.context.forget(len(prompt))
-        self._held = list(prompt)
-        return self._first
-
-    def _fill(self, tokens: Sequence[int]) -> int:
-        """Decode tokens from the first position on; return the row of the last one's logits."""
-        last = 0
-        for first in range(0, len(tokens), self.context.rows):
-            part = tokens[first : first + self.context.rows]
-            self.context.decode(part, first, last_only=True)
-            last = len(part) - 1
-        return last
-
-    def logits(self, tokens: Sequence[int]) -> list[float]:
-        """Return the logits after some tokens, whose forward is run anew."""
-        self._prompt = ()
-        self.context.forget(0)
-        return list(self.context.logits(self._fill(tokens)))
-
-    def verify(self, token: int, drafts: Sequence[int], place: int, choose: _Choose) -> list[int]:
-        """Return the tokens that a forward over a token and its drafts chooses, up to an end.
-
-        Parameters
-        ----------
-        place
-            The position of the token.
-        """
-        self.context.decode([token, *drafts], place)
-        chosen: list[int] = []
-        for row in range(1 + len(drafts)):
-            chosen.append(choose.token(self.context, row, place + row))
-            if row == len(drafts) or chosen[-1] != drafts[row] or self.model.ends(chosen[-1]):
-                break
-        if len(chosen) < 1 + len(drafts):
-            self.context.forget(place + len(chosen))
-        return chosen
-
-    def go_on(self, known: Sequence[int], many: int) -> list[int]:
-        """Return the next tokens of a draft model, whose cache follows what is known."""
-        kept = agreed(self._held, known)
-        del self._held[kept:]
-        self.context.forget(kept)
-        drafts: list[int] = []
-        new = list(known[kept:])
-        while len(drafts) < many:
-            self.context.decode(new, len(self._held), last_only=True)
-            self._held += new
-            drafts.append(self.context.best(len(new) - 1))
-            new = drafts[-1:]
-        return drafts
-
-    def teach(self, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
-        """Return what the model chooses after each token of a known output but the last."""
-        self.start(prompt)
-        chosen: list[int] = []
-        given, most = list(output[:-1]), self.context.positions
-        for first in range(0, len(given), most):
-            part = given[first : first + most]
-            self.context.decode(part, len(prompt) + first)
-            chosen += [self.context.best(row) for row in range(len(part))]
-        self.context.forget(len(prompt))
-        return chosen
-
-    def close(self) -> None:
-        """Give the cache and the weights back."""
-        self.context.close()
-        self.model.close()
+def _step(
+    running: "Mapping[int, _Text]",
+    slots: Sequence[CachedSequence],
+    drafters: Sequence[CachedSequence],
+    limit: int,
+) -> None:
+    """Run one step of the texts of some slots, and part its time: their drafting, then by rows."""
+    process, wall = time.process_time(), time.perf_counter()
+    drafts: dict[int, list[int]] = {}
+    for slot, text in running.items():
+        drafts[slot] = text.drafted(limit, drafters[slot] if drafters else None)
+        process, before = time.process_time(), process
+        text.process_s += process - before
+        wall, before = time.perf_counter(), wall
+        text.wall_s += wall - before
+        text.draft_s += wall - before
+    parts = {
+        slot: (len(text.known) - 1, [text.known[-1], *drafts[slot]])
+        for slot, text in running.items()
+    }
+    slots[0].context.decode_all(parts)
+    rows = 0
+    for slot, text in running.items():
+        text.take(
+            drafts[slot], slots[slot].chosen(drafts[slot], rows, len(text.known) - 1, text.choose)
+        )
+        rows += 1 + len(drafts[slot])
+    process, wall = time.process_time() - process, time.perf_counter() - wall
+    for text in running.values():
+        text.process_s += process * text.rows[-1] / rows
+        text.wall_s += wall * text.rows[-1] / rows
 
 
 def chat_text(model: Model, text: str) -> tuple[bytes, bool]:

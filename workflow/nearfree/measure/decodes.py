@@ -4,7 +4,7 @@ import gc
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -120,6 +120,7 @@ def _options(plan: DecodePlan, files: Mapping[str, Path]) -> GeneratorOptions:
         rows=plan.rows,
         draft_model=None if plan.draft is None else weights_path(plan.draft, files),
         temperature=plan.temperature,
+        batch=plan.batch,
     )
 
 
@@ -127,6 +128,13 @@ def _sha256(plan: DecodePlan) -> str:
     if not isinstance(plan.weights, WeightsFile):
         raise ConfigError("random weights decode no text", remedy="Give a GGUF file")
     return plan.weights.sha256
+
+
+class _Tokens(NamedTuple):
+    """A prompt with its tokens."""
+
+    prompt: Prompt
+    ids: tuple[int, ...]
 
 
 class _Decodes:
@@ -150,10 +158,15 @@ class _Decodes:
             loaded = self._generator.loaded()
             for repack in sorted({run.repack for run in plan.runs}, reverse=True):
                 self._take.append(structs.replace(loaded, repack=repack))
-        visits = [(repeat, prompt) for repeat in range(plan.repeats) for prompt in prompts]
-        for number, (repeat, prompt) in enumerate(visits):
-            if (prompt.part.sha256, repeat) not in self._done:
-                timed_s += self._visit(repeat, prompt, ids[prompt.part.sha256])
+        groups = [tuple(prompts)] if plan.batch > 1 else [(prompt,) for prompt in prompts]
+        visits = [(repeat, group) for repeat in range(plan.repeats) for group in groups]
+        for number, (repeat, group) in enumerate(visits):
+            if not all((prompt.part.sha256, repeat) in self._done for prompt in group):
+                timed_s += self._visit(
+                    repeat,
+                    [_Tokens(prompt, ids[prompt.part.sha256]) for prompt in group],
+                    lambda share, done=number: progress((done + share) / len(visits)),
+                )
                 self._take.sync()
             progress((number + 1) / len(visits))
         return timed_s
@@ -170,78 +183,85 @@ class _Decodes:
                     remedy="Shorten it, or ask for a larger --context",
                 )
 
-    def _visit(self, repeat: int, prompt: Prompt, ids: tuple[int, ...]) -> float:
-        """Run all settings on a prompt, in an order of their own, and put them on record."""
-        plan, part = self._plan, prompt.part
-        order = list(plan.runs)
-        random.Random(f"{plan.seed} {repeat} {part.sha256}").shuffle(order)  # noqa: S311 (an order)
-        decodes = [(each, self._decoded(each, prompt, ids)) for each in order]
-        for drafting, decoded in decodes:
-            if drafting.drafter == "none":
-                self._known(prompt, ids, repack=drafting.repack, output=decoded.tokens)
-        for place, (drafting, decoded) in enumerate(decodes):
-            measured = self._measured(decoded, drafting, prompt, ids, repeat=repeat, order=place)
-            self._take.append(measured, sync=False)
-        if repeat == 0 and plan.traced:
-            output = self._known(prompt, ids, repack=plan.runs[0].repack)
-            for drafting in plan.traced:
-                self._take.append(self._traced(drafting, prompt, ids, output), sync=False)
-        return sum(decoded.wall_s for _, decoded in decodes)
+    def _visit(self, repeat: int, texts: Sequence[_Tokens], progress: Progress) -> float:
+        """Run all settings on a prompt, or on all at once, in an order of their own.
 
-    def _decoded(self, drafting: Drafting, prompt: Prompt, ids: tuple[int, ...]) -> Decoded:
+        All of it is put on record at the end. Progress is the share of the settings that ran.
+        """
         plan = self._plan
-        numbers = draws(plan.seed, prompt.part.sha256, plan.limit) if plan.temperature else ()
-        return self._generator.decode(ids, drafting, plan.limit, numbers)
+        order = list(plan.runs)
+        first = texts[0].prompt.part.sha256
+        random.Random(f"{plan.seed} {repeat} {first}").shuffle(order)  # noqa: S311 (an order)
+        decodes = []
+        for place, drafting in enumerate(order, start=1):
+            decodes.append((drafting, self._decoded(drafting, texts)))
+            if plan.batch > 1 and place < len(order):
+                progress(place / len(order))
+        for drafting, decoded in decodes:
+            if drafting.drafter == "none" and plan.batch == 1:
+                self._known(texts[0], repack=drafting.repack, output=decoded[0].tokens)
+        for place, (drafting, decoded) in enumerate(decodes):
+            for text, each in zip(texts, decoded, strict=True):
+                measured = self._measured(each, drafting, text, repeat=repeat, order=place)
+                self._take.append(measured, sync=False)
+        if repeat == 0:
+            for text in texts:
+                for drafting in plan.traced:
+                    output = self._known(text, repack=plan.runs[0].repack)
+                    self._take.append(self._traced(drafting, text, output), sync=False)
+        return sum(each.wall_s for _, decoded in decodes for each in decoded)
+
+    def _decoded(self, drafting: Drafting, texts: Sequence[_Tokens]) -> list[Decoded]:
+        limit = self._plan.limit
+        if len(texts) > 1:
+            prompts, numbers = [text.ids for text in texts], [self._draws(text) for text in texts]
+            return self._generator.decode_all(prompts, drafting, limit, numbers)
+        return [
+            self._generator.decode(text.ids, drafting, limit, self._draws(text)) for text in texts
+        ]
+
+    def _draws(self, text: _Tokens) -> tuple[float, ...]:
+        plan = self._plan
+        return draws(plan.seed, text.prompt.part.sha256, plan.limit) if plan.temperature else ()
 
     def _known(
-        self,
-        prompt: Prompt,
-        ids: tuple[int, ...],
-        *,
-        repack: bool,
-        output: tuple[int, ...] | None = None,
+        self, text: _Tokens, *, repack: bool, output: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
-        """Return the output without drafts, which is decoded once, untimed, where none is kept.
+        """Return the output alone, without drafts: decoded once, untimed, where none is kept.
 
         Parameters
         ----------
         output
             Where it was just decoded: it is kept, unless another one is.
         """
-        key = (prompt.part.sha256, repack)
+        key = (text.prompt.part.sha256, repack)
         if key not in self._outputs:
-            kept = self._texts.find(key[0], ids, repack=repack)
+            kept = self._texts.find(key[0], text.ids, repack=repack)
             if kept is None:
                 plain = Drafting(threads=self._plan.runs[0].threads, repack=repack)
-                output = output or self._decoded(plain, prompt, ids).tokens
-                kept = Kept(prompt=prompt.text, prompt_ids=ids, output_ids=output)
+                output = output or self._decoded(plain, [text])[0].tokens
+                kept = Kept(prompt=text.prompt.text, prompt_ids=text.ids, output_ids=output)
                 self._texts.keep(key[0], kept, repack=repack)
             self._outputs[key] = kept.output_ids
         return self._outputs[key]
 
     def _measured(
-        self,
-        decoded: Decoded,
-        drafting: Drafting,
-        prompt: Prompt,
-        ids: tuple[int, ...],
-        *,
-        repeat: int,
-        order: int,
+        self, decoded: Decoded, drafting: Drafting, text: _Tokens, *, repeat: int, order: int
     ) -> DecodeMeasured:
-        plain = self._known(prompt, ids, repack=drafting.repack)
+        plain = self._known(text, repack=drafting.repack)
         same = agreed(decoded.tokens, plain)
         differs = decoded.tokens != plain
         led = differs and not self._plan.temperature  # what was drawn need not be the best
-        margin = self._generator.margin((*ids, *plain[:same])) if led else None
+        margin = self._generator.margin((*text.ids, *plain[:same])) if led else None
         return DecodeMeasured(
-            **self._about(prompt, len(decoded.tokens), decoded.tokens),
+            **self._about(text.prompt, len(decoded.tokens), decoded.tokens),
             drafting=drafting,
             loop=self._generator.loop,
+            batch=self._plan.batch,
             exact=self._generator.exact,
             repeat=repeat,
             order=order,
-            prompt_tokens=len(ids),
+            prompt_tokens=len(text.ids),
             same_tokens=same,
             margin=margin,
             steps=decoded.steps,
@@ -251,16 +271,14 @@ class _Decodes:
             load_1m=load_1m(),
         )
 
-    def _traced(
-        self, drafting: Drafting, prompt: Prompt, ids: tuple[int, ...], output: tuple[int, ...]
-    ) -> DraftsTraced:
+    def _traced(self, drafting: Drafting, text: _Tokens, output: tuple[int, ...]) -> DraftsTraced:
         available = (
-            followed(drafting, ids, output, self._plan.limit)
+            followed(drafting, text.ids, output, self._plan.limit)
             if drafting.remembers
-            else self._generator.drafts(ids, output, drafting)
+            else self._generator.drafts(text.ids, output, drafting)
         )
         return DraftsTraced(
-            **self._about(prompt, len(output), output), drafting=drafting, available=available
+            **self._about(text.prompt, len(output), output), drafting=drafting, available=available
         )
 
     def _about(self, prompt: Prompt, count: int, output: Sequence[int]) -> dict[str, Any]:

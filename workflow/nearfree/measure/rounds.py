@@ -50,7 +50,10 @@ def whole_rounds(segment: Segment, plan: Plan) -> int:
 
 
 def _whole_prompts(segment: Segment, plan: DecodePlan) -> int:
-    """Return how many leading events to keep: what came before, and prompts that were done."""
+    """Return how many leading events to keep: what came before, and prompts that were done.
+
+    Those that are decoded at once are done together.
+    """
     kept, counts = 0, Counter[tuple[str, int]]()
     for number, event in enumerate(segment.events, start=1):
         if isinstance(event.data, DecodeMeasured):
@@ -61,7 +64,8 @@ def _whole_prompts(segment: Segment, plan: DecodePlan) -> int:
             kept = number if not any(counts.values()) else kept
             continue
         counts[key] += 1
-        whole = all(
+        together = len(plan.prompts) if plan.batch > 1 else 1
+        whole = len(counts) % together == 0 and all(
             count == len(plan.runs) + (0 if repeat else len(plan.traced))
             for (_, repeat), count in counts.items()
         )

@@ -1,9 +1,9 @@
 """T(N) of an engine's setting, between and at the N that were measured."""
 
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.boundary import median, median_interval
 from nearfree.core.setting import Setting
@@ -12,7 +12,10 @@ from nearfree.log.curves import Curve, curve_samples
 
 
 class EngineCurve(Struct, frozen=True, kw_only=True):
-    """T(N) in microseconds at the N of a grid: medians over rounds, with 95 % intervals."""
+    """T(N) in microseconds at the N of a grid: medians over rounds, with 95 % intervals.
+
+    Of a batch b each N is a sequence's, and a forward has b N rows.
+    """
 
     setting: Setting
     timer: str
@@ -20,12 +23,21 @@ class EngineCurve(Struct, frozen=True, kw_only=True):
     t_us: tuple[float, ...]
     low_us: tuple[float, ...]
     high_us: tuple[float, ...]
+    few: tuple[tuple[int, float], ...] = ()
+    """Of a batch: fewer rows than its sequences, of one alone, and T of each."""
     ids: tuple[str, ...] = ()
     """The events that it was made from."""
+
+    @property
+    def points(self) -> Iterator[tuple[int, float]]:
+        """Rows of all sequences together, and T of each forward."""
+        rows = (self.setting.batch * n for n in self.n)
+        return chain(self.few, zip(rows, self.t_us, strict=True))
 
     def at(self, rows: int) -> float:
         """Return T of so many rows: what was measured there, else the line between both sides.
 
+        The rows of all sequences of a batch count together, however they are split among them.
         T(N) has steps, at which a line is wrong by at most the step: the grid has both sides of
         those that tiles of 4, 8, 16 and 32 rows make.
 
@@ -34,11 +46,14 @@ class EngineCurve(Struct, frozen=True, kw_only=True):
         EvidenceError
             The grid ends before, or begins after.
         """
-        if rows in self.n:
-            return self.t_us[self.n.index(rows)]
-        for (low, low_us), (high, high_us) in pairwise(zip(self.n, self.t_us, strict=True)):
-            if low < rows < high:
-                return low_us + (high_us - low_us) * (rows - low) / (high - low)
+        before = None
+        for here, us in self.points:
+            if here == rows:
+                return us
+            if before is not None and before[0] < rows < here:
+                low, low_us = before
+                return low_us + (us - low_us) * (rows - low) / (here - low)
+            before = (here, us)
         raise EvidenceError(
             f"T(N) was measured from N = {self.n[0]} to {self.n[-1]}, and N = {rows} is asked",
             remedy="Measure it there",
@@ -76,6 +91,27 @@ def engine_curve(curve: Curve) -> EngineCurve:
         high_us=tuple(high for _, high in intervals),
         ids=tuple(each for n in points for each in curve.ids[n]),
     )
+
+
+def of_batch(curves: Iterable[EngineCurve], batch: int) -> list[EngineCurve]:
+    """Return the curves of a batch, each with the fewer rows that one sequence was measured at."""
+    known = list(curves)
+    alone = {
+        (each.setting.threads, each.setting.repack): each
+        for each in known
+        if each.setting.batch == 1
+    }
+    found = []
+    for each in known:
+        if each.setting.batch != batch:
+            continue
+        one = alone.get((each.setting.threads, each.setting.repack)) if batch > 1 else None
+        if one is not None:
+            few = tuple((n, us) for n, us in zip(one.n, one.t_us, strict=True) if n < batch)
+            found.append(structs.replace(each, few=few, ids=(*one.ids, *each.ids)))
+        else:
+            found.append(each)
+    return found
 
 
 def curve_of(curves: Iterable[EngineCurve], *, threads: int, repack: bool) -> EngineCurve:

@@ -39,6 +39,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     prompts: tuple[PromptPart, ...]
     positions: int
     temperature: float = 0.0
+    batch: int = 1
 
 
 def typical_context(lengths: Sequence[int]) -> int:
@@ -55,6 +56,8 @@ def typical_context(lengths: Sequence[int]) -> int:
 
 def trace_plan(asked: Asked, sources: Iterable[Drafting], base: Drafting) -> DecodePlan:
     """Return the plan of one decode of each prompt without drafts, and of what drafters offer.
+
+    Each is decoded alone, whatever the batch is: its output does not depend on others.
 
     Parameters
     ----------
@@ -104,6 +107,7 @@ def proof_plan(
             runs.append(each)
     return DecodePlan(
         **_shared(asked),
+        batch=asked.batch,
         prompts=tuple(part for part in asked.prompts if part.held_out),
         runs=tuple(runs),
         weighed=weighed,

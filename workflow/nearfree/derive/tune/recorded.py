@@ -9,7 +9,7 @@ from nearfree.core.plan import DecodePlan
 from nearfree.core.weights import AnyWeights
 from nearfree.derive.tune.answer import Answer, answer
 from nearfree.derive.tune.choice import Choice, choose
-from nearfree.derive.tune.curve import EngineCurve, engine_curve
+from nearfree.derive.tune.curve import EngineCurve, engine_curve, of_batch
 from nearfree.derive.tune.replayed import Cost, Trace, refuse_empty, traces
 from nearfree.errors import EvidenceError
 from nearfree.log.curves import curves
@@ -57,8 +57,8 @@ def recorded(proof: Take, others: Mapping[str, Take]) -> Recorded:
         )
     from_takes = [others[name] for name in plan.made_from]
     known = traces(from_takes)
-    cost = cost_of(from_takes, plan.weights, plan.draft)
-    choice = chosen(from_takes, plan.weights, plan.draft, plan.weighed)
+    cost = cost_of(from_takes, plan.weights, plan.draft, plan.batch)
+    choice = chosen(from_takes, plan.weights, plan.draft, plan.weighed, plan.batch)
     proven = {part.sha256 for part in plan.prompts}
     held = [each for each in known if each.prompt in proven]
     return Recorded(
@@ -77,22 +77,30 @@ def chosen(
     weights: AnyWeights,
     draft: AnyWeights | None,
     weighed: tuple[Drafting, ...],
+    batch: int = 1,
 ) -> Choice:
     """Return the choice among drafters, by the prompts of some takes that are tuned on."""
     known = traces(takes)
     tuned = [each for each in known if not each.held_out]
     for part in (tuned, [each for each in known if each.held_out]):
         refuse_empty(part)
-    return choose(tuned, cost_of(takes, weights, draft), weighed)
+    return choose(tuned, cost_of(takes, weights, draft, batch), weighed)
 
 
-def cost_of(takes: Iterable[Take], weights: AnyWeights, draft: AnyWeights | None) -> Cost:
-    """Return T(N) of a model, and of its draft model, out of takes of forwards."""
+def cost_of(
+    takes: Iterable[Take], weights: AnyWeights, draft: AnyWeights | None, batch: int = 1
+) -> Cost:
+    """Return T(N) of a model, and of its draft model, out of takes of forwards.
+
+    A draft model drafts for one text after the other, whatever the batch is.
+    """
     takes = tuple(takes)
-    return Cost(curves=curves_of(takes, weights), draft=curves_of(takes, draft) if draft else [])
+    own = curves_of(takes, weights, batch)
+    return Cost(curves=own, draft=curves_of(takes, draft) if draft else [], batch=batch)
 
 
-def curves_of(takes: Iterable[Take], weights: AnyWeights) -> list[EngineCurve]:
-    """Return T(N) of some weights, a curve for each setting that was measured of them."""
+def curves_of(takes: Iterable[Take], weights: AnyWeights, batch: int = 1) -> list[EngineCurve]:
+    """Return T(N) of some weights at a batch, a curve for each setting that was measured."""
     measured = (engine_curve(curve) for curve in curves(takes))
-    return [curve for curve in measured if curve.setting.model_digest == weights.digest]
+    own = (curve for curve in measured if curve.setting.model_digest == weights.digest)
+    return of_batch(own, batch)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from nearfree.core.batching import forwards, together
 from nearfree.core.drafting import Available, Drafting, Steps, replay
 from nearfree.derive.tune.curve import EngineCurve, curve_of
 from nearfree.errors import EvidenceError
@@ -106,15 +107,55 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     curves: Sequence[EngineCurve]
     draft: Sequence[EngineCurve] = ()
+    batch: int = 1
+    """Texts that are decoded at once: the curves are of that batch."""
 
-    def seconds(self, steps: Steps, drafting: Drafting) -> float:
-        """Return the sum of T(1 + d) over steps, with the draft model's own forwards."""
-        curve = curve_of(self.curves, threads=drafting.threads, repack=drafting.repack)
-        us = sum(map(curve.at, steps.rows))
-        if drafting.drafter == "draft_model":
-            draft = curve_of(self.draft, threads=drafting.threads, repack=True)
-            us += sum(map(draft.at, draft_forwards(steps)))
-        return us / US_PER_S
+    def seconds(self, lists: Sequence[Steps], drafting: Drafting) -> list[float]:
+        """Return the seconds of each of some texts, given their steps in the order of the texts.
+
+        A text alone takes the sum of T(1 + d) over its steps. Of several at once, a step takes the
+        sum of T over the forwards that llama.cpp makes of it, by the rows of each, and a text that
+        is in it takes the share of its rows. A draft model's own forwards are added, text by text.
+        """
+        known = _Forwards(curve_of(self.curves, threads=drafting.threads, repack=drafting.repack))
+        if self.batch == 1:
+            parts = [[known[rows] for rows in steps.rows] for steps in lists]
+        else:
+            parts = _shared(lists, self.batch, known)
+        return [
+            (sum(part) + self._draft_us(steps, drafting)) / US_PER_S
+            for part, steps in zip(parts, lists, strict=True)
+        ]
+
+    def _draft_us(self, steps: Steps, drafting: Drafting) -> float:
+        if drafting.drafter != "draft_model":
+            return 0.0
+        draft = curve_of(self.draft, threads=drafting.threads, repack=True)
+        return sum(map(draft.at, draft_forwards(steps)))
+
+
+class _Forwards(dict[int, float]):
+    """T by rows, each looked up in a curve once."""
+
+    def __init__(self, curve: EngineCurve) -> None:
+        super().__init__()
+        self._curve = curve
+
+    def __missing__(self, rows: int) -> float:
+        """Look up what was not asked before."""
+        us = self[rows] = self._curve.at(rows)
+        return us
+
+
+def _shared(lists: Sequence[Steps], batch: int, t_us: Mapping[int, float]) -> list[list[float]]:
+    """Return each text's share of each step that it is in, in microseconds."""
+    parts: list[list[float]] = [[] for _ in lists]
+    for step in together(lists, batch):
+        rows = [step[slot][1] if slot in step else 0 for slot in range(batch)]
+        us = sum(t_us[each] for each in forwards(rows))
+        for text, many in step.values():
+            parts[text].append(us * many / sum(rows))
+    return parts
 
 
 def draft_forwards(steps: Steps) -> Iterator[int]:
@@ -133,10 +174,22 @@ def draft_forwards(steps: Steps) -> Iterator[int]:
             unseen += 1
 
 
-def tokens_a_second(known: Iterable[Trace], drafting: Drafting, cost: Cost) -> float:
-    """Return the tokens after each prompt's first one over the seconds of all steps."""
+def tokens_a_second(
+    known: Sequence[Trace], drafting: Drafting, cost: Cost, kind: str | None = None
+) -> float:
+    """Return the tokens after each prompt's first one over the seconds of all steps.
+
+    Parameters
+    ----------
+    known
+        All that is decoded: of a batch each takes its share of the steps that it is in.
+    kind
+        Of the prompts that count, all of them without.
+    """
     tokens, seconds = 0, 0.0
-    for trace in known:
-        tokens += trace.tokens - 1
-        seconds += cost.seconds(trace.steps(drafting), drafting)
+    spent = cost.seconds([trace.steps(drafting) for trace in known], drafting)
+    for trace, its in zip(known, spent, strict=True):
+        if kind in (None, trace.kind):
+            tokens += trace.tokens - 1
+            seconds += its
     return tokens / seconds if seconds else 0.0

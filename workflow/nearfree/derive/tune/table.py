@@ -35,7 +35,9 @@ TUNING = Table(
         "stream": text("the study of the proof"),
         "take": count("which take"),
         "plan8": text("first digits of the plan's digest"),
-        "newest": flag("whether no newer proof of the study weighs the same, as hot"),
+        "newest": flag(
+            "whether no newer proof of the study weighs the same, as hot, at that batch"
+        ),
         "engine": text("what decoded"),
         "release": text("its release"),
         "model": text("what the log calls the model"),
@@ -45,6 +47,7 @@ TUNING = Table(
         "drafter": text("what drafts, with its n-gram lengths"),
         "k": count("K, drafts of a step at most", at_least=0),
         "temperature": number("of sampling; none of greedy decoding", nullable=True),
+        "batch": count("prompts that are decoded at once"),
         "threads": count("CPU threads"),
         "repack": flag("whether the engine may store weights in an order of its own"),
         "predicted_tokens_s": amount("tokens a second that T(N) and the traces give"),
@@ -105,9 +108,10 @@ def _proofs(layout: Layout, scope: str) -> list[Recorded]:
     return found
 
 
-def _about(each: Recorded) -> tuple[str, tuple[Drafting, ...], str, float]:
-    draft = each.plan.draft.digest if each.plan.draft else ""
-    return each.proof.name.stream, each.plan.weighed, draft, each.plan.temperature
+def _about(each: Recorded) -> tuple[str, tuple[Drafting, ...], str, float, int]:
+    plan = each.plan
+    draft = plan.draft.digest if plan.draft else ""
+    return each.proof.name.stream, plan.weighed, draft, plan.temperature, plan.batch
 
 
 def _rows(each: Recorded, *, newest: bool) -> Iterator[Row]:
@@ -123,6 +127,7 @@ def _rows(each: Recorded, *, newest: bool) -> Iterator[Row]:
         "model": plan.model,
         "weights_sha256": getattr(plan.weights, "sha256", plan.weights.digest),
         "temperature": plan.temperature or None,
+        "batch": plan.batch,
         "seconds": answer.seconds,
         "forwards": plan.made_from[0],
         "verdict": answer.verdict,
@@ -142,9 +147,11 @@ def _of_kind(each: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -> It
     choice, answer = each.choice, each.answer
     none, chosen = choice.none.drafting, choice.chosen.drafting
     proven_prompts = {part.sha256 for part in each.plan.prompts}
-    held = [t for t in each.traces if t.prompt in proven_prompts and kind in (ALL, t.kind)]
+    ran_on = [trace for trace in each.traces if trace.prompt in proven_prompts]
+    held = [trace for trace in ran_on if kind in (ALL, trace.kind)]
     by_prompt = {trace.prompt: trace for trace in held}
-    plain = tokens_a_second(held, none, each.cost)
+    one = None if kind == ALL else kind
+    plain = tokens_a_second(ran_on, none, each.cost, one)
     if not plain:
         return  # every output ended with its first token: nothing was decoded
     weighed = [
@@ -153,7 +160,7 @@ def _of_kind(each: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -> It
         if (ranked.drafting.threads, ranked.drafting.repack) == (chosen.threads, chosen.repack)
     ]
     for drafting in dict.fromkeys([*runs, *weighed]):
-        predicted = tokens_a_second(held, drafting, each.cost)
+        predicted = tokens_a_second(ran_on, drafting, each.cost, one)
         curve = curve_of(each.cost.curves, threads=drafting.threads, repack=drafting.repack)
         row: Row = _UNRUN | {
             "kind": kind,

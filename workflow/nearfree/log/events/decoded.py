@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from nearfree.core.drafting import Available, Drafting, Steps
 from nearfree.core.protocols import Natural, Positive
@@ -11,14 +11,52 @@ from nearfree.core.weights import Digest
 from nearfree.log.events.payload import Payload
 
 
+class DecodeMeasuredV1(Payload, frozen=True, kw_only=True):
+    """Version 1: one prompt decoded alone, which it did not say."""
+
+    type_name = "nearfree.decode.measured.v1"
+    engine: Name
+    release: str
+    model: Name
+    weights_sha256: Digest
+    draft_sha256: Digest | None = None
+    drafting: Drafting
+    loop: str
+    exact: bool
+    prompt_sha256: Digest
+    kind: Name
+    held_out: bool
+    repeat: Natural
+    order: Natural
+    limit: Positive
+    prompt_tokens: Positive
+    output_tokens: Positive
+    output_sha256: Digest
+    same_tokens: Natural
+    margin: float | None = None
+    steps: Steps | None = None
+    wall_s: Annotated[float, Meta(ge=0)]
+    process_s: Annotated[float, Meta(ge=0)]
+    draft_s: Annotated[float, Meta(ge=0)] = 0.0
+    load_1m: float | None = None
+
+    def upcast(self) -> "DecodeMeasured":
+        """Say that nothing else was decoded at once."""
+        return DecodeMeasured(**structs.asdict(self), batch=1)
+
+
 class DecodeMeasured(Payload, frozen=True, kw_only=True):
     """One prompt decoded with one setting: how much came out, in which steps, how fast.
 
     Times are those of decoding, from the first token, which the prompt's own forward gives, to the
-    last. `output_sha256` is of the ids of the output, as decimal numbers separated by blanks.
+    last. Of prompts that are decoded at once they are a prompt's part: what it drafted, and of each
+    step that it was in the share of its rows. So those of all prompts add up to the time of all
+    steps, in which no prompt's own forward is. `output_sha256` is of the ids of the output, as
+    decimal numbers separated by blanks.
     """
 
-    type_name = "nearfree.decode.measured.v1"
+    type_name = "nearfree.decode.measured.v2"
+    before = DecodeMeasuredV1
     engine: Name
     release: str
     model: Name
@@ -28,6 +66,8 @@ class DecodeMeasured(Payload, frozen=True, kw_only=True):
     drafting: Drafting
     loop: str
     """What speculates: the engine's own loop, or this project's."""
+    batch: Positive
+    """Slots in which prompts were decoded at once."""
     exact: bool
     """Whether the engine is held to give the same output whatever is drafted."""
     prompt_sha256: Digest

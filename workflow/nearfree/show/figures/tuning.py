@@ -37,7 +37,7 @@ def tuning_drawings(tuning: pl.DataFrame, latency: pl.DataFrame) -> Iterator[Dra
         mine = newest.filter(**proof)
         curve = curve_rows(mine, latency)
         first = mine.row(0, named=True)
-        subject = f"{first['model']} in {first['engine']}{sampled(first)}"
+        subject = f"{first['model']} in {first['engine']}{decoded(first)}"
         yield drawing(
             tokens_by_k,
             (mine, curve),
@@ -49,10 +49,11 @@ def tuning_drawings(tuning: pl.DataFrame, latency: pl.DataFrame) -> Iterator[Dra
         )
 
 
-def sampled(row: dict[str, Any]) -> str:
-    """Return what is said of a row of sampled outputs; nothing of greedy ones."""
-    heat = row["temperature"]
-    return "" if heat is None else f", sampled at temperature {heat:g}"
+def decoded(row: dict[str, Any]) -> str:
+    """Return what is said of a row of several prompts at once or of sampled outputs, if any."""
+    heat, batch = row["temperature"], row["batch"]
+    many = f", {batch} prompts at once" if batch > 1 else ""
+    return many + ("" if heat is None else f", sampled at temperature {heat:g}")
 
 
 def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
@@ -64,6 +65,7 @@ def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
         stream=stream,
         take=int(take),
         plan8=plan8,
+        batch=chosen["batch"],
         threads=chosen["threads"],
         repack=chosen["repack"],
         model_digest=chosen["weights_sha256"][:12],
@@ -126,7 +128,7 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
         f"{first['model']} in {first['engine']} on {first['platform']}, {first['origin']}",
         [
             "Lines: predicted from T(N) and one trace,",
-            f"on held-out prompts{sampled(first)}; dashed: without drafts.",
+            f"on held-out prompts{decoded(first)}; dashed: without drafts.",
             f"Black: measured, in {first['seconds']} time, with 95 % intervals.",
         ],
     )

@@ -4,7 +4,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.tune.table import ALL
-from nearfree.show.figures.tuning import PROOF, sampled
+from nearfree.show.figures.tuning import PROOF, decoded
 from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid
 
 _VERDICTS = {
@@ -62,7 +62,7 @@ def _runs(newest: pl.DataFrame) -> list[Row]:
 
 
 def _model(row: Row) -> str:
-    return f"{row['model']} in {row['engine']} {row['release']}{sampled(row)}"
+    return f"{row['model']} in {row['engine']} {row['release']}{decoded(row)}"
 
 
 def _verdict(row: Row) -> Cell:

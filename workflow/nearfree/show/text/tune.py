@@ -10,6 +10,7 @@ from nearfree.core.plan import DecodePlan
 from nearfree.derive.schedule.llama_cpp import MODEL
 from nearfree.derive.tune.answer import Answer, OverDefault, Setting
 from nearfree.derive.tune.choice import choose
+from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.recorded import Recorded
 from nearfree.log.events import EngineLoaded
@@ -55,8 +56,9 @@ def document(said: Recorded, model: Path, draft: Path | None) -> Any:
             "seconds": answer.seconds,
             "loop": answer.loop,
             "temperature": said.plan.temperature,
+            "batch": said.plan.batch,
         },
-        "paste": paste(loaded.engine, answer.run, model, draft, said.plan.temperature),
+        "paste": _paste(said, model, draft),
         "events": [str(take.name) for take in takes],
     }
 
@@ -108,8 +110,24 @@ def _loaded(takes: Sequence[Take]) -> EngineLoaded:
     return found
 
 
-def paste(engine: str, run: Drafting, model: Path, draft: Path | None, temperature: float) -> str:
-    """Return the options of an engine's own program that ask for a setting."""
+def paste(
+    engine: str,
+    run: Drafting,
+    model: Path,
+    draft: Path | None,
+    temperature: float,
+    *,
+    batch: int = 1,
+    positions: int = 0,
+) -> str:
+    """Return the options of an engine's own program that ask for a setting.
+
+    Parameters
+    ----------
+    batch, positions
+        Prompts that are decoded at once, and the positions that each may take. A server that is
+        told its slots gives each a cache of its own, as they had here.
+    """
     if engine not in _SHELL:
         return _python(run)
     program, weights, threads = _SHELL[engine]
@@ -119,9 +137,24 @@ def paste(engine: str, run: Drafting, model: Path, draft: Path | None, temperatu
         words += ["-md", str(draft), "--spec-type", MODEL, "--spec-draft-n-max", str(run.k)]
     else:
         words += ["--spec-type", run.drafter.replace("_", "-"), *_sizes(run)]
+    if batch > 1:
+        words += ["--parallel", str(batch), "-c", str(batch * positions)]
     if temperature:
         words += ["--samplers", "temperature", "--temp", f"{temperature:g}"]
     return shlex.join(words)
+
+
+def _paste(said: Recorded, model: Path, draft: Path | None) -> str:
+    plan = said.plan
+    return paste(
+        plan.engine,
+        said.answer.run,
+        model,
+        draft,
+        plan.temperature,
+        batch=plan.batch,
+        positions=plan.positions,
+    )
 
 
 def _sizes(run: Drafting) -> Iterator[str]:
@@ -150,7 +183,7 @@ def tune_text(said: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
     loaded = _loaded(takes)
     yield (
         f"{loaded.model} ({loaded.file_type}) in {loaded.engine} {loaded.release}; "
-        f"drafts run by: {answer.loop}{_sampled(said.plan)}"
+        f"drafts run by: {answer.loop}{_asked(said.plan)}"
     )
     yield ""
     yield from _curve(answer)
@@ -162,14 +195,16 @@ def tune_text(said: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
     yield from _verdict(answer)
     yield ""
     yield "to run:"
-    yield f"  {paste(loaded.engine, answer.run, model, draft, said.plan.temperature)}"
+    yield f"  {_paste(said, model, draft)}"
     yield ""
     yield "evidence: " + ", ".join(str(take.name) for take in takes)
 
 
-def _sampled(plan: DecodePlan) -> str:
-    heat = plan.temperature
-    return f"; sampled at temperature {heat:g}, each token by a number of its own" if heat else ""
+def _asked(plan: DecodePlan) -> str:
+    heat, batch = plan.temperature, plan.batch
+    many = f"; {batch} prompts at once, each step one call over all of them" if batch > 1 else ""
+    hot = f"; sampled at temperature {heat:g}, each token by a number of its own" if heat else ""
+    return many + hot
 
 
 def _curve(answer: Answer) -> Iterator[str]:
@@ -177,9 +212,9 @@ def _curve(answer: Answer) -> Iterator[str]:
     setting = curve.setting
     yield (
         f"T(N) in {curve.timer} time, {setting.threads} thread(s), "
-        f"{'' if setting.repack else 'not '}repacked, over L = {setting.context}:"
+        f"{'' if setting.repack else 'not '}repacked, over L = {setting.context}{_of(curve)}:"
     )
-    first = curve.at(1)
+    first = curve.t_us[0]
     rows = [["N", "T(N), ms", "95 %", "T(N)/T(1)", "T(N)/N T(1)"]]
     for n, us, low, high in zip(curve.n, curve.t_us, curve.low_us, curve.high_us, strict=True):
         rows.append(
@@ -192,6 +227,11 @@ def _curve(answer: Answer) -> Iterator[str]:
             ]
         )
     yield from columns(rows)
+
+
+def _of(curve: EngineCurve) -> str:
+    many = curve.setting.batch
+    return f", N rows of each of {many} sequences" if many > 1 else ""
 
 
 def _proof(answer: Answer) -> Iterator[str]:

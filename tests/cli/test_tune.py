@@ -62,6 +62,14 @@ def test_mistakes_end_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "nothing replayed" in refused(capsys, "openvino", "--temperature", "0.8", *home)
     for heat in ("-1", "nan", "101", "warm"):
         assert "--temperature" in refused(capsys, "llama_cpp", f"--temperature={heat}", *home)
+    said = refused(capsys, "openvino", "--batch", "2", *home)
+    assert "one prompt alone" in said
+    assert "llama_cpp" in said
+    for many in ("0", "-1", "two"):
+        assert "--batch" in refused(capsys, "llama_cpp", f"--batch={many}", *home)
+    three = write_prompts(tmp_path / "three.jsonl", "one", "two", "three")
+    said = refused(capsys, "llama_cpp", "--batch", "2", "--prompts", str(three), *home)
+    assert "--batch 2 decodes more prompts at once than the 1" in said
     assert not (tmp_path / "home").exists()
 
 
@@ -157,6 +165,30 @@ def test_a_tuning_from_nothing_and_again(
     assert not set(hot["events"][1:]) & set(first["events"][1:])
     assert all(each["identical_share"] == 1 and each["steps_equal"] for each in hot["settings"])
     assert "--temp 0.8" in hot["paste"]
+
+
+@pytest.mark.slow
+def test_a_tuning_of_two_prompts_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], short: None
+) -> None:
+    """Outputs and steps are those that were replayed of each alone, whatever runs beside it."""
+    from engines.shipped import fetched
+
+    fetched()
+    texts = [f"{PHRASE} {word}" for word in ("green", "blue", "gate", "door", "7", "9")]
+    prompts = write_prompts(tmp_path / "p.jsonl", *texts)
+    results = tmp_path / "home" / "results"
+    words = ["tune", "llama_cpp", "--prompts", str(prompts), "--threads", "1", "--repeats", "1"]
+    words += ["--results", str(results), "--format", "json", "--batch", "2"]
+    main_ends(words)
+    two = json.loads(capsys.readouterr().out)
+    assert set(two) == KEYS
+    assert two["held_out"]["batch"] == 2
+    assert {each["n"] for each in two["curve"]} == {1, 2, 3, 4, 5, 9}
+    assert any(each["k"] for each in two["settings"])
+    assert all(each["identical_share"] == 1 for each in two["settings"])
+    assert all(each["steps_equal"] and each["exact"] for each in two["settings"])
+    assert "--parallel 2 -c 2048" in two["paste"]
 
 
 def main_ends(words: list[str]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from nearfree.core.batching import forwards
 from nearfree.engines.library import Library
 from nearfree.engines.llama_cpp import Context, Model, opened
 from nearfree.errors import EvidenceError
@@ -172,3 +173,25 @@ def test_what_was_closed_stays_closed(model: Model) -> None:
     made = Context(model, batch=1, cached=0, positions=1, threads=1)
     made.close()
     made.close()
+
+
+@pytest.mark.parametrize("rows", [(1, 3, 2), (2, 0, 2), (0, 0, 5), (4, 4, 1)])
+def test_a_call_over_several_sequences_is_as_many_forwards_as_is_said(
+    model: Model, rows: tuple[int, ...]
+) -> None:
+    """Operations are counted: a call over unequal rows runs the model several times."""
+    asked = [0]
+
+    def watch(tensor: int, ask: int) -> bool:
+        del tensor
+        asked[0] += ask
+        return False
+
+    made = Context(model, batch=3, cached=8, positions=8, threads=1, watch=watch, filled=False)
+    try:
+        made.decode_all({sequence: (0, [9]) for sequence in range(3)})
+        once, asked[0] = asked[0], 0
+        made.decode_all({place: (1, [9] * each) for place, each in enumerate(rows) if each})
+        assert asked[0] == once * len(list(forwards(rows)))
+    finally:
+        made.close()

@@ -3,11 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec import structs
+from nearfree.core.batching import together
 from nearfree.core.drafting import Drafting, replay
 from nearfree.core.memories import followed
 from nearfree.core.sampling import draws
 from nearfree.engines.generation import GENERATORS, GeneratorOptions, make_generator
+from nearfree.engines.llama_cpp import Parts
 from nearfree.engines.llama_cpp_generator import LlamaCppGenerator
 from nearfree.errors import ConfigError
 
@@ -15,6 +19,8 @@ from engines.conftest import RELEASE, Real
 
 LIMIT = 12
 TEXT = "Repeat: one two three four one two three four one two three four"
+WORDS = (1000, 1001, 2002, 2003, 3004)
+"""Tokens that prompts are made of, so that lookups find something."""
 SAMPLED = draws(0, "a" * 64, LIMIT)
 SETTINGS = (
     *(
@@ -35,7 +41,24 @@ SETTINGS = (
 @pytest.fixture(scope="module")
 def generator(real: Real) -> Iterator[LlamaCppGenerator]:
     """Return the shipped model, which drafts for itself, too."""
-    options = GeneratorOptions(
+    made = make_generator("llama_cpp", options(real))
+    assert isinstance(made, LlamaCppGenerator)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def pair(real: Real) -> Iterator[LlamaCppGenerator]:
+    """Return the same with two slots."""
+    made = make_generator("llama_cpp", options(real, batch=2))
+    assert isinstance(made, LlamaCppGenerator)
+    yield made
+    made.close()
+
+
+def options(real: Real, batch: int = 1) -> GeneratorOptions:
+    """Return what the shipped model is made of."""
+    return GeneratorOptions(
         release=RELEASE,
         model=real.path,
         name="smollm2",
@@ -45,11 +68,8 @@ def generator(real: Real) -> Iterator[LlamaCppGenerator]:
         rows=32,
         draft_model=real.path,
         temperature=0.8,
+        batch=batch,
     )
-    made = make_generator("llama_cpp", options)
-    assert isinstance(made, LlamaCppGenerator)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("numbers", [(), SAMPLED], ids=["greedy", "sampled"])
@@ -72,6 +92,56 @@ def test_output_and_steps_are_those_that_are_replayed(
         len(plain.tokens),
         len(plain.tokens) + 1,  # an end of text that was drafted leaves no token of its own
     )
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    drafting=st.sampled_from(SETTINGS),
+    prompts=st.lists(
+        st.lists(st.sampled_from(WORDS), min_size=4, max_size=24), min_size=1, max_size=4
+    ),
+    sampled=st.booleans(),
+)
+def test_texts_that_are_decoded_at_once_are_those_of_each_alone(
+    generator: LlamaCppGenerator,
+    pair: LlamaCppGenerator,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    drafting: Drafting,
+    prompts: list[list[int]],
+    sampled: bool,
+) -> None:
+    """What each text alone says is replayed in two slots: its steps, and the rows of every call."""
+    numbers = [draws(place, "b" * 64, LIMIT) if sampled else () for place in range(len(prompts))]
+    lists, outputs = [], []
+    for prompt, own in zip(prompts, numbers, strict=True):
+        plain = generator.decode(prompt, Drafting(), LIMIT, own).tokens
+        available = (
+            followed(drafting, prompt, plain, LIMIT)
+            if drafting.remembers
+            else generator.drafts(prompt, plain, structs.replace(drafting, k=16))
+        )
+        outputs.append(plain)
+        lists.append(replay(available, drafting, len(plain), LIMIT))
+    context, calls = pair._of(repack=True).context, []
+    run = context.decode_all
+    with monkeypatch.context() as patched:
+
+        def watched(parts: Parts) -> None:
+            calls.append({slot: len(tokens) for slot, (_, tokens) in parts.items()})
+            run(parts)
+
+        patched.setattr(context, "decode_all", watched)
+        found = pair.decode_all(prompts, drafting, LIMIT, numbers)
+    assert [each.tokens for each in found] == outputs
+    assert [each.steps for each in found] == lists
+    assert calls == [
+        {slot: rows for slot, (_, rows) in step.items()} for step in together(lists, 2)
+    ]
+    assert all(each.wall_s >= each.draft_s for each in found)
 
 
 def test_a_draft_of_the_model_itself_is_accepted(generator: LlamaCppGenerator) -> None:
@@ -97,12 +167,19 @@ def test_other_numbers_draw_other_outputs(generator: LlamaCppGenerator) -> None:
 
 def test_an_engine_with_numbers_of_its_own_is_not_sampled(real: Real) -> None:
     """What is drafted would shift them; the message says what samples."""
-    options = GeneratorOptions(
+    given_to = GeneratorOptions(
         release="1", model=real.path, name="m", sha256="0" * 64, file_type="f", positions=9,
         rows=2, temperature=0.8,
     )  # fmt: skip
     with pytest.raises(ConfigError, match="nothing replayed") as error:
-        make_generator("openvino", options)
+        make_generator("openvino", given_to)
+    assert "llama_cpp" in str(error.value)
+
+
+def test_an_engine_that_tells_no_steps_of_several_has_one_slot(real: Real) -> None:
+    """The message says why, and what decodes several."""
+    with pytest.raises(ConfigError, match="one prompt alone") as error:
+        make_generator("openvino", structs.replace(options(real), temperature=0.0, batch=2))
     assert "llama_cpp" in str(error.value)
 
 
@@ -125,11 +202,11 @@ def test_a_margin_is_the_lead_of_the_best_token(generator: LlamaCppGenerator) ->
 
 def test_drafts_without_a_draft_model_are_refused(real: Real) -> None:
     """What is asked for has to be given."""
-    options = GeneratorOptions(
+    given_to = GeneratorOptions(
         release=RELEASE, model=real.path, name="m", sha256="0" * 64, file_type="q4_1",
         positions=64, rows=8,
     )  # fmt: skip
-    made = make_generator("llama_cpp", options)
+    made = make_generator("llama_cpp", given_to)
     try:
         with pytest.raises(ConfigError, match="no draft model is given"):
             made.decode((1, 2), Drafting(drafter="draft_model", k=2), 4)
@@ -139,9 +216,9 @@ def test_drafts_without_a_draft_model_are_refused(real: Real) -> None:
 
 def test_an_engine_that_decodes_nothing_here_is_refused(real: Real) -> None:
     """The message names those that do."""
-    options = GeneratorOptions(
+    given_to = GeneratorOptions(
         release="1", model=real.path, name="m", sha256="0" * 64, file_type="f", positions=9, rows=2
     )
     with pytest.raises(ConfigError, match="no engine that decodes here") as error:
-        make_generator("an_engine", options)
+        make_generator("an_engine", given_to)
     assert all(name in str(error.value) for name in GENERATORS)

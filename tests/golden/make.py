@@ -5,9 +5,9 @@ versions are never written again. A golden log is `VERSION/LOG`, with `config` a
 results root: `measured` holds this machine's takes and a stand-in for a GPU, `simulated` a GPU of
 curves, `formats` weights and caches in other formats, measured and imported, `kernels` what curves
 say of kernels on two GPUs, `layers` models whose layers differ, `steps` one that an engine serves,
-`engine` forwards of a real engine on this machine, `tuned` one that was tuned. Events, ledgers and
-tables lie there as the workflow made them; figures' data, report's numbers and answers of commands
-lie in `derived.json.gz`.
+`engine` forwards of a real engine on this machine, `tuned` one that was tuned, `batched` one that
+was tuned with two prompts at once. Events, ledgers and tables lie there as the workflow made them;
+figures' data, report's numbers and answers of commands lie in `derived.json.gz`.
 
 `python tests/golden/make.py --derive VERSION` keeps a version's events and writes what is derived
 from them by the code at hand: for a change of tables that is meant. Read first what
@@ -188,14 +188,24 @@ def make_engine(folder: Path) -> tuple[Project, Path]:
 
 def make_tuned(folder: Path) -> tuple[Project, Path]:
     """Return a project in which a real engine was tuned on prompts of two kinds, also sampled."""
+    return _tuned(folder, (), ("--temperature", "0.8"))
+
+
+def make_batched(folder: Path) -> tuple[Project, Path]:
+    """Return a project in which a real engine was tuned with two prompts at once."""
+    return _tuned(folder, ("--batch", "2"))
+
+
+def _tuned(folder: Path, *ways: tuple[str, ...]) -> tuple[Project, Path]:
+    """Return a project in which a real engine was tuned in some ways."""
     project = make_project(folder, "engine")
     _copy_recorded(project, "engine", "results")
     (folder / "prompts.jsonl").write_text(PROMPTS)
     with _users_cache():
         project.nearfree("fetch")
         words = ("--prompts", "prompts.jsonl", "--results", "results", "--threads", "1")
-        project.nearfree("tune", "llama_cpp", *words, "--repeats", "2")
-        project.nearfree("tune", "llama_cpp", *words, "--repeats", "2", "--temperature", "0.8")
+        for way in ways:
+            project.nearfree("tune", "llama_cpp", *words, "--repeats", "2", *way)
         project.snakemake()
     return project, folder / "results"
 
@@ -327,7 +337,7 @@ def _write_gpu(layout: Layout) -> None:
 
 MADE = {"measured": make_measured, "simulated": make_simulated, "formats": make_formats,
         "kernels": make_kernels, "layers": make_layers, "steps": make_steps,
-        "engine": make_engine, "tuned": make_tuned}  # fmt: skip
+        "engine": make_engine, "tuned": make_tuned, "batched": make_batched}  # fmt: skip
 
 
 def keep(project: Project, results: Path, folder: Path) -> None:

@@ -217,6 +217,7 @@ def write_decodes(layout: Layout, take: int) -> None:
         weights_sha256=weights.sha256,
         drafting=drafting,
         loop="own loop",
+        batch=1,
         exact=True,
         prompt_sha256=part.sha256,
         kind=part.kind,

@@ -9,6 +9,7 @@ from nearfree.log.events import (
     VERSIONS,
     BandsCalibrated,
     ConstantsCalibrated,
+    DecodeMeasured,
     LatencyMeasured,
     Payload,
     RunStarted,
@@ -32,8 +33,8 @@ OLD = [kind for kind in VERSIONS if kind not in PAYLOADS]
 
 @pytest.fixture
 def takes() -> list[Take]:
-    """Return the golden takes: of constants version 1, then version 2, and bands likewise."""
-    streams = "constants", "kernels"
+    """Return the golden takes: constants of version 1, then version 2; bands, decodes likewise."""
+    streams = "constants", "kernels", "decodes"
     return [take for each in streams for take in read_scope(LAYOUT, "public", stream=each)]
 
 
@@ -54,7 +55,7 @@ def test_a_version_upcasts_to_the_next(kind: type[Payload]) -> None:
 def test_the_golden_versions_are_sound() -> None:
     """Each version's take verifies as it was written; nothing was rewritten."""
     summary = verify(LAYOUT.root)
-    assert (summary.takes, summary.events, summary.findings) == (4, 12, ())
+    assert (summary.takes, summary.events, summary.findings) == (6, 18, ())
     assert content(LAYOUT) == json.decode((GOLDEN / "expected.json").read_bytes())
 
 
@@ -71,10 +72,15 @@ def test_readers_see_the_newest_version_alone(takes: list[Take]) -> None:
     assert second.type_name == "nearfree.constants.calibrated.v2"
     assert first.data.dtypes == ("bfloat16", "float16")
     assert second.data == structs.replace(first.data, dtypes=("bfloat16",))
-    (old,), (new,) = (take.of(BandsCalibrated) for take in takes[2:])
+    (old,), (new,) = (take.of(BandsCalibrated) for take in takes[2:4])
     assert old.type_name == "nearfree.bands.calibrated.v1"
     assert old.data == new.data
     assert old.data.bands[0].hit is None
+    (alone,), (one,) = (take.of(DecodeMeasured) for take in takes[4:])
+    assert alone.type_name == "nearfree.decode.measured.v1"
+    assert one.type_name == "nearfree.decode.measured.v2"
+    assert alone.data == one.data
+    assert alone.data.batch == 1
 
 
 def test_types_are_chosen_whatever_their_version(takes: list[Take]) -> None:

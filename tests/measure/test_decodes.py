@@ -46,6 +46,22 @@ def test_an_interrupted_take_keeps_whole_prompts(layout: Layout, written: int, k
     assert whole_rounds(segment(layout, events[:written]), PLAN) == kept
 
 
+@pytest.mark.parametrize(("written", "kept"), [(0, 1), (1, 1), (2, 3), (3, 3), (4, 5)])
+def test_prompts_that_are_decoded_at_once_are_kept_together(
+    layout: Layout, written: int, kept: int
+) -> None:
+    """With a batch a repeat counts once all of its prompts are there."""
+    plan = structs.replace(
+        PLAN, prompts=PLAN.prompts[:2], batch=2, repeats=2, traced=(), made_from=("a",)
+    )
+    events: list[Payload] = [
+        decode(plan, part, Drafting(), seconds=1.0, repeat=repeat)
+        for repeat in range(2)
+        for part in plan.prompts
+    ]
+    assert whole_rounds(segment(layout, events[:written]), plan) == kept
+
+
 def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) -> None:
     """The folder has the root's name with `.texts`; another model or prompt has other files."""
     layout = Layout(tmp_path / "results")

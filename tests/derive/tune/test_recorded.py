@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec import structs
 from nearfree.core.drafting import Drafting, Steps
+from nearfree.core.plan import plan_digest
 from nearfree.derive.tables.store import read_table
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
+from nearfree.derive.tune.plans import trace_plan
 from nearfree.derive.tune.proof import shared, verdict
 from nearfree.derive.tune.recorded import Recorded, recorded
 from nearfree.derive.tune.replayed import draft_forwards, refuse_empty
@@ -24,7 +27,10 @@ from derive.tune.tuned import (
     FLAT,
     IDLE,
     SETTING,
+    SOURCES,
     STEEP,
+    asked,
+    line,
     on,
     write_all,
     write_forwards,
@@ -164,6 +170,48 @@ def test_a_proof_without_its_grounds_says_which(layout: Layout) -> None:
     takes = write_all(layout, FLAT)
     with pytest.raises(EvidenceError, match="llama_cpp_tiny/1-"):
         recorded(takes[-1], {})
+
+
+def test_two_at_once_are_priced_by_the_rows_of_both(layout: Layout) -> None:
+    """What is predicted of two slots is what steps of both take, of all prompts and of each kind.
+
+    T(N) of the batch, and of one row alone, are read at the rows of all; alone it is otherwise.
+    """
+    takes = [write_forwards(layout, FLAT, few=(1,)), write_trace(layout)]
+    found = said([*takes, write_proof(layout, takes, FLAT, batch=2, noise=(1.0,) * 3)])
+    assert found.cost.batch == 2
+    assert {curve.setting.batch for curve in found.cost.curves} == {2}
+    for setting in found.answer.settings:
+        assert setting.proven.steps_equal
+        assert setting.predicted_tokens_s == pytest.approx(setting.proven.tokens_s.value, rel=0.03)
+    none = next(each for each in found.answer.settings if not each.proven.drafting.k)
+    assert none.predicted_tokens_s == pytest.approx(2e6 / line(FLAT, 2), rel=0.03)
+    write_tuning(layout, "cpu")
+    table = read_table(layout, "cpu", TUNING)
+    assert set(table["batch"]) == {2}
+    assert set(table["kind"]) == {ALL, "copying", "text"}
+    for row in table.drop_nulls("tokens_s").to_dicts():
+        assert row["predicted_tokens_s"] == pytest.approx(row["tokens_s"], rel=0.03)
+
+
+def test_plans_of_one_at_a_time_say_nothing_of_a_batch() -> None:
+    """They are the plans of before there was one, and a trace is the same for every batch."""
+    one, two = (trace_plan(asked(batch=batch), SOURCES, Drafting()) for batch in (1, 2))
+    assert plan_digest(one) == plan_digest(two)
+    assert b"batch" not in msgspec.json.encode(one)
+    assert plan_digest(structs.replace(one, batch=2)) != plan_digest(one)
+
+
+def test_proofs_of_two_batches_stand_beside_each_other(layout: Layout) -> None:
+    """A newer one at another batch replaces none."""
+    takes = [write_forwards(layout, FLAT), write_trace(layout)]
+    write_proof(layout, takes, FLAT)
+    takes[0] = write_forwards(layout, FLAT, few=(1,))
+    write_proof(layout, takes, FLAT, batch=2)
+    write_tuning(layout, "cpu")
+    table = read_table(layout, "cpu", TUNING)
+    assert table["newest"].all()
+    assert set(table["batch"]) == {None, 2}
 
 
 def test_the_table_has_all_that_was_weighed_and_what_ran(layout: Layout) -> None:

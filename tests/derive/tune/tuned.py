@@ -1,6 +1,7 @@
 """A log of an engine that was tuned: its times follow T(N) exactly, or a factor off it."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from conftest import write_payloads
 from msgspec import structs
@@ -53,7 +54,7 @@ def prompts() -> tuple[PromptPart, ...]:
     )
 
 
-def asked(heat: float = 0) -> Asked:
+def asked(heat: float = 0, batch: int = 1) -> Asked:
     """Return what is tuned."""
     return Asked(
         engine="llama_cpp",
@@ -65,6 +66,7 @@ def asked(heat: float = 0) -> Asked:
         prompts=prompts(),
         positions=1024,
         temperature=heat,
+        batch=batch,
     )
 
 
@@ -100,18 +102,44 @@ def remembered(drafting: Drafting, right: int) -> Available:
     )
 
 
-def write_forwards(layout: Layout, t_us: Mapping[int, float]) -> Take:
-    """Seal a study of forwards with some T(N)."""
+def write_forwards(layout: Layout, t_us: Mapping[int, float], few: tuple[int, ...] = ()) -> Take:
+    """Seal a study of forwards with some T(N).
+
+    Parameters
+    ----------
+    few
+        N of one sequence, where the grid's are of two: T is on the line of `t_us` by all rows.
+    """
+    sweeps = [Sweep(setting=SETTING, positions=few or GRID)]
+    if few:
+        sweeps.append(Sweep(setting=structs.replace(SETTING, batch=2), positions=GRID))
     plan = MeasurePlan(
-        sweeps=(Sweep(setting=SETTING, positions=GRID),),
+        sweeps=tuple(sweeps),
         protocol=Interleaved(rounds=7),
         environment="cpu",
         weights={"tiny": WEIGHTS},
     )
     name = take_name("cpu", "llama_cpp_tiny", 1, plan)
-    visits = make_visits(SETTING, dict(t_us), rounds=7, protocol=plan.protocol)
+    visits = [
+        visit
+        for sweep in sweeps
+        for visit in make_visits(
+            sweep.setting,
+            {n: line(t_us, sweep.setting.batch * n) for n in sweep.positions},
+            rounds=7,
+            protocol=plan.protocol,
+        )
+    ]
     write_payloads(layout, name, plan, LOADED, *visits)
     return read_take(layout, name)
+
+
+def line(t_us: Mapping[int, float], rows: int) -> float:
+    """Return T of some rows: of the grid, and beyond it on the line through its ends."""
+    if rows in t_us:
+        return t_us[rows]
+    (first, first_us), *_, (last, last_us) = t_us.items()
+    return first_us + (last_us - first_us) * (rows - first) / (last - first)
 
 
 def write_trace(layout: Layout, defaults: tuple[Drafting, ...] = DEFAULTS, heat: float = 0) -> Take:
@@ -152,6 +180,7 @@ def decode(
     fields = about(plan, part) | {
         "drafting": drafting,
         "loop": "own loop",
+        "batch": plan.batch,
         "exact": True,
         "repeat": 0,
         "order": 0,
@@ -173,6 +202,7 @@ def write_proof(
     default: Drafting | None = DEFAULT,
     defaults: tuple[Drafting, ...] = DEFAULTS,
     heat: float = 0,
+    batch: int = 1,
 ) -> Take:
     """Seal a proof whose decodes take what T(N) says of their replayed steps.
 
@@ -184,8 +214,8 @@ def write_proof(
         The same by drafter.
     """
     plan = proof_plan(
-        asked(heat),
-        chosen(takes, WEIGHTS, None, SOURCES),
+        asked(heat, batch),
+        chosen(takes, WEIGHTS, None, SOURCES, batch),
         weighed=SOURCES,
         default=default,
         made_from=[take.name for take in takes],
@@ -194,12 +224,17 @@ def write_proof(
         known=traces(takes),
     )
     known = {trace.prompt: trace for trace in traces(takes)}
+    held = [known[part.sha256] for part in plan.prompts]
     payloads = [
         decode(
             plan,
             part,
             drafting,
-            seconds=spent(known[part.sha256], drafting, t_us)
+            seconds=(
+                spent(known[part.sha256], drafting, t_us)
+                if batch == 1
+                else spent_by_two(held, drafting, t_us)[part.sha256]
+            )
             * (1 if drafting.drafter == "none" else noise[repeat])
             * (slower or {}).get(drafting.drafter, 1),
             repeat=repeat,
@@ -224,6 +259,23 @@ def spent(trace: Trace, drafting: Drafting, t_us: Mapping[int, float]) -> float:
         part = (rows - low) / (high - low) if high > low else 0.0
         total += t_us[low] + (t_us[high] - t_us[low]) * part
     return total / 1e6
+
+
+def spent_by_two(
+    held: Sequence[Trace], drafting: Drafting, t_us: Mapping[int, float]
+) -> dict[str, float]:
+    """Return the seconds of two texts that are decoded at once, in two slots, by rows of steps.
+
+    llama.cpp makes two forwards of a step in which one has more rows than the other.
+    """
+    one, other = (trace.steps(drafting).rows for trace in held)
+    seconds = dict.fromkeys((trace.prompt for trace in held), 0.0)
+    for mine, its in zip_longest(one, other, fillvalue=0):
+        both = [2 * min(mine, its), abs(mine - its)]
+        total = sum(line(t_us, rows) for rows in both if rows) / 1e6
+        for trace, rows in zip(held, (mine, its), strict=True):
+            seconds[trace.prompt] += total * rows / (mine + its)
+    return seconds
 
 
 def write_all(layout: Layout, t_us: Mapping[int, float], **changes: object) -> list[Take]:

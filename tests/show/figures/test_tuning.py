@@ -2,7 +2,7 @@
 
 import polars as pl
 from derive.tables.logs import write_probe
-from derive.tune.tuned import FLAT, GRID, STEEP, write_all, write_proof, write_trace
+from derive.tune.tuned import FLAT, GRID, STEEP, write_all, write_forwards, write_proof, write_trace
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.project import project
 from nearfree.derive.tables.store import read_table
@@ -26,6 +26,17 @@ def test_a_proof_is_drawn_with_its_own_curve(layout: Layout) -> None:
     assert data.filter(kind="measured").height == every.drop_nulls("tokens_s").height
     assert set(figure.rows) == {*every["row_id"], *curve_rows(every, latency)["row_id"]}
     chart.to_dict()
+
+
+def test_a_proof_that_chose_no_drafts_is_drawn(layout: Layout) -> None:
+    """Its dashed line is what is predicted of the choice itself."""
+    write_all(layout, STEEP)
+    tuning, latency = tables(layout)
+    chosen = tuning.filter(kind=ALL, role="choice")
+    assert chosen["k"].to_list() == [0]
+    ((_, chart),) = tuning_drawings(tuning, latency)
+    none = chart.data.filter(kind="none")["value"].to_list()
+    assert none == chosen["predicted_tokens_s"].to_list()
 
 
 def test_the_section_says_the_verdict_and_what_ran(layout: Layout) -> None:
@@ -58,6 +69,19 @@ def test_sampled_outputs_stand_beside_greedy_ones(layout: Layout) -> None:
     assert [", sampled at temperature 0.8:" in each.text for each in section.verdicts].count(
         True
     ) == 1
+
+
+def test_a_batch_is_drawn_with_the_curve_of_its_rows(layout: Layout) -> None:
+    """The points of T(N) are those of that batch, and caption and section name it."""
+    takes = [write_forwards(layout, FLAT, few=(1,)), write_trace(layout)]
+    write_proof(layout, takes, FLAT, batch=2)
+    tuning, latency = tables(layout)
+    ((figure, chart),) = tuning_drawings(tuning, latency)
+    assert chart.data.filter(kind="curve")["n"].to_list() == list(GRID)
+    assert ", 2 prompts at once: T(N)" in figure.caption
+    section = tuning_section(tuning)
+    assert section is not None
+    assert ", 2 prompts at once:" in section.verdicts[0].text
 
 
 def tables(layout: Layout) -> tuple[pl.DataFrame, pl.DataFrame]:

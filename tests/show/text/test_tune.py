@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from derive.tune.tuned import FLAT, STEEP, write_all, write_proof, write_trace
+from derive.tune.tuned import FLAT, STEEP, write_all, write_forwards, write_proof, write_trace
 from nearfree.core.drafting import Drafting
 from nearfree.derive.tune.recorded import Recorded, recorded
 from nearfree.log.names import Layout
@@ -55,6 +55,30 @@ def test_a_line_to_paste_asks_for_what_ran(run: Drafting, words: str) -> None:
     assert paste("llama_cpp", run, MODEL, Path("d.gguf"), 0.8) == (
         f"{line} --samplers temperature --temp 0.8"
     )
+
+
+def test_a_batch_is_asked_of_the_server_with_its_slots() -> None:
+    """Each slot gets the context that one prompt had; alone nothing is said of slots."""
+    line = paste("llama_cpp", Drafting(), MODEL, None, 0, batch=3, positions=512)
+    assert line == "llama-server -m 'a model.gguf' -t 1 --spec-type none --parallel 3 -c 1536"
+    assert "--parallel" not in paste("llama_cpp", Drafting(), MODEL, None, 0, positions=512)
+
+
+def test_a_batch_is_said_where_it_is(layout: Layout) -> None:
+    """The text's first line, T(N) and JSON name how many are decoded at once."""
+    takes = [write_forwards(layout, FLAT, few=(1,)), write_trace(layout)]
+    proof = write_proof(layout, takes, FLAT, batch=2)
+    two = recorded(proof, {str(take.name): take for take in takes})
+    lines = list(tune_text(two, MODEL, None))
+    assert "; 2 prompts at once" in lines[0]
+    assert any("N rows of each of 2 sequences" in each for each in lines)
+    made = document(two, MODEL, None)
+    assert made["held_out"]["batch"] == 2
+    assert made["curve"][0]["n"] == 1
+    assert "--parallel 2 -c 2048" in made["paste"]
+    takes[0] = write_forwards(layout, FLAT)
+    alone = recorded(write_proof(layout, takes, FLAT), {str(take.name): take for take in takes})
+    assert not any("at once" in each for each in tune_text(alone, MODEL, None))
 
 
 def test_sampling_is_said_where_it_is(layout: Layout) -> None:

@@ -161,11 +161,15 @@ class _Decodes:
         groups = [tuple(prompts)] if plan.batch > 1 else [(prompt,) for prompt in prompts]
         visits = [(repeat, group) for repeat in range(plan.repeats) for group in groups]
         for number, (repeat, group) in enumerate(visits):
+
+            def told(share: float, before: int = number) -> None:
+                progress((before + share) / len(visits))
+
             if not all((prompt.part.sha256, repeat) in self._done for prompt in group):
                 timed_s += self._visit(
                     repeat,
                     [_Tokens(prompt, ids[prompt.part.sha256]) for prompt in group],
-                    lambda share, done=number: progress((done + share) / len(visits)),
+                    told,
                 )
                 self._take.sync()
             progress((number + 1) / len(visits))

@@ -52,7 +52,7 @@ def tuning_drawings(tuning: pl.DataFrame, latency: pl.DataFrame) -> Iterator[Dra
 def decoded(row: dict[str, Any]) -> str:
     """Return what is said of a row of several prompts at once or of sampled outputs, if any."""
     heat, batch = row["temperature"], row["batch"]
-    many = f", {batch} prompts at once" if batch > 1 else ""
+    many = "" if batch is None else f", {batch} prompts at once"
     return many + ("" if heat is None else f", sampled at temperature {heat:g}")
 
 
@@ -65,7 +65,7 @@ def curve_rows(tuning: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
         stream=stream,
         take=int(take),
         plan8=plan8,
-        batch=chosen["batch"],
+        batch=chosen["batch"] or 1,
         threads=chosen["threads"],
         repack=chosen["repack"],
         model_digest=chosen["weights_sha256"][:12],
@@ -84,7 +84,8 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     """
     drafters = tuning.filter(pl.col("k") > 0)["drafter"].unique().sort().to_list()
     colours = {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(drafters)}
-    plain = tuning.filter(role="none").row(0, named=True)["predicted_tokens_s"]
+    none = tuning.filter(pl.col("role").is_in(("none", "choice")), k=0)  # it may be the choice
+    plain = none.row(0, named=True)["predicted_tokens_s"]
     x = alt.X("n:Q", title="rows of a forward, N = 1 + K", scale=alt.Scale(type="log", base=2))
     y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True))
     colour = keyed(alt.Color, "drafter:N", colours, title="predicted", columns=2)

@@ -168,6 +168,31 @@ def test_a_tuning_from_nothing_and_again(
 
 
 @pytest.mark.slow
+def test_caches_of_all_slots_have_to_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights and one prompt's cache have room, two do not: refused before anything is timed."""
+    from engines.shipped import WEIGHTS, fetched
+    from nearfree.engines import kernel
+    from nearfree.engines.files import cached_weights
+    from nearfree.gguf.header import stored_bytes
+    from nearfree.gguf.reader import read_header
+    from nearfree.models.gguf_forward import shape_of
+
+    fetched()
+    header = read_header(cached_weights(WEIGHTS))
+    shape = shape_of(header)
+    cache = 4 * shape.layers * shape.kv_heads * shape.head_dim * 2048
+    monkeypatch.setattr(
+        kernel, "free_host_bytes", lambda: stored_bytes(header) + cache + cache // 2
+    )
+    home = ("--results", str(tmp_path / "home" / "results"))
+    said = refused(capsys, "llama_cpp", "--batch", "2", "--context", "2048", *home)
+    assert "Choose a smaller model, batch or context" in said
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.slow
 def test_a_tuning_of_two_prompts_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], short: None
 ) -> None:

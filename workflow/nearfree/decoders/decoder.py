@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
-from nearfree.decoders.attention_kinds import Grouped, Kind
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind
 from nearfree.decoders.keys import Keys
 
 Count = Annotated[int, Meta(ge=0)]
@@ -106,7 +106,8 @@ def said_of(kind: Kind) -> dict[str, int | None]:
     """Return the sizes that a decoder says of its first kind."""
     if isinstance(kind, Grouped):
         return {name: getattr(kind, name) for name in ("heads", "kv_heads", "head_dim", "window")}
-    return {"heads": kind.heads, "kv_heads": 1, "head_dim": kind.cached, "window": None}
+    width = kind.width if isinstance(kind, Compressed) else kind.cached
+    return {"heads": kind.heads, "kv_heads": 1, "head_dim": width, "window": None}
 
 
 class Ffn(NamedTuple):

@@ -20,7 +20,7 @@ from nearfree.decoders.decoder import (
     unwindowed,
     windowed,
 )
-from nearfree.decoders.feeds import deepseek_moe, gemma4_moe, llama4_moe
+from nearfree.decoders.feeds import deepseek_moe, deepseek_v4_moe, gemma4_moe, llama4_moe
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layers import layers_of, layout_of
 
@@ -80,6 +80,7 @@ FAMILIES = {
         ),
         Family(deepseek_moe),
     ),
+    "deepseek_v4": Family(deepseek_v4_moe),
     "cohere2": Family(dense, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),
@@ -89,7 +90,8 @@ FAMILIES = {
     "gpt_oss": Family(all_experts, says_head_dim=True),
     "llama4_text": Family(llama4_moe, says_head_dim=True),
 }  # fmt: skip
-"""By `model_type`. All have gated FFNs, and grouped-query or latent attention in every layer.
+"""By `model_type`. All have gated FFNs, and grouped-query, latent or compressed
+attention in every layer.
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
 (llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);

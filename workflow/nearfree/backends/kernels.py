@@ -392,9 +392,7 @@ _NAMES_OF_V4 = {
 select_deepseek_v4_mxfp4_moe_backend, oracle/mxfp4.py of vLLM 0.32.0, lines 742-815. Marlin's curves
 in mxfp4 on Hopper are of another model's experts, with the same activation."""
 BY_PUBLIC_NAME = {
-    name: kernel
-    for names in (PUBLIC_NAMES, _NAMES_OF_V4)
-    for (_, _, kernel), name in names.items()
+    name: kernel for names in (PUBLIC_NAMES, _NAMES_OF_V4) for (_, _, kernel), name in names.items()
 }
 
 

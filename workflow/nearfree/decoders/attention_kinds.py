@@ -1,4 +1,4 @@
-"""Kinds of attention that layers of a decoder have: grouped queries, latents, compressed entries."""
+"""Kinds of attention that layers of a decoder have: grouped queries, latents, entries."""
 
 from msgspec import Struct
 

@@ -1,8 +1,8 @@
 """Attention of a decoder's layers, by kind: its products and its call, each as a module.
 
 Latent attention is decoded absorbed: products of each head take queries into the latent's space and
-values out of it, as two of each layer. Attention to compressed entries is one module with all of its
-products, as public tables measure it.
+values out of it, as two of each layer. Attention to entries is one module with all of its products,
+as public tables measure it.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
 from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
-from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.decoder import ENTRIES, Decoder
 
 QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
 LATENTS, QUERY, LATENT = "latent projection", "query projection", "latent attention"
@@ -116,10 +116,6 @@ def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -
     )
     yield _product(RELEASE, kind.heads * kind.latent, kind.value_dim)
     yield _product(OUTPUT, kind.inputs, d_model)
-
-
-ENTRIES = 128
-"""Positions of an entry of the layers whose curves speak of those with a window alone."""
 
 
 def _compressed(d_model: int, context: int, kind: Compressed) -> Part:

@@ -51,7 +51,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     (None where no layer has one); with `beside` those with experts have it, too. `window` is how
     many positions attention looks back at most in every layer, None for all of them. Each layer may
     have an input of its own of every token, `layer_inputs` wide (Gemma 4). A drafter's head reads
-    `states` of its model. Widths are in elements.
+    `states` of its model. The residual is `streams` states wide where layers mix several of them
+    (DeepSeek V4's hyper connections), else one. Widths are in elements.
 
     Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
     `window` are then those of the first kind, a latent one head as wide as what is cached of it.
@@ -73,6 +74,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     beside: bool | UnsetType = UNSET
     layer_inputs: Positive | UnsetType = UNSET
     states: States | UnsetType = UNSET
+    streams: Positive | UnsetType = UNSET
     kinds: tuple[Kind, ...] | UnsetType = UNSET
 
     @property
@@ -100,6 +102,24 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def dense_layers(self) -> int:
         """Layers with a Dense FFN."""
         return self.layers if self.beside is True else self.layers - self.moe_layers
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What of its forward is no module and in no engine's constants, and what stands for it."""
+        alone = [k for k in self.attention if isinstance(k, Compressed) and k.span is None]
+        said = []
+        if self.streams:
+            said.append(f"the mixing of {self.streams} residual streams is left out of it")
+        said += [
+            f"{len(kind.layers)} of its layers ({kind.words}) are taken for ones with entries of "
+            f"{ENTRIES} positions, of which they have none"
+            for kind in alone
+        ]
+        return tuple(said)
+
+
+ENTRIES = 128
+"""Positions of an entry of the layers whose curves speak of those with a window alone."""
 
 
 def said_of(kind: Kind) -> dict[str, int | None]:

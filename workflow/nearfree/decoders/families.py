@@ -30,13 +30,15 @@ class Family(NamedTuple):
 
     Without a rule of its `window` its layers may differ, and are read one by one. `says_head_dim`
     holds where the width of a head does not follow from d_model; a latent has no such key. The key
-    `layer_inputs` is that of how wide an input of each layer's own is, if any.
+    `layer_inputs` is that of how wide an input of each layer's own is, `streams` that of how many
+    states wide the residual is, if any.
     """
 
     ffn: Callable[[Keys, int], Ffn]
     window: Callable[[Keys, int], int | None] | None = None
     says_head_dim: bool = False
     layer_inputs: str = ""
+    streams: str = ""
 
 
 FAMILIES = {
@@ -80,7 +82,7 @@ FAMILIES = {
         ),
         Family(deepseek_moe),
     ),
-    "deepseek_v4": Family(deepseek_v4_moe),
+    "deepseek_v4": Family(deepseek_v4_moe, streams="hc_mult"),
     "cohere2": Family(dense, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),

@@ -128,6 +128,7 @@ def report(
         yield from _modules(forecast, place, epsilon)
         yield from _limiter(answers)
         yield from _behind(answers)
+        yield from (f"  T(1): {each}" for each in query.decoder.left_out)
 
 
 def amount(value: float | None, *, censored: bool = False) -> str:

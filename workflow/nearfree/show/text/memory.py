@@ -130,6 +130,7 @@ def unanswered_json(each: Unanswered) -> dict[str, Any]:
         "predictors": [],
         "modules": [],
         "besides": {},
+        "left_out": [],
         "graphs": None,
         "curve": [],
     }

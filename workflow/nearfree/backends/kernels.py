@@ -14,7 +14,6 @@ from nearfree.errors import EvidenceError
 TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
 """The kernel whose blocks `fused_moe` reads; the one for weights of few bits; gpt-oss's."""
 GPT_OSS = "the model is gpt-oss"
-_OTHER = "it is another model"
 _PRESET = "the architecture is one that it is preset for"
 _TAKES = "it takes the layer's activation and routing"
 NEVER_TRITON = ("mxfp4", "nvfp4")
@@ -194,7 +193,7 @@ SELECTIONS = (
         (
             Kernel(MARLIN, 80, 89),
             Kernel(TRITON_KERNELS, 90, 90, GPT_OSS),
-            Kernel(MARLIN, 90, 90, _OTHER),
+            Kernel(MARLIN, 90, 90, "it is not"),
             Kernel(_TRTLLM, 100, 109),
         ),
     ),
@@ -206,7 +205,7 @@ SELECTIONS = (
         (
             Kernel(MARLIN, 80, 89),
             Kernel(TRITON_KERNELS, 90, 90, GPT_OSS),
-            Kernel("Humming", 90, 90, _OTHER),
+            Kernel("Humming", 90, 90, "it is not"),
             Kernel(_TRTLLM, 100, 109),
             Kernel(MARLIN, 120, 129),
         ),
@@ -415,7 +414,8 @@ def public_kernel(
         return None
     names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
     holds = {"": True, GPT_OSS: gpt_oss, _PRESET: model_type in PRESETS, _TAKES: not gpt_oss}
-    holds[_OTHER] = not gpt_oss
+    if dtype == "mxfp4":
+        holds["it is not"] = not gpt_oss
     found = _kernels(package, version, dtype, sm, spread=False)
     own = [each.name for each in found if holds.get(each.where)]
     return names.get((package, dtype, own[0])) if len(own) == 1 else None

@@ -104,16 +104,27 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.layers if self.beside is True else self.layers - self.moe_layers
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """What of its forward is no module and in no engine's constants, and what stands for it."""
-        alone = [k for k in self.attention if isinstance(k, Compressed) and k.span is None]
+    def caveats(self) -> tuple[str, ...]:
+        """What T(N) of its forward leaves out, and where the curves are of something near it.
+
+        An engine decodes as many positions as it drafts and prefills more; public curves of several
+        positions over entries are of prefill alone (vllm 0.32.0, vllm/models/deepseek_v4/
+        sparse_mla.py:138).
+        """
+        kinds = [kind for kind in self.attention if isinstance(kind, Compressed)]
         said = []
         if self.streams:
-            said.append(f"the mixing of {self.streams} residual streams is left out of it")
+            said.append(f"the mixing of {self.streams} residual streams is left out")
+        if kinds:
+            said.append(
+                "attention layers of several positions are timed as engines prefill them: no curve "
+                "of decoding several is public"
+            )
         said += [
-            f"{len(kind.layers)} of its layers ({kind.words}) are taken for ones with entries of "
-            f"{ENTRIES} positions, of which they have none"
-            for kind in alone
+            f"{len(kind.layers)} of {self.layers} layers ({kind.words}) are taken for ones with "
+            f"entries of {ENTRIES} positions, of which they have none"
+            for kind in kinds
+            if kind.span is None
         ]
         return tuple(said)
 

@@ -130,7 +130,7 @@ def unanswered_json(each: Unanswered) -> dict[str, Any]:
         "predictors": [],
         "modules": [],
         "besides": {},
-        "left_out": [],
+        "caveats": [],
         "graphs": None,
         "curve": [],
     }

@@ -1,8 +1,11 @@
 """Kinds of attention that layers of a decoder have: grouped queries, latents, entries."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from nearfree.core.protocols import Positive
+from nearfree.errors import EvidenceError
 
 
 class Grouped(
@@ -156,4 +159,17 @@ class Compressed(
         return f"entries of {self.span} positions{chosen}, window {self.window}"
 
 
-Kind = Grouped | Latent | Compressed
+Run = Grouped | Latent
+"""The kinds whose forward is run here."""
+Kind = Run | Compressed
+
+
+def runs(kinds: Sequence[Kind]) -> tuple[Run, ...]:
+    """Return kinds as those whose forward is run here; EvidenceError if one is not."""
+    found = tuple(kind for kind in kinds if not isinstance(kind, Compressed))
+    if len(found) < len(kinds):
+        raise EvidenceError(
+            "attention to entries of several positions is predicted, not run",
+            remedy="Ask `nearfree predict`, or measure another model",
+        )
+    return found

@@ -82,7 +82,9 @@ FAMILIES = {
         ),
         Family(deepseek_moe),
     ),
-    "deepseek_v4": Family(deepseek_v4_moe, streams="hc_mult"),
+    **dict.fromkeys(
+        ("deepseek_v4", "deepseek_ref"), Family(deepseek_v4_moe, streams="hc_mult")
+    ),
     "cohere2": Family(dense, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),

@@ -68,7 +68,7 @@ def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -
 def _cut_kind(kind: Kind, tp: int) -> Kind:
     """Return what a rank has of a kind of attention: latents, entries and their indexer whole.
 
-    Of attention to entries whole groups of heads are cut: vllm 0.33.0,
+    Of attention to entries whole groups of heads are cut: vllm 0.32.0,
     vllm/models/deepseek_v4/attention.py (wq_b and wo_a by outputs, wo_b by inputs, the rest whole).
     """
     heads = kind.heads // tp

@@ -37,6 +37,14 @@ _SELECTED = {
     **_LATENT, "q_lora_rank": 20, "index_topk": 32, "index_n_heads": 3, "index_head_dim": 14,
 }  # fmt: skip
 _ALTERNATING = {**_WIDE, "sliding_window": 32}
+_ENTRIES = {
+    "torch_dtype": "bfloat16", "vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 6,
+    "num_attention_heads": 8, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24, "head_dim": 128, "q_lora_rank": 20, "o_groups": 2,
+    "o_lora_rank": 12, "index_n_heads": 3, "index_head_dim": 16, "index_topk": 32,
+    "hc_mult": 3, "sliding_window": 32, "n_shared_experts": 1,
+    "compress_ratios": [0, 4, 128, 4, 128, 0, 0],
+}  # fmt: skip
 _FILES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         (
@@ -86,6 +94,7 @@ _FILES: dict[str, dict[str, Any]] = {
         **_ALTERNATING, "hidden_size_per_layer_input": 0, "global_head_dim": 32,
         "layer_types": ["sliding_attention", "full_attention"] * 3,
     },
+    **dict.fromkeys(("deepseek_v4", "deepseek_ref"), _ENTRIES),
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {
         **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 112,

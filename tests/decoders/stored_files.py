@@ -29,7 +29,10 @@ _NEMOTRON = {
     "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 40,
     "moe_latent_size": 32,
 }  # fmt: skip
-NO_CLASS = {"bailing_moe", "bailing_moe_v2", "kimi_k2", "llada2_moe", "wedlm", "llada", "mimo"}
+NO_CLASS = {
+    "bailing_moe", "bailing_moe_v2", "deepseek_ref", "kimi_k2", "llada2_moe", "wedlm", "llada",
+    "mimo",
+}  # fmt: skip
 """Model types that transformers has no class of."""
 STORED: dict[str, dict[str, Any]] = {
     **{
@@ -70,7 +73,7 @@ STORED: dict[str, dict[str, Any]] = {
         "n_routed_experts": 4, **_TOP, "moe_intermediate_size": 24, "head_dim": 128,
         "q_lora_rank": 20, "o_groups": 2, "o_lora_rank": 12, "index_n_heads": 3,
         "index_head_dim": 16, "hc_mult": 3, "sliding_window": 32, "n_shared_experts": 1,
-        "compress_ratios": [0, 4, 128, 4, 128, 0, 0], "qk_rope_head_dim": 64,
+        "compress_ratios": [0, 4, 128, 4, 128, 0, 0], "qk_rope_head_dim": 64, "index_topk": 32,
     },
     "kimi_linear": {
         **{key: value for key, value in _LATENT.items() if key not in _TOP}, "num_experts": 4,

@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.weights import stored
 from nearfree.errors import RefusedError
 
 from decoders.files import SHIPPED, SMALL, change, write
@@ -17,6 +18,9 @@ LATENT: dict[str, Any] = {
 }  # fmt: skip
 GROUPED: dict[str, Any] = {"heads": 8, "kv_heads": 2, "head_dim": 16}
 ALL = tuple(range(6))
+COMPRESSED: dict[str, Any] = {
+    "heads": 8, "width": 128, "query_rank": 20, "groups": 2, "output_rank": 12, "window": 32,
+}  # fmt: skip
 EVEN, ODD = (0, 2, 4), (1, 3, 5)
 
 
@@ -58,6 +62,16 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
             [
                 Grouped(layers=EVEN, window=32, sinks=True, **GROUPED),
                 Grouped(layers=ODD, sinks=True, **GROUPED),
+            ],
+        ),
+        (
+            "deepseek_v4",
+            [
+                Compressed(layers=(0, 5), **COMPRESSED),
+                Compressed(
+                    layers=(1, 3), span=4, selected=32, index_heads=3, index_dim=16, **COMPRESSED
+                ),
+                Compressed(layers=(2, 4), span=128, **COMPRESSED),
             ],
         ),
         (
@@ -183,3 +197,46 @@ def test_layers_that_predict_further_may_be_listed(tmp_path: Path) -> None:
     types = ["sliding_attention", "full_attention"] * 3
     more = {"layer_types": [*types, "full_attention"], "num_nextn_predict_layers": 1}
     assert read(tmp_path, "gpt_oss", **more) == read(tmp_path, "gpt_oss", layer_types=types)
+
+
+def test_the_projections_of_entries_are_the_stored_matrices(tmp_path: Path) -> None:
+    """What a layer of each kind multiplies by is what its checkpoint stores of attention."""
+    file = write(tmp_path, change("deepseek_v4"))
+    for kind in read_decoder(file).attention:
+        assert isinstance(kind, Compressed)
+        for layer in kind.layers:
+            stored_in = [
+                each.inputs * each.outputs
+                for each in stored(file).weights
+                if each.kind == "attention" and each.inputs > 1 and layer in each.layers
+            ]
+            assert kind.projected(64) == sum(stored_in)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"compress_ratios": [0, 4, 8, 4, 16, 0]}, "'8' of layer 2, '16' of layer 4"),
+        ({"compress_ratios": [0, 4]}, "compress_ratios .* has 2 entries for 6 layers"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads 2 is not 1"),
+        ({"index_topk": ...}, "index_topk is missing"),
+        ({"hc_mult": ...}, "hc_mult is missing"),
+    ],
+)
+def test_entries_that_contradict_are_refused(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """A ratio that no kind has is named with its layers, a missing or second key by its name."""
+    with pytest.raises(RefusedError, match=reason):
+        read(tmp_path, "deepseek_v4", **changes)
+
+
+def test_what_stands_for_something_near_is_said(tmp_path: Path) -> None:
+    """Mixed streams, prefilled positions and layers without entries each are a caveat, once."""
+    mixing, prefilled, alone = read(tmp_path, "deepseek_v4").caveats
+    assert mixing == "the mixing of 3 residual streams is left out"
+    assert "as engines prefill them" in prefilled
+    assert alone.startswith("2 of 6 layers (window 32 alone) are taken for ones")
+    with_entries = read(tmp_path, "deepseek_v4", compress_ratios=[4, 4, 128, 4, 128, 4])
+    assert with_entries.caveats == (mixing, prefilled)
+    assert read(tmp_path, "deepseek_v3").caveats == ()

@@ -9,6 +9,7 @@ from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Product, uniform
+from nearfree.decoders.attention_kinds import Compressed
 from nearfree.decoders.attention_uses import (
     ABSORB,
     INDEX_KEY,
@@ -16,6 +17,7 @@ from nearfree.decoders.attention_uses import (
     INDEXER,
     LATENT,
     LATENTS,
+    LAYER,
     OUTPUT,
     QKV,
     QUERY,
@@ -27,6 +29,7 @@ from nearfree.decoders.attention_uses import (
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
+from nearfree.decoders.shards import shard
 
 from decoders.files import change, write
 
@@ -189,3 +192,45 @@ def test_every_module_of_a_kind_counts_its_work(tmp_path: Path, kind: str) -> No
     for use in of(read(tmp_path, kind), backend).values():
         one, more = (kind_of(use.setting).executed(use.setting, n, "") for n in (1, 8))
         assert 0 < one.flop_logical < more.flop_logical
+
+
+def test_attention_to_entries_is_one_module_of_each_kind(tmp_path: Path) -> None:
+    """Layers of one kind are a module with all their products; those of a window end with it."""
+    decoder = read(tmp_path, "deepseek_v4")
+    uses = {
+        role: use
+        for role, use in of(decoder, LATENT_KERNEL, context=4096).items()
+        if base_of(role) == LAYER
+    }
+    assert {role: use.count for role, use in uses.items()} == {
+        f"{LAYER}, window 32 alone, 2 of 6 layers": 2,
+        f"{LAYER}, entries of 4 positions, 32 selected, window 32, 2 of 6 layers": 2,
+        f"{LAYER}, entries of 128 positions, window 32, 2 of 6 layers": 2,
+    }
+    alone, chosen, dense = (use.setting for use in uses.values())
+    assert [each.context for each in (alone, chosen, dense)] == [32, 4096, 4096]
+    assert [each.span for each in (alone, chosen, dense)] == [128, 4, 128]
+    assert [each.selected for each in (alone, chosen, dense)] == [None, 32, None]
+    assert all(each.latent == 128 and each.heads == 8 for each in (alone, chosen, dense))
+    assert not {QKV, OUTPUT, LATENTS} & set(of(decoder, LATENT_KERNEL))
+
+
+def test_a_rank_has_whole_groups_of_heads(tmp_path: Path) -> None:
+    """Heads and their groups are cut; the key, compressors and the indexer lie on every rank."""
+    decoder = read(tmp_path, "deepseek_v4")
+    for whole, cut in zip(
+        decoder.attention, shard(decoder, Parallel(tp=2)).decoder.attention, strict=True
+    ):
+        assert isinstance(whole, Compressed)
+        assert isinstance(cut, Compressed)
+        assert (cut.heads, cut.groups, cut.width) == (4, 1, 128)
+        halved = 20 * 4 * 128 + 12 * (4 * 128 + 64)  # of the query, and of both output products
+        assert whole.projected(64) - cut.projected(64) == halved
+
+
+def test_entries_name_the_one_module_whatever_their_plain_parts_are() -> None:
+    """Products are of the layer; compressors and index weights, which are never quantised, none."""
+    roles = {name: role_of(f"layers.0.attn.{name}", latent=False, compressed=True)
+             for name in ("wq_a", "wo_b", "indexer.wq_b", "compressor.wkv",
+                          "indexer.compressor.wgate", "indexer.weights_proj")}  # fmt: skip
+    assert [*roles.values()] == [LAYER] * 3 + [None] * 3

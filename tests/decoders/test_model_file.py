@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nearfree.core.precision import ELEMENT_BYTES, Override, Product, uniform
-from nearfree.decoders.attention_uses import OUTPUT, QKV
+from msgspec import structs
+from nearfree.core.precision import ELEMENT_BYTES, Dtype, Override, Product, uniform
+from nearfree.decoders.attention_uses import LAYER, OUTPUT, QKV
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.weights import stored
 
@@ -30,11 +31,15 @@ STATES = {
 
 @pytest.mark.parametrize("kind", sorted(SMALL))
 def test_a_plain_file_is_in_its_dtype_throughout(tmp_path: Path, kind: str) -> None:
-    """Without a word of quantisation every weight has the file's dtype, and all are counted."""
+    """Without a word of quantisation every weight has the file's dtype, and all are counted.
+
+    So has the cache, but for DeepSeek V4's, which engines keep in FP8.
+    """
     path = write(tmp_path, SMALL[kind])
     file = read_model_file(path)
     assert file.refusals == file.mixed == ()
-    assert file.precision == uniform("bfloat16")
+    kv: Dtype = "float8" if "compress_ratios" in SMALL[kind] else "bfloat16"
+    assert file.precision == structs.replace(uniform("bfloat16"), kv=kv)
     assert file.decoder is not None
     assert file.parameters == stored(path).parameters
     assert file.weights_bytes(None) == 2 * file.parameters
@@ -125,6 +130,24 @@ def test_what_is_absorbed_is_no_mixture(tmp_path: Path) -> None:
     assert file.mixed == ()
     assert file.precision is not None
     assert file.precision.roles == ()
+
+
+def test_a_layer_of_entries_has_one_format(tmp_path: Path) -> None:
+    """Compressors stay plain beside FP8 products, which is no mixture; two formats of these are.
+
+    Its cache is FP8 where no file says another.
+    """
+    wide = {"quantization_config": FP8, "expert_dtype": "fp4", "moe_intermediate_size": 64}
+    shape = change("deepseek_v4", **wide)
+    file = read_model_file(write(tmp_path, shape))
+    assert file.mixed == file.refusals == ()
+    assert file.precision is not None
+    assert file.precision.of("attention", LAYER) == ("float8_block", "float8_block")
+    assert (file.precision.experts.weights, file.precision.kv) == ("mxfp4", "float8")
+    plain = FP8 | {"modules_to_not_convert": ["wo_b"]}
+    other = read_model_file(write(tmp_path, shape | {"quantization_config": plain}))
+    (refusal,) = other.mixed
+    assert f"stores {LAYER} in several formats" in refusal.reason
 
 
 @given(st.sampled_from(["float8", "int4", "nvfp4", "mxfp4", "float32", "float16"]))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import uniform
 from nearfree.core.setting import Setting
-from nearfree.decoders.attention_uses import ATTENTION, LATENT, base_of
+from nearfree.decoders.attention_uses import CALLS, INDEXER, SELECTION, base_of
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
@@ -159,7 +159,11 @@ def test_every_layer_has_one_ffn(
     decoder = read_decoder(write(tmp_path_factory.getbasetemp(), SMALL[kind]))
     uses = of(decoder, batch=batch, context=context)
     ffns = [use.count for role, use in uses.items() if role in ("Dense FFN", "MoE FFN")]
-    calls = {role: use.count for role, use in uses.items() if base_of(role) in (ATTENTION, LATENT)}
+    calls = {
+        role: use.count
+        for role, use in uses.items()
+        if base_of(role) in {*CALLS} - {INDEXER, SELECTION}
+    }
     assert sum(ffns) == sum(calls.values()) == decoder.layers
     assert {use.setting.batch for use in uses.values()} == {batch}
     assert sum(use.main for use in uses.values()) == len(calls) + 1

@@ -9,7 +9,7 @@ from nearfree.core.setting import Setting
 from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.reference.build import curves_by_form, groups_of, known_truth
 from nearfree.derive.reference.record import group_of
-from nearfree.derive.reference.regimes import R0, R2, Reference
+from nearfree.derive.reference.regimes import R0, R2, R3, Reference
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.log.events import LatencyImported
@@ -137,6 +137,20 @@ def test_a_layer_is_kept_with_its_span(span: int) -> None:
     assert set(group.curves["span"]) == {span}
     (event,) = kept_events(event_of(group))
     assert set(group_of(event).curves["span"]) == {span}
+
+
+def test_an_engines_layer_of_entries_is_the_one_that_was_measured() -> None:
+    """DeepSeek V4's layers have curves by their engine and span; what serves names the engine."""
+    layer = {**SPARSE_LAYER, "platform": "h100", "span": 4, "kernel": "FLASHMLA_SPARSE_DSV4",
+             "backend": "vllm", "backend_version": "0.24.0"}  # fmt: skip
+    (every,) = curves(*({**layer, "heads": heads} for heads in (4, 8, 16, 32)), bent=noisy(3))
+    known_layers = Reference(groups_of(every, EPSILON), CHIPS)
+    serves = {**layer, "backend": "vllm_mla", "kernel": None, "backend_version": "0.33.0"}
+    (timed,) = asked(serves, {**serves, "heads": 64}, reference=known_layers).curves()
+    assert timed.regime == [R3, R2]
+    assert all("by FLASHMLA_SPARSE_DSV4 on h100" in each for each in timed.constants)
+    (other,) = asked({**serves, "backend": "sglang_mla"}, reference=known_layers).curves()
+    assert other.regime == [R0]
 
 
 def test_another_cache_has_the_constants_of_the_known_one() -> None:

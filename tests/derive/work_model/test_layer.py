@@ -74,3 +74,15 @@ def test_an_indexer_serves_positions_by_fours() -> None:
     times = INDEXER_LOGITS.latency_us(given, values, "")[0] - 1.0
     assert times[1] == pytest.approx(times[0], rel=0.05)
     assert times[2] == pytest.approx(2 * times[0], rel=0.1)
+
+
+def test_layers_of_entries_are_known_by_their_engine() -> None:
+    """An engine's own choice has the engine's name and kernel; layers without entries have none."""
+    for backend, engine, kernel in (
+        ("vllm_mla", "vllm", "FLASHMLA_SPARSE_DSV4"),
+        ("sglang_mla", "sglang", "compressed_flashmla"),
+    ):
+        (part,) = prepared({**SPARSE_LAYER, "platform": "h100", "backend": backend, "span": 4})
+        assert part.rows.select("backend", "kernel").row(0) == (engine, kernel)
+    (part,) = prepared({**SPARSE_LAYER, "platform": "h100", "backend": "vllm_mla"})
+    assert part.rows["kernel"].to_list() == [None]

@@ -45,6 +45,15 @@ def test_the_block_has_six_lines(place: int) -> None:
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
 
 
+def test_what_is_left_out_stands_beside_the_time() -> None:
+    """What a model's forward has and no module times is said behind T(1), and in JSON."""
+    query = answered().deployments[0]
+    mixing = structs.replace(query, decoder=structs.replace(query.decoder, streams=4))
+    plain, told_of = (list(first_block(each, told(0)))[3] for each in (query, mixing))
+    assert told_of == f"{plain}; the mixing of 4 residual streams is left out"
+    assert answer(answered(), 0, 0.2, told(0))["caveats"] == ()
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_it_is_the_forecast(place: int) -> None:
     """N_max, T(1), costs and shares are those of the work model's sum from N = 1."""

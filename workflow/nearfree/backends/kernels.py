@@ -344,15 +344,22 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
     raise unread(package, version, dtype, sm, names)
 
 
+_ROUNDING = 100
+
+
 def entering(engine: str, weights: str, sm: int | None) -> Dtype | None:
     """Return the format in which an engine lets rows enter experts, None where it is the model's.
 
     TensorRT-LLM rounds what enters mxfp4 experts to mxfp8 from compute capability 10.0 on, and
     keeps 16 bits before: NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/model_config.py,
-    ModelConfig.get_mxfp4_quant_algo.
+    ModelConfig.get_mxfp4_quant_algo. So does vLLM keep them, whatever a model's file says: before
+    10.0 it runs Marlin, Humming or triton_kernels, which take 16 bits (oracle/mxfp4.py).
     """
-    rounds = (engine, weights) == ("trtllm", "mxfp4") and sm is not None and sm >= 100
-    return "float8" if rounds else None
+    if weights != "mxfp4" or sm is None:
+        return None
+    if sm < _ROUNDING:
+        return "bfloat16" if engine == "vllm" else None
+    return "float8" if engine == "trtllm" else None
 
 
 _EXPERTS = "moe_flashinfer_trtllm_trtllm"
@@ -373,7 +380,19 @@ PUBLIC_NAMES = {
        for each in ("fp8_block", "nvfp4", "mxfp4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
-BY_PUBLIC_NAME = {name: kernel for (_, _, kernel), name in PUBLIC_NAMES.items()}
+_MODULAR = "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular"
+_NAMES_OF_V4 = {
+    ("vllm", "mxfp4", _TRTLLM): _MODULAR,
+    ("vllm", "mxfp4", MARLIN): (
+        "vllm_compressedtensorsw4a4mxfp4moe_marlin_marlinexperts_situ_as_silu"
+    ),
+}
+"""The same for mxfp4 experts of DeepSeek V4, which rows in mxfp8 enter where the kernel takes them:
+select_deepseek_v4_mxfp4_moe_backend, oracle/mxfp4.py of vLLM 0.32.0, lines 742-815. Marlin's curves
+in mxfp4 on Hopper are of another model's experts, with the same activation."""
+BY_PUBLIC_NAME = {
+    name: kernel for names in (PUBLIC_NAMES, _NAMES_OF_V4) for (_, _, kernel), name in names.items()
+}
 
 
 def public_kernel(
@@ -387,15 +406,19 @@ def public_kernel(
     Parameters
     ----------
     model_type
-        The kind of model, as its file names it; mxfp4 experts are spoken of for gpt-oss alone.
+        The kind of model, as its file names it; mxfp4 experts are spoken of for gpt-oss and
+        DeepSeek V4 alone.
     """
-    gpt_oss = model_type == "gpt_oss"
-    if dtype == "mxfp4" and not gpt_oss:
+    gpt_oss, v4 = model_type == "gpt_oss", model_type == "deepseek_v4"
+    if dtype == "mxfp4" and not (gpt_oss or v4):
         return None
+    names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
     holds = {"": True, GPT_OSS: gpt_oss, _PRESET: model_type in PRESETS, _TAKES: not gpt_oss}
+    if dtype == "mxfp4":
+        holds["it is not"] = not gpt_oss
     found = _kernels(package, version, dtype, sm, spread=False)
     own = [each.name for each in found if holds.get(each.where)]
-    return PUBLIC_NAMES.get((package, dtype, own[0])) if len(own) == 1 else None
+    return names.get((package, dtype, own[0])) if len(own) == 1 else None
 
 
 def moe_libraries(package: str, version: str, dtype: str, sm: int) -> str | None:

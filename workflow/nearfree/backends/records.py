@@ -294,7 +294,7 @@ BACKENDS = (
     Backend(
         name="trtllm_mla",
         names=("tensorrt-llm-mla", "trtllm-mla"),
-        modules={"mla": None},
+        modules={"mla": None, "attention_layer": None},
         package="tensorrt-llm",
         imported="tensorrt_llm",
         engine="trtllm",
@@ -304,7 +304,7 @@ BACKENDS = (
     Backend(
         name="vllm_mla",
         names=("vllm-mla",),
-        modules={"mla": None, "indexer": None},
+        modules={"mla": None, "indexer": None, "attention_layer": None},
         package="vllm",
         imported="vllm",
         engine="vllm",
@@ -312,7 +312,7 @@ BACKENDS = (
     Backend(
         name="sglang_mla",
         names=("sglang-mla",),
-        modules={"mla": None, "indexer": None},
+        modules={"mla": None, "indexer": None, "attention_layer": None},
         package="sglang",
         imported="sglang",
         engine="sglang",

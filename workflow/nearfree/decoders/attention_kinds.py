@@ -1,8 +1,11 @@
-"""Kinds of attention that layers of a decoder have: grouped queries, and one latent for all."""
+"""Kinds of attention that layers of a decoder have: grouped queries, latents, entries."""
+
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from nearfree.core.protocols import Positive
+from nearfree.errors import EvidenceError
 
 
 class Grouped(
@@ -96,4 +99,77 @@ class Latent(
         return f"latent, {self.selected} selected, {chosen}"
 
 
-Kind = Grouped | Latent
+class Compressed(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="compressed",
+):
+    """Attention of DeepSeek V4's layers, which count from 0 and rise, to a window and to entries.
+
+    All heads share one key of `width` elements, which is the value, too. A position sees the last
+    `window` positions and, without `span` nothing else, with it one entry for each `span` positions
+    before: all of them, or the `selected` ones that `index_heads` heads of `index_dim` elements
+    choose. Queries are products of a latent of `query_rank` elements. What heads give leaves in two
+    steps: each of `groups` groups of heads makes `output_rank` elements, and all of these the
+    hidden state. Widths are in elements.
+    Source: DeepseekV4Attention, its compressors and indexer of transformers 5.23.
+    """
+
+    layers: tuple[int, ...] = ()
+    heads: Positive
+    width: Positive
+    query_rank: Positive
+    groups: Positive
+    output_rank: Positive
+    window: Positive
+    span: Positive | None = None
+    selected: Positive | None = None
+    index_heads: Positive | None = None
+    index_dim: Positive | None = None
+
+    @property
+    def inputs(self) -> int:
+        """Elements that the last product of the output takes of a position."""
+        return self.groups * self.output_rank
+
+    def projected(self, d_model: int) -> int:
+        """Return the weights of all of a layer's products, in elements.
+
+        Entries that are chosen among overlap, so that what makes them is twice as wide.
+        """
+        queries = self.query_rank * (d_model + self.heads * self.width)
+        outputs = self.output_rank * (self.heads * self.width + self.groups * d_model)
+        found = queries + outputs + d_model * self.width
+        if self.span is None:
+            return found
+        chosen = self.index_heads is not None
+        found += 2 * d_model * self.width * (1 + chosen)
+        heads, width = self.index_heads or 0, self.index_dim or 0
+        return found + self.query_rank * heads * width + d_model * (heads + 4 * width)
+
+    @property
+    def words(self) -> str:
+        """What people call it."""
+        if self.span is None:
+            return f"window {self.window} alone"
+        chosen = f", {self.selected} selected" if self.selected else ""
+        return f"entries of {self.span} positions{chosen}, window {self.window}"
+
+
+Run = Grouped | Latent
+"""The kinds whose forward is run here."""
+Kind = Run | Compressed
+
+
+def runs(kinds: Sequence[Kind]) -> tuple[Run, ...]:
+    """Return kinds as those whose forward is run here; EvidenceError if one is not."""
+    found = tuple(kind for kind in kinds if not isinstance(kind, Compressed))
+    if len(found) < len(kinds):
+        raise EvidenceError(
+            "attention to entries of several positions is predicted, not run",
+            remedy="Ask `nearfree predict`, or measure another model",
+        )
+    return found

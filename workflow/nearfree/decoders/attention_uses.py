@@ -1,7 +1,8 @@
 """Attention of a decoder's layers, by kind: its products and its call, each as a module.
 
 Latent attention is decoded absorbed: products of each head take queries into the latent's space and
-values out of it, as two of each layer.
+values out of it, as two of each layer. Attention to entries is one module with all of its products,
+as public tables measure it.
 """
 
 from collections.abc import Iterator
@@ -11,17 +12,17 @@ from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
-from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
-from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
+from nearfree.decoders.decoder import ENTRIES, Decoder
 
 QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
 LATENTS, QUERY, LATENT = "latent projection", "query projection", "latent attention"
 ABSORB, RELEASE = "key absorption", "value release"
 INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projection", "indexer"
-SELECTION = "index selection"
+SELECTION, LAYER = "index selection", "attention layer"
 """The modules of attention. Source of those of a latent: vllm 0.33.0,
 vllm/model_executor/layers/attention/mla_attention.py and models/deepseek_v2.py."""
-CALLS = (ATTENTION, LATENT, INDEXER, SELECTION)
+CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER)
 """Those that read a cache; all others are products."""
 
 
@@ -46,6 +47,8 @@ def parts_of(decoder: Decoder, context: int, kind: Kind, backend: BackendRelease
     """
     if isinstance(kind, Grouped):
         yield from _grouped(decoder, context, kind, backend)
+    elif isinstance(kind, Compressed):
+        yield _compressed(decoder.d_model, context, kind)
     else:
         yield from _latent(decoder.d_model, context, kind, backend)
 
@@ -115,6 +118,30 @@ def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -
     yield _product(OUTPUT, kind.inputs, d_model)
 
 
+def _compressed(d_model: int, context: int, kind: Compressed) -> Part:
+    """Return a layer of attention to entries, with all of its products.
+
+    One with a window alone is one whose entries stand for 128 positions each, all attended to, at
+    no more positions than its window: it has no entry to speak of, and its own products.
+    """
+    alone = kind.span is None
+    return Part(
+        LAYER,
+        {
+            "module": "attention_layer",
+            "context": min(context, kind.window) if alone else context,
+            "d_model": d_model,
+            "heads": kind.heads,
+            "latent": kind.width,
+            "span": kind.span or ENTRIES,
+            "selected": kind.selected,
+            "index_heads": kind.index_heads,
+            "index_dim": kind.index_dim,
+            "projected": kind.projected(d_model),
+        },
+    )
+
+
 class Layers(NamedTuple):
     """A module with the layers that run it; `base` is its role without kind and share."""
 
@@ -147,7 +174,7 @@ def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) ->
 
 ORDER = (
     QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, ABSORB, ATTENTION, LATENT,
-    RELEASE, OUTPUT,
+    RELEASE, OUTPUT, LAYER,
 )  # fmt: skip
 """The modules of attention, in the order in which they first run."""
 
@@ -157,7 +184,8 @@ def base_of(role: str) -> str:
     return role.partition(",")[0]
 
 
-LATENT_KEY = "kv_a_proj_with_mqa"
+LATENT_KEY, GROUPED_OUTPUT = "kv_a_proj_with_mqa", "attn.wo_a"
+"""Names of matrices by which a model's attention is known: of a latent, and to entries."""
 _MATRICES: dict[str, str | None] = {
     **dict.fromkeys(("o_proj", "dense", "attn_out"), OUTPUT),
     **dict.fromkeys(("q_a_proj", LATENT_KEY), LATENTS),
@@ -169,10 +197,15 @@ _MATRICES: dict[str, str | None] = {
 they are loaded: mla_attention.py:416 and deepseek_v2.py:710-718 and 860 of vllm 0.33.0."""
 
 
-def role_of(name: str, *, latent: bool) -> str | None:
+def role_of(name: str, *, latent: bool, compressed: bool = False) -> str | None:
     """Return the role of a matrix of attention by its name, None where it enters no product.
 
-    `latent` says that its model's keys and values come of a latent.
+    `latent` says that its model's keys and values come of a latent, `compressed` that it attends to
+    entries: all products are one module then, and what engines leave in the plain format whatever
+    the rest is in, compressors and the weights of index heads, says nothing of its format.
     """
+    if compressed:
+        plain = ".compressor." in name or name.endswith(".weights_proj")
+        return None if plain else LAYER
     ends = [end for end in _MATRICES if name.endswith(f".{end}")]
     return _MATRICES[ends[0]] if ends else QUERY if latent else QKV

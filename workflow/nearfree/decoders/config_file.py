@@ -169,6 +169,8 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
     width = rules.layer_inputs and keys.whole(rules.layer_inputs, least=0, default=0)
     if width:
         read["layer_inputs"] = width
+    if rules.streams:
+        read["streams"] = keys.whole(rules.streams)
     return Decoder(
         name=name,
         model_type=keys.text("model_type"),

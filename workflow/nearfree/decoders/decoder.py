@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
-from nearfree.decoders.attention_kinds import Grouped, Kind
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind
 from nearfree.decoders.keys import Keys
 
 Count = Annotated[int, Meta(ge=0)]
@@ -51,7 +51,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     (None where no layer has one); with `beside` those with experts have it, too. `window` is how
     many positions attention looks back at most in every layer, None for all of them. Each layer may
     have an input of its own of every token, `layer_inputs` wide (Gemma 4). A drafter's head reads
-    `states` of its model. Widths are in elements.
+    `states` of its model. The residual is `streams` states wide where layers mix several of them
+    (DeepSeek V4's hyper connections), else one. Widths are in elements.
 
     Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
     `window` are then those of the first kind, a latent one head as wide as what is cached of it.
@@ -73,6 +74,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     beside: bool | UnsetType = UNSET
     layer_inputs: Positive | UnsetType = UNSET
     states: States | UnsetType = UNSET
+    streams: Positive | UnsetType = UNSET
     kinds: tuple[Kind, ...] | UnsetType = UNSET
 
     @property
@@ -101,12 +103,42 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Layers with a Dense FFN."""
         return self.layers if self.beside is True else self.layers - self.moe_layers
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What T(N) of its forward leaves out, and where the curves are of something near it.
+
+        An engine decodes as many positions as it drafts and prefills more; public curves of several
+        positions over entries are of prefill alone (vllm 0.32.0, vllm/models/deepseek_v4/
+        sparse_mla.py:138).
+        """
+        kinds = [kind for kind in self.attention if isinstance(kind, Compressed)]
+        said = []
+        if self.streams:
+            said.append(f"the mixing of {self.streams} residual streams is left out")
+        if kinds:
+            said.append(
+                "attention layers of several positions are timed as engines prefill them: no curve "
+                "of decoding several is public"
+            )
+        said += [
+            f"{len(kind.layers)} of {self.layers} layers ({kind.words}) are taken for ones with "
+            f"entries of {ENTRIES} positions, of which they have none"
+            for kind in kinds
+            if kind.span is None
+        ]
+        return tuple(said)
+
+
+ENTRIES = 128
+"""Positions of an entry of the layers whose curves speak of those with a window alone."""
+
 
 def said_of(kind: Kind) -> dict[str, int | None]:
     """Return the sizes that a decoder says of its first kind."""
     if isinstance(kind, Grouped):
         return {name: getattr(kind, name) for name in ("heads", "kv_heads", "head_dim", "window")}
-    return {"heads": kind.heads, "kv_heads": 1, "head_dim": kind.cached, "window": None}
+    width = kind.width if isinstance(kind, Compressed) else kind.cached
+    return {"heads": kind.heads, "kv_heads": 1, "head_dim": width, "window": None}
 
 
 class Ffn(NamedTuple):

@@ -20,7 +20,7 @@ from nearfree.decoders.decoder import (
     unwindowed,
     windowed,
 )
-from nearfree.decoders.feeds import deepseek_moe, gemma4_moe, llama4_moe
+from nearfree.decoders.feeds import deepseek_moe, deepseek_v4_moe, gemma4_moe, llama4_moe
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layers import layers_of, layout_of
 
@@ -30,13 +30,15 @@ class Family(NamedTuple):
 
     Without a rule of its `window` its layers may differ, and are read one by one. `says_head_dim`
     holds where the width of a head does not follow from d_model; a latent has no such key. The key
-    `layer_inputs` is that of how wide an input of each layer's own is, if any.
+    `layer_inputs` is that of how wide an input of each layer's own is, `streams` that of how many
+    states wide the residual is, if any.
     """
 
     ffn: Callable[[Keys, int], Ffn]
     window: Callable[[Keys, int], int | None] | None = None
     says_head_dim: bool = False
     layer_inputs: str = ""
+    streams: str = ""
 
 
 FAMILIES = {
@@ -80,6 +82,9 @@ FAMILIES = {
         ),
         Family(deepseek_moe),
     ),
+    **dict.fromkeys(
+        ("deepseek_v4", "deepseek_ref"), Family(deepseek_v4_moe, streams="hc_mult")
+    ),
     "cohere2": Family(dense, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),
@@ -89,7 +94,8 @@ FAMILIES = {
     "gpt_oss": Family(all_experts, says_head_dim=True),
     "llama4_text": Family(llama4_moe, says_head_dim=True),
 }  # fmt: skip
-"""By `model_type`. All have gated FFNs, and grouped-query or latent attention in every layer.
+"""By `model_type`. All have gated FFNs, and grouped-query, latent or compressed
+attention in every layer.
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
 (llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);

@@ -267,6 +267,14 @@ llama4_moe = some(
 )
 """The FFNs of Llama 4. Source: Llama4TextDecoderLayer and Llama4TextMoe of transformers 5.23."""
 
+deepseek_v4_moe = some(
+    everywhere,
+    count=("n_routed_experts",),
+    shared=("n_shared_experts", "moe_intermediate_size"),
+)
+"""The FFNs of DeepSeek V4: routed experts in every layer, in the first `num_hash_layers` by the
+token's own number, whose router's product runs all the same (DeepseekV4HashRouter)."""
+
 
 def gemma4_moe(keys: Keys, layers: int) -> Ffn:
     """Return the FFNs of Gemma 4: where layers have experts, a Dense FFN is beside them.

@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nearfree.decoders.attention_kinds import Grouped
+from msgspec import structs
+
+from nearfree.decoders.attention_kinds import Compressed, Grouped
 from nearfree.decoders.decoder import head_width
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import (
@@ -298,6 +300,8 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
         )  # fmt: skip
         if queries * width % groups:
             raise keys.wrong("o_groups", f"does not divide the width of {queries} heads")
+        if keys.whole("num_key_value_heads", default=1) != 1:
+            raise keys.wrong("num_key_value_heads", "is not 1, the key that all heads share")
         parts: list[Part] = []
 
         def add(name: str, inputs: int, outputs: int) -> None:
@@ -319,11 +323,20 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
         add("wo_b", groups * low, d_model)
         parts += vector("attn.attn_sink", queries, "attention")
         kept = [Kept(width, keys.whole("sliding_window"))]
+        attends = Compressed(
+            heads=queries, width=width, query_rank=rank, groups=groups, output_rank=low,
+            window=keys.whole("sliding_window"), span=ratio or None,
+        )  # fmt: skip
         if ratio:
             compressor("attn.compressor", width)
             elements = width
             if index:
-                indexers, size = keys.whole("index_n_heads"), keys.whole("index_head_dim")
+                indexers, size, selected = keys.wholes(
+                    "index_n_heads", "index_head_dim", "index_topk"
+                )
+                attends = structs.replace(
+                    attends, selected=selected, index_heads=indexers, index_dim=size
+                )
                 compressor("attn.indexer.compressor", size)
                 add("indexer.wq_b", rank, indexers * size)
                 add("indexer.weights_proj", d_model, indexers)
@@ -331,6 +344,6 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
             if elements % ratio:
                 raise keys.wrong("head_dim", f"is no multiple of {ratio} with its indexer's")
             kept.append(Kept(elements // ratio))
-        return same(Piece(tuple(parts), tuple(kept)))
+        return same(Piece(tuple(parts), tuple(kept), attends))
 
     return plan

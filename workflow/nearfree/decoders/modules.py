@@ -15,6 +15,7 @@ from nearfree.decoders.attention_uses import (
     INDEX_QUERY,
     INDEXER,
     LATENTS,
+    LAYER,
     QUERY,
     SELECTION,
     attention_layers,
@@ -234,6 +235,9 @@ def _formats(role: str, precision: Precision) -> dict[str, Any]:
     """Return a setting's formats: those that are not its element type are said beside it."""
     if role in (INDEXER, SELECTION):
         return {"dtype": _INDEX_FORMAT}
+    if role == LAYER:
+        weights, kv = precision.of("attention", role).weights, precision.kv
+        return {"dtype": weights, "kv_dtype": None if kv == weights else kv}
     if role in CALLS:
         kv = precision.kv
         return {"dtype": precision.plain, "kv_dtype": None if kv == precision.plain else kv}

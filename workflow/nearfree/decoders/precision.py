@@ -41,6 +41,9 @@ _BUILT_PLAIN = (
 """Of DeepSeek's indexer and hyper connections, so are all of its compressors'; of Kimi K3's
 residuals. Source: attention.py, compressor.py and nvidia/model.py of deepseek_v4, nvidia/model.py
 of kimi_k3, in vllm 0.33.0."""
+_V4, _OF_ENTRIES = "deepseek_v4", ("deepseek_v4", "deepseek_ref")
+"""DeepSeek V4 by its names, whose cache engines keep in FP8 unless they are told otherwise: vllm
+0.32.0, vllm/models/deepseek_v4/attention.py:107-121 (FlashMLA's layout takes no other)."""
 _MOST_NAMES = 20_000
 _LONGEST = 200
 
@@ -242,6 +245,8 @@ def read_precision(path: Path) -> StoredPrecision:
         quantised = _experts(keys, sections, quantised)
     found.check()
     kv = _widest([quantised.kv, *(other.kv for _, other in said[1:])])
+    if kv is None and any(keys.is_text("model_type", each) for each in _OF_ENTRIES):
+        kv = "float8"
     refusals = tuple(dict.fromkeys([*quantised.refusals, *beside]))
     quantised = structs.replace(quantised, kv=kv, refusals=refusals)
     return StoredPrecision(file=str(file), plain=plain, quantised=quantised)
@@ -276,7 +281,7 @@ def _experts(keys: Keys, sections: list[Keys], quantised: Quantised) -> Quantise
     """
     levels = [level for level in (keys, *map(keys.inner, _TEXT)) if level.has("expert_dtype")]
     fp8 = bool(sections) and method_of(sections[0]) == "fp8"
-    v4 = keys.is_text("model_type", "deepseek_v4")
+    v4 = keys.is_text("model_type", _V4)
     if fp8 and quantised.routed and not v4:
         raise sections[0].wrong("moe_quant_algo", "is not read for this model type", _PUBLISHED)
     if not levels:

@@ -17,7 +17,7 @@ from math import lcm
 from msgspec import UNSET, Struct, structs
 
 from nearfree.core.parallel import ALONE, Parallel
-from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.engines import VLLM, Engine
 from nearfree.errors import Refusal
@@ -66,8 +66,14 @@ def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -
 
 
 def _cut_kind(kind: Kind, tp: int) -> Kind:
-    """Return what a rank has of a kind of attention: latents and their indexer whole."""
+    """Return what a rank has of a kind of attention: latents, entries and their indexer whole.
+
+    Of attention to entries whole groups of heads are cut: vllm 0.32.0,
+    vllm/models/deepseek_v4/attention.py (wq_b and wo_a by outputs, wo_b by inputs, the rest whole).
+    """
     heads = kind.heads // tp
+    if isinstance(kind, Compressed):
+        return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
     if isinstance(kind, Grouped):
         return structs.replace(kind, heads=heads, kv_heads=held_heads(kind.kv_heads, tp))
     return structs.replace(kind, heads=heads)
@@ -120,8 +126,10 @@ def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
         heads, kv_heads = kind.heads, kind.kv_heads if isinstance(kind, Grouped) else 1
         if not _fits(heads, kv_heads, parallel.tp):
             what = f"{heads} heads over {kv_heads} of keys and values"
-            if not isinstance(kind, Grouped):
+            if isinstance(kind, Latent):
                 what = f"{heads} heads over a latent"
+            elif isinstance(kind, Compressed):
+                what = f"{heads} heads over one key"
             sizes = [n for n in _divisors(heads) if _fits(heads, kv_heads, n)]
             yield _uneven("tp", parallel.tp, what, sizes)
 
@@ -165,6 +173,9 @@ def _cut_products(
     kind: Kind, tp: int, scaled: tuple[int, int], *, merged: bool
 ) -> Iterator[Refusal]:
     rows, columns = scaled
+    if isinstance(kind, Compressed):
+        yield from _sized("tp", tp, "groups of heads of the output projection", kind.groups, 1)
+        yield from _sized("tp", tp, "outputs of the query", kind.heads * kind.width, rows)
     yield from _sized("tp", tp, "inputs of the output projection", kind.inputs, columns)
     if merged and isinstance(kind, Grouped):
         keys = kind.head_dim * max(kind.kv_heads, tp)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from nearfree.core.precision import FORMATS, QUANTISED, Precision, Product
-from nearfree.decoders.attention_uses import LATENT_KEY, role_of
+from nearfree.decoders.attention_uses import GROUPED_OUTPUT, LATENT_KEY, role_of
 from nearfree.decoders.holding import Held, held
 from nearfree.decoders.pieces import Kind
 from nearfree.decoders.precision import StoredPrecision
@@ -121,9 +121,14 @@ def _most(parts: Sequence[Part]) -> Product | None:
 def _by_role(parts: Sequence[Part]) -> dict[str, list[Part]]:
     """Return the matrices of a kind by their role in attention; those of other kinds are alike."""
     found: dict[str, list[Part]] = {}
-    latent = any(part.matrix.name.endswith(f".{LATENT_KEY}") for part in parts)
+    latent, compressed = (
+        any(part.matrix.name.endswith(f".{key}") for part in parts)
+        for key in (LATENT_KEY, GROUPED_OUTPUT)
+    )
     for part in parts:
-        role = role_of(part.matrix.name, latent=latent) if part.matrix.kind == "attention" else ""
+        role: str | None = ""
+        if part.matrix.kind == "attention":
+            role = role_of(part.matrix.name, latent=latent, compressed=compressed)
         if role is not None:
             found.setdefault(role, []).append(part)
     return found

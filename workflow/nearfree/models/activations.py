@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from nearfree.backends.adapters.torch_moe import PADDED, core_of
-from nearfree.decoders.attention_kinds import Grouped, Latent
+from nearfree.decoders.attention_kinds import Grouped, Latent, runs
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import Details
 
@@ -51,7 +51,7 @@ class Activations(NamedTuple):
         decoder, details = self.decoder, self.details
         experts, moe_layers = moe_of(decoder, details)
         stages = [self._norm(decoder.d_model)]
-        for kind, own in zip(decoder.attention, meanwhile, strict=True):
+        for kind, own in zip(runs(decoder.attention), meanwhile, strict=True):
             if isinstance(kind, Grouped):
                 stages.append(self._grouped(kind, own))
             else:

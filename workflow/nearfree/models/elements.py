@@ -1,6 +1,6 @@
 """The weights that a decoder's forward holds, in elements and bytes, counted from its shape."""
 
-from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Grouped, Latent, Run, runs
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.models.activations import FLOAT32_BYTES, moe_of
@@ -16,7 +16,7 @@ def weight_bytes(decoder: Decoder, details: Details, size: int) -> int:
     norms = _norms(decoder, details)
     elements = (2 - details.tied) * decoder.vocabulary * d_model + norms
     elements += decoder.dense_layers * 3 * d_model * (decoder.d_ff or 0)
-    for kind in decoder.attention:
+    for kind in runs(decoder.attention):
         elements += len(kind.layers) * attention_elements(kind, d_model, details)
     if form and form.norms_from_one:
         elements += norms
@@ -46,13 +46,13 @@ def _norms(decoder: Decoder, details: Details) -> int:
     four = bool(details.form and details.form.four_norms)
     heads = sum(
         (1 if kind.shares else 2) * kind.head_dim * len(kind.layers)
-        for kind in decoder.attention
+        for kind in runs(decoder.attention)
         if isinstance(kind, Grouped) and details.qk_norm
     )
     return decoder.d_model * (1 + decoder.layers * (4 if four else 2)) + heads
 
 
-def attention_elements(kind: Kind, d_model: int, details: Details) -> int:
+def attention_elements(kind: Run, d_model: int, details: Details) -> int:
     """Return the elements of the attention of a layer, without norms of heads."""
     output = d_model * (kind.inputs + details.output_bias)
     if isinstance(kind, Latent):

@@ -10,7 +10,7 @@ from nearfree.backends.adapters.memory import RESERVE, free_bytes
 from nearfree.backends.adapters.tensors import pages_of
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Mask, ModelRouting
-from nearfree.decoders.attention_kinds import Grouped, Kind
+from nearfree.decoders.attention_kinds import Grouped, Run, runs
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.errors import EvidenceError
@@ -73,7 +73,7 @@ def footprint(
         How many of them take turns, each with weights and a cache of its own.
     """
     size, most = dtype.itemsize, max(positions)
-    seats = [_Seat(kind, mask, context, size, device) for kind in decoder.attention]
+    seats = [_Seat(kind, mask, context, size, device) for kind in runs(decoder.attention)]
     kernels = BY_NAME[attention].kernels
     page = PAGE_SIZE if kernels else 1
     room = pages_of(context + most, page) * page
@@ -95,7 +95,7 @@ def footprint(
 class _Seat(NamedTuple):
     """A kind of layers, and what it is told of positions."""
 
-    kind: Kind
+    kind: Run
     mask: Mask
     context: int
     size: int

@@ -10,7 +10,7 @@ from torch.nn import functional
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, pages_of
 from nearfree.core.setting import Mask, ModelRouting
-from nearfree.decoders.attention_kinds import Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Grouped, Latent, Run
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
 from nearfree.decoders.modules import BETWEEN, HEAD, UNTOLD, Laps
@@ -146,7 +146,7 @@ class DecoderForward:
         self._head = self._embedding if details.tied else weights("lm_head.weight", vocabulary)
         room = _Room(batch, context, most, attention, dtype, execution)
         self.caches: list[Cache] = []
-        alike: dict[Kind, Cache] = {}
+        alike: dict[Run, Cache] = {}
         for index, at in sorted(self._kind_of.items()):
             of = structs.replace(kinds[at].kind, layers=())
             if isinstance(of, Grouped) and of.shares:
@@ -240,7 +240,7 @@ class _Room(NamedTuple):
     dtype: torch.dtype
     execution: ExecutionContext
 
-    def cache(self, index: int, kind: Kind, runner: AttentionRunner) -> Cache:
+    def cache(self, index: int, kind: Run, runner: AttentionRunner) -> Cache:
         """Return a layer's cache, laid out in memory as attention reads it."""
         if isinstance(kind, Latent):
             keys = self._kept("keys", index, 1, kind.latent + kind.rope_dim, runner)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nearfree.backends.names import BackendRelease
-from nearfree.decoders.attention_kinds import Grouped, Kind
+from nearfree.decoders.attention_kinds import Grouped, Run, runs
 from nearfree.decoders.attention_uses import attention_layers
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details
@@ -16,13 +16,13 @@ from nearfree.decoders.forms import AttentionForm, Warmth
 class LayerKind(NamedTuple):
     """A kind of layers: the shape of its attention, and how it computes."""
 
-    kind: Kind
+    kind: Run
     form: AttentionForm
 
 
 def layer_kinds(decoder: Decoder, details: Details) -> tuple[LayerKind, ...]:
     """Return the kinds of a decoder's layers; one alone where the model has no other form."""
-    kinds = decoder.attention
+    kinds = runs(decoder.attention)
     forms = (
         details.form.attention
         if details.form

@@ -27,6 +27,7 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
         ("gpt_oss", {}, {80: "vllm-triton", 90: "vllm-fa3", 100: "flash-attn-4"}),
         ("gemma4_text", {"global_head_dim": 512}, {90: "vllm-triton", 100: "vllm-triton"}),
         ("deepseek_v3", {}, {80: "vllm-mla==0.33.0", 90: "vllm-mla==0.33.0"}),
+        ("deepseek_v4", {}, {90: "vllm-mla==0.33.0", 100: "vllm-mla==0.33.0"}),
     ],
 )  # fmt: skip
 def test_the_first_that_takes_all_layers_runs(

@@ -30,6 +30,7 @@ MOE_FORMATS: dict[tuple[str, str], Dtype] = {
     ("float16", "int4"): "int4",
     ("bfloat16", "mxfp4"): "mxfp4",
     ("float16", "mxfp4"): "mxfp4",
+    ("float8", "mxfp4"): "mxfp4",
     ("bfloat16", "nvfp4"): "nvfp4",
     ("nvfp4", "nvfp4"): "nvfp4",
 }

@@ -9,6 +9,7 @@ steps of 4 positions an SM), and tiles come in waves over the SMs.
 import numpy as np
 import polars as pl
 
+from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.indexer import INDEXER, SELECT
 from nearfree.derive.work_model.family import (
@@ -26,6 +27,30 @@ _HEADS_A_TILE = 64.0
 _INDEXED_TOGETHER = 4.0
 _SCORE_BYTES = 8.0
 """A number that is chosen among is float32, written and read once."""
+
+
+_OF_ENTRIES = {
+    "vllm": "FLASHMLA_SPARSE_DSV4",
+    "sglang": "compressed_flashmla",
+    "trtllm": "DeepseekV4TrtllmAttention",
+}
+"""What engines run layers by whose entries stand for several positions, as public tables name it;
+all GPUs have one name of each engine."""
+
+
+def layer_kernels(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return questions of attention layers with the engine and the kernel that public curves name.
+
+    Parameters
+    ----------
+    rows
+        Questions; a backend that is an engine's own choice is that engine.
+    """
+    engines = {name: each.engine for name, each in BY_NAME.items() if each.engine}
+    engine = pl.col("backend").replace(engines)
+    of_entries = engine.replace_strict(_OF_ENTRIES, default=None, return_dtype=pl.String)
+    named = pl.when(pl.col("span") > 1).then(of_entries)
+    return rows.with_columns(engine.alias("backend"), pl.coalesce("kernel", named).alias("kernel"))
 
 
 def layer_features(rows: pl.DataFrame) -> dict[str, Array]:

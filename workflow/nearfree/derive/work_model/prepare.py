@@ -19,7 +19,7 @@ from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
 from nearfree.derive.work_model.launches import eager_us
-from nearfree.derive.work_model.layer import LAYER, indexer_features, layer_features
+from nearfree.derive.work_model.layer import LAYER, indexer_features, layer_features, layer_kernels
 from nearfree.derive.work_model.links import collective_features
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED, mla_features
 from nearfree.derive.work_model.mla_rows import mla_kernels, mla_tiles
@@ -228,6 +228,8 @@ def _prepared(
         features |= mla_features(rows, features["naive"])
     if family in (MLA_CACHED, MLA_SELECTED):
         rows = rows.with_columns(pl.Series(RAN, mla_kernels(rows), dtype=pl.String))
+    if family is LAYER:
+        rows = layer_kernels(rows)
     if family.modules == INDEXER:
         rows = rows.with_columns(_index_kernel().alias(RAN))
     yield Prepared(

@@ -98,7 +98,7 @@ def first_block(
     yield heading(query, assumed=assumed)
     yield _n_max(answer, accepted)
     yield _limit(answer)
-    yield _times(answer)
+    yield "; ".join([_times(answer), *query.decoder.caveats])
     if not unfit(query.memory):
         yield memory
     yield _stands(query, answer)

@@ -130,6 +130,7 @@ def unanswered_json(each: Unanswered) -> dict[str, Any]:
         "predictors": [],
         "modules": [],
         "besides": {},
+        "caveats": [],
         "graphs": None,
         "curve": [],
     }

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import ATTENTION_ORDER, BY_NAME, Backend, of_engine
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
 from nearfree.core.precision import PLAIN, Precision
-from nearfree.decoders.attention_kinds import Kind, Latent
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind
 from nearfree.decoders.decoder import Decoder
 from nearfree.errors import Refusal
 
@@ -25,13 +26,15 @@ def chosen(
     sm
         The device's compute capability, 90 for 9.0, None without one.
     engine
-        What serves the model: latent attention runs by the kernel that it takes.
+        What serves the model: attention to latents and entries runs by the kernel that it takes.
     """
     kinds = decoder.attention if decoder else ()
     plain = precision is None or precision.kv in PLAIN
     usual = [*ATTENTION_ORDER][0 if plain else -1]
-    if any(isinstance(kind, Latent) for kind in kinds):
-        record = of_engine(engine.name, MLA.name) or BY_NAME[usual]
+    own = next((kind for kind in kinds if not isinstance(kind, Grouped)), None)
+    if own is not None:
+        module = ATTENTION_LAYER if isinstance(own, Compressed) else MLA
+        record = of_engine(engine.name, module.name) or BY_NAME[usual]
         return f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
     for name, first in ATTENTION_ORDER.items():
         record = BY_NAME[name]
@@ -56,7 +59,7 @@ def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
             takers = [
                 each.names[0]
                 for each in BY_NAME.values()
-                if each.names and (each.rules or isinstance(kind, Latent))
+                if each.names and (each.rules or not isinstance(kind, Grouped))
                 if not _lacking(each, kind)
             ]
             where = f"{len(kind.layers)} layers ({kind.words})"
@@ -67,7 +70,10 @@ def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
 
 def _lacking(record: Backend, kind: Kind) -> str:
     """Return what of a kind a backend's kernels do not take; empty if they take all."""
-    if isinstance(kind, Latent):
+    if isinstance(kind, Compressed):
+        taken = ATTENTION_LAYER.name in record.modules
+        return "" if taken else "none is of entries that stand for several positions"
+    if not isinstance(kind, Grouped):
         lacks = [*([] if MLA.name in record.modules else ["a latent"])]
         if kind.index_heads and INDEXER.name not in record.modules:
             lacks.append("an indexer of positions")

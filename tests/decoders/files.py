@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ _ENTRIES = {
     "o_lora_rank": 12, "index_n_heads": 3, "index_head_dim": 16, "index_topk": 32,
     "hc_mult": 3, "sliding_window": 32, "n_shared_experts": 1,
     "compress_ratios": [0, 4, 128, 4, 128, 0, 0],
+}  # fmt: skip
+_LINEAR = {
+    "full_attention_interval": 3, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+}  # fmt: skip
+_LINEAR_MOE = {
+    **_ATTENTION, **_LINEAR, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "decoder_sparse_step": 1,
 }  # fmt: skip
 _FILES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
@@ -95,6 +104,9 @@ _FILES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"] * 3,
     },
     **dict.fromkeys(("deepseek_v4", "deepseek_ref"), _ENTRIES),
+    "qwen3_next": _LINEAR_MOE,
+    "qwen3_5_moe_text": {**_LINEAR_MOE, "mamba_ssm_dtype": "float32"},
+    "qwen3_5_text": {**_WIDE, **_LINEAR, "mamba_ssm_dtype": "float32"},
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {
         **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 112,
@@ -106,6 +118,10 @@ SMALL = {kind: {"model_type": kind, **values} for kind, values in _FILES.items()
 DEFAULTED = {
     ("gemma3_text", "vocab_size"), ("gemma4_text", "hidden_size_per_layer_input"),
     ("gemma4_text", "global_head_dim"),
+    *product(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+        (*_LINEAR, "decoder_sparse_step", "mamba_ssm_dtype"),
+    ),
 }  # fmt: skip
 """Keys that published files leave out, as their class does not."""
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, runs
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.weights import stored
-from nearfree.errors import RefusedError
+from nearfree.errors import EvidenceError, RefusedError
 
 from decoders.files import SHIPPED, SMALL, change, write
 
@@ -20,6 +20,9 @@ GROUPED: dict[str, Any] = {"heads": 8, "kv_heads": 2, "head_dim": 16}
 ALL = tuple(range(6))
 COMPRESSED: dict[str, Any] = {
     "heads": 8, "width": 128, "query_rank": 20, "groups": 2, "output_rank": 12, "window": 32,
+}  # fmt: skip
+STATES: dict[str, Any] = {
+    "heads": 4, "key_heads": 2, "key_dim": 8, "value_dim": 16, "conv": 4,
 }  # fmt: skip
 EVEN, ODD = (0, 2, 4), (1, 3, 5)
 
@@ -72,6 +75,20 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
                     layers=(1, 3), span=4, selected=32, index_heads=3, index_dim=16, **COMPRESSED
                 ),
                 Compressed(layers=(2, 4), span=128, **COMPRESSED),
+            ],
+        ),
+        (
+            "qwen3_5_text",
+            [
+                DeltaNet(layers=(0, 1, 3, 4), state="float32", **STATES),
+                Grouped(layers=(2, 5), gate=True, **GROUPED),
+            ],
+        ),
+        (
+            "qwen3_next",
+            [
+                DeltaNet(layers=(0, 1, 3, 4), **STATES),
+                Grouped(layers=(2, 5), gate=True, **GROUPED),
             ],
         ),
         (
@@ -240,3 +257,51 @@ def test_what_stands_for_something_near_is_said(tmp_path: Path) -> None:
     with_entries = read(tmp_path, "deepseek_v4", compress_ratios=[4, 4, 128, 4, 128, 4])
     assert with_entries.caveats == (mixing, prefilled)
     assert read(tmp_path, "deepseek_v3").caveats == ()
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"])
+def test_a_state_and_its_products_are_what_is_stored_and_kept(tmp_path: Path, kind: str) -> None:
+    """Products of both kinds are their checkpoint's matrices; a state is what memory counts."""
+    file = write(tmp_path, change(kind))
+    of_state, attends = read_decoder(file).attention
+    assert isinstance(of_state, DeltaNet)
+    assert isinstance(attends, Grouped)
+    found = {
+        name: sum(
+            each.inputs * each.outputs
+            for each in stored(file).weights
+            if each.kind == name and each.inputs > 1 and not each.name.endswith("conv1d")
+            if layer in each.layers
+        )
+        for name, layer in (("state", 0), ("attention", 2))
+    }
+    assert found["state"] == 64 * (of_state.mixed + 2 * of_state.inputs + 2 * of_state.heads)
+    assert found["attention"] == 64 * (16 * attends.made + attends.inputs)
+    assert (
+        sum(each.layers * each.state_elements for each in stored(file).cache) == 4 * of_state.kept
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mamba_ssm_dtype": "float8"}, "mamba_ssm_dtype 'float8' is none of"),
+        ({"linear_num_key_heads": 3}, "linear_num_key_heads 3 does not divide 4 heads"),
+        ({"layer_types": ["linear_attention"] * 5 + ["mamba"]}, "'mamba' of layer 5"),
+    ],
+)
+def test_states_that_are_not_understood_are_refused(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """A format of states, heads or a kind of layer that no engine has is refused by its key."""
+    with pytest.raises(RefusedError, match=reason):
+        read(tmp_path, "qwen3_5_text", **changes)
+
+
+def test_a_state_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
+    """What no curve holds is a caveat of each answer, and a forward is refused by name."""
+    decoder = read(tmp_path, "qwen3_next")
+    (caveat,) = decoder.caveats
+    assert caveat.startswith("4 of 6 layers (gated delta net) are timed by the bytes of their")
+    with pytest.raises(EvidenceError, match="a gated delta net is predicted, not run"):
+        runs(decoder.attention)

@@ -9,9 +9,13 @@ from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Product, uniform
-from nearfree.decoders.attention_kinds import Compressed
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet
 from nearfree.decoders.attention_uses import (
     ABSORB,
+    DELTA_GATES,
+    DELTA_IN,
+    DELTA_NET,
+    DELTA_OUT,
     INDEX_KEY,
     INDEX_QUERY,
     INDEXER,
@@ -28,8 +32,9 @@ from nearfree.decoders.attention_uses import (
 )
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.engines import VLLM
 from nearfree.decoders.modules import ModuleUse, modules
-from nearfree.decoders.shards import shard
+from nearfree.decoders.shards import refusals, shard
 
 from decoders.files import change, write
 
@@ -234,3 +239,41 @@ def test_entries_name_the_one_module_whatever_their_plain_parts_are() -> None:
              for name in ("wq_a", "wo_b", "indexer.wq_b", "compressor.wkv",
                           "indexer.compressor.wgate", "indexer.weights_proj")}  # fmt: skip
     assert [*roles.values()] == [LAYER] * 3 + [None] * 3
+
+
+def test_a_state_has_three_products_about_one_pass(tmp_path: Path) -> None:
+    """Layers with a state run their own products, those that attend a query with its gate."""
+    uses = of(read(tmp_path, "qwen3_5_text"))
+    roles = (DELTA_IN, DELTA_GATES, DELTA_NET, DELTA_OUT)
+    assert {role: uses[role].count for role in (*roles, QKV, "attention", OUTPUT)} == (
+        dict.fromkeys(roles, 4) | {QKV: 2, "attention": 2, OUTPUT: 2}
+    )
+    assert (uses[DELTA_IN].setting.d_ff, uses[DELTA_GATES].setting.d_ff) == (96 + 64, 8)
+    assert uses[QKV].setting.d_ff == 16 * (8 + 8 + 2 + 2)
+    state = uses[DELTA_NET].setting
+    assert (state.heads, state.kv_heads, state.head_dim, state.value_dim) == (4, 2, 8, 16)
+    assert (state.dtype, state.kv_dtype, state.conv) == ("bfloat16", "float32", 4)
+    assert not uses[DELTA_NET].main
+    assert of(read(tmp_path, "qwen3_next"))[DELTA_NET].setting.kv_dtype is None
+
+
+def test_a_rank_has_whole_heads_of_states(tmp_path: Path) -> None:
+    """Heads of keys and values are cut alike; more ranks than heads of keys are refused."""
+    decoder = read(tmp_path, "qwen3_5_text")
+    kind = shard(decoder, Parallel(tp=2)).decoder.attention[0]
+    assert isinstance(kind, DeltaNet)
+    assert (kind.heads, kind.key_heads, kind.mixed) == (2, 1, 48)
+    (refused,) = [
+        each for each in refusals(decoder, Parallel(tp=4), VLLM, {}) if "delta" in each.reason
+    ]
+    assert refused.reason == "4 does not divide 2 heads of keys of a gated delta net"
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [("in_proj_qkvz", DELTA_IN), ("in_proj_z", DELTA_IN), ("out_proj", DELTA_OUT),
+     ("in_proj_ba", None), ("conv1d", None)],
+)  # fmt: skip
+def test_products_of_a_state_are_known_by_name(name: str, role: str | None) -> None:
+    """Its large matrices say the formats of their products; gates and convolution say none."""
+    assert role_of(f"model.layers.*.linear_attn.{name}", latent=False) == role

@@ -34,6 +34,10 @@ INDEXER = {
     "module": "indexer", "backend": "sglang", "dtype": "bfloat16", "context": 8192, "heads": 64,
     "head_dim": 128, "api": "logits",
 }  # fmt: skip
+STATES = {
+    "module": "delta_net", "backend": "vllm", "dtype": "bfloat16", "kv_dtype": "float32",
+    "heads": 48, "kv_heads": 16, "head_dim": 128, "value_dim": 128, "conv": 4,
+}  # fmt: skip
 REDUCE = {"module": "collective", "operation": "all_reduce", "gpus": 8, "d_model": 8192}
 EXCHANGE = {
     **REDUCE, "operation": "dispatch", "experts": 256, "top_k": 8, "backend_version": "0.24.0",
@@ -50,6 +54,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "layer_attention": SPARSE_LAYER,
     "indexer_logits": INDEXER,
     "indexer_select": {**INDEXER, "api": "select"},
+    "delta_net": STATES,
     "exchange_low_latency": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_ll"},
     "exchange_normal": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_normal_24_sms"},
     "exchange_low_latency_vllm": {**EXCHANGE, "backend": "vllm", "kernel": "deepep_ll"},
@@ -65,10 +70,14 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "collective_pcie": {**REDUCE, "backend": "nccl", "kernel": "NCCL", "platform": "l40s"},
 }  # fmt: skip
 """A question of each family, whose rules are in this repository's log."""
-COMPUTED = [name for name in FAMILIES if name not in (*COLLECTIVE_FAMILIES, *OF_KERNELS)]
+STATED = [name for name, family in FAMILIES.items() if family.stated]
+"""Those whose constants are stated, and not calibrated."""
+COMPUTED = [name for name in FAMILIES if name not in (*COLLECTIVE_FAMILIES, *OF_KERNELS, *STATED)]
 """The families of what one GPU computes, those with shared constants."""
 MIXED = [*OF_FAMILY.values(), DENSE]
-SHARED = [*(each for name, each in OF_FAMILY.items() if name not in OF_KERNELS), DENSE]
+SHARED = [
+    *(each for name, each in OF_FAMILY.items() if name not in (*OF_KERNELS, *STATED)), DENSE,
+]  # fmt: skip
 """Those that shared constants answer, whatever is known of kernels."""
 
 

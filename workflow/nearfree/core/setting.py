@@ -15,12 +15,13 @@ NAME = rf"[a-z0-9][a-z0-9_]{{0,{LONGEST_NAME - 1}}}"
 Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
 Module = Literal[
-    "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "collective",
-    "model", "engine",
+    "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "delta_net",
+    "collective", "model", "engine",
 ]  # fmt: skip
 """`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; `mla` attention whose keys and
 values are products of one latent; `indexer` chooses the positions that a query attends to;
-`attention_layer` is all of a layer's attention, from its hidden state to its output; `engine` a
+`attention_layer` is all of a layer's attention, from its hidden state to its output; `delta_net` a
+pass of new positions over the state of a gated delta net; `engine` a
 whole forward of a real engine, where `model` is one of this project's own."""
 Operation = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "send"
@@ -49,6 +50,7 @@ _EXPERTS: tuple[Module, ...] = ("moe_ffn", "model")
 _ATTENTION: tuple[Module, ...] = ("attention", "model")
 _LAYER: tuple[Module, ...] = ("attention_layer",)
 _LATENT: tuple[Module, ...] = ("mla", *_LAYER)
+_STATE: tuple[Module, ...] = ("delta_net",)
 _HEADED: tuple[Module, ...] = ("attention", "mla", "indexer", *_LAYER, "model")
 _ENGINE: tuple[Module, ...] = ("engine",)
 _CACHED: tuple[Module, ...] = (*_HEADED, *_ENGINE)
@@ -114,8 +116,8 @@ class Setting(
         Module,
         Field(
             "what",
-            "gemm, dense_ffn, moe_ffn, attention, mla, indexer, attention_layer, collective, "
-            "model or engine",
+            "gemm, dense_ffn, moe_ffn, attention, mla, indexer, attention_layer, delta_net, "
+            "collective, model or engine",
         ),
     ]
     backend: Annotated[str, Field("what", "what ran it")]
@@ -132,9 +134,9 @@ class Setting(
         Dtype | None,
         Field(
             "what",
-            "format of the KV cache, where it is not the element type",
+            "format of the KV cache or of a state, where it is not the element type",
             label="cache",
-            modules=_HEADED,
+            modules=(*_HEADED, *_STATE),
         ),
     ] = None
     batch: Annotated[
@@ -203,15 +205,20 @@ class Setting(
     ] = None
     heads: Annotated[
         Positive | None,
-        Field("shape", "query heads", modules=_HEADED, needed=True),
+        Field(
+            "shape",
+            "query heads, of a delta net those of values",
+            modules=(*_HEADED, *_STATE),
+            needed=True,
+        ),
     ] = None
     kv_heads: Annotated[
         Positive | None,
         Field(
             "shape",
-            "key and value heads",
+            "key and value heads, of a delta net those of keys",
             label="KV heads",
-            modules=(*_ATTENTION, *_LAYER),
+            modules=(*_ATTENTION, *_LAYER, *_STATE),
             needed=True,
             spared=_LAYER,
         ),
@@ -223,7 +230,7 @@ class Setting(
             "width of a head",
             label="head width",
             unit="elements",
-            modules=("attention", "indexer", *_LAYER, "model"),
+            modules=("attention", "indexer", *_LAYER, *_STATE, "model"),
             needed=True,
             spared=_LAYER,
         ),
@@ -269,7 +276,7 @@ class Setting(
             "width of a head's value",
             label="value width",
             unit="elements",
-            modules=("mla",),
+            modules=("mla", *_STATE),
             needed=True,
         ),
     ] = None
@@ -313,6 +320,16 @@ class Setting(
             label="projections",
             unit="elements",
             modules=_LAYER,
+            needed=True,
+        ),
+    ] = None
+    conv: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "positions that the convolution before a state spans",
+            label="convolution",
+            modules=_STATE,
             needed=True,
         ),
     ] = None

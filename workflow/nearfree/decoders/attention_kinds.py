@@ -1,9 +1,10 @@
-"""Kinds of attention that layers of a decoder have: grouped queries, latents, entries."""
+"""Kinds of attention that layers of a decoder have: grouped queries, latents, entries, a state."""
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.errors import EvidenceError
 
@@ -18,7 +19,9 @@ class Grouped(
     that is no position's (gpt-oss); `soft_cap` is c of c tanh(logit / c) (Gemma 2).
     `keys_are_values` says that one product makes both (Gemma 4); they are cached apart. A layer
     that `shares` makes and caches neither: it attends to what the last layer before it of the same
-    form that does not share has cached (Gemma 4). Widths are in elements.
+    form that does not share has cached (Gemma 4). With a `gate` the product of queries makes
+    another row as wide, which what heads give is multiplied by (Qwen3-Next). Widths are in
+    elements.
     """
 
     layers: tuple[int, ...] = ()
@@ -31,12 +34,13 @@ class Grouped(
     soft_cap: float | None = None
     keys_are_values: bool = False
     shares: bool = False
+    gate: bool = False
 
     @property
     def made(self) -> int:
-        """Heads of queries, keys and values that products make of a position."""
+        """Heads of queries, their gates, keys and values that products make of a position."""
         of_cache = 0 if self.shares else self.kv_heads * (1 if self.keys_are_values else 2)
-        return self.heads + of_cache
+        return self.heads * (1 + self.gate) + of_cache
 
     @property
     def most(self) -> int | None:
@@ -159,17 +163,65 @@ class Compressed(
         return f"entries of {self.span} positions{chosen}, window {self.window}"
 
 
+class DeltaNet(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="delta_net",
+):
+    """Gated delta nets of some layers, which count from 0 and rise: a state in place of attention.
+
+    Of a request each of `heads` heads of values keeps a matrix of `key_dim` by `value_dim`, which
+    each position changes; `key_heads` heads of queries and keys serve them. A convolution spans
+    `conv` positions of queries, keys and values, of which the last but one are kept, too. The
+    matrices are in `state`, None in the model's element type. Widths are in elements.
+    Source: Qwen3NextGatedDeltaNet of transformers 5.23.
+    """
+
+    layers: tuple[int, ...] = ()
+    heads: Positive
+    key_heads: Positive
+    key_dim: Positive
+    value_dim: Positive
+    conv: Positive
+    state: Dtype | None = None
+
+    @property
+    def mixed(self) -> int:
+        """Elements of a position's queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.inputs
+
+    @property
+    def inputs(self) -> int:
+        """Elements that the output projection takes of a position."""
+        return self.heads * self.value_dim
+
+    @property
+    def kept(self) -> int:
+        """Elements that are kept of a request, however long it is."""
+        return self.inputs * self.key_dim + self.mixed * (self.conv - 1)
+
+    @property
+    def words(self) -> str:
+        """What people call it."""
+        return "gated delta net"
+
+
 Run = Grouped | Latent
 """The kinds whose forward is run here."""
-Kind = Run | Compressed
+Kind = Run | Compressed | DeltaNet
 
 
 def runs(kinds: Sequence[Kind]) -> tuple[Run, ...]:
     """Return kinds as those whose forward is run here; EvidenceError if one is not."""
-    found = tuple(kind for kind in kinds if not isinstance(kind, Compressed))
+    found = tuple(kind for kind in kinds if not isinstance(kind, Compressed | DeltaNet))
     if len(found) < len(kinds):
+        states = any(isinstance(kind, DeltaNet) for kind in kinds)
+        what = "a gated delta net" if states else "attention to entries of several positions"
         raise EvidenceError(
-            "attention to entries of several positions is predicted, not run",
+            f"{what} is predicted, not run",
             remedy="Ask `nearfree predict`, or measure another model",
         )
     return found

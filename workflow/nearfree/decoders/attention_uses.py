@@ -12,7 +12,7 @@ from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
-from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent
 from nearfree.decoders.decoder import ENTRIES, Decoder
 
 QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
@@ -22,8 +22,10 @@ INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projectio
 SELECTION, LAYER = "index selection", "attention layer"
 """The modules of attention. Source of those of a latent: vllm 0.33.0,
 vllm/model_executor/layers/attention/mla_attention.py and models/deepseek_v2.py."""
-CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER)
-"""Those that read a cache; all others are products."""
+DELTA_IN, DELTA_GATES, DELTA_OUT = "state input", "state gates", "state output"
+DELTA_NET = "gated delta net"
+CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER, DELTA_NET)
+"""Those that read a cache or a state; all others are products."""
 
 
 class Part(NamedTuple):
@@ -49,6 +51,8 @@ def parts_of(decoder: Decoder, context: int, kind: Kind, backend: BackendRelease
         yield from _grouped(decoder, context, kind, backend)
     elif isinstance(kind, Compressed):
         yield _compressed(decoder.d_model, context, kind)
+    elif isinstance(kind, DeltaNet):
+        yield from _delta_net(decoder, kind)
     else:
         yield from _latent(decoder.d_model, context, kind, backend)
 
@@ -142,6 +146,29 @@ def _compressed(d_model: int, context: int, kind: Compressed) -> Part:
     )
 
 
+def _delta_net(decoder: Decoder, kind: DeltaNet) -> Iterator[Part]:
+    """Yield the modules of a gated delta net: three products about one pass over the state.
+
+    Queries, keys, values and the output's gate are one product, both gates of a head another.
+    Source: vllm 0.32.0, vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:514-532.
+    """
+    yield _product(DELTA_IN, decoder.d_model, kind.mixed + kind.inputs)
+    yield _product(DELTA_GATES, decoder.d_model, 2 * kind.heads)
+    yield Part(
+        DELTA_NET,
+        {
+            "module": "delta_net",
+            "heads": kind.heads,
+            "kv_heads": kind.key_heads,
+            "head_dim": kind.key_dim,
+            "value_dim": kind.value_dim,
+            "conv": kind.conv,
+            "kv_dtype": None if kind.state == decoder.dtype else kind.state,
+        },
+    )
+    yield _product(DELTA_OUT, kind.inputs, decoder.d_model)
+
+
 class Layers(NamedTuple):
     """A module with the layers that run it; `base` is its role without kind and share."""
 
@@ -174,7 +201,7 @@ def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) ->
 
 ORDER = (
     QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, ABSORB, ATTENTION, LATENT,
-    RELEASE, OUTPUT, LAYER,
+    RELEASE, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET, DELTA_OUT,
 )  # fmt: skip
 """The modules of attention, in the order in which they first run."""
 
@@ -197,6 +224,13 @@ _MATRICES: dict[str, str | None] = {
 they are loaded: mla_attention.py:416 and deepseek_v2.py:710-718 and 860 of vllm 0.33.0."""
 
 
+_STATES = {
+    **dict.fromkeys(("in_proj_qkvz", "in_proj_qkv", "in_proj_z"), DELTA_IN),
+    "out_proj": DELTA_OUT,
+}
+"""Products of a gated delta net; its gates are a hundredth of them, and quantisers leave them."""
+
+
 def role_of(name: str, *, latent: bool, compressed: bool = False) -> str | None:
     """Return the role of a matrix of attention by its name, None where it enters no product.
 
@@ -204,6 +238,8 @@ def role_of(name: str, *, latent: bool, compressed: bool = False) -> str | None:
     entries: all products are one module then, and what engines leave in the plain format whatever
     the rest is in, compressors and the weights of index heads, says nothing of its format.
     """
+    if ".linear_attn." in name:
+        return _STATES.get(name.rpartition(".")[2])
     if compressed:
         plain = ".compressor." in name or name.endswith(".weights_proj")
         return None if plain else LAYER

@@ -11,7 +11,14 @@ from msgspec import structs
 from nearfree.core.precision import Dtype
 from nearfree.core.setting import NAME
 from nearfree.decoders.attention_kinds import Kind
-from nearfree.decoders.decoder import Decoder, Ffn, check_layer_types, head_width, said_of
+from nearfree.decoders.decoder import (
+    Decoder,
+    Ffn,
+    check_layer_types,
+    first_said,
+    head_width,
+    said_of,
+)
 from nearfree.decoders.draft_heads import (
     as_layer,
     drafter_keys,
@@ -82,7 +89,7 @@ def read_decoder(path: Path) -> Decoder:
     uniform = rules is None or rules.window is not None
     for key, (why, remedy) in (_REFUSED | (_LATENT_KEYS if uniform else {})).items():
         with refusals.gathered():
-            if keys.has(key):
+            if keys.has(key) and not (rules and key == rules.states):
                 raise keys.wrong(key, why, remedy)
     with refusals.gathered():
         if names_head(keys):
@@ -163,7 +170,7 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
     ffn: Ffn = read.pop("ffn")
     kinds: tuple[Kind, ...] = read.pop("kinds", ())
     if kinds:
-        read |= said_of(kinds[0]) | {"kinds": kinds}
+        read |= said_of(first_said(kinds)) | {"kinds": kinds}
     if ffn.beside:
         read["beside"] = True
     width = rules.layer_inputs and keys.whole(rules.layer_inputs, least=0, default=0)

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
-from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind
 from nearfree.decoders.keys import Keys
 
 Count = Annotated[int, Meta(ge=0)]
@@ -55,7 +55,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     (DeepSeek V4's hyper connections), else one. Widths are in elements.
 
     Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
-    `window` are then those of the first kind, a latent one head as wide as what is cached of it.
+    `window` are then those of the first kind that has a cache, a latent one head as wide as what is
+    cached of it.
     """
 
     name: str
@@ -121,6 +122,13 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 "of decoding several is public"
             )
         said += [
+            f"{len(kind.layers)} of {self.layers} layers ({kind.words}) are timed by the bytes of "
+            "their states, one more written for each further position, which no curve of several "
+            "positions holds; their norms and gates are left out"
+            for kind in self.attention
+            if isinstance(kind, DeltaNet)
+        ]
+        said += [
             f"{len(kind.layers)} of {self.layers} layers ({kind.words}) are taken for ones with "
             f"entries of {ENTRIES} positions, of which they have none"
             for kind in kinds
@@ -133,10 +141,18 @@ ENTRIES = 128
 """Positions of an entry of the layers whose curves speak of those with a window alone."""
 
 
+def first_said(kinds: Sequence[Kind]) -> Kind:
+    """Return the kind whose sizes a decoder says: the first that has a cache, if any has."""
+    return next((kind for kind in kinds if not isinstance(kind, DeltaNet)), kinds[0])
+
+
 def said_of(kind: Kind) -> dict[str, int | None]:
     """Return the sizes that a decoder says of its first kind."""
     if isinstance(kind, Grouped):
         return {name: getattr(kind, name) for name in ("heads", "kv_heads", "head_dim", "window")}
+    if isinstance(kind, DeltaNet):
+        of = {"kv_heads": kind.key_heads, "head_dim": kind.key_dim}
+        return {"heads": kind.heads, **of, "window": None}
     width = kind.width if isinstance(kind, Compressed) else kind.cached
     return {"heads": kind.heads, "kv_heads": 1, "head_dim": width, "window": None}
 

@@ -31,7 +31,8 @@ class Family(NamedTuple):
     Without a rule of its `window` its layers may differ, and are read one by one. `says_head_dim`
     holds where the width of a head does not follow from d_model; a latent has no such key. The key
     `layer_inputs` is that of how wide an input of each layer's own is, `streams` that of how many
-    states wide the residual is, if any.
+    states wide the residual is, if any, and `states` the one by which some layers keep a state in
+    place of attention.
     """
 
     ffn: Callable[[Keys, int], Ffn]
@@ -39,6 +40,12 @@ class Family(NamedTuple):
     says_head_dim: bool = False
     layer_inputs: str = ""
     streams: str = ""
+    states: str = ""
+
+
+def _delta_net(ffn: Callable[[Keys, int], Ffn]) -> Family:
+    """Return the rules of Qwen's models in which most layers have a gated delta net."""
+    return Family(ffn, says_head_dim=True, states="full_attention_interval")
 
 
 FAMILIES = {
@@ -85,6 +92,9 @@ FAMILIES = {
     **dict.fromkeys(
         ("deepseek_v4", "deepseek_ref"), Family(deepseek_v4_moe, streams="hc_mult")
     ),
+    "qwen3_next": _delta_net(qwen_moe),
+    "qwen3_5_moe_text": _delta_net(qwen_moe),
+    "qwen3_5_text": _delta_net(dense),
     "cohere2": Family(dense, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),
@@ -94,8 +104,8 @@ FAMILIES = {
     "gpt_oss": Family(all_experts, says_head_dim=True),
     "llama4_text": Family(llama4_moe, says_head_dim=True),
 }  # fmt: skip
-"""By `model_type`. All have gated FFNs, and grouped-query, latent or compressed
-attention in every layer.
+"""By `model_type`. All have gated FFNs, and grouped-query, latent or compressed attention, or
+a gated delta net, in every layer.
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
 (llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from nearfree.decoders.attention_kinds import Compressed, Grouped
+from nearfree.core.precision import PLAIN, Dtype
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped
 from nearfree.decoders.decoder import head_width
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import (
@@ -140,6 +141,7 @@ def gqa(
             soft_cap=keys.number(soft_cap) if keys.has(soft_cap) else None,
             keys_are_values=not values,
             shares=shares,
+            gate=gate == "query",
         )
         one_width = attends if of.width == of.values else None
         kept = () if shares else (Kept(elements, sight),)
@@ -197,6 +199,8 @@ def delta_net(*, split: bool) -> Plan:
         d_model, kernel = keys.whole("hidden_size"), keys.whole("linear_conv_kernel_dim")
         count, values = keys.whole("linear_num_key_heads"), keys.whole("linear_num_value_heads")
         key, value = keys.whole("linear_key_head_dim"), keys.whole("linear_value_head_dim")
+        if values % count:
+            raise keys.wrong("linear_num_key_heads", f"does not divide {values} heads of values")
         inner, mixed = values * value, 2 * count * key + values * value
         widths = (
             {"in_proj_qkv": mixed, "in_proj_z": inner, "in_proj_b": values, "in_proj_a": values}
@@ -211,10 +215,28 @@ def delta_net(*, split: bool) -> Plan:
         parts += vector("linear_attn.dt_bias", values, "state")
         parts += vector("linear_attn.A_log", values, "state")
         parts += vector("linear_attn.norm", value)
-        state = values * key * value + mixed * (kernel - 1)
-        return same(Piece(tuple(parts), (Kept(state=state),)))
+        keeps = DeltaNet(
+            heads=values, key_heads=count, key_dim=key, value_dim=value, conv=kernel,
+            state=_state_dtype(keys),
+        )  # fmt: skip
+        return same(Piece(tuple(parts), (Kept(state=keeps.kept),), keeps))
 
     return plan
+
+
+def _state_dtype(keys: Keys) -> Dtype | None:
+    """Return in what a file says that states are kept; None, the element type, as vLLM's auto.
+
+    Source: vllm 0.32.0, vllm/model_executor/models/config.py:863-866.
+    """
+    key = "mamba_ssm_dtype"
+    if not keys.has(key):
+        return None
+    dtype = keys.text(key)
+    found = next((each for each in PLAIN if each == dtype), None)
+    if found is None:
+        raise keys.wrong(key, f"is none of {', '.join(PLAIN)}")
+    return found
 
 
 def mamba2(

@@ -12,6 +12,9 @@ from nearfree.core.setting import Routing, Setting, check_setting
 from nearfree.decoders.attention_uses import ATTENTION as ATTENTION  # noqa: PLC0414
 from nearfree.decoders.attention_uses import (
     CALLS,
+    DELTA_IN,
+    DELTA_NET,
+    DELTA_OUT,
     INDEX_QUERY,
     INDEXER,
     LATENTS,
@@ -37,7 +40,7 @@ HEAD = "LM head"
 STATES = "states projection"
 """The first module of a drafter's head."""
 MATRICES = {
-    **dict.fromkeys((QKV, LATENTS, QUERY, INDEX_QUERY, OUTPUT), "attention"),
+    **dict.fromkeys((QKV, LATENTS, QUERY, INDEX_QUERY, OUTPUT, DELTA_IN, DELTA_OUT), "attention"),
     DENSE: "ffn",
     ROUTER: "router",
     MOE: "experts",
@@ -46,6 +49,8 @@ MATRICES = {
 }
 """The kind of matrices that a module multiplies by, as a precision names it; all others are in
 the model's own element type."""
+_BESIDE = (INDEXER, SELECTION, DELTA_NET)
+"""Calls that the paper's laws do not speak of."""
 _INDEX_FORMAT: Dtype = "float8"
 """In what numbers indexers compare and cache: vllm 0.33.0, vllm/model_executor/layers/
 sparse_attn_indexer.py."""
@@ -150,7 +155,7 @@ def modules(
         uses.append(gemm(STATES, 1, d_model=width, d_ff=d_model, groups=part.attention))
     call = partial(use, backend=attention)
     for role, base, fields, layers in attention_layers(decoder, context, attention):
-        run = partial(call, main=base not in (INDEXER, SELECTION)) if base in CALLS else multiply
+        run = partial(call, main=base not in _BESIDE) if base in CALLS else multiply
         uses.append(run(role, len(layers), base=base, groups=part.attention, **fields))
     if decoder.d_ff and decoder.dense_layers:
         main = not decoder.moe_layers
@@ -235,6 +240,8 @@ def _formats(role: str, precision: Precision) -> dict[str, Any]:
     """Return a setting's formats: those that are not its element type are said beside it."""
     if role in (INDEXER, SELECTION):
         return {"dtype": _INDEX_FORMAT}
+    if role == DELTA_NET:  # its fields say what its state is in
+        return {"dtype": precision.plain}
     if role == LAYER:
         weights, kv = precision.of("attention", role).weights, precision.kv
         return {"dtype": weights, "kv_dtype": None if kv == weights else kv}

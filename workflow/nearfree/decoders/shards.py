@@ -17,7 +17,7 @@ from math import lcm
 from msgspec import UNSET, Struct, structs
 
 from nearfree.core.parallel import ALONE, Parallel
-from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.engines import VLLM, Engine
 from nearfree.errors import Refusal
@@ -72,6 +72,8 @@ def _cut_kind(kind: Kind, tp: int) -> Kind:
     vllm/models/deepseek_v4/attention.py (wq_b and wo_a by outputs, wo_b by inputs, the rest whole).
     """
     heads = kind.heads // tp
+    if isinstance(kind, DeltaNet):
+        return structs.replace(kind, heads=heads, key_heads=max(1, kind.key_heads // tp))
     if isinstance(kind, Compressed):
         return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
     if isinstance(kind, Grouped):
@@ -122,16 +124,22 @@ def refusals(
 
 
 def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
+    tp = parallel.tp
     for kind in decoder.attention:
+        if isinstance(kind, DeltaNet):
+            if kind.key_heads % tp:
+                what = f"{kind.key_heads} heads of keys of a gated delta net"
+                yield _uneven("tp", tp, what, _divisors(kind.key_heads))
+            continue
         heads, kv_heads = kind.heads, kind.kv_heads if isinstance(kind, Grouped) else 1
-        if not _fits(heads, kv_heads, parallel.tp):
+        if not _fits(heads, kv_heads, tp):
             what = f"{heads} heads over {kv_heads} of keys and values"
             if isinstance(kind, Latent):
                 what = f"{heads} heads over a latent"
             elif isinstance(kind, Compressed):
                 what = f"{heads} heads over one key"
             sizes = [n for n in _divisors(heads) if _fits(heads, kv_heads, n)]
-            yield _uneven("tp", parallel.tp, what, sizes)
+            yield _uneven("tp", tp, what, sizes)
 
 
 def _fits(heads: int, kv_heads: int, tp: int) -> bool:
@@ -151,7 +159,8 @@ def _cuts(
     merged = engine.whole_blocks
     for each in decoder.attention:
         if each.heads % tp == 0:
-            yield from _cut_products(each, tp, groups.get("attention", (1, 1)), merged=merged)
+            matrices = "state" if isinstance(each, DeltaNet) else "attention"
+            yield from _cut_products(each, tp, groups.get(matrices, (1, 1)), merged=merged)
     experts = decoder.experts
     for kind, name, size, key, parts in (
         ("ffn", "width of the Dense FFN", decoder.dense_layers and decoder.d_ff, over, ranks),
@@ -177,6 +186,10 @@ def _cut_products(
         yield from _sized("tp", tp, "groups of heads of the output projection", kind.groups, 1)
         yield from _sized("tp", tp, "outputs of the query", kind.heads * kind.width, rows)
     yield from _sized("tp", tp, "inputs of the output projection", kind.inputs, columns)
+    if isinstance(kind, DeltaNet) and kind.key_heads % tp == 0:
+        keys = kind.key_heads * kind.key_dim
+        yield from _sized("tp", tp, "keys of a gated delta net", keys, rows)
+        yield from _sized("tp", tp, "values of a gated delta net", kind.inputs, rows)
     if merged and isinstance(kind, Grouped):
         keys = kind.head_dim * max(kind.kv_heads, tp)
         yield from _sized("tp", tp, "outputs of the query", kind.inputs, rows)

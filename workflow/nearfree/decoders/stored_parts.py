@@ -82,7 +82,7 @@ def precision_of(
     products = dict[str, Product]()
     plain = Product(said.plain, said.plain)
     for kind in QUANTISED:
-        own = [part for part in parts if part.matrix.kind == kind and _is_matrix(part.matrix)]
+        own = [part for part in parts if _belongs(part.matrix, kind) and _is_matrix(part.matrix)]
         products[kind] = _most(own) or plain
         for role, alike in _by_role(own).items():
             formats = {_product(part): part for part in reversed(alike)}
@@ -100,6 +100,17 @@ def precision_of(
         plain=said.plain, kv=said.kv or said.plain, roles=tuple(roles), **products
     )
     return precision, tuple(mixed)
+
+
+def _belongs(matrix: Matrix, kind: str) -> bool:
+    """Return whether a matrix is of a kind: products of a gated delta net are among attention's."""
+    return matrix.kind == kind or (kind == "attention" and role_of_state(matrix) is not None)
+
+
+def role_of_state(matrix: Matrix) -> str | None:
+    """Return the role of a gated delta net's product, None of all other matrices."""
+    is_state = matrix.kind == "state" and ".linear_attn." in matrix.name
+    return role_of(matrix.name, latent=False) if is_state else None
 
 
 def _is_matrix(matrix: Matrix) -> bool:
@@ -127,7 +138,7 @@ def _by_role(parts: Sequence[Part]) -> dict[str, list[Part]]:
     )
     for part in parts:
         role: str | None = ""
-        if part.matrix.kind == "attention":
+        if part.matrix.kind in ("attention", "state"):
             role = role_of(part.matrix.name, latent=latent, compressed=compressed)
         if role is not None:
             found.setdefault(role, []).append(part)

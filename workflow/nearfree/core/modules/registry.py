@@ -7,6 +7,7 @@ from typing import Any
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.collective import COLLECTIVE
+from nearfree.core.modules.delta_net import DELTA_NET
 from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
 from nearfree.core.modules.engine import ENGINE
 from nearfree.core.modules.indexer import INDEXER
@@ -20,7 +21,7 @@ KINDS: dict[str, ModuleKind] = {
     kind.name: kind
     for kind in (
         *(GEMM, DENSE_FFN, MOE_FFN, ATTENTION, MLA, INDEXER, ATTENTION_LAYER),
-        *(COLLECTIVE, MODEL, ENGINE),
+        *(DELTA_NET, COLLECTIVE, MODEL, ENGINE),
     )
 }
 MAIN = tuple(kind for kind in KINDS.values() if kind.main)

@@ -14,6 +14,7 @@ from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.family import (
     Array,
+    Fitted,
     Places,
     boundaries,
     times_of,
@@ -102,10 +103,23 @@ class TimedQuestions:
         for part in prepare(rows, resolver):
             if isinstance(part, Refused):
                 self._refused.append(part.rows)
+            elif part.family.stated is not None:
+                self._parts.append(self._by_statement(part, part.family.stated))
             elif part.family.name in constants:
                 self._parts.append(self._timed(part))
             else:
                 self._by_kernels(part)
+
+    def _by_statement(self, part: Prepared, known: Fitted) -> Timed:
+        """Return T(N) by constants that are stated with their source: R0, out of every sample."""
+        height, host_us = part.rows.height, eager_us(part.rows)
+        times = np.maximum(times_of(part.family, known, part.features), host_us)
+        text = f"{part.family.name} by constants of its form, {part.family.meaning}"
+        return Timed(
+            part=part, latency_us=times, ratio=times / times[:, :1],
+            band=np.full(height, known.band), regime=[R0] * height, constants=[text] * height,
+            calibration=[[]] * height, in_sample=[False] * height, host_us=host_us,
+        )  # fmt: skip
 
     def _by_kernels(self, part: Prepared) -> None:
         """Time the questions whose kernels are known, of a family without shared constants."""

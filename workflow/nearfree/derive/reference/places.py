@@ -31,6 +31,7 @@ _PLAIN = {
     "layer_attention": "projections, indexer and selected positions over the launches",
     "indexer_logits": "numbers over all entries",
     "indexer_select": "a pass over all numbers",
+    "delta_net": "states that are written, one for each position",
     **dict.fromkeys(COLLECTIVE_FAMILIES, "bytes between GPUs"),
 }
 _STEPS = {

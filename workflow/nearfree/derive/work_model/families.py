@@ -10,6 +10,7 @@ from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
 from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PREFILL
 from nearfree.derive.work_model.collective import COLLECTIVE_PCIE, COLLECTIVES, EXCHANGES
+from nearfree.derive.work_model.delta_net import DELTA_NET
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.layer import INDEXER_LOGITS, INDEXER_SELECT, LAYER
@@ -21,6 +22,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         *(GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED),
         *(MLA_PREFILL, MLA_CACHED, MLA_SELECTED, LAYER, INDEXER_LOGITS, INDEXER_SELECT),
+        DELTA_NET,
         *COLLECTIVES,
     )
 }
@@ -89,7 +91,8 @@ def carried() -> pl.Expr:
         ignore_nulls=True,
     )
     stands = pl.all_horizontal(each.fill_null(value=True) for each in fitted)
-    of_bytes = pl.col("module") == "collective"  # whose formats are bytes to send, and no more
+    # whose formats are bytes to send or to keep, and no more
+    of_bytes = pl.col("module").is_in(["collective", "delta_net"])
     return pl.when(~stands & ~of_bytes).then(
         pl.format("bfloat16's constants carried to {}", formats)
     )

@@ -58,6 +58,8 @@ class Family(Struct, frozen=True, kw_only=True):
     There is a hypothesis for each way in which what the source does not say may be (a library's
     tile), with constants of its own; the prediction is the geometric mean over them.
     `times` says that T(N) itself is fitted wherever it lies, not how it rises from its baseline.
+    With a `stated_band` its constants are where they start: they are stated with their source, and
+    no calibration is asked for.
     """
 
     name: str
@@ -69,6 +71,16 @@ class Family(Struct, frozen=True, kw_only=True):
     hypotheses: tuple[str, ...]
     latency_us: Callable[[Features, Values, str], Array]
     times: bool = False
+    stated_band: float | None = None
+
+    @property
+    def stated(self) -> "Fitted | None":
+        """The constants that are stated, None where they are calibrated."""
+        if self.stated_band is None:
+            return None
+        values = {each.name: each.start for each in self.constants}
+        named = dict.fromkeys(self.hypotheses, values)
+        return Fitted(family=self.name, values=named, band=self.stated_band)
 
 
 def shared(family: Family) -> Family:

@@ -15,6 +15,7 @@ from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import Steps, block_sizes
 from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.collective import COLLECTIVE
+from nearfree.derive.work_model.delta_net import DELTA_NET, delta_features
 from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
@@ -247,8 +248,9 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     if family in _LATENT:
         cached = {name: column(rows, name) for name in ("batch", "context")}
         return {**common(rows, n), **cached}
-    if family is LAYER or family.modules == INDEXER:
-        sizes = layer_features(rows) if family is LAYER else indexer_features(rows)
+    if family in (LAYER, DELTA_NET) or family.modules == INDEXER:
+        read = {LAYER.name: layer_features, DELTA_NET.name: delta_features}
+        sizes = read.get(family.name, indexer_features)(rows)
         cached = {name: column(rows, name) for name in ("batch", "context")}
         return {**common(rows, n), **cached, **sizes}
     found = attention_features(rows, n)

@@ -25,6 +25,7 @@ WORDS = {
     "waves of positions": "each position reads the tokens that were selected for it",
     "projections, indexer": "projections, indexer and selected tokens outgrow the launches",
     "numbers over all entries": "the indexer scores every cached token for each position",
+    "states that are written": "each position writes a state of its own for every request",
     "a pass over all numbers": "the selection reads every score for each position",
     "bytes between GPUs": "the bytes that GPUs send each other",
     "active experts": "more positions wake more experts, whose weights are read",
@@ -50,6 +51,7 @@ KINDS = {
     "moe_ffn": "MoE layers",
     "mla": "latent attention",
     "attention_layer": "attention layers",
+    "delta_net": "gated delta nets",
 }
 """Kinds of modules whose curves were scored, where their names are not plain."""
 _CHANGES = re.compile(r"->|\d")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
-from nearfree.decoders.attention_uses import ATTENTION, LATENT, base_of
+from nearfree.decoders.attention_uses import ATTENTION, DELTA_NET, LATENT, base_of
 from nearfree.decoders.collectives import ROLES
 from nearfree.decoders.modules import MOE
 from nearfree.derive.laws.laws import LAWS
@@ -236,6 +236,11 @@ KNOBS = {
         "backend and its version (another tile, or another path for several positions)",
         "tensor parallelism (the fewer heads a rank has, the more positions fill a tile)",
         "context (the shorter, the smaller attention's share of T(N))",
+    ),
+    DELTA_NET: (
+        "batch (each request has states of its own)",
+        "format of the state (mamba_ssm_dtype)",
+        "tensor parallelism (the fewer heads a rank has, the smaller its states)",
     ),
     MOE: (
         "backend and its version (M_moe and tau)",

@@ -1,0 +1,54 @@
+"""The state of a gated delta net: a matrix a head that each new position reads and changes.
+
+Each of H heads of values has S [d_k, d_v]. A position decays it by a factor, takes what its key k
+finds, S^T k, from its value v, writes the difference times a rate back, S + k (rate (v - S^T k))^T,
+and reads S^T q (arXiv 2412.06464, eq. 10). Before it a convolution spans a few positions of
+queries, keys and values.
+"""
+
+import math
+
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes
+
+_FLOP_A_WEIGHT = 7
+"""Of an element of S: its decay, and a multiply-add for each of S^T k, k v^T and S^T q."""
+MATRICES, MIXED, HEADS = "matrices", "mixed", "values"
+
+
+def state_elements(setting: Setting) -> dict[str, int]:
+    """Return a request's elements: of all S, of a position's q, k and v, and of its values."""
+    heads, keys = setting.heads or 0, setting.kv_heads or 0
+    values, width = heads * (setting.value_dim or 0), setting.head_dim or 0
+    return {MATRICES: values * width, MIXED: 2 * keys * width + values, HEADS: values}
+
+
+def delta_work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
+    """Return the work of N new positions of each request, whose states are all kept.
+
+    S is read once and written once a position, so that a draft can be taken back to any of them:
+    N + 1 times its bytes. Of the convolution the last inputs are read and, with the new ones,
+    written; what enters and leaves a kernel counts as well.
+    Source: vllm 0.32.0, vllm/third_party/flash_linear_attention/ops/fused_sigmoid_gating.py:122-170
+    (a state is stored at each position); sglang keeps them as intermediate_ssm beside its states
+    (srt/mem_cache/memory_pool.py, MambaPool.SpeculativeState).
+    """
+    del rows, group  # no tile holds several positions: each waits for the one before
+    sizes, spanned = state_elements(setting), setting.conv or 0
+    flop = n * (_FLOP_A_WEIGHT * sizes[MATRICES] + 2 * spanned * sizes[MIXED])
+    windows = 2 * (spanned - 1) + n - 1
+    rows_moved = sizes[MIXED] * (windows + 3 * n) + n * sizes[HEADS]
+    moved = (n + 1) * sizes[MATRICES] * cache_bytes(setting) + rows_moved * element_bytes(setting)
+    return ExecutedWork(
+        flop_logical=setting.batch * flop,
+        flop_executed=setting.batch * flop,
+        bytes_compulsory=math.ceil(setting.batch * moved),
+        basis=basis,
+    )
+
+
+DELTA_NET = ModuleKind(name="delta_net", title="gated delta net", own="heads", work=delta_work)
+"""The paper has no law of it: it speaks of attention, whose cache is read and not written."""

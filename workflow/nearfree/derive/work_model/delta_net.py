@@ -1,0 +1,64 @@
+"""T(N) of a gated delta net's pass over its states: their bytes over beta, over what a call takes.
+
+No constant is fitted here. They are read off AIConfigurator 0.12.0's gdn_perf tables of one
+position (fused_recurrent_gated_delta_rule_packed_decode of vLLM 0.24.0 and SGLang 0.5.14, 2 to 64
+heads of values, b of 1 to 1024, on 8 GPUs): with states of 4 bytes an element calls that move 512
+MB and more reach 0.77 to 0.91 of beta in the median, and those of one request take 3.7 to 5.6 us;
+causal_conv1d_update takes 1.5 us at least. Of several positions a request the tables have the
+chunked kernel of a prefill alone, which verifies nothing: how T grows with N is the bytes that the
+source says, and no curve holds it.
+"""
+
+import numpy as np
+import polars as pl
+
+from nearfree.core.modules.delta_net import DELTA_NET as KIND
+from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values
+
+FLOOR, SHARE = "call_us", "bandwidth_share"
+DELTA_NET = Family(
+    name="delta_net",
+    meaning="the bytes of a gated delta net's states and rows over beta, over two calls",
+    modules=(KIND.name,),
+    constants=(
+        Constant(name=FLOOR, unit="us", start=5.2, low=0.0, high=60.0,
+                 meaning="what the convolution's and the state's kernels take at least"),
+        Constant(name=SHARE, unit="1", start=0.83, low=0.02, high=1.5,
+                 meaning="share of beta that states reach"),
+    ),
+    hypotheses=("a_state_a_position",),
+    latency_us=lambda features, values, _hypothesis: delta_us(features, values),
+    stated_band=0.3,
+)  # fmt: skip
+
+
+def delta_features(rows: pl.DataFrame) -> dict[str, Array]:
+    """Return the elements of a request's states and of a position's rows, [rows, 1]."""
+
+    def number(name: str) -> Array:
+        return np.asarray(rows[name].cast(pl.Float64).to_numpy()[:, None])
+
+    values = number("heads") * number("value_dim")
+    return {
+        "conv": number("conv"),
+        "matrices": values * number("head_dim"),
+        "mixed": 2.0 * number("kv_heads") * number("head_dim") + values,
+        "values": values,
+    }
+
+
+def delta_us(features: Features, values: Values) -> Array:
+    """Return T(N) of both kernels, [rows, grid], in microseconds.
+
+    Parameters
+    ----------
+    features
+        Those of `delta_features`; `n` [rows, grid]; `element_bytes`, `cache_bytes` (of a state's
+        element) and `beta` (bytes/us), [rows, 1].
+    """
+    n = features["n"]
+    states = (n + 1.0) * features["matrices"] * features["cache_bytes"]
+    windows = 2.0 * (features["conv"] - 1.0) + n - 1.0
+    moved = features["mixed"] * (windows + 3.0 * n) + n * features["values"]
+    moved = features["batch"] * (states + moved * features["element_bytes"])
+    return np.asarray(values[FLOOR] + moved / (values[SHARE] * features["beta"]))

@@ -53,10 +53,9 @@ def answer(
         "predictors": [_finite(row) for row in rows],
         "modules": _modules(forecast, place, epsilon) if known else [],
         "besides": _besides(forecast, place) if known else {},
-        "caveats": query.decoder.caveats,
         "graphs": _graphs(forecast, place),
         "curve": forecast.curve(place).to_dicts(),
-    }
+    } | ({"caveats": query.decoder.caveats} if query.decoder.caveats else {})
 
 
 def _first(found: FirstAnswer) -> dict[str, Any]:

@@ -69,21 +69,21 @@ RUN: dict[str, dict[str, Any]] = {
 windows in every other and capped logits; with latents."""
 PREDICTED = ("TinyLlama-1.1B", "Qwen1.5-MoE-A2.7B", "Mistral-7B-v0.1")
 """Those whose kernels have constants in the log that the tests record."""
+PREDICTED_ALONE: dict[str, dict[str, Any]] = {
+    "Qwen3-Next-80B-A3B": {
+        **_PLAIN, "model_type": "qwen3_next", "decoder_sparse_step": 1,
+        "full_attention_interval": 4, "head_dim": 256, "hidden_size": 2048,
+        "intermediate_size": 5120, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+        "max_position_embeddings": 262144, "mlp_only_layers": [], "moe_intermediate_size": 512,
+        "norm_topk_prob": True, "num_attention_heads": 16, "num_experts": 512,
+        "num_experts_per_tok": 10, "num_hidden_layers": 48, "num_key_value_heads": 2,
+        "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06, "rope_theta": 10000000,
+        "shared_expert_intermediate_size": 512, "vocab_size": 151936,
+    },
+}  # fmt: skip
+"""With layers that keep a state of their own, which are predicted and have no forward."""
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "Qwen3-Next-80B-A3B": (
-        "model_type 'qwen3_next' is not read",
-        {
-            **_PLAIN, "model_type": "qwen3_next", "decoder_sparse_step": 1,
-            "full_attention_interval": 4, "head_dim": 256, "hidden_size": 2048,
-            "intermediate_size": 5120, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
-            "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
-            "max_position_embeddings": 262144, "mlp_only_layers": [], "moe_intermediate_size": 512,
-            "norm_topk_prob": True, "num_attention_heads": 16, "num_experts": 512,
-            "num_experts_per_tok": 10, "num_hidden_layers": 48, "num_key_value_heads": 2,
-            "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06, "rope_theta": 10000000,
-            "shared_expert_intermediate_size": 512, "vocab_size": 151936,
-        },
-    ),
     "Falcon-H1-7B": (
         "model_type 'falcon_h1' is not read",
         {
@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
-"""With layers that keep a state of their own, in the place of attention or beside it."""
+"""With layers that keep a state of their own beside attention."""
 H100 = ("--platform", "h100", "--largest", "8")
 
 
@@ -107,7 +107,7 @@ def test_nothing_knows_these_models() -> None:
         for path in root.rglob("*"):
             if path.suffix in (".py", ".json", ".yaml", ".csv"):
                 text = path.read_text(encoding="utf-8").lower()
-                found = [name for name in (*RUN, *REFUSED) if name.lower() in text]
+                found = [n for n in (*RUN, *PREDICTED_ALONE, *REFUSED) if n.lower() in text]
                 assert not found, path
 
 
@@ -143,6 +143,21 @@ def test_a_public_model_is_refused_by_what_is_not_understood(tmp_path: Path, nam
         assert error is not None
         assert error.what.startswith(f"{path}: ")
         assert said in error.what
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("name", PREDICTED_ALONE)
+def test_what_has_no_forward_is_predicted_and_not_measured(
+    tmp_path: Path, call: Call, name: str
+) -> None:
+    """What the answer leaves out stands beside T(1); a forward of it is refused by name."""
+    path = write(tmp_path, PREDICTED_ALONE[name], f"{name}.json")
+    code, out, err = call("predict", "--model", str(path), "--ignore-memory", *H100)
+    assert (code, err) == (0, "")
+    assert "36 of 48 layers (gated delta net) are timed by the bytes of their states" in out
+    error = refusal(lambda: read_details(path))
+    assert error is not None
+    assert "predicted, not measured" in error.what
 
 
 @pytest.mark.usefixtures("recorded")

@@ -62,13 +62,11 @@ def some_of(share: int) -> pytest.MarkDecorator:
 
 
 FEW = LOGS[one_in(3, "golden")]
-MORE = LOGS[one_in(3, "golden", "slow")]
-DRAWN = [log for log in LOGS if log in FEW or log in MORE]
-"""Five in nine of the logs, as a commit draws them; without the slow tests a third of all."""
-EACH = [pytest.param(log, marks=() if log in FEW else pytest.mark.slow) for log in DRAWN]
+EACH = [pytest.param(log, marks=() if log in FEW else pytest.mark.slow) for log in LOGS]
+"""Every log; without the slow tests those that a commit draws."""
 
 
-@pytest.fixture(scope="module", params=EACH, ids=map(place, DRAWN))
+@pytest.fixture(scope="module", params=EACH, ids=map(place, LOGS))
 def remade(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Remade:
     """Return a golden log with all that the code at hand makes of its newest ledger.
 

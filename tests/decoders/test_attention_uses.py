@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from nearfree.backends.names import BackendRelease
+from nearfree.core.modules.attention_layer import DECODE
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Product, uniform
@@ -216,6 +217,7 @@ def test_attention_to_entries_is_one_module_of_each_kind(tmp_path: Path) -> None
     assert [each.context for each in (alone, chosen, dense)] == [32, 4096, 4096]
     assert [each.span for each in (alone, chosen, dense)] == [128, 4, 128]
     assert [each.selected for each in (alone, chosen, dense)] == [None, 32, None]
+    assert {each.api for each in (alone, chosen, dense)} == {DECODE}
     assert all(each.latent == 128 and each.heads == 8 for each in (alone, chosen, dense))
     assert not {QKV, OUTPUT, LATENTS} & set(of(decoder, LATENT_KERNEL))
 

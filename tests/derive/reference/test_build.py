@@ -8,9 +8,16 @@ import pytest
 from msgspec.structs import replace
 from nearfree.core.setting import Setting
 from nearfree.derive.reference import build
-from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
+from nearfree.derive.reference.build import (
+    Curves,
+    curves_by_form,
+    decoded,
+    groups_of,
+    known_truth,
+)
 from nearfree.derive.reference.groups import Key
 from nearfree.public.curves import ImportedCurves, curves_of
+from public.test_curves import curve
 
 from derive.questions import FACTS, RESOLVER
 from derive.reference.made import (
@@ -25,7 +32,7 @@ from derive.reference.made import (
     only_curves,
     products,
 )
-from derive.work_model.forms import REDUCE
+from derive.work_model.forms import REDUCE, SPARSE_LAYER
 
 
 def imported(*every: Curves) -> ImportedCurves:
@@ -139,3 +146,47 @@ def test_keys_are_those_of_the_rows() -> None:
     (key,) = groups_of(only_curves(*products()), EPSILON)
     assert key == Key("h100", "gemm", "vllm", "cublas", "bfloat16", None, None)
     assert key.elsewhere == key[1:]
+
+
+DECODED = {**SPARSE_LAYER, "span": 4, "platform": "h100", "context": 1}
+
+
+def tabled(batch: int, contexts: tuple[int, ...], latency_us: float, **changes: Any) -> Any:
+    """Return one position of each of some requests over contexts, as a table of decoding has it."""
+    row = {**DECODED, "batch": batch, "dtype": "float8_block", **changes}
+    setting = Setting(
+        **{name: value for name, value in row.items() if name in Setting.__struct_fields__}
+    )
+    times = tuple(latency_us + each / 1000 for each in contexts)
+    return curve(setting, platform="h100", kernel="compressed_flashmla", n=(1,) * len(contexts),
+                 contexts=contexts, latency_us=times, member=f"m/{batch}")  # fmt: skip
+
+
+def test_requests_of_one_position_are_a_curve_over_decoded_rows() -> None:
+    """Each cache length has one, from one request up; prefilled points fill what decoding lacks."""
+    at = (128, 4096)
+    every = [tabled(batch, at, 50.0 + batch) for batch in (4, 1, 2)]
+    row = Setting(**{name: value for name, value in {**DECODED, "batch": 8, "context": 4096,
+                     "dtype": "float8_block"}.items() if name in Setting.__struct_fields__})  # fmt: skip
+    prefilled = curve(row, platform="h100", kernel="compressed_flashmla", n=(1, 16),
+                      latency_us=(70.0, 90.0), member="m/8")  # fmt: skip
+    without = tabled(1, at, 50.0, span=1)
+    lonely = tabled(2, at, 50.0, heads=8)
+    pairs = [*every, prefilled, without, lonely]
+    found = decoded(curves_of([(each, f"e#{number}") for number, each in enumerate(pairs)]))
+    assert found.settings.select("api", "batch", "context", "heads", "span").sort("context").rows() == [
+        ("decode", 1, 128, 16, 4), ("decode", 1, 4096, 16, 4),
+    ]  # fmt: skip
+    points = found.points.join(found.settings.select("curve", at="context"), on="curve")
+    assert points.sort("at", "n").select("at", "n", "latency_us").rows() == [
+        *((128, n, 50.0 + n + 0.128) for n in (1, 2, 4)),
+        *((4096, n, 50.0 + n + 4.096) for n in (1, 2, 4)), (4096, 8, 70.0),
+    ]  # fmt: skip
+
+
+def test_other_modules_stay_as_they_were_imported() -> None:
+    """Curves of products are not touched where layers become rows that are decoded."""
+    before = imported(*curves(*products("h100")))
+    after = decoded(before)
+    assert after.settings.equals(before.settings)
+    assert after.points.equals(before.points)

@@ -52,6 +52,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "mla_cached": MLA,
     "mla_selected": {**MLA, "selected": 2048},
     "layer_attention": SPARSE_LAYER,
+    "decode_layer": {**SPARSE_LAYER, "span": 4, "api": "decode"},
     "indexer_logits": INDEXER,
     "indexer_select": {**INDEXER, "api": "select"},
     "delta_net": STATES,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.work_model.layer import INDEXER_LOGITS, LAYER
+from nearfree.derive.work_model.layer import DECODE_LAYER, INDEXER_LOGITS, LAYER
 
 from derive.work_model.forms import INDEXER, SPARSE_LAYER, constants, prepared, start
 
@@ -86,3 +86,16 @@ def test_layers_of_entries_are_known_by_their_engine() -> None:
         assert part.rows.select("backend", "kernel").row(0) == (engine, kernel)
     (part,) = prepared({**SPARSE_LAYER, "platform": "h100", "backend": "vllm_mla"})
     assert part.rows["kernel"].to_list() == [None]
+
+
+@given(constants(DECODE_LAYER), st.sampled_from([1, 2, 16]), st.sampled_from([1, 3, 64]))
+def test_decoded_positions_cost_what_requests_do(
+    values: dict[str, float], batch: int, n: int
+) -> None:
+    """Where each position is a row, N of b requests are one of each of b N."""
+    of_requests = features([1], span=4, api="decode", batch=batch * n)
+    of_positions = features([n], span=4, api="decode", batch=batch)
+    one, other = (DECODE_LAYER.latency_us(each, values, "") for each in (of_requests, of_positions))
+    assert one == pytest.approx(other, rel=1e-12)
+    prefilled = {**of_requests, "n": np.ones((1, 1))}
+    assert one == pytest.approx(LAYER.latency_us(prefilled, values, ""), rel=1e-12)

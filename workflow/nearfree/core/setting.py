@@ -361,7 +361,7 @@ class Setting(
         Field(
             "call",
             "which call of the backend, where it has several",
-            modules=("attention", "mla", "indexer", *_COLLECTIVE),
+            modules=("attention", "mla", "indexer", *_LAYER, *_COLLECTIVE),
         ),
     ] = None
     page_size: Annotated[

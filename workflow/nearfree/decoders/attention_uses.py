@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
+from nearfree.core.modules.attention_layer import DECODE
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
 from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent
@@ -142,6 +143,7 @@ def _compressed(d_model: int, context: int, kind: Compressed) -> Part:
             "index_heads": kind.index_heads,
             "index_dim": kind.index_dim,
             "projected": kind.projected(d_model),
+            "api": DECODE,
         },
     )
 

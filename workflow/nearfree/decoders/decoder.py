@@ -108,9 +108,9 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def caveats(self) -> tuple[str, ...]:
         """What T(N) of its forward leaves out, and where the curves are of something near it.
 
-        An engine decodes as many positions as it drafts and prefills more; public curves of several
-        positions over entries are of prefill alone (vllm 0.32.0, vllm/models/deepseek_v4/
-        sparse_mla.py:138).
+        An engine decodes as many positions as it drafts, each as a row of its own (vllm 0.32.0,
+        vllm/models/deepseek_v4/sparse_mla.py:138); public curves of decoding over entries are of
+        one position of each of several requests.
         """
         kinds = [kind for kind in self.attention if isinstance(kind, Compressed)]
         said = []
@@ -118,8 +118,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             said.append(f"the mixing of {self.streams} residual streams is left out")
         if kinds:
             said.append(
-                "attention layers of several positions are timed as engines prefill them: no curve "
-                "of decoding several is public"
+                "attention layers of several positions are timed as one position of as many "
+                "requests, whose index keys and entries no two share"
             )
         said += [
             f"{len(kind.layers)} of {self.layers} layers ({kind.words}) are timed by the bytes of "

@@ -13,6 +13,11 @@ from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes
 
+DECODE = "decode"
+"""Its call in which each new position is a row of its own, as engines decode drafts: b N rows cost
+what one position of each of b N requests does. Where the field `api` says none, they are prefilled.
+"""
+
 
 def entry_widths(setting: Setting) -> tuple[int, int]:
     """Return the elements of a stored entry, and the multiply-adds of a query with it, all heads.

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE
 from nearfree.core.modules.mla import MLA
 from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import with_facts
@@ -19,7 +20,7 @@ from nearfree.derive.work_model.prepare import Prepared, padded, prepare
 from nearfree.derive.work_model.samples import LEAST_MB
 from nearfree.public.curves import ImportedCurves
 
-_MANY = ("attention", "mla", "layer", "indexer")
+_MANY = ("attention", "mla", "layer", "decode", "indexer")
 """Families of which so many curves are kept."""
 MOST_ATTENTION = 120
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
@@ -133,6 +134,46 @@ def _with_points(known: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedC
             pl.concat([curves.settings, settings.select(curves.settings.columns)]),
             pl.concat([curves.points, points.select(curves.points.columns)]),
         ),
+    )
+
+
+_OF_ONE_CURVE = ("curve", "setting_key", "member", "member_sha256", "batch", "event_id")
+"""Columns in which curves of one layer over one cache differ."""
+
+
+def decoded(curves: ImportedCurves) -> ImportedCurves:
+    """Return curves whose attention layers are those of rows that are decoded, which answers ask.
+
+    One position of each of b requests is b rows: a layer's points of one position, over all b, are
+    a curve over N rows of one request. Of layers without entries no answer asks, which stand as
+    their calls one after the other (`decoders/attention_uses.py`).
+    """
+    layers = pl.col("module") == ATTENTION_LAYER.name
+    of = curves.settings.filter(layers & (pl.col("span") > 1))
+    alike = [name for name in of.columns if name not in _OF_ONE_CURVE]
+    one = curves.points.filter(pl.col("n") == 1).rename({"context": "at"}).drop("n")
+    points = of.join(one, on="curve", maintain_order="left").with_columns(
+        pl.coalesce("at", "context").alias("context")
+    )
+    # A point of a table of decoding comes before one of a prefill of one position.
+    ordered = points.sort("batch", pl.col("at").is_null(), maintain_order=True)
+    made = (
+        ordered.unique([*alike, "batch"], keep="first", maintain_order=True)
+        .group_by(alike, maintain_order=True)
+        .agg(pl.col(_OF_ONE_CURVE).first(), pl.col("batch").alias("n"), pl.col("latency_us"))
+        .filter(pl.col("batch") == 1)
+        .with_columns(pl.lit(DECODE).alias("api"))
+        .with_row_index("number")
+    )
+    first = int(str(curves.settings["curve"].max() or 0)) + 1
+    made = made.with_columns((pl.col("number") + first).cast(pl.Int64).alias("curve"))
+    rows = made.select("curve", "n", "latency_us").explode("n", "latency_us")
+    others = curves.settings.filter(~layers)
+    kept = curves.points.join(others.select("curve"), on="curve", how="semi")
+    rows = rows.with_columns(pl.lit(None, pl.Int64).alias("context"))
+    return ImportedCurves(
+        settings=pl.concat([others, made.select(others.columns)]),
+        points=pl.concat([kept, rows.select(kept.columns)]),
     )
 
 

@@ -11,7 +11,13 @@ from nearfree.core.scopes import IMPORTED, PUBLIC
 from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.reference.build import KEPT, Curves, curves_by_form, known_truth
+from nearfree.derive.reference.build import (
+    KEPT,
+    Curves,
+    curves_by_form,
+    decoded,
+    known_truth,
+)
 from nearfree.derive.reference.folds import (
     COVERED,
     Fold,
@@ -96,6 +102,7 @@ def calibrate_kernels(
         asked = curves.settings.filter(pl.col("module").is_in(modules))
         points = curves.points.join(asked.select("curve"), on="curve", how="semi")
         curves = ImportedCurves(settings=asked, points=points)
+    curves = decoded(curves)
     on = tuple(sorted(curves.settings["platform"].unique()))
     plan = CalibratePlan(
         source=stream, files=files, platforms=on, epsilon=epsilon, form=FORM, modules=modules

@@ -32,6 +32,7 @@ _OF_FAMILY: dict[str, dict[str, float]] = {
     "attention": dict.fromkeys(("heads", "kv_heads", "head_dim", "batch"), _OCTAVES),
     "mla": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
     "layer": dict.fromkeys(("heads", "projected", "batch", "context"), _OCTAVES),
+    "decode": dict.fromkeys(("heads", "projected", "context"), _OCTAVES),
     "indexer": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
 }
 _RELEASE = 0.8
@@ -66,7 +67,7 @@ def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Places:
         for name, scale in scales.items()
     ]
     along: Array = n if kind in ("attention", "mla") else n * _numbers(rows, "batch")[:, None]
-    if kind == "layer":
+    if kind in ("layer", "decode"):
         axes.extend(_NOWHERE_NEAR * np.log2(_numbers(rows, name)) for name in APART)
     if kind == "moe":
         axes.append(_spread(rows["routing"]))

@@ -4,6 +4,7 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE
 from nearfree.core.modules.indexer import SELECT
 from nearfree.core.modules.routing import SPREADS
 from nearfree.core.setting import STORED
@@ -13,23 +14,29 @@ from nearfree.derive.work_model.collective import COLLECTIVE_PCIE, COLLECTIVES, 
 from nearfree.derive.work_model.delta_net import DELTA_NET
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
-from nearfree.derive.work_model.layer import INDEXER_LOGITS, INDEXER_SELECT, LAYER
+from nearfree.derive.work_model.layer import (
+    DECODE_LAYER,
+    INDEXER_LOGITS,
+    INDEXER_SELECT,
+    LAYER,
+)
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
 
+_OF_KERNELS = (
+    *(MLA_PREFILL, MLA_CACHED, MLA_SELECTED),
+    *(LAYER, DECODE_LAYER, INDEXER_LOGITS, INDEXER_SELECT),
+)
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         *(GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED),
-        *(MLA_PREFILL, MLA_CACHED, MLA_SELECTED, LAYER, INDEXER_LOGITS, INDEXER_SELECT),
+        *_OF_KERNELS,
         DELTA_NET,
         *COLLECTIVES,
     )
 }
-OF_KERNELS = tuple(
-    each.name
-    for each in (MLA_PREFILL, MLA_CACHED, MLA_SELECTED, LAYER, INDEXER_LOGITS, INDEXER_SELECT)
-)
+OF_KERNELS = tuple(each.name for each in _OF_KERNELS)
 """Families without shared constants: each kernel has its own (`derive/reference/`)."""
 CALIBRATED_DTYPES = ("bfloat16", "float16")
 """Element types that the constants speak of; those of 16 bits run the same kernels."""
@@ -57,6 +64,7 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     module = pl.col("module")
     chosen = (module == "mla") & pl.col("selected").is_not_null()
     selects = (module == "indexer") & (pl.col("api") == SELECT)
+    decodes = (module == ATTENTION_LAYER.name) & (pl.col("api") == DECODE)
     return rows.with_columns(found["family"]).select(
         pl.when(over_pcie & ~exchanged.fill_null(value=False))
         .then(pl.lit(COLLECTIVE_PCIE.name))
@@ -64,6 +72,8 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
         .then(pl.lit(MLA_SELECTED.name))
         .when(selects)
         .then(pl.lit(INDEXER_SELECT.name))
+        .when(decodes)
+        .then(pl.lit(DECODE_LAYER.name))
         .otherwise("family")
         .alias("family")
     )["family"]

@@ -118,6 +118,16 @@ def layer_us(features: Features, values: Values, _hypothesis: str) -> Array:
     )
 
 
+def decode_us(features: Features, values: Values, hypothesis: str) -> Array:
+    """Return T(N) where each of b N positions is a row over a cache of L, as `layer_us` has it.
+
+    A row reads its own entries and index keys: those that rows of one request share count for each.
+    """
+    tokens = features["tokens"]
+    rows = {**features, "n": np.ones_like(tokens), "batch": tokens}
+    return layer_us(rows, values, hypothesis)
+
+
 def indexer_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of an indexer's numbers, or of its selection, [rows, grid], in microseconds.
 
@@ -177,6 +187,16 @@ LAYER = Family(
     hypotheses=("sum_of_kernels",),
     latency_us=layer_us,
 )  # fmt: skip
+DECODE_LAYER = Family(
+    name="decode_layer",
+    meaning="an attention layer over a cache, each position a row of its own",
+    modules=(ATTENTION_LAYER.name,),
+    speaks=lambda _backend, _kernel, _cached: False,
+    constants=LAYER.constants,
+    hypotheses=LAYER.hypotheses,
+    latency_us=decode_us,
+)
+"""A question is of it where it calls `decode`."""
 INDEXER_LOGITS = Family(
     name="indexer_logits",
     meaning="an indexer's numbers of N positions over all entries",

@@ -20,7 +20,13 @@ from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
 from nearfree.derive.work_model.launches import eager_us
-from nearfree.derive.work_model.layer import LAYER, indexer_features, layer_features, layer_kernels
+from nearfree.derive.work_model.layer import (
+    DECODE_LAYER,
+    LAYER,
+    indexer_features,
+    layer_features,
+    layer_kernels,
+)
 from nearfree.derive.work_model.links import collective_features
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED, mla_features
 from nearfree.derive.work_model.mla_rows import mla_kernels, mla_tiles
@@ -229,7 +235,7 @@ def _prepared(
         features |= mla_features(rows, features["naive"])
     if family in (MLA_CACHED, MLA_SELECTED):
         rows = rows.with_columns(pl.Series(RAN, mla_kernels(rows), dtype=pl.String))
-    if family is LAYER:
+    if family in (LAYER, DECODE_LAYER):
         rows = layer_kernels(rows)
     if family.modules == INDEXER:
         rows = rows.with_columns(_index_kernel().alias(RAN))
@@ -248,8 +254,9 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     if family in _LATENT:
         cached = {name: column(rows, name) for name in ("batch", "context")}
         return {**common(rows, n), **cached}
-    if family in (LAYER, DELTA_NET) or family.modules == INDEXER:
-        read = {LAYER.name: layer_features, DELTA_NET.name: delta_features}
+    if family in (LAYER, DECODE_LAYER, DELTA_NET) or family.modules == INDEXER:
+        layers = dict.fromkeys((LAYER.name, DECODE_LAYER.name), layer_features)
+        read = {**layers, DELTA_NET.name: delta_features}
         sizes = read.get(family.name, indexer_features)(rows)
         cached = {name: column(rows, name) for name in ("batch", "context")}
         return {**common(rows, n), **cached, **sizes}

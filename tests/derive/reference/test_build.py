@@ -151,30 +151,34 @@ def test_keys_are_those_of_the_rows() -> None:
 DECODED = {**SPARSE_LAYER, "span": 4, "platform": "h100", "context": 1}
 
 
+def layer(**changes: Any) -> Setting:
+    """Return an attention layer of entries."""
+    given = {**DECODED, "dtype": "float8_block", **changes}
+    known = {name: value for name, value in given.items() if name in Setting.__struct_fields__}
+    return Setting(**known)
+
+
 def tabled(batch: int, contexts: tuple[int, ...], latency_us: float, **changes: Any) -> Any:
     """Return one position of each of some requests over contexts, as a table of decoding has it."""
-    row = {**DECODED, "batch": batch, "dtype": "float8_block", **changes}
-    setting = Setting(
-        **{name: value for name, value in row.items() if name in Setting.__struct_fields__}
-    )
     times = tuple(latency_us + each / 1000 for each in contexts)
-    return curve(setting, platform="h100", kernel="compressed_flashmla", n=(1,) * len(contexts),
-                 contexts=contexts, latency_us=times, member=f"m/{batch}")  # fmt: skip
+    return curve(
+        layer(batch=batch, **changes), platform="h100", kernel="compressed_flashmla",
+        n=(1,) * len(contexts), contexts=contexts, latency_us=times, member=f"m/{batch}",
+    )  # fmt: skip
 
 
 def test_requests_of_one_position_are_a_curve_over_decoded_rows() -> None:
     """Each cache length has one, from one request up; prefilled points fill what decoding lacks."""
     at = (128, 4096)
     every = [tabled(batch, at, 50.0 + batch) for batch in (4, 1, 2)]
-    row = Setting(**{name: value for name, value in {**DECODED, "batch": 8, "context": 4096,
-                     "dtype": "float8_block"}.items() if name in Setting.__struct_fields__})  # fmt: skip
-    prefilled = curve(row, platform="h100", kernel="compressed_flashmla", n=(1, 16),
-                      latency_us=(70.0, 90.0), member="m/8")  # fmt: skip
+    prefilled = curve(layer(batch=8, context=4096), platform="h100", kernel="compressed_flashmla",
+                      n=(1, 16), latency_us=(70.0, 90.0), member="m/8")  # fmt: skip
     without = tabled(1, at, 50.0, span=1)
     lonely = tabled(2, at, 50.0, heads=8)
     pairs = [*every, prefilled, without, lonely]
     found = decoded(curves_of([(each, f"e#{number}") for number, each in enumerate(pairs)]))
-    assert found.settings.select("api", "batch", "context", "heads", "span").sort("context").rows() == [
+    names = ("api", "batch", "context", "heads", "span")
+    assert found.settings.select(names).sort("context").rows() == [
         ("decode", 1, 128, 16, 4), ("decode", 1, 4096, 16, 4),
     ]  # fmt: skip
     points = found.points.join(found.settings.select("curve", at="context"), on="curve")

@@ -16,13 +16,14 @@ Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
 Module = Literal[
     "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "delta_net",
-    "collective", "model", "engine",
+    "stream_mixing", "collective", "model", "engine",
 ]  # fmt: skip
 """`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; `mla` attention whose keys and
 values are products of one latent; `indexer` chooses the positions that a query attends to;
 `attention_layer` is all of a layer's attention, from its hidden state to its output; `delta_net` a
-pass of new positions over the state of a gated delta net; `engine` a
-whole forward of a real engine, where `model` is one of this project's own."""
+pass of new positions over the state of a gated delta net; `stream_mixing` what joins a layer's
+residual streams before a block and parts them behind it; `engine` a whole forward of a real engine,
+where `model` is one of this project's own."""
 Operation = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "send"
 ]
@@ -51,6 +52,7 @@ _ATTENTION: tuple[Module, ...] = ("attention", "model")
 _LAYER: tuple[Module, ...] = ("attention_layer",)
 _LATENT: tuple[Module, ...] = ("mla", *_LAYER)
 _STATE: tuple[Module, ...] = ("delta_net",)
+_STREAMS: tuple[Module, ...] = ("stream_mixing",)
 _HEADED: tuple[Module, ...] = ("attention", "mla", "indexer", *_LAYER, "model")
 _ENGINE: tuple[Module, ...] = ("engine",)
 _CACHED: tuple[Module, ...] = (*_HEADED, *_ENGINE)
@@ -117,7 +119,7 @@ class Setting(
         Field(
             "what",
             "gemm, dense_ffn, moe_ffn, attention, mla, indexer, attention_layer, delta_net, "
-            "collective, model or engine",
+            "stream_mixing, collective, model or engine",
         ),
     ]
     backend: Annotated[str, Field("what", "what ran it")]
@@ -154,7 +156,7 @@ class Setting(
             letter="d_model",
             label="hidden width",
             unit="elements",
-            modules=("gemm", *_FFN, *_LAYER, *_COLLECTIVE),
+            modules=("gemm", *_FFN, *_LAYER, *_STREAMS, *_COLLECTIVE),
             needed=True,
         ),
     ] = None
@@ -330,6 +332,15 @@ class Setting(
             "positions that the convolution before a state spans",
             label="convolution",
             modules=_STATE,
+            needed=True,
+        ),
+    ] = None
+    streams: Annotated[
+        Positive | None,
+        Field(
+            "shape",
+            "residual streams that a layer mixes",
+            modules=_STREAMS,
             needed=True,
         ),
     ] = None

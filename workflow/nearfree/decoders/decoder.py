@@ -114,8 +114,6 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """
         kinds = [kind for kind in self.attention if isinstance(kind, Compressed)]
         said = []
-        if self.streams:
-            said.append(f"the mixing of {self.streams} residual streams is left out")
         if kinds:
             said.append(
                 "attention layers of several positions are timed as one position of as many "

@@ -35,6 +35,7 @@ BETWEEN, HOST = "between", "host"
 of an engine takes of a step: scheduling, sampling, bringing tokens to requests."""
 DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
 INPUTS, INPUT_GATE, INPUT_OUTPUT = "layer inputs", "layer input gate", "layer input projection"
+MIXING = "mixing of streams"
 HEAD = "LM head"
 """The modules of a forward behind attention, in the order in which they first run."""
 STATES = "states projection"
@@ -188,6 +189,10 @@ def modules(
             gemm(INPUT_GATE, decoder.layers, d_model=d_model, d_ff=width, groups=part.ffn),
             gemm(INPUT_OUTPUT, decoder.layers, d_model=width, d_ff=d_model, groups=part.ffn),
         ]
+    if decoder.streams:  # before and behind attention and the FFN
+        mixed = {"module": "stream_mixing", "d_model": d_model, "streams": decoder.streams}
+        groups = part.attention
+        uses.append(call(MIXING, 2 * decoder.layers, groups=groups, **mixed))
     uses.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary, groups=part.ffn))
     return tuple(uses)
 

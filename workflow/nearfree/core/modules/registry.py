@@ -15,13 +15,14 @@ from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.mla import MLA
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.moe_ffn import MOE_FFN
+from nearfree.core.modules.stream_mixing import STREAM_MIXING
 from nearfree.core.setting import Setting
 
 KINDS: dict[str, ModuleKind] = {
     kind.name: kind
     for kind in (
         *(GEMM, DENSE_FFN, MOE_FFN, ATTENTION, MLA, INDEXER, ATTENTION_LAYER),
-        *(DELTA_NET, COLLECTIVE, MODEL, ENGINE),
+        *(DELTA_NET, STREAM_MIXING, COLLECTIVE, MODEL, ENGINE),
     )
 }
 MAIN = tuple(kind for kind in KINDS.values() if kind.main)

@@ -32,6 +32,8 @@ _PLAIN = {
     "indexer_logits": "numbers over all entries",
     "indexer_select": "a pass over all numbers",
     "delta_net": "states that are written, one for each position",
+    "decode_layer": "projections, indexer and selected positions over the launches",
+    "stream_mixing": "residual streams that are read and written",
     **dict.fromkeys(COLLECTIVE_FAMILIES, "bytes between GPUs"),
 }
 _STEPS = {

@@ -22,6 +22,7 @@ from nearfree.derive.work_model.layer import (
 )
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
+from nearfree.derive.work_model.stream_mixing import STREAM_MIXING
 
 _OF_KERNELS = (
     *(MLA_PREFILL, MLA_CACHED, MLA_SELECTED),
@@ -32,7 +33,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         *(GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED),
         *_OF_KERNELS,
-        DELTA_NET,
+        *(DELTA_NET, STREAM_MIXING),
         *COLLECTIVES,
     )
 }

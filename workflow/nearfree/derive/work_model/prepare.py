@@ -1,6 +1,6 @@
 """Questions sorted by family, with the arrays that each family's form asks for."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from nearfree.derive.work_model.family import Array, Family, Features, Fitted, F
 from nearfree.derive.work_model.launches import eager_us
 from nearfree.derive.work_model.layer import (
     DECODE_LAYER,
+    INDEXER_LOGITS,
+    INDEXER_SELECT,
     LAYER,
     indexer_features,
     layer_features,
@@ -32,6 +34,7 @@ from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED
 from nearfree.derive.work_model.mla_rows import mla_kernels, mla_tiles
 from nearfree.derive.work_model.moe import MOE_TRITON, with_loads
 from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_bytes, token_tiles
+from nearfree.derive.work_model.stream_mixing import STREAM_MIXING, mixing_features
 from nearfree.errors import NearfreeError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.sources.answers.moe import Block
@@ -251,15 +254,9 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
         return moe_features(rows, n, triton=family is MOE_TRITON)
     if family.modules == COLLECTIVE:
         return collective_features(family.name, rows, n)
-    if family in _LATENT:
+    if family.name in _SIZES:
         cached = {name: column(rows, name) for name in ("batch", "context")}
-        return {**common(rows, n), **cached}
-    if family in (LAYER, DECODE_LAYER, DELTA_NET) or family.modules == INDEXER:
-        layers = dict.fromkeys((LAYER.name, DECODE_LAYER.name), layer_features)
-        read = {**layers, DELTA_NET.name: delta_features}
-        sizes = read.get(family.name, indexer_features)(rows)
-        cached = {name: column(rows, name) for name in ("batch", "context")}
-        return {**common(rows, n), **cached, **sizes}
+        return {**common(rows, n), **cached, **_SIZES[family.name](rows)}
     found = attention_features(rows, n)
     packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
     group = column(rows, "heads") / column(rows, "kv_heads")
@@ -282,6 +279,14 @@ def _index_kernel() -> pl.Expr:
 
 
 _LATENT = (MLA_PREFILL, MLA_CACHED, MLA_SELECTED)
+_SIZES: dict[str, Callable[[pl.DataFrame], dict[str, Array]]] = {
+    **dict.fromkeys((each.name for each in _LATENT), lambda _rows: {}),
+    **dict.fromkeys((LAYER.name, DECODE_LAYER.name), layer_features),
+    **dict.fromkeys((INDEXER_LOGITS.name, INDEXER_SELECT.name), indexer_features),
+    DELTA_NET.name: delta_features,
+    STREAM_MIXING.name: mixing_features,
+}
+"""Families whose features are sizes of their rows, beside what every form asks for."""
 
 
 def _mla_rules(

@@ -26,6 +26,7 @@ WORDS = {
     "projections, indexer": "projections, indexer and selected tokens outgrow the launches",
     "numbers over all entries": "the indexer scores every cached token for each position",
     "states that are written": "each position writes a state of its own for every request",
+    "residual streams": "each position reads and writes several residual streams",
     "a pass over all numbers": "the selection reads every score for each position",
     "bytes between GPUs": "the bytes that GPUs send each other",
     "active experts": "more positions wake more experts, whose weights are read",
@@ -52,6 +53,7 @@ KINDS = {
     "mla": "latent attention",
     "attention_layer": "attention layers",
     "delta_net": "gated delta nets",
+    "stream_mixing": "mixed residual streams",
 }
 """Kinds of modules whose curves were scored, where their names are not plain."""
 _CHANGES = re.compile(r"->|\d")

@@ -34,7 +34,7 @@ from nearfree.decoders.attention_uses import (
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import VLLM
-from nearfree.decoders.modules import ModuleUse, modules
+from nearfree.decoders.modules import MIXING, ModuleUse, modules
 from nearfree.decoders.shards import refusals, shard
 
 from decoders.files import change, write
@@ -219,7 +219,10 @@ def test_attention_to_entries_is_one_module_of_each_kind(tmp_path: Path) -> None
     assert [each.selected for each in (alone, chosen, dense)] == [None, 32, None]
     assert {each.api for each in (alone, chosen, dense)} == {DECODE}
     assert all(each.latent == 128 and each.heads == 8 for each in (alone, chosen, dense))
-    assert not {QKV, OUTPUT, LATENTS} & set(of(decoder, LATENT_KERNEL))
+    every = of(decoder, LATENT_KERNEL)
+    assert not {QKV, OUTPUT, LATENTS} & set(every)
+    mixing = every[MIXING]  # before and behind attention and the FFN
+    assert (mixing.count, mixing.setting.streams, mixing.main) == (2 * 6, 3, False)
 
 
 def test_a_rank_has_whole_groups_of_heads(tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ STATES = {
     "module": "delta_net", "backend": "vllm", "dtype": "bfloat16", "kv_dtype": "float32",
     "heads": 48, "kv_heads": 16, "head_dim": 128, "value_dim": 128, "conv": 4,
 }  # fmt: skip
+MIXED_STREAMS = {
+    "module": "stream_mixing", "backend": "vllm", "dtype": "bfloat16", "d_model": 7168,
+    "streams": 4,
+}  # fmt: skip
 REDUCE = {"module": "collective", "operation": "all_reduce", "gpus": 8, "d_model": 8192}
 EXCHANGE = {
     **REDUCE, "operation": "dispatch", "experts": 256, "top_k": 8, "backend_version": "0.24.0",
@@ -56,6 +60,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "indexer_logits": INDEXER,
     "indexer_select": {**INDEXER, "api": "select"},
     "delta_net": STATES,
+    "stream_mixing": MIXED_STREAMS,
     "exchange_low_latency": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_ll"},
     "exchange_normal": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_normal_24_sms"},
     "exchange_low_latency_vllm": {**EXCHANGE, "backend": "vllm", "kernel": "deepep_ll"},

@@ -54,6 +54,16 @@ _LINEAR_MOE = {
     **_ATTENTION, **_LINEAR, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "decoder_sparse_step": 1,
 }  # fmt: skip
+_MAMBA_BESIDE = {
+    **_WIDE, "mamba_d_ssm": 96, "mamba_n_heads": 4, "mamba_d_head": 24, "mamba_d_state": 10,
+    "mamba_n_groups": 2,
+}  # fmt: skip
+_APART = {
+    **_ATTENTION, "head_dim": 16, "intermediate_size": 96, "mamba_num_heads": 4,
+    "mamba_head_dim": 6, "ssm_state_size": 10, "n_groups": 2, "hybrid_override_pattern": "M-E*ME",
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40, "mamba_ssm_cache_dtype": "float32",
+}  # fmt: skip
 _FILES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         (
@@ -107,6 +117,8 @@ _FILES: dict[str, dict[str, Any]] = {
     "qwen3_next": _LINEAR_MOE,
     "qwen3_5_moe_text": {**_LINEAR_MOE, "mamba_ssm_dtype": "float32"},
     "qwen3_5_text": {**_WIDE, **_LINEAR, "mamba_ssm_dtype": "float32"},
+    "falcon_h1": _MAMBA_BESIDE,
+    "nemotron_h": _APART,
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {
         **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 112,
@@ -122,6 +134,11 @@ DEFAULTED = {
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
         (*_LINEAR, "decoder_sparse_step", "mamba_ssm_dtype"),
     ),
+    *product(
+        ("falcon_h1", "nemotron_h"),
+        ("head_dim", "num_key_value_heads", "n_groups", "mamba_d_ssm", "mamba_ssm_cache_dtype"),
+    ),
+    ("nemotron_h", "num_hidden_layers"),
 }  # fmt: skip
 """Keys that published files leave out, as their class does not."""
 

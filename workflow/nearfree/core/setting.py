@@ -16,14 +16,14 @@ Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
 Module = Literal[
     "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "delta_net",
-    "stream_mixing", "collective", "model", "engine",
+    "mamba2", "stream_mixing", "collective", "model", "engine",
 ]  # fmt: skip
 """`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; `mla` attention whose keys and
 values are products of one latent; `indexer` chooses the positions that a query attends to;
 `attention_layer` is all of a layer's attention, from its hidden state to its output; `delta_net` a
-pass of new positions over the state of a gated delta net; `stream_mixing` what joins a layer's
-residual streams before a block and parts them behind it; `engine` a whole forward of a real engine,
-where `model` is one of this project's own."""
+pass of new positions over the state of a gated delta net, `mamba2` one over that of a Mamba-2
+mixer; `stream_mixing` what joins a layer's residual streams before a block and parts them behind
+it; `engine` a whole forward of a real engine, where `model` is one of this project's own."""
 Operation = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "send"
 ]
@@ -51,7 +51,7 @@ _EXPERTS: tuple[Module, ...] = ("moe_ffn", "model")
 _ATTENTION: tuple[Module, ...] = ("attention", "model")
 _LAYER: tuple[Module, ...] = ("attention_layer",)
 _LATENT: tuple[Module, ...] = ("mla", *_LAYER)
-_STATE: tuple[Module, ...] = ("delta_net",)
+_STATE: tuple[Module, ...] = ("delta_net", "mamba2")
 _STREAMS: tuple[Module, ...] = ("stream_mixing",)
 _HEADED: tuple[Module, ...] = ("attention", "mla", "indexer", *_LAYER, "model")
 _ENGINE: tuple[Module, ...] = ("engine",)
@@ -119,7 +119,7 @@ class Setting(
         Field(
             "what",
             "gemm, dense_ffn, moe_ffn, attention, mla, indexer, attention_layer, delta_net, "
-            "stream_mixing, collective, model or engine",
+            "mamba2, stream_mixing, collective, model or engine",
         ),
     ]
     backend: Annotated[str, Field("what", "what ran it")]
@@ -209,7 +209,7 @@ class Setting(
         Positive | None,
         Field(
             "shape",
-            "query heads, of a delta net those of values",
+            "query heads, of a delta net those of values, of a Mamba-2 mixer its own",
             modules=(*_HEADED, *_STATE),
             needed=True,
         ),
@@ -218,7 +218,7 @@ class Setting(
         Positive | None,
         Field(
             "shape",
-            "key and value heads, of a delta net those of keys",
+            "key and value heads, of a delta net those of keys, of a Mamba-2 mixer its groups",
             label="KV heads",
             modules=(*_ATTENTION, *_LAYER, *_STATE),
             needed=True,

@@ -1,4 +1,4 @@
-"""Kinds of attention that layers of a decoder have: grouped queries, latents, entries, a state."""
+"""Kinds of attention that layers of a decoder have: grouped queries, latents, entries, states."""
 
 from collections.abc import Sequence
 
@@ -199,9 +199,14 @@ class DeltaNet(
         return self.heads * self.value_dim
 
     @property
+    def matrices(self) -> int:
+        """Elements of all matrices of a request."""
+        return self.inputs * self.key_dim
+
+    @property
     def kept(self) -> int:
         """Elements that are kept of a request, however long it is."""
-        return self.inputs * self.key_dim + self.mixed * (self.conv - 1)
+        return self.matrices + self.mixed * (self.conv - 1)
 
     @property
     def words(self) -> str:
@@ -209,17 +214,67 @@ class DeltaNet(
         return "gated delta net"
 
 
+class Mamba2(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag="mamba2"
+):
+    """Mixers of Mamba's second version of some layers, which count from 0 and rise: a state.
+
+    Of a request each of `heads` heads keeps a matrix of `head_dim` by `state_dim`, which each
+    position decays and adds an outer product to; `groups` pairs of vectors of `state_dim`, B and C,
+    serve them. A convolution spans `conv` positions of these and of what the heads add, of which
+    the last but one are kept, too. The matrices are in `state`, None in the model's element type.
+    Widths are in elements.
+    Source: NemotronHMamba2Mixer and FalconH1Mixer of transformers 5.23.
+    """
+
+    layers: tuple[int, ...] = ()
+    heads: Positive
+    groups: Positive
+    head_dim: Positive
+    state_dim: Positive
+    conv: Positive
+    state: Dtype | None = None
+
+    @property
+    def mixed(self) -> int:
+        """Elements of a position that the convolution takes: what heads add, B and C."""
+        return self.inputs + 2 * self.groups * self.state_dim
+
+    @property
+    def inputs(self) -> int:
+        """Elements that the output projection takes of a position."""
+        return self.heads * self.head_dim
+
+    @property
+    def matrices(self) -> int:
+        """Elements of all matrices of a request."""
+        return self.inputs * self.state_dim
+
+    @property
+    def kept(self) -> int:
+        """Elements that are kept of a request, however long it is."""
+        return self.matrices + self.mixed * (self.conv - 1)
+
+    @property
+    def words(self) -> str:
+        """What people call it."""
+        return "Mamba-2 mixer"
+
+
 Run = Grouped | Latent
 """The kinds whose forward is run here."""
-Kind = Run | Compressed | DeltaNet
+State = DeltaNet | Mamba2
+"""The kinds that keep a state of a request, and cache nothing of its positions."""
+Cached = Run | Compressed
+Kind = Cached | State
 
 
 def runs(kinds: Sequence[Kind]) -> tuple[Run, ...]:
     """Return kinds as those whose forward is run here; EvidenceError if one is not."""
-    found = tuple(kind for kind in kinds if not isinstance(kind, Compressed | DeltaNet))
+    found = tuple(kind for kind in kinds if not isinstance(kind, Compressed | State))
     if len(found) < len(kinds):
-        states = any(isinstance(kind, DeltaNet) for kind in kinds)
-        what = "a gated delta net" if states else "attention to entries of several positions"
+        state = next((kind for kind in kinds if isinstance(kind, State)), None)
+        what = f"a {state.words}" if state else "attention to entries of several positions"
         raise EvidenceError(
             f"{what} is predicted, not run",
             remedy="Ask `nearfree predict`, or measure another model",

@@ -13,7 +13,7 @@ from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.attention_layer import DECODE
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, Mamba2
 from nearfree.decoders.decoder import ENTRIES, Decoder
 
 QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
@@ -24,8 +24,10 @@ SELECTION, LAYER = "index selection", "attention layer"
 """The modules of attention. Source of those of a latent: vllm 0.33.0,
 vllm/model_executor/layers/attention/mla_attention.py and models/deepseek_v2.py."""
 DELTA_IN, DELTA_GATES, DELTA_OUT = "state input", "state gates", "state output"
-DELTA_NET = "gated delta net"
-CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER, DELTA_NET)
+DELTA_NET, MAMBA = "gated delta net", "Mamba-2 state"
+STATE_CALLS = (DELTA_NET, MAMBA)
+"""Passes over a state."""
+CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER, *STATE_CALLS)
 """Those that read a cache or a state; all others are products."""
 
 
@@ -54,6 +56,8 @@ def parts_of(decoder: Decoder, context: int, kind: Kind, backend: BackendRelease
         yield _compressed(decoder.d_model, context, kind)
     elif isinstance(kind, DeltaNet):
         yield from _delta_net(decoder, kind)
+    elif isinstance(kind, Mamba2):
+        yield from _mamba2(decoder, kind)
     else:
         yield from _latent(decoder.d_model, context, kind, backend)
 
@@ -171,6 +175,28 @@ def _delta_net(decoder: Decoder, kind: DeltaNet) -> Iterator[Part]:
     yield _product(DELTA_OUT, kind.inputs, decoder.d_model)
 
 
+def _mamba2(decoder: Decoder, kind: Mamba2) -> Iterator[Part]:
+    """Yield the modules of a Mamba-2 mixer: two products about one pass over the state.
+
+    The gate of the output, what the convolution takes and a step of each head are one product.
+    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:359-388 and 497-505.
+    """
+    yield _product(DELTA_IN, decoder.d_model, kind.mixed + kind.inputs + kind.heads)
+    yield Part(
+        MAMBA,
+        {
+            "module": "mamba2",
+            "heads": kind.heads,
+            "kv_heads": kind.groups,
+            "head_dim": kind.state_dim,
+            "value_dim": kind.head_dim,
+            "conv": kind.conv,
+            "kv_dtype": None if kind.state == decoder.dtype else kind.state,
+        },
+    )
+    yield _product(DELTA_OUT, kind.inputs, decoder.d_model)
+
+
 class Layers(NamedTuple):
     """A module with the layers that run it; `base` is its role without kind and share."""
 
@@ -203,7 +229,7 @@ def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) ->
 
 ORDER = (
     QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, ABSORB, ATTENTION, LATENT,
-    RELEASE, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET, DELTA_OUT,
+    RELEASE, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET, MAMBA, DELTA_OUT,
 )  # fmt: skip
 """The modules of attention, in the order in which they first run."""
 
@@ -227,10 +253,19 @@ they are loaded: mla_attention.py:416 and deepseek_v2.py:710-718 and 860 of vllm
 
 
 _STATES = {
-    **dict.fromkeys(("in_proj_qkvz", "in_proj_qkv", "in_proj_z"), DELTA_IN),
+    **dict.fromkeys(("in_proj_qkvz", "in_proj_qkv", "in_proj_z", "in_proj"), DELTA_IN),
     "out_proj": DELTA_OUT,
 }
-"""Products of a gated delta net; its gates are a hundredth of them, and quantisers leave them."""
+"""Products of a state's mixer; gates of a delta net are a hundredth of them, and quantisers leave
+them."""
+_MIXERS = (".linear_attn", ".mamba", ".mixer")
+"""Names of what has a state; Nemotron-H calls the pieces of all its layers by the last."""
+
+
+def state_role(name: str) -> str | None:
+    """Return the role of a matrix of a state's mixer, None where it enters no large product."""
+    mixer, _, leaf = name.rpartition(".")
+    return _STATES.get(leaf) if mixer.endswith(_MIXERS) else None
 
 
 def role_of(name: str, *, latent: bool, compressed: bool = False) -> str | None:
@@ -241,7 +276,7 @@ def role_of(name: str, *, latent: bool, compressed: bool = False) -> str | None:
     the rest is in, compressors and the weights of index heads, says nothing of its format.
     """
     if ".linear_attn." in name:
-        return _STATES.get(name.rpartition(".")[2])
+        return state_role(name)
     if compressed:
         plain = ".compressor." in name or name.endswith(".weights_proj")
         return None if plain else LAYER

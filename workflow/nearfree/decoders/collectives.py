@@ -87,7 +87,8 @@ def collectives(
         # vLLM model_executor/layers/vocab_parallel_embedding.py 562: a vocabulary cut over ranks.
         found.append(summed(EMBEDDING_SUM, 1))
         # vLLM model_executor/layers/linear.py 1818, RowParallelLinear of o_proj and of down_proj.
-        found.append(summed(ATTENTION_SUM, decoder.layers))
+        attends = sum(len(kind.layers) for kind in decoder.attention)
+        found.append(summed(ATTENTION_SUM, attends))
         if decoder.dense_layers:
             found.append(summed(FFN_SUM, decoder.dense_layers))
     if decoder.experts and parallel.ranks > 1:
@@ -154,7 +155,7 @@ def _gathered(decoder: Decoder, parallel: Parallel, whole: Use) -> Iterator[Modu
     config/parallel.py 768, use_sequence_parallel_moe; distributed/device_communicators/all2all.py,
     AgRsAll2AllManager).
     """
-    layers, sizes = decoder.moe_layers, {"gpus": parallel.ranks, "d_model": decoder.d_model}
+    layers, sizes = decoder.moe_layers, {"gpus": parallel.ranks, "d_model": _routed(decoder)}
     yield whole(DISPATCH, layers, operation="all_gather", **sizes)
     yield whole(COMBINE, layers, operation="reduce_scatter", **sizes)
 
@@ -163,10 +164,20 @@ def _exchanged(
     decoder: Decoder, parallel: Parallel, routed: Use, dispatched: Dtype | None
 ) -> Iterator[ModuleUse]:
     """Yield DeepEP's calls: rows go to the ranks of their experts alone, and back in 16 bits."""
-    layers, sizes = decoder.moe_layers, {"gpus": parallel.ranks, "d_model": decoder.d_model}
+    layers, sizes = decoder.moe_layers, {"gpus": parallel.ranks, "d_model": _routed(decoder)}
     dtype = dispatched or decoder.dtype
     yield routed(DISPATCH, layers, operation="dispatch", dtype=dtype, **sizes)
     yield routed(COMBINE, layers, operation="combine", **sizes)
+
+
+def _routed(decoder: Decoder) -> int:
+    """Return how wide the rows of routed experts are: a latent's is made before they are sent.
+
+    What they give is summed over ranks behind the product out of the latent, which is never
+    quantised (vLLM model_executor/layers/fused_moe/runner/moe_runner.py 719 and
+    model_executor/models/nemotron_h.py 213).
+    """
+    return (decoder.experts and decoder.experts.latent) or decoder.d_model
 
 
 def _stages(decoder: Decoder, parallel: Parallel, nccl: Use) -> Iterator[ModuleUse]:

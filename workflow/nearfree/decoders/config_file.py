@@ -89,7 +89,7 @@ def read_decoder(path: Path) -> Decoder:
     uniform = rules is None or rules.window is not None
     for key, (why, remedy) in (_REFUSED | (_LATENT_KEYS if uniform else {})).items():
         with refusals.gathered():
-            if keys.has(key) and not (rules and key == rules.states):
+            if keys.has(key) and not (rules and key in rules.states):
                 raise keys.wrong(key, why, remedy)
     with refusals.gathered():
         if names_head(keys):
@@ -173,6 +173,10 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
         read |= said_of(first_said(kinds)) | {"kinds": kinds}
     if ffn.beside:
         read["beside"] = True
+    if ffn.dense is not None:
+        read["ffn_layers"] = ffn.dense
+    if not ffn.gated:
+        read["gated"] = False
     width = rules.layer_inputs and keys.whole(rules.layer_inputs, least=0, default=0)
     if width:
         read["layer_inputs"] = width

@@ -7,23 +7,25 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Mamba2, State
 from nearfree.decoders.keys import Keys
 
 Count = Annotated[int, Meta(ge=0)]
 
 
 class Experts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The routed experts of a layer, all gated, and those that every token passes.
+    """The routed experts of a layer, and those that every token passes.
 
     `d_ff` is the width of one routed expert, `shared_d_ff` that of all shared experts together, 0
-    without any; both in elements.
+    without any. With a `latent` routed experts take and make rows so wide, between two products
+    that lead there and back (Nemotron 3 Super). All in elements.
     """
 
     experts: Positive
     top_k: Positive
     d_ff: Positive
     shared_d_ff: Count = 0
+    latent: Positive | UnsetType = UNSET
 
 
 class States(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,8 +49,10 @@ class States(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A decoder with `layers` layers of attention, each followed by one FFN.
 
-    `moe_layers` of them have `experts` for an FFN, all others a gated Dense FFN of width `d_ff`
-    (None where no layer has one); with `beside` those with experts have it, too. `window` is how
+    `moe_layers` of them have `experts` for an FFN, all others a Dense FFN of width `d_ff` (None
+    where no layer has one); with `beside` those with experts have it, too. Where a layer is one
+    piece alone, attention, a state or an FFN, `ffn_layers` have a Dense FFN (Nemotron-H). FFNs and
+    experts have a gate, and so three matrices, but where `gated` is false. `window` is how
     many positions attention looks back at most in every layer, None for all of them. Each layer may
     have an input of its own of every token, `layer_inputs` wide (Gemma 4). A drafter's head reads
     `states` of its model. The residual is `streams` states wide where layers mix several of them
@@ -56,7 +60,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
     `window` are then those of the first kind that has a cache, a latent one head as wide as what is
-    cached of it.
+    cached of it. A layer may be of two kinds, which run side by side (Falcon-H1).
     """
 
     name: str
@@ -73,6 +77,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     experts: Experts | None = None
     window: Positive | None = None
     beside: bool | UnsetType = UNSET
+    ffn_layers: Count | UnsetType = UNSET
+    gated: bool | UnsetType = UNSET
     layer_inputs: Positive | UnsetType = UNSET
     states: States | UnsetType = UNSET
     streams: Positive | UnsetType = UNSET
@@ -80,7 +86,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def attention(self) -> tuple[Kind, ...]:
-        """The kinds of attention that its layers have: each layer is of one of them."""
+        """The kinds of attention that its layers have: in most models each layer is of one."""
         if self.kinds is not UNSET:
             return self.kinds
         return (
@@ -102,7 +108,14 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def dense_layers(self) -> int:
         """Layers with a Dense FFN."""
+        if self.ffn_layers is not UNSET:
+            return self.ffn_layers
         return self.layers if self.beside is True else self.layers - self.moe_layers
+
+    @property
+    def pairs(self) -> float:
+        """Layers as most models have them, of two pieces with a norm before each."""
+        return self.layers / 2 if self.ffn_layers is not UNSET else self.layers
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -124,7 +137,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "their states, one more written for each further position, which no curve of several "
             "positions holds; their norms and gates are left out"
             for kind in self.attention
-            if isinstance(kind, DeltaNet)
+            if isinstance(kind, State)
         ]
         said += [
             f"{len(kind.layers)} of {self.layers} layers ({kind.words}) are taken for ones with "
@@ -141,7 +154,7 @@ ENTRIES = 128
 
 def first_said(kinds: Sequence[Kind]) -> Kind:
     """Return the kind whose sizes a decoder says: the first that has a cache, if any has."""
-    return next((kind for kind in kinds if not isinstance(kind, DeltaNet)), kinds[0])
+    return next((kind for kind in kinds if not isinstance(kind, State)), kinds[0])
 
 
 def said_of(kind: Kind) -> dict[str, int | None]:
@@ -151,6 +164,9 @@ def said_of(kind: Kind) -> dict[str, int | None]:
     if isinstance(kind, DeltaNet):
         of = {"kv_heads": kind.key_heads, "head_dim": kind.key_dim}
         return {"heads": kind.heads, **of, "window": None}
+    if isinstance(kind, Mamba2):
+        of = {"kv_heads": kind.groups, "head_dim": kind.head_dim}
+        return {"heads": kind.heads, **of, "window": None}
     width = kind.width if isinstance(kind, Compressed) else kind.cached
     return {"heads": kind.heads, "kv_heads": 1, "head_dim": width, "window": None}
 
@@ -158,13 +174,16 @@ def said_of(kind: Kind) -> dict[str, int | None]:
 class Ffn(NamedTuple):
     """Width of the Dense FFN, None if no layer has one; layers with experts, counted from 0.
 
-    `beside` holds where those have the Dense FFN, too.
+    `beside` holds where those have the Dense FFN, too. `dense` counts the layers with the Dense FFN
+    where they are not all others, and without `gated` no FFN has a gate.
     """
 
     d_ff: int | None
     moe_at: Sequence[int] = ()
     experts: Experts | None = None
     beside: bool = False
+    dense: int | None = None
+    gated: bool = True
 
 
 def dense(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for all)

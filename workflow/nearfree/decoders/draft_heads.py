@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import UNSET, structs
 
-from nearfree.decoders.attention_kinds import Grouped, Kind
+from nearfree.decoders.attention_kinds import Grouped, Kind, State
 from nearfree.decoders.decoder import Decoder, States, said_of
 from nearfree.decoders.gguf_config import read_values
 from nearfree.decoders.keys import Keys
@@ -115,14 +115,20 @@ def as_layer(keys: Keys) -> Keys:
 
 
 def own_layer(decoder: Decoder) -> Decoder:
-    """Return what a model drafts with itself: a layer like its last, and its LM head."""
+    """Return what a model drafts with itself: a layer like its last that attends, and its LM head.
+
+    That of a model with states attends (vllm 0.33.0, vllm/model_executor/models/nemotron_h_mtp.py
+    and qwen3_next_mtp.py).
+    """
     states = States(width=decoder.d_model, layers=1)
     one = structs.replace(
-        decoder, layers=1, moe_layers=min(decoder.moe_layers, 1), states=states, layer_inputs=UNSET
-    )
+        decoder, layers=1, moe_layers=min(decoder.moe_layers, 1), states=states, layer_inputs=UNSET,
+        ffn_layers=UNSET,
+    )  # fmt: skip
     if decoder.kinds is UNSET:
         return one
-    kind: Kind = next(each for each in decoder.kinds if decoder.layers - 1 in each.layers)
+    attends = [kind for kind in decoder.kinds if not isinstance(kind, State)]
+    kind: Kind = max(attends or decoder.kinds, key=lambda kind: kind.layers[-1])
     kind = structs.replace(kind, layers=(0,))
     if isinstance(kind, Grouped):
         kind = structs.replace(kind, shares=False)

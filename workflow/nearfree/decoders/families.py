@@ -23,6 +23,7 @@ from nearfree.decoders.decoder import (
 from nearfree.decoders.feeds import deepseek_moe, deepseek_v4_moe, gemma4_moe, llama4_moe
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layers import layers_of, layout_of
+from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
 
 
 class Family(NamedTuple):
@@ -31,8 +32,9 @@ class Family(NamedTuple):
     Without a rule of its `window` its layers may differ, and are read one by one. `says_head_dim`
     holds where the width of a head does not follow from d_model; a latent has no such key. The key
     `layer_inputs` is that of how wide an input of each layer's own is, `streams` that of how many
-    states wide the residual is, if any, and `states` the one by which some layers keep a state in
-    place of attention.
+    states wide the residual is, if any, and `states` are those by which some layers keep a state in
+    place of attention, or beside it. With `apart` layers are of one piece each, and those that are
+    an FFN have no attention.
     """
 
     ffn: Callable[[Keys, int], Ffn]
@@ -40,12 +42,13 @@ class Family(NamedTuple):
     says_head_dim: bool = False
     layer_inputs: str = ""
     streams: str = ""
-    states: str = ""
+    states: tuple[str, ...] = ()
+    apart: bool = False
 
 
 def _delta_net(ffn: Callable[[Keys, int], Ffn]) -> Family:
     """Return the rules of Qwen's models in which most layers have a gated delta net."""
-    return Family(ffn, says_head_dim=True, states="full_attention_interval")
+    return Family(ffn, says_head_dim=True, states=("full_attention_interval",))
 
 
 FAMILIES = {
@@ -95,6 +98,8 @@ FAMILIES = {
     "qwen3_next": _delta_net(qwen_moe),
     "qwen3_5_moe_text": _delta_net(qwen_moe),
     "qwen3_5_text": _delta_net(dense),
+    "falcon_h1": Family(dense, states=("mamba_d_state",)),
+    "nemotron_h": Family(nemotron_ffn, states=(PATTERN, BLOCKS), apart=True),
     "cohere2": Family(dense, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),
@@ -104,8 +109,8 @@ FAMILIES = {
     "gpt_oss": Family(all_experts, says_head_dim=True),
     "llama4_text": Family(llama4_moe, says_head_dim=True),
 }  # fmt: skip
-"""By `model_type`. All have gated FFNs, and grouped-query, latent or compressed attention, or
-a gated delta net, in every layer.
+"""By `model_type`. All have gated FFNs but Nemotron-H, and in every layer grouped-query, latent or
+compressed attention or a gated delta net; Falcon-H1 has a Mamba-2 mixer beside attention.
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
 (llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);
@@ -133,16 +138,19 @@ def kinds_of(keys: Keys, layers: int) -> tuple[Kind, ...]:
     ConfigError
         Keys are missing or contradict one another, or a layer is of a kind that is not read.
     """
-    key = "layer_types"
+    rules, key = family(keys), "layer_types"
     further = keys.whole("num_nextn_predict_layers", least=0, default=0)
     if keys.has(key) and not layers <= len(keys.each(key)) <= layers + further:
         raise keys.wrong(key, f"has {len(keys.each(key))} entries for {layers} layers")
     found: dict[Kind, list[int]] = {}
     for layer, piece in enumerate(layers_of(keys, layout_of(keys))):
-        if piece.attention is None:
+        if not piece.attention and not rules.apart:
             raise keys.wrong("model_type", f"has no attention that is read in layer {layer}")
-        found.setdefault(piece.attention, []).append(layer)
-    first = next(iter(found))
+        for kind in piece.attention:
+            found.setdefault(kind, []).append(layer)
+    first = next(iter(found), None)
+    if first is None:
+        raise keys.wrong("model_type", "has neither attention nor a state in any layer")
     if isinstance(first, Latent) and first.selected and not first.index_heads:
         keys_of = ("indexer_types", "index_topk_pattern")
         named = next((each for each in keys_of if keys.has(each)), "index_topk_freq")

@@ -123,8 +123,9 @@ def _sparse(keys: Keys, found: Ffn, names: Names, d_model: int) -> list[Part]:
         parts += vector(under(at, names.router_vector), count, "router")
     if inner != d_model:
         into, out = names.latent_names
-        parts += linear(under(at, into), "ffn", d_model, inner)
-        parts += linear(under(at, out), "ffn", inner, d_model)
+        bias = flag(keys, names.dense_bias)
+        parts += linear(under(at, into), "ffn", d_model, inner, bias=bias)
+        parts += linear(under(at, out), "ffn", inner, d_model, bias=bias)
     if experts.shared_d_ff:
         shared, bias = under(at, names.shared), flag(keys, names.dense_bias)
         width = experts.shared_d_ff

@@ -22,10 +22,12 @@ _FUSED = ("query_key_value", "qkv_proj")
 _WHOLE = (
     "q_a_proj", "kv_a_proj_with_mqa", "weights_proj", "wk", "wkv", "wq_a", "wgate", "ape",
     "index_k_proj", "shared_expert_gate", "o_proj.bias", "dense.bias", "f_a_proj",
+    "fc1_latent_proj", "fc2_latent_proj",
 )  # fmt: skip
 """Latents and what is narrow: ReplicatedLinear, and a bias that is added behind the sum over ranks.
 Source: vllm 0.33.0, vllm/model_executor/models/deepseek_v2.py (latents and the indexer),
-qwen2_moe.py:148-154 (shared_expert_gate), layers/linear.py:1799-1827 (bias)."""
+qwen2_moe.py:148-154 (shared_expert_gate), nemotron_h.py:196-212 (latents of experts),
+layers/linear.py:1799-1827 (bias)."""
 _KINDS: dict[Kind, Held] = {
     "experts": "experts", "embedding": "rows", "lm_head": "rows", "router": "whole",
     "norm": "whole", "other": "whole",

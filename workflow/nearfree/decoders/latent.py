@@ -46,7 +46,7 @@ def mla(*, selects: bool = False, index: bool = False) -> Plan:
             parts += vector("self_attn.indexer.k_norm.bias", width)
             add("indexer.weights_proj", d_model, of.index_heads)
             cached += width
-        return same(Piece(tuple(parts), (Kept(cached),), of))
+        return same(Piece(tuple(parts), (Kept(cached),), (of,)))
 
     return plan
 

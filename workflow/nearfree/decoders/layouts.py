@@ -36,13 +36,11 @@ from nearfree.decoders.latent import mla
 from nearfree.decoders.mixers import (
     block_index,
     compressed,
-    delta_net,
     gqa,
-    mamba1,
-    mamba2,
     named_heads,
     window_of,
 )
+from nearfree.decoders.nemotron import nemotron_h
 from nearfree.decoders.pieces import (
     Part,
     Plan,
@@ -53,7 +51,6 @@ from nearfree.decoders.pieces import (
 )
 from nearfree.decoders.special import (
     BOTH,
-    NEMOTRON_H,
     STEP_3,
     WINDOW,
     chunks,
@@ -66,6 +63,7 @@ from nearfree.decoders.special import (
     hyper_head,
     indexers,
 )
+from nearfree.decoders.state_mixers import delta_net, mamba1, mamba2
 
 
 class Layout(NamedTuple):
@@ -370,13 +368,14 @@ LAYOUTS = {
                 ),
                 flags=("mamba_conv_bias", "mamba_proj_bias", "projectors_bias"),
                 norm="mamba_rms_norm",
+                inner_width="mamba_d_ssm",
             ),
             ffn(at="feed_forward", bias="mlp_bias"),
         ),
         norm="final_layernorm",
     ),
     "nemotron_h": Layout(
-        together(norms("norm"), NEMOTRON_H),
+        together(norms("norm"), nemotron_h),
         root="backbone",
         embedding="embeddings",
         norm="norm_f",

@@ -1,13 +1,11 @@
-"""Kinds of attention and of what stands in its place: their weights, and what they keep."""
+"""Kinds of attention: their weights, and what they keep of each position."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec import structs
 
-from nearfree.core.precision import PLAIN, Dtype
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped
+from nearfree.decoders.attention_kinds import Compressed, Grouped
 from nearfree.decoders.decoder import head_width
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import (
@@ -143,7 +141,7 @@ def gqa(
             shares=shares,
             gate=gate == "query",
         )
-        one_width = attends if of.width == of.values else None
+        one_width = (attends,) if of.width == of.values else ()
         kept = () if shares else (Kept(elements, sight),)
         return same(Piece(tuple(parts), kept, one_width))
 
@@ -186,126 +184,6 @@ def block_index(keys: Keys, layers: int) -> Layer:
         *vector("self_attn.index_k_norm", width),
     )
     return lambda layer: Piece(parts, (Kept(width),)) if marks[layer] else Piece(())
-
-
-def delta_net(*, split: bool) -> Plan:
-    """Return the plan of a gated delta net, its projections `split` in four or in two.
-
-    A request keeps a matrix a value head and the convolution's last inputs.
-    Source: Qwen3NextGatedDeltaNet and Qwen3_5GatedDeltaNet of transformers 5.23.
-    """
-
-    def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-        d_model, kernel = keys.whole("hidden_size"), keys.whole("linear_conv_kernel_dim")
-        count, values = keys.whole("linear_num_key_heads"), keys.whole("linear_num_value_heads")
-        key, value = keys.whole("linear_key_head_dim"), keys.whole("linear_value_head_dim")
-        if values % count:
-            raise keys.wrong("linear_num_key_heads", f"does not divide {values} heads of values")
-        inner, mixed = values * value, 2 * count * key + values * value
-        widths = (
-            {"in_proj_qkv": mixed, "in_proj_z": inner, "in_proj_b": values, "in_proj_a": values}
-            if split
-            else {"in_proj_qkvz": mixed + inner, "in_proj_ba": 2 * values}
-        )
-        parts: list[Part] = []
-        for name, width in widths.items():
-            parts += linear(f"linear_attn.{name}", "state", d_model, width)
-        parts += linear("linear_attn.out_proj", "state", inner, d_model)
-        parts += linear("linear_attn.conv1d", "state", kernel, mixed)
-        parts += vector("linear_attn.dt_bias", values, "state")
-        parts += vector("linear_attn.A_log", values, "state")
-        parts += vector("linear_attn.norm", value)
-        keeps = DeltaNet(
-            heads=values, key_heads=count, key_dim=key, value_dim=value, conv=kernel,
-            state=_state_dtype(keys),
-        )  # fmt: skip
-        return same(Piece(tuple(parts), (Kept(state=keeps.kept),), keeps))
-
-    return plan
-
-
-def _state_dtype(keys: Keys) -> Dtype | None:
-    """Return in what a file says that states are kept; None, the element type, as vLLM's auto.
-
-    Source: vllm 0.32.0, vllm/model_executor/models/config.py:863-866.
-    """
-    key = "mamba_ssm_dtype"
-    if not keys.has(key):
-        return None
-    dtype = keys.text(key)
-    found = next((each for each in PLAIN if each == dtype), None)
-    if found is None:
-        raise keys.wrong(key, f"is none of {', '.join(PLAIN)}")
-    return found
-
-
-def mamba2(
-    *,
-    module: str,
-    names: tuple[str, str, str, str, str],
-    flags: tuple[str, str, str],
-    norm: str | bool = True,
-) -> Plan:
-    """Return the plan of a state space layer of Mamba's second version.
-
-    Parameters
-    ----------
-    module
-        Its name in the checkpoint.
-    names
-        The keys of its heads, the elements of a head, of a state, its groups and its kernel.
-    flags
-        The keys of biases: of the convolution, of the input's projection and of the output's.
-    norm
-        Whether its output is normalised, or the key that says so.
-
-    Source: NemotronHMamba2Mixer and FalconH1Mixer of transformers 5.23.
-    """
-
-    def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-        count, width, states, groups, kernel = (keys.whole(name) for name in names)
-        convolution, inputs, outputs = (keys.flag(name) for name in flags)
-        d_model, inner = keys.whole("hidden_size"), count * width
-        mixed = inner + 2 * groups * states
-        parts = [
-            *linear(f"{module}.in_proj", "state", d_model, inner + mixed + count, bias=inputs),
-            *linear(f"{module}.conv1d", "state", kernel, mixed, bias=convolution),
-            *linear(f"{module}.out_proj", "state", inner, d_model, bias=outputs),
-        ]
-        for name in ("dt_bias", "A_log", "D"):
-            parts += vector(under(module, name), count, "state")
-        if flag(keys, norm):
-            parts += vector(f"{module}.norm", inner)
-        return same(Piece(tuple(parts), (Kept(state=inner * states + mixed * (kernel - 1)),)))
-
-    return plan
-
-
-def mamba1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
-    """Read a state space layer of Mamba's first version, with Jamba's norms.
-
-    Source: JambaMambaMixer of transformers 5.23.
-    """
-    d_model, states = keys.whole("hidden_size"), keys.whole("mamba_d_state")
-    inner, kernel = keys.whole("mamba_expand") * d_model, keys.whole("mamba_d_conv")
-    bias = keys.flag("mamba_proj_bias")
-    rank = math.ceil(d_model / 16)
-    if not keys.is_text("mamba_dt_rank", "auto"):
-        rank = keys.whole("mamba_dt_rank")
-    convolution = keys.flag("mamba_conv_bias")
-    parts = [
-        *linear("mamba.in_proj", "state", d_model, 2 * inner, bias=bias),
-        *linear("mamba.conv1d", "state", kernel, inner, bias=convolution),
-        *linear("mamba.x_proj", "state", inner, rank + 2 * states),
-        *linear("mamba.dt_proj", "state", rank, inner, bias=True),
-        Part("mamba.A_log", "state", states, inner),
-        *vector("mamba.D", inner, "state"),
-        *linear("mamba.out_proj", "state", inner, d_model, bias=bias),
-        *vector("mamba.dt_layernorm", rank),
-        *vector("mamba.b_layernorm", states),
-        *vector("mamba.c_layernorm", states),
-    ]
-    return same(Piece(tuple(parts), (Kept(state=inner * (states + kernel - 1)),)))
 
 
 def compressed(ratio: int, *, index: bool = False) -> Plan:
@@ -366,6 +244,6 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
             if elements % ratio:
                 raise keys.wrong("head_dim", f"is no multiple of {ratio} with its indexer's")
             kept.append(Kept(elements // ratio))
-        return same(Piece(tuple(parts), tuple(kept), attends))
+        return same(Piece(tuple(parts), tuple(kept), (attends,)))
 
     return plan

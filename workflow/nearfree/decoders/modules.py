@@ -13,7 +13,6 @@ from nearfree.decoders.attention_uses import ATTENTION as ATTENTION  # noqa: PLC
 from nearfree.decoders.attention_uses import (
     CALLS,
     DELTA_IN,
-    DELTA_NET,
     DELTA_OUT,
     INDEX_QUERY,
     INDEXER,
@@ -21,6 +20,7 @@ from nearfree.decoders.attention_uses import (
     LAYER,
     QUERY,
     SELECTION,
+    STATE_CALLS,
     attention_layers,
 )
 from nearfree.decoders.attention_uses import OUTPUT as OUTPUT  # noqa: PLC0414
@@ -34,6 +34,7 @@ BETWEEN, HOST = "between", "host"
 """What is no module: embedding, norms, rotations, writing to the cache, and sums; and what the host
 of an engine takes of a step: scheduling, sampling, bringing tokens to requests."""
 DENSE, ROUTER, MOE, SHARED = "Dense FFN", "router", "MoE FFN", "shared experts"
+LATENT_IN, LATENT_OUT = "expert latent", "expert latent output"
 INPUTS, INPUT_GATE, INPUT_OUTPUT = "layer inputs", "layer input gate", "layer input projection"
 MIXING = "mixing of streams"
 HEAD = "LM head"
@@ -42,7 +43,7 @@ STATES = "states projection"
 """The first module of a drafter's head."""
 MATRICES = {
     **dict.fromkeys((QKV, LATENTS, QUERY, INDEX_QUERY, OUTPUT, DELTA_IN, DELTA_OUT), "attention"),
-    DENSE: "ffn",
+    **dict.fromkeys((DENSE, LATENT_IN, LATENT_OUT), "ffn"),
     ROUTER: "router",
     MOE: "experts",
     SHARED: "shared_experts",
@@ -50,7 +51,7 @@ MATRICES = {
 }
 """The kind of matrices that a module multiplies by, as a precision names it; all others are in
 the model's own element type."""
-_BESIDE = (INDEXER, SELECTION, DELTA_NET)
+_BESIDE = (INDEXER, SELECTION, *STATE_CALLS)
 """Calls that the paper's laws do not speak of."""
 _INDEX_FORMAT: Dtype = "float8"
 """In what numbers indexers compare and cache: vllm 0.33.0, vllm/model_executor/layers/
@@ -112,7 +113,8 @@ def modules(
     Embeddings, norms, rotations, activations and sums are left out. Over several GPUs each module
     has the sizes of a rank's shard and runs the same kernels. Pipeline stages run one after the
     other for a forward, so all layers count: the slowest stage limits how many forwards are under
-    way, not how long one takes.
+    way, not how long one takes. Products into the latent of routed experts and out of it are whole
+    on every rank (vllm 0.33.0, vllm/model_executor/models/nemotron_h.py:196-212).
 
     Parameters
     ----------
@@ -146,10 +148,8 @@ def modules(
     use = partial(_use, precision=formats, batch=batch)
     multiply = partial(_product, precision=formats, batch=batch, dense=dense or _TORCH)
     gemm = partial(multiply, module="gemm")
-    ffn = partial(
-        multiply, module="dense_ffn", d_model=decoder.d_model, gated=True, groups=part.ffn
-    )
-    d_model = decoder.d_model
+    d_model, gated = decoder.d_model, decoder.gated is not False
+    ffn = partial(multiply, module="dense_ffn", d_model=d_model, gated=gated, groups=part.ffn)
     uses = list[ModuleUse]()
     if decoder.states:
         width = decoder.states.width * max(decoder.states.layers, 2)
@@ -163,22 +163,28 @@ def modules(
         uses.append(ffn(DENSE, decoder.dense_layers, main=main, d_ff=decoder.d_ff))
     if decoder.experts:
         experts, moe_layers = decoder.experts, decoder.moe_layers
-        uses += [
-            gemm(ROUTER, moe_layers, d_model=d_model, d_ff=experts.experts, groups=part.ffn),
+        latent, product = experts.latent or None, partial(gemm, groups=part.ffn)
+        uses.append(product(ROUTER, moe_layers, d_model=d_model, d_ff=experts.experts))
+        if latent:
+            uses.append(product(LATENT_IN, moe_layers, d_model=d_model, d_ff=latent))
+        uses.append(
             use(
                 MOE,
                 moe_layers,
                 backend=_required(moe, whole, experts),
                 main=True,
                 module="moe_ffn",
-                d_model=d_model,
+                d_model=latent or d_model,
                 d_ff=experts.d_ff,
                 experts=experts.experts,
                 top_k=experts.top_k,
                 ep=part.ep,
                 routing=routing,
-            ),
-        ]
+                gated=None if gated else False,
+            )
+        )
+        if latent:
+            uses.append(product(LATENT_OUT, moe_layers, d_model=latent, d_ff=d_model))
         if experts.shared_d_ff:
             uses.append(ffn(SHARED, moe_layers, d_ff=experts.shared_d_ff))
     if decoder.layer_inputs:
@@ -245,7 +251,7 @@ def _formats(role: str, precision: Precision) -> dict[str, Any]:
     """Return a setting's formats: those that are not its element type are said beside it."""
     if role in (INDEXER, SELECTION):
         return {"dtype": _INDEX_FORMAT}
-    if role == DELTA_NET:  # its fields say what its state is in
+    if role in STATE_CALLS:  # its fields say what its state is in
         return {"dtype": precision.plain}
     if role == LAYER:
         weights, kv = precision.of("attention", role).weights, precision.kv

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from nearfree.core.precision import Dtype
 from nearfree.decoders.attention_kinds import Kind as Attention
 from nearfree.decoders.keys import Keys
 from nearfree.errors import Refusals
@@ -28,23 +29,26 @@ class Part(NamedTuple):
 class Kept(NamedTuple):
     """Elements that a layer keeps of each of the last `window` positions, and of each request.
 
-    `window` None stands for all positions.
+    `window` None stands for all positions. Of the `state` of a request `matrices` elements are in
+    `matrix_dtype`, None in the model's element type as all others.
     """
 
     elements: int = 0
     window: int | None = None
     state: int = 0
+    matrices: int = 0
+    matrix_dtype: Dtype | None = None
 
 
 class Piece(NamedTuple):
     """A part of a layer: its weight tensors, what it keeps, and how it attends, if it does.
 
-    `attention` names no layers; it is None, too, where its form is none that a forward has.
+    `attention` has a kind for each way, without layers; none, too, of a form that no forward has.
     """
 
     parts: tuple[Part, ...]
     kept: tuple[Kept, ...] = ()
-    attention: Attention | None = None
+    attention: tuple[Attention, ...] = ()
 
 
 Layer = Callable[[int], Piece]
@@ -102,11 +106,11 @@ def together(*plans: Plan) -> Plan:
 
 
 def joined(pieces: Sequence[Piece]) -> Piece:
-    """Return pieces as one, of which at most one attends."""
+    """Return pieces as one, which attends in all of their ways side by side."""
     return Piece(
         tuple(chain(*(piece.parts for piece in pieces))),
         tuple(chain(*(piece.kept for piece in pieces))),
-        next((piece.attention for piece in pieces if piece.attention), None),
+        tuple(chain(*(piece.attention for piece in pieces))),
     )
 
 

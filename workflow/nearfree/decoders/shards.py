@@ -17,7 +17,15 @@ from math import lcm
 from msgspec import UNSET, Struct, structs
 
 from nearfree.core.parallel import ALONE, Parallel
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import (
+    Compressed,
+    DeltaNet,
+    Grouped,
+    Kind,
+    Latent,
+    Mamba2,
+    State,
+)
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.engines import VLLM, Engine
 from nearfree.errors import Refusal
@@ -74,6 +82,8 @@ def _cut_kind(kind: Kind, tp: int) -> Kind:
     heads = kind.heads // tp
     if isinstance(kind, DeltaNet):
         return structs.replace(kind, heads=heads, key_heads=max(1, kind.key_heads // tp))
+    if isinstance(kind, Mamba2):
+        return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
     if isinstance(kind, Compressed):
         return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
     if isinstance(kind, Grouped):
@@ -131,6 +141,11 @@ def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
                 what = f"{kind.key_heads} heads of keys of a gated delta net"
                 yield _uneven("tp", tp, what, _divisors(kind.key_heads))
             continue
+        if isinstance(kind, Mamba2):
+            if not _parts(kind, tp):
+                what = f"{kind.heads} heads of a Mamba-2 mixer in {kind.groups} groups"
+                yield _uneven("tp", tp, what, [n for n in _divisors(kind.heads) if _parts(kind, n)])
+            continue
         heads, kv_heads = kind.heads, kind.kv_heads if isinstance(kind, Grouped) else 1
         if not _fits(heads, kv_heads, tp):
             what = f"{heads} heads over {kv_heads} of keys and values"
@@ -140,6 +155,14 @@ def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
                 what = f"{heads} heads over one key"
             sizes = [n for n in _divisors(heads) if _fits(heads, kv_heads, n)]
             yield _uneven("tp", tp, what, sizes)
+
+
+def _parts(kind: Mamba2, tp: int) -> bool:
+    """Return whether ranks part a mixer: heads and groups evenly, and a single group is on each.
+
+    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:316-323 and 333-341.
+    """
+    return not kind.heads % tp and (kind.groups == 1 or not kind.groups % tp)
 
 
 def _fits(heads: int, kv_heads: int, tp: int) -> bool:
@@ -159,7 +182,7 @@ def _cuts(
     merged = engine.whole_blocks
     for each in decoder.attention:
         if each.heads % tp == 0:
-            matrices = "state" if isinstance(each, DeltaNet) else "attention"
+            matrices = "state" if isinstance(each, State) else "attention"
             yield from _cut_products(each, tp, groups.get(matrices, (1, 1)), merged=merged)
     experts = decoder.experts
     for kind, name, size, key, parts in (
@@ -190,6 +213,11 @@ def _cut_products(
         keys = kind.key_heads * kind.key_dim
         yield from _sized("tp", tp, "keys of a gated delta net", keys, rows)
         yield from _sized("tp", tp, "values of a gated delta net", kind.inputs, rows)
+    if isinstance(kind, Mamba2) and _parts(kind, tp):
+        pairs = max(kind.groups, tp) * kind.state_dim
+        yield from _sized("tp", tp, "heads of a Mamba-2 mixer", kind.inputs, rows)
+        yield from _sized("tp", tp, "groups of a Mamba-2 mixer", pairs, rows)
+        yield from _sized("tp", tp, "steps of a Mamba-2 mixer", kind.heads, rows)
     if merged and isinstance(kind, Grouped):
         keys = kind.head_dim * max(kind.kv_heads, tp)
         yield from _sized("tp", tp, "outputs of the query", kind.inputs, rows)

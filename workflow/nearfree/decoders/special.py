@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from nearfree.decoders.decoder import head_width
-from nearfree.decoders.feeds import FUSED, GATED, PLAIN, Names, everywhere, ffn, moe, some
+from nearfree.decoders.feeds import FUSED, GATED, Names, everywhere, moe, some
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.mixers import Heads, gqa, heads, mamba2, window_of
+from nearfree.decoders.mixers import Heads, gqa, heads, window_of
 from nearfree.decoders.pieces import (
     Layer,
     Part,
@@ -205,33 +205,3 @@ def hyper_head(keys: Keys) -> Sequence[Part]:
         *vector("hc_head_base", streams, "other"),
         *vector("hc_head_scale", 1, "other"),
     )
-
-
-_NEMOTRON = {
-    "M": mamba2(
-        module="mixer",
-        names=("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"),
-        flags=("use_conv_bias", "use_bias", "use_bias"),
-    ),
-    "*": gqa(module="mixer"),
-    "-": ffn(at="mixer", form=PLAIN, bias="mlp_bias"),
-    "E": moe(
-        some(everywhere, shared=("moe_shared_expert_intermediate_size",)),
-        Names(
-            at="mixer",
-            form=PLAIN,
-            shared_form=PLAIN,
-            dense_bias="mlp_bias",
-            latent="moe_latent_size",
-        ),
-    ),
-}
-_BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
-
-
-def _nemotron_blocks(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
-    return [_BLOCKS.get(str(each), str(each)) for each in keys.each("layers_block_type")]
-
-
-NEMOTRON_H = by_kind("hybrid_override_pattern", _NEMOTRON, _nemotron_blocks)
-"""Layers of one piece each. Source: NemotronHBlock of transformers 5.23."""

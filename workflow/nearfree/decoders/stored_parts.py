@@ -6,7 +6,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from nearfree.core.precision import FORMATS, QUANTISED, Precision, Product
-from nearfree.decoders.attention_uses import GROUPED_OUTPUT, LATENT_KEY, role_of
+from nearfree.decoders.attention_uses import GROUPED_OUTPUT, LATENT_KEY, role_of, state_role
 from nearfree.decoders.holding import Held, held
 from nearfree.decoders.pieces import Kind
 from nearfree.decoders.precision import StoredPrecision
@@ -103,14 +103,9 @@ def precision_of(
 
 
 def _belongs(matrix: Matrix, kind: str) -> bool:
-    """Return whether a matrix is of a kind: products of a gated delta net are among attention's."""
-    return matrix.kind == kind or (kind == "attention" and role_of_state(matrix) is not None)
-
-
-def role_of_state(matrix: Matrix) -> str | None:
-    """Return the role of a gated delta net's product, None of all other matrices."""
-    is_state = matrix.kind == "state" and ".linear_attn." in matrix.name
-    return role_of(matrix.name, latent=False) if is_state else None
+    """Return whether a matrix is of a kind: products about a state are among attention's."""
+    beside = kind == "attention" and matrix.kind == "state"
+    return matrix.kind == kind or (beside and state_role(matrix.name) is not None)
 
 
 def _is_matrix(matrix: Matrix) -> bool:
@@ -138,7 +133,9 @@ def _by_role(parts: Sequence[Part]) -> dict[str, list[Part]]:
     )
     for part in parts:
         role: str | None = ""
-        if part.matrix.kind in ("attention", "state"):
+        if part.matrix.kind == "state":
+            role = state_role(part.matrix.name)
+        elif part.matrix.kind == "attention":
             role = role_of(part.matrix.name, latent=latent, compressed=compressed)
         if role is not None:
             found.setdefault(role, []).append(part)

@@ -62,7 +62,7 @@ _NAMES = {
         "num_attention_groups": "num_key_value_heads", "moe_num_experts": "num_experts",
         "moe_top_k": "num_experts_per_tok", "share_expert_dims": "share_expert_dim",
     },
-    "nemotron_h": {"attention_head_dim": "head_dim"},
+    "nemotron_h": {"attention_head_dim": "head_dim", "layer_types": "layers_block_type"},
     "kimi_linear": {
         "num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts",
     },
@@ -105,10 +105,12 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "mamba_expand": 2, "num_experts": 16, "num_experts_per_tok": 2, "expert_layer_period": 2,
         "expert_layer_offset": 1, "attn_layer_period": 8, "attn_layer_offset": 4,
     },
-    "falcon_h1": {"mamba_d_conv": 4, "mamba_conv_bias": True},
+    "falcon_h1": {
+        "mamba_d_conv": 4, "mamba_conv_bias": True, "mamba_d_ssm": 1024, "num_key_value_heads": 8,
+    },
     "nemotron_h": {
         "head_dim": 128, "conv_kernel": 4, "n_groups": 8, "use_conv_bias": True,
-        "num_key_value_heads": 8,
+        "num_key_value_heads": 8, "mamba_ssm_cache_dtype": "float32",
     },
     "deepseek_v4": {"num_key_value_heads": 1},
     "step3p5": {"head_dim": 128, "first_k_dense_replace": 3},
@@ -177,12 +179,17 @@ def text_part(file: Path) -> TextPart:
 
 def _layers(values: dict[str, Any]) -> dict[str, int]:
     """Return the count of layers that Nemotron-H's list of their kinds stands for."""
-    found = values.get("hybrid_override_pattern") or values.get("layers_block_type")
+    names = ("hybrid_override_pattern", "layers_block_type", "layer_types")
+    found = next((values[name] for name in names if values.get(name)), None)
     return {"num_hidden_layers": len(found)} if isinstance(found, str | list) else {}
 
 
 def _named(file: Path, values: dict[str, Any], kind: str, within: str = "") -> Keys:
-    names = _NAMES.get(kind, {})
+    names = {
+        old: new
+        for old, new in _NAMES.get(kind, {}).items()
+        if new not in values or values.get(old) is not None
+    }
     own = {new: old for old, new in names.items() if old in values or new not in values}
     renamed = {names.get(key, key): value for key, value in values.items() if key not in own}
     for key in _UNIFORM.get(kind, ()):
@@ -190,5 +197,8 @@ def _named(file: Path, values: dict[str, Any], kind: str, within: str = "") -> K
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             renamed[key] = value[0]
     if kind == "nemotron_h":
-        renamed = _layers(values) | renamed
+        given, renamed = Keys(file, values, within), _layers(values) | renamed
+        for old, new in names.items():
+            if given.has(old) and given.has(new):
+                given.one_of(old, new)
     return Keys(file, _DEFAULTS.get(kind, {}) | renamed, within, own)

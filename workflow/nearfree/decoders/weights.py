@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.decoders.config_file import config_file
 from nearfree.decoders.decoder import Count
@@ -54,13 +55,16 @@ class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What each of `layers` layers keeps, in elements.
 
     `elements` of each position, of the last `window` ones (None: of all), and `state_elements` of
-    each request, whatever its length. A layer can have several of these.
+    each request, whatever its length, of which `matrices` are in `matrix_dtype`, None in the
+    model's element type. A layer can have several of these.
     """
 
     layers: Positive
     elements: Count
     window: Positive | None = None
     state_elements: Count = 0
+    matrices: Count = 0
+    matrix_dtype: Dtype | None = None
 
 
 class Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,5 +168,8 @@ def _cache(pieces: list[Piece]) -> Iterator[CacheLayer]:
     for piece in pieces:
         for kept in piece.kept:
             found[kept] = found.get(kept, 0) + 1
-    for (elements, window, state), layers in found.items():
-        yield CacheLayer(layers=layers, elements=elements, window=window, state_elements=state)
+    for kept, layers in found.items():
+        yield CacheLayer(
+            layers=layers, elements=kept.elements, window=kept.window, state_elements=kept.state,
+            matrices=kept.matrices, matrix_dtype=kept.matrix_dtype,
+        )  # fmt: skip

@@ -78,7 +78,7 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
     cached: float
     """An element of the cache."""
     kept: float
-    """An element of what a layer keeps of each request, whatever its length."""
+    """An element of what a layer keeps of each request, whatever its length, if not said apart."""
     hidden: float
     """What a forward makes of a token that lies on every GPU."""
     made: float
@@ -90,14 +90,26 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
     prompt_tokens: int = PROMPT_TOKENS
 
     def request(self, context: int) -> float:
-        """Return the cache of one request, in all layers."""
+        """Return what all layers cache of the positions of one request."""
         return sum(self._layers(each, context) for each in self.cache)
 
     def _layers(self, each: CacheLayer, context: int) -> float:
         held = min(context, each.window or context)
         pages = -(-held // PAGE_POSITIONS) * PAGE_POSITIONS
-        bytes_ = pages * each.elements * self.cached + each.state_elements * self.kept
-        return each.layers * bytes_
+        return each.layers * pages * each.elements * self.cached
+
+    @property
+    def states(self) -> float:
+        """What all layers keep of one request, however long it is."""
+        return sum(
+            each.layers
+            * (
+                (each.state_elements - each.matrices) * self.kept
+                + each.matrices
+                * (ELEMENT_BYTES[each.matrix_dtype] if each.matrix_dtype else self.kept)
+            )
+            for each in self.cache
+        )
 
 
 class Load(Struct, frozen=True, kw_only=True):
@@ -172,10 +184,10 @@ class _Parts(Struct, frozen=True):
 
 
 def _parts(needs: Needs, load: Load, batch: int, context: int) -> _Parts:
-    request = needs.request(context + 1)
+    request = needs.request(context + 1) * load.heads * load.tp + needs.states
     return _Parts(
         round(load.weights),
-        round(batch * request * load.heads * load.tp),
+        round(batch * request),
         round(_passing(needs, load, -(-batch // load.dp))) * load.gpus,
         load.engine * load.gpus,
         _most(needs, load, batch, context),
@@ -191,7 +203,7 @@ def _passing(needs: Needs, load: Load, requests: int) -> float:
 def _most(needs: Needs, load: Load, batch: int, context: int) -> int:
     """Return what the GPU with most takes; the position itself is cached, too."""
     requests = -(-batch // load.dp)
-    cached = requests * needs.request(context + 1) * load.heads
+    cached = requests * (needs.request(context + 1) * load.heads + needs.states / load.tp)
     most = max([weights + cached * layers for weights, layers in load.stages])
     return round(most) + round(_passing(needs, load, requests)) + load.engine
 

@@ -12,7 +12,7 @@ from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes
 
-_FLOP_A_WEIGHT = 7
+_FLOP_AN_ELEMENT = 7
 """Of an element of S: its decay, and a multiply-add for each of S^T k, k v^T and S^T q."""
 MATRICES, MIXED, HEADS = "matrices", "mixed", "values"
 
@@ -37,8 +37,13 @@ def delta_work(
     (srt/mem_cache/memory_pool.py, MambaPool.SpeculativeState).
     """
     del rows, group  # no tile holds several positions: each waits for the one before
+    return state_work(setting, n, basis, flop_an_element=_FLOP_AN_ELEMENT)
+
+
+def state_work(setting: Setting, n: int, basis: str, *, flop_an_element: int) -> ExecutedWork:
+    """Return the work of a convolution and a pass over states that are kept at each position."""
     sizes, spanned = state_elements(setting), setting.conv or 0
-    flop = n * (_FLOP_A_WEIGHT * sizes[MATRICES] + 2 * spanned * sizes[MIXED])
+    flop = n * (flop_an_element * sizes[MATRICES] + 2 * spanned * sizes[MIXED])
     windows = 2 * (spanned - 1) + n - 1
     rows_moved = sizes[MIXED] * (windows + 3 * n) + n * sizes[HEADS]
     moved = (n + 1) * sizes[MATRICES] * cache_bytes(setting) + rows_moved * element_bytes(setting)

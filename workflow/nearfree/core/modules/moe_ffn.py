@@ -78,7 +78,7 @@ def moe_work(
     columns: int | None = None,
     sms: int | None = None,
 ) -> ExecutedWork:
-    """Return the work of gated experts over token-expert pairs in row blocks.
+    """Return the work of experts over token-expert pairs in row blocks.
 
     Parameters
     ----------
@@ -89,7 +89,8 @@ def moe_work(
     blocks
         How many blocks run, where that is not each expert's pairs padded.
     columns
-        Columns of a tile of the first projection, [pairs, 2 d_ff], if it runs on a GPU.
+        Columns of a tile of the first projection, [pairs, 2 d_ff], if it runs on a GPU; [pairs,
+        d_ff] where experts have no gate.
     sms
         The GPU's SMs.
     """
@@ -98,13 +99,14 @@ def moe_work(
     if block_rows and blocks is None:
         blocks = sum(-(-count // block_rows) for count in pairs)
     padded = (blocks or 0) * block_rows if block_rows else rows
-    weights = _GATED_MATRICES * sum(count > 0 for count in pairs) * d_model * d_ff
+    matrices = _MATRICES if setting.gated is False else _GATED_MATRICES
+    weights = matrices * sum(count > 0 for count in pairs) * d_model * d_ff
     tokens = -(-rows // (min(setting.top_k or 1, len(pairs)) or 1))
-    moved = 2 * tokens * d_model + rows * (2 * d_model + 6 * d_ff)
-    tiles = blocks * -(-2 * d_ff // columns) if blocks and columns else None
+    moved = 2 * tokens * d_model + rows * (2 * d_model + 2 * matrices * d_ff)
+    tiles = blocks * -(-(matrices - 1) * d_ff // columns) if blocks and columns else None
     return ExecutedWork(
-        flop_logical=2 * _GATED_MATRICES * rows * d_model * d_ff,
-        flop_executed=2 * _GATED_MATRICES * padded * d_model * d_ff,
+        flop_logical=2 * matrices * rows * d_model * d_ff,
+        flop_executed=2 * matrices * padded * d_model * d_ff,
         bytes_compulsory=moved_bytes(setting, weights=weights, rest=moved),
         blocks=blocks,
         block_rows=block_rows,

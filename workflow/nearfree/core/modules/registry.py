@@ -12,6 +12,7 @@ from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
 from nearfree.core.modules.engine import ENGINE
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.modules.mamba2 import MAMBA2
 from nearfree.core.modules.mla import MLA
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.moe_ffn import MOE_FFN
@@ -22,7 +23,7 @@ KINDS: dict[str, ModuleKind] = {
     kind.name: kind
     for kind in (
         *(GEMM, DENSE_FFN, MOE_FFN, ATTENTION, MLA, INDEXER, ATTENTION_LAYER),
-        *(DELTA_NET, STREAM_MIXING, COLLECTIVE, MODEL, ENGINE),
+        *(DELTA_NET, MAMBA2, STREAM_MIXING, COLLECTIVE, MODEL, ENGINE),
     )
 }
 MAIN = tuple(kind for kind in KINDS.values() if kind.main)

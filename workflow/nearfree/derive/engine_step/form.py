@@ -44,12 +44,14 @@ class StepConstants(Struct, frozen=True, kw_only=True):
 
 
 def between_us(
-    constants: StepConstants, *, layers: int, d_model: int, tokens: Array, bandwidth_gb_s: float
+    constants: StepConstants, *, layers: float, d_model: int, tokens: Array, bandwidth_gb_s: float
 ) -> Array:
     """Return what the kernels between modules take in one step.
 
     Parameters
     ----------
+    layers
+        Layers of two pieces each, attention and an FFN.
     tokens
         Rows of a rank, b N, of any shape; that of the result.
     bandwidth_gb_s

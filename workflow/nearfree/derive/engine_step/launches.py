@@ -76,10 +76,10 @@ tokens a second of Llama 3.1 8B with EAGLE, K = 5, b = 1: 2.99 / 246.80 and 3.01
 and 11.008 ms (sgl-project/sglang pull 11398). Of TensorRT-LLM neither is known."""
 
 
-def launched(uses: tuple[ModuleUse, ...], layers: int) -> int:
+def launched(uses: tuple[ModuleUse, ...], layers: float) -> int:
     """Return how many kernels a forward launches where no graph holds it."""
     modules = sum(use.count * KERNELS.get(use.setting.module, 1) for use in uses)
-    return modules + LAYER_KERNELS * layers
+    return modules + round(LAYER_KERNELS * layers)
 
 
 def launches_us(engine: BackendRelease, *, mapped: bool) -> float:

@@ -31,7 +31,7 @@ _PLAIN = {
     "layer_attention": "projections, indexer and selected positions over the launches",
     "indexer_logits": "numbers over all entries",
     "indexer_select": "a pass over all numbers",
-    "delta_net": "states that are written, one for each position",
+    **dict.fromkeys(("delta_net", "mamba2"), "states that are written, one for each position"),
     "decode_layer": "projections, indexer and selected positions over the launches",
     "stream_mixing": "residual streams that are read and written",
     **dict.fromkeys(COLLECTIVE_FAMILIES, "bytes between GPUs"),

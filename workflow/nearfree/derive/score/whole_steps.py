@@ -74,7 +74,7 @@ class Timed(NamedTuple):
         positions = 1 if first else row.positions
         tokens = np.array([requests(row.batch, self.deployment.parallel.dp) * positions])
         between = between_us(
-            constants, layers=decoder.layers, d_model=decoder.d_model,
+            constants, layers=decoder.pairs, d_model=decoder.d_model,
             tokens=tokens.astype(np.float64), bandwidth_gb_s=bandwidth_gb_s,
         )  # fmt: skip
         host = host_us(constants, batch=row.batch)

@@ -27,12 +27,12 @@ DELTA_NET = Family(
                  meaning="share of beta that states reach"),
     ),
     hypotheses=("a_state_a_position",),
-    latency_us=lambda features, values, _hypothesis: delta_us(features, values),
+    latency_us=lambda features, values, _hypothesis: state_us(features, values),
     stated_band=0.3,
 )  # fmt: skip
 
 
-def delta_features(rows: pl.DataFrame) -> dict[str, Array]:
+def state_features(rows: pl.DataFrame) -> dict[str, Array]:
     """Return the elements of a request's states and of a position's rows, [rows, 1]."""
 
     def number(name: str) -> Array:
@@ -47,13 +47,13 @@ def delta_features(rows: pl.DataFrame) -> dict[str, Array]:
     }
 
 
-def delta_us(features: Features, values: Values) -> Array:
-    """Return T(N) of both kernels, [rows, grid], in microseconds.
+def state_us(features: Features, values: Values) -> Array:
+    """Return T(N) of a convolution and a pass over states, [rows, grid], in microseconds.
 
     Parameters
     ----------
     features
-        Those of `delta_features`; `n` [rows, grid]; `element_bytes`, `cache_bytes` (of a state's
+        Those of `state_features`; `n` [rows, grid]; `element_bytes`, `cache_bytes` (of a state's
         element) and `beta` (bytes/us), [rows, 1].
     """
     n = features["n"]

@@ -15,7 +15,7 @@ from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import Steps, block_sizes
 from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.collective import COLLECTIVE
-from nearfree.derive.work_model.delta_net import DELTA_NET, delta_features
+from nearfree.derive.work_model.delta_net import DELTA_NET, state_features
 from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
 from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
@@ -30,6 +30,7 @@ from nearfree.derive.work_model.layer import (
     layer_kernels,
 )
 from nearfree.derive.work_model.links import collective_features
+from nearfree.derive.work_model.mamba2 import MAMBA2
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED, mla_features
 from nearfree.derive.work_model.mla_rows import mla_kernels, mla_tiles
 from nearfree.derive.work_model.moe import MOE_TRITON, with_loads
@@ -283,7 +284,7 @@ _SIZES: dict[str, Callable[[pl.DataFrame], dict[str, Array]]] = {
     **dict.fromkeys((each.name for each in _LATENT), lambda _rows: {}),
     **dict.fromkeys((LAYER.name, DECODE_LAYER.name), layer_features),
     **dict.fromkeys((INDEXER_LOGITS.name, INDEXER_SELECT.name), indexer_features),
-    DELTA_NET.name: delta_features,
+    **dict.fromkeys((DELTA_NET.name, MAMBA2.name), state_features),
     STREAM_MIXING.name: mixing_features,
 }
 """Families whose features are sizes of their rows, beside what every form asks for."""

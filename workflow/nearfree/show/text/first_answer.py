@@ -53,6 +53,7 @@ KINDS = {
     "mla": "latent attention",
     "attention_layer": "attention layers",
     "delta_net": "gated delta nets",
+    "mamba2": "Mamba-2 states",
     "stream_mixing": "mixed residual streams",
 }
 """Kinds of modules whose curves were scored, where their names are not plain."""

@@ -9,7 +9,7 @@ from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
 from nearfree.core.precision import PLAIN, Precision
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Run
+from nearfree.decoders.attention_kinds import Cached, Compressed, Grouped, State
 from nearfree.decoders.decoder import Decoder
 from nearfree.errors import Refusal
 
@@ -31,7 +31,7 @@ def chosen(
     kinds = decoder.attention if decoder else ()
     plain = precision is None or precision.kv in PLAIN
     usual = [*ATTENTION_ORDER][0 if plain else -1]
-    cache = [kind for kind in kinds if not isinstance(kind, DeltaNet)]
+    cache = [kind for kind in kinds if not isinstance(kind, State)]
     own = next((kind for kind in cache if not isinstance(kind, Grouped)), None)
     if own is not None:
         module = ATTENTION_LAYER if isinstance(own, Compressed) else MLA
@@ -55,7 +55,7 @@ def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
     """Yield why a backend has no kernel for layers of a model, and which backends have."""
     record = BY_NAME[release.name]
     for kind in decoder.attention:
-        if isinstance(kind, DeltaNet):  # its kernels are an engine's own, whatever runs attention
+        if isinstance(kind, State):  # its kernels are an engine's own, whatever runs attention
             continue
         lacking = _lacking(record, kind)
         if lacking:
@@ -71,7 +71,7 @@ def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
             yield Refusal("", "", reason, f"Ask with {remedy}" if takers else "Name another model")
 
 
-def _lacking(record: Backend, kind: Run | Compressed) -> str:
+def _lacking(record: Backend, kind: Cached) -> str:
     """Return what of a kind a backend's kernels do not take; empty if they take all."""
     if isinstance(kind, Compressed):
         taken = ATTENTION_LAYER.name in record.modules

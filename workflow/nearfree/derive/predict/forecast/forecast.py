@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
-from nearfree.decoders.attention_uses import ATTENTION, DELTA_NET, LATENT, base_of
+from nearfree.decoders.attention_uses import ATTENTION, DELTA_NET, LATENT, MAMBA, base_of
 from nearfree.decoders.collectives import ROLES
 from nearfree.decoders.modules import MOE
 from nearfree.derive.laws.laws import LAWS
@@ -226,6 +226,16 @@ _HOST = (
     "engine and its version (what it fuses and captures in graphs)",
     "batch (each request costs the host)",
 )
+
+
+def _states(key: str) -> tuple[str, ...]:
+    return (
+        "batch (each request has states of its own)",
+        f"format of the state ({key})",
+        "tensor parallelism (the fewer heads a rank has, the smaller its states)",
+    )
+
+
 KNOBS = {
     ATTENTION: (
         "backend and its version (another query tile)",
@@ -237,11 +247,8 @@ KNOBS = {
         "tensor parallelism (the fewer heads a rank has, the more positions fill a tile)",
         "context (the shorter, the smaller attention's share of T(N))",
     ),
-    DELTA_NET: (
-        "batch (each request has states of its own)",
-        "format of the state (mamba_ssm_dtype)",
-        "tensor parallelism (the fewer heads a rank has, the smaller its states)",
-    ),
+    DELTA_NET: _states("mamba_ssm_dtype"),
+    MAMBA: _states("mamba_ssm_cache_dtype"),
     MOE: (
         "backend and its version (M_moe and tau)",
         "tile (a tuned file of your own sets BLOCK_SIZE_M)",

@@ -67,7 +67,7 @@ class Steps:
         decoder = deployment.decoder
         between = between_us(
             step.constants,
-            layers=decoder.layers,
+            layers=decoder.pairs,
             d_model=decoder.d_model,
             tokens=_tokens(deployment, grid),
             bandwidth_gb_s=beta,

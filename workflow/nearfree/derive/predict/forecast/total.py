@@ -123,7 +123,7 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     seen = asked.uses.filter(pl.col("module").is_in(REAL))
     real[seen["deployment"].to_numpy(), seen["place"].to_numpy()] = True
     launches = [
-        launched(each.uses(), each.decoder.layers) if any(step.size is None for step in own) else 0
+        launched(each.uses(), each.decoder.pairs) if any(step.size is None for step in own) else 0
         for each, own in zip(questions.deployments, steps, strict=True)
     ]
     latency, padding = padded(asked.grid, grid, timed.latency_us, steps, real, launches=launches)

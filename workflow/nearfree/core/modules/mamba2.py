@@ -1,0 +1,33 @@
+"""The state of a Mamba-2 mixer: a matrix a head that each new position decays and adds to.
+
+Each of H heads has S [p, s]. A position has for a head x [p] and a step d, and for the heads of a
+group B and C [s]; it multiplies S by exp(A d), adds x (d B)^T, and reads S C (arXiv 2405.21060,
+eq. 16 with a scalar A). Before it a convolution spans a few positions of x, B and C. In a setting
+`kv_heads` are the groups, `head_dim` is s and `value_dim` p: what moves is what a gated delta net
+of such sizes moves.
+"""
+
+from nearfree.core.modules.delta_net import state_work
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork
+
+_FLOP_AN_ELEMENT = 5
+"""Of an element of S: its decay, and a multiply-add for each of x (d B)^T and S C."""
+
+
+def mamba2_work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
+    """Return the work of N new positions of each request, whose states are all kept.
+
+    S is read once and written once a position, so that a draft can be taken back to any of them.
+    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/ops/mamba_ssm.py:408-467 (a state is
+    stored at each position) and mamba_mixer2.py:1053-1070; sglang keeps them beside its states.
+    """
+    del rows, group  # no tile holds several positions: each waits for the one before
+    return state_work(setting, n, basis, flop_an_element=_FLOP_AN_ELEMENT)
+
+
+MAMBA2 = ModuleKind(name="mamba2", title="Mamba-2 state", own="heads", work=mamba2_work)
+"""The paper has no law of it, as of a gated delta net."""

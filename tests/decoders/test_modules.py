@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import uniform
 from nearfree.core.setting import Setting
-from nearfree.decoders.attention_uses import CALLS, DELTA_NET, INDEXER, SELECTION, base_of
+from nearfree.decoders.attention_uses import CALLS, INDEXER, SELECTION, STATE_CALLS, base_of
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse, modules
@@ -155,7 +155,10 @@ def test_experts_need_a_backend_and_a_routing(missing: str, said: str) -> None:
 def test_every_layer_has_one_ffn(
     tmp_path_factory: pytest.TempPathFactory, kind: str, batch: int, context: int
 ) -> None:
-    """Attention runs once a layer, and so does an FFN, dense or of experts."""
+    """Attention runs once a layer, and so does an FFN, dense or of experts.
+
+    A layer of Nemotron-H is one of both alone, and one of Falcon-H1 attends in two ways.
+    """
     decoder = read_decoder(write(tmp_path_factory.getbasetemp(), SMALL[kind]))
     uses = of(decoder, batch=batch, context=context)
     ffns = [use.count for role, use in uses.items() if role in ("Dense FFN", "MoE FFN")]
@@ -164,9 +167,11 @@ def test_every_layer_has_one_ffn(
         for role, use in uses.items()
         if base_of(role) in {*CALLS} - {INDEXER, SELECTION}
     }
-    assert sum(ffns) == sum(calls.values()) == decoder.layers
+    layers = decoder.layers
+    runs = {"nemotron_h": (3, 3), "falcon_h1": (layers, 2 * layers)}.get(kind, (layers, layers))
+    assert (sum(ffns), sum(calls.values())) == runs
     assert {use.setting.batch for use in uses.values()} == {batch}
-    attend = [role for role in calls if role != DELTA_NET]  # of which the laws speak
+    attend = [role for role in calls if role not in STATE_CALLS]  # of which the laws speak
     assert sum(use.main for use in uses.values()) == len(attend) + 1
 
 

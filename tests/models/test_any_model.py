@@ -69,23 +69,36 @@ RUN: dict[str, dict[str, Any]] = {
 windows in every other and capped logits; with latents."""
 PREDICTED = ("TinyLlama-1.1B", "Qwen1.5-MoE-A2.7B", "Mistral-7B-v0.1")
 """Those whose kernels have constants in the log that the tests record."""
-PREDICTED_ALONE: dict[str, dict[str, Any]] = {
-    "Qwen3-Next-80B-A3B": {
-        **_PLAIN, "model_type": "qwen3_next", "decoder_sparse_step": 1,
-        "full_attention_interval": 4, "head_dim": 256, "hidden_size": 2048,
-        "intermediate_size": 5120, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
-        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
-        "max_position_embeddings": 262144, "mlp_only_layers": [], "moe_intermediate_size": 512,
-        "norm_topk_prob": True, "num_attention_heads": 16, "num_experts": 512,
-        "num_experts_per_tok": 10, "num_hidden_layers": 48, "num_key_value_heads": 2,
-        "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06, "rope_theta": 10000000,
-        "shared_expert_intermediate_size": 512, "vocab_size": 151936,
-    },
-}  # fmt: skip
-"""With layers that keep a state of their own, which are predicted and have no forward."""
-REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+PREDICTED_ALONE: dict[str, tuple[str, dict[str, Any]]] = {
+    "Qwen3-Next-80B-A3B": (
+        "36 of 48 layers (gated delta net)",
+        {
+            **_PLAIN, "model_type": "qwen3_next", "decoder_sparse_step": 1,
+            "full_attention_interval": 4, "head_dim": 256, "hidden_size": 2048,
+            "intermediate_size": 5120, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+            "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+            "max_position_embeddings": 262144, "mlp_only_layers": [], "moe_intermediate_size": 512,
+            "norm_topk_prob": True, "num_attention_heads": 16, "num_experts": 512,
+            "num_experts_per_tok": 10, "num_hidden_layers": 48, "num_key_value_heads": 2,
+            "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06, "rope_theta": 10000000,
+            "shared_expert_intermediate_size": 512, "vocab_size": 151936,
+        },
+    ),
+    "Nemotron-Nano-9B-v2": (
+        "27 of 56 layers (Mamba-2 mixer)",
+        {
+            **_PLAIN, "model_type": "nemotron_h", "chunk_size": 128, "conv_kernel": 4, "expand": 2,
+            "head_dim": 128, "hidden_size": 4480,
+            "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+            "intermediate_size": 15680, "mamba_head_dim": 80, "mamba_hidden_act": "silu",
+            "mamba_num_heads": 128, "mamba_proj_bias": False, "max_position_embeddings": 131072,
+            "mlp_bias": False, "mlp_hidden_act": "relu2", "n_groups": 8, "num_attention_heads": 40,
+            "num_hidden_layers": 56, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+            "ssm_state_size": 128, "use_bias": False, "use_conv_bias": True, "vocab_size": 131072,
+        },
+    ),
     "Falcon-H1-7B": (
-        "model_type 'falcon_h1' is not read",
+        "44 of 44 layers (Mamba-2 mixer)",
         {
             **_PLAIN, "model_type": "falcon_h1", "head_dim": 128, "hidden_size": 3072,
             "intermediate_size": 12288, "mamba_conv_bias": True, "mamba_d_conv": 4,
@@ -97,7 +110,23 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
-"""With layers that keep a state of their own beside attention."""
+"""With layers that keep a state of their own, in the place of attention or beside it, which are
+predicted and have no forward."""
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Jamba-v0.1": (
+        "model_type 'jamba' is not read",
+        {
+            **_PLAIN, "model_type": "jamba", "attn_layer_offset": 4, "attn_layer_period": 8,
+            "expert_layer_offset": 1, "expert_layer_period": 2, "hidden_size": 4096,
+            "intermediate_size": 14336, "mamba_conv_bias": True, "mamba_d_conv": 4,
+            "mamba_d_state": 16, "mamba_dt_rank": 256, "mamba_expand": 2, "mamba_proj_bias": False,
+            "max_position_embeddings": 262144, "num_attention_heads": 32, "num_experts": 16,
+            "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-06, "sliding_window": None, "vocab_size": 65536,
+        },
+    ),
+}  # fmt: skip
+"""With layers of Mamba's first version, whose state is another."""
 H100 = ("--platform", "h100", "--largest", "8")
 
 
@@ -151,10 +180,11 @@ def test_what_has_no_forward_is_predicted_and_not_measured(
     tmp_path: Path, call: Call, name: str
 ) -> None:
     """What the answer leaves out stands beside T(1); a forward of it is refused by name."""
-    path = write(tmp_path, PREDICTED_ALONE[name], f"{name}.json")
+    said, document = PREDICTED_ALONE[name]
+    path = write(tmp_path, document, f"{name}.json")
     code, out, err = call("predict", "--model", str(path), "--ignore-memory", *H100)
     assert (code, err) == (0, "")
-    assert "36 of 48 layers (gated delta net) are timed by the bytes of their states" in out
+    assert f"{said} are timed by the bytes of their states" in out
     error = refusal(lambda: read_details(path))
     assert error is not None
     assert "predicted, not measured" in error.what

@@ -98,7 +98,7 @@ FAMILIES = {
     "qwen3_next": _delta_net(qwen_moe),
     "qwen3_5_moe_text": _delta_net(qwen_moe),
     "qwen3_5_text": _delta_net(dense),
-    "falcon_h1": Family(dense, states=("mamba_d_state",)),
+    "falcon_h1": Family(dense, states=("mamba_d_state", BLOCKS)),
     "nemotron_h": Family(nemotron_ffn, states=(PATTERN, BLOCKS), apart=True),
     "cohere2": Family(dense, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),

@@ -63,7 +63,7 @@ from nearfree.decoders.special import (
     hyper_head,
     indexers,
 )
-from nearfree.decoders.state_mixers import delta_net, mamba1, mamba2
+from nearfree.decoders.state_mixers import delta_net, falcon_h1, mamba1, mamba2
 
 
 class Layout(NamedTuple):
@@ -358,6 +358,7 @@ LAYOUTS = {
     ),
     "falcon_h1": Layout(
         together(
+            falcon_h1,
             norms("input_layernorm", "pre_ff_layernorm"),
             gqa(**BOTH),
             mamba2(

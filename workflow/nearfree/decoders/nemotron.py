@@ -64,10 +64,11 @@ def nemotron_h(keys: Keys, layers: int) -> Layer:
     class leaves out) and 597-614 (layers).
     """
     found, read = Refusals(), list[Layer]()
-    for key in (PATTERN, BLOCKS):
+    for key in filter(keys.has, (PATTERN, BLOCKS)):
         with found.gathered():
-            if keys.has(key) and len(keys.each(key)) > layers:
+            if len(keys.each(key)) != layers:
                 raise keys.wrong(key, f"has {len(keys.each(key))} entries for {layers} layers")
+    counted = not found.found
     with found.gathered():
         if keys.has("sliding_window"):
             raise keys.wrong("sliding_window", "is one that engines disagree on", "Leave it out")
@@ -77,8 +78,9 @@ def nemotron_h(keys: Keys, layers: int) -> Layer:
     with found.gathered():
         if keys.has("n_shared_experts") and keys.whole("n_shared_experts", least=0) != 1:
             raise keys.wrong("n_shared_experts", "is not 1, and engines disagree on others")
-    with found.gathered():
-        read.append(_BY_LETTER(keys, layers))
+    if counted:
+        with found.gathered():
+            read.append(_BY_LETTER(keys, layers))
     found.check()
     return read[0]
 

@@ -164,6 +164,24 @@ def _check_sizes(
     found.check()
 
 
+def falcon_h1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+    """Read what Falcon-H1 says beside its pieces: no part of a layer.
+
+    Source: FalconH1Config of transformers 5.23, all of whose layers are hybrid; vllm 0.33.0,
+    vllm/model_executor/models/falcon_h1.py:83-87 (the one activation).
+    """
+    found = Refusals()
+    for key in ("layers_block_type", "layer_types"):
+        with found.gathered():
+            if set(keys.list_of(key, str)) - {"hybrid"}:
+                raise keys.wrong(key, "has others than hybrid, of which all its layers are")
+    with found.gathered():
+        if keys.has("hidden_act") and not keys.is_text("hidden_act", "silu"):
+            raise keys.wrong("hidden_act", "is not silu, which engines run")
+    found.check()
+    return same(Piece(()))
+
+
 def mamba1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
     """Read a state space layer of Mamba's first version, with Jamba's norms.
 

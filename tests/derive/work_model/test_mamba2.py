@@ -1,0 +1,38 @@
+"""T(N) of Mamba-2 mixers: the form and the constants of gated delta nets, stated and not fitted."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.core.modules.mamba2 import mamba2_work
+from nearfree.core.setting import Setting
+from nearfree.derive.reference.answer import TimedQuestions
+from nearfree.derive.work_model.delta_net import DELTA_NET, FLOOR, SHARE
+from nearfree.derive.work_model.mamba2 import MAMBA2
+
+from derive.questions import RESOLVER
+from derive.work_model.forms import H100, MIXER, arrays, constants, facts_of, prepared
+
+
+@given(constants(MAMBA2), st.integers(1, 64), st.integers(1, 256))
+def test_time_is_a_floor_and_the_bytes_of_the_work(
+    values: dict[str, float], n: int, batch: int
+) -> None:
+    """What the form takes over beta is what the module's work counts, in arrays as in scalars."""
+    (part,) = prepared({**MIXER, "platform": "h100", "batch": batch})
+    features = {**part.features, **arrays([n], batch=batch)}
+    (found,) = MAMBA2.latency_us(features, values, "")[0]
+    moved = mamba2_work(Setting(**MIXER, batch=batch), n, "").bytes_compulsory
+    assert found == pytest.approx(values[FLOOR] + moved / (values[SHARE] * H100["beta"]), rel=1e-6)
+
+
+def test_its_answer_is_that_of_a_delta_net_of_its_sizes() -> None:
+    """Both are answered from statements, R0 and out of every sample, each under its own name."""
+    asked = facts_of(*({**MIXER, "module": module, "platform": "h100"}
+                       for module in ("mamba2", "delta_net")))  # fmt: skip
+    found = {each.part.family.name: each for each in TimedQuestions(asked, RESOLVER, {}).curves()}
+    own, other = found["mamba2"], found["delta_net"]
+    assert (own.regime, own.in_sample, own.calibration) == (["R0"], [False], [[]])
+    assert np.allclose(own.latency_us, other.latency_us)
+    assert own.constants[0].startswith("mamba2 by constants of its form")
+    assert own.band == other.band == [DELTA_NET.stated_band]

@@ -122,6 +122,33 @@ def test_one_product_in_two_formats_is_a_mixture(tmp_path: Path) -> None:
     assert f"stores {QKV} in several formats" in refusal.reason
 
 
+def test_layers_of_a_product_may_have_formats_of_their_own(tmp_path: Path) -> None:
+    """Layers whose attention is left out are known apart, each product of theirs in one format."""
+    names = [
+        f"model.layers.{layer}.self_attn.{name}"
+        for layer in (1, 4)
+        for name in ("q_proj", "k_proj", "v_proj")
+    ]
+    left_out = FP8 | {"modules_to_not_convert": names}
+    file = read_model_file(write(tmp_path, change("llama", quantization_config=left_out)))
+    assert (file.mixed, file.refusals) == ((), ())
+    assert file.precision is not None
+    plain, quantised = ("bfloat16", "bfloat16"), ("float8_block", "float8_block")
+    assert file.precision.apart == ((QKV, plain, (1, 4)),)
+    assert file.precision.of("attention", QKV) == quantised
+    assert [(own.of("attention", QKV), layers) for own, layers in
+            file.precision.parted(QKV, tuple(range(6)))] == [
+        (quantised, (0, 2, 3, 5)), (plain, (1, 4)),
+    ]  # fmt: skip
+    asked = Override(weights="float8", activations="float8").of(file.precision)
+    assert {own.of("attention", QKV) for own, _ in asked.parted(QKV, (0, 1))} == {
+        ("float8", "float8")
+    }
+    some = FP8 | {"modules_to_not_convert": ["model.layers.1.self_attn.q_proj"]}
+    (refusal,) = read_model_file(write(tmp_path, change("llama", quantization_config=some))).mixed
+    assert f"stores {QKV} in several formats" in refusal.reason
+
+
 def test_what_is_absorbed_is_no_mixture(tmp_path: Path) -> None:
     """What widens a latent is taken out of its format as it is loaded, whatever that is."""
     left_out = FP8 | {"modules_to_not_convert": ["kv_b_proj"]}

@@ -16,6 +16,7 @@ from nearfree.decoders.attention_uses import (
     MAMBA,
     OUTPUT,
     QKV,
+    base_of,
     role_of,
     state_role,
 )
@@ -220,6 +221,29 @@ def test_a_mixer_has_two_products_about_one_pass(tmp_path: Path) -> None:
     assert (state.dtype, state.kv_dtype) == ("bfloat16", "float32")
     assert not uses[MAMBA].main
     assert of(read(tmp_path, "falcon_h1"))[MAMBA].setting.kv_dtype is None
+
+
+def test_mixers_that_are_left_out_are_modules_of_their_own(tmp_path: Path) -> None:
+    """Of a file that quantises some mixers, products run in both formats, each in its layers."""
+    quantised = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": [
+        "lm_head", "backbone.layers.4.mixer.in_proj", "backbone.layers.3.mixer*",
+    ]}  # fmt: skip
+    write(tmp_path, {"producer": {"name": "modelopt"}, "quantization": quantised},
+          "hf_quant_config.json")  # fmt: skip
+    file = read_model_file(write(tmp_path, change("nemotron_h"), "config.json"))
+    assert (file.mixed, file.refusals) == ((), ())
+    assert file.decoder is not None
+    uses = of(file.decoder, precision=file.precision)
+    aside = f"{DELTA_IN}, weights in bfloat16, 1 of 6 layers"
+    told = {
+        role: (use.count, use.setting.weights or use.setting.dtype)
+        for role, use in uses.items()
+        if base_of(role) in (DELTA_IN, DELTA_OUT, QKV, DENSE)
+    }
+    assert told == {
+        DELTA_IN: (1, "float8"), aside: (1, "bfloat16"), DELTA_OUT: (2, "float8"),
+        QKV: (1, "bfloat16"), DENSE: (1, "float8"),
+    }  # fmt: skip
 
 
 def test_experts_without_a_gate_work_in_their_latent(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Formats of numbers: what an element of each takes in memory, and which peak its products have."""
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import Struct, structs
@@ -73,7 +74,8 @@ class Precision(Struct, frozen=True, kw_only=True):
 
     `plain` is what is never quantised: queries, norms, embeddings, and sums of products; `kv` what
     the cache holds. `attention` has the formats of most of its weights, `roles` those of its
-    products that have others, by their role.
+    products that have others, by their role, and `apart` those that some layers have instead of a
+    role's, with these layers.
     """
 
     plain: Dtype
@@ -85,6 +87,19 @@ class Precision(Struct, frozen=True, kw_only=True):
     router: Product
     lm_head: Product
     roles: tuple[tuple[str, Product], ...] = ()
+    apart: tuple[tuple[str, Product, tuple[int, ...]], ...] = ()
+
+    def parted(
+        self, role: str, layers: tuple[int, ...]
+    ) -> Iterator[tuple["Precision", tuple[int, ...]]]:
+        """Yield the layers of a role by its formats, each with a precision that has them."""
+        own = [(product, there) for name, product, there in self.apart if name == role]
+        others = {layer for _, there in own for layer in there}
+        yield self, tuple(layer for layer in layers if layer not in others)
+        for product, there in own:
+            roles = (*(each for each in self.roles if each[0] != role), (role, product))
+            shared = tuple(layer for layer in layers if layer in there)
+            yield structs.replace(self, roles=roles), shared
 
     def of(self, kind: str, role: str) -> Product:
         """Return the formats of a product by its kind of matrix and its role in a forward."""
@@ -95,7 +110,8 @@ class Precision(Struct, frozen=True, kw_only=True):
     def products(self) -> tuple[tuple[str, Product], ...]:
         """All kinds of matrices with their formats, those of single roles among them."""
         every = ((kind, getattr(self, kind)) for kind in QUANTISED)
-        return (*every, *(("attention", product) for _, product in self.roles))
+        others = (product for _, product, *_ in (*self.roles, *self.apart))
+        return (*every, *(("attention", product) for product in others))
 
     def said(self, kind: str) -> dict[str, Dtype]:
         """Return how a precision is named: by the kind of matrices that holds most weights."""
@@ -109,7 +125,7 @@ def uniform(dtype: Dtype) -> Precision:
     return Precision(plain=dtype, kv=dtype, **every)
 
 
-_NO_KIND = ("plain", "kv", "roles")
+_NO_KIND = ("plain", "kv", "roles", "apart")
 QUANTISED = tuple(name for name in Precision.__struct_fields__ if name not in _NO_KIND)
 """The kinds of matrices, as fields of a precision."""
 LEFT_PLAIN = ("router", "lm_head")
@@ -157,10 +173,13 @@ class Override(Struct, frozen=True, kw_only=True):
 
         products = {kind: asked(getattr(base, kind), kind) for kind in QUANTISED}
         roles = tuple((role, asked(product, "attention")) for role, product in base.roles)
+        apart = tuple(
+            (role, asked(product, "attention"), layers) for role, product, layers in base.apart
+        )
         if activations and activations not in PLAIN and products["ffn"].activations != activations:
             raise ConfigError(
                 f"{products['ffn'].weights} weights enter no product with {activations}",
                 remedy=f"Give --weights, too, such as --weights {activations}",
             )
         kv = self.kv or self.dtype or base.kv
-        return structs.replace(base, kv=kv, roles=roles, **products)
+        return structs.replace(base, kv=kv, roles=roles, apart=apart, **products)

@@ -22,6 +22,7 @@ from nearfree.decoders.attention_uses import (
     SELECTION,
     STATE_CALLS,
     attention_layers,
+    base_of,
 )
 from nearfree.decoders.attention_uses import OUTPUT as OUTPUT  # noqa: PLC0414
 from nearfree.decoders.attention_uses import QKV as QKV  # noqa: PLC0414
@@ -157,7 +158,10 @@ def modules(
     call = partial(use, backend=attention)
     for role, base, fields, layers in attention_layers(decoder, context, attention):
         run = partial(call, main=base not in _BESIDE) if base in CALLS else multiply
-        uses.append(run(role, len(layers), base=base, groups=part.attention, **fields))
+        run = partial(run, base=base, groups=part.attention, **fields)
+        for own, alike in formats.parted(base, layers):
+            name = role if own is formats else _named(role, own, len(alike), decoder.layers)
+            uses += [run(name, len(alike), precision=own)] if alike else []
     if decoder.d_ff and decoder.dense_layers:
         main = not decoder.moe_layers
         uses.append(ffn(DENSE, decoder.dense_layers, main=main, d_ff=decoder.d_ff))
@@ -228,6 +232,12 @@ def _use(
         groups=groups,
         window=window,
     )
+
+
+def _named(role: str, formats: Precision, layers: int, of: int) -> str:
+    """Return what a product of some layers is called whose weights are in a format of their own."""
+    weights = formats.of("attention", base_of(role)).weights
+    return f"{role}, weights in {weights}, {layers} of {of} layers"
 
 
 def _product(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from nearfree.core.precision import FORMATS, QUANTISED, Precision, Product
-from nearfree.decoders.attention_uses import GROUPED_OUTPUT, LATENT_KEY, role_of, state_role
+from nearfree.decoders.attention_uses import GROUPED_OUTPUT, LATENT_KEY, LAYER, role_of, state_role
 from nearfree.decoders.holding import Held, held
 from nearfree.decoders.pieces import Kind
 from nearfree.decoders.precision import StoredPrecision
@@ -29,11 +29,12 @@ class Weights(Struct, frozen=True):
 
 
 class Part(NamedTuple):
-    """Elements of a matrix that are in one scheme."""
+    """Elements of a matrix that are in one scheme, with the layers that have them if known."""
 
     matrix: Matrix
     scheme: Scheme
     elements: float
+    layers: tuple[int, ...] = ()
 
 
 def checkpoint_parts(matrix: Matrix, said: StoredPrecision) -> list[Part]:
@@ -45,13 +46,18 @@ def checkpoint_parts(matrix: Matrix, said: StoredPrecision) -> list[Part]:
     numbers = counted[: matrix.name.count("*")]
     schemes = said.fitting(matrix.name, matrix.inputs, *numbers)
     each = matrix.elements / sum(schemes.values())
-    return [Part(matrix, scheme, each * count) for scheme, count in schemes.items()]
+    layers = dict.fromkeys(schemes, matrix.layers)
+    if len(schemes) > 1:
+        layers = dict.fromkeys(schemes, ())
+        for layer in matrix.layers if matrix.copies == 1 else ():
+            layers[said.of(matrix.name, [layer])] += (layer,)
+    return [Part(matrix, scheme, each * count, layers[scheme]) for scheme, count in schemes.items()]
 
 
 def weights_of(parts: Sequence[Part]) -> tuple[Weights, ...]:
     """Return elements and bytes by kind, how ranks hold them, and layers."""
     sizes: dict[tuple[Kind, Held, tuple[int, ...]], tuple[float, float]] = {}
-    for matrix, scheme, elements in parts:
+    for matrix, scheme, elements, _ in parts:
         alike = matrix.kind, held(matrix.name, matrix.kind), matrix.layers
         count, size = sizes.get(alike, (0.0, 0.0))
         sizes[alike] = count + elements, size + elements * scheme.bits / 8
@@ -64,7 +70,7 @@ def weights_of(parts: Sequence[Part]) -> tuple[Weights, ...]:
 def groups_of(parts: Sequence[Part]) -> tuple[tuple[str, int, int], ...]:
     """Return kinds with the outputs and inputs that share a scale: the largest of each."""
     found: dict[str, tuple[int, int]] = {}
-    for matrix, scheme, _ in parts:
+    for matrix, scheme, *_ in parts:
         if scheme.group and min(matrix.inputs, matrix.outputs) > 1:
             rows, columns = found.get(matrix.kind, (1, 1))
             found[matrix.kind] = max(rows, scheme.rows), max(columns, scheme.group)
@@ -76,9 +82,10 @@ def precision_of(
 ) -> tuple[Precision, tuple[Refusal, ...]]:
     """Return the formats of a forward, by kind that of most elements, and which kinds have more.
 
-    Products of attention that differ have their own, by role.
+    Products of attention that differ have their own, by role, and by layer where each has one.
     """
     mixed, roles = list[Refusal](), list[tuple[str, Product]]()
+    apart = list[tuple[str, Product, tuple[int, ...]]]()
     products = dict[str, Product]()
     plain = Product(said.plain, said.plain)
     for kind in QUANTISED:
@@ -86,20 +93,36 @@ def precision_of(
         products[kind] = _most(own) or plain
         for role, alike in _by_role(own).items():
             formats = {_product(part): part for part in reversed(alike)}
-            if len(formats) > 1:
+            found, layers = _most(alike), {} if role in ("", LAYER) else _by_layer(alike)
+            apart += [(role or "", each, layers[each]) for each in layers if each != found]
+            if len(formats) > 1 and not layers:
                 stored_in = ", ".join(
                     f"{formats[each].matrix.name} in {each.weights}" for each in reversed(formats)
                 )
                 reason = f"stores {role or kind} in several formats, which no forward here has: "
                 remedy = "Name one for all: --weights, --activations"
                 mixed.append(Refusal(said.file, "", reason + stored_in, remedy))
-            found = _most(alike)
             if role and found and found != products[kind]:
                 roles.append((role, found))
     precision = Precision(
-        plain=said.plain, kv=said.kv or said.plain, roles=tuple(roles), **products
-    )
+        plain=said.plain, kv=said.kv or said.plain, roles=tuple(roles), apart=tuple(apart),
+        **products,
+    )  # fmt: skip
     return precision, tuple(mixed)
+
+
+def _by_layer(parts: Sequence[Part]) -> dict[Product, tuple[int, ...]]:
+    """Return the layers of each format; none where one has several, or where it is not known."""
+    found: dict[int, set[Product]] = {}
+    for part in parts:
+        for layer in part.layers:
+            found.setdefault(layer, set()).add(_product(part))
+    if not all(part.layers for part in parts) or any(len(each) > 1 for each in found.values()):
+        return {}
+    layers: dict[Product, tuple[int, ...]] = {}
+    for layer, (format_,) in sorted(found.items()):
+        layers[format_] = (*layers.get(format_, ()), layer)
+    return layers
 
 
 def _belongs(matrix: Matrix, kind: str) -> bool:

@@ -179,7 +179,7 @@ def _mamba2(decoder: Decoder, kind: Mamba2) -> Iterator[Part]:
     """Yield the modules of a Mamba-2 mixer: two products about one pass over the state.
 
     The gate of the output, what the convolution takes and a step of each head are one product.
-    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:359-388 and 497-505.
+    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:359-388 and 498-506.
     """
     yield _product(DELTA_IN, decoder.d_model, kind.mixed + kind.inputs + kind.heads)
     yield Part(

@@ -59,8 +59,8 @@ def nemotron_h(keys: Keys, layers: int) -> Layer:
     """Read layers of one piece each; engines take as many as their list has.
 
     Source: NemotronHBlock and NemotronHConfig of transformers 5.23; vllm 0.33.0,
-    vllm/model_executor/models/nemotron_h.py:92-133 (FFNs with the square of a ReLU alone), 213-217
-    (as many shared experts as is said, where the class takes one), 466-484 (a window, which the
+    vllm/model_executor/models/nemotron_h.py:92-133 (FFNs with the square of a ReLU alone), 178-184
+    (as many shared experts as is said, where the class has one), 478-488 (a window, which the
     class leaves out) and 597-614 (layers).
     """
     found, read = Refusals(), list[Layer]()

@@ -22,8 +22,9 @@ def mamba2_work(
     """Return the work of N new positions of each request, whose states are all kept.
 
     S is read once and written once a position, so that a draft can be taken back to any of them.
-    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/ops/mamba_ssm.py:408-467 (a state is
-    stored at each position) and mamba_mixer2.py:1053-1070; sglang keeps them beside its states.
+    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/ops/mamba_ssm.py:393-447 (a state is
+    stored at each position) and mamba_mixer2.py:949-1106; sglang keeps them beside its states
+    (srt/mem_cache/memory_pool.py, MambaPool.SpeculativeState).
     """
     del rows, group  # no tile holds several positions: each waits for the one before
     return state_work(setting, n, basis, flop_an_element=_FLOP_AN_ELEMENT)

@@ -1,9 +1,9 @@
 """T(N) of a Mamba-2 mixer's pass over its states: their bytes over beta, over what two calls take.
 
-Nothing was fitted here, and no time of such a kernel was looked at: the form and its constants are
-those of gated delta nets, whose kernels do alike. A convolution's update and a kernel that reads a
-state and stores it at each position (vllm 0.33.0, vllm/model_executor/layers/mamba/
-mamba_mixer2.py:956-1070) move S and rows of the same widths.
+Nothing was fitted here: the form and its constants are those of gated delta nets, whose kernels do
+alike, stated before any time of such a mixer was looked at. A convolution's update and a kernel
+that reads a state and stores it at each position (vllm 0.33.0, vllm/model_executor/layers/mamba/
+mamba_mixer2.py:949-1106) move S and rows of the same widths.
 """
 
 from nearfree.core.modules.mamba2 import MAMBA2 as KIND

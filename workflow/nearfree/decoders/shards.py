@@ -160,7 +160,8 @@ def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
 def _parts(kind: Mamba2, tp: int) -> bool:
     """Return whether ranks part a mixer: heads and groups evenly, and a single group is on each.
 
-    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:316-323 and 333-341.
+    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:316-323 and 333-341;
+    sglang 0.5.23, sglang/srt/layers/attention/mamba/mamba.py:245-252 and 269-278.
     """
     return not kind.heads % tp and (kind.groups == 1 or not kind.groups % tp)
 

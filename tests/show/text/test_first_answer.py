@@ -10,6 +10,7 @@ from derive.predict.forecast.pool import ANSWERER, SPARSE, asked, deployment
 from msgspec import structs
 from nearfree.backends.kernels import BY_PUBLIC_NAME
 from nearfree.backends.names import BackendRelease
+from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast import first_answer as first_answers
@@ -48,13 +49,17 @@ def test_the_block_has_six_lines(place: int) -> None:
 def test_what_is_left_out_stands_beside_the_time() -> None:
     """What a model's forward has and no module times is said behind T(1), and in JSON."""
     query = answered().deployments[0]
-    mixing = structs.replace(query, decoder=structs.replace(query.decoder, streams=4))
+    mixer = Mamba2(layers=(0, 2), heads=4, groups=1, head_dim=8, state_dim=8, conv=4)
+    kinds = (*query.decoder.attention, mixer)
+    mixing = structs.replace(query, decoder=structs.replace(query.decoder, kinds=kinds))
     plain, told_of = (list(first_block(each, told(0)))[3] for each in (query, mixing))
-    assert told_of == f"{plain}; the mixing of 4 residual streams is left out"
+    (left_out,) = mixing.decoder.caveats
+    assert left_out.startswith(f"2 of {query.decoder.layers} layers (Mamba-2 mixer) are timed by")
+    assert told_of == f"{plain}; {left_out}"
     assert "caveats" not in answer(answered(), 0, 0.2, told(0))
     mixed = structs.replace(answered(), deployments=[mixing, *answered().deployments[1:]])
     said = answer(mixed, 0, 0.2, told(0))["caveats"]
-    assert said == ("the mixing of 4 residual streams is left out",)
+    assert said == (left_out,)
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from nearfree.errors import ConfigError
 
@@ -87,13 +87,13 @@ class Precision(Struct, frozen=True, kw_only=True):
     router: Product
     lm_head: Product
     roles: tuple[tuple[str, Product], ...] = ()
-    apart: tuple[tuple[str, Product, tuple[int, ...]], ...] = ()
+    apart: tuple[tuple[str, Product, tuple[int, ...]], ...] | UnsetType = UNSET
 
     def parted(
         self, role: str, layers: tuple[int, ...]
     ) -> Iterator[tuple["Precision", tuple[int, ...]]]:
         """Yield the layers of a role by its formats, each with a precision that has them."""
-        own = [(product, there) for name, product, there in self.apart if name == role]
+        own = [(product, there) for name, product, there in self.apart or () if name == role]
         others = {layer for _, there in own for layer in there}
         yield self, tuple(layer for layer in layers if layer not in others)
         for product, there in own:
@@ -110,7 +110,7 @@ class Precision(Struct, frozen=True, kw_only=True):
     def products(self) -> tuple[tuple[str, Product], ...]:
         """All kinds of matrices with their formats, those of single roles among them."""
         every = ((kind, getattr(self, kind)) for kind in QUANTISED)
-        others = (product for _, product, *_ in (*self.roles, *self.apart))
+        others = (product for _, product, *_ in (*self.roles, *(self.apart or ())))
         return (*every, *(("attention", product) for product in others))
 
     def said(self, kind: str) -> dict[str, Dtype]:
@@ -174,7 +174,8 @@ class Override(Struct, frozen=True, kw_only=True):
         products = {kind: asked(getattr(base, kind), kind) for kind in QUANTISED}
         roles = tuple((role, asked(product, "attention")) for role, product in base.roles)
         apart = tuple(
-            (role, asked(product, "attention"), layers) for role, product, layers in base.apart
+            (role, asked(product, "attention"), layers)
+            for role, product, layers in base.apart or ()
         )
         if activations and activations not in PLAIN and products["ffn"].activations != activations:
             raise ConfigError(
@@ -182,4 +183,4 @@ class Override(Struct, frozen=True, kw_only=True):
                 remedy=f"Give --weights, too, such as --weights {activations}",
             )
         kv = self.kv or self.dtype or base.kv
-        return structs.replace(base, kv=kv, roles=roles, apart=apart, **products)
+        return structs.replace(base, kv=kv, roles=roles, apart=apart or UNSET, **products)

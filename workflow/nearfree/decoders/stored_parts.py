@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from nearfree.core.precision import FORMATS, QUANTISED, Precision, Product
 from nearfree.decoders.attention_uses import GROUPED_OUTPUT, LATENT_KEY, LAYER, role_of, state_role
@@ -105,7 +105,7 @@ def precision_of(
             if role and found and found != products[kind]:
                 roles.append((role, found))
     precision = Precision(
-        plain=said.plain, kv=said.kv or said.plain, roles=tuple(roles), apart=tuple(apart),
+        plain=said.plain, kv=said.kv or said.plain, roles=tuple(roles), apart=tuple(apart) or UNSET,
         **products,
     )  # fmt: skip
     return precision, tuple(mixed)

@@ -6,7 +6,7 @@ This is read of more models than those whose forward is predicted.
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
@@ -55,16 +55,16 @@ class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What each of `layers` layers keeps, in elements.
 
     `elements` of each position, of the last `window` ones (None: of all), and `state_elements` of
-    each request, whatever its length, of which `matrices` are in `matrix_dtype`, None in the
-    model's element type. A layer can have several of these.
+    each request, whatever its length, of which `matrices` are in `matrix_dtype` where that is said
+    to be another than the model's element type. A layer can have several of these.
     """
 
     layers: Positive
     elements: Count
     window: Positive | None = None
     state_elements: Count = 0
-    matrices: Count = 0
-    matrix_dtype: Dtype | None = None
+    matrices: Count | UnsetType = UNSET
+    matrix_dtype: Dtype | UnsetType = UNSET
 
 
 class Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,5 +171,6 @@ def _cache(pieces: list[Piece]) -> Iterator[CacheLayer]:
     for kept, layers in found.items():
         yield CacheLayer(
             layers=layers, elements=kept.elements, window=kept.window, state_elements=kept.state,
-            matrices=kept.matrices, matrix_dtype=kept.matrix_dtype,
+            matrices=kept.matrices if kept.matrix_dtype else UNSET,
+            matrix_dtype=kept.matrix_dtype or UNSET,
         )  # fmt: skip

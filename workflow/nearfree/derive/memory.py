@@ -101,15 +101,12 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def states(self) -> float:
         """What all layers keep of one request, however long it is."""
-        return sum(
-            each.layers
-            * (
-                (each.state_elements - each.matrices) * self.kept
-                + each.matrices
-                * (ELEMENT_BYTES[each.matrix_dtype] if each.matrix_dtype else self.kept)
-            )
-            for each in self.cache
-        )
+        return sum(each.layers * self._state(each) for each in self.cache)
+
+    def _state(self, each: CacheLayer) -> float:
+        matrices = each.matrices or 0
+        wide = ELEMENT_BYTES[each.matrix_dtype] if each.matrix_dtype else self.kept
+        return (each.state_elements - matrices) * self.kept + matrices * wide
 
 
 class Load(Struct, frozen=True, kw_only=True):

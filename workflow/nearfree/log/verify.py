@@ -131,8 +131,9 @@ class _Verifier:
             self.retired = retired_seals(self.layout)
         for folder in (self.layout.ledgers, self.layout.ledgers / "local"):
             try:
+                told: set[str] = set()
                 for ledger in read_chain(folder):
-                    self._against(folder, ledger)
+                    self._against(folder, ledger, told)
             except NearfreeError as error:
                 self.report(folder, str(error))
             known = {*ledger_paths(folder), self.layout.ledgers / "local"}
@@ -140,16 +141,16 @@ class _Verifier:
                 if path.is_symlink() or path not in known:
                     self._foreign(path)
 
-    def _against(self, folder: Path, ledger: Ledger) -> None:
+    def _against(self, folder: Path, ledger: Ledger, told: set[str]) -> None:
+        """Check the seals that a ledger names; `told` are those whose retirement was said."""
         for name, sha in ledger.seals.items():
             seal = self.layout.seal(parse_take(name))
             raw = _content(seal)
             if raw is None and self.retired.get(name) == sha:
-                self.report(
-                    folder / f"{ledger.number:06}.json",
-                    f"names {name}, which a later ledger retired",
-                    notice=True,
-                )
+                if name not in told:
+                    what = f"lists {name} as the first; a later one retired it"
+                    self.report(folder / f"{ledger.number:06}.json", what, notice=True)
+                told.add(name)
             elif raw is None or sha256(raw) != sha:
                 state = "is not the one" if seal.exists() else "is gone that"
                 self.report(

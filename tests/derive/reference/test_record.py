@@ -311,13 +311,14 @@ class Named:
 
 
 def test_groups_are_unpacked_when_they_are_asked_for(layout: Layout) -> None:
-    """A broken group stops nobody who does not ask for it; a good one is unpacked once."""
+    """A broken group stops nobody who does not ask for its curves; a good one is unpacked once."""
     broken = replace(EVENTS["moe_library"], packed="")
     put(layout, EVENTS["gemm"], broken)
     groups = Recorded(newest_kernels(layout)[0])
     assert list(groups) == [OF_EACH["gemm"].key, OF_EACH["moe_library"].key]
     assert len(groups) == 2
     assert groups[OF_EACH["gemm"].key] is groups[OF_EACH["gemm"].key]
+    assert groups.constants(OF_EACH["moe_library"].key) == OF_EACH["moe_library"].constants
     with pytest.raises(EvidenceError):
         groups[OF_EACH["moe_library"].key]
     with pytest.raises(KeyError):

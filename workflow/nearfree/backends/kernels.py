@@ -13,6 +13,8 @@ from nearfree.errors import EvidenceError
 
 TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
 """The kernel whose blocks `fused_moe` reads; the one for weights of few bits; gpt-oss's."""
+NAIVE, ALIGNED = "naive", "aligned"
+"""How the Triton kernel gets its rows: token by token, or sorted by expert and padded to blocks."""
 GPT_OSS = "the model is gpt-oss"
 _PRESET = "the architecture is one that it is preset for"
 _TAKES = "it takes the layer's activation and routing"

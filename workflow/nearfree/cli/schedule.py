@@ -14,8 +14,6 @@ from nearfree.cli.deployment_options import (
     make_spec,
     tolerance_of,
 )
-from nearfree.derive.schedule.engines import ENGINES
-from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +37,8 @@ LAWS = ("idle_compute", "principle", "principle_resolved")
 
 
 def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
+    from nearfree.derive.schedule.engines import ENGINES
+
     parser.add_argument("engine", type=_engine, choices=ENGINES, help="which engine's option")
     add_deployment(parser, many=False, batch=False, contexts=True)
     parser.set_defaults(batch=None)
@@ -102,10 +102,14 @@ def _schedule_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _engine(text: str) -> str:
     """Return an engine's name, which may be that of its backend."""
+    from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
+
     return LLAMA_CPP if text == BACKEND else text
 
 
 def _limits() -> Iterator[str]:
+    from nearfree.derive.schedule.engines import ENGINES
+
     for name, engine in ENGINES.items():
         if engine.largest_batch:
             yield f"; {name} has {engine.largest_batch}"
@@ -184,6 +188,7 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.derive.schedule import expected
     from nearfree.derive.schedule.draft_lengths import draft_lengths
+    from nearfree.derive.schedule.engines import ENGINES
     from nearfree.show.text.planned import Planned
     from nearfree.show.text.schedule import boundary_by_batch, ratio_by_batch
 
@@ -294,6 +299,7 @@ def _draft_costs(
     )
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.total import total
+    from nearfree.derive.schedule.engines import ENGINES
     from nearfree.show.text.schedule import ratio_by_batch
 
     if args.drafter is None:
@@ -330,6 +336,8 @@ def _is_head(args: argparse.Namespace, config: "Config") -> bool:
 
 def _check(args: argparse.Namespace) -> None:
     from nearfree.derive.schedule.draft_lengths import check_most
+    from nearfree.derive.schedule.engines import ENGINES
+    from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
     from nearfree.derive.schedule.merging import check_worth
 
     check_most(args.longest)

@@ -8,10 +8,9 @@ from pathlib import Path
 PACKAGE = "nearfree"
 _TEMPLATES = (".html", ".css", ".js")
 _ROOT = Path(__file__).parents[1]
-_IMPORT = re.compile(
-    rf"^[ \t]*(?:from ({PACKAGE}[\w.]*) import (\([^)]*\)|[^\n#(]+)"
-    rf"|import ([^\n#]*{PACKAGE}[^\n#]*))",
-    re.MULTILINE,
+_IMPORT = (
+    rf"(?m)^[ \t]*(?:from ({PACKAGE}[\w.]*) import (\([^)]*\)|[^\n#(]+)"
+    rf"|import ([^\n#]*{PACKAGE}[^\n#]*))"
 )
 """Imports of this package as the formatter writes them; each workflow's process looks for them in
 all files, and parsing these would take it ten times as long."""
@@ -29,7 +28,7 @@ def _path(module: str) -> Path | None:
 @cache
 def _imports(path: Path) -> frozenset[str]:
     names = set()
-    for module, parts, whole in _IMPORT.findall(path.read_text(encoding="utf-8")):
+    for module, parts, whole in re.findall(_IMPORT, path.read_text(encoding="utf-8")):
         names |= {module, *(f"{module}.{part}" for part in re.findall(r"\w+", parts))}
         names.update(re.findall(r"[\w.]+", whole))
     return frozenset(name for name in names if _path(name))

@@ -10,7 +10,6 @@ from nearfree.errors import SourceError
 from nearfree.log.codebase import digest
 from nearfree.log.events import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.language.reading import read_rule, recorded
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import reader, reader_module
 
@@ -88,6 +87,8 @@ _READ: dict[tuple[str, tuple[SourceMember, ...]], list[RuleExtracted]] = {}
 
 
 def _rules(package: str, source: "Source") -> list[RuleExtracted]:
+    from nearfree.sources.language.reading import read_rule, recorded
+
     key = (package, source.record.members)
     if key not in _READ:
         module, version = reader(package), source.record.version

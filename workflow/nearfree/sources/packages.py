@@ -4,13 +4,15 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from nearfree.backends.records import BACKENDS, BY_USERS_NAME
 from nearfree.errors import SourceError
 from nearfree.sources.attention import AttentionQuery, Point, RuleQuery, Tile
-from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
+
+if TYPE_CHECKING:
+    from nearfree.sources.language.reading import Mechanism, Reading
 
 RULES = {backend.rules.package: backend.rules for backend in BACKENDS if backend.rules}
 """The rules of each package, by PyPI's name of it."""
@@ -24,10 +26,10 @@ class PackageReader(Protocol):
     """The rules that are given what those of `rule_queries` answer, each with the facts of the
     question that it rests on besides; MoE packages have none."""
 
-    def readings(self, files: Mapping[str, str]) -> list[Reading]:
+    def readings(self, files: Mapping[str, str]) -> "list[Reading]":
         """Return how to read each rule of a release."""
 
-    def mechanisms(self, files: Mapping[str, str]) -> list[Mechanism]:
+    def mechanisms(self, files: Mapping[str, str]) -> "list[Mechanism]":
         """Return the lines that link the rules to the kernels."""
 
     def rule_queries(self, query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:

@@ -12,7 +12,6 @@ from msgspec import Struct
 from nearfree.backends.names import BackendRelease
 from nearfree.derive.granularity.releases import Release
 from nearfree.errors import EvidenceError
-from nearfree.sources.backends.vllm_graphs import SEVERAL
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.statements import REFUSED
 
@@ -25,6 +24,8 @@ MOST_POSITIONS = 1024
 them."""
 _WIDEST_STEP = 16
 """Between two sizes that vLLM captures: 8 up to 256 tokens, 16 beyond."""
+_SEVERAL = ("ALWAYS", "UNIFORM_BATCH")
+"""What a backend of vLLM says whose full graphs take several tokens a request."""
 REQUESTS = 4096
 """Requests that SGLang may run at once where its limit under speculation does not hold: more than
 any captured size."""
@@ -174,7 +175,7 @@ class GraphSteps:
         if graphs.attention is None or name not in rules:
             return ""
         said = rules[name].value({})
-        if all(each in SEVERAL for each in said.value.split(" or ")):
+        if all(each in _SEVERAL for each in said.value.split(" or ")):
             return ""
         places = [f"{each.file} L{each.lines[0]}-{each.lines[1]}" for each in said.branch.quotes]
         return places[-1] if places else f"{graphs.attention} states no support of them"

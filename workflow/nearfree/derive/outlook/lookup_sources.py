@@ -5,6 +5,7 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
+from nearfree.backends.kernels import ALIGNED
 from nearfree.backends.records import page_size
 from nearfree.core.modules.attention import M_ATTN, AttentionQuestion
 from nearfree.core.modules.dense_ffn import IDLE
@@ -15,7 +16,6 @@ from nearfree.derive.granularity.steps import MOST_TOKENS, Steps
 from nearfree.derive.laws.model_law import principle
 from nearfree.errors import NearfreeError
 from nearfree.sources.attention import Tile
-from nearfree.sources.backends.fused_moe import ALIGNED
 
 SOURCED_SCHEMA = {
     "row": pl.Int64,

@@ -112,6 +112,18 @@ class Coded(Struct, frozen=True):
         return np.asarray(flat[np.minimum(first + place, ends - 1)])
 
 
+class Constants(Struct, frozen=True, kw_only=True):
+    """A kernel's constants by hypothesis, and how many curves they were fitted to."""
+
+    key: Key
+    values: dict[str, dict[str, float]]
+    count: int
+
+    def form_us(self, features: Features) -> Array:
+        """Return T(N) by the form with these constants, [rows, grid]."""
+        return form_us(self.key.family, self.values, features)
+
+
 class Group(Struct, frozen=True, kw_only=True, dict=True):
     """A kernel's constants by hypothesis, and its curves.
 
@@ -129,10 +141,25 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
     ratio: Coded
     residual: Coded
 
+    @property
+    def count(self) -> int:
+        """How many curves it has."""
+        return self.curves.height
+
+    @property
+    def constants(self) -> Constants:
+        """The constants without the curves."""
+        return Constants(key=self.key, values=self.values, count=self.count)
+
     @cached_property
     def releases(self) -> tuple[str | None, ...]:
         """The releases that its curves are of."""
         return tuple(self.curves["backend_version"].unique(maintain_order=True))
+
+    @cached_property
+    def routings(self) -> frozenset[str]:
+        """How loads are spread in its curves, empty for those of modules without experts."""
+        return frozenset(each or "" for each in self.curves["routing"].unique())
 
     @cached_property
     def _at(self) -> Places:

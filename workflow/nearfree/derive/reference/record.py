@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import MsgspecError, Struct
 
 from nearfree.core.scopes import PUBLIC
-from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group, Key
+from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Constants, Group, Key
 from nearfree.derive.reference.kriging import APART, COORDINATES, coordinates
 from nearfree.derive.reference.packing import Packed, opened, squeezed
 from nearfree.derive.reference.regimes import REGIMES, Chip, Known, Reference
@@ -92,13 +92,7 @@ def group_of(event: Event) -> Group:
         as it says.
     """
     data: KernelReferenced = event.data
-    try:
-        constants = _constants(data)
-    except ValueError as error:
-        raise EvidenceError(
-            f"the constants of {event.event_id} are those of another form",
-            remedy="Run `nearfree calibrate --kernels` with this version",
-        ) from error
+    constants = constants_of(event).values
     try:
         packed = opened(data.packed, scale_of(data), stepped=data.stepped)
         return _unpacked(data, constants, packed)
@@ -110,6 +104,23 @@ def group_of(event: Event) -> Group:
             f"the curves of {event.event_id} cannot be unpacked: {error}",
             remedy="Check the log with `nearfree verify`",
         ) from error
+
+
+def constants_of(event: Event) -> Constants:
+    """Return a group's constants, its curves left packed; the errors are those of `group_of`."""
+    data: KernelReferenced = event.data
+    try:
+        values = _constants(data)
+    except ValueError as error:
+        raise EvidenceError(
+            f"the constants of {event.event_id} are those of another form",
+            remedy="Run `nearfree calibrate --kernels` with this version",
+        ) from error
+    return Constants(key=_key(data), values=values, count=data.curves)
+
+
+def _key(data: KernelReferenced) -> Key:
+    return Key(*(getattr(data, name) for name in Key._fields))
 
 
 def _constants(data: KernelReferenced) -> dict[str, dict[str, float]]:
@@ -160,7 +171,7 @@ def _unpacked(
     if not np.isfinite(coordinates(data.family, rows, n).shape).all():
         raise ValueError("a curve has no shape")
     return Group(
-        key=Key(*(getattr(data, name) for name in Key._fields)),
+        key=_key(data),
         values=constants,
         curves=rows,
         n=n,
@@ -183,6 +194,10 @@ class Recorded(Mapping[Key, Group]):
         if key not in self._groups:
             self._groups[key] = group_of(self.events[key])
         return self._groups[key]
+
+    def constants(self, key: Key) -> Constants:
+        """Return a group's constants; its curves stay packed."""
+        return constants_of(self.events[key])
 
     def __iter__(self) -> Iterator[Key]:
         """Return an iterator over the keys, in the log's order."""
@@ -264,11 +279,7 @@ def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], dict[_Band, Event]
     """
     found = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
     takes = sorted(found, key=lambda take: take.order)
-    kernels = {
-        Key(*(getattr(event.data, name) for name in Key._fields)): event
-        for take in takes
-        for event in take.of(KernelReferenced)
-    }
+    kernels = {_key(event.data): event for take in takes for event in take.of(KernelReferenced)}
     bands = {
         band_key(each): event
         for take in takes
@@ -298,7 +309,7 @@ def recorded_reference(layout: Layout, chips: Mapping[str, Chip]) -> RecordedRef
         return None
     groups = Recorded(kernels)
     return RecordedReference(
-        reference=Reference(groups, chips),
+        reference=Reference(groups, chips, groups.constants),
         events=groups.events,
         bands={
             key: each

@@ -11,7 +11,7 @@ are flat: of a compute that is 1 / r of the memory's time a curve shows a share 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
-from nearfree.derive.reference.groups import Group, Key, keys_of
+from nearfree.derive.reference.groups import Constants, Group, Key, keys_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.work_model.families import OF_KERNELS
 from nearfree.derive.work_model.family import Array, Features, Flags
@@ -57,12 +57,13 @@ form with their constants."""
 class Known(Struct, frozen=True, kw_only=True):
     """T(N) of questions of one part: `latency_us` [rows, grid] and, of each row, what it rests on.
 
-    `groups` are those asked, and `curves` the places of the nearest ones in the first, none in R0.
+    `groups` are those asked, in R0 their constants alone, and `curves` the places of the nearest
+    ones in the first, none in R0.
     """
 
     latency_us: Array
     regime: list[str]
-    groups: tuple[Group, ...]
+    groups: tuple[Group | Constants, ...]
     curves: list[tuple[int, ...]]
 
     def texts(self) -> list[str]:
@@ -73,9 +74,9 @@ class Known(Struct, frozen=True, kw_only=True):
         caches = dict.fromkeys(f" over a {each.key.kv_dtype} cache" for each in self.groups
                                if each.key.family in OF_KERNELS and each.key.kv_dtype)  # fmt: skip
         about = f"{first.key.family} by {', '.join(by)} on {where}{' and'.join(caches)}"
-        named = first.curve_texts
+        named = first.curve_texts if isinstance(first, Group) else []
         return [
-            f"{regime}: {about}, {sum(group.curves.height for group in self.groups)} curves"
+            f"{regime}: {about}, {sum(group.count for group in self.groups)} curves"
             + (f" (nearest {', '.join(named[place] for place in places)})" if places else "")
             for regime, places in zip(self.regime, self.curves, strict=True)
         ]
@@ -103,13 +104,22 @@ class Reference:
     chips
         The chip of each platform: those of equal compute capability are of one architecture, and
         from 10.0 on those of one major version; siblings are, where their balances are alike.
+    constants
+        Returns the constants of a group without its curves, where that is less work.
     """
 
-    def __init__(self, groups: Mapping[Key, Group], chips: Mapping[str, Chip]) -> None:
+    def __init__(
+        self,
+        groups: Mapping[Key, Group],
+        chips: Mapping[str, Chip],
+        constants: Callable[[Key], Constants] | None = None,
+    ) -> None:
         self.groups, self._chips = groups, chips
-        self._elsewhere: dict[tuple[str | None, ...], list[Key]] = {}
+        self._constants = constants or (lambda key: groups[key].constants)
+        self._elsewhere: dict[tuple[int, tuple[str | None, ...]], list[Key]] = {}
         for key in groups:
-            self._elsewhere.setdefault(key.elsewhere, []).append(key)
+            for wider in _wider(key):
+                self._elsewhere.setdefault(wider, []).append(key)
 
     def without(self, platform: str, *, siblings: bool = False) -> "Reference":
         """Return the groups of all other platforms; with `siblings`, without those, too."""
@@ -194,17 +204,7 @@ class Reference:
         backend's kernels of the form and formats; where there are none either, of any backend's.
         Of products that is no loss: engines leave those to the same libraries.
         """
-        found = self._elsewhere.get(key.elsewhere, [])
-        of_backend = key._replace(kernel=None).elsewhere
-        of_form = key._replace(kernel=None, backend="").elsewhere
-        for changes, wanted in (({}, of_backend), ({"backend": ""}, of_form)):
-            if not found:
-                found = [
-                    each
-                    for each in self.groups
-                    if each._replace(kernel=None, **changes).elsewhere == wanted
-                ]
-        return found
+        return next((self._elsewhere[each] for each in _wider(key) if each in self._elsewhere), [])
 
     def _nearest(self, keys: Sequence[Key], release: str | None) -> Key:
         """Return the kernel that was measured in the newest release up to the one asked of."""
@@ -220,16 +220,16 @@ class Reference:
         return max(keys, key=order)
 
     def _timed(self, part: Prepared, regime: str, keys: tuple[Key, ...]) -> Known:
-        groups = tuple(self.groups[key] for key in keys)
+        groups = tuple(self._constants(key) if regime == R0 else self.groups[key] for key in keys)
         logs = np.zeros(part.counts.shape)
         nearest: list[tuple[int, ...]] = [()] * part.rows.height
         regimes = [regime] * part.rows.height
         for number, group in enumerate(groups):
-            found, near, measured = _of_group(part, group, with_residual=regime != R0)
+            found, near, measured = _of_group(part, group)
             logs += np.log(found) / len(groups)
             if number == 0 and regime != R0:
                 nearest = _nearest_of(near)
-            if regime == R2:
+            if isinstance(group, Group) and regime == R2:
                 measured &= _spread_alike(part, group)
                 regimes = [
                     R3 if each or old == R3 else R2
@@ -245,8 +245,8 @@ class Reference:
         )
 
 
-def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Array, Array, Flags]:
-    """Return what a group says of questions.
+def _of_group(part: Prepared, group: Group | Constants) -> tuple[Array, Array, Flags]:
+    """Return what a group says of questions, or its constants alone.
 
     Returns
     -------
@@ -258,7 +258,7 @@ def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Arr
     total = np.zeros(n.shape)
     for shape, features, times in _calls(part):
         time = group.form_us(features)
-        if with_residual:
+        if isinstance(group, Group):
             residual, mine = group.residuals(coordinates(family, shape, n))
             time = time * np.exp(residual)
             near = np.maximum(near, mine) if near.size else mine
@@ -269,11 +269,8 @@ def _of_group(part: Prepared, group: Group, *, with_residual: bool) -> tuple[Arr
 
 def _spread_alike(part: Prepared, group: Group) -> Flags:
     """Return which questions have loads that the group has curves of, on one rank, [rows]."""
-    loads = pl.col("routing").fill_null("")
-    measured = group.curves.select(loads.unique().implode())
-    return part.rows.select(
-        loads.is_in(measured["routing"]) & (pl.col("ep").fill_null(1) == 1)
-    ).to_series().to_numpy()  # fmt: skip
+    asked = part.rows.select("routing", "ep").iter_rows()
+    return np.array([(each or "") in group.routings and ep in (None, 1) for each, ep in asked])
 
 
 def _calls(part: Prepared) -> Iterator[tuple[pl.DataFrame, Features, Array | float]]:
@@ -313,6 +310,13 @@ def rows_of(part: Prepared, rows: Flags) -> Prepared:
         counts=part.counts[rows],
         carried=part.carried,
     )
+
+
+def _wider(key: Key) -> list[tuple[int, tuple[str | None, ...]]]:
+    """Return a kernel on any platform, any kernel of its backend, and any of its form."""
+    of_backend = key._replace(kernel=None)
+    every = key, of_backend, of_backend._replace(backend="")
+    return [(breadth, each.elsewhere) for breadth, each in enumerate(every)]
 
 
 def _kin(sm: int | None) -> int | None:

@@ -7,10 +7,9 @@ the kernel chooses the other sizes.
 from collections.abc import Mapping
 from typing import Any
 
-from nearfree.backends.kernels import MARLIN, TRITON_KERNELS
+from nearfree.backends.kernels import ALIGNED, MARLIN, TRITON_KERNELS
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.moe import Block, MoeQuery
-from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.rule import Answer, Rule
 from nearfree.sources.language.thresholds import changes
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from nearfree.backends.kernels import ALIGNED
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.events import Branch, TunedIndexed
 from nearfree.sources.answers.lookup import (
@@ -21,7 +22,6 @@ from nearfree.sources.answers.lookup import (
     nearest,
     tuned_intervals,
 )
-from nearfree.sources.backends.fused_moe import ALIGNED
 from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.rule import Answer, Rule
 from nearfree.sources.language.thresholds import UnsettledError, changes, same_up_to

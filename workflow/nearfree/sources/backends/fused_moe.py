@@ -8,6 +8,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nearfree.backends.kernels import ALIGNED
 from nearfree.errors import SourceError
 from nearfree.sources.language.cuts import (
     argument_of,
@@ -35,7 +36,6 @@ LEAVES = {
     r"torch\.float": "'float32'",
     r"envs\.VLLM_FUSED_MOE_CHUNK_SIZE": "chunk_tokens",
 }
-NAIVE, ALIGNED = "naive", "aligned"
 QUANTISATIONS: tuple[tuple[str | None, tuple[int, int] | None], ...] = (
     (None, None),
     ("fp8_w8a8", None),

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Mapping
 
+from nearfree.backends.kernels import ALIGNED, NAIVE
 from nearfree.errors import SourceError
 from nearfree.sources.backends import fused_moe
 from nearfree.sources.language.cuts import calls, made, returning, value_of
@@ -174,7 +175,7 @@ def _naive_or_aligned(function: Function) -> Function:
     answer = cut.body[-1]
     if not isinstance(answer, ast.Return) or answer.value is None:
         raise UnknownConstructError("naive_block_assignment has no value", answer)
-    texts = [at(ast.Constant(each), answer) for each in (fused_moe.NAIVE, fused_moe.ALIGNED)]
+    texts = [at(ast.Constant(each), answer) for each in (NAIVE, ALIGNED)]
     answer.value = at(ast.IfExp(answer.value, *texts), answer)
     return cut
 

@@ -48,8 +48,6 @@ LATENT = {
 """vLLM's own backend of latent attention, as its file is named, by the kernel that it runs."""
 GROUPED = frozenset(record.vllm_file for record in BACKENDS if record.vllm_file)
 """Those of grouped attention."""
-SEVERAL = ("ALWAYS", "UNIFORM_BATCH")
-"""What a backend says whose full graphs take several tokens a request."""
 INPUTS = ("max_num_seqs", "max_num_batched_tokens", "q", "sm", "performance_mode")
 DECODE_INPUTS = (*INPUTS, "tp")
 _OPTION = "cudagraph_capture_sizes"

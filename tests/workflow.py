@@ -10,6 +10,8 @@ from compileall import compile_dir
 from hashlib import sha256
 from pathlib import Path
 
+import preloaded
+
 ROOT = Path(__file__).parent.parent
 NO_NETWORK = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "NEARFREE_CACHE": "no/cache"}
 PARTS = ("Snakefile", "rules", "workflow", "config", "profiles", "slurm", "envs")
@@ -31,10 +33,13 @@ class Project:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a Python module in the folder, with the folder's own package."""
+        env = {**os.environ, "PYTHONPATH": str(self.folder / "workflow")}
+        if command[0] == preloaded.MODULE:
+            return preloaded.run(command[1:], self.folder, env)
         return subprocess.run(
             [sys.executable, "-m", *command],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.folder / "workflow")},
+            env=env,
             capture_output=True,
             text=True,
             check=False,

@@ -17,12 +17,18 @@ all files, and parsing these would take it ten times as long."""
 
 
 @cache
+def _modules() -> dict[str, Path]:
+    """Return the files of this package's modules: to look for each would take longer."""
+    found = {}
+    for path in _ROOT.rglob("*.py"):
+        inside = path.relative_to(_ROOT).with_suffix("").parts
+        found[".".join((PACKAGE, *(part for part in inside if part != "__init__")))] = path
+    del found[PACKAGE]
+    return found
+
+
 def _path(module: str) -> Path | None:
-    base = _ROOT.joinpath(*module.split(".")[1:])
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.is_file() and module.startswith(f"{PACKAGE}."):
-            return path
-    return None
+    return _modules().get(module)
 
 
 @cache

@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 
 def utc_now() -> str:
     """Return the present as RFC 3339 text with microseconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class SegmentWriter:

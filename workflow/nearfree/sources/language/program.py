@@ -178,6 +178,7 @@ def walk_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             yield from walk_statements(getattr(statement, part, []))
 
 
+@lru_cache(maxsize=1 << 12)
 def loops(function: Function) -> bool:
     """Return whether a function's number of steps depends on its inputs."""
     rounds = (ast.ListComp, ast.SetComp, ast.GeneratorExp)

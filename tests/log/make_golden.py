@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from conftest import CLOCK, make_latency, make_plan, make_setting, make_started, write_payloads
+from derive.reference.kept import kept_on_two
 from msgspec import json
 from nearfree.core.drafting import Drafting, Steps
 from nearfree.core.plan import (
@@ -191,6 +192,13 @@ def write_bands(layout: Layout, take: int) -> None:
     )
     calibrated = BandsCalibrated(epsilon=0.2, covered=0.8, bands=(band,))
     write_payloads(layout, take_name("public", "kernels", take, plan), plan, calibrated)
+
+
+def write_packed(layout: Layout, take: int) -> None:
+    """Write a take of one kernel with its curves, in the version that is the newest."""
+    plan = CalibratePlan(source="curves", files={}, platforms=("h20",), epsilon=0.2, form=1)
+    (kernel, *_) = kept_on_two()
+    write_payloads(layout, take_name("public", "packed", take, plan), plan, kernel)
 
 
 def write_decodes(layout: Layout, take: int) -> None:

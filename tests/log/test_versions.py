@@ -3,6 +3,7 @@
 import pytest
 from conftest import make_latency, make_plan, write_payloads
 from msgspec import json, structs
+from nearfree.derive.reference.record import group_of
 from nearfree.errors import LogError
 from nearfree.log.events import (
     PAYLOADS,
@@ -10,6 +11,7 @@ from nearfree.log.events import (
     BandsCalibrated,
     ConstantsCalibrated,
     DecodeMeasured,
+    KernelReferenced,
     LatencyMeasured,
     Payload,
     RunStarted,
@@ -33,8 +35,8 @@ OLD = [kind for kind in VERSIONS if kind not in PAYLOADS]
 
 @pytest.fixture
 def takes() -> list[Take]:
-    """Return the golden takes: constants of version 1, then version 2; bands, decodes likewise."""
-    streams = "constants", "kernels", "decodes"
+    """Return the golden takes: constants of version 1, then version 2; all others likewise."""
+    streams = "constants", "kernels", "decodes", "packed"
     return [take for each in streams for take in read_scope(LAYOUT, "public", stream=each)]
 
 
@@ -55,7 +57,7 @@ def test_a_version_upcasts_to_the_next(kind: type[Payload]) -> None:
 def test_the_golden_versions_are_sound() -> None:
     """Each version's take verifies as it was written; nothing was rewritten."""
     summary = verify(LAYOUT.root)
-    assert (summary.takes, summary.events, summary.findings) == (6, 18, ())
+    assert (summary.takes, summary.events, summary.findings) == (8, 24, ())
     assert content(LAYOUT) == json.decode((GOLDEN / "expected.json").read_bytes())
 
 
@@ -76,11 +78,21 @@ def test_readers_see_the_newest_version_alone(takes: list[Take]) -> None:
     assert old.type_name == "nearfree.bands.calibrated.v1"
     assert old.data == new.data
     assert old.data.bands[0].hit is None
-    (alone,), (one,) = (take.of(DecodeMeasured) for take in takes[4:])
+    (alone,), (one,) = (take.of(DecodeMeasured) for take in takes[4:6])
     assert alone.type_name == "nearfree.decode.measured.v1"
     assert one.type_name == "nearfree.decode.measured.v2"
     assert alone.data == one.data
     assert alone.data.batch == 1
+    (plain,), (steps,) = (take.of(KernelReferenced) for take in takes[6:])
+    assert plain.type_name == "nearfree.kernel.referenced.v1"
+    assert steps.type_name == "nearfree.kernel.referenced.v2"
+    assert (plain.data.stepped, steps.data.stepped) == (False, True)
+    assert steps.data == structs.replace(plain.data, packed=steps.data.packed, stepped=True)
+    ours, theirs = (group_of(each) for each in (plain, steps))
+    assert (ours.ratio, ours.residual) == (theirs.ratio, theirs.residual)
+    assert ours.first_us.tolist() == theirs.first_us.tolist()
+    assert ours.curves.equals(theirs.curves)
+    assert ours.n.tolist() == theirs.n.tolist()
 
 
 def test_types_are_chosen_whatever_their_version(takes: list[Take]) -> None:

@@ -49,10 +49,11 @@ from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
-FORM = 5
+FORM = 6
 """Number of the forms, of their fit and of what is kept; a change of any raises it. 2 has latent
 attention, indexers and attention layers; 3 says how good each regime is; 4 has the depth of a tile
-of products in four bits; 5 has attention layers as rows that are decoded."""
+of products in four bits; 5 has attention layers as rows that are decoded; 6 packs codes as
+steps."""
 _LEFT_OUT: dict[str, Fold] = {R0: "R0", R1: "R1", R2: "R2m", R3: "R3"}
 """What is left out to calibrate the band of a regime."""
 
@@ -130,13 +131,19 @@ def calibrate_kernels(
 
 
 def _unrecorded(layout: Layout, groups: Mapping[Key, Group]) -> dict[Key, Group]:
-    """Return the groups that the log does not hold already."""
+    """Return the groups that the log does not hold already.
+
+    One that it holds in more bytes than are needed now is the one that it holds.
+    """
     recorded, _ = newest_kernels(layout)
-    return {
-        key: group
-        for key, group in groups.items()
-        if key not in recorded or not group.says_the_same(group_of(recorded[key]))
-    }
+    found = {}
+    for key, group in groups.items():
+        known = group_of(recorded[key]) if key in recorded else None
+        if known is None or not group.says_the_same(known):
+            found[key] = group
+        elif not recorded[key].data.stepped:
+            found[key] = known
+    return found
 
 
 def _kernels(

@@ -1,17 +1,17 @@
 """Groups in the log: one event a kernel, whose curves are unpacked where they are asked for."""
 
-import base64
 import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
 import polars as pl
-from msgspec import MsgspecError, Struct, msgpack
+from msgspec import MsgspecError, Struct
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group, Key
 from nearfree.derive.reference.kriging import APART, COORDINATES, coordinates
+from nearfree.derive.reference.packing import Packed, opened, squeezed
 from nearfree.derive.reference.regimes import REGIMES, Chip, Known, Reference
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, neutral
@@ -22,24 +22,6 @@ from nearfree.log.names import Layout
 
 STREAM = "kernels"
 """Where kernels' constants and curves stand in the log."""
-_MOST_BYTES = 32 * 2**20
-"""Unpacked, no group is larger."""
-_MOST_MEMORY = 96 * 2**20
-"""What unpacking may take; a stream as `referenced` writes it asks for 65 MiB."""
-
-
-class _Packed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A group's curves: columns, places of each curve's grid among all, and codes."""
-
-    releases: list[str | None]
-    routings: list[str | None]
-    members: list[str]
-    columns: dict[str, list[int | None]]
-    """The coordinates; and of each curve the places of its release, routing, member and grid."""
-    grids: list[list[int]]
-    first_us: bytes
-    ratio: bytes
-    residual: bytes
 
 
 def referenced(
@@ -59,7 +41,7 @@ def referenced(
     names = {name: rows[name].unique(maintain_order=True).to_list()
              for name in ("backend_version", "routing", "member")}  # fmt: skip
     places = {name: {each: at for at, each in enumerate(of)} for name, of in names.items()}
-    packed = _Packed(
+    packed = Packed(
         names["backend_version"],
         names["routing"],
         names["member"],
@@ -72,7 +54,6 @@ def referenced(
         group.ratio.codes,
         group.residual.codes,
     )
-    squeezed = lzma.compress(msgpack.encode(packed), preset=9)
     return KernelReferenced(
         source=source,
         **group.key._asdict(),
@@ -83,8 +64,14 @@ def referenced(
         members={name: members[name] for name in sorted(names["member"])},
         ratio=(group.ratio.low, group.ratio.high),
         residual=(group.residual.low, group.residual.high),
-        packed=base64.b85encode(squeezed).decode(),
+        packed=squeezed(packed, _scale(group.ratio, group.residual)),
+        stepped=True,
     )
+
+
+def _scale(ratio: Coded, residual: Coded) -> float:
+    """Return how many codes of the residual one of the ratio is."""
+    return (ratio.high - ratio.low) / ((residual.high - residual.low) or 1.0)
 
 
 def group_of(event: Event) -> Group:
@@ -105,9 +92,9 @@ def group_of(event: Event) -> Group:
             remedy="Run `nearfree calibrate --kernels` with this version",
         ) from error
     try:
-        reader = lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
-        opened = reader.decompress(base64.b85decode(data.packed), _MOST_BYTES)
-        return _unpacked(data, constants, msgpack.decode(opened, type=_Packed))
+        ends = (Coded(*each, b"") for each in (data.ratio, data.residual))
+        packed = opened(data.packed, _scale(*ends), stepped=data.stepped)
+        return _unpacked(data, constants, packed)
     except (
         MsgspecError, lzma.LZMAError, pl.exceptions.PolarsError,
         ValueError, IndexError, KeyError, TypeError,
@@ -130,7 +117,7 @@ def _constants(data: KernelReferenced) -> dict[str, dict[str, float]]:
 
 
 def _unpacked(
-    data: KernelReferenced, constants: dict[str, dict[str, float]], packed: _Packed
+    data: KernelReferenced, constants: dict[str, dict[str, float]], packed: Packed
 ) -> Group:
     columns = packed.columns
     numbers = [value for of in columns.values() for value in of if value is not None]

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.core.setting import Setting
 from nearfree.log.events.payload import Payload
@@ -33,15 +33,42 @@ class LatencyImported(Payload, frozen=True, kw_only=True):
     contexts: tuple[int, ...] | None = None
 
 
+class KernelReferencedV1(Payload, frozen=True, kw_only=True):
+    """Version 1: codes are packed as they are."""
+
+    type_name = "nearfree.kernel.referenced.v1"
+    source: str
+    platform: str
+    family: str
+    backend: str
+    kernel: str | None = None
+    dtype: str
+    weights: str | None = None
+    kv_dtype: str | None = None
+    constants: dict[str, dict[str, float]]
+    epsilon: float
+    curves: int
+    points: int
+    members: dict[str, str]
+    ratio: tuple[float, float]
+    residual: tuple[float, float]
+    packed: str
+
+    def upcast(self) -> "KernelReferenced":
+        """Say that codes are packed as they are."""
+        return KernelReferenced(**structs.asdict(self), stepped=False)
+
+
 class KernelReferenced(Payload, frozen=True, kw_only=True):
     """A kernel on a platform in one format: constants of its own, and its imported curves.
 
     `packed` holds the curves up to four times N_max, in 8 bits a point: what they are of, their
-    grids, T(baseline), log(T(N) / T(baseline)) and log(T / T_form), the last two as codes of 256
-    steps between the ends of `ratio` and `residual`; as Base85 of an LZMA stream.
+    grids, T(baseline), log(T(N) / T(baseline)) and log(T / T_form), the last two in codes of 0 to
+    255 between the ends of `ratio` and `residual`; as Base85 of an LZMA stream.
     """
 
-    type_name = "nearfree.kernel.referenced.v1"
+    type_name = "nearfree.kernel.referenced.v2"
+    before = KernelReferencedV1
     source: str
     """The release that the curves are from, its licence and copyright."""
     platform: str
@@ -61,6 +88,8 @@ class KernelReferenced(Payload, frozen=True, kw_only=True):
     ratio: tuple[float, float]
     residual: tuple[float, float]
     packed: str
+    stepped: bool
+    """Whether codes are packed as steps along N, and T(baseline) byte by byte; else as they are."""
 
 
 class BoundaryPublished(Payload, frozen=True, kw_only=True):

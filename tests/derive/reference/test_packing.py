@@ -1,0 +1,72 @@
+"""Curves of a group as text: nothing is lost, and what is no such text is refused."""
+
+import base64
+import lzma
+from math import inf, nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import msgpack
+from msgspec.structs import replace
+from nearfree.derive.reference.packing import Packed, opened, squeezed
+
+
+def squeezed_raw(curves: Packed) -> str:
+    """Return what is packed as text, its codes as they are."""
+    return base64.b85encode(lzma.compress(msgpack.encode(curves))).decode()
+
+
+def packed(lengths: list[int], seed: int = 1) -> Packed:
+    """Return curves of some lengths, with any codes."""
+    random = np.random.default_rng(seed)
+    grids = [list(range(1, length + 1)) for length in dict.fromkeys(lengths)]
+    every = [len(grid) for grid in grids]
+    names = ("backend_version", "routing", "member")
+    return Packed(
+        ["1.0"], [None], ["a"],
+        {**{name: [0] * len(lengths) for name in names},
+         "grid": [every.index(length) for length in lengths]},
+        grids,
+        random.bytes(4 * len(lengths)),
+        random.bytes(sum(lengths)),
+        random.bytes(sum(lengths)),
+    )  # fmt: skip
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    st.integers(0, 99),
+    st.floats(-1e300, 1e300),
+)
+def test_nothing_is_lost(lengths: list[int], seed: int, scale: float) -> None:
+    """Any codes of curves of any lengths come back bit by bit, whatever a code of the ratio is."""
+    curves = packed(lengths, seed)
+    assert opened(squeezed(curves, scale), scale, stepped=True) == curves
+
+
+def test_what_follows_from_the_ratio_takes_no_bytes() -> None:
+    """A residual that moves as the ratio does is next to nothing beside it."""
+    curves = packed([64] * 64)
+    twice = bytes(2 * code % 256 for code in curves.ratio)
+    alike = replace(curves, residual=twice)
+    assert len(squeezed(alike, 2.0)) < 0.6 * len(squeezed(curves, 2.0))
+    assert len(squeezed(alike, 0.0)) > 0.9 * len(squeezed(curves, 0.0))
+
+
+@pytest.mark.parametrize(
+    "change", [{"ratio": b"12"}, {"residual": b""}, {"first_us": b"123"}, {"grids": [[1], [1]]}]
+)
+def test_codes_that_are_not_those_of_the_points_are_refused(change: dict[str, object]) -> None:
+    """As many codes as points, and four bytes a T(baseline)."""
+    raw = squeezed_raw(replace(packed([2, 3]), **change))
+    with pytest.raises(ValueError, match=r"codes are not|cannot reshape"):
+        opened(raw, 1.0, stepped=True)
+
+
+@pytest.mark.parametrize("scale", [inf, -inf, nan])
+def test_ends_that_are_too_far_apart_are_refused(scale: float) -> None:
+    """What a code is must be a number."""
+    with pytest.raises(ValueError, match="too far apart"):
+        opened(squeezed(packed([2]), 1.0), scale, stepped=True)

@@ -1,5 +1,6 @@
 """Adoption: sealed takes enter git's index, with a line in the tracked ledger."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -7,9 +8,12 @@ import pytest
 from conftest import make_plan, write_take
 from msgspec.structs import replace
 from nearfree.errors import DamageError, EvidenceError, LogError
-from nearfree.log.adopt import adopt, adopted
-from nearfree.log.ledger import read_chain
+from nearfree.log.adopt import adopt, adopted, retire
+from nearfree.log.evidence import read_take
+from nearfree.log.ledger import read_chain, write_ledger
+from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName
+from nearfree.log.verify import verify
 
 from log.faults import damage, flip
 
@@ -165,3 +169,63 @@ def test_simulated_takes_are_refused(layout: Layout, config: Path) -> None:
             adopt(layout, config, "h20", stream)
     assert tracked() == set()
     assert adopt(layout, config, "cpu")
+
+
+def test_a_retired_take_leaves_the_repository(layout: Layout, config: Path) -> None:
+    """Its files are gone from disk and index, and a ledger says so with the digest of its seal.
+
+    Everything that is left verifies, and the ledgers before name it still.
+    """
+    dense, moe = adopt(layout, config, "cpu")
+    adopt(layout, config, "h20")
+    receipt = layout.receipt(dense)
+    digest = sha256(layout.seal(dense).read_bytes())
+    ours = files(layout, dense)
+    assert retire(layout, config, [dense], read=frozenset()) == [dense]
+    assert not ours & tracked()
+    assert not any(Path(name).exists() for name in ours)
+    assert not receipt.exists()
+    assert adopted(layout) == {moe, *layout.takes("h20")}
+    first, second, third = read_chain(layout.ledgers)
+    assert third.retired == {str(dense): digest}
+    assert str(dense) in first.seals.keys() & second.seals.keys()
+    assert {*map(str, adopted(layout))} == third.seals.keys()
+    assert damage(layout.root) == []
+    told = [each.message for each in verify(layout.root).findings]
+    assert told == [f"names {dense}, which a later ledger retired"] * 2
+    assert adopt(layout, config, "cpu") == []
+    assert len(read_chain(layout.ledgers)) == 3
+
+
+def test_this_machine_s_ledgers_follow(layout: Layout, config: Path) -> None:
+    """A local ledger that lists a retired take verifies, and the next one says that it is gone."""
+    (dense,) = adopt(layout, config, "cpu", "dense")
+    local = layout.ledgers / "local"
+    write_ledger(layout, local, config)
+    retire(layout, config, [dense], read=frozenset())
+    assert damage(layout.root) == []
+    write_ledger(layout, local, config)
+    gone = read_chain(local)[-1].retired
+    assert gone == {str(dense): read_chain(local)[0].seals[str(dense)]}
+    shutil.rmtree(local.parent / "local")
+    assert damage(layout.root) == []
+
+
+def test_what_is_gone_without_a_word_is_damage(layout: Layout, config: Path) -> None:
+    """A take is missing unless a ledger retired just that seal; two ledgers and a receipt tell."""
+    dense, moe = adopt(layout, config, "cpu")
+    retire(layout, config, [dense], read=frozenset())
+    layout.seal(moe).unlink()
+    assert [str(moe) in each.message for each in damage(layout.root)].count(True) == 3
+
+
+def test_what_is_read_or_not_adopted_stays(layout: Layout, config: Path) -> None:
+    """A take of which an event is read is refused, and one that no ledger lists; nothing goes."""
+    dense, moe = adopt(layout, config, "cpu")
+    (other,) = layout.takes("h20")
+    (event, *_) = read_take(layout, moe).events
+    for take, match in ((moe, f"{moe} is still read: {moe}"), (other, "is not adopted")):
+        with pytest.raises(EvidenceError, match=match):
+            retire(layout, config, [dense, take], read={event.event_id})
+    assert files(layout, dense, moe) <= tracked()
+    assert len(read_chain(layout.ledgers)) == 1

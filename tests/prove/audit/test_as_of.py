@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from nearfree.cli import main
-from nearfree.errors import ConfigError, DamageError, LogError, NearfreeError, WriteError
+from nearfree.errors import (
+    ConfigError,
+    DamageError,
+    EvidenceError,
+    LogError,
+    NearfreeError,
+    WriteError,
+)
 from nearfree.log.codebase import package_digest
 from nearfree.log.ledger import read_chain, write_ledger
 from nearfree.log.verify import verify
@@ -98,6 +105,16 @@ def test_a_changed_byte_of_a_take_is_named(own: History, suffix: str) -> None:
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b"1", b"2", 1))
     with pytest.raises(DamageError, match=str(take)):
+        restore(own.layout, own.ledger("first"), own.folder / "into")
+
+
+def test_a_take_that_was_retired_is_said_to_be(own: History) -> None:
+    """An earlier ledger that lists a take which a later one retired is refused by its name."""
+    take = own.layout.takes("cpu")[0]
+    gone = {str(take): own.ledger("first").ledger.seals[str(take)]}
+    own.layout.seal(take).unlink()
+    write_ledger(own.layout, own.layout.ledgers / "local", own.config, retired=gone)
+    with pytest.raises(EvidenceError, match=f"{take} of ledger 1 was retired"):
         restore(own.layout, own.ledger("first"), own.folder / "into")
 
 

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 
 from nearfree.cli.common import MISTAKE, add_action, argument, command, layout_of, log_of
-from nearfree.errors import printable
+from nearfree.core.scopes import PUBLIC
+from nearfree.errors import EvidenceError, printable
 
 
 @command("ledger")
@@ -96,6 +97,32 @@ def run_adopt(args: argparse.Namespace) -> int:
     for take in new:
         print(f"{take}: added to git's index")
     print(f"{len(new)} new take(s); commit to keep them" if new else "nothing new to adopt")
+    return 0
+
+
+@command(
+    "retire",
+    argument("take", nargs="+", help="an adopted take of kernels, public/kernels/TAKE-PLAN"),
+)
+def run_retire(args: argparse.Namespace) -> int:
+    """Retire takes of kernels that newer ones have replaced: git and the log hold them no more.
+
+    A line in the tracked ledger says so, with the digest of each seal. A take of which any event is
+    read stays.
+    """
+    from nearfree.derive.reference.record import STREAM, recorded_kernels
+    from nearfree.log.adopt import retire
+    from nearfree.log.names import parse_take
+
+    layout, takes = layout_of(args), [parse_take(text) for text in args.take]
+    other = [take for take in takes if (take.scope, take.stream) != (PUBLIC, STREAM)]
+    if other:
+        raise EvidenceError(
+            f"{other[0]} is no take of kernels: what else is read of a take is not known",
+            remedy=f"Name takes of {PUBLIC}/{STREAM}",
+        )
+    for take in retire(layout, args.config, takes, frozenset(recorded_kernels(layout))):
+        print(f"{take}: gone from the log and from git's index; commit to keep it so")
     return 0
 
 

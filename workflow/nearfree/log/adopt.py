@@ -1,12 +1,18 @@
-"""Adoption: takes of a named machine enter the repository, with a line in the tracked ledger."""
+"""Adoption: takes of a named machine enter the repository, with a line in the tracked ledger.
+
+What nothing is read of any more can be retired: it leaves the repository, with a line there, too.
+"""
 
 import subprocess
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from nearfree.errors import EvidenceError, LogError
-from nearfree.log.evidence import is_simulated
+from nearfree.log.evidence import is_simulated, read_take
 from nearfree.log.ledger import write_ledger
+from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, check_part, take_of
+from nearfree.log.reader import read_bytes
 from nearfree.log.seal import check_sealed, read_seal
 
 
@@ -66,3 +72,51 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
         _git("add", "-f", "--", *map(str, files))
     _git("add", "-f", "--", str(write_ledger(layout, layout.ledgers, config, takes=seals)))
     return new
+
+
+def retire(
+    layout: Layout, config: Path, takes: Sequence[TakeName], read: Container[str]
+) -> list[TakeName]:
+    """Take adopted takes out of git's index and the log; return them.
+
+    A new tracked ledger says that they are gone, with the digests of their seals; the repository's
+    history has their bytes. The user commits.
+
+    Parameters
+    ----------
+    read
+        The events that are read, by their ids: a take with one of them stays.
+
+    Raises
+    ------
+    EvidenceError
+        A take is not adopted, or something of it is read.
+    """
+    before = adopted(layout)
+    seals = {take: read_seal(layout, take) for take in sorted(before.union(takes))}
+    for take in takes:
+        if take not in before:
+            raise EvidenceError(
+                f"{take} is not adopted: no ledger would say where it went",
+                remedy="`nearfree log retract` declares a take invalid, which stays",
+            )
+        still = [event.event_id for event in read_take(layout, take).events
+                 if event.event_id in read]  # fmt: skip
+        if still:
+            raise EvidenceError(
+                f"{take} is still read: {still[0]}", remedy="Retire what nothing is read of"
+            )
+    for seal in seals.values():
+        check_sealed(layout, seal)
+    gone = {str(take): sha256(read_bytes(layout.seal(take))) for take in takes}
+    stay = [take for take in seals if take not in set(takes)]
+    ledger = write_ledger(layout, layout.ledgers, config, takes=stay, retired=gone)
+    for take in takes:
+        layout.receipt(take).unlink(missing_ok=True)
+        files = [
+            layout.seal(take),
+            *(layout.segment(take, p.attempt) for p in seals[take].segments),
+        ]
+        _git("rm", "-q", "-f", "--", *map(str, files))
+    _git("add", "-f", "--", str(ledger))
+    return [*takes]

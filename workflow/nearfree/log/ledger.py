@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from nearfree.errors import BusyError, ConfigError, DamageError
 from nearfree.log.codebase import package_digest
@@ -25,7 +25,11 @@ _DRAWN_BY = ("polars", "pandera", "altair", "vl-convert-python")
 
 
 class Ledger(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One state of the log: `root` is the SHA-256 over `seals`, sorted, a line each."""
+    """One state of the log: `root` is the SHA-256 over `seals`, sorted, a line each.
+
+    `retired` are takes that an earlier ledger lists and that the log no longer holds, with the
+    SHA-256 of their seals: nothing was read of them any more.
+    """
 
     version: Literal[1] = 1
     number: int
@@ -36,6 +40,7 @@ class Ledger(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     config: dict[str, str]
     code_digest: str
     libraries: dict[str, str]
+    retired: dict[str, str] | UnsetType = UNSET
     hash: str = ""
 
 
@@ -71,6 +76,21 @@ def read_chain(folder: Path) -> list[Ledger]:
     return chain
 
 
+def retired_seals(layout: Layout) -> dict[str, str]:
+    """Return the takes that ledgers, tracked or local, say are retired, with their seals' SHA-256.
+
+    Raises
+    ------
+    DamageError
+        A ledger is damaged.
+    """
+    found: dict[str, str] = {}
+    for folder in (layout.ledgers, layout.ledgers / "local"):
+        for ledger in read_chain(folder):
+            found |= ledger.retired or {}
+    return found
+
+
 def current_seals(layout: Layout, scope: str | None = None) -> dict[str, str]:
     """Return the SHA-256 of every seal on disk, or of one scope's, by the take's name."""
     return _digests(layout, layout.takes(scope))
@@ -81,7 +101,12 @@ def _digests(layout: Layout, takes: Iterable[TakeName]) -> dict[str, str]:
 
 
 def write_ledger(
-    layout: Layout, folder: Path, config: Path, *, takes: Iterable[TakeName] | None = None
+    layout: Layout,
+    folder: Path,
+    config: Path,
+    *,
+    takes: Iterable[TakeName] | None = None,
+    retired: dict[str, str] | None = None,
 ) -> Path:
     """Write the next ledger, or return the newest one if nothing changed since.
 
@@ -92,6 +117,9 @@ def write_ledger(
     ----------
     takes
         What it lists; every sealed take if nothing is said.
+    retired
+        Takes that are to be gone, with the SHA-256 of their seals, beside those that a ledger says
+        so of already.
 
     Raises
     ------
@@ -109,7 +137,10 @@ def write_ledger(
         chain = read_chain(folder)
         last = chain[-1] if chain else None
         seals = _digests(layout, layout.takes() if takes is None else takes)
-        ledger = _next(last, seals, texts)
+        known = retired_seals(layout) | (retired or {})
+        listed = last.seals.items() if last else ()
+        gone = {name: sha for name, sha in listed if name not in seals and known.get(name) == sha}
+        ledger = _next(last, seals, texts, gone)
         if last and _content(last) == _content(ledger):
             return folder / f"{last.number:06}.json"
         with suppress(BusyError):
@@ -117,7 +148,9 @@ def write_ledger(
         time.sleep(_PAUSE_S)  # a shared file system may be slow to show the other's
 
 
-def _next(last: Ledger | None, seals: dict[str, str], texts: dict[str, str]) -> Ledger:
+def _next(
+    last: Ledger | None, seals: dict[str, str], texts: dict[str, str], gone: dict[str, str]
+) -> Ledger:
     return Ledger(
         number=last.number + 1 if last else 1,
         time=utc_now(),
@@ -127,6 +160,7 @@ def _next(last: Ledger | None, seals: dict[str, str], texts: dict[str, str]) -> 
         config=texts,
         code_digest=package_digest(),
         libraries={name: metadata.version(name) for name in _DRAWN_BY},
+        retired=gone or UNSET,
     )
 
 

@@ -5,6 +5,7 @@ Links are damage, except that a segment or seal may be a link to one: what it le
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from nearfree.log.document import (
     named_files,
     read_document,
 )
-from nearfree.log.ledger import Ledger, config_texts, ledger_paths, read_chain
+from nearfree.log.ledger import Ledger, config_texts, ledger_paths, read_chain, retired_seals
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, parse_take, require_log, take_of
 from nearfree.log.reader import read_segment
@@ -56,6 +57,7 @@ class _Verifier:
     def __init__(self, root: Path) -> None:
         self.layout = Layout(root)
         self.findings: list[Finding] = []
+        self.retired: dict[str, str] = {}
         self.takes = self.events = self.tables = self.figures = 0
 
     def report(self, path: Path, message: str, *, notice: bool = False) -> None:
@@ -125,6 +127,8 @@ class _Verifier:
         self.report(path, f"is not sealed: {len(segment.events)} whole events{torn}", notice=True)
 
     def _ledgers(self) -> None:
+        with suppress(NearfreeError):  # which ledger is damaged is said below
+            self.retired = retired_seals(self.layout)
         for folder in (self.layout.ledgers, self.layout.ledgers / "local"):
             try:
                 for ledger in read_chain(folder):
@@ -140,7 +144,13 @@ class _Verifier:
         for name, sha in ledger.seals.items():
             seal = self.layout.seal(parse_take(name))
             raw = _content(seal)
-            if raw is None or sha256(raw) != sha:
+            if raw is None and self.retired.get(name) == sha:
+                self.report(
+                    folder / f"{ledger.number:06}.json",
+                    f"names {name}, which a later ledger retired",
+                    notice=True,
+                )
+            elif raw is None or sha256(raw) != sha:
                 state = "is not the one" if seal.exists() else "is gone that"
                 self.report(
                     folder / f"{ledger.number:06}.json",
@@ -157,7 +167,9 @@ class _Verifier:
             if path.is_symlink() or path.suffix != ".json" or path.name.startswith("."):
                 self._foreign(path)
             elif (raw := _content(original)) is None:
-                self.report(path, f"is the receipt of {original}, which is gone")
+                take = path.relative_to(self.layout.state).with_suffix("").as_posix()
+                gone = take in self.retired
+                self.report(path, f"is the receipt of {original}, which is gone", notice=gone)
             elif raw != _content(path):
                 self.report(path, "is not a copy of its seal; remove it and run again")
 

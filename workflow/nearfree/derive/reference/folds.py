@@ -201,9 +201,7 @@ def bands(
         asked = curves.part.rows.filter(pl.Series(rows))
         moved = needed(curves, rows, said, epsilon)
         halves = [each[1] % 2 for each in digests(asked)]
-        for row, half, each in zip(
-            rows_of_bands(asked, said.regime), halves, moved, strict=True
-        ):
+        for row, half, each in zip(rows_of_bands(asked, said.regime), halves, moved, strict=True):
             found.setdefault((row, half), []).append(float(each))
             found.setdefault((row, 1 - half), [])
     return {key: band_of(values or found[key[0], 1 - key[1]]) for key, values in found.items()}

@@ -9,10 +9,11 @@ from nearfree.config.files import Config
 from nearfree.config.yaml_file import load
 from nearfree.core.modules.engine import ENGINE
 from nearfree.decoders.config_file import find_file
-from nearfree.errors import ConfigError, DamageError, WriteError
+from nearfree.errors import ConfigError, DamageError, EvidenceError, WriteError
 from nearfree.log.document import new_folder, replace
 from nearfree.log.events import ObservationRetracted
 from nearfree.log.evidence import RETRACTED, read_take
+from nearfree.log.ledger import retired_seals
 from nearfree.log.line import REMEDY, sha256
 from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
@@ -54,6 +55,8 @@ def restore(log: Layout, named: NamedLedger, into: Path) -> RestoredPipeline:
 
     Raises
     ------
+    EvidenceError
+        A take was retired since.
     DamageError
         A take is gone or differs from the ledger's list, or a config file has an invalid name.
     ConfigError
@@ -78,6 +81,11 @@ def _verified_takes(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
     for take, digest in takes.items():
         path = log.seal(take)
         if not path.exists() or sha256(read_bytes(path)) != digest:
+            if not path.exists() and retired_seals(log).get(str(take)) == digest:
+                raise EvidenceError(
+                    f"{take} of ledger {named.name} was retired: this log holds it no more",
+                    remedy="Ask in a checkout of the repository from before it was retired",
+                )
             state = "is not the one" if path.exists() else "is gone"
             raise DamageError(f"{take} {state} that ledger {named.name} lists", remedy=REMEDY)
     retracted = {

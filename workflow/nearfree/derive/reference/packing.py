@@ -133,12 +133,13 @@ def _steps(codes: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int
 def _sums(steps: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the codes whose steps they are, as far as a byte tells them."""
     total = np.cumsum(steps)
-    return np.asarray((total - (total - steps)[first]) % _CODES)
+    return (total - (total - steps)[first]) % _CODES
 
 
 def _said(ratio: NDArray[np.int64], scale: float) -> NDArray[np.int64]:
     """Return what steps of the ratio say of those of the residual."""
-    return np.rint(np.clip(ratio * scale, -_FAR, _FAR)).astype(np.int64)
+    said: NDArray[np.float64] = np.rint(np.clip(ratio * scale, -_FAR, _FAR))
+    return said.astype(np.int64)
 
 
 def _turned(raw: bytes, shape: tuple[int, int]) -> bytes:

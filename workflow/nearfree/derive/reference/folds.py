@@ -16,7 +16,7 @@ import polars as pl
 from nearfree.derive.reference.build import Curves, groups_of
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
-from nearfree.derive.reference.record import Kind, rows_of_bands
+from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.reference.regimes import Chip, Known, Reference, rows_of
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags
@@ -186,7 +186,7 @@ def band_of(values: Iterable[float]) -> float:
 
 def bands(
     told: Sequence[tuple[Curves, Flags, Known]], epsilon: float
-) -> dict[tuple[Kind, int], float]:
+) -> dict[tuple[tuple[str, str, str], int], float]:
     """Return the band of each row by the half of the models that it is calibrated on.
 
     Parameters
@@ -196,12 +196,12 @@ def bands(
     epsilon
         The tolerance at whose boundary a band is to meet them.
     """
-    found: dict[tuple[Kind, int], list[float]] = {}
+    found: dict[tuple[tuple[str, str, str], int], list[float]] = {}
     for curves, rows, said in told:
         asked = curves.part.rows.filter(pl.Series(rows))
         moved = needed(curves, rows, said, epsilon)
         halves = [each[1] % 2 for each in digests(asked)]
-        for row, half, each in zip(rows_of_bands(asked, said.regime), halves, moved, strict=True):
+        for row, half, each in zip(rows_of_bands(asked), halves, moved, strict=True):
             found.setdefault((row, half), []).append(float(each))
             found.setdefault((row, 1 - half), [])
     return {key: band_of(values or found[key[0], 1 - key[1]]) for key, values in found.items()}

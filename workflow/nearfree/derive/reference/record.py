@@ -12,7 +12,7 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Group, Key
 from nearfree.derive.reference.kriging import APART, COORDINATES, coordinates
 from nearfree.derive.reference.packing import Packed, opened, squeezed
-from nearfree.derive.reference.regimes import KNOWN_GPU, REGIMES, Chip, Known, Reference
+from nearfree.derive.reference.regimes import REGIMES, Chip, Known, Reference
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, neutral
 from nearfree.errors import EvidenceError
@@ -186,10 +186,8 @@ class Recorded(Mapping[Key, Group]):
         return len(self.events)
 
 
-Kind = tuple[str, str, str, str]
-"""What a band is of: module, formats, routing, and GPU, the empty text where it is of all."""
-_Band = tuple[str, str, str, str, str]
-"""Regime and kind."""
+_Band = tuple[str, str, str, str]
+"""Regime, module, formats and routing."""
 
 
 class RecordedReference(Struct, frozen=True, kw_only=True):
@@ -234,24 +232,13 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
         return [[*events, *self.bands_events]] * len(known.regime)
 
 
-def rows_of_bands(rows: pl.DataFrame, regimes: Sequence[str]) -> list[Kind]:
-    """Return what each question's band is by: module, formats, how loads are spread, and kernel.
-
-    Of products a kernel on a GPU is told apart where it is known: its curves are those that answer.
-    """
+def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
+    """Return what each question's band is by: module, formats, and how loads are spread."""
     kernels = pl.col(*FORMAT_COLUMNS).replace(RUN_AS)
-    on = pl.concat_str("platform", "backend", "kernel", separator="/", ignore_nulls=True)
-    named = rows.select(
-        pl.col("module").replace("dense_ffn", "gemm"), on.alias("on"), kernels, "routing"
-    )
+    named = rows.select(pl.col("module").replace("dense_ffn", "gemm"), kernels, "routing")
     return [
-        (
-            module,
-            "/".join(filter(None, formats)),
-            (routing or "").partition(":")[0],
-            on if module == "gemm" and regime in KNOWN_GPU else "",
-        )
-        for regime, (module, on, *formats, routing) in zip(regimes, named.iter_rows(), strict=True)
+        (module, "/".join(filter(None, formats)), (routing or "").partition(":")[0])
+        for module, *formats, routing in named.iter_rows()
     ]
 
 

@@ -32,8 +32,6 @@ from nearfree.hardware.platforms import Platform
 
 R0, R1, R2, R3 = REGIMES = ("R0", "R1", "R2", "R3")
 """From what knows nothing of the GPU and kernel to their own curve."""
-KNOWN_GPU = (R2, R3)
-"""The regimes that know the GPU itself."""
 MEANINGS = {
     R0: "nothing is known of this GPU and kernel: constants of others",
     R1: "a sibling GPU is known: its constants and residuals",

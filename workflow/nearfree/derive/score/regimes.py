@@ -89,9 +89,7 @@ def answers(
         ratio = said.latency_us / said.latency_us[:, :1]
         band = np.array([
             known[row, 1 - each[1] % 2]
-            for row, each in zip(
-                rows_of_bands(part.rows, said.regime), digests(part.rows), strict=True
-            )
+            for row, each in zip(rows_of_bands(part.rows), digests(part.rows), strict=True)
         ])[:, None]  # fmt: skip
         grid, place = part.features["grid"], np.arange(part.rows.height)
         for each in epsilons:

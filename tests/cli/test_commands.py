@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from derive.reference.kept import kept_on_two, write_kept
 from msgspec import json
 from nearfree.core.plan import MeasurePlan, ProbePlan
 from nearfree.hardware import probe
@@ -179,3 +180,30 @@ def test_adopted_takes_are_in_the_index(project: Path, call: Call) -> None:
     assert "results/ledger/000001.json" in listed
     assert sum(line.endswith((".jsonl", ".seal.json")) for line in listed.splitlines()) == 2
     assert call("adopt", "cpu", "dense_ffn")[1] == "nothing new to adopt\n"
+
+
+def test_what_newer_kernels_replaced_is_retired(project: Path, call: Call) -> None:
+    """Takes of kernels leave git and the log once a newer take has all that they say.
+
+    What is read stays, and so does what is of another stream; the error says why.
+    """
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    layout = Layout(Path("results"))
+    one, two = kept_on_two()[:2]
+    first = write_kept(layout, one, two).name
+    second = write_kept(layout, one, take=2).name
+    assert call("adopt", "public", "kernels")[0] == 0
+    (other, *_) = layout.takes("cpu")
+    for take, said in ((first, "is still read"), (other, "is no take of kernels")):
+        code, _, err = call("retire", f"{take}")
+        assert (code, f"{take} {said}" in err) == (2, True)
+    third = write_kept(layout, two, take=3).name
+    assert call("adopt", "public", "kernels")[0] == 0
+    code, out, _ = call("retire", f"{first}")
+    assert (code, out.startswith(f"{first}: gone from the log")) == (0, True)
+    assert layout.takes("public", "kernels") == [second, third]
+    listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout
+    assert str(first) not in listed
+    assert str(second) in listed
+    code, out, _ = call("verify")
+    assert (code, "which a later ledger retired" in out) == (0, True)

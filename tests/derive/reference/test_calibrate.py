@@ -1,17 +1,11 @@
 """From imported curves to a sealed take of kernels, and what it refuses."""
 
-import base64
-import lzma
-
 import pytest
-from msgspec import msgpack
-from msgspec.structs import replace
 from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting
 from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
 from nearfree.derive.reference.calibrate import calibrate_kernels
 from nearfree.derive.reference.folds import COVERED, Fold, band_of, needed, predicted
-from nearfree.derive.reference.packing import opened
 from nearfree.derive.reference.record import STREAM as KERNELS
 from nearfree.derive.reference.record import RecordedReference, recorded_reference
 from nearfree.errors import EvidenceError
@@ -24,7 +18,6 @@ from public.test_curves import curve, put
 
 from derive.curves import SHEETS
 from derive.questions import FACTS, RESOLVER
-from derive.reference.kept import write_kept
 from derive.reference.made import (
     CHIPS,
     EPSILON,
@@ -151,39 +144,6 @@ def test_the_same_again_is_the_same(log: Layout, layout: Layout) -> None:
         for each in (log, layout)
     )  # fmt: skip
     assert ours == theirs
-
-
-def test_what_is_kept_in_more_bytes_is_kept_again_as_it_is(layout: Layout) -> None:
-    """A group on record that says the same is written in fewer bytes, its constants unchanged.
-
-    One that lies there in these bytes is not written at all.
-    """
-    put(layout, STREAM, *events(OURS))
-    elsewhere = Layout(layout.root / "elsewhere")
-    put(elsewhere, STREAM, *events(OURS))
-    calibrated(elsewhere)
-    (take,) = read_scope(elsewhere, PUBLIC, stream=KERNELS)
-    first, *others = (event.data for event in take.of(KernelReferenced))
-    nudged = {
-        of: {name: value * 1.0001 for name, value in each.items()}
-        for of, each in first.constants.items()
-    }
-    old = replace(first, constants=nudged, packed=as_they_are(first), stepped=False)
-    write_kept(layout, old, *others)
-    calibrated(layout)
-    before, after = sorted(
-        read_scope(layout, PUBLIC, stream=KERNELS), key=lambda take: len(take.events), reverse=True
-    )
-    assert [event.data for event in before.of(KernelReferenced)] == [old, *others]
-    (again,) = after.of(KernelReferenced)
-    assert again.data == replace(first, constants=nudged)
-
-
-def as_they_are(said: KernelReferenced) -> str:
-    """Return the curves of an event as its version 1 packed them."""
-    (low, high), (least, most) = said.ratio, said.residual
-    curves = opened(said.packed, (high - low) / (most - least), stepped=True)
-    return base64.b85encode(lzma.compress(msgpack.encode(curves))).decode()
 
 
 def test_another_tolerance_is_another_plan(log: Layout, layout: Layout) -> None:

@@ -131,19 +131,13 @@ def calibrate_kernels(
 
 
 def _unrecorded(layout: Layout, groups: Mapping[Key, Group]) -> dict[Key, Group]:
-    """Return the groups that the log does not hold already.
-
-    One that it holds in more bytes than are needed now is the one that it holds.
-    """
+    """Return the groups that the log does not hold already."""
     recorded, _ = newest_kernels(layout)
-    found = {}
-    for key, group in groups.items():
-        known = group_of(recorded[key]) if key in recorded else None
-        if known is None or not group.says_the_same(known):
-            found[key] = group
-        elif not recorded[key].data.stepped:
-            found[key] = known
-    return found
+    return {
+        key: group
+        for key, group in groups.items()
+        if key not in recorded or not group.says_the_same(group_of(recorded[key]))
+    }
 
 
 def _kernels(

@@ -41,6 +41,7 @@ def referenced(
     names = {name: rows[name].unique(maintain_order=True).to_list()
              for name in ("backend_version", "routing", "member")}  # fmt: skip
     places = {name: {each: at for at, each in enumerate(of)} for name, of in names.items()}
+    ends = tuple((each.low, each.high) for each in (group.ratio, group.residual))
     packed = Packed(
         names["backend_version"],
         names["routing"],
@@ -62,16 +63,23 @@ def referenced(
         curves=rows.height,
         points=int(lengths.sum()),
         members={name: members[name] for name in sorted(names["member"])},
-        ratio=(group.ratio.low, group.ratio.high),
-        residual=(group.residual.low, group.residual.high),
-        packed=squeezed(packed, _scale(group.ratio, group.residual)),
+        ratio=ends[0],
+        residual=ends[1],
+        packed=squeezed(packed, _scale(*ends)),
         stepped=True,
     )
 
 
-def _scale(ratio: Coded, residual: Coded) -> float:
+_Ends = tuple[float, float]
+
+
+def scale_of(kernel: KernelReferenced) -> float:
     """Return how many codes of the residual one of the ratio is."""
-    return (ratio.high - ratio.low) / ((residual.high - residual.low) or 1.0)
+    return _scale(kernel.ratio, kernel.residual)
+
+
+def _scale(ratio: _Ends, residual: _Ends) -> float:
+    return (ratio[1] - ratio[0]) / ((residual[1] - residual[0]) or 1.0)
 
 
 def group_of(event: Event) -> Group:
@@ -92,8 +100,7 @@ def group_of(event: Event) -> Group:
             remedy="Run `nearfree calibrate --kernels` with this version",
         ) from error
     try:
-        ends = (Coded(*each, b"") for each in (data.ratio, data.residual))
-        packed = opened(data.packed, _scale(*ends), stepped=data.stepped)
+        packed = opened(data.packed, scale_of(data), stepped=data.stepped)
         return _unpacked(data, constants, packed)
     except (
         MsgspecError, lzma.LZMAError, pl.exceptions.PolarsError,
@@ -190,6 +197,11 @@ _Band = tuple[str, str, str, str]
 """Regime, module, formats and routing."""
 
 
+def band_key(of: RegimeBand) -> _Band:
+    """Return what a band is of."""
+    return of.regime, of.module, of.formats, of.routing
+
+
 class RecordedReference(Struct, frozen=True, kw_only=True):
     """The newest take of kernels: its groups, their events, and the bands of regimes."""
 
@@ -258,7 +270,7 @@ def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], dict[_Band, Event]
         for event in take.of(KernelReferenced)
     }
     bands = {
-        (each.regime, each.module, each.formats, each.routing): event
+        band_key(each): event
         for take in takes
         for event in take.of(BandsCalibrated)
         for each in event.data.bands
@@ -292,7 +304,7 @@ def recorded_reference(layout: Layout, chips: Mapping[str, Chip]) -> RecordedRef
             key: each
             for key, event in bands.items()
             for each in event.data.bands
-            if (each.regime, each.module, each.formats, each.routing) == key
+            if band_key(each) == key
         },
         bands_events=tuple(dict.fromkeys(event.event_id for event in bands.values())),
     )

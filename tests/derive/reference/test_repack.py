@@ -1,0 +1,76 @@
+"""What is read of kernels, sealed again: not a number changes, and the old takes can go."""
+
+import base64
+import lzma
+
+import pytest
+from msgspec import msgpack
+from msgspec.structs import replace
+from nearfree.core.scopes import PUBLIC
+from nearfree.derive.reference.packing import opened
+from nearfree.derive.reference.record import STREAM, newest_kernels, recorded_kernels, scale_of
+from nearfree.derive.reference.repack import repack_kernels
+from nearfree.errors import EvidenceError
+from nearfree.log.events import BandsCalibrated, KernelReferenced, RegimeBand
+from nearfree.log.evidence import read_scope, read_take
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout
+
+from derive.reference.kept import kept_on_two
+from derive.reference.test_record import put
+
+
+def as_they_are(said: KernelReferenced) -> KernelReferenced:
+    """Return a kernel as version 1 packed it."""
+    curves = opened(said.packed, scale_of(said), stepped=True)
+    text = base64.b85encode(lzma.compress(msgpack.encode(curves))).decode()
+    return replace(said, packed=text, stepped=False)
+
+
+def bands(**of: float) -> BandsCalibrated:
+    """Return bands of products, by format."""
+    rows = (
+        RegimeBand(regime="R2", module="gemm", formats=name, routing="", band=band, curves=9)
+        for name, band in of.items()
+    )
+    return BandsCalibrated(epsilon=0.2, covered=0.8, bands=tuple(rows))
+
+
+NEW = kept_on_two()
+OLD = [as_they_are(each) for each in NEW]
+
+
+def test_what_is_read_is_sealed_again_as_it_was(layout: Layout) -> None:
+    """Kernels and bands that are read come out alike; what newer takes replaced is left behind."""
+    changed = replace(OLD[0], constants={"tile_16": {"sharpness": 2.0}})
+    put(layout, changed, *OLD[1:3], bands(bfloat16=0.1, float8=0.2))
+    put(layout, OLD[0], bands(float8=0.3), take=2)
+    put(layout, NEW[3], take=3)
+    first, second, third = layout.takes(PUBLIC, STREAM)
+    kernels, known = newest_kernels(layout)
+    seal = repack_kernels(layout)
+    take = read_take(layout, seal.name)
+    assert take.started.data.plan.files == {
+        str(name): sha256(layout.seal(name).read_bytes()) for name in (first, second)
+    }
+    assert {event.data.packed for event in take.of(KernelReferenced)} == {
+        each.packed for each in NEW[:3]
+    }
+    after, again = newest_kernels(layout)
+    assert {key: replace(event.data, packed="", stepped=True) for key, event in after.items()} == {
+        key: replace(event.data, packed="", stepped=True) for key, event in kernels.items()
+    }
+    assert again.keys() == known.keys()
+    assert [event.data for event in take.of(BandsCalibrated)] == [
+        bands(bfloat16=0.1), bands(float8=0.3),
+    ]  # fmt: skip
+    read = {event.rpartition(".")[0] for event in recorded_kernels(layout)}
+    assert read == {str(seal.name), str(third)}
+
+
+def test_nothing_is_packed_twice(layout: Layout) -> None:
+    """Where all curves are steps there is nothing to do, which is said; the log stays as it was."""
+    put(layout, *NEW, bands(bfloat16=0.1))
+    with pytest.raises(EvidenceError, match="no take of public/kernels has curves"):
+        repack_kernels(layout)
+    assert len(read_scope(layout, PUBLIC, stream=STREAM)) == 1

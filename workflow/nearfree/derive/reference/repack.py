@@ -1,0 +1,66 @@
+"""What is read of kernels, sealed again in fewer bytes: not a number of it changes."""
+
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from nearfree.core.plan import CalibratePlan
+from nearfree.core.scopes import PUBLIC
+from nearfree.derive.reference.calibrate import FORM
+from nearfree.derive.reference.packing import opened, squeezed
+from nearfree.derive.reference.record import STREAM, band_key, newest_kernels, scale_of
+from nearfree.errors import EvidenceError
+from nearfree.log.events import Event, KernelReferenced, Payload
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout, TakeName, parse_take
+from nearfree.log.reader import read_bytes
+from nearfree.log.seal import Seal
+from nearfree.log.take import ensure_events, take_name
+
+
+def repack_kernels(layout: Layout) -> Seal:
+    """Seal a take of all that is read of takes whose curves are packed as they are.
+
+    Its plan names those takes with the SHA-256 of their seals; nothing is read of them any more.
+
+    Raises
+    ------
+    EvidenceError
+        There is no such take.
+    """
+    kernels, bands = newest_kernels(layout)
+    takes = sorted({_take(each) for each in kernels.values() if not each.data.stepped})
+    if not takes:
+        raise EvidenceError(
+            f"no take of {PUBLIC}/{STREAM} has curves that take more bytes than they need",
+            remedy="Nothing is left to do",
+        )
+    mine = [each for each in kernels.values() if _take(each) in takes]
+    plan = CalibratePlan(
+        source=STREAM,
+        files={str(take): sha256(read_bytes(layout.seal(take))) for take in takes},
+        platforms=tuple(sorted({each.data.platform for each in mine})),
+        epsilon=max(each.data.epsilon for each in mine),
+        form=FORM,
+    )
+    read = {key: event for key, event in bands.items() if _take(event) in takes}
+
+    def events() -> Iterator[Payload]:
+        yield from (repacked(each.data) for each in mine)
+        for event in {each.event_id: each for each in read.values()}.values():
+            still = (each for each in event.data.bands if read.get(band_key(each)) is event)
+            yield structs.replace(event.data, bands=tuple(still))
+
+    name = take_name(PUBLIC, STREAM, max(each.take for each in takes), plan)
+    return ensure_events(layout, name, plan, "nearfree repack", events)
+
+
+def repacked(kernel: KernelReferenced) -> KernelReferenced:
+    """Return a kernel whose curves are packed as steps, whatever they were."""
+    scale = scale_of(kernel)
+    curves = opened(kernel.packed, scale, stepped=kernel.stepped)
+    return structs.replace(kernel, packed=squeezed(curves, scale), stepped=True)
+
+
+def _take(event: Event) -> TakeName:
+    return parse_take(event.source.rpartition(".")[0])

@@ -86,7 +86,7 @@ def test_an_imported_curve_leads_to_its_kernel_s_event(shared, layout):
     graph = trace_query(layout, Config(shared.config), row["row_id"])
     (event,) = row["from_ids"]
     assert list(graph.nodes) == [row["row_id"], event, str(seal.name)]
-    assert graph.nodes[event].title == "nearfree.kernel.referenced.v1"
+    assert graph.nodes[event].title == "nearfree.kernel.referenced.v2"
     assert graph.nodes[event].values["source"] == SOURCE
     assert recompute(layout, shared.config, [row["row_id"]]) == {row["row_id"]: []}
 

@@ -105,12 +105,25 @@ def test_each_family_has_its_kinds(tmp_path: Path, kind: str, kinds: list[Kind])
     assert list(read(tmp_path, kind).attention) == kinds
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in SMALL if kind not in ("falcon_h1", "nemotron_h")]
+)
 def test_each_layer_is_of_one_kind(tmp_path: Path, kind: str) -> None:
     """The kinds of a decoder part its layers."""
     decoder = read(tmp_path, kind)
     layers = [layer for each in decoder.attention for layer in each.layers]
     assert sorted(layers) == list(range(decoder.layers))
+
+
+def test_layers_of_one_piece_and_of_two_beside_each_other_are_told(tmp_path: Path) -> None:
+    """Nemotron-H's layers are of one kind or an FFN alone, Falcon-H1's each of both kinds."""
+    decoder = read(tmp_path, "nemotron_h")
+    layers = [layer for each in decoder.attention for layer in each.layers]
+    assert len({*layers}) == len(layers)
+    assert len(layers) + decoder.dense_layers + decoder.moe_layers == decoder.layers
+    both = read(tmp_path, "falcon_h1")
+    every = tuple(range(both.layers))
+    assert [each.layers for each in both.attention] == [every, every]
 
 
 def test_a_decoder_of_one_kind_is_written_as_before() -> None:

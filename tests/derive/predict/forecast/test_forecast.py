@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import asdict
+from nearfree.decoders.attention_uses import LAYER
+from nearfree.decoders.modules import DENSE, MIXING
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.predict.forecast.forecast import headline
+from nearfree.derive.predict.forecast.forecast import headline, knobs
 
 from derive.predict.forecast.pool import (
     ANSWERER,
@@ -130,3 +132,10 @@ def test_a_law_knows_no_tolerance(model: str) -> None:
     rows = pool().answers.filter(predictor="principle_resolved", deployment=places[0], baseline=1)
     assert rows["epsilon"].n_unique() == rows.height == 3
     assert rows.drop("epsilon").n_unique() == 1
+
+
+@pytest.mark.parametrize("role", [f"{LAYER}, window 128, 2 of 3 layers", MIXING])
+def test_what_is_no_product_has_knobs_of_its_own(role: str) -> None:
+    """Attention layers to entries and mixed streams are not told to try another product."""
+    assert knobs(role) != knobs(DENSE)
+    assert any(each.startswith("batch") for each in knobs(role))

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
-from nearfree.decoders.attention_uses import ATTENTION, DELTA_NET, LATENT, MAMBA, base_of
+from nearfree.decoders.attention_uses import ATTENTION, DELTA_NET, LATENT, LAYER, MAMBA, base_of
 from nearfree.decoders.collectives import ROLES
-from nearfree.decoders.modules import MOE
+from nearfree.decoders.modules import MIXING, MOE
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
@@ -249,6 +249,15 @@ KNOBS = {
     ),
     DELTA_NET: _states("mamba_ssm_dtype"),
     MAMBA: _states("mamba_ssm_cache_dtype"),
+    LAYER: (
+        "engine and its version (the kernels of its attention layers)",
+        "tensor parallelism (the fewer heads a rank has, the smaller its projections)",
+        "batch (b N rows are decoded)",
+    ),
+    MIXING: (
+        "batch (b N positions read and write their residual streams)",
+        "engine and its version (how many calls mix them)",
+    ),
     MOE: (
         "backend and its version (M_moe and tau)",
         "tile (a tuned file of your own sets BLOCK_SIZE_M)",

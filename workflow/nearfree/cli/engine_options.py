@@ -37,7 +37,12 @@ ENGINE_OPTIONS = (
     argument("--batch", type=whole_list, default=(1,), help="requests b (default: 1)"),
     argument("--context", type=whole_list, default=(64,), help="cached positions L (default: 64)"),
     argument("--positions", type=whole_list, metavar="N,N,...", help="the grid of N"),
-    argument("--rounds", type=positive, default=7, help="visits to each N (default: 7)"),
+    argument(
+        *("--rounds",),
+        type=positive,
+        default=32,
+        help="visits to each N between two to N = 1, at most (default: 32)",
+    ),
     argument(
         "--no-repack",
         action="store_true",

@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from nearfree.backends.environments.lock import Environment
     from nearfree.core.plan import DecodePlan, MeasurePlan
 
+_SECONDS_MAX = 300.0
+"""Inside the forwards of one setting, after which what its first pairs said has to do."""
+
 
 def run_engine(args: argparse.Namespace) -> int:
     """Measure a file in an engine, and print T(N) and where the time goes."""
     _check(args)
-    from nearfree.core.protocols import Interleaved
+    from nearfree.core.protocols import Paired
     from nearfree.hardware.platforms import resolve
     from nearfree.log.curves import curves
     from nearfree.log.evidence import read_take
@@ -41,7 +44,7 @@ def run_engine(args: argparse.Namespace) -> int:
         threads=args.threads,
         repack=(not args.no_repack,),
         positions=args.positions,
-        protocol=Interleaved(rounds=args.rounds, forwards=1, retries=1),
+        protocol=Paired(rounds=args.rounds, retries=0, seconds_max=_SECONDS_MAX),
     )
     layout, take = layout_of(args), args.take or 1
     name = take_name(scope, own.stream, take, own.plan)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from nearfree.core.protocols import Adaptive
+from nearfree.core.protocols import Adaptive, Paired
 from nearfree.errors import EvidenceError
 
 Verdict = Literal["sharp", "bracketed", "undecided", "censored"]
@@ -70,13 +70,13 @@ def cautious_interval(values: Sequence[float], confidence: float) -> tuple[float
     return low, high
 
 
-def repeated_looks(protocol: Adaptive) -> Interval:
-    """Return the interval of a ratio, corrected for all looks: after the sweep and at `looks`.
+def repeated_looks(protocol: Adaptive | Paired) -> Interval:
+    """Return the interval of a ratio, corrected for all looks: after a sweep and at `looks`.
 
     Each look gets an equal share of the error (Bonferroni), so that all of them together keep the
     confidence, however the test decides when to stop.
     """
-    looks = len(protocol.looks) + 1
+    looks = len(protocol.looks) + isinstance(protocol, Adaptive)
     return partial(cautious_interval, confidence=1 - (1 - protocol.confidence) / looks)
 
 

@@ -105,4 +105,30 @@ class Paper(Sampling, frozen=True, kw_only=True, tag="paper"):
     graph_forwards: Positive = 1
 
 
-Timing = Interleaved | Thinned | Adaptive | Paper
+class Paired(Sampling, frozen=True, kw_only=True, tag="paired"):
+    """Every N between visits to the baseline, as often as the machine's noise asks for.
+
+    A pair is `baseline_forwards` of the baseline, `forwards` of N and `baseline_forwards` again. So
+    what slows a machine down for seconds slows down both sides of a ratio, where a round over all
+    points would spread it over some of them. Each N gets pairs until the interval of its T(N) /
+    T(baseline) is `half_width` of it on either side, looked at after every `look_every` of them; at
+    most `rounds`, and no further `look_every` once a setting's forwards have taken `seconds_max`.
+    """
+
+    rounds: Annotated[int, Meta(ge=3)] = 32
+    forwards: Positive = 1
+    baseline_forwards: Positive = 2
+    half_width: Annotated[float, Meta(gt=0, lt=1)] = 0.05
+    look_every: Annotated[int, Meta(ge=3)] = 8
+    seconds_max: Annotated[float, Meta(gt=0, le=86400)] = 600.0
+    confidence: ClassVar[float] = 0.95
+    launch: ClassVar[Launch] = "graph"
+    graph_forwards: ClassVar[int] = 20
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """After how many pairs an interval is looked at, the last one `rounds`."""
+        return (*range(self.look_every, self.rounds, self.look_every), self.rounds)
+
+
+Timing = Interleaved | Thinned | Adaptive | Paired | Paper

@@ -11,7 +11,7 @@ from math import inf, isnan, nan
 from msgspec import Struct
 
 from nearfree.core.boundary import Ratio, median, ratios, repeated_looks, unpaired_ratios
-from nearfree.core.protocols import Adaptive, Paper, Timing
+from nearfree.core.protocols import Adaptive, Paired, Paper, Timing
 from nearfree.core.setting import Setting, setting_key
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Event, LatencyMeasured
@@ -172,13 +172,18 @@ def curve_samples(curve: Curve) -> CurveSamples:
     """
     samples = sum(visits.samples for visits in curve.visits.values())
     clean = sum(visits.clean for visits in curve.visits.values())
-    several = several_threads(curve.setting)
-    wall = curve.first.timer != "cpu" or several or clean >= _FEWEST_CLEAN * samples
+    wall = in_wall_time(curve.first, clean=clean, samples=samples)
     return CurveSamples(
         timer=_timer(curve.first, wall=wall),
         baseline=curve.first.baseline,
         rounds={n: visits.by_round(wall=wall) for n, visits in curve.visits.items()},
     )
+
+
+def in_wall_time(visit: LatencyMeasured, *, clean: int, samples: int) -> bool:
+    """Return whether a curve is told in wall time, by one of its visits and its clean samples."""
+    several = several_threads(visit.setting)
+    return visit.timer != "cpu" or several or clean >= _FEWEST_CLEAN * samples
 
 
 def _timer(visit: LatencyMeasured, *, wall: bool) -> str:
@@ -188,10 +193,10 @@ def _timer(visit: LatencyMeasured, *, wall: bool) -> str:
 def samples_ratios(samples: CurveSamples, protocol: Timing) -> list[Ratio]:
     """Return T(N) / T(baseline) as the protocol allows it to be said.
 
-    Rounds of the paper's protocol cannot be paired; an adaptive test pays for its looks.
+    Rounds of the paper's protocol cannot be paired; a protocol that looks pays for its looks.
     """
     if isinstance(protocol, Paper):
         return unpaired_ratios(samples.rounds, samples.baseline)
-    if isinstance(protocol, Adaptive):
+    if isinstance(protocol, Adaptive | Paired):
         return ratios(samples.rounds, samples.baseline, repeated_looks(protocol))
     return ratios(samples.rounds, samples.baseline)

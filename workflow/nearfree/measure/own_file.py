@@ -10,7 +10,7 @@ from nearfree.backends.builds import build_of, builds, locked
 from nearfree.config.engine_studies import engine_sweeps
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.plan import MeasurePlan
-from nearfree.core.protocols import Interleaved
+from nearfree.core.protocols import Timing
 from nearfree.core.weights import WeightsFile
 from nearfree.engines.kernel import refuse_too_large
 from nearfree.errors import ConfigError
@@ -45,7 +45,7 @@ def own_file(
     threads: tuple[int, ...],
     repack: tuple[bool, ...],
     positions: tuple[int, ...] | None,
-    protocol: Interleaved,
+    protocol: Timing,
     name: str | None = None,
 ) -> OwnFile:
     """Return the plan of measuring a file, and where its bytes lie.

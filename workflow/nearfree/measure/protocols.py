@@ -4,7 +4,8 @@ Paper: one N after the other, smallest first (paper, app. C.1). Interleaved: eve
 round, in a new order each round; a load spike or a drift then touches all N alike, where a sweep of
 one N after the other would blame it on whichever N was running. Thinned: so, with large N in fewer
 rounds. Adaptive: a cheap sweep, then pairs
-of N and baseline where they can still matter. Which N the next paired round tests is a function of
+of N and baseline where they can still matter. Paired: such pairs of every N, until its ratio is
+known (`measure/pairs.py`). Which N the next paired round tests is a function of
 what the log holds, so an interrupted take goes on as it would have. A paired round is a palindrome,
 baseline first and last, so that a linear drift within it cancels.
 """
@@ -17,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from nearfree.core.boundary import Ratio, last_pass, ratios, repeated_looks
-from nearfree.core.protocols import Adaptive, Interleaved, Paper, Thinned, Timing
+from nearfree.core.protocols import Adaptive, Interleaved, Paired, Paper, Thinned, Timing
 from nearfree.core.setting import Setting
 from nearfree.hardware.clocks import Sample
 from nearfree.log.curves import clean_us
 from nearfree.log.events import LatencyMeasured
+from nearfree.measure.pairs import run_paired
 from nearfree.measure.visits import Bench, Point
 from nearfree.units import US_PER_S
 
@@ -177,5 +179,7 @@ def run(bench: Bench, points: Sequence[Point], protocol: Timing) -> None:
         run_paper(bench, points, protocol)
     elif isinstance(protocol, Adaptive):
         run_adaptive(bench, points, protocol)
+    elif isinstance(protocol, Paired):
+        run_paired(bench, points, protocol)
     else:
         run_interleaved(bench, points, protocol)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nearfree.core.plan import DecodePlan, MeasurePlan, Plan
+from nearfree.core.protocols import Adaptive
 from nearfree.errors import EvidenceError
 from nearfree.log.events import (
     DecodeMeasured,
@@ -116,6 +117,11 @@ def recover(layout: Layout, name: str) -> Iterator[str]:
     yield f"{take}: sealed as partial with {rounds} of {plan.protocol.rounds} rounds"
 
 
+def _of_all_points(visit: LatencyMeasured) -> bool:
+    """Return whether every point gets such a visit, not those alone that are still open."""
+    return not (visit.paired and isinstance(visit.protocol, Adaptive))
+
+
 def _held(layout: Layout, take: TakeName) -> tuple[MeasurePlan, int]:
     attempts = Attempts(layout, take)
     attempts.release()
@@ -126,7 +132,7 @@ def _held(layout: Layout, take: TakeName) -> tuple[MeasurePlan, int]:
         (event.data.setting, event.data.n)
         for _, _, events in attempts.kept(plan, whole_rounds)
         for event in events
-        if isinstance(event.data, LatencyMeasured) and not event.data.paired
+        if isinstance(event.data, LatencyMeasured) and _of_all_points(event.data)
     )
     rounds = min(visits.values()) if len(visits) == plan.points_a_round else 0
     if rounds < _FEWEST_ROUNDS:

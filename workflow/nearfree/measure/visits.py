@@ -76,15 +76,19 @@ class Bench:
         self.history = [e.data for e in take.events if isinstance(e.data, LatencyMeasured)]
         """Every visit of the take so far, those of earlier attempts first."""
 
-    def visit(self, point: Point, warmup: int) -> tuple[Sample, ...]:
-        """Run a point's warm-up and timed forwards, repeating disturbed ones a few times."""
+    def visit(self, point: Point, warmup: int, forwards: int | None = None) -> tuple[Sample, ...]:
+        """Run a point's warm-up and timed forwards, repeating disturbed ones a few times.
+
+        Without a word they are as many as the protocol says.
+        """
         protocol, clock, kernel, n = self.protocol, self.clock, point.kernel, point.n
+        wanted = protocol.forwards if forwards is None else forwards
         samples: list[Sample] = []
         began = time.perf_counter()
         for _ in range(warmup):
             clock.warm(kernel, n)
         clean = 0
-        while clean < protocol.forwards and len(samples) < protocol.forwards + protocol.retries:
+        while clean < wanted and len(samples) < wanted + protocol.retries:
             samples.append(clock.sample(kernel, n))
             clean += not samples[-1].dirty
         self.timed_s += time.perf_counter() - began

@@ -1,0 +1,119 @@
+"""The paired protocol: what a pair holds, when a point gets no more, and how a take goes on."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from conftest import make_plan, make_setting
+from msgspec.structs import replace
+from nearfree.core.protocols import Paired
+from nearfree.errors import HardwareError
+from nearfree.log.evidence import read_take
+from nearfree.log.curves import curve_samples, curves, samples_ratios
+from nearfree.log.names import Layout
+from nearfree.measure.rounds import recover
+
+from measure.machines import TICK, FakeKernel, FakeTimer, measured, take
+
+GRID = (1, 2, 4)
+PROTOCOL = Paired(rounds=8, look_every=4, half_width=0.2, warmup=0)
+PLAN = replace(make_plan(positions=GRID), protocol=PROTOCOL)
+
+
+def noisy(share: float, *, only: int | None = None, dirty: object = ()) -> FakeTimer:
+    """Return a timer of T(N) = 10 N us that is off by up to a share, at one N or at each."""
+    draw = Random(1)
+
+    def curve(n: int) -> float:
+        off = share * draw.uniform(-1, 1) if only in {None, n} else 0.0
+        return TICK * n * (1 + off)
+
+    return FakeTimer(curve, dirty)  # type: ignore[arg-type]
+
+
+def test_a_pair_lies_between_two_visits_to_its_baseline(layout: Layout) -> None:
+    """A pair is the baseline, N and the baseline again; what N = 1 gets is the baseline alone."""
+    kernel = FakeKernel()
+    visits = measured(layout, take(layout, PLAN, kernel))
+    assert [v.round for v in visits] == sorted(v.round for v in visits)
+    calls = iter(kernel.calls)
+    by_round: dict[int, list[int]] = {}
+    for visit in visits:
+        by_round.setdefault(visit.round, []).append(visit.n)
+    for ns in by_round.values():
+        expected = [1, 1] if ns == [1] else [1, 1, ns[-1], 1, 1]
+        assert [next(calls) for _ in expected] == expected
+        assert ns in ([1], [1, 2], [1, 4])
+    assert {v.round_points for v in visits} == {1, 2}
+    assert all(v.paired for v in visits)
+
+
+def test_what_is_known_gets_no_further_pair(layout: Layout) -> None:
+    """On a machine without noise the first look ends the take; a noisy N goes on alone."""
+    visits = measured(layout, take(layout, PLAN, FakeKernel()))
+    assert Counter(v.n for v in visits if v.n > 1) == {2: 4, 4: 4}
+
+
+def test_a_noisy_point_goes_on_alone(layout: Layout) -> None:
+    """Only the N whose interval is too wide at a look gets more pairs, `rounds` at most."""
+    visits = measured(layout, take(layout, PLAN, FakeKernel(), noisy(0.9, only=4)))
+    assert Counter(v.n for v in visits if v.n > 1) == {2: 4, 4: 8}
+
+
+def test_the_seconds_of_a_setting_end_its_pairs(layout: Layout) -> None:
+    """After `seconds_max` inside forwards, a look leaves nothing open, however wide."""
+    plan = replace(PLAN, protocol=replace(PROTOCOL, seconds_max=4e-4))
+    visits = measured(layout, take(layout, plan, FakeKernel(), noisy(0.9)))
+    assert Counter(v.n for v in visits if v.n > 1) == {2: 4, 4: 4}
+
+
+def test_settings_end_apart(layout: Layout) -> None:
+    """A setting that is known waits for none that is not."""
+    (sweep,) = PLAN.sweeps
+    plan = replace(PLAN, sweeps=(sweep, replace(sweep, setting=make_setting(batch=2))))
+    visits = measured(layout, take(layout, plan, FakeKernel()))
+    assert Counter((v.setting.batch, v.n) for v in visits if v.n > 1) == {
+        (sweep.setting.batch, 2): 4, (sweep.setting.batch, 4): 4, (2, 2): 4, (2, 4): 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fails_at", [1, 7, 30, 60, 67])
+def test_a_resumed_take_is_the_one_it_would_have_been(layout: Layout, fails_at: int) -> None:
+    """After a failure whole pairs are kept, and each N gets as many as it would have got."""
+    with pytest.raises(HardwareError, match="fell over"):
+        take(layout, PLAN, FakeKernel(fails_at), noisy(0.9, only=4))
+    visits = measured(layout, take(layout, PLAN, FakeKernel(), noisy(0.9, only=4)))
+    assert Counter(v.n for v in visits if v.n > 1) == {2: 4, 4: 8}
+    rounds = [v.round for v in visits]
+    assert sorted(set(rounds)) == list(range(rounds[-1] + 1))
+
+
+def test_what_drifts_between_pairs_cancels(layout: Layout) -> None:
+    """A machine that slows down by half from pair to pair tells the same ratios."""
+    calls = [0]
+
+    def slower(n: int) -> float:
+        calls[0] += 1
+        return TICK * n * 1.5 ** (calls[0] // 40)
+
+    seal = take(layout, PLAN, FakeKernel(), FakeTimer(slower))
+    (curve,) = curves([read_take(layout, next(iter(layout.takes("cpu"))))])
+    assert seal.segments
+    ratios = {r.n: r.value for r in samples_ratios(curve_samples(curve), PROTOCOL)}
+    assert ratios == pytest.approx({1: 1, 2: 2, 4: 4}, rel=1e-6)
+
+
+def test_cpu_time_stands_in_where_hardly_a_sample_is_clean(layout: Layout) -> None:
+    """Pairs of dirty samples are judged by process time, as tables tell them."""
+    timer = FakeTimer(lambda n: TICK * n, iter(lambda: True, False))
+    visits = measured(layout, take(layout, PLAN, FakeKernel(), timer))
+    assert Counter(v.n for v in visits if v.n > 1) == {2: 4, 4: 4}
+
+
+def test_an_interrupted_take_of_pairs_can_be_sealed(layout: Layout) -> None:
+    """`nearfree log recover` counts the pairs of the point that has the fewest."""
+    with pytest.raises(HardwareError, match="fell over"):
+        take(layout, PLAN, FakeKernel(50), noisy(0.9))
+    (name,) = layout.takes(sealed=False)
+    (line,) = recover(layout, str(name))
+    assert "sealed as partial with 4 of 8 rounds" in line

@@ -17,7 +17,7 @@ from nearfree.core.boundary import (
     repeated_looks,
     unpaired_ratios,
 )
-from nearfree.core.protocols import Adaptive
+from nearfree.core.protocols import Adaptive, Paired
 from nearfree.errors import EvidenceError
 
 times = st.floats(1.0, 1e6)
@@ -215,6 +215,8 @@ def test_looks_share_the_error(looks: int, rank: int) -> None:
     protocol = Adaptive(looks=tuple(range(1, looks)), confidence=0.95)
     low, high = repeated_looks(protocol)(values)
     assert (low, high) == (rank, 31 - rank)
+    pairs = Paired(rounds=looks * 3, look_every=3)
+    assert repeated_looks(pairs)(values) == (low, high)
 
 
 def test_unpaired_ratios_put_ends_against_ends() -> None:

@@ -7,12 +7,21 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.core.protocols import Adaptive, Interleaved, Paper, Sampling, Thinned, Timing
+from nearfree.core.protocols import (
+    Adaptive,
+    Interleaved,
+    Paired,
+    Paper,
+    Sampling,
+    Thinned,
+    Timing,
+)
 
 KINDS: dict[str, type[Sampling]] = {
     "interleaved": Interleaved,
     "thinned": Thinned,
     "adaptive": Adaptive,
+    "paired": Paired,
     "paper": Paper,
 }
 
@@ -50,7 +59,7 @@ def test_large_n_are_visited_less_often(n: int, often_to: int, baseline: int) ->
     assert taken == list(range(0, 60, every))
 
 
-@pytest.mark.parametrize("name", ["interleaved", "thinned", "adaptive"])
+@pytest.mark.parametrize("name", ["interleaved", "thinned", "adaptive", "paired"])
 def test_our_protocols_read_cold_weights(name: str) -> None:
     """Without a word, our protocols give weights turns, repeat dirty forwards and use graphs."""
     protocol = read(name=name)
@@ -137,6 +146,27 @@ def test_a_protocol_survives_json(name: str, rounds: int, warmup: int) -> None:
     raw = msgspec.json.encode(protocol)
     assert msgspec.json.decode(raw, type=kind) == protocol
     assert msgspec.json.decode(raw)["name"] == name
+
+
+@given(st.integers(3, 100), st.integers(3, 100))
+def test_pairs_are_looked_at_every_so_often(rounds: int, look_every: int) -> None:
+    """Looks are `look_every` pairs apart, and the last one is after the last pair."""
+    looks = Paired(rounds=rounds, look_every=look_every).looks
+    assert looks[-1] == rounds
+    assert list(looks) == sorted(set(looks))
+    assert all(look % look_every == 0 for look in looks[:-1])
+    assert all(b - a <= look_every for a, b in zip((0, *looks), looks, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("half_width", 0), ("half_width", 1), ("look_every", 2), ("baseline_forwards", 0),
+     ("seconds_max", 0)],
+)  # fmt: skip
+def test_bad_pairs_are_refused_by_name(field: str, value: object) -> None:
+    """What no pairs can be made or judged by is refused by its field's name."""
+    with pytest.raises(msgspec.ValidationError, match=rf"\$\.{field}"):
+        read(name="paired", **{field: value})
 
 
 @pytest.mark.parametrize("looks", [[24, 8], [8, 8]])

@@ -1,16 +1,20 @@
 """The paired protocol: what a pair holds, when a point gets no more, and how a take goes on."""
 
+import math
 from collections import Counter
+from itertools import repeat
 from random import Random
 
 import pytest
-from conftest import make_plan, make_setting
+from conftest import make_latency, make_plan, make_setting
 from msgspec.structs import replace
+from nearfree.core.boundary import repeated_looks
 from nearfree.core.protocols import Paired
 from nearfree.errors import HardwareError
-from nearfree.log.evidence import read_take
 from nearfree.log.curves import curve_samples, curves, samples_ratios
+from nearfree.log.evidence import read_take
 from nearfree.log.names import Layout
+from nearfree.measure.pairs import Pair, unknown
 from nearfree.measure.rounds import recover
 
 from measure.machines import TICK, FakeKernel, FakeTimer, measured, take
@@ -22,13 +26,18 @@ PLAN = replace(make_plan(positions=GRID), protocol=PROTOCOL)
 
 def noisy(share: float, *, only: int | None = None, dirty: object = ()) -> FakeTimer:
     """Return a timer of T(N) = 10 N us that is off by up to a share, at one N or at each."""
-    draw = Random(1)
+    draw = Random(1)  # noqa: S311 (noise, no secret)
 
     def curve(n: int) -> float:
         off = share * draw.uniform(-1, 1) if only in {None, n} else 0.0
         return TICK * n * (1 + off)
 
     return FakeTimer(curve, dirty)  # type: ignore[arg-type]
+
+
+def pair(ratio: float) -> Pair:
+    """Return a pair of clean visits that says a ratio by both clocks."""
+    return Pair(make_latency(0, 4), wall=ratio, process=ratio, seconds=0.1, clean=2, samples=2)
 
 
 def test_a_pair_lies_between_two_visits_to_its_baseline(layout: Layout) -> None:
@@ -105,9 +114,28 @@ def test_what_drifts_between_pairs_cancels(layout: Layout) -> None:
 
 def test_cpu_time_stands_in_where_hardly_a_sample_is_clean(layout: Layout) -> None:
     """Pairs of dirty samples are judged by process time, as tables tell them."""
-    timer = FakeTimer(lambda n: TICK * n, iter(lambda: True, False))
+    timer = FakeTimer(lambda n: TICK * n, repeat(object=True))
     visits = measured(layout, take(layout, PLAN, FakeKernel(), timer))
     assert Counter(v.n for v in visits if v.n > 1) == {2: 4, 4: 4}
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.06, 0.12])
+def test_intervals_hold_the_ratio_however_often_it_is_looked_at(sigma: float) -> None:
+    """Of takes that end when an interval is narrow, at least 95 % hold the true ratio in it."""
+    draw, protocol = Random(2), Paired()  # noqa: S311 (noise, no secret)
+    interval = repeated_looks(protocol)
+    held = made = 0
+    for _ in range(400):
+        pairs: list[Pair] = []
+        for look in protocol.looks:
+            pairs += [pair(4 * math.exp(draw.gauss(0, sigma))) for _ in range(look - len(pairs))]
+            if not unknown({4: pairs}, protocol):
+                break
+        low, high = interval([each.process for each in pairs])
+        held += low <= 4 <= high
+        made += len(pairs)
+    assert held >= 0.95 * 400
+    assert made / 400 == pytest.approx({0.02: 8, 0.06: 22, 0.12: 32}[sigma], abs=3)
 
 
 def test_an_interrupted_take_of_pairs_can_be_sealed(layout: Layout) -> None:

@@ -37,6 +37,14 @@ def test_a_rise_is_named_by_a_step_between_its_ends() -> None:
     assert len(unnamed_steps(curve, model, {8})) == 1
 
 
+@pytest.mark.parametrize(("half", "sure"), [(0.0, True), (1.0, True), (1.8, False)])
+def test_a_rise_that_its_interval_leaves_open_is_not_sure(half: float, *, sure: bool) -> None:
+    """T(3) is 4/11 of T(1) above the model's, of which the intervals of both ends may take some."""
+    high = MODEL | {3: MODEL[3] + 4.0}
+    (found,) = unnamed_steps(high, MODEL, (), dict.fromkeys(MODEL, half))
+    assert (found.n, found.sure) == (3, sure)
+
+
 @given(st.dictionaries(st.integers(1, 40), st.floats(1.0, 2.0), min_size=1), st.floats(-1.0, 0.149))
 def test_fifteen_per_cent_are_tolerated(model: dict[int, float], off: float) -> None:
     """A curve that is above the model by less than that of T(1), at one N, has no step."""

@@ -29,6 +29,7 @@ def curve_steps(known: Truth, answerer: Answerer) -> list[CurveSteps]:
     if asked.is_empty():
         return []
     about = {row["asked"]: row for row in asked.to_dicts()}
+    half = (pl.col("ratio_high") - pl.col("ratio_low")) / 2
     found = []
     for curve, timed in answerer.engine_forwards(asked).timed().items():
         points = known.ratios.filter(pl.col("curve") == curve)
@@ -37,6 +38,7 @@ def curve_steps(known: Truth, answerer: Answerer) -> list[CurveSteps]:
             dict(points.select("n", "ratio").iter_rows()),
             model,
             timed.rules.stepped(timed.grid[-1]),
+            dict(points.select("n", half).iter_rows()),
         )
         found.append(
             CurveSteps(

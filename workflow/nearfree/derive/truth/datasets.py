@@ -165,7 +165,9 @@ def measured_truth(
             pl.col("next_n").is_null().alias("censored"),
             (pl.col("verdict") == "undecided").alias("undecided"),
         ),
-        ratios=points.join(keys, on=_CURVE, maintain_order="left").select(*_RATIOS),
+        ratios=points.join(keys, on=_CURVE, maintain_order="left").select(
+            *_RATIOS, "ratio_low", "ratio_high"
+        ),
         excluded=pl.DataFrame(schema=EXCLUDED_COLUMNS),
     )
 

@@ -82,8 +82,9 @@ class Truth(Struct, frozen=True, kw_only=True):
     and tolerance: n_max (last pass), next_n (the grid N after it, null at the grid's end),
     first_exit (the last N before the first violation), next_n_first (the grid N after that),
     censored (n_max is the last grid N), undecided (a measurement too loose to tell). `ratios` is
-    T(N) / T(baseline) by curve and n, without rows where only the boundary is known. `excluded`
-    names the curves that have no boundary: the columns of EXCLUDED_COLUMNS.
+    T(N) / T(baseline) by curve and n, without rows where only the boundary is known; measured ones
+    have the ends of their intervals, ratio_low and ratio_high. `excluded` names the curves that
+    have no boundary: the columns of EXCLUDED_COLUMNS.
     """
 
     settings: pl.DataFrame

@@ -10,11 +10,13 @@ def steps_lines(found: Sequence[CurveSteps]) -> Iterator[str]:
     """Yield a line a curve of an engine; none without such curves."""
     if not found:
         return
-    total = sum(len(each.steps) for each in found)
+    every = [step for each in found for step in each.steps]
+    sure = sum(step.sure for step in every)
     yield ""
     yield (
         f"steps of engines' curves: N to which T(N)/T(1) rises by {TOLERATED:g} more than the work "
-        f"model's, where no rule names one: {total}"
+        f"model's, where no rule names one: {len(every)}, of which {sure} "
+        "at the lower end of their intervals, too"
     )
     for each in found:
         seen = " (in sample)" if each.in_sample else ""
@@ -22,4 +24,5 @@ def steps_lines(found: Sequence[CurveSteps]) -> Iterator[str]:
 
 
 def _step(step: UnnamedStep) -> str:
-    return f"N = {step.n} from {step.since} by {step.excess:.2f}"
+    perhaps = "" if step.sure else " (its interval leaves it open)"
+    return f"N = {step.n} from {step.since} by {step.excess:.2f}{perhaps}"

@@ -19,6 +19,7 @@ from nearfree.decoders.draft_heads import drafter_keys, is_head
 from nearfree.decoders.gguf_parts import gguf_parts
 from nearfree.decoders.holding import Heads
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.positions import allowed_positions
 from nearfree.decoders.precision import StoredPrecision, read_precision
 from nearfree.decoders.snapshots import snapshot_of
 from nearfree.decoders.stored_parts import (
@@ -44,7 +45,8 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     is the most elements that a token's FFN or attention makes, in which routed experts count
     `top_k` times. `groups` are outputs and inputs that share a scale, by kind, where several do.
     Where weights are in formats that no forward here has, such as Q4_K, `precision` is None, and
-    `unsaid` the format of what is never quantised and of the cache; `mixed` says why.
+    `unsaid` the format of what is never quantised and of the cache; `mixed` says why. `positions`
+    is how many of them, cached and new, a request may have; None where the files do not say it.
     """
 
     name: str
@@ -64,6 +66,7 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     refusals: tuple[Refusal, ...] = ()
     mixed: tuple[Refusal, ...] = ()
     unsaid: Dtype | UnsetType = UNSET
+    positions: int | None = None
 
     @property
     def revision(self) -> str | None:
@@ -162,7 +165,8 @@ def read_model_file(path: Path) -> ModelFile:
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
     if kept is not None:
         keys = text_part(file).keys
-        known = structs.replace(known, **_shape(kept, _top_k(keys), _heads(keys)))
+        shape = _shape(kept, _top_k(keys), _heads(keys))
+        known = structs.replace(known, positions=allowed_positions(keys), **shape)
     if kept is not None and said is not None:
         parts, unknown = list[Part](), Refusals()
         for matrix in kept.weights:
@@ -196,7 +200,10 @@ def _read_gguf(file: Path) -> ModelFile:
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
     if kept is not None:
         keys = text_part(file).keys
-        known = structs.replace(known, **_shape(kept, _top_k(keys), _heads(keys)))
+        length = header.metadata.get(f"{header.architecture}.context_length")
+        positions = length if isinstance(length, int) and length > 0 else None
+        shape = _shape(kept, _top_k(keys), _heads(keys))
+        known = structs.replace(known, positions=positions, **shape)
         with found.gathered():
             said, parts, unsaid = gguf_parts(header, kept)
             known = _with_parts(known, parts, said)

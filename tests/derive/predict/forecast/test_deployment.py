@@ -70,3 +70,11 @@ def test_a_kind_is_asked_about_once(tmp_path: Path) -> None:
     kinds = many.uses.filter(pl.col("role").str.starts_with("attention, "))
     assert kinds["count"].to_list() == [47, 47]
     assert many.frame["window"].gather(kinds["asked"]).to_list() == [32, None]
+
+
+@pytest.mark.parametrize(("context", "said"), [(40959, 0), (40960, 1), (65536, 1)])
+def test_a_context_that_the_model_is_not_made_for_is_a_caveat(context: int, said: int) -> None:
+    """Cached positions and a new one have to be as many as the model's file allows."""
+    longer = Deployment(decoder=SPARSE, context=context, positions=40960, **ASKED)
+    assert [f"{context:,} cached positions" in each for each in longer.caveats] == [True] * said
+    assert Deployment(decoder=SPARSE, context=context, **ASKED).caveats == ()

@@ -55,7 +55,7 @@ def answer(
         "besides": _besides(forecast, place) if known else {},
         "graphs": _graphs(forecast, place),
         "curve": forecast.curve(place).to_dicts(),
-    } | ({"caveats": query.decoder.caveats} if query.decoder.caveats else {})
+    } | ({"caveats": query.caveats} if query.caveats else {})
 
 
 def _first(found: FirstAnswer) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from nearfree.show.text.planned import RATES, Planned
 def choices_table(every: Sequence[Planned]) -> Iterator[str]:
     """Yield the lines of a table a context: K and gain over no drafts, at doubling batch sizes."""
     yield "# no option without --acceptance: best K, and its gain over serving without drafts"
-    caveats = every[0].answers.deployments[0].decoder.caveats if every else ()
-    yield from (f"# {each}" for each in caveats)
+    caveats = (caveat for each in every for caveat in each.answers.deployments[0].caveats)
+    yield from (f"# {each}" for each in dict.fromkeys(caveats))
     for each in every:
         yield f"# L = {each.context}"
         heads: list[object] = ["b", *(f"acceptance {rate}" for rate in RATES)]

@@ -103,7 +103,7 @@ def first_block(
     yield heading(query, assumed=assumed)
     yield _n_max(answer, accepted)
     yield _limit(answer)
-    yield "; ".join([_times(answer), *query.decoder.caveats])
+    yield "; ".join([_times(answer), *query.caveats])
     if not unfit(query.memory):
         yield memory
     yield _stands(query, answer)

@@ -128,7 +128,7 @@ def report(
         yield from _modules(forecast, place, epsilon)
         yield from _limiter(answers)
         yield from _behind(answers)
-        yield from (f"of T(N): {each}" for each in query.decoder.caveats)
+        yield from (f"of T(N): {each}" for each in query.caveats)
 
 
 def amount(value: float | None, *, censored: bool = False) -> str:

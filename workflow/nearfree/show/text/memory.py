@@ -59,7 +59,10 @@ def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
 
 
 def unfit_lines(queries: Sequence[Deployment]) -> Iterator[str]:
-    """Yield a line for each model and platform that has conditions which do not fit."""
+    """Yield a line for each model and platform that has conditions which do not fit.
+
+    And one for each model that has contexts which are longer than its file allows.
+    """
     found: dict[tuple[str, str], list[Deployment]] = {}
     for query in queries:
         if unfit(query.memory):
@@ -68,6 +71,13 @@ def unfit_lines(queries: Sequence[Deployment]) -> Iterator[str]:
         least = min(unfits, key=lambda query: query.memory.peak_bytes if query.memory else 0)
         first = next(memory_lines(least.memory, platform))
         yield (f"{model} on {platform}, from b = {least.batch} at L = {least.context} on: {first}")
+    longer: dict[str, list[Deployment]] = {}
+    for query in queries:
+        if query.too_long:
+            longer.setdefault(query.decoder.name, []).append(query)
+    for model, others in longer.items():
+        shortest = min(others, key=lambda query: query.context)
+        yield f"{model}, from L = {shortest.context} on: {shortest.too_long}"
 
 
 def _limit(value: int | None) -> str:

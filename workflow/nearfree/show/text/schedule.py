@@ -75,7 +75,7 @@ def schedule_report(
     if assumed:
         yield "# attention is assumed: name what the engine logs at start-up with --attention"
     yield f"# goes to: {option.place}"
-    yield from (f"# {note}" for note in (*option.notes, *first.decoder.caveats))
+    yield from (f"# {note}" for note in (*option.notes, *first.caveats))
     yield from (f"# read by {parser}" for parser in option.parsers)
     if choices:
         anchored = [

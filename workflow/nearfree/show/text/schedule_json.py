@@ -30,7 +30,7 @@ def schedules_json(
         "worth": worth,
         "contexts": [each.context for each in every],
         "place": option.place,
-        "notes": [*option.notes, *safe.answers.deployments[0].decoder.caveats],
+        "notes": [*option.notes, *safe.answers.deployments[0].caveats],
         "read_by": [str(parser) for parser in option.parsers],
         "safe": _schedule(safe),
         "schedules": [_schedule(each) for each in every],

@@ -51,6 +51,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     `memory` None is not known. `served` holds where an engine runs its steps, and not where a
     forward is measured by itself. Steps are padded to `graphs`; None where no engine runs them, or
     its graphs are not read. `revision` is the commit of a model of the Hugging Face Hub.
+    `positions` is how many the model's file allows a request to have, None where it does not say.
     """
 
     decoder: Decoder
@@ -69,6 +70,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     served: bool = False
     graphs: Graphs | None = None
     revision: str | None = None
+    positions: int | None = None
 
     @property
     def engine(self) -> BackendRelease:
@@ -76,6 +78,22 @@ class Deployment(Struct, frozen=True, kw_only=True):
         if self.moe and self.moe.name in ENGINES:
             return self.moe
         return BackendRelease(VLLM.name)
+
+    @property
+    def too_long(self) -> str | None:
+        """That its context is longer than its model is made for, None where it is not."""
+        if self.positions is None or self.context < self.positions:
+            return None
+        return (
+            f"{self.context:,} cached positions and a new one are more than the "
+            f"{self.positions:,} that the model's file allows: engines refuse them unless told "
+            "otherwise (vLLM by VLLM_ALLOW_LONG_MAX_MODEL_LEN=1)"
+        )
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What T(N) of its forward leaves out, and a context that its model is not made for."""
+        return (*([self.too_long] if self.too_long else []), *self.decoder.caveats)
 
     @property
     def full_baseline(self) -> int:

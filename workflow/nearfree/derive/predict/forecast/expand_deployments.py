@@ -146,6 +146,7 @@ def _alike(
             library=each.model.library(moe, each.sheet),
             served=each.sheet.sm is not None,
             revision=each.model.file.revision,
+            positions=each.model.file.positions,
             graphs=graphs_of(config, spec, each.platform, parallel, attention=attention, moe=moe),
         )
 

@@ -1,0 +1,56 @@
+"""How many positions a model's file allows: its keys, its scalings, and files that lie."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.decoders.keys import Keys
+from nearfree.decoders.positions import allowed_positions
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+LONG = {"max_position_embeddings": 40960}
+
+
+def allowed(**values: Any) -> int | None:
+    """Return what a config.json of these values allows."""
+    return allowed_positions(Keys(Path("config.json"), values))
+
+
+@pytest.mark.parametrize(
+    ("values", "positions"),
+    [
+        (LONG, 40960),
+        (LONG | {"model_max_length": 8192}, 8192),
+        ({}, None),
+        (LONG | {"rope_scaling": None}, 40960),
+        (LONG | {"rope_scaling": YARN}, 131072),
+        (LONG | {"rope_scaling": {"type": "linear", "factor": 2}}, 81920),
+        (LONG | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 40960),
+        (LONG | {"rope_scaling": {"type": "longrope", "factor": 32}}, 40960),
+        (LONG | {"rope_scaling": {"type": "default", "mrope_section": [1, 2]}}, 40960),
+        (LONG | {"rope_parameters": YARN}, 131072),
+        (LONG | {"rope_parameters": {"full_attention": YARN, "sliding_attention": YARN}}, 131072),
+        (LONG | {"model_type": "gemma3_text", "rope_scaling": {"factor": 8.0}}, 40960),
+    ],
+)
+def test_positions_are_those_that_an_engine_allows(
+    values: dict[str, Any], positions: int | None
+) -> None:
+    """The least key counts, times the factor of a scaling whose positions are not said scaled."""
+    assert allowed(**values) == positions
+
+
+odd = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+
+
+@given(odd, odd, st.dictionaries(st.sampled_from(sorted(YARN)), odd))
+def test_what_is_no_size_counts_as_not_there(most: Any, kind: Any, scaling: Any) -> None:
+    """No value of these keys ends a reading: it says a number above zero, or nothing."""
+    found = allowed(max_position_embeddings=most, model_type=kind, rope_scaling=scaling)
+    assert found is None or found > 0

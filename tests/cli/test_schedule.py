@@ -308,6 +308,20 @@ def test_a_head_drafts_for_the_model_whose_states_it_reads(call: Call, tmp_path:
     one_message(call("schedule", "vllm", *WHERE, *SHORT, *argv), "reads states of 5120 elements")
 
 
+def test_a_drafter_takes_memory_and_is_doubted(call: Call) -> None:
+    """A schedule ends where memory holds both; of no layer for further tokens it says so."""
+    where = ("--model", "qwen3_8b", "--platform", "l40s", "--context", "4096")
+    rates = ("--acceptance", "0.8", "--largest-batch", "64")
+    code, _, alone = call("schedule", "vllm", *where, *rates, "--drafter", "own")
+    assert code == 0
+    assert "# qwen3_8b's file names no layer of its own for further tokens" in alone
+    code, _, both = call("schedule", "vllm", *where, *rates, "--drafter", "qwen3_8b")
+    assert code == 0
+    ended = [int(re.findall(r"at b = (\d+) the schedule ends", err)[0]) for err in (alone, both)]
+    assert ended[1] < ended[0] / 2
+    assert re.search(r"allowed for the engine 1\.5 GB, drafter \d+\.\d GB", both)
+
+
 @pytest.mark.parametrize(("argv", "said"), [
     (("--drafter", "own"), "one of --acceptance and --draft-cost is given without the other"),
     (("--acceptance", "0.8", "--drafter", "own", "--draft-cost", "0"), "both say what drafting"),

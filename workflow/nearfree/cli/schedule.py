@@ -138,13 +138,29 @@ def run_schedule(args: argparse.Namespace) -> int:
     if _goal(args) == THROUGHPUT and args.acceptance is None:
         print(choices_json(every) if args.format == "json" else "\n".join(choices_table(every)))
         return 0
-    safe = _safe(args, every)
+    safe, doubts = _safe(args, every), _doubts(args, config)
     if args.format == "json":
-        print(schedules_json(args.engine, _goal(args), args.worth, every, safe))
+        print(schedules_json(args.engine, _goal(args), args.worth, every, safe, doubts=doubts))
         return 0
     print(safe.option.text)
-    print("\n".join(_evidence(args, every, safe)), file=sys.stderr)
+    said = (f"# {each}" for each in doubts)
+    print("\n".join([*said, *_evidence(args, every, safe)]), file=sys.stderr)
     return 0
+
+
+def _doubts(args: argparse.Namespace, config: "Config") -> list[str]:
+    """Return what speaks against the drafter that is asked for."""
+    from nearfree.decoders.model_file import find_drafter_file, find_model_file
+    from nearfree.derive.schedule.doubts import drafter_doubts
+    from nearfree.hub.asked import asked_model
+
+    if args.drafter is None:
+        return []
+    model = find_model_file(config.folder, asked_model(args.config, args.model[0]))
+    drafter = None
+    if args.drafter != OWN:
+        drafter = find_drafter_file(config.folder, asked_model(args.config, args.drafter))
+    return list(drafter_doubts(args.engine, model, drafter))
 
 
 def _evidence(
@@ -184,6 +200,7 @@ def _goal(args: argparse.Namespace) -> str:
 
 def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
     """Return the schedule at one context."""
+    from nearfree.derive.predict.forecast.draft import beside_drafters
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.derive.schedule import expected
@@ -197,6 +214,8 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
     most = engine.largest_batch or args.largest_batch
     spec = make_spec(args, batch=range(1, most + 1), moe=engine.moe)
     every = deployments(config, spec, loads_of(args))
+    drafting = _drafting(args, config, most)
+    every = beside_drafters(every, drafting, own=args.drafter == OWN)
     queries = _held(args, every)
     answerer = make_answerer(args, config, queries)
     answers = forecast(
@@ -208,7 +227,7 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
         limits = boundary_by_batch(answers, cautious=args.cautious)
         write = engine.lengths or _one_length(args, config, answers, None)
         return plan.of_lengths(write, draft_lengths(limits, most=args.longest), args.worth)
-    costs = _draft_costs(args, config, answers, answerer)
+    costs = _draft_costs(args, answers, answerer, drafting)
     ratios = ratio_by_batch(answers)
     if args.acceptance is None:
         return plan.of_rates(ratios, costs, most=args.longest)
@@ -285,10 +304,13 @@ def _held(args: argparse.Namespace, every: "Sequence[Deployment]") -> "Sequence[
 
 
 def _draft_costs(
-    args: argparse.Namespace, config: "Config", answers: "Forecast", answerer: "Answerer"
+    args: argparse.Namespace,
+    answers: "Forecast",
+    answerer: "Answerer",
+    drafting: "Sequence[Deployment]",
 ) -> "float | dict[int, list[float]]":
     """Return what drafting costs: a share of T(1) a token, or by batch size and draft length."""
-    from msgspec import UNSET, structs
+    from msgspec import UNSET
 
     from nearfree.derive.predict.forecast.deployment import Questions
     from nearfree.derive.predict.forecast.draft import (
@@ -297,9 +319,7 @@ def _draft_costs(
         drafter_shares,
         model_shares,
     )
-    from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.total import total
-    from nearfree.derive.schedule.engines import ENGINES
     from nearfree.show.text.schedule import ratio_by_batch
 
     if args.drafter is None:
@@ -310,17 +330,28 @@ def _draft_costs(
         layers = [as_own(each) for each in answers.deployments]
         drafted = total(Questions(layers, grid), answerer)
         return drafter_shares(answers.total, answers.deployments, drafted, layers, steps)
-    batches = [each.batch for each in answers.deployments]
-    drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
-    spec = make_spec(drafter, batch=batches, moe=ENGINES[args.engine].moe)
-    plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}
-    drafting = deployments(config, structs.replace(spec, **plain), drafters=True)
+    drafting = drafting[: len(answers.deployments)]
     if drafting[0].decoder.states is not UNSET:
         heads = [as_head(each, answers.deployments[0]) for each in drafting]
         drafted = total(Questions(heads, grid), answerer)
         return drafter_shares(answers.total, answers.deployments, drafted, heads, steps)
     drafted = total(Questions(drafting, [1]), answerer)
     return model_shares(answers.total, answers.deployments, drafted, drafting)
+
+
+def _drafting(args: argparse.Namespace, config: "Config", most: int) -> "Sequence[Deployment]":
+    """Return the deployments of the model or head that drafts, by batch size from 1 on."""
+    from msgspec import structs
+
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.schedule.engines import ENGINES
+
+    if args.drafter in {None, OWN}:
+        return []
+    drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
+    spec = make_spec(drafter, batch=range(1, most + 1), moe=ENGINES[args.engine].moe)
+    plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}
+    return deployments(config, structs.replace(spec, **plain), drafters=True)
 
 
 def _is_head(args: argparse.Namespace, config: "Config") -> bool:

@@ -31,7 +31,7 @@ from nearfree.decoders.stored_parts import (
     weights_of,
 )
 from nearfree.decoders.text_part import text_part
-from nearfree.decoders.weights import CacheLayer, Stored, stored
+from nearfree.decoders.weights import CacheLayer, Stored, names_own_layer, stored
 from nearfree.errors import Refusal, Refusals
 from nearfree.gguf.reader import is_gguf, read_header
 
@@ -47,6 +47,7 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     Where weights are in formats that no forward here has, such as Q4_K, `precision` is None, and
     `unsaid` the format of what is never quantised and of the cache; `mixed` says why. `positions`
     is how many of them, cached and new, a request may have; None where the files do not say it.
+    `drafts` says whether it has a layer of its own for further tokens.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     mixed: tuple[Refusal, ...] = ()
     unsaid: Dtype | UnsetType = UNSET
     positions: int | None = None
+    drafts: bool = False
 
     @property
     def revision(self) -> str | None:
@@ -166,7 +168,9 @@ def read_model_file(path: Path) -> ModelFile:
     if kept is not None:
         keys = text_part(file).keys
         shape = _shape(kept, _top_k(keys), _heads(keys))
-        known = structs.replace(known, positions=allowed_positions(keys), **shape)
+        known = structs.replace(
+            known, positions=allowed_positions(keys), drafts=names_own_layer(keys), **shape
+        )
     if kept is not None and said is not None:
         parts, unknown = list[Part](), Refusals()
         for matrix in kept.weights:
@@ -202,8 +206,9 @@ def _read_gguf(file: Path) -> ModelFile:
         keys = text_part(file).keys
         length = header.metadata.get(f"{header.architecture}.context_length")
         positions = length if isinstance(length, int) and length > 0 else None
+        drafts = bool(header.metadata.get(f"{header.architecture}.nextn_predict_layers"))
         shape = _shape(kept, _top_k(keys), _heads(keys))
-        known = structs.replace(known, positions=positions, **shape)
+        known = structs.replace(known, positions=positions, drafts=drafts, **shape)
         with found.gathered():
             said, parts, unsaid = gguf_parts(header, kept)
             known = _with_parts(known, parts, said)

@@ -22,6 +22,9 @@ from nearfree.errors import Refusals, RefusedError
 
 _FURTHER = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Keys of the layers that predict further tokens, which serving loads where it drafts with them."""
+_ALWAYS = "qwen3_next"
+"""A model type that has one, though no file says so (vllm-project/vllm at 0052a5b8,
+vllm/config/speculative.py, hf_config_override)."""
 
 
 class Matrix(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +82,12 @@ class Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def parameters(self) -> int:
         """Elements of all weights; a tied LM head counts once, as the embedding."""
         return sum(matrix.elements for matrix in self.weights)
+
+
+def names_own_layer(keys: Keys) -> bool:
+    """Return whether a model has a layer of its own for further tokens, by its file or its type."""
+    counted = any(isinstance(keys.values.get(key), int) and keys.values[key] for key in _FURTHER)
+    return counted or keys.is_text("model_type", _ALWAYS)
 
 
 def stored(path: Path) -> Stored:

@@ -61,6 +61,26 @@ class Memory(Struct, frozen=True, kw_only=True):
     largest_context: int | None = None
     notes: tuple[str, ...] = ()
     """What is left out of the weights."""
+    drafter_bytes: int = 0
+    """Weights and cache of what drafts beside it; `fits` counts them, the largest sizes do not."""
+
+    @property
+    def lasting(self) -> float:
+        """What the GPU with most holds between forwards: weights and cache."""
+        return self.rank_bytes - (self.activations_bytes + self.engine_bytes) / self.gpus
+
+    def beside(self, drafter: "Memory", share: float = 1.0) -> "Memory":
+        """Return it with what drafts on the same GPUs, or a share of that, such as one layer's."""
+        bytes_ = round(share * (drafter.weights_bytes + drafter.kv_bytes))
+        rank = self.rank_bytes + round(share * drafter.lasting)
+        fits = None if self.capacity_bytes is None else rank <= self.capacity_bytes / self.gpus
+        return structs.replace(
+            self,
+            drafter_bytes=bytes_,
+            peak_bytes=self.peak_bytes + bytes_,
+            rank_bytes=rank,
+            fits=fits,
+        )
 
 
 class Needs(Struct, frozen=True, kw_only=True, eq=False):

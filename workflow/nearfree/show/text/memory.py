@@ -31,6 +31,8 @@ def verdict(memory: Memory | None, platform: str) -> str:
         f"weights {gb(memory.weights_bytes)}, cache {gb(memory.kv_bytes)}, activations "
         f"{gb(memory.activations_bytes)}, allowed for the engine {gb(memory.engine_bytes)}"
     )
+    if memory.drafter_bytes:
+        parts += f", drafter {gb(memory.drafter_bytes)}"
     if memory.capacity_bytes is None:
         return f"memory: {gb(memory.peak_bytes)} ({parts}); that of {platform} is not known"
     of = f"{gb(memory.peak_bytes)} of {gb(memory.capacity_bytes)} on {memory.gpus} {platform}"
@@ -39,7 +41,9 @@ def verdict(memory: Memory | None, platform: str) -> str:
     needed = "no number of them holds it"
     if memory.gpus_needed:
         needed = f"{memory.gpus_needed} {platform} hold it"
-    return f"memory: {of} ({parts})" if memory.fits else f"DOES NOT FIT: {of} ({parts}); {needed}"
+    if memory.fits:
+        return f"memory: {of} ({parts})"
+    return f"DOES NOT FIT: {of} ({parts})" + ("" if memory.drafter_bytes else f"; {needed}")
 
 
 def largest(memory: Memory) -> str:

@@ -12,7 +12,13 @@ from nearfree.show.text.planned import Planned
 
 
 def schedules_json(
-    engine: str, goal: str, worth: float, every: Sequence[Planned], safe: Planned
+    engine: str,
+    goal: str,
+    worth: float,
+    every: Sequence[Planned],
+    safe: Planned,
+    *,
+    doubts: Sequence[str] = (),
 ) -> str:
     """Return the schedule of each context, and the safe one, as JSON.
 
@@ -22,6 +28,8 @@ def schedules_json(
         The share that an entry has to be worth.
     safe
         What is pasted: that of the only context, or the one that is safe at all.
+    doubts
+        What speaks against the drafter.
     """
     option = safe.option
     return json.encode({
@@ -30,7 +38,7 @@ def schedules_json(
         "worth": worth,
         "contexts": [each.context for each in every],
         "place": option.place,
-        "notes": [*option.notes, *safe.answers.deployments[0].caveats],
+        "notes": [*doubts, *option.notes, *safe.answers.deployments[0].caveats],
         "read_by": [str(parser) for parser in option.parsers],
         "safe": _schedule(safe),
         "schedules": [_schedule(each) for each in every],

@@ -66,6 +66,29 @@ def own_runs(positions: Array) -> Array:
     return np.asarray(np.maximum(positions - 1.0, 1.0))
 
 
+def beside_drafters(
+    asked: Sequence[Deployment], drafting: Sequence[Deployment], *, own: bool
+) -> list[Deployment]:
+    """Return deployments whose memory holds what drafts, too, as far as its size is known.
+
+    Parameters
+    ----------
+    drafting
+        Models that draft, by batch size as `asked`; none where no model drafts.
+    own
+        Whether the model's own layer drafts, which is taken for as large as its others.
+    """
+    found = []
+    for place, each in enumerate(asked):
+        memory = each.memory
+        if memory is not None and own:
+            memory = memory.beside(memory, 1 / each.decoder.layers)
+        elif memory is not None and drafting and (drafter := drafting[place].memory):
+            memory = memory.beside(drafter)
+        found.append(structs.replace(each, memory=memory))
+    return found
+
+
 def as_own(deployment: Deployment) -> Deployment:
     """Return the deployment of a model's own layer for further tokens, with its modules alone."""
     return structs.replace(deployment, decoder=own_layer(deployment.decoder), memory=None)

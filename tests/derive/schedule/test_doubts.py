@@ -1,0 +1,77 @@
+"""What speaks against a drafter: no such layer, another vocabulary, too little memory."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoders.files import SMALL, change, write
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from nearfree.backends.names import BackendRelease
+from nearfree.decoders.model_file import read_model_file
+from nearfree.derive.memory import memory, needs
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.draft import beside_drafters
+from nearfree.derive.schedule.doubts import drafter_doubts
+
+ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "doubts"),
+    [
+        ("qwen3", {}, 1),
+        ("qwen3", {"num_nextn_predict_layers": 0}, 1),
+        ("deepseek_v3", {"num_nextn_predict_layers": 1}, 0),
+        ("qwen3_next", {}, 0),
+    ],
+)
+def test_a_layer_of_its_own_is_in_the_file_or_the_type(
+    tmp_path: Path, kind: str, changes: dict[str, Any], doubts: int
+) -> None:
+    """Where a model counts no layer for further tokens, its cost is said to be supposed."""
+    model = read_model_file(write(tmp_path, change(kind, **changes)))
+    found = list(drafter_doubts("vllm", model, None))
+    assert len(found) == doubts
+    assert all("names no layer of its own" in each for each in found)
+
+
+def test_a_draft_model_has_the_model_s_vocabulary(tmp_path: Path) -> None:
+    """One of another size is told with both, and that vLLM refuses it; one of the same is not."""
+    model = read_model_file(write(tmp_path, SMALL["qwen3"]))
+    assert list(drafter_doubts("vllm", model, model)) == []
+    other = read_model_file(write(tmp_path, change("qwen3", vocab_size=640)))
+    (refused,) = drafter_doubts("vllm", model, other)
+    assert "640 tokens" in refused
+    assert "vLLM refuses such a draft model" in refused
+    (translated,) = drafter_doubts("sglang", model, other)
+    assert "have to be translated" in translated
+
+
+@given(gb=st.floats(1.0, 200.0), batch=st.integers(1, 64))
+def test_what_drafts_is_held_beside_its_model(gb: float, batch: int) -> None:
+    """Weights and cache of both count, activations and the engine's part once."""
+    model = read_model_file(MODEL)
+    taken = needs(model, model.precision)
+    assert taken is not None
+    alone = memory(taken, gb, batch=batch, context=512)
+    both = alone.beside(alone)
+    assert both.drafter_bytes == alone.weights_bytes + alone.kv_bytes
+    assert both.rank_bytes == alone.rank_bytes + both.drafter_bytes
+    assert both.fits == (both.rank_bytes <= gb * 1e9)
+    assert not (both.fits and not alone.fits)
+    decoder = model.decoder
+    assert decoder is not None
+    asked = Deployment(decoder=decoder, batch=batch, memory=alone, **ASKED)
+    (own,) = beside_drafters([asked], [], own=True)
+    assert own.memory is not None
+    share = both.drafter_bytes / decoder.layers
+    assert own.memory.drafter_bytes == pytest.approx(share, abs=1)
+    (by_model,) = beside_drafters([asked], [asked], own=False)
+    assert by_model.memory == both
+    (unknown,) = beside_drafters([asked], [structs.replace(asked, memory=None)], own=False)
+    assert unknown == asked
+
+
+MODEL = Path(__file__).parents[3] / "config/models/qwen3_8b.json"

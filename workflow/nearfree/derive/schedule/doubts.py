@@ -1,0 +1,41 @@
+"""What speaks against a drafter: a model that has no such layer, or another vocabulary."""
+
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from nearfree.decoders.model_file import ModelFile
+
+_NO_LAYER = (
+    "'s file names no layer of its own for further tokens (num_nextn_predict_layers and the "
+    "like): this is what one like its last layer would cost"
+)
+_TRANSLATED = {
+    "vllm": "vLLM refuses such a draft model unless it is told to translate tokens "
+    "(use_heterogeneous_vocab)"
+}
+"""By engine. Source: vllm-project/vllm at 0052a5b8, vllm/config/speculative.py,
+verify_equal_vocab_size_if_draft_model."""
+
+
+def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> Iterator[str]:
+    """Yield what a schedule has to say of what drafts.
+
+    Parameters
+    ----------
+    drafter
+        A model or a head; None where the model's own layer drafts.
+    """
+    if drafter is None:
+        if not model.drafts:
+            yield model.name + _NO_LAYER
+        return
+    own, other = model.decoder, drafter.decoder
+    if own is None or other is None or other.states is not UNSET:
+        return
+    if own.vocabulary != other.vocabulary:
+        else_ = "tokens have to be translated, and fewer drafts are accepted"
+        yield (
+            f"{drafter.name} has {other.vocabulary:,} tokens and {model.name} "
+            f"{own.vocabulary:,}: {_TRANSLATED.get(engine, else_)}"
+        )

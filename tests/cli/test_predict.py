@@ -98,7 +98,8 @@ def test_both_baselines_of_balanced_experts(call: Call) -> None:
 
 def test_json_holds_everything(call: Call) -> None:
     """The JSON has deployment, answers, modules and curve, and the text's numbers in them."""
-    (found,) = as_json(call, *SPARSE, *H800, "--batch", "4", *SHORT, "--accepted", "2.5")
+    papers = ("--attention", "flash-attn==2.8.3")  # of which the laws have granularities
+    (found,) = as_json(call, *SPARSE, *H800, *papers, "--batch", "4", *SHORT, "--accepted", "2.5")
     parts = {
         "schema",
         "deployment",
@@ -166,8 +167,10 @@ def test_lists_are_all_their_combinations(call: Call) -> None:
 @pytest.mark.slow
 def test_the_other_way_round(call: Call) -> None:
     """With K, settings where K positions are near-free come first; all formats say the same."""
-    argv = (*DENSE, *H800, "--batch", "1,64", "--context", "1024,65536", "--positions", "8")
-    unfit, *lines = printed(call, *argv, "--accepted", "4", ends=2).splitlines()
+    named = ("--attention", "flash-attn==2.8.3", "--positions", "8")
+    argv = (*DENSE, *H800, "--batch", "1,64", "--context", "1024,65536", *named)
+    unfit, longer, *lines = printed(call, *argv, "--accepted", "4", ends=2).splitlines()
+    assert longer.startswith("qwen3_8b, from L = 65536 on: 65,536 cached positions and a new one")
     assert unfit.startswith("qwen3_8b on h800, from b = 64 at L = 65536 on: DOES NOT FIT")
     rows = as_json(call, *argv, "--accepted", "4", ends=2)
     assert [row["fits"] for row in rows] == [True, True, True, False]

@@ -52,8 +52,9 @@ def test_other_routing_lies_between_the_bounds(call: Call, loads: Path) -> None:
 
 def test_json_names_the_routing(call: Call, loads: Path) -> None:
     """An exponent has one name however it is written; laws refuse, the work model answers."""
+    papers = ("--attention", "flash-attn==2.8.3")  # of which the laws have granularities
     for argv in (("--routing", "power_law:1.20"), ("--loads", str(loads))):
-        code, out, err = call("predict", *SPARSE, *SHORT, *argv, "--format", "json")
+        code, out, err = call("predict", *SPARSE, *papers, *SHORT, *argv, "--format", "json")
         assert (code, err) == (0, "")
         (answer,) = json.decode(out)
         routing = answer["deployment"]["routing"]

@@ -26,7 +26,7 @@ def printed(call: Call, *argv: str, ends: int = 0) -> list[str]:
 def test_a_table_has_batch_down_and_context_across(call: Call) -> None:
     """Every cell is the N_max that `predict` gives at that batch and context."""
     lines = printed(call, *DENSE)
-    assert lines[0].startswith("qwen3_8b on h800, bfloat16, flash_attn ")
+    assert lines[0].startswith("qwen3_8b on h800, bfloat16, vllm_fa3 ")
     assert lines[0].endswith("N_max at the tolerance 0.2 from N = 1, by the work model")
     assert lines[1].split() == ["b", "\\", "L", "512", "4096"]
     _, out, _ = call("predict", *DENSE, *SHORT, "--format", "json")

@@ -115,7 +115,7 @@ def add_deployment(
     ):
         parser.add_argument(option, type=positive, help=f"{what} (default: 1)")
     parser.add_argument(
-        "--gpus", type=positive, help="GPUs, tp x dp x pp; without these it stands for --tp"
+        "--gpus", type=positive, help="GPUs, tp x dp x pp; without tp, dp and pp it stands for --tp"
     )
     parser.add_argument(
         "--graphs",

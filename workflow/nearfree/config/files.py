@@ -47,8 +47,9 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     products of quantised weights, torch for a library; without it the engine of `moe`. `batch` is
     b, `context` L; `moe` and `routing` count where a model has experts. `dtype` sets the format of
     all, `weights`, `activations` and `kv_dtype` each its own; the model's files say the rest. `tp`,
-    `dp`, `ep` and `pp` are the degrees of parallelism; `gpus` without them stands for tp, with them
-    it is what they make. Without `moe` it is vllm, and sglang where ep is neither 1 nor tp x dp.
+    `dp`, `ep` and `pp` are the degrees of parallelism; `gpus` stands for tp where tp, dp and pp are
+    1, else it is what they make. Without `moe` it is vllm, and sglang where ep is neither 1 nor
+    tp x dp.
     `graphs` is the release of vllm or sglang whose CUDA graphs steps are padded to, `engine` that
     of the deployment's engine where its graphs are on record, `none` (the default) for no padding.
     `drawn` says whether figures show them.

@@ -22,9 +22,10 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
 @pytest.mark.parametrize(
     ("kind", "changes", "by_sm"),
     [
-        ("llama", {}, {80: "flash-attn", 90: "flash-attn", 100: "flash-attn", None: "flash-attn"}),
-        ("gemma3_text", {}, {80: "flash-attn", 90: "flash-attn"}),
-        ("gpt_oss", {}, {80: "vllm-triton", 90: "vllm-fa3", 100: "flash-attn-4"}),
+        ("llama", {}, {80: "flash-attn", 89: "flash-attn", 90: "vllm-fa3", 100: "flashinfer",
+                       103: "flashinfer", 120: "flash-attn", None: "flash-attn"}),
+        ("gemma3_text", {}, {80: "flash-attn", 90: "vllm-fa3"}),
+        ("gpt_oss", {}, {80: "vllm-triton", 90: "vllm-fa3", 100: "flashinfer"}),
         ("gemma4_text", {"global_head_dim": 512}, {90: "vllm-triton", 100: "vllm-triton"}),
         ("deepseek_v3", {}, {80: "vllm-mla==0.33.0", 90: "vllm-mla==0.33.0"}),
         ("deepseek_v4", {}, {90: "vllm-mla==0.33.0", 100: "vllm-mla==0.33.0"}),
@@ -37,6 +38,22 @@ def test_the_first_that_takes_all_layers_runs(
     decoder = read(tmp_path, kind, **changes)
     plain = uniform("bfloat16")
     assert {sm: chosen(decoder, plain, sm, VLLM) for sm in by_sm} == by_sm
+
+
+@pytest.mark.parametrize(
+    ("engine", "by_sm"),
+    [
+        ("vllm", {80: "flash-attn", 90: "vllm-fa3", 100: "flashinfer", 120: "flash-attn"}),
+        ("sglang", {80: "flashinfer", 90: "vllm-fa3", 100: "flashinfer", 120: "flashinfer"}),
+        ("torch_padded", {80: "flash-attn", 90: "flash-attn", 100: "flash-attn"}),
+    ],
+)
+def test_an_engine_has_a_choice_of_its_own(
+    tmp_path: Path, engine: str, by_sm: dict[int, str]
+) -> None:
+    """What vLLM and SGLang take on a GPU differs; what is no engine has FlashAttention 2."""
+    decoder, plain = read(tmp_path, "llama"), uniform("bfloat16")
+    assert {sm: chosen(decoder, plain, sm, BackendRelease(engine)) for sm in by_sm} == by_sm
 
 
 def test_a_latent_runs_by_the_engine_of_the_experts(tmp_path: Path) -> None:

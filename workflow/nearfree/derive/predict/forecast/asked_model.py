@@ -47,12 +47,12 @@ class Spread(Struct, frozen=True):
 def spread_of(spec: DeploymentSpec) -> Spread:
     """Return how a deployment is spread over GPUs.
 
-    GPUs alone share each matrix, as engines take them. An ep that does not fit is left out, so that
-    all else is checked, too.
+    GPUs share each matrix where no tp, dp or pp is given, as engines take them. An ep that does not
+    fit is left out, so that all else is checked, too.
     """
     degrees = {"tp": spec.tp, "dp": spec.dp, "ep": spec.ep, "pp": spec.pp}
     found = list[Refusal]()
-    if spec.gpus is not None and set(degrees.values()) == {1}:
+    if spec.gpus is not None and spec.tp == spec.dp == spec.pp == 1:
         degrees["tp"] = spec.gpus
     try:
         parallel = Parallel(**degrees)

@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.records import ATTENTION_ORDER, BY_NAME, Backend, of_engine
+from nearfree.backends.records import (
+    ATTENTION_ORDER,
+    BY_NAME,
+    ENGINE_ATTENTION,
+    Backend,
+    of_engine,
+)
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.indexer import INDEXER
@@ -12,6 +18,8 @@ from nearfree.core.precision import PLAIN, Precision
 from nearfree.decoders.attention_kinds import Cached, Compressed, Grouped, State
 from nearfree.decoders.decoder import Decoder
 from nearfree.errors import Refusal
+
+_WIDEST = 256
 
 
 def chosen(
@@ -26,7 +34,7 @@ def chosen(
     sm
         The device's compute capability, 90 for 9.0, None without one.
     engine
-        What serves the model: attention to latents and entries runs by the kernel that it takes.
+        What serves the model: attention runs by the kernel that it takes on the device.
     """
     kinds = decoder.attention if decoder else ()
     plain = precision is None or precision.kv in PLAIN
@@ -37,12 +45,25 @@ def chosen(
         module = ATTENTION_LAYER if isinstance(own, Compressed) else MLA
         record = of_engine(engine.name, module.name) or BY_NAME[usual]
         return f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
-    for name, first in ATTENTION_ORDER.items():
+    widest = max((kind.head_dim for kind in cache if isinstance(kind, Grouped)), default=0)
+    for name, first in _order(engine.name, sm, widest):
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())
         if cached and _on(record, sm, first) and not any(_lacking(record, kind) for kind in cache):
             return record.names[0]
     return BY_NAME[usual].names[0]
+
+
+def _order(engine: str, sm: int | None, widest: int) -> Iterator[tuple[str, int]]:
+    """Yield backends of grouped attention, an engine's own choice first, and from where each is.
+
+    An engine takes it for heads of up to 256 elements (vllm-project/vllm at 0052a5b8,
+    vllm/v1/attention/backends/flashinfer.py, get_supported_head_sizes).
+    """
+    for where, name in ENGINE_ATTENTION.get(engine, ()):
+        if sm in where and widest <= _WIDEST:
+            yield name, where.start
+    yield from ATTENTION_ORDER.items()
 
 
 def _on(record: Backend, sm: int | None, first: int) -> bool:

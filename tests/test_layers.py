@@ -229,11 +229,20 @@ UNASKED = (
 """What no answer about a GPU needs: engines, sources to fetch and read, curves to calibrate on."""
 
 
-def test_a_gpu_is_answered_by_what_is_on_record() -> None:
+@pytest.mark.parametrize("platform", ["h200", "b200", "l40s"])
+def test_a_gpu_is_answered_by_what_is_on_record(platform: str) -> None:
     """`predict` for a GPU loads nothing that fetches, reads sources, runs engines or calibrates."""
     project = PACKAGE.parents[1]
     roots = ["--config", str(project / "config"), "--results", str(project / "results")]
-    asked = ["predict", *roots, "--model", "qwen3_30b_a3b", "--platform", "h200"]
+    asked = [
+        "predict",
+        *roots,
+        "--model",
+        "qwen3_30b_a3b",
+        "--platform",
+        platform,
+        "--ignore-memory",
+    ]
     program = (
         "from nearfree.cli import main\n"
         f"try:\n    main({asked!r})\n"

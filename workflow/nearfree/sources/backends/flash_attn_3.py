@@ -6,7 +6,7 @@ of a tile (kBlockM), whether the heads of a group share one, and whether keys ar
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nearfree.errors import EvidenceError
 from nearfree.sources.attention import (
@@ -20,12 +20,11 @@ from nearfree.sources.attention import (
     rule_answer,
     tiles_of,
 )
-from nearfree.sources.backends.flash_attn_grid import packed_grid
-from nearfree.sources.cpp.expressions import Meaning
-from nearfree.sources.cpp.program import cpp_program
-from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
+
+if TYPE_CHECKING:
+    from nearfree.sources.cpp.source import CppFiles
 
 PACKAGE = "xformers"
 WANTED = (
@@ -125,6 +124,8 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     SourceError
         The release does not carry FlashAttention-3 in the known form.
     """
+    from nearfree.sources.cpp.source import CppFiles
+
     parsed = CppFiles(files)
     for name in ("tile_size_fwd_sm90", "tile_size_fwd_sm8x", "num_splits_heuristic"):
         parsed.locate(name)
@@ -133,7 +134,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
 
 def call_rule(
-    files: CppFiles, way: str, also: tuple[str, ...] = (), *, window: bool = False
+    files: "CppFiles", way: str, also: tuple[str, ...] = (), *, window: bool = False
 ) -> Reading:
     """Return how to read what one way of calling passes on: splits and packing included.
 
@@ -148,6 +149,9 @@ def call_rule(
     window
         Whether a position sees the last `window` positions alone, itself among them.
     """
+    from nearfree.sources.cpp.expressions import Meaning
+    from nearfree.sources.cpp.program import cpp_program
+
     page = "tokens_per_page" if "page_table_" in GIVEN[way] else "context"
     given = {rf"{name}\.has_value\(\)": "True" for name in (*GIVEN[way], *also)}
     return Reading(
@@ -193,8 +197,11 @@ def contexts(way: str) -> list[Mapping[str, Any]]:
     ]
 
 
-def launch_rule(files: CppFiles) -> Reading:
+def launch_rule(files: "CppFiles") -> Reading:
     """Return how to read which kernel a launch leads to: split, packed, for which architecture."""
+    from nearfree.sources.cpp.expressions import Meaning
+    from nearfree.sources.cpp.program import cpp_program
+
     return Reading(
         "launch",
         *cpp_program(
@@ -216,8 +223,11 @@ def launch_rule(files: CppFiles) -> Reading:
     )
 
 
-def tile_rule(files: CppFiles) -> Reading:
+def tile_rule(files: "CppFiles") -> Reading:
     """Return how to read the rows of a tile, from the kernel's choice down to its grid."""
+    from nearfree.sources.cpp.expressions import Meaning
+    from nearfree.sources.cpp.program import cpp_program
+
     return Reading(
         "tile",
         *cpp_program(
@@ -246,6 +256,9 @@ def tile_rule(files: CppFiles) -> Reading:
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the lines that make the tile matter to the kernel."""
+    from nearfree.sources.backends.flash_attn_grid import packed_grid
+    from nearfree.sources.cpp.source import CppFiles
+
     return [packed_grid(CppFiles(files), "run_flash_fwd", "grid")]
 
 

@@ -6,18 +6,18 @@ With them the lines that make a tile matter to its kernels.
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nearfree.errors import SourceError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.log.events import Quote
-from nearfree.sources.cpp.expressions import Meaning
-from nearfree.sources.cpp.program import cpp_program
-from nearfree.sources.cpp.source import CppFiles, walk, words
 from nearfree.sources.language.cuts import one_request, returning, without_rest
 from nearfree.sources.language.program import Function, Program, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
+
+if TYPE_CHECKING:
+    from nearfree.sources.cpp.source import CppFiles
 
 SELECTORS = ("FA2DetermineCtaTileQ", "DetermineCtaTileQ")
 PLANNER = "PrefillSplitQOKVIndptr"
@@ -79,14 +79,18 @@ PAGED, RAGGED = "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKV
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
     """Return how to read a release's rules from its files."""
+    from nearfree.sources.cpp.source import CppFiles
+
     cpp = CppFiles({path: text for path, text in files.items() if path.endswith(".cuh")})
     modules = Modules({path: text for path, text in files.items() if path.endswith(".py")})
     found = [_tile(cpp), _packed_length(cpp), _sm90_tile(cpp)]
     return [*found, _backend(modules)] if modules.find(AUTO) else found
 
 
-def _tile(cpp: CppFiles) -> Reading:
+def _tile(cpp: "CppFiles") -> Reading:
     """Read CTA_TILE_Q of a packed length."""
+    from nearfree.sources.cpp.program import cpp_program
+
     program, root = cpp_program(cpp, *SELECTORS, leaves=DEVICE)
     contexts = [
         {"head_dim": vo, "head_dim_qk": qk, "kv_dtype_bytes": size}
@@ -106,8 +110,11 @@ def _tile(cpp: CppFiles) -> Reading:
     )
 
 
-def _packed_length(cpp: CppFiles) -> Reading:
+def _packed_length(cpp: "CppFiles") -> Reading:
     """Read which packed length and head size the tile is chosen by."""
+    from nearfree.sources.cpp.expressions import Meaning
+    from nearfree.sources.cpp.program import cpp_program
+
     meaning = Meaning(answers=dict.fromkeys(SELECTORS, (0, 1)))
     program, root = cpp_program(cpp, PLANNER, leaves=ALIKE, meaning=meaning)
     planner = without_rest(one_request(program.functions[root], "batch_size"))
@@ -128,8 +135,10 @@ def _packed_length(cpp: CppFiles) -> Reading:
     )
 
 
-def _sm90_tile(cpp: CppFiles) -> Reading:
+def _sm90_tile(cpp: "CppFiles") -> Reading:
     """Read the tile that the planner for sm90 sets by head size."""
+    from nearfree.sources.cpp.program import cpp_program
+
     program, root = cpp_program(cpp, SM90_PLANNER, leaves=NAMES)
     planner = returning(program.functions[root], "cta_tile_q")
     return Reading(
@@ -183,6 +192,8 @@ def backend_facts(sm: int | None, **changes: Any) -> dict[str, Any]:
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the links from the rules to the kernels, with the lines that were found."""
+    from nearfree.sources.cpp.source import CppFiles
+
     cpp = CppFiles({path: text for path, text in files.items() if path.endswith(".cuh")})
     modules = Modules({path: text for path, text in files.items() if path.endswith(".py")})
     found = [
@@ -205,7 +216,9 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     ]
 
 
-def _cpp_lines(cpp: CppFiles, function: str, pattern: str) -> tuple[Quote, ...]:
+def _cpp_lines(cpp: "CppFiles", function: str, pattern: str) -> tuple[Quote, ...]:
+    from nearfree.sources.cpp.source import walk, words
+
     try:
         found = cpp.locate(function)
     except SourceError:

@@ -7,6 +7,7 @@ request, and keys in pages.
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,12 +22,11 @@ from nearfree.sources.attention import (
     tiles_of,
 )
 from nearfree.sources.backends import flash_attn_3 as upstream
-from nearfree.sources.backends.flash_attn_grid import packed_grid
-from nearfree.sources.cpp.expressions import Meaning
-from nearfree.sources.cpp.program import cpp_program
-from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
+
+if TYPE_CHECKING:
+    from nearfree.sources.cpp.source import CppFiles
 
 BUILD = "CMakeLists.txt"
 WANTED = (
@@ -76,7 +76,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     ]
 
 
-def built(files: Mapping[str, str]) -> CppFiles:
+def built(files: Mapping[str, str]) -> "CppFiles":
     """Return the C++ files as vLLM builds them: of conditions on its definitions the other part.
 
     A reader takes the part for an undefined name; lines stay where they are.
@@ -86,6 +86,8 @@ def built(files: Mapping[str, str]) -> CppFiles:
     SourceError
         The build names no definitions of the extension.
     """
+    from nearfree.sources.cpp.source import CppFiles
+
     found = re.search(
         r"target_compile_definitions\(\s*_vllm_fa3_C\s+PRIVATE([^)]*)\)", files[BUILD]
     )
@@ -102,8 +104,11 @@ def built(files: Mapping[str, str]) -> CppFiles:
     )
 
 
-def kernel_rule(files: CppFiles, *, window: bool) -> Reading:
+def kernel_rule(files: "CppFiles", *, window: bool) -> Reading:
     """Return how to read rows, splits and packing, from the launch down to the kernel's grid."""
+    from nearfree.sources.cpp.expressions import Meaning
+    from nearfree.sources.cpp.program import cpp_program
+
     return Reading(
         WINDOW_KERNEL if window else "kernel",
         *cpp_program(
@@ -132,6 +137,8 @@ def kernel_rule(files: CppFiles, *, window: bool) -> Reading:
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the lines that make the tile matter to the kernel."""
+    from nearfree.sources.backends.flash_attn_grid import packed_grid
+
     return [packed_grid(built(files), "run_flash_fwd", "grid")]
 
 

@@ -74,9 +74,9 @@ def add_deployment(
     )
     parser.add_argument(
         "--attention",
-        help="package==version; without a version the newest recorded one (default: flash-attn, "
-        "or flashinfer over a cache in 8 bits; what has kernels for a model's sinks and wide "
-        "heads; of a latent, the choice of the engine of --moe: vllm-mla or sglang-mla)",
+        help="package==version; without a version the newest recorded one (default: what "
+        "the engine of --moe takes on the GPU, as vllm-fa3 on Hopper; of a latent vllm-mla or "
+        "sglang-mla; else what has kernels for 8-bit caches, sinks and wide heads)",
     )
     parser.add_argument(
         "--moe",

@@ -86,6 +86,8 @@ h100,attention,flashinfer_fa2,0.6.13,bfloat16,,float8,8,4096,,,,,,,32,8,128,16,2
 h100,attention,flashinfer_fa2,0.6.13,bfloat16,,float8,8,4096,,,,,,,32,8,128,64,70
 """
 GRID = (1, 8, 64, 256, 512)
+_SWEPT = "{name: interleaved, rounds: 4, warmup: 0, forwards: 1}"
+_PAIRED = "{name: paired, rounds: 8, look_every: 4, half_width: 0.1, warmup: 0, seconds_max: 1}"
 PROMPTS = """{"kind": "copying", "prompt": "Copy this text exactly: the mill stands by the river"}
 {"kind": "copying", "prompt": "Repeat word by word: the river runs past the mill, and by"}
 {"kind": "text", "prompt": "What does a mill do?"}
@@ -179,6 +181,8 @@ def make_steps(folder: Path) -> tuple[Project, Path]:
 def make_engine(folder: Path) -> tuple[Project, Path]:
     """Return a project in which a real engine ran: its files come out of the user's cache."""
     project = make_project(folder, "engine")
+    studies = folder / "config/studies.yaml"
+    studies.write_text(studies.read_text().replace(_SWEPT, _PAIRED))
     _copy_recorded(project, "engine", "results")
     with _users_cache():
         project.nearfree("fetch")
@@ -199,6 +203,8 @@ def make_batched(folder: Path) -> tuple[Project, Path]:
 def _tuned(folder: Path, *ways: tuple[str, ...]) -> tuple[Project, Path]:
     """Return a project in which a real engine was tuned in some ways."""
     project = make_project(folder, "engine")
+    studies = folder / "config/studies.yaml"
+    studies.write_text(studies.read_text().replace(_SWEPT, _PAIRED))
     _copy_recorded(project, "engine", "results")
     (folder / "prompts.jsonl").write_text(PROMPTS)
     with _users_cache():

@@ -6,12 +6,13 @@ from nearfree.backends.kernels import BY_PUBLIC_NAME, MARLIN, PUBLIC_NAMES, TRIT
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe
 from nearfree.core.precision import Product
-from nearfree.derive.granularity.moe_kernels import asked_kernel, library_of
+from nearfree.derive.granularity.moe_kernels import asked_kernel, library_of, reads_moe
 from nearfree.derive.granularity.releases import moe_release
 from nearfree.errors import EvidenceError
 
 VLLM = BackendRelease("vllm", "0.33.0")
 MXFP4, INT4 = Product("mxfp4", "bfloat16"), Product("int4", "bfloat16")
+BLOCKS = Product("float8_block", "float8_block")
 OPENAI_TRITON = PUBLIC_NAMES["vllm", "mxfp4", TRITON_KERNELS]
 
 
@@ -45,6 +46,19 @@ def test_four_bits_run_in_marlin(release: BackendRelease, sm: int, kernel: str |
     """Marlin's T(N) with 4-bit weights is that of its public curves, where an engine runs it."""
     library = library_of(release, INT4, sm)
     assert BY_PUBLIC_NAME.get(library or "") == kernel
+
+
+@pytest.mark.parametrize(
+    ("sm", "spread", "kernel"),
+    [(90, True, "FlashInfer's CUTLASS"), (90, False, None), (89, True, None), (80, True, None)],
+)
+def test_experts_in_blocks_that_are_spread_run_in_cutlass_on_hopper(
+    sm: int, *, spread: bool, kernel: str | None
+) -> None:
+    """There vLLM leaves Triton, whose blocks are read, for a library where experts are whole."""
+    library = library_of(VLLM, BLOCKS, sm, spread=spread)
+    assert BY_PUBLIC_NAME.get(library or "") == kernel
+    assert reads_moe(VLLM, BLOCKS, sm, spread=spread) == (kernel is None)
 
 
 def test_a_release_that_is_not_read_names_no_library() -> None:

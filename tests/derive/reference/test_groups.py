@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from msgspec import structs
+from nearfree.backends.kernels import TWINS
 from nearfree.derive.reference.build import groups_of
 from nearfree.derive.reference.groups import LEAST_CURVES, Coded, Group, form_us, keys_of, made
 from nearfree.derive.reference.kriging import coordinates
@@ -228,6 +229,15 @@ def test_float16_is_what_bfloat16_is() -> None:
     assert float16 == bfloat16 != float8
     stored = frame.with_columns(pl.lit("float16").alias("weights"), kv_dtype=pl.lit("float16"))
     assert keys_of(stored)[2] == float8._replace(weights="bfloat16", kv_dtype="bfloat16")
+
+
+def test_a_kernel_without_curves_has_those_of_the_same_source() -> None:
+    """FlashInfer's CUTLASS experts in blocks are keyed as TensorRT-LLM's, all others as named."""
+    (name, (backend, kernel)), *_ = TWINS.items()
+    frame = only_curves(ROWS).part.rows.with_columns(kernel=pl.lit(name))
+    assert {(key.backend, key.kernel) for key in keys_of(frame)} == {(backend, kernel)}
+    own = keys_of(frame.with_columns(kernel=pl.lit("some_cutlass")))
+    assert {key.kernel for key in own} == {"some_cutlass"}
 
 
 def test_a_group_says_where_each_curve_is_from() -> None:

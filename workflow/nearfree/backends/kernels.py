@@ -50,11 +50,12 @@ _MOE = "vllm/model_executor/layers/fused_moe/oracle"
 _VLLM = "vllm/model_executor/layers/quantization"
 _SGLANG = "sglang/srt/layers/quantization"
 _TRTLLM = "FlashInfer's TRTLLM"
+_CUTLASS = "FlashInfer's CUTLASS"
 _BLOCKS = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 90), Kernel(_TRTLLM, 100, 109))
 _SPREAD = (
     Kernel(MARLIN, 80, 88),
     Kernel(TRITON, 89, 89),
-    Kernel("FlashInfer's CUTLASS", 90, 90),
+    Kernel(_CUTLASS, 90, 90),
     Kernel(_TRTLLM, 100, 109),
 )
 _WHOLE = (
@@ -366,6 +367,7 @@ def entering(engine: str, weights: str, sm: int | None) -> Dtype | None:
 
 _EXPERTS = "moe_flashinfer_trtllm_trtllm"
 _OVER_FOUR_BITS = "vllm_compressedtensorsw4a4nvfp4"
+_CUTLASS_BLOCKS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
 PUBLIC_NAMES = {
     ("vllm", "int4", MARLIN): "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
     ("sglang", "int4", MARLIN): "sglang_marlin_moe",
@@ -378,10 +380,18 @@ PUBLIC_NAMES = {
     ),
     ("vllm", "nvfp4", _TRTLLM): f"{_OVER_FOUR_BITS}{_EXPERTS}nvfp4expertsmonolithic",
     ("vllm", "fp8_block", _TRTLLM): f"vllm_fp8{_EXPERTS}fp8expertsmonolithic",
+    ("vllm", "fp8_block", _CUTLASS): _CUTLASS_BLOCKS,
     **{("sglang", each, _TRTLLM): "sglang_flashinfer_trtllm_moe"
        for each in ("fp8_block", "nvfp4", "mxfp4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
+TWINS = {_CUTLASS_BLOCKS: ("trtllm", "moe_torch_flow_cutlass")}
+"""Kernels without public curves, and the backend and kernel of the same source that has some.
+
+FlashInfer carries TensorRT-LLM's fused MoE with its products of blocks on Hopper
+(flashinfer-ai/flashinfer, csrc/nv_internal/tensorrt_llm/kernels/cutlass_kernels, and
+fp8_blockscale_gemm there).
+"""
 _MODULAR = "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular"
 _NAMES_OF_V4 = {
     ("vllm", "mxfp4", _TRTLLM): _MODULAR,
@@ -398,7 +408,13 @@ BY_PUBLIC_NAME = {
 
 
 def public_kernel(
-    package: str, version: str, dtype: str, sm: int, *, model_type: str = ""
+    package: str,
+    version: str,
+    dtype: str,
+    sm: int,
+    *,
+    model_type: str = "",
+    spread: bool = False,
 ) -> str | None:
     """Return the public name of the kernel of its own curves that a release runs for experts.
 
@@ -410,6 +426,8 @@ def public_kernel(
     model_type
         The kind of model, as its file names it; mxfp4 experts are spoken of for gpt-oss and
         DeepSeek V4 alone.
+    spread
+        As of `moe_kernel`.
     """
     gpt_oss, v4 = model_type == "gpt_oss", model_type == "deepseek_v4"
     if dtype == "mxfp4" and not (gpt_oss or v4):
@@ -418,7 +436,7 @@ def public_kernel(
     holds = {"": True, GPT_OSS: gpt_oss, _PRESET: model_type in PRESETS, _TAKES: not gpt_oss}
     if dtype == "mxfp4":
         holds["it is not"] = not gpt_oss
-    found = _kernels(package, version, dtype, sm, spread=False)
+    found = _kernels(package, version, dtype, sm, spread=spread)
     own = [each.name for each in found if holds.get(each.where)]
     return names.get((package, dtype, own[0])) if len(own) == 1 else None
 

@@ -8,6 +8,7 @@ import pytest
 from decoders.files import CONFIG, change, write
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.backends.kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.collectives import ATTENTION_SUM, DISPATCH, LOGITS, MOE_SUM
@@ -78,3 +79,11 @@ def test_a_context_that_the_model_is_not_made_for_is_a_caveat(context: int, said
     longer = Deployment(decoder=SPARSE, context=context, positions=40960, **ASKED)
     assert [f"{context:,} cached positions" in each for each in longer.caveats] == [True] * said
     assert Deployment(decoder=SPARSE, context=context, **ASKED).caveats == ()
+
+
+def test_a_kernel_of_the_same_source_is_a_caveat() -> None:
+    """Where another engine's curves stand for a kernel, the answer says whose."""
+    (name, (_, kernel)), *_ = TWINS.items()
+    (caveat,) = Deployment(decoder=SPARSE, library=name, **ASKED).caveats
+    assert kernel in caveat
+    assert BY_PUBLIC_NAME[name] in caveat

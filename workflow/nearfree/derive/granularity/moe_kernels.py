@@ -85,7 +85,12 @@ def reads_moe(
 
 
 def library_of(
-    release: BackendRelease, formats: Product, sm: int | None, model_type: str = ""
+    release: BackendRelease,
+    formats: Product,
+    sm: int | None,
+    model_type: str = "",
+    *,
+    spread: bool = False,
 ) -> str | None:
     """Return what a release runs experts by where T(N) is a library's or of a kernel's own curves.
 
@@ -98,7 +103,7 @@ def library_of(
         return None
     try:
         known = moe_release(release.name, release.version, None)
-        named = public_kernel(*known, dtype, sm, model_type=model_type)
+        named = public_kernel(*known, dtype, sm, model_type=model_type, spread=spread)
         return named or (moe_libraries(*known, dtype, sm) if stored in _LIBRARIES_ALONE else None)
     except EvidenceError:
         return None

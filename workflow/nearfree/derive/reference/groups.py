@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.backends.kernels import TWINS
 from nearfree.backends.records import BACKENDS
 from nearfree.derive.reference.kriging import (
     APART,
@@ -83,7 +84,13 @@ def keys_of(rows: pl.DataFrame) -> list[Key]:
         pl.coalesce(*ran, "kernel").alias("kernel"),
         *(pl.col(name).replace(RUN_AS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
     )
-    return [Key(*row) for row in named.iter_rows()]
+    return [_twin(Key(*row)) for row in named.iter_rows()]
+
+
+def _twin(key: Key) -> Key:
+    """Return a key, or that of the kernel of the same source whose curves are public."""
+    backend, kernel = TWINS.get(key.kernel or "", (key.backend, key.kernel))
+    return key._replace(backend=backend, kernel=kernel)
 
 
 class Coded(Struct, frozen=True):

@@ -118,8 +118,10 @@ class AskedModel:
     def _runs(self, moe: BackendRelease, sheet: Platform) -> bool:
         if self._uncut((moe,)) or self.precision is None:
             return False
-        formats = self.precision.experts
-        return reads_moe(moe, formats, sheet.sm, spread=self._parallel.ep > 1)
+        formats, spread = self.precision.experts, self._parallel.ep > 1
+        if spread and self.library(moe, sheet) is not None:
+            return True
+        return reads_moe(moe, formats, sheet.sm, spread=spread)
 
     def library(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
         """Return the library that runs its experts, where their format has no blocks to read."""
@@ -127,7 +129,8 @@ class AskedModel:
             return None
         decoder = self.file.decoder
         model_type = decoder.model_type if decoder else ""
-        return library_of(moe, self.precision.experts, sheet.sm, model_type)
+        spread = self._parallel.ep > 1
+        return library_of(moe, self.precision.experts, sheet.sm, model_type, spread=spread)
 
     def refused(
         self,

@@ -6,6 +6,7 @@ from functools import cached_property
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.backends.kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.backends.names import BackendRelease
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.modules.routing import first_full
@@ -93,7 +94,14 @@ class Deployment(Struct, frozen=True, kw_only=True):
     @property
     def caveats(self) -> tuple[str, ...]:
         """What T(N) of its forward leaves out, and a context that its model is not made for."""
-        return (*([self.too_long] if self.too_long else []), *self.decoder.caveats)
+        said = [self.too_long] if self.too_long else []
+        if self.library in TWINS:
+            backend, kernel = TWINS[self.library]
+            said.append(
+                f"curves of {BY_PUBLIC_NAME[self.library]} for experts are those of {backend}'s "
+                f"kernel of the same source, {kernel}"
+            )
+        return (*said, *self.decoder.caveats)
 
     @property
     def full_baseline(self) -> int:

@@ -38,12 +38,23 @@ def test_process_time_counts_work() -> None:
     assert clock.stop(began).process_us >= 20_000
 
 
-def test_an_involuntary_switch_makes_a_sample_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample is dirty if the count of involuntary context switches rose meanwhile."""
+@pytest.mark.parametrize(
+    ("switches", "process_ns", "dirty"),
+    [(0, 100_000, False), (0, 50_000, False), (1, 50_000, True), (1, 98_900, True),
+     (1, 99_100, False), (9, 180_000, False)],
+)  # fmt: skip
+def test_a_switch_that_took_time_makes_a_sample_dirty(
+    monkeypatch: pytest.MonkeyPatch, switches: int, process_ns: int, *, dirty: bool
+) -> None:
+    """A sample is dirty if a switch took over a hundredth of it; a wait of its own is none."""
     clock = CpuClock()
-    switch(monkeypatch, 7, 7, 7, 8)
-    assert not clock.stop(clock.start()).dirty
-    assert clock.stop(clock.start()).dirty
+    switch(monkeypatch, 7, 7 + switches)
+    began = clock.start()
+    monkeypatch.setattr(clocks.time, "perf_counter_ns", lambda: began[2] + 100_000)
+    monkeypatch.setattr(clocks.time, "process_time_ns", lambda: began[1] + process_ns)
+    sample = clock.stop(began)
+    assert (sample.wall_us, sample.process_us) == (100.0, process_ns / 1000)
+    assert sample.dirty == dirty
 
 
 def test_a_time_that_the_clock_cannot_resolve() -> None:

@@ -20,10 +20,16 @@ class Sample(Struct, frozen=True):
 
 
 _READINGS = 200
+_TAKEN = 0.01
+"""Of a sample's wall time: what another process may take of it before it counts as disturbed."""
 
 
 class CpuClock:
-    """The monotonic clock, with involuntary context switches as the sign of a disturbed sample.
+    """The monotonic clock, with what others took of the core as the sign of a disturbed sample.
+
+    It is disturbed if there was an involuntary context switch, and CPU time falls short of wall
+    time by over a hundredth. Forwards of a second are switched out for an instant nearly always.
+    Of several threads CPU time exceeds wall time, and none of their samples counts as disturbed.
 
     `resolution_us` is its step, told from what passes between two readings: the least by which two
     such times differ. `reading_us` is the least that passes, which every sample has on top.
@@ -49,13 +55,13 @@ class CpuClock:
 
     def stop(self, began: tuple[int, int, int]) -> Sample:
         """Return the sample since `began`; dirty if another process took the core meanwhile."""
-        wall = time.perf_counter_ns()
-        process = time.process_time_ns()
-        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        wall = time.perf_counter_ns() - began[2]
+        process = time.process_time_ns() - began[1]
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - began[0]
         return Sample(
-            wall_us=round((wall - began[2]) / NS_PER_US, 3),
-            process_us=round((process - began[1]) / NS_PER_US, 3),
-            dirty=switches > began[0],
+            wall_us=round(wall / NS_PER_US, 3),
+            process_us=round(process / NS_PER_US, 3),
+            dirty=switches > 0 and process < (1 - _TAKEN) * wall,
         )
 
     def check(self, wall_us: float) -> None:

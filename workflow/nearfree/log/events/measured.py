@@ -75,7 +75,8 @@ class DeviceState(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 class LatencyMeasured(Payload, frozen=True, kw_only=True):
     """The raw samples of one visit: one setting, one N, one round, in microseconds a forward.
 
-    A sample is dirty if a CPU was taken away meanwhile, or a GPU was throttled.
+    A sample is dirty if another process took over a hundredth of it (in older logs, any of it), or
+    a GPU was throttled.
     """
 
     type_name = "nearfree.latency.measured.v1"

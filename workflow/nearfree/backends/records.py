@@ -394,11 +394,24 @@ ATTENTION_ORDER = {
 """Backends of grouped attention, of which the first that takes a model's runs where none is named,
 each with the compute capability from which on it is taken so."""
 _BLACKWELL, _HOPPER = range(100, 110), range(90, 100)
-ENGINE_ATTENTION: Mapping[str, tuple[tuple[range, str], ...]] = {
-    "vllm": ((_BLACKWELL, "flashinfer_fa2"), (_HOPPER, "vllm_fa3")),
+
+
+class Taken(NamedTuple):
+    """A backend of attention that an engine takes on some compute capabilities.
+
+    `sinks` says whether it does so for heads with a logit that is no position's, too.
+    """
+
+    where: range
+    name: str
+    sinks: bool = True
+
+
+ENGINE_ATTENTION: Mapping[str, tuple[Taken, ...]] = {
+    "vllm": (Taken(_BLACKWELL, "flashinfer_fa2"), Taken(_HOPPER, "vllm_fa3")),
     "sglang": (
-        (_HOPPER, "vllm_fa3"),
-        (range(200), "flashinfer_fa2"),
+        *(Taken(_HOPPER, "vllm_fa3"), Taken(_BLACKWELL, "flashinfer_fa2")),
+        Taken(range(200), "flashinfer_fa2", sinks=False),
     ),
 }
 """What an engine takes before those, by compute capability, as far as rules of it are read.
@@ -406,10 +419,11 @@ ENGINE_ATTENTION: Mapping[str, tuple[tuple[range, str], ...]] = {
 vLLM takes FlashInfer on data-centre Blackwell and FlashAttention elsewhere, of that version 3 on
 Hopper and 2 on others (vllm-project/vllm at 0052a5b8, vllm/platforms/cuda.py,
 _get_backend_priorities, and vllm/v1/attention/backends/fa_utils.py, get_flash_attn_version); SGLang
-FlashAttention 3 on Hopper, kernels of TensorRT-LLM on data-centre Blackwell and FlashInfer
-elsewhere (sgl-project/sglang, srt/server_args.py, _get_default_attn_backend). FlashInfer stands for
-TensorRT-LLM's kernels, which it runs on Blackwell and whose source is not public: both pack the
-heads that share keys. vLLM's FlashAttention 3 stands for SGLang's, which is of the same source.
+FlashAttention 3 on Hopper, kernels of TensorRT-LLM on data-centre Blackwell, and elsewhere
+FlashInfer, or Triton where heads have sinks (sgl-project/sglang, srt/server_args.py,
+_get_default_attn_backend). FlashInfer stands for TensorRT-LLM's kernels, which it runs on Blackwell
+and whose source is not public: both pack the heads that share keys. vLLM's FlashAttention 3 stands
+for SGLang's, which is of the same source.
 """
 BY_NAME: Mapping[str, Backend] = {backend.name: backend for backend in BACKENDS}
 BY_USERS_NAME: Mapping[str, Backend] = {

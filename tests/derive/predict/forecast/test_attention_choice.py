@@ -56,6 +56,17 @@ def test_an_engine_has_a_choice_of_its_own(
     assert {sm: chosen(decoder, plain, sm, BackendRelease(engine)) for sm in by_sm} == by_sm
 
 
+def test_sglang_takes_triton_for_sinks_where_it_has_no_other(tmp_path: Path) -> None:
+    """Heads with sinks run in FlashAttention 3 and TensorRT-LLM's kernels, elsewhere in Triton."""
+    decoder, plain, engine = (
+        read(tmp_path, "gpt_oss"),
+        uniform("bfloat16"),
+        BackendRelease("sglang"),
+    )
+    by_sm = {80: "vllm-triton", 89: "vllm-triton", 90: "vllm-fa3", 100: "flashinfer"}
+    assert {sm: chosen(decoder, plain, sm, engine) for sm in by_sm} == by_sm
+
+
 def test_a_latent_runs_by_the_engine_of_the_experts(tmp_path: Path) -> None:
     """The release that runs the experts chooses the kernel of latent attention, too."""
     decoder = read(tmp_path, "deepseek_v3")

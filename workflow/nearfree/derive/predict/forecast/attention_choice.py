@@ -1,6 +1,6 @@
 """What runs attention where nobody says it, and why what is named does not run a model's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import (
@@ -45,8 +45,7 @@ def chosen(
         module = ATTENTION_LAYER if isinstance(own, Compressed) else MLA
         record = of_engine(engine.name, module.name) or BY_NAME[usual]
         return f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
-    widest = max((kind.head_dim for kind in cache if isinstance(kind, Grouped)), default=0)
-    for name, first in _order(engine.name, sm, widest):
+    for name, first in _order(engine.name, sm, [k for k in cache if isinstance(k, Grouped)]):
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())
         if cached and _on(record, sm, first) and not any(_lacking(record, kind) for kind in cache):
@@ -54,15 +53,17 @@ def chosen(
     return BY_NAME[usual].names[0]
 
 
-def _order(engine: str, sm: int | None, widest: int) -> Iterator[tuple[str, int]]:
+def _order(engine: str, sm: int | None, kinds: Sequence[Grouped]) -> Iterator[tuple[str, int]]:
     """Yield backends of grouped attention, an engine's own choice first, and from where each is.
 
     An engine takes it for heads of up to 256 elements (vllm-project/vllm at 0052a5b8,
     vllm/v1/attention/backends/flashinfer.py, get_supported_head_sizes).
     """
-    for where, name in ENGINE_ATTENTION.get(engine, ()):
-        if sm in where and widest <= _WIDEST:
-            yield name, where.start
+    narrow = all(kind.head_dim <= _WIDEST for kind in kinds)
+    sinks = any(kind.sinks for kind in kinds)
+    for taken in ENGINE_ATTENTION.get(engine, ()):
+        if sm in taken.where and narrow and (taken.sinks or not sinks):
+            yield taken.name, taken.where.start
     yield from ATTENTION_ORDER.items()
 
 

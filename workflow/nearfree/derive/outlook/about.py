@@ -71,14 +71,14 @@ MODELS = "config/models:"
 """What the ids of model files begin with."""
 
 
+_NOT_RESTED_ON = ("name", "file", "refusals", "mixed", "positions", "drafts")
+"""What no number of a row follows from."""
+
+
 def described(model: ModelFile) -> dict[str, object]:
     """Return what rows rest on of a model's files: its forward, its precision, what it stores."""
     said: dict[str, object] = msgspec.to_builtins(model)
-    return {
-        name: value
-        for name, value in said.items()
-        if name not in ("name", "file", "refusals", "mixed")
-    }
+    return {name: value for name, value in said.items() if name not in _NOT_RESTED_ON}
 
 
 def model_id(model: ModelFile) -> str:

@@ -9,9 +9,15 @@ from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import uniform
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.derive.predict.forecast.attention_choice import chosen, untaken
+from nearfree.derive.predict.forecast.attention_choice import chosen as choices
+from nearfree.derive.predict.forecast.attention_choice import untaken
 
 VLLM = BackendRelease("vllm", "0.33.0")
+
+
+def chosen(*asked: Any) -> str:
+    """Return the first of what may run."""
+    return next(choices(*asked))
 
 
 def read(folder: Path, kind: str, **changes: Any) -> Decoder:
@@ -107,3 +113,9 @@ def test_what_a_backend_does_not_take_is_refused(
 def test_what_runs_all_is_not_refused(tmp_path: Path) -> None:
     """Nothing stands in the way of a backend that takes windows, caps and heads of a model."""
     assert not list(untaken(read(tmp_path, "gemma2"), BackendRelease("flash_attn")))
+
+
+def test_others_follow_what_an_engine_takes(tmp_path: Path) -> None:
+    """Where a choice has no release on record the next that takes the model's layers stands in."""
+    every = list(choices(read(tmp_path, "llama"), uniform("bfloat16"), 90, VLLM))
+    assert every[:2] == ["vllm-fa3", "flash-attn"]

@@ -78,8 +78,8 @@ class AskedModel:
         if self._needs and own is None and override.kv:
             self._needs = structs.replace(self._needs, cached=ELEMENT_BYTES[override.kv])
 
-    def attention(self, sheet: Platform, engine: BackendRelease) -> str:
-        """Return what runs attention on a platform, beside an engine, where nobody says it."""
+    def attention(self, sheet: Platform, engine: BackendRelease) -> Iterator[str]:
+        """Yield what may run attention on a platform, beside an engine, where nobody says it."""
         return chosen(self.file.decoder, self.precision, sheet.sm, engine)
 
     def precision_on(self, sheet: Platform, engine: BackendRelease | None) -> Precision | None:

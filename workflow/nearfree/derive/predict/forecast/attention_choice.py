@@ -24,8 +24,10 @@ _WIDEST = 256
 
 def chosen(
     decoder: Decoder | None, precision: Precision | None, sm: int | None, engine: BackendRelease
-) -> str:
-    """Return what runs a model's attention on a device where nobody says it, as users write it.
+) -> Iterator[str]:
+    """Yield what may run a model's attention on a device where nobody says it, as users write it.
+
+    The first is what runs where its rules are on record.
 
     Parameters
     ----------
@@ -44,13 +46,14 @@ def chosen(
     if own is not None:
         module = ATTENTION_LAYER if isinstance(own, Compressed) else MLA
         record = of_engine(engine.name, module.name) or BY_NAME[usual]
-        return f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
+        yield f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
+        return
     for name, first in _order(engine.name, sm, [k for k in cache if isinstance(k, Grouped)]):
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())
         if cached and _on(record, sm, first) and not any(_lacking(record, kind) for kind in cache):
-            return record.names[0]
-    return BY_NAME[usual].names[0]
+            yield record.names[0]
+    yield BY_NAME[usual].names[0]
 
 
 def _order(engine: str, sm: int | None, kinds: Sequence[Grouped]) -> Iterator[tuple[str, int]]:

@@ -1,6 +1,6 @@
 """From names to deployments: model files, platforms, and the newest recorded release."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, product
 
@@ -180,7 +180,8 @@ class _On:
         routed = list(product(engines, routings)) if model.sparse else [(engines[0], None)]
         named = [newest(config, name, attention_backend) for name in spec.attention]
         beside = {
-            each: named or [newest(config, model.attention(self.sheet, each))] for each in engines
+            each: named or [_on_record(config, model.attention(self.sheet, each))]
+            for each in engines
         }
         self.run: list[_Runs] = [
             (beside[engine][place], engine if moe else None, dense[engine], routing)
@@ -258,6 +259,23 @@ def check_releases(config: Config, answerer: Answerer, queries: Sequence[Deploym
                 remedy=f"Recorded in {config.folder}/sources.yaml are "
                 f"{', '.join(known) or 'none'}; --online reads any other one",
             ) from error
+
+
+def _on_record(config: Config, names: Iterable[str]) -> BackendRelease:
+    """Return the newest release of the first of some backends that has one on record.
+
+    Raises
+    ------
+    ConfigError
+        None has; the reason is that of the first.
+    """
+    reasons = list[ConfigError]()
+    for name in names:
+        try:
+            return newest(config, name)
+        except ConfigError as error:
+            reasons.append(error)
+    raise reasons[0]
 
 
 def newest(

@@ -1,11 +1,14 @@
 """Names become deployments: each combination once, with releases and facts of their own."""
 
+import shutil
 from itertools import product
+from pathlib import Path
 
 import pytest
 from decoders.files import refusal
 from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.core.precision import uniform
+from nearfree.derive.predict.forecast.asked_model import spread_of
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
 from nearfree.errors import NearfreeError
 from packaging.version import Version
@@ -116,3 +119,39 @@ def test_the_dtype_is_the_models_own() -> None:
         "float16"
     }
     assert GRID[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("releases", "attention"),
+    [
+        ("[flash-attn==2.8.3, vllm-fa3==0.33.0]", "vllm_fa3 0.33.0"),
+        ("[flash-attn==2.8.3]", "flash_attn 2.8.3"),
+        ("[]", None),
+    ],
+)
+def test_what_an_engine_takes_gives_way_where_it_is_not_listed(
+    tmp_path: Path, releases: str, attention: str | None
+) -> None:
+    """The first choice that sources.yaml lists runs; without any the engine's own is named."""
+    folder = tmp_path / "config"
+    shutil.copytree(CONFIG.folder, folder)
+    (folder / "sources.yaml").write_text(f"releases: {releases}\n")
+    asked = DeploymentSpec(models=("qwen3_8b",), platforms=("h200",), moe=("vllm==0.33.0",))
+    if attention is None:
+        with pytest.raises(NearfreeError, match="no release of vllm-fa3 is listed"):
+            deployments(Config(folder), asked)
+        return
+    (found,) = deployments(Config(folder), asked)
+    assert str(found.attention) == attention
+
+
+@pytest.mark.parametrize(
+    ("degrees", "tp"), [({"gpus": 8}, 8), ({"gpus": 8, "ep": 8}, 8), ({"gpus": 8, "dp": 8}, 1)]
+)
+def test_gpus_share_each_matrix_where_nothing_else_is_said(
+    degrees: dict[str, int], tp: int
+) -> None:
+    """Experts that are spread whole leave GPUs the tp that engines give them."""
+    spec = DeploymentSpec(models=("mixtral_8x7b",), platforms=("h200",), **degrees)
+    spread = spread_of(spec)
+    assert (spread.parallel.tp, spread.parallel.gpus, spread.refusals) == (tp, 8, ())

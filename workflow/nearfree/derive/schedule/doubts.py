@@ -10,11 +10,12 @@ _NO_LAYER = (
     "'s file names no layer of its own for further tokens (num_nextn_predict_layers and the "
     "like): this is what one like its last layer would cost"
 )
-_TRANSLATED = {
-    "vllm": "vLLM refuses such a draft model unless it is told to translate tokens "
+_TRANSLATED = "tokens have to be translated, and fewer drafts are accepted"
+_REFUSED = (
+    "vLLM refuses such a draft model unless it is told to translate tokens "
     "(use_heterogeneous_vocab)"
-}
-"""By engine. Source: vllm-project/vllm at 0052a5b8, vllm/config/speculative.py,
+)
+"""Source: vllm-project/vllm at 0052a5b8, vllm/config/speculative.py,
 verify_equal_vocab_size_if_draft_model."""
 
 
@@ -34,8 +35,7 @@ def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> 
     if own is None or other is None or other.states is not UNSET:
         return
     if own.vocabulary != other.vocabulary:
-        else_ = "tokens have to be translated, and fewer drafts are accepted"
         yield (
             f"{drafter.name} has {other.vocabulary:,} tokens and {model.name} "
-            f"{own.vocabulary:,}: {_TRANSLATED.get(engine, else_)}"
+            f"{own.vocabulary:,}: {_REFUSED if engine == 'vllm' else _TRANSLATED}"
         )

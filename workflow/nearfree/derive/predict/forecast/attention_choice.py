@@ -20,6 +20,7 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.errors import Refusal
 
 _WIDEST = 256
+"""Elements of the widest head for which an engine takes its first choice."""
 
 
 def chosen(

@@ -14,13 +14,13 @@ from nearfree.cli.deployment_options import (
     make_spec,
     tolerance_of,
 )
+from nearfree.cli.drafters import OWN, doubts, draft_costs, drafting_models, names_head
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nearfree.config.files import Config
-    from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
     from nearfree.derive.predict.forecast.forecast import Forecast
     from nearfree.derive.schedule.option import Option
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 _CONTEXT = 4096
 BACKEND = "llama_cpp"
 """What settings and `predict --engine` call llama.cpp."""
-OWN = "own"
-"""What drafts where it is the model's own layer for further tokens."""
 TOLERANCE, THROUGHPUT = GOALS = ("tolerance", "throughput")
 LAWS = ("idle_compute", "principle", "principle_resolved")
 
@@ -138,29 +136,14 @@ def run_schedule(args: argparse.Namespace) -> int:
     if _goal(args) == THROUGHPUT and args.acceptance is None:
         print(choices_json(every) if args.format == "json" else "\n".join(choices_table(every)))
         return 0
-    safe, doubts = _safe(args, every), _doubts(args, config)
+    safe, against = _safe(args, every), doubts(args, config)
     if args.format == "json":
-        print(schedules_json(args.engine, _goal(args), args.worth, every, safe, doubts=doubts))
+        print(schedules_json(args.engine, _goal(args), args.worth, every, safe, doubts=against))
         return 0
     print(safe.option.text)
-    said = (f"# {each}" for each in doubts)
+    said = (f"# {each}" for each in against)
     print("\n".join([*said, *_evidence(args, every, safe)]), file=sys.stderr)
     return 0
-
-
-def _doubts(args: argparse.Namespace, config: "Config") -> list[str]:
-    """Return what speaks against the drafter that is asked for."""
-    from nearfree.decoders.model_file import find_drafter_file, find_model_file
-    from nearfree.derive.schedule.doubts import drafter_doubts
-    from nearfree.hub.asked import asked_model
-
-    if args.drafter is None:
-        return []
-    model = find_model_file(config.folder, asked_model(args.config, args.model[0]))
-    drafter = None
-    if args.drafter != OWN:
-        drafter = find_drafter_file(config.folder, asked_model(args.config, args.drafter))
-    return list(drafter_doubts(args.engine, model, drafter))
 
 
 def _evidence(
@@ -214,7 +197,7 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
     most = engine.largest_batch or args.largest_batch
     spec = make_spec(args, batch=range(1, most + 1), moe=engine.moe)
     every = deployments(config, spec, loads_of(args))
-    drafting = _drafting(args, config, most)
+    drafting = drafting_models(args, config, most)
     every = beside_drafters(every, drafting, own=args.drafter == OWN)
     queries = _held(args, every)
     answerer = make_answerer(args, config, queries)
@@ -227,7 +210,7 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
         limits = boundary_by_batch(answers, cautious=args.cautious)
         write = engine.lengths or _one_length(args, config, answers, None)
         return plan.of_lengths(write, draft_lengths(limits, most=args.longest), args.worth)
-    costs = _draft_costs(args, answers, answerer, drafting)
+    costs = draft_costs(args, answers, answerer, drafting)
     ratios = ratio_by_batch(answers)
     if args.acceptance is None:
         return plan.of_rates(ratios, costs, most=args.longest)
@@ -256,7 +239,7 @@ def _one_length(
     kind = llama_cpp.MODEL
     if args.drafter == OWN:
         kind = llama_cpp.OWN_LAYER
-    elif args.drafter is not None and _is_head(args, config):
+    elif args.drafter is not None and names_head(args, config):
         kind = llama_cpp.HEAD
     elif args.drafter is None and args.draft_cost == 0:
         kind = llama_cpp.LOOKUP
@@ -301,68 +284,6 @@ def _held(args: argparse.Namespace, every: "Sequence[Deployment]") -> "Sequence[
             "--ignore-memory writes it all the same",
         )
     return held
-
-
-def _draft_costs(
-    args: argparse.Namespace,
-    answers: "Forecast",
-    answerer: "Answerer",
-    drafting: "Sequence[Deployment]",
-) -> "float | dict[int, list[float]]":
-    """Return what drafting costs: a share of T(1) a token, or by batch size and draft length."""
-    from msgspec import UNSET
-
-    from nearfree.derive.predict.forecast.deployment import Questions
-    from nearfree.derive.predict.forecast.draft import (
-        as_head,
-        as_own,
-        drafter_shares,
-        model_shares,
-    )
-    from nearfree.derive.predict.forecast.total import total
-    from nearfree.show.text.schedule import ratio_by_batch
-
-    if args.drafter is None:
-        return float(args.draft_cost or 0.0)
-    ratio_by_batch(answers)  # refuses a T(N) that is not known
-    grid, steps = answers.total.grid.tolist(), answerer.engine_steps
-    if args.drafter == OWN:
-        layers = [as_own(each) for each in answers.deployments]
-        drafted = total(Questions(layers, grid), answerer)
-        return drafter_shares(answers.total, answers.deployments, drafted, layers, steps)
-    drafting = drafting[: len(answers.deployments)]
-    if drafting[0].decoder.states is not UNSET:
-        heads = [as_head(each, answers.deployments[0]) for each in drafting]
-        drafted = total(Questions(heads, grid), answerer)
-        return drafter_shares(answers.total, answers.deployments, drafted, heads, steps)
-    drafted = total(Questions(drafting, [1]), answerer)
-    return model_shares(answers.total, answers.deployments, drafted, drafting)
-
-
-def _drafting(args: argparse.Namespace, config: "Config", most: int) -> "Sequence[Deployment]":
-    """Return the deployments of the model or head that drafts, by batch size from 1 on."""
-    from msgspec import structs
-
-    from nearfree.derive.predict.forecast.expand_deployments import deployments
-    from nearfree.derive.schedule.engines import ENGINES
-
-    if args.drafter in {None, OWN}:
-        return []
-    drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
-    spec = make_spec(drafter, batch=range(1, most + 1), moe=ENGINES[args.engine].moe)
-    plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}
-    return deployments(config, structs.replace(spec, **plain), drafters=True)
-
-
-def _is_head(args: argparse.Namespace, config: "Config") -> bool:
-    """Return whether --drafter names a head, which reads the model's states, and no model."""
-    from msgspec import UNSET
-
-    from nearfree.decoders.config_file import find_file, read_drafter
-    from nearfree.hub.asked import asked_model
-
-    file = find_file(config.folder, asked_model(args.config, args.drafter))
-    return read_drafter(file).states is not UNSET
 
 
 def _check(args: argparse.Namespace) -> None:

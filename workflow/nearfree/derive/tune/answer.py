@@ -1,6 +1,7 @@
 """The answer of tuning, from sealed takes alone: settings, gains, verdict, and what to run."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -32,7 +33,9 @@ class Setting(Struct, frozen=True, kw_only=True):
     proven: Proven
     predicted_tokens_s: float
     gain: Interval
-    """Over none, paired within repeats; of all that drafted together at 95 %."""
+    """Over none; of all that drafted together at 95 %."""
+    kinds: Mapping[str, Interval]
+    """Over none, by kind of prompt, each at 95 % by itself; none of prompts of one kind."""
 
 
 class OverDefault(Struct, frozen=True, kw_only=True):
@@ -94,6 +97,7 @@ def answer(choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost) -> A
             proven=proven(each, ran, by_prompt, seconds),
             predicted_tokens_s=tokens_a_second(known, each, cost),
             gain=gain(ran, runs[none], seconds, shared(len(drafted))),
+            kinds=_by_kind(ran, runs[none], seconds),
         )
         for each, ran in runs.items()
     )
@@ -123,6 +127,22 @@ def answer(choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost) -> A
         repeats=len({event.data.repeat for event in events}),
         loop=next(event.data.loop for event in events),
     )
+
+
+def _by_kind(ran: Sequence[Event], plain: Sequence[Event], seconds: Seconds) -> dict[str, Interval]:
+    """Return the gains over none of each kind of prompts of which something was decoded."""
+    tokens: dict[str, int] = defaultdict(int)
+    for event in (*ran, *plain):
+        tokens[event.data.kind] += event.data.output_tokens - 1
+    kinds = sorted(kind for kind in tokens if tokens[kind])
+    return {
+        kind: gain(_of_kind(ran, kind), _of_kind(plain, kind), seconds)
+        for kind in (kinds if len(tokens) > 1 else ())
+    }
+
+
+def _of_kind(events: Sequence[Event], kind: str) -> list[Event]:
+    return [event for event in events if event.data.kind == kind]
 
 
 def _run(choice: Choice, gains: dict[Drafting, Interval]) -> Drafting:

@@ -1,7 +1,7 @@
-"""Intervals of a mean of few repeats, by Student's t."""
+"""Intervals of a mean of few repeats, and of a ratio of sums, by Student's t."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -29,6 +29,39 @@ def ratio_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> I
     variance = sum((each - mean) ** 2 for each in logs) / (count - 1)
     half = quantile(confidence, count - 1) * math.sqrt(variance / count)
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def stratified_interval(
+    value: float, strata: Iterable[Sequence[float]], confidence: float = CONFIDENCE
+) -> Interval:
+    """Return a ratio of sums with its interval, by the noise within strata.
+
+    Parameters
+    ----------
+    value
+        The ratio, whose logarithm moves by the sum of the parts.
+    strata
+        By how much each visit moves the logarithm, by what was visited again and again: how much
+        the visits of a stratum differ from one another is noise, how much strata do is not. A
+        stratum that was visited once has noise that is not known.
+
+    The variances of strata are added, with degrees of freedom by Welch and Satterthwaite, rounded
+    down.
+    """
+    variances, degrees = [], []
+    for parts in strata:
+        count = len(parts)
+        if count < 2:
+            return Interval(value, 0.0, math.inf)
+        mean = sum(parts) / count
+        variances.append(count * sum((each - mean) ** 2 for each in parts) / (count - 1))
+        degrees.append(count - 1)
+    total = sum(variances)
+    if not total:
+        return Interval(value, value, value)
+    spread = sum(each**2 / free for each, free in zip(variances, degrees, strict=True))
+    half = quantile(confidence, max(1, int(total**2 / spread))) * math.sqrt(total)
+    return Interval(value, value * math.exp(-half), value * math.exp(half))
 
 
 def quantile(confidence: float, degrees: int) -> float:

@@ -17,7 +17,7 @@ GRID = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 32, 33, 49)
 """N of T(N): the rows of every K that is weighed, up to a draft of 48 tokens."""
 DRAFT_GRID = (1, 2, 3)
 """N of a draft model's T(N): it decodes one by one, after what it has not seen yet."""
-ROUNDS = 14
+ROUNDS = 10
 """Of T(N): N up to 8 are visited so often, the largest one twice."""
 LIMIT = 48
 """Tokens of an output, at most."""

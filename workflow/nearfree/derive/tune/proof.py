@@ -2,12 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from nearfree.core.drafting import Drafting
-from nearfree.derive.tune.interval import CONFIDENCE, Interval, ratio_interval
+from nearfree.derive.tune.interval import (
+    CONFIDENCE,
+    Interval,
+    ratio_interval,
+    stratified_interval,
+)
 from nearfree.derive.tune.replayed import Trace
 from nearfree.log.events import DecodeMeasured, Event
 
@@ -114,10 +119,43 @@ def _steps_equal(
 def gain(
     one: Sequence[Event], other: Sequence[Event], seconds: Seconds, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Return how many times as fast one setting was as another, paired within repeats."""
-    mine, theirs = speeds(one, seconds), speeds(other, seconds)
-    paired = [mine[repeat] / theirs[repeat] for repeat in mine if repeat in theirs]
-    return ratio_interval(paired, confidence)
+    """Return how many times as fast one setting was as another, with its interval.
+
+    It is the ratio of tokens a second over all visits that both made. Settings run in turn on a
+    prompt, so a machine that slows down slows both: what is left differs from visit to visit of
+    the same prompt, and that is the noise. Of a batch all prompts of a repeat are one visit.
+    """
+    mine, theirs = _visits(one, seconds), _visits(other, seconds)
+    both = [visit for visit in mine if visit in theirs]
+    value, parts = 1.0, dict.fromkeys(both, 0.0)
+    for visits, sign in ((mine, 1), (theirs, -1)):
+        tokens = sum(visits[visit].tokens for visit in both)
+        spent = sum(visits[visit].seconds for visit in both)
+        value *= (tokens / spent) ** sign
+        for visit in both:
+            share = visits[visit].tokens / tokens - visits[visit].seconds / spent
+            parts[visit] += sign * share
+    strata: dict[str, list[float]] = defaultdict(list)
+    for (stratum, _), part in parts.items():
+        strata[stratum].append(part)
+    return stratified_interval(value, strata.values(), confidence)
+
+
+class _Visit(NamedTuple):
+    tokens: int
+    seconds: float
+
+
+def _visits(events: Iterable[Event], seconds: Seconds) -> dict[tuple[str, int], _Visit]:
+    """Return tokens after the first and seconds, by prompt and repeat."""
+    found: dict[tuple[str, int], _Visit] = {}
+    for event in events:
+        data: DecodeMeasured = event.data
+        key = ("" if data.batch > 1 else data.prompt_sha256, data.repeat)
+        tokens, spent = found.get(key, _Visit(0, 0.0))
+        took = data.wall_s if seconds == "wall" else data.process_s
+        found[key] = _Visit(tokens + data.output_tokens - 1, spent + took)
+    return found
 
 
 def verdict(gains: Sequence[Interval]) -> Verdict:

@@ -27,7 +27,9 @@ TUNING = Table(
     key=("platform", "stream", "take", "plan8", "kind", "drafter", "k", "threads", "repack"),
     formula=(
         "predicted: tokens after the first over the sum of T(1 + d) over replayed steps; measured: "
-        "tokens over seconds of a repeat, their geometric mean over repeats with its t-interval"
+        "tokens over seconds of a repeat, their geometric mean over repeats with its t-interval; "
+        "gain: the ratio of tokens a second to none's over all visits, with the t-interval of what "
+        "visits of one prompt differ by"
     ),
     code="nearfree.derive.tune",
     body={
@@ -55,7 +57,7 @@ TUNING = Table(
         "tokens_s": amount("tokens a second when it ran", nullable=True),
         "tokens_s_low": number("lower end of its 95 % interval", nullable=True),
         "tokens_s_high": number("upper end of it; none of a single repeat", nullable=True),
-        "gain": amount("times as fast as none, paired within repeats", nullable=True),
+        "gain": amount("times as fast as none, paired within visits of a prompt", nullable=True),
         "gain_low": number("lower end of its 95 % interval", nullable=True),
         "gain_high": number("upper end of it; none of a single repeat", nullable=True),
         "seconds": text("whose seconds: wall or process time", one_of=("wall", "process")),

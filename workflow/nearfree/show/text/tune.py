@@ -78,6 +78,8 @@ def _setting(setting: Setting) -> dict[str, Any]:
         **_plain(ran.drafting),
         "predicted_tokens_s": setting.predicted_tokens_s,
         "tokens_s": _interval(ran.tokens_s),
+        "over_none": _interval(setting.gain),
+        "over_none_by_kind": {kind: _interval(over) for kind, over in setting.kinds.items()},
         "identical_share": ran.identical,
         "steps_equal": ran.steps_equal,
         "exact": ran.exact,
@@ -190,6 +192,9 @@ def tune_text(said: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
     yield ""
     yield from _proof(answer)
     yield ""
+    if kinds := sorted({kind for each in answer.settings for kind in each.kinds}):
+        yield from _kinds(answer, kinds)
+        yield ""
     yield from _choice(said)
     yield ""
     yield from _verdict(answer)
@@ -266,6 +271,24 @@ def _proof(answer: Answer) -> Iterator[str]:
                 f"  K = {ran.drafting.k}, {ran.drafting.label}: outputs differ from none after "
                 f"{ran.first_difference} tokens at the earliest{margin}"
             )
+
+
+def _kinds(answer: Answer, kinds: Sequence[str]) -> Iterator[str]:
+    """Yield what each setting that drafts won on each kind of prompts."""
+    yield "the same by kind of prompt, times as fast as none:"
+    rows = [["K", "drafter", *(word for kind in kinds for word in (kind, "95 %"))]]
+    for setting in sorted(answer.settings, key=lambda each: each.proven.drafting.k):
+        drafting = setting.proven.drafting
+        if drafting.drafter == "none":
+            continue
+        won = [setting.kinds.get(kind) for kind in kinds]
+        words = [
+            word
+            for each in won
+            for word in (("-", "") if each is None else (f"{each.value:.2f}", _ends(each, 2)))
+        ]
+        rows.append([str(drafting.k), drafting.label, *words])
+    yield from columns(rows)
 
 
 def _ends(interval: Interval, digits: int) -> str:

@@ -384,16 +384,16 @@ BACKENDS = (
         capabilities=frozenset({90}),
     ),
 )
-ATTENTION_ORDER = {
-    "flash_attn": 0,
-    "vllm_fa3": 90,
-    "flash_attn_4": 100,
-    "vllm_triton": 0,
-    "flashinfer_fa2": 0,
+_ANY, _HOPPER, _BLACKWELL = range(200), range(90, 100), range(100, 110)
+ATTENTION_ORDER: Mapping[str, range] = {
+    "flash_attn": _ANY,
+    "vllm_fa3": _HOPPER,
+    "flash_attn_4": _BLACKWELL,
+    "vllm_triton": _ANY,
+    "flashinfer_fa2": _ANY,
 }
 """Backends of grouped attention, of which the first that takes a model's runs where none is named,
-each with the compute capability from which on it is taken so."""
-_BLACKWELL, _HOPPER = range(100, 110), range(90, 100)
+each with the compute capabilities on which it is taken so."""
 
 
 class Taken(NamedTuple):
@@ -411,7 +411,7 @@ ENGINE_ATTENTION: Mapping[str, tuple[Taken, ...]] = {
     "vllm": (Taken(_BLACKWELL, "flashinfer_fa2"), Taken(_HOPPER, "vllm_fa3")),
     "sglang": (
         *(Taken(_HOPPER, "vllm_fa3"), Taken(_BLACKWELL, "flashinfer_fa2")),
-        Taken(range(200), "flashinfer_fa2", sinks=False),
+        Taken(_ANY, "flashinfer_fa2", sinks=False),
     ),
 }
 """What an engine takes before those, by compute capability, as far as rules of it are read.

@@ -49,16 +49,16 @@ def chosen(
         record = of_engine(engine.name, module.name) or BY_NAME[usual]
         yield f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
         return
-    for name, first in _order(engine.name, sm, [k for k in cache if isinstance(k, Grouped)]):
+    for name, where in _order(engine.name, sm, [k for k in cache if isinstance(k, Grouped)]):
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())
-        if cached and _on(record, sm, first) and not any(_lacking(record, kind) for kind in cache):
+        if cached and _on(record, sm, where) and not any(_lacking(record, kind) for kind in cache):
             yield record.names[0]
     yield BY_NAME[usual].names[0]
 
 
-def _order(engine: str, sm: int | None, kinds: Sequence[Grouped]) -> Iterator[tuple[str, int]]:
-    """Yield backends of grouped attention, an engine's own choice first, and from where each is.
+def _order(engine: str, sm: int | None, kinds: Sequence[Grouped]) -> Iterator[tuple[str, range]]:
+    """Yield backends of grouped attention, an engine's own choice first, and where each is.
 
     An engine takes it for heads of up to 256 elements (vllm-project/vllm at 0052a5b8,
     vllm/v1/attention/backends/flashinfer.py, get_supported_head_sizes).
@@ -67,14 +67,14 @@ def _order(engine: str, sm: int | None, kinds: Sequence[Grouped]) -> Iterator[tu
     sinks = any(kind.sinks for kind in kinds)
     for taken in ENGINE_ATTENTION.get(engine, ()):
         if sm in taken.where and narrow and (taken.sinks or not sinks):
-            yield taken.name, taken.where.start
+            yield taken.name, taken.where
     yield from ATTENTION_ORDER.items()
 
 
-def _on(record: Backend, sm: int | None, first: int) -> bool:
+def _on(record: Backend, sm: int | None, where: range) -> bool:
     if sm is None:
-        return not first
-    return sm >= first and (not record.capabilities or sm in record.capabilities)
+        return not where.start
+    return sm in where and (not record.capabilities or sm in record.capabilities)
 
 
 def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:

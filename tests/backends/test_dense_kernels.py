@@ -13,6 +13,7 @@ from nearfree.backends.dense_kernels import (
     dense_format,
     dense_kernel,
     dense_rule,
+    dense_widens,
 )
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
@@ -50,6 +51,30 @@ def test_scaled_blocks_went_to_deepgemm_with_the_wheel_that_has_it() -> None:
     assert dense_kernel("0.24.0", "float8_block", 90, columns=4128, depth=4096) == CUTLASS
     assert dense_kernel("0.24.0", "float8_block", 89, **WIDE) == "Triton"
     assert dense_kernel("0.33.0", "float8_block", 89, **WIDE) == MARLIN
+
+
+@pytest.mark.parametrize(
+    ("version", "format_", "widened"),
+    [
+        ("0.33.0", "float8_block", (80, 86, 89)),
+        ("0.24.0", "float8_block", (80, 86)),
+        ("0.33.0", "float8", (80, 86)),
+        ("0.33.0", "int8", ()),
+        ("0.23.0", "float8", ()),
+    ],
+)
+def test_marlin_takes_rows_of_16_bits(version: str, format_: str, widened: tuple[int, ...]) -> None:
+    """Where it runs products in float8, what enters is not rounded; elsewhere it is."""
+    for sm in (80, 86, 89, 90, 100, 120):
+        assert dense_widens(version, format_, format_, sm) == (sm in widened)
+        assert not dense_widens(version, "bfloat16", format_, sm)
+    alone = dense_format("bfloat16", format_)
+    assert alone is not None
+    for sm in widened:
+        assert dense_kernel(version, alone, sm, **WIDE) == MARLIN
+    if widened:
+        with pytest.raises(EvidenceError, match="no kernel that is read for float8"):
+            dense_kernel(version, alone, 90, **WIDE)
 
 
 def test_what_a_question_leaves_open_is_said() -> None:

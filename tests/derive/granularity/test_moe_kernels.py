@@ -6,7 +6,13 @@ from nearfree.backends.kernels import BY_PUBLIC_NAME, MARLIN, PUBLIC_NAMES, TRIT
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe
 from nearfree.core.precision import Product
-from nearfree.derive.granularity.moe_kernels import asked_kernel, library_of, reads_moe
+from nearfree.derive.granularity.moe_kernels import (
+    asked_kernel,
+    library_of,
+    moe_format,
+    moe_widens,
+    reads_moe,
+)
 from nearfree.derive.granularity.releases import moe_release
 from nearfree.errors import EvidenceError
 
@@ -59,6 +65,26 @@ def test_experts_in_blocks_that_are_spread_run_in_cutlass_on_hopper(
     library = library_of(VLLM, BLOCKS, sm, spread=spread)
     assert BY_PUBLIC_NAME.get(library or "") == kernel
     assert reads_moe(VLLM, BLOCKS, sm, spread=spread) == (kernel is None)
+
+
+@pytest.mark.parametrize(("sm", "wide"), [(80, True), (89, False), (90, False), (100, False)])
+def test_marlin_takes_rows_of_16_bits(sm: int, *, wide: bool) -> None:
+    """Where it runs experts in float8, what enters is not rounded, and its blocks are read."""
+    assert moe_widens(VLLM, BLOCKS, sm, spread=False) == wide
+    assert not moe_widens(VLLM, INT4, sm, spread=False)
+    assert not moe_widens(BackendRelease("vllm", "0.23.0"), BLOCKS, sm, spread=False)
+    assert moe_format("bfloat16", "float8_block") == moe_format("float8_block", "float8_block")
+    asked = MoeQuestion(
+        backend="vllm", backend_version="0.33.0", kernel=None, dtype="bfloat16",
+        weights="float8_block", d_model=2048, d_ff=768, experts=128, top_k=8, block_size_m=None,
+        sm=sm, device_name="NVIDIA",
+    )  # fmt: skip
+    release = moe_release("vllm", "0.33.0", None)
+    if wide:
+        assert asked_kernel(asked, release, "fp8_block") == MARLIN
+    else:
+        with pytest.raises(EvidenceError, match="which rounds what enters them"):
+            asked_kernel(asked, release, "fp8_block")
 
 
 def test_a_release_that_is_not_read_names_no_library() -> None:

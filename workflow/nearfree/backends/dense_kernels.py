@@ -175,8 +175,14 @@ _FORMATS = {
     ("float16", "int4"): "int4",
     ("bfloat16", "int8"): "int8_w8a16",
     ("float16", "int8"): "int8_w8a16",
+    ("bfloat16", "float8"): "float8_w8a16",
+    ("float16", "float8"): "float8_w8a16",
+    ("bfloat16", "float8_block"): "float8_block_w8a16",
+    ("float16", "float8_block"): "float8_block_w8a16",
 }
 """What a selection is of, by the formats of activations and weights; int4 is in groups of 128."""
+_WIDE = {"float8_w8a16": "float8", "float8_block_w8a16": "float8_block"}
+"""Formats of which no layer is by itself: a layer in float8 is run so where Marlin takes it."""
 
 
 def dense_format(activations: str, weights: str) -> str | None:
@@ -210,19 +216,39 @@ def dense_kernel(version: str, format_: str, sm: int, columns: int, depth: int) 
     EvidenceError
         It is not read, or what is asked leaves open which of several runs.
     """
-    chosen = _selection(version, format_)
     found: list[DenseKernel] = []
-    for each in chosen.kernels:
+    for each in _selection(version, format_).kernels:
         fits = columns % each.columns == 0 and depth % each.depth == 0
         if fits and each.first <= sm <= each.last:
             found.append(each)
             if not each.where:
                 break
+    if format_ in _WIDE:
+        found = [each for each in found if each.name == MARLIN]
     if len(found) == 1 and not found[0].where:
         return found[0].name
     cases = "; ".join(f"{each.name} where {each.where or 'not'}" for each in found)
     kernels = f"one of several kernels ({cases})" if found else "no kernel that is read"
     raise dense_unread(version, format_, sm, kernels)
+
+
+def dense_widens(version: str, activations: str, weights: str, sm: int) -> bool:
+    """Return whether a release runs products of these formats by Marlin, which takes 16-bit rows.
+
+    So it runs float8 where the device has no such units, or no better kernel: what enters is not
+    rounded, and weights are unpacked to 16 bits.
+    """
+    format_ = dense_format(activations, weights)
+    if format_ not in _WIDE.values():
+        return False
+    try:
+        return dense_kernel(version, format_, sm, _ANY_SIDE, _ANY_SIDE) == MARLIN
+    except EvidenceError:
+        return False
+
+
+_ANY_SIDE = 128
+"""A side that every kernel takes: whether Marlin takes float8 does not depend on sides."""
 
 
 def dense_unread(version: str, format_: str, sm: int, kernels: str) -> EvidenceError:
@@ -237,7 +263,7 @@ def dense_unread(version: str, format_: str, sm: int, kernels: str) -> EvidenceE
 
 
 def _selection(version: str, format_: str) -> DenseSelection:
-    mine = [each for each in SELECTIONS if format_ in each.formats]
+    mine = [each for each in SELECTIONS if _WIDE.get(format_, format_) in each.formats]
     for each in mine:
         if version in each.lines:
             return each

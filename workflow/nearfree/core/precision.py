@@ -1,6 +1,6 @@
 """Formats of numbers: what an element of each takes in memory, and which peak its products have."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import UNSET, Struct, UnsetType, structs
@@ -101,6 +101,22 @@ class Precision(Struct, frozen=True, kw_only=True):
             shared = tuple(layer for layer in layers if layer in there)
             yield structs.replace(self, roles=roles), shared
 
+    def changed(self, change: Callable[[Product, str], Product]) -> "Precision":
+        """Return it with other formats of its products.
+
+        Parameters
+        ----------
+        change
+            Takes the formats of a product and its kind of matrix, and returns what it has instead.
+        """
+        products = {kind: change(getattr(self, kind), kind) for kind in QUANTISED}
+        roles = tuple((role, change(product, "attention")) for role, product in self.roles)
+        apart = tuple(
+            (role, change(product, "attention"), layers)
+            for role, product, layers in self.apart or ()
+        )
+        return structs.replace(self, roles=roles, apart=apart or UNSET, **products)
+
     def of(self, kind: str, role: str) -> Product:
         """Return the formats of a product by its kind of matrix and its role in a forward."""
         found: Product = dict(self.roles).get(role) or getattr(self, kind)
@@ -171,16 +187,10 @@ class Override(Struct, frozen=True, kw_only=True):
                 entering = activations
             return Product(stored, entering)
 
-        products = {kind: asked(getattr(base, kind), kind) for kind in QUANTISED}
-        roles = tuple((role, asked(product, "attention")) for role, product in base.roles)
-        apart = tuple(
-            (role, asked(product, "attention"), layers)
-            for role, product, layers in base.apart or ()
-        )
-        if activations and activations not in PLAIN and products["ffn"].activations != activations:
+        found = base.changed(asked)
+        if activations and activations not in PLAIN and found.ffn.activations != activations:
             raise ConfigError(
-                f"{products['ffn'].weights} weights enter no product with {activations}",
+                f"{found.ffn.weights} weights enter no product with {activations}",
                 remedy=f"Give --weights, too, such as --weights {activations}",
             )
-        kv = self.kv or self.dtype or base.kv
-        return structs.replace(base, kv=kv, roles=roles, apart=apart or UNSET, **products)
+        return structs.replace(found, kv=self.kv or self.dtype or base.kv)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from decoders.files import refusal
 from nearfree.config.files import BOUNDS, Config, DeploymentSpec
-from nearfree.core.precision import uniform
+from nearfree.core.precision import Dtype, Product, uniform
 from nearfree.derive.predict.forecast.asked_model import spread_of
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
 from nearfree.errors import NearfreeError
@@ -46,6 +46,32 @@ def test_each_release_of_attention_and_of_experts_is_asked() -> None:
         [str(newest(CONFIG, text)) for text in texts] for texts in (attention, moe)
     )  # fmt: skip
     assert said == [*product(runs, [None]), *product(runs, experts)]
+
+
+@pytest.mark.parametrize(
+    ("platform", "weights", "rows"),
+    [
+        ("a100", "float8_block", "bfloat16"),
+        ("l40s", "float8_block", "bfloat16"),
+        ("h100", "float8_block", "float8_block"),
+        ("a100", "float8", "bfloat16"),
+        ("l40s", "float8", "float8"),
+        ("a100", "int8", "int8"),
+    ],
+)
+def test_what_enters_products_is_what_the_engine_lets_enter(
+    platform: str, weights: Dtype, rows: Dtype
+) -> None:
+    """Float8 runs by Marlin in vLLM where the GPU or its kernels do not take such rows.
+
+    Weights and cache keep their formats; what is left plain stays so.
+    """
+    asked = DeploymentSpec(models=("qwen3_8b",), platforms=(platform,), weights=weights)
+    (found,) = deployments(CONFIG, asked)
+    assert found.precision is not None
+    assert found.said == {"weights": weights, "activations": rows, "kv": "bfloat16"}
+    assert found.precision.attention == Product(weights, rows)
+    assert found.precision.lm_head == Product("bfloat16", "bfloat16")
 
 
 def test_what_is_listed_twice_is_asked_once() -> None:

@@ -2,6 +2,7 @@
 
 from nearfree.backends.kernels import (
     BY_PUBLIC_NAME,
+    MARLIN,
     NEVER_TRITON,
     TRITON,
     moe_kernel,
@@ -35,10 +36,40 @@ MOE_FORMATS: dict[tuple[str, str], Dtype] = {
     ("nvfp4", "nvfp4"): "nvfp4",
 }
 """What a release calls the formats of activations and weights; float8 is scaled per tensor."""
+_WIDE: dict[tuple[str, str], Dtype] = {
+    (plain, stored): MOE_FORMATS[stored, stored]
+    for plain in ("bfloat16", "float16")
+    for stored in ("float8", "float8_block")
+}
+"""The same where what enters is not rounded: layers in float8 are run so by Marlin alone."""
 _OF_LIBRARIES = ("int4", "mxfp4", "nvfp4", "fp8_block")
 """Formats, as a release calls them, whose kernels beside Triton's have public curves."""
 _LIBRARIES_ALONE = ("nvfp4",)
 """Formats whose experts run in libraries alone, which pick their own tiles."""
+
+
+def moe_format(activations: str, weights: str) -> Dtype | None:
+    """Return what a release calls the formats of a layer; None where it has no such kernel."""
+    formats = activations, weights
+    return MOE_FORMATS.get(formats) or _WIDE.get(formats)
+
+
+def moe_widens(release: BackendRelease, formats: Product, sm: int, *, spread: bool) -> bool:
+    """Return whether a release runs experts in float8 by Marlin, which takes 16-bit rows.
+
+    Parameters
+    ----------
+    formats, sm, spread
+        As of `reads_moe`.
+    """
+    dtype = MOE_FORMATS.get((formats.activations, formats.weights))
+    if dtype not in _WIDE.values() or not release.version:
+        return False
+    try:
+        known = moe_release(release.name, release.version, None)
+        return moe_kernel(*known, dtype, sm, spread=spread) == MARLIN
+    except EvidenceError:
+        return False
 
 
 def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
@@ -55,6 +86,12 @@ def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
     if (named and dtype not in NEVER_TRITON) or asked.sm is None:
         return TRITON
     kernel = moe_kernel(*release, dtype, asked.sm, spread=asked.ep > 1)
+    if (asked.dtype, asked.weights) in _WIDE and kernel != MARLIN:
+        raise EvidenceError(
+            f"{release.package} {release.version} runs {kernel} for experts in {asked.weights} "
+            f"on compute capability {asked.sm}, which rounds what enters them",
+            remedy="Ask without --activations",
+        )
     if kernel != TRITON and kernel not in BESIDE_TRITON:
         raise unread(*release, dtype, asked.sm, kernel)
     return kernel

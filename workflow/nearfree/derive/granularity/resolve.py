@@ -13,7 +13,7 @@ from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.dense_ffn import DenseQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion, local_experts
 from nearfree.core.precision import FORMATS
-from nearfree.derive.granularity.moe_kernels import MOE_FORMATS, asked_kernel
+from nearfree.derive.granularity.moe_kernels import asked_kernel, moe_format
 from nearfree.derive.granularity.releases import (
     MODULAR_MOE,
     PINNED_TRITON,
@@ -119,7 +119,8 @@ class Resolver:
     def _moe(self, asked: MoeQuestion) -> Steps[Block]:
         release = moe_release(asked.backend, asked.backend_version, asked.kernel)
         formats = asked.dtype, asked.weights or asked.dtype
-        if formats not in MOE_FORMATS:
+        dtype = moe_format(*formats)
+        if dtype is None:
             stored = f" with {formats[1]} weights" if asked.weights else ""
             raise _unknown(f"no MoE rules of {release.package} for {formats[0]}{stored} are read")
         if asked.top_k > asked.experts:
@@ -128,7 +129,7 @@ class Resolver:
         kernel = _once(
             self._kernels,
             (*runs, asked.ep > 1),
-            lambda _: asked_kernel(asked, release, MOE_FORMATS[formats]),
+            lambda _: asked_kernel(asked, release, dtype),
         )
         known = _once(self._releases, release, self._read)
         _check_device(asked)
@@ -137,7 +138,7 @@ class Resolver:
             top_k=asked.top_k,
             d_ff=asked.d_ff,
             d_model=asked.d_model,
-            dtype=MOE_FORMATS[formats],
+            dtype=dtype,
             device=asked.device_name,
             triton=PINNED_TRITON.get(release),
             sm=asked.sm,

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from nearfree.backends.dense_kernels import dense_widens
 from nearfree.backends.kernels import entering
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import DeploymentSpec
@@ -17,11 +18,12 @@ from nearfree.core.precision import (
     Dtype,
     Override,
     Precision,
+    Product,
 )
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.shards import refusals
-from nearfree.derive.granularity.moe_kernels import library_of, reads_moe
+from nearfree.derive.granularity.moe_kernels import library_of, moe_widens, reads_moe
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.forecast.attention_choice import chosen, untaken
 from nearfree.errors import ConfigError, Refusal
@@ -82,16 +84,39 @@ class AskedModel:
         """Yield what may run attention on a platform, beside an engine, where nobody says it."""
         return chosen(self.file.decoder, self.precision, sheet.sm, engine)
 
-    def precision_on(self, sheet: Platform, engine: BackendRelease | None) -> Precision | None:
-        """Return in what numbers an engine computes it on a platform."""
-        own = self.precision
-        if own is None or engine is None:
-            return own
-        rounded = entering(engine.name, own.experts.weights, sheet.sm)
+    def precision_on(
+        self, sheet: Platform, engine: BackendRelease | None, dense: BackendRelease | None = None
+    ) -> Precision | None:
+        """Return in what numbers an engine computes it on a platform.
+
+        Parameters
+        ----------
+        engine, dense
+            What runs its experts, and its dense products of quantised weights. Where it is Marlin,
+            rows that a model's file rounds to float8 stay as they are.
+        """
+        own, sm = self.precision, sheet.sm
+        if own is None:
+            return None
+        plain = own.plain
+
+        def entered(product: Product, kind: str) -> Product:
+            stored, rows = product
+            if kind == "experts" or sm is None or dense is None or dense.version is None:
+                return product
+            wide = dense_widens(dense.version, rows, stored, sm)
+            return Product(stored, plain) if wide else product
+
+        found = own.changed(entered)
+        if engine is None:
+            return found
+        rounded = entering(engine.name, own.experts.weights, sm)
+        spread = self._parallel.ep > 1
+        if sm is not None and moe_widens(engine, own.experts, sm, spread=spread):
+            rounded = plain
         if rounded is None:
-            return own
-        experts = own.experts._replace(activations=rounded)
-        return structs.replace(own, experts=experts)
+            return found
+        return structs.replace(found, experts=own.experts._replace(activations=rounded))
 
     @property
     def dense_quantised(self) -> bool:

@@ -141,7 +141,7 @@ def _alike(
             dense=dense,
             routing=routing,
             loads=loads,
-            precision=each.model.precision_on(each.sheet, moe),
+            precision=each.model.precision_on(each.sheet, moe, dense),
             parallel=parallel,
             library=each.model.library(moe, each.sheet),
             served=each.sheet.sm is not None,

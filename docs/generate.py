@@ -15,7 +15,8 @@ import msgspec
 from msgspec import NODEFAULT
 from nearfree.cli import make_parser
 from nearfree.config.files import schemas
-from nearfree.core.setting import FIELDS, required
+from nearfree.core.setting import FIELDS
+from nearfree.core.setting_check import required
 from nearfree.derive.jobs import TABLES
 from nearfree.derive.stages import STAGE_OF
 from nearfree.derive.tables.columns import Column

@@ -6,7 +6,8 @@ from pathlib import Path
 import nearfree
 import pytest
 from nearfree.core.label import AXES, NESTED, label
-from nearfree.core.setting import FIELDS, MODULES, Field, Setting
+from nearfree.core.setting import FIELDS, MODULES, Setting
+from nearfree.core.setting_field import Field
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.public.curve_row import COLUMNS

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from derive.tables.logs import write_probe
-from nearfree.core.setting import setting_key
+from nearfree.core.label import setting_key
 from nearfree.hardware.simulated import read_machine
 from nearfree.log.names import Layout
 from nearfree.measure.simulated import SimulatedKernel

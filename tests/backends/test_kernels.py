@@ -3,7 +3,9 @@
 import re
 
 import pytest
-from nearfree.backends.kernels import SELECTIONS, Selection, entering, moe_kernel, public_kernel
+from nearfree.backends.kernels import SELECTIONS, Selection, moe_kernel
+from nearfree.backends.public_kernels import public_kernel
+from nearfree.derive.granularity.moe_kernels import entering
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch

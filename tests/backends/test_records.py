@@ -9,7 +9,8 @@ from pathlib import Path
 import nearfree
 import pytest
 import yaml
-from nearfree.backends.records import BACKENDS, BY_NAME, Backend, load
+from nearfree.backends.record import Backend
+from nearfree.backends.records import BACKENDS, BY_NAME, load
 from nearfree.sources.fetching.fetch import PARTS
 from nearfree.sources.packages import reader
 

@@ -16,7 +16,8 @@ from nearfree.config.cluster import Cluster
 from nearfree.config.engine_studies import WeightsSpec
 from nearfree.config.files import BackendEnvironment, DeploymentSpec, Site, Sources, schemas
 from nearfree.core.modules.registry import STUDIES
-from nearfree.core.setting import Name, Positive
+from nearfree.core.names import Name
+from nearfree.core.setting import Positive
 from nearfree.hardware.platforms import Platform
 
 SHIPPED = Path(__file__).parents[2] / "config"

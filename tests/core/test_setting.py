@@ -7,8 +7,10 @@ import pytest
 from conftest import make_plan, make_setting
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.core.label import setting_key
 from nearfree.core.plan import plan_digest
-from nearfree.core.setting import Setting, check_setting, setting_key
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import check_setting
 from nearfree.errors import ConfigError
 
 SHAPES: dict[str, dict[str, Any]] = {

@@ -6,9 +6,10 @@ from functools import cache
 from typing import Any
 
 from conftest import write_payloads
+from nearfree.core.label import setting_key
 from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.setting import Setting
 from nearfree.derive.granularity.engine import EngineForward, EngineRules
 from nearfree.derive.work_model.engine import EngineCurve, terms
 from nearfree.log.events import EngineLoaded, EngineMatrix, EngineShape

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from nearfree.core.setting import ModelRouting
+from nearfree.core.routing_names import ModelRouting
 from nearfree.decoders.modules import UNTOLD
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.measure.prepare import kernel_names

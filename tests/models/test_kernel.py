@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.config.model_studies import model_sweeps
-from nearfree.core.setting import Mask, ModelRouting, Setting
+from nearfree.core.routing_names import ModelRouting
+from nearfree.core.setting import Mask, Setting
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.models import footprint
 from nearfree.models.kernel import ModelKernel, bytes_read

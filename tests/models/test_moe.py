@@ -9,7 +9,8 @@ from backends.adapters import test_sglang_moe, test_vllm_moe
 from backends.adapters.signatures import StandIn, change_points, signature, versions_between
 from backends.adapters.test_sglang_moe import OLD, OLDEST, OTHERS, Release, known
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.core.setting import Mask, ModelRouting
+from nearfree.core.routing_names import ModelRouting
+from nearfree.core.setting import Mask
 from nearfree.decoders.decoder import Experts
 from nearfree.errors import EvidenceError
 from nearfree.models.expert_runners import ExpertRunner, make_expert_runner

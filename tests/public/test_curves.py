@@ -7,9 +7,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 from conftest import write_take
+from nearfree.core.label import setting_key
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import IMPORTED
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported

@@ -4,7 +4,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from nearfree.core.setting import FIELDS, Setting, check_setting
+from nearfree.core.setting import FIELDS, Setting
+from nearfree.core.setting_check import check_setting
 from nearfree.errors import SourceError
 from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.latent_models import MODELS, LatentModel

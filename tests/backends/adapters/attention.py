@@ -6,7 +6,8 @@ from typing import Any
 
 from nearfree.core.setting import Setting
 from nearfree.log.names import Layout
-from nearfree.sources.answers.granularity import Interval, attention_granularity
+from nearfree.sources.answers.granularity import attention_granularity
+from nearfree.sources.answers.intervals import Interval
 from nearfree.sources.attention import AttentionQuery
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.record import recorded_extraction

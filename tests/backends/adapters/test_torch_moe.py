@@ -20,7 +20,7 @@ from nearfree.backends.adapters.torch_moe import (
 )
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.precision import Dtype
-from nearfree.core.setting import Routing
+from nearfree.core.routing_names import Routing
 from torch import Tensor
 from torch.nn import functional
 

@@ -18,7 +18,8 @@ from nearfree.core.modules.collective import (
     sent_share,
 )
 from nearfree.core.modules.registry import kind_of
-from nearfree.core.setting import Setting, check_setting
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import check_setting
 from nearfree.errors import ConfigError, EvidenceError
 
 GPUS = st.sampled_from([2, 3, 4, 6, 8, 16])

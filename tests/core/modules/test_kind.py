@@ -10,7 +10,7 @@ from nearfree.core.modules.attention import M_ATTN
 from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.core.modules.kind import smallest
 from nearfree.core.modules.model import MODEL, ffn_setting, idle_compute, principle_terms
-from nearfree.core.setting import Controlled
+from nearfree.core.routing_names import Controlled
 from nearfree.errors import EvidenceError
 
 terms = st.one_of(st.floats(0.1, 1e6), st.just(math.inf))

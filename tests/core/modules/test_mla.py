@@ -16,7 +16,8 @@ from nearfree.core.modules.mla import (
     principle_terms,
     stored_elements,
 )
-from nearfree.core.setting import Setting, check_setting
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import check_setting
 from nearfree.errors import ConfigError, EvidenceError
 
 DEEPSEEK = Setting(

@@ -10,9 +10,9 @@ from derive.tables.logs import copy_config
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.config.files import Config
+from nearfree.core.label import setting_key
 from nearfree.core.modules.registry import STUDIES
 from nearfree.core.modules.study import StudyBase
-from nearfree.core.setting import setting_key
 from nearfree.errors import ConfigError
 
 COMMON: dict[str, Any] = {

@@ -2,8 +2,9 @@
 
 import pytest
 from msgspec.structs import replace
-from nearfree.backends.kernels import BY_PUBLIC_NAME, MARLIN, PUBLIC_NAMES, TRITON_KERNELS
+from nearfree.backends.kernels import MARLIN, TRITON_KERNELS
 from nearfree.backends.names import BackendRelease
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME, PUBLIC_NAMES
 from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe
 from nearfree.core.precision import Product
 from nearfree.derive.granularity.moe_kernels import (

@@ -1,7 +1,7 @@
 """Which release speaks of a backend: the paper's, the measured and the imported ones."""
 
 import pytest
-from nearfree.backends.kernels import BY_PUBLIC_NAME
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.core.modules.moe_ffn import is_triton_moe
 from nearfree.derive.granularity.releases import attention_release, moe_release
 from nearfree.errors import EvidenceError, SourceError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from msgspec import structs
-from nearfree.backends.kernels import TWINS
+from nearfree.backends.public_kernels import TWINS
 from nearfree.derive.reference.build import groups_of
 from nearfree.derive.reference.groups import LEAST_CURVES, Coded, Group, form_us, keys_of, made
 from nearfree.derive.reference.kriging import coordinates

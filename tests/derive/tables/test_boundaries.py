@@ -8,7 +8,7 @@ import pytest
 from conftest import make_setting
 from nearfree.config.files import Config
 from nearfree.core.boundary import Ratio, boundary
-from nearfree.core.setting import setting_key
+from nearfree.core.label import setting_key
 from nearfree.derive.tables.boundaries import (
     BOUNDARIES,
     SENSITIVITY,

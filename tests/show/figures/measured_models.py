@@ -6,7 +6,8 @@ from typing import Any
 import polars as pl
 from derive.tables.logs import TOLERANCES, make_take, make_visits
 from nearfree.core.boundary import Ratio, boundary
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.label import setting_key
+from nearfree.core.setting import Setting
 from nearfree.decoders.modules import (
     ATTENTION,
     BETWEEN,

@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 from derive.predict.forecast.pool import ANSWERER, SPARSE, asked, deployment
 from msgspec import structs
-from nearfree.backends.kernels import BY_PUBLIC_NAME
 from nearfree.backends.names import BackendRelease
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.memory import Memory

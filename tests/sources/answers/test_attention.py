@@ -7,7 +7,8 @@ import pytest
 from msgspec import json
 from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
-from nearfree.sources.answers.granularity import Granularity, attention_granularity
+from nearfree.sources.answers.granularity import attention_granularity
+from nearfree.sources.answers.intervals import Granularity
 from nearfree.sources.attention import AttentionQuery
 from nearfree.sources.record import recorded_extraction
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from nearfree.errors import EvidenceError
-from nearfree.sources.answers.granularity import Granularity, moe_granularity
+from nearfree.sources.answers.granularity import moe_granularity
+from nearfree.sources.answers.intervals import Granularity
 from nearfree.sources.answers.moe import MoeQuery
 from nearfree.sources.tuned import index_tuned
 

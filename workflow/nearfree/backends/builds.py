@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from nearfree.backends.environments.lock import FOLDER, OWN, pins
 from nearfree.backends.records import BY_NAME
-from nearfree.core.setting import Name
+from nearfree.core.names import Name
 from nearfree.core.weights import Digest
 from nearfree.errors import ConfigError, LockError
 from nearfree.shipped import shipped

@@ -239,7 +239,7 @@ def dense_widens(version: str, activations: str, weights: str, sm: int) -> bool:
     rounded, and weights are unpacked to 16 bits.
     """
     format_ = dense_format(activations, weights)
-    if format_ not in _WIDE.values():
+    if format_ is None or format_ not in _WIDE.values():
         return False
     try:
         return dense_kernel(version, format_, sm, _ANY_SIDE, _ANY_SIDE) == MARLIN

@@ -8,7 +8,6 @@ other; environment variables and options are as they are by default.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nearfree.core.precision import Dtype
 from nearfree.errors import EvidenceError
 
 TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
@@ -16,8 +15,8 @@ TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
 NAIVE, ALIGNED = "naive", "aligned"
 """How the Triton kernel gets its rows: token by token, or sorted by expert and padded to blocks."""
 GPT_OSS = "the model is gpt-oss"
-_PRESET = "the architecture is one that it is preset for"
-_TAKES = "it takes the layer's activation and routing"
+PRESET = "the architecture is one that it is preset for"
+TAKES = "it takes the layer's activation and routing"
 NEVER_TRITON = ("mxfp4", "nvfp4")
 """Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
 _LAST = 999
@@ -49,19 +48,19 @@ class Selection(NamedTuple):
 _MOE = "vllm/model_executor/layers/fused_moe/oracle"
 _VLLM = "vllm/model_executor/layers/quantization"
 _SGLANG = "sglang/srt/layers/quantization"
-_TRTLLM = "FlashInfer's TRTLLM"
-_CUTLASS = "FlashInfer's CUTLASS"
-_BLOCKS = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 90), Kernel(_TRTLLM, 100, 109))
+TRTLLM = "FlashInfer's TRTLLM"
+CUTLASS = "FlashInfer's CUTLASS"
+_BLOCKS = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 90), Kernel(TRTLLM, 100, 109))
 _SPREAD = (
     Kernel(MARLIN, 80, 88),
     Kernel(TRITON, 89, 89),
-    Kernel(_CUTLASS, 90, 90),
-    Kernel(_TRTLLM, 100, 109),
+    Kernel(CUTLASS, 90, 90),
+    Kernel(TRTLLM, 100, 109),
 )
 _WHOLE = (
     Kernel(MARLIN, 80, 88),
     Kernel(TRITON, 89, 89),
-    Kernel(_TRTLLM, 100, 109, "scales of activations are stored"),
+    Kernel(TRTLLM, 100, 109, "scales of activations are stored"),
     Kernel("FlashInfer's CUTLASS", 90, _LAST, "scales of activations are stored"),
     Kernel("vLLM's CUTLASS", 90, 109, "the file is one of compressed-tensors"),
     Kernel(TRITON, 90, _LAST, "neither"),
@@ -70,18 +69,13 @@ _ORACLE = {"0.19.0": (57, 102), "0.20.2": (60, 105), "0.22.0": (58, 108), "0.24.
 _ALL = (Kernel(TRITON, 75),)
 _BY_MODEL = (
     Kernel(TRITON, 89, 99),
-    Kernel(_TRTLLM, 100, 109, _PRESET),
+    Kernel(TRTLLM, 100, 109, PRESET),
     Kernel(TRITON, 100, 109, "it is not"),
     Kernel(TRITON, 110),
 )
 
-PRESETS = frozenset({
-    "deepseek_v3", "kimi_k2", "kimi_k25", "glm_moe_dsa", "qwen3_moe", "qwen3_vl_moe", "qwen3_next",
-})  # fmt: skip
-"""Kinds of models whose architectures SGLang presets FlashInfer's TRTLLM for in all releases read:
-sglang/srt/server_args.py of 0.5.9, lines 1197-1203 and 1559-1561, 1577-1581."""
 _FOUR_BITS = (
-    Kernel(_TRTLLM, 100, 109, _TAKES),
+    Kernel(TRTLLM, 100, 109, TAKES),
     Kernel("FlashInfer's CuteDSL or CUTLASS", 100, 109, "it does not"),
     Kernel("FlashInfer's CUTLASS", 120, 129),
 )
@@ -197,7 +191,7 @@ SELECTIONS = (
             Kernel(MARLIN, 80, 89),
             Kernel(TRITON_KERNELS, 90, 90, GPT_OSS),
             Kernel(MARLIN, 90, 90, "it is not"),
-            Kernel(_TRTLLM, 100, 109),
+            Kernel(TRTLLM, 100, 109),
         ),
     ),
     Selection(
@@ -209,7 +203,7 @@ SELECTIONS = (
             Kernel(MARLIN, 80, 89),
             Kernel(TRITON_KERNELS, 90, 90, GPT_OSS),
             Kernel("Humming", 90, 90, "it is not"),
-            Kernel(_TRTLLM, 100, 109),
+            Kernel(TRTLLM, 100, 109),
             Kernel(MARLIN, 120, 129),
         ),
     ),
@@ -244,28 +238,28 @@ SELECTIONS = (
         ("nvfp4",),
         "sglang/srt/server_args.py",
         {"0.5.9": (1302, 1307), "0.5.10": (1641, 1650), "0.5.14": (3723, 3733)},
-        (Kernel(_TRTLLM, 100, 109, _PRESET), Kernel("SGLang's CUTLASS", 100, 109, "it is not")),
+        (Kernel(TRTLLM, 100, 109, PRESET), Kernel("SGLang's CUTLASS", 100, 109, "it is not")),
     ),
     Selection(
         "sglang",
         ("nvfp4",),
         "sglang/srt/arg_groups/overrides.py",
         {"0.5.23": (810, 823)},
-        (Kernel(_TRTLLM, 100, 109, _PRESET), Kernel("SGLang's CUTLASS", 100, 109, "it is not")),
+        (Kernel(TRTLLM, 100, 109, PRESET), Kernel("SGLang's CUTLASS", 100, 109, "it is not")),
     ),
     Selection(
         "sglang",
         ("mxfp4",),
         "sglang/srt/server_args.py",
         {"0.5.9": (1371, 1395), "0.5.10": (1743, 1750)},
-        (Kernel(_TRTLLM, 100, 109, GPT_OSS),),
+        (Kernel(TRTLLM, 100, 109, GPT_OSS),),
     ),
     Selection(
         "sglang",
         ("mxfp4",),
         "sglang/srt/arg_groups/model_overrides/gpt_oss.py",
         {"0.5.23": (64, 71)},
-        (Kernel(_TRTLLM, 100, 109, GPT_OSS),),
+        (Kernel(TRTLLM, 100, 109, GPT_OSS),),
     ),
     Selection(
         "sglang",
@@ -339,7 +333,7 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
     """
     if dtype not in _TITLES:
         return TRITON
-    found = _kernels(package, version, dtype, sm, spread=spread)
+    found = moe_kernels(package, version, dtype, sm, spread=spread)
     if len(found) == 1:
         return found[0].name
     cases = "; ".join(f"{each.name} where {each.where}" for each in found)
@@ -347,111 +341,18 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
     raise unread(package, version, dtype, sm, names)
 
 
-_ROUNDING = 100
-
-
-def entering(engine: str, weights: str, sm: int | None) -> Dtype | None:
-    """Return the format in which an engine lets rows enter experts, None where it is the model's.
-
-    TensorRT-LLM rounds what enters mxfp4 experts to mxfp8 from compute capability 10.0 on, and
-    keeps 16 bits before: NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/model_config.py,
-    ModelConfig.get_mxfp4_quant_algo. So does vLLM keep them, whatever a model's file says: before
-    10.0 it runs Marlin, Humming or triton_kernels, which take 16 bits (oracle/mxfp4.py).
-    """
-    if weights != "mxfp4" or sm is None:
-        return None
-    if sm < _ROUNDING:
-        return "bfloat16" if engine == "vllm" else None
-    return "float8" if engine == "trtllm" else None
-
-
-_EXPERTS = "moe_flashinfer_trtllm_trtllm"
-_OVER_FOUR_BITS = "vllm_compressedtensorsw4a4nvfp4"
-_CUTLASS_BLOCKS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
-PUBLIC_NAMES = {
-    ("vllm", "int4", MARLIN): "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
-    ("sglang", "int4", MARLIN): "sglang_marlin_moe",
-    ("vllm", "mxfp4", MARLIN): "vllm_gptossmxfp4moe_marlin_marlinexperts",
-    ("vllm", "mxfp4", TRITON_KERNELS): (
-        "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic"
-    ),
-    ("vllm", "mxfp4", _TRTLLM): (
-        "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic"
-    ),
-    ("vllm", "nvfp4", _TRTLLM): f"{_OVER_FOUR_BITS}{_EXPERTS}nvfp4expertsmonolithic",
-    ("vllm", "fp8_block", _TRTLLM): f"vllm_fp8{_EXPERTS}fp8expertsmonolithic",
-    ("vllm", "fp8_block", _CUTLASS): _CUTLASS_BLOCKS,
-    **{("sglang", each, _TRTLLM): "sglang_flashinfer_trtllm_moe"
-       for each in ("fp8_block", "nvfp4", "mxfp4")},
-}  # fmt: skip
-"""By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
-TWINS = {_CUTLASS_BLOCKS: ("trtllm", "moe_torch_flow_cutlass")}
-"""Kernels without public curves, and the backend and kernel of the same source that has some.
-
-FlashInfer carries TensorRT-LLM's fused MoE with its products of blocks on Hopper
-(flashinfer-ai/flashinfer, csrc/nv_internal/tensorrt_llm/kernels/cutlass_kernels, and
-fp8_blockscale_gemm there).
-"""
-_MODULAR = "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular"
-_NAMES_OF_V4 = {
-    ("vllm", "mxfp4", _TRTLLM): _MODULAR,
-    ("vllm", "mxfp4", MARLIN): (
-        "vllm_compressedtensorsw4a4mxfp4moe_marlin_marlinexperts_situ_as_silu"
-    ),
-}
-"""The same for mxfp4 experts of DeepSeek V4, which rows in mxfp8 enter where the kernel takes them:
-select_deepseek_v4_mxfp4_moe_backend, oracle/mxfp4.py of vLLM 0.32.0, lines 742-815. Marlin's curves
-in mxfp4 on Hopper are of another model's experts, with the same activation."""
-BY_PUBLIC_NAME = {
-    name: kernel for names in (PUBLIC_NAMES, _NAMES_OF_V4) for (_, _, kernel), name in names.items()
-}
-
-
-def public_kernel(
-    package: str,
-    version: str,
-    dtype: str,
-    sm: int,
-    *,
-    model_type: str = "",
-    spread: bool = False,
-) -> str | None:
-    """Return the public name of the kernel of its own curves that a release runs for experts.
-
-    None where several may run, or no public table names it. Parameters and errors are those of
-    `moe_kernel`.
-
-    Parameters
-    ----------
-    model_type
-        The kind of model, as its file names it; mxfp4 experts are spoken of for gpt-oss and
-        DeepSeek V4 alone.
-    spread
-        As of `moe_kernel`.
-    """
-    gpt_oss, v4 = model_type == "gpt_oss", model_type == "deepseek_v4"
-    if dtype == "mxfp4" and not (gpt_oss or v4):
-        return None
-    names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
-    holds = {"": True, GPT_OSS: gpt_oss, _PRESET: model_type in PRESETS, _TAKES: not gpt_oss}
-    if dtype == "mxfp4":
-        holds["it is not"] = not gpt_oss
-    found = _kernels(package, version, dtype, sm, spread=spread)
-    own = [each.name for each in found if holds.get(each.where)]
-    return names.get((package, dtype, own[0])) if len(own) == 1 else None
-
-
 def moe_libraries(package: str, version: str, dtype: str, sm: int) -> str | None:
     """Return the libraries of which a release runs one for an MoE layer, None if others may run.
 
     Parameters and errors are those of `moe_kernel`.
     """
-    found = [each.name for each in _kernels(package, version, dtype, sm, spread=False)]
+    found = [each.name for each in moe_kernels(package, version, dtype, sm, spread=False)]
     tiled = {TRITON, MARLIN, TRITON_KERNELS}
     return " or ".join(dict.fromkeys(found)) if found and tiled.isdisjoint(found) else None
 
 
-def _kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool) -> list[Kernel]:
+def moe_kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool) -> list[Kernel]:
+    """Return all kernels that a release may run; parameters and errors as of `moe_kernel`."""
     chosen = _selection(package, version, dtype)
     kernels = (chosen.spread if spread else ()) or chosen.kernels
     return [each for each in kernels if each.first <= sm <= each.last]

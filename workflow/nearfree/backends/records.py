@@ -6,75 +6,16 @@ the records themselves need the standard library alone, for the help of the comm
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from nearfree.backends.record import Backend, Device, Rules
 
 if TYPE_CHECKING:
     from nearfree.core.setting import Module
 
-Device = Literal["cpu", "cuda"]
 _EVERYWHERE: tuple[Device, ...] = ("cpu", "cuda")
 _ADAPTERS = "nearfree.backends.adapters"
 _MODELS = "nearfree.models"
-
-
-class Rules(NamedTuple):
-    """The rules that releases of a backend's package state for its block or tile."""
-
-    package: str
-    """PyPI's name of the package."""
-    reader: str
-    """The module of `nearfree.sources.backends` that reads it."""
-    form: int = 1
-    """The form of what is read: another form is another plan."""
-    triton: Mapping[str, str] = {}
-    """The Triton that a release's requirements pin, by release; which tuned file is opened depends
-    on it."""
-
-
-class Backend(NamedTuple):
-    """One backend, in this project's name."""
-
-    name: str
-    modules: "Mapping[Module, str | None]"
-    """The class that runs each module, None where rules alone are read."""
-    names: tuple[str, ...] = ()
-    """What users call it: its own name and its package's, with hyphens; none where it is no choice
-    of a deployment."""
-    in_model: str | None = None
-    """What runs it inside a whole model's forward; None where nothing does."""
-    devices: tuple[Device, ...] = ("cuda",)
-    weights: Mapping[str, tuple[str, ...]] = {}
-    """Formats of stored weights that it takes besides the element type, by device."""
-    package: str = "torch"
-    """PyPI's name of the package that it calls."""
-    imported: str = "torch"
-    """The same as Python imports it."""
-    environment: str | None = None
-    """The lock under envs/ that has the package; None where nothing runs it."""
-    releases: tuple[str, str] | None = None
-    """The first and the last release whose calls the adapter is checked against."""
-    rules: Rules | None = None
-    engine: str | None = None
-    """The backend of experts whose engine's own choice it is, of quantised products or latents."""
-    capabilities: frozenset[int] | None = None
-    """Compute capabilities, 90 for 9.0, that it has kernels for, where its rules do not ask."""
-    api: str | None = None
-    """The call that serving makes of it, where its rules depend on the call."""
-    kernels: Literal["fa2", "fa3"] | None = None
-    """Which of FlashInfer's kernels it runs."""
-    page_size: int | None = None
-    """Positions of a page of the KV cache, where its kernel depends on there being pages."""
-    widest: int = 256
-    """Elements of the widest head of attention that it has kernels for."""
-    sinks: bool = False
-    """Whether its kernels take a logit of each head that is no position's."""
-    caches: tuple[str, ...] | None = None
-    """Formats of a cache, besides the element type, whose tiles its rules say; None where not
-    read, empty where its kernels take none."""
-    vllm_file: str | None = None
-    """The file of vLLM's own backend of attention that runs its kernels, where one does."""
-    printed: Mapping[str, str] = {}
-    """The release that the paper's tables are of, by the backend's name in them."""
 
 
 _FLASHINFER = Rules(package="flashinfer-python", reader="flashinfer")
@@ -384,47 +325,6 @@ BACKENDS = (
         capabilities=frozenset({90}),
     ),
 )
-_ANY, _HOPPER, _BLACKWELL = range(200), range(90, 100), range(100, 110)
-ATTENTION_ORDER: Mapping[str, range] = {
-    "flash_attn": _ANY,
-    "vllm_fa3": _HOPPER,
-    "flash_attn_4": _BLACKWELL,
-    "vllm_triton": _ANY,
-    "flashinfer_fa2": _ANY,
-}
-"""Backends of grouped attention, of which the first that takes a model's runs where none is named,
-each with the compute capabilities on which it is taken so."""
-
-
-class Taken(NamedTuple):
-    """A backend of attention that an engine takes on some compute capabilities.
-
-    `sinks` says whether it does so for heads with a logit that is no position's, too.
-    """
-
-    where: range
-    name: str
-    sinks: bool = True
-
-
-ENGINE_ATTENTION: Mapping[str, tuple[Taken, ...]] = {
-    "vllm": (Taken(_BLACKWELL, "flashinfer_fa2"), Taken(_HOPPER, "vllm_fa3")),
-    "sglang": (
-        *(Taken(_HOPPER, "vllm_fa3"), Taken(_BLACKWELL, "flashinfer_fa2")),
-        Taken(_ANY, "flashinfer_fa2", sinks=False),
-    ),
-}
-"""What an engine takes before those, by compute capability, as far as rules of it are read.
-
-vLLM takes FlashInfer on data-centre Blackwell and FlashAttention elsewhere, of that version 3 on
-Hopper and 2 on others (vllm-project/vllm at 0052a5b8, vllm/platforms/cuda.py,
-_get_backend_priorities, and vllm/v1/attention/backends/fa_utils.py, get_flash_attn_version); SGLang
-FlashAttention 3 on Hopper, kernels of TensorRT-LLM on data-centre Blackwell, and elsewhere
-FlashInfer, or Triton where heads have sinks (sgl-project/sglang, srt/server_args.py,
-_get_default_attn_backend). FlashInfer stands for TensorRT-LLM's kernels, which it runs on Blackwell
-and whose source is not public: both pack the heads that share keys. vLLM's FlashAttention 3 stands
-for SGLang's, which is of the same source.
-"""
 BY_NAME: Mapping[str, Backend] = {backend.name: backend for backend in BACKENDS}
 BY_USERS_NAME: Mapping[str, Backend] = {
     name: backend for backend in BACKENDS for name in backend.names

@@ -21,7 +21,7 @@ from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
     from nearfree.log.events import TunedIndexed
-    from nearfree.sources.answers.granularity import Granularity
+    from nearfree.sources.answers.intervals import Granularity
     from nearfree.sources.answers.moe import MoeQuery
     from nearfree.sources.attention import AttentionQuery
     from nearfree.sources.extraction import Extraction

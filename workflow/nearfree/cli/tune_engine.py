@@ -340,7 +340,7 @@ def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
 
 def _decoded(job: Job, plan: "DecodePlan", suffix: str, what: str) -> "Take":
     """Return the sealed take of a plan of decodes, run if it is not there."""
-    from nearfree.core.setting import LONGEST_NAME
+    from nearfree.core.names import LONGEST_NAME
     from nearfree.measure.decodes import measure_decodes
 
     stream = f"{job.forwards.stream[: LONGEST_NAME - len(suffix)]}{suffix}"

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
-from nearfree.core.setting import Name
+from nearfree.core.names import Name
 from nearfree.units import MB_PER_GB
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:-]*$(?!\n)", max_length=200)]

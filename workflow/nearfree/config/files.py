@@ -19,11 +19,12 @@ from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.registry import STUDIES
 from nearfree.core.modules.routing import SPREADS
 from nearfree.core.modules.study import StudyBase
+from nearfree.core.names import Name
 from nearfree.core.plan import FORETOLD_SUFFIX, MODULES_SUFFIX, PROFILE_SUFFIX, Sweep
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
+from nearfree.core.routing_names import Controlled
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
-from nearfree.core.setting import Controlled, Name
 from nearfree.core.weights import AnyWeights
 from nearfree.decoders.model import Model, read_model
 from nearfree.derive.stages import COMMANDS

@@ -14,7 +14,8 @@ from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.routing import first_full
 from nearfree.core.plan import Sweep
 from nearfree.core.precision import uniform
-from nearfree.core.setting import Controlled, Setting
+from nearfree.core.routing_names import Controlled
+from nearfree.core.setting import Setting
 from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.model import Model
 from nearfree.decoders.modules import ModuleUse, modules

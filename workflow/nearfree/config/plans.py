@@ -14,6 +14,7 @@ from nearfree.config.model_studies import module_sweeps
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.core.modules.model import ModelStudy
 from nearfree.core.modules.study import StudyBase
+from nearfree.core.names import Name
 from nearfree.core.plan import (
     FORETOLD_SUFFIX,
     MODULES_SUFFIX,
@@ -23,7 +24,6 @@ from nearfree.core.plan import (
     RequestedPlan,
     Sweep,
 )
-from nearfree.core.setting import Name
 from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.hardware.simulated import read_curves

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from nearfree.core.names import Name
 from nearfree.core.plan import PromptPart
-from nearfree.core.setting import Name
 from nearfree.errors import ConfigError
 from nearfree.log.line import sha256
 from nearfree.shipped import shipped

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from nearfree.core.setting import NAME
+from nearfree.core.names import NAME
 from nearfree.errors import ConfigError
 
 T = TypeVar("T")

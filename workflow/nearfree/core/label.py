@@ -1,9 +1,13 @@
 """Settings and rows in words: what tells one from others, each field as the paper writes it."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeGuard
 
-from nearfree.core.setting import FIELDS, STORED, Field
+from msgspec import json
+
+from nearfree.core.setting import FIELDS, STORED, Setting
+from nearfree.core.setting_field import Field
 
 AXES = tuple(name for name, field in FIELDS.items() if field.role == "axis")
 """What studies vary."""
@@ -82,3 +86,8 @@ def subject(row: Mapping[str, Any]) -> str:
         return label(row, _FACT, "column")
     module = "model" if row.get("model") else "module"
     return label(row, ("platform", "origin", "stream", module, *_WHAT, *_WHICH), "column")
+
+
+def setting_key(setting: Setting) -> str:
+    """Return a short stable name of a setting, the same on every machine (12 hex digits)."""
+    return hashlib.sha256(json.encode(setting, order="deterministic")).hexdigest()[:12]

@@ -8,10 +8,12 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, json
 
 from nearfree.core.drafting import Drafting
+from nearfree.core.names import Name
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive, Timing
 from nearfree.core.sampling import HOTTEST
-from nearfree.core.setting import Name, Setting, check_setting
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import check_setting
 from nearfree.core.weights import AnyWeights, Digest
 from nearfree.errors import ConfigError
 

@@ -1,19 +1,15 @@
 """Settings: one module under one fixed configuration, each of its fields declared once."""
 
-import hashlib
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from msgspec import NODEFAULT, Meta, Struct, inspect, json, structs
+from msgspec import Meta, Struct
 
+from nearfree.core.names import Name
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
-from nearfree.errors import ConfigError
+from nearfree.core.routing_names import Routing
+from nearfree.core.setting_field import Field, declared
 
-LONGEST_NAME = 64
-NAME = rf"[a-z0-9][a-z0-9_]{{0,{LONGEST_NAME - 1}}}"
-Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
-"""A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""
 Module = Literal[
     "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "delta_net",
     "mamba2", "stream_mixing", "collective", "model", "engine",
@@ -29,19 +25,6 @@ Operation = Literal[
 ]
 """What a collective does. `dispatch` takes tokens to the ranks of their experts, `combine` takes
 the experts' outputs back; `send` is from one pipeline stage to the next."""
-_EXPONENT = r"(?:0|[1-9]\d?)(?:\.\d{0,3}[1-9])?"
-POWER_LAW = rf"power_law:{_EXPONENT}"
-"""Loads by a power law of an exponent, written without trailing zeros: each has one name."""
-Controlled = Annotated[str, Meta(pattern=rf"^(?:balanced|skewed|{POWER_LAW})$(?!\n)")]
-"""How an MoE study spreads tokens over experts (paper, app. C.3; `core.modules.routing`)."""
-ModelRouting = Literal["balanced", "skewed", "router"]
-"""The same in a model, whose own router may decide instead."""
-Routing = Annotated[
-    str,
-    Meta(pattern=rf"^(?:balanced|skewed|router|power_law|{POWER_LAW}|loads:[0-9a-f]{{12}})$(?!\n)"),
-]
-"""Also a model's own router, and measured loads by the digest of their shares, which stand beside.
-`power_law` alone is in earlier imports, whose events name the exponent as the distribution."""
 Mask = Literal["causal", "block"]
 """Which keys a new position sees: `causal` those up to its own, `block` all L + N."""
 
@@ -61,49 +44,6 @@ WHOLE: tuple[Module, ...] = ("model", *_ENGINE)
 _COLLECTIVE: tuple[Module, ...] = ("collective",)
 
 
-class Field(Struct, frozen=True):
-    """What a setting's field is. It stands beside the field's type in Setting, and nowhere else.
-
-    Columns of tables and curve files, labels, sort orders, docs and the page follow from it. The
-    last four are filled in from the type. `role` says what the field is to a setting: `what` runs,
-    an `axis` that studies vary, the `shape` of the module, or how a kernel is called.
-    """
-
-    role: Literal["what", "axis", "shape", "call"]
-    meaning: str
-    letter: str = ""
-    """The paper's letter."""
-    label: str = ""
-    """What people call it, where its name does not say so."""
-    unit: str = ""
-    modules: tuple[Module, ...] = MODULES
-    """The modules that have it."""
-    needed: bool = False
-    """Whether each of them must say it, but a whole model, whose file does."""
-    spared: tuple[Module, ...] = ()
-    """The modules that have it in some of their settings alone, and so need not say it."""
-    name: str = ""
-    kind: type = str
-    least: int = 1
-    """The smallest value, of whole numbers."""
-    default: Any = None
-
-    @property
-    def words(self) -> str:
-        """What it is called, in words."""
-        return self.label or self.name.replace("_", " ")
-
-    @property
-    def symbol(self) -> str:
-        """What it is called beside its value."""
-        return self.letter or self.words
-
-    @property
-    def optional(self) -> bool:
-        """Whether it has a value without being given: a label leaves that value out."""
-        return not self.needed and self.default not in (None, NODEFAULT)
-
-
 class Setting(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
 ):
@@ -114,14 +54,7 @@ class Setting(
     experts, two for the paper's Dense FFN. A whole model's `backend` runs its attention.
     """
 
-    module: Annotated[
-        Module,
-        Field(
-            "what",
-            "gemm, dense_ffn, moe_ffn, attention, mla, indexer, attention_layer, delta_net, "
-            "mamba2, stream_mixing, collective, model or engine",
-        ),
-    ]
+    module: Annotated[Module, Field("what", f"{', '.join(MODULES[:-1])} or {MODULES[-1]}")]
     backend: Annotated[str, Field("what", "what ran it")]
     dtype: Annotated[Dtype, Field("what", "element type")]
     weights: Annotated[
@@ -455,77 +388,9 @@ class Setting(
     ] = 1
 
 
-def _declared() -> Iterator[Field]:
-    """Yield the fields of Setting, each completed from its type."""
-    for known in structs.fields(Setting):
-        (field,) = (note for note in get_args(known.type) if isinstance(note, Field))
-        kind = inspect.type_info(known.type)
-        if isinstance(kind, inspect.UnionType):
-            (kind,) = (part for part in kind.types if not isinstance(part, inspect.NoneType))
-        least = kind.ge if isinstance(kind, inspect.IntType) else None
-        yield structs.replace(
-            field,
-            name=known.name,
-            kind=_KINDS.get(type(kind), str),
-            least=1 if least is None else int(least),
-            default=known.default,
-        )
-
-
-_KINDS: dict[type, type] = {inspect.IntType: int, inspect.BoolType: bool}
-FIELDS = {field.name: field for field in _declared()}
+FIELDS = declared(Setting, MODULES)
 """Every field of a setting by name, in the order of tables."""
 
 
-ROUTED_OPERATIONS = ("dispatch", "combine")
-"""The operations of a collective that follow the routing of tokens to experts."""
 STORED = ("weights", "kv_dtype")
 """The fields that name a format of what is stored, where it is not the element type."""
-
-
-def required(module: Module) -> tuple[str, ...]:
-    """Return the fields that a module's setting must say."""
-    if module == "model":
-        return ()
-    return tuple(
-        f.name
-        for f in FIELDS.values()
-        if f.needed and module in f.modules and module not in f.spared
-    )
-
-
-def check_setting(setting: Setting) -> None:
-    """Raise ConfigError, naming the field, unless a setting is one that can exist."""
-    missing = [name for name in required(setting.module) if getattr(setting, name) is None]
-    if missing:
-        raise ConfigError(
-            f"a {setting.module} setting lacks {', '.join(missing)}",
-            remedy="Give each of them in the study's shape",
-        )
-    routed = ("experts", "top_k") if setting.operation in ROUTED_OPERATIONS else ()
-    lacking = [name for name in routed if getattr(setting, name) is None]
-    if lacking:
-        raise ConfigError(
-            f"a {setting.operation} lacks {', '.join(lacking)}",
-            remedy="Say among how many experts each token chooses, and how many it chooses",
-        )
-    if (setting.top_k or 0) > (setting.experts or setting.top_k or 0):
-        raise ConfigError(
-            f"top_k {setting.top_k} is larger than experts {setting.experts}",
-            remedy="Choose at most as many experts a token as there are",
-        )
-    if setting.ep > (setting.experts or setting.ep):
-        raise ConfigError(
-            f"ep {setting.ep} is larger than experts {setting.experts}",
-            remedy="Spread experts over at most as many groups as there are",
-        )
-    if (setting.heads or 0) % (setting.kv_heads or 1):
-        raise ConfigError(
-            f"heads {setting.heads} is no multiple of kv_heads {setting.kv_heads}",
-            remedy="Let each key and value head serve the same number of query heads",
-        )
-
-
-def setting_key(setting: Setting) -> str:
-    """Return a short stable name of a setting, the same on every machine (12 hex digits)."""
-    return hashlib.sha256(json.encode(setting, order="deterministic")).hexdigest()[:12]

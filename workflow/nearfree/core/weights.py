@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, json
 
-from nearfree.core.setting import Name
+from nearfree.core.names import Name
 
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 """A SHA-256, as its hexadecimal digits."""

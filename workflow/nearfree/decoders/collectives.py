@@ -12,7 +12,9 @@ from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.collective import busiest_of, sent_bytes
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Dtype
-from nearfree.core.setting import Routing, Setting, check_setting
+from nearfree.core.routing_names import Routing
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import check_setting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import ConfigError

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from msgspec import structs
 
+from nearfree.core.names import NAME
 from nearfree.core.precision import Dtype
-from nearfree.core.setting import NAME
 from nearfree.decoders.attention_kinds import Kind
 from nearfree.decoders.decoder import (
     Decoder,

@@ -8,7 +8,9 @@ from msgspec import Struct
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import PLAIN, Dtype, Precision, uniform
-from nearfree.core.setting import Routing, Setting, check_setting
+from nearfree.core.routing_names import Routing
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import check_setting
 from nearfree.decoders.attention_uses import ATTENTION as ATTENTION  # noqa: PLC0414
 from nearfree.decoders.attention_uses import (
     CALLS,

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from nearfree.core.names import Name
 from nearfree.core.precision import FORMATS
-from nearfree.core.setting import Name
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.units import balance_flop_per_byte
 

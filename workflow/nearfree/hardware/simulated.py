@@ -10,10 +10,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, MsgspecError, Struct, json, structs
 
+from nearfree.core.names import Name
 from nearfree.core.plan import ProbePlan
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Natural, Positive
-from nearfree.core.setting import Name, Setting
+from nearfree.core.setting import Setting
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.identity import STREAM, check_identity
 from nearfree.log.events import BandwidthPeak, ComputePeak, Fingerprint, HardwareProbed

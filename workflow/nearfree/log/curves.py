@@ -11,8 +11,9 @@ from math import inf, isnan, nan
 from msgspec import Struct
 
 from nearfree.core.boundary import Ratio, median, ratios, repeated_looks, unpaired_ratios
+from nearfree.core.label import setting_key
 from nearfree.core.protocols import Adaptive, Paired, Paper, Timing
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Event, LatencyMeasured
 from nearfree.log.evidence import Take

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nearfree.core.setting import NAME
+from nearfree.core.names import NAME
 from nearfree.errors import LogError
 
 _TAKE = re.compile(rf"({NAME})/({NAME})/([1-9][0-9]{{0,5}})-([0-9a-f]{{8}})")

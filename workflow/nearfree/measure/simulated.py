@@ -9,10 +9,11 @@ from typing import Any, Literal
 from msgspec import structs
 
 from nearfree.backends.adapters.kernel import Kernel
+from nearfree.core.label import setting_key
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.protocols import Timing
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.errors import ConfigError
 from nearfree.hardware.clocks import Sample

@@ -19,7 +19,7 @@ from nearfree.backends.adapters.torch_moe import (
     mixed,
 )
 from nearfree.backends.records import in_models, load
-from nearfree.core.setting import ModelRouting
+from nearfree.core.routing_names import ModelRouting
 from nearfree.decoders.decoder import Experts
 from nearfree.errors import EvidenceError
 

@@ -9,7 +9,8 @@ from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, bytes_held
 from nearfree.backends.adapters.memory import RESERVE, free_bytes
 from nearfree.backends.adapters.tensors import pages_of
 from nearfree.backends.records import BY_NAME
-from nearfree.core.setting import Mask, ModelRouting
+from nearfree.core.routing_names import ModelRouting
+from nearfree.core.setting import Mask
 from nearfree.decoders.attention_kinds import Grouped, Run, runs
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import filled, pages_of
-from nearfree.core.setting import Mask, ModelRouting
+from nearfree.core.routing_names import ModelRouting
+from nearfree.core.setting import Mask
 from nearfree.decoders.attention_kinds import Grouped, Latent, Run
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import Details

@@ -12,7 +12,8 @@ from nearfree.backends.adapters.tensors import copies_for, torch_dtype
 from nearfree.backends.adapters.torch_moe import core_of
 from nearfree.config.model_studies import uses
 from nearfree.core.modules.registry import kind_of
-from nearfree.core.setting import ModelRouting, Setting
+from nearfree.core.routing_names import ModelRouting
+from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.decoders.model import Model, model_of
 from nearfree.decoders.modules import UNTOLD, Laps, ModuleUse

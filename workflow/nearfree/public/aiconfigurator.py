@@ -17,9 +17,9 @@ from email.parser import HeaderParser
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.names import NAME
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import IMPORTED
-from nearfree.core.setting import NAME
 from nearfree.errors import ConfigError, SourceError
 from nearfree.hardware.platforms import Platform, resolve
 from nearfree.log.events import LatencyImported

@@ -12,9 +12,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from nearfree.config.files import Config
+from nearfree.core.names import NAME
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import IMPORTED
-from nearfree.core.setting import NAME
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import LatencyImported

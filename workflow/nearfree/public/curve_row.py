@@ -13,15 +13,9 @@ from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED, NAIVE
 from nearfree.core.modules.routing import named_routing
 from nearfree.core.precision import ELEMENT_BYTES
-from nearfree.core.setting import (
-    FIELDS,
-    MODULES,
-    STORED,
-    Field,
-    Operation,
-    Setting,
-    check_setting,
-)
+from nearfree.core.setting import FIELDS, MODULES, STORED, Operation, Setting
+from nearfree.core.setting_check import check_setting
+from nearfree.core.setting_field import Field
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform, resolve
 from nearfree.log.line import without_private

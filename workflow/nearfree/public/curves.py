@@ -7,8 +7,9 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.label import setting_key
 from nearfree.core.scopes import IMPORTED
-from nearfree.core.setting import FIELDS, setting_key
+from nearfree.core.setting import FIELDS
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.evidence import Take, read_scope

@@ -10,7 +10,8 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.core.modules.attention import ATTENTION
-from nearfree.core.setting import FIELDS, POWER_LAW
+from nearfree.core.routing_names import POWER_LAW
+from nearfree.core.setting import FIELDS
 from nearfree.errors import SourceError
 from nearfree.log.line import without_private
 from nearfree.public.curve_row import CURVE_FIELDS

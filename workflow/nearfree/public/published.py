@@ -16,7 +16,8 @@ from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.routing import named_routing
 from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import PUBLIC
-from nearfree.core.setting import Setting, check_setting
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import check_setting
 from nearfree.errors import ConfigError, NearfreeError
 from nearfree.log.events import BoundaryPublished, Payload, RulePublished
 from nearfree.log.line import sha256

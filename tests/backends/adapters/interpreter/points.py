@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from conftest import make_setting
 from msgspec import Struct
 from nearfree.core.precision import Dtype
-from nearfree.core.setting import Routing, Setting
+from nearfree.core.routing_names import Routing
+from nearfree.core.setting import Setting
 
 EDGES = (1, 2, 8, 9, 16, 17, 33, 65)
 FAR = (96, 97, 128, 129, 512, 513)

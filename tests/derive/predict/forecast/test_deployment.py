@@ -8,8 +8,8 @@ import pytest
 from decoders.files import CONFIG, change, write
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.backends.kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.backends.names import BackendRelease
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.collectives import ATTENTION_SUM, DISPATCH, LOGITS, MOE_SUM
 from nearfree.decoders.config_file import read_decoder

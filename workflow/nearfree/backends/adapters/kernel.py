@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
-from nearfree.backends.records import BACKENDS, BY_NAME, Device, in_models, load
+from nearfree.backends.record import Device
+from nearfree.backends.records import BACKENDS, BY_NAME, in_models, load
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.setting import WHOLE, Module, Setting
 from nearfree.core.weights import AnyWeights

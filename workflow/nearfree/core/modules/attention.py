@@ -11,8 +11,10 @@ from msgspec import Struct
 
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
+from nearfree.core.names import Name
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Name, Setting, required
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import required
 from nearfree.core.work import ExecutedWork, cache_bytes, moved_bytes
 from nearfree.errors import EvidenceError
 

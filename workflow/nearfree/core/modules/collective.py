@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from nearfree.core.modules.kind import ModuleKind
-from nearfree.core.setting import ROUTED_OPERATIONS, Setting
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import ROUTED_OPERATIONS
 from nearfree.core.work import ExecutedWork, element_bytes
 from nearfree.errors import EvidenceError
 

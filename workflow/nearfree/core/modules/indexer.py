@@ -10,7 +10,8 @@ import math
 
 from nearfree.core.modules.attention import is_causal, tiled_pairs, visible_pairs
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
-from nearfree.core.setting import Setting, required
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import required
 from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes
 from nearfree.errors import EvidenceError
 

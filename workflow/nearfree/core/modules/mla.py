@@ -15,7 +15,8 @@ from nearfree.core.modules.attention import is_causal, tiled_pairs, visible_pair
 from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Setting, required
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import required
 from nearfree.core.work import ExecutedWork, cache_bytes, moved_bytes
 from nearfree.errors import EvidenceError
 

@@ -7,9 +7,11 @@ from msgspec import Meta
 from nearfree.core.modules import attention, dense_ffn, moe_ffn
 from nearfree.core.modules.kind import Granularity, ModuleKind
 from nearfree.core.modules.study import Axis, StudyBase
+from nearfree.core.names import Name
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Interleaved
-from nearfree.core.setting import Mask, ModelRouting, Name, Routing, Setting
+from nearfree.core.routing_names import ModelRouting, Routing
+from nearfree.core.setting import Mask, Setting
 
 
 class ModelStudy(StudyBase, frozen=True, kw_only=True, tag="model"):

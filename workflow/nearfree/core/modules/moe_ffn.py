@@ -15,7 +15,9 @@ from nearfree.core.modules.kind import Equation, Granularity, Laws, ModuleKind
 from nearfree.core.modules.routing import active_experts, routed_pairs
 from nearfree.core.modules.study import Axis, StudyBase
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Controlled, Setting, required
+from nearfree.core.routing_names import Controlled
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import required
 from nearfree.core.work import ExecutedWork, element_bytes, moved_bytes, weight_bytes
 from nearfree.errors import EvidenceError
 

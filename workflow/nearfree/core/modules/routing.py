@@ -10,7 +10,8 @@ in `derive.laws.spread`.
 import re
 from collections.abc import Sequence
 
-from nearfree.core.setting import POWER_LAW, Setting
+from nearfree.core.routing_names import POWER_LAW
+from nearfree.core.setting import Setting
 from nearfree.errors import ConfigError
 
 SPREADS = ("balanced", "skewed")

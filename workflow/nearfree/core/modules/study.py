@@ -7,10 +7,11 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct, structs
 
 from nearfree.core.modules.routing import first_full
+from nearfree.core.names import Name
 from nearfree.core.plan import Sweep, check_positions
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive, Timing
-from nearfree.core.setting import FIELDS, Name, Setting
+from nearfree.core.setting import FIELDS, Setting
 from nearfree.errors import ConfigError
 
 Axis = Annotated[tuple[Positive, ...], Meta(min_length=1)]

@@ -1,18 +1,18 @@
 """Which kernel runs an MoE layer where a release is asked, and whether its blocks are read."""
 
 from nearfree.backends.kernels import (
-    BY_PUBLIC_NAME,
     MARLIN,
     NEVER_TRITON,
     TRITON,
     moe_kernel,
     moe_libraries,
-    public_kernel,
     unread,
 )
 from nearfree.backends.names import BackendRelease
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME, public_kernel
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.core.precision import Dtype as Format
 from nearfree.core.precision import Product
 from nearfree.derive.granularity.releases import Release, moe_release
 from nearfree.errors import EvidenceError
@@ -63,13 +63,31 @@ def moe_widens(release: BackendRelease, formats: Product, sm: int, *, spread: bo
         As of `reads_moe`.
     """
     dtype = MOE_FORMATS.get((formats.activations, formats.weights))
-    if dtype not in _WIDE.values() or not release.version:
+    if dtype is None or dtype not in _WIDE.values() or not release.version:
         return False
     try:
         known = moe_release(release.name, release.version, None)
         return moe_kernel(*known, dtype, sm, spread=spread) == MARLIN
     except EvidenceError:
         return False
+
+
+_ROUNDING = 100
+
+
+def entering(engine: str, weights: str, sm: int | None) -> Format | None:
+    """Return the format in which an engine lets rows enter experts, None where it is the model's.
+
+    TensorRT-LLM rounds what enters mxfp4 experts to mxfp8 from compute capability 10.0 on, and
+    keeps 16 bits before: NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/model_config.py,
+    ModelConfig.get_mxfp4_quant_algo. So does vLLM keep them, whatever a model's file says: before
+    10.0 it runs Marlin, Humming or triton_kernels, which take 16 bits (oracle/mxfp4.py).
+    """
+    if weights != "mxfp4" or sm is None:
+        return None
+    if sm < _ROUNDING:
+        return "bfloat16" if engine == "vllm" else None
+    return "float8" if engine == "trtllm" else None
 
 
 def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:

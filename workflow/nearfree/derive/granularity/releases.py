@@ -3,8 +3,9 @@
 import re
 from typing import NamedTuple
 
-from nearfree.backends.kernels import BY_PUBLIC_NAME
-from nearfree.backends.records import BACKENDS, Backend
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME
+from nearfree.backends.record import Backend
+from nearfree.backends.records import BACKENDS
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.moe_ffn import is_triton_moe
 from nearfree.core.setting import Module

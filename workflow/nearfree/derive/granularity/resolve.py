@@ -8,7 +8,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from nearfree.backends.dense_kernels import dense_format
-from nearfree.backends.records import Backend, running
+from nearfree.backends.record import Backend
+from nearfree.backends.records import running
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.dense_ffn import DenseQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion, local_experts

@@ -9,7 +9,8 @@ import numpy as np
 from nearfree.derive.granularity.tiles import Whole
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.sources.answers.dense import Rows
-from nearfree.sources.answers.granularity import MOST_POINTS, Files, Interval
+from nearfree.sources.answers.granularity import MOST_POINTS, Files
+from nearfree.sources.answers.intervals import Interval
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.attention import Tile
 from nearfree.sources.language.closures import NO_VALUE

@@ -18,7 +18,9 @@ from nearfree.core.modules.mla import MlaQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.modules.registry import KINDS
 from nearfree.core.modules.routing import SPREADS
-from nearfree.core.setting import POWER_LAW, Setting, required
+from nearfree.core.routing_names import POWER_LAW
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import required
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import ConfigError, NearfreeError

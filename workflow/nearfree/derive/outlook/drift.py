@@ -15,7 +15,8 @@ from packaging.version import Version
 from nearfree.backends.records import BACKENDS
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
-from nearfree.core.setting import Routing, Setting
+from nearfree.core.routing_names import Routing
+from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.query_frame import Question, asked_frame
 from nearfree.derive.granularity.resolve import Resolver

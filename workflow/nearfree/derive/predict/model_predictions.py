@@ -14,9 +14,10 @@ from msgspec import structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
+from nearfree.core.label import setting_key
 from nearfree.core.plan import MeasurePlan
 from nearfree.core.precision import uniform
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.setting import Setting
 from nearfree.decoders.model import Model, model_of
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment

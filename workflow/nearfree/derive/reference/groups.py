@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nearfree.backends.kernels import TWINS
+from nearfree.backends.public_kernels import TWINS
 from nearfree.backends.records import BACKENDS
 from nearfree.derive.reference.kriging import (
     APART,

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from nearfree.core.setting import setting_key
+from nearfree.core.label import setting_key
 from nearfree.decoders.modules import BETWEEN
 from nearfree.derive.tables.columns import (
     ORIGINS,

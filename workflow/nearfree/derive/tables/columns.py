@@ -5,7 +5,8 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
-from nearfree.core.setting import FIELDS, Field
+from nearfree.core.setting import FIELDS
+from nearfree.core.setting_field import Field
 
 IDS = pl.List(pl.String())
 COUNTS = pl.List(pl.Int64())

@@ -3,7 +3,8 @@
 import polars as pl
 from msgspec import structs
 
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.label import setting_key
+from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import ORIGINS, SETTING_COLUMNS, count, counts, text
 from nearfree.derive.tables.schema import Table
 

@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 from msgspec import UNSET
 
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.label import setting_key
+from nearfree.core.setting import Setting
 from nearfree.derive.tables.columns import CURVE, ORIGINS, Column, amount, count, flag, text
 from nearfree.derive.tables.platforms import newest_balances
 from nearfree.derive.tables.schema import Table

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from nearfree.core.boundary import median
+from nearfree.core.label import setting_key
 from nearfree.core.plan import MeasurePlan
-from nearfree.core.setting import Setting, setting_key
+from nearfree.core.setting import Setting
 from nearfree.derive.granularity.engine import (
     EngineForward,
     EngineRules,

@@ -5,8 +5,8 @@ from typing import Annotated
 from msgspec import Meta, structs
 
 from nearfree.core.drafting import Available, Drafting, Steps
+from nearfree.core.names import Name
 from nearfree.core.protocols import Natural, Positive
-from nearfree.core.setting import Name
 from nearfree.core.weights import Digest
 from nearfree.log.events.payload import Payload
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from nearfree.backends.kernels import BY_PUBLIC_NAME
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
 from nearfree.derive.reference.regimes import R0, R1, R2, R3

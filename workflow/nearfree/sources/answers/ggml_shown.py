@@ -7,7 +7,8 @@ from msgspec import Struct
 from nearfree.sources.answers.ggml import Product
 from nearfree.sources.answers.ggml_cpu import NAMES, Variant
 from nearfree.sources.answers.ggml_passes import Passes, Place, ProductQuery
-from nearfree.sources.answers.granularity import Evidence, Files
+from nearfree.sources.answers.granularity import Files
+from nearfree.sources.answers.intervals import Evidence
 from nearfree.sources.extraction import Extraction
 
 

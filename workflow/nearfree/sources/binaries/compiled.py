@@ -22,7 +22,7 @@ from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
-from nearfree.sources.answers.granularity import CompiledInterval
+from nearfree.sources.answers.intervals import CompiledInterval
 from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.binaries.dumper import Dumper, list_functions, pinned_dumper

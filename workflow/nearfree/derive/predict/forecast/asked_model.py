@@ -6,7 +6,6 @@ from typing import Any
 from msgspec import Struct, structs
 
 from nearfree.backends.dense_kernels import dense_widens
-from nearfree.backends.kernels import entering
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import ALONE, Parallel
@@ -23,7 +22,7 @@ from nearfree.core.precision import (
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.shards import refusals
-from nearfree.derive.granularity.moe_kernels import library_of, moe_widens, reads_moe
+from nearfree.derive.granularity.moe_kernels import entering, library_of, moe_widens, reads_moe
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.forecast.attention_choice import chosen, untaken
 from nearfree.errors import ConfigError, Refusal

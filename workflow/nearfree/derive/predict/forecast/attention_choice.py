@@ -2,14 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from nearfree.backends.attention_order import ATTENTION_ORDER, ENGINE_ATTENTION
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.records import (
-    ATTENTION_ORDER,
-    BY_NAME,
-    ENGINE_ATTENTION,
-    Backend,
-    of_engine,
-)
+from nearfree.backends.record import Backend
+from nearfree.backends.records import BY_NAME, of_engine
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.indexer import INDEXER

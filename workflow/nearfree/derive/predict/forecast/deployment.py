@@ -6,14 +6,14 @@ from functools import cached_property
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.backends.kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.backends.names import BackendRelease
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.modules.routing import first_full
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
-from nearfree.core.setting import Routing
+from nearfree.core.routing_names import Routing
 from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, VLLM

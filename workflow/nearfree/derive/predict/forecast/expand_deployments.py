@@ -18,7 +18,7 @@ from nearfree.backends.records import BY_NAME, of_engine
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.precision import Override
-from nearfree.core.setting import Routing
+from nearfree.core.routing_names import Routing
 from nearfree.decoders.model_file import ModelFile, find_drafter_file, find_model_file
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.predict.answers import Answerer

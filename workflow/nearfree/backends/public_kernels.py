@@ -1,0 +1,92 @@
+"""What public tables of T(N) call the kernels that engines run for experts."""
+
+from nearfree.backends.kernels import (
+    CUTLASS,
+    GPT_OSS,
+    MARLIN,
+    PRESET,
+    TAKES,
+    TRITON_KERNELS,
+    TRTLLM,
+    moe_kernels,
+)
+
+PRESETS = frozenset({
+    "deepseek_v3", "kimi_k2", "kimi_k25", "glm_moe_dsa", "qwen3_moe", "qwen3_vl_moe", "qwen3_next",
+})  # fmt: skip
+"""Kinds of models whose architectures SGLang presets FlashInfer's TRTLLM for in all releases read:
+sglang/srt/server_args.py of 0.5.9, lines 1197-1203 and 1559-1561, 1577-1581."""
+_EXPERTS = "moe_flashinfer_trtllm_trtllm"
+_OVER_FOUR_BITS = "vllm_compressedtensorsw4a4nvfp4"
+_CUTLASS_BLOCKS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
+PUBLIC_NAMES = {
+    ("vllm", "int4", MARLIN): "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
+    ("sglang", "int4", MARLIN): "sglang_marlin_moe",
+    ("vllm", "mxfp4", MARLIN): "vllm_gptossmxfp4moe_marlin_marlinexperts",
+    ("vllm", "mxfp4", TRITON_KERNELS): (
+        "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic"
+    ),
+    ("vllm", "mxfp4", TRTLLM): (
+        "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic"
+    ),
+    ("vllm", "nvfp4", TRTLLM): f"{_OVER_FOUR_BITS}{_EXPERTS}nvfp4expertsmonolithic",
+    ("vllm", "fp8_block", TRTLLM): f"vllm_fp8{_EXPERTS}fp8expertsmonolithic",
+    ("vllm", "fp8_block", CUTLASS): _CUTLASS_BLOCKS,
+    **{("sglang", each, TRTLLM): "sglang_flashinfer_trtllm_moe"
+       for each in ("fp8_block", "nvfp4", "mxfp4")},
+}  # fmt: skip
+"""By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
+TWINS = {_CUTLASS_BLOCKS: ("trtllm", "moe_torch_flow_cutlass")}
+"""Kernels without public curves, and the backend and kernel of the same source that has some.
+
+FlashInfer carries TensorRT-LLM's fused MoE with its products of blocks on Hopper
+(flashinfer-ai/flashinfer, csrc/nv_internal/tensorrt_llm/kernels/cutlass_kernels, and
+fp8_blockscale_gemm there).
+"""
+_MODULAR = "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular"
+_NAMES_OF_V4 = {
+    ("vllm", "mxfp4", TRTLLM): _MODULAR,
+    ("vllm", "mxfp4", MARLIN): (
+        "vllm_compressedtensorsw4a4mxfp4moe_marlin_marlinexperts_situ_as_silu"
+    ),
+}
+"""The same for mxfp4 experts of DeepSeek V4, which rows in mxfp8 enter where the kernel takes them:
+select_deepseek_v4_mxfp4_moe_backend, oracle/mxfp4.py of vLLM 0.32.0, lines 742-815. Marlin's curves
+in mxfp4 on Hopper are of another model's experts, with the same activation."""
+BY_PUBLIC_NAME = {
+    name: kernel for names in (PUBLIC_NAMES, _NAMES_OF_V4) for (_, _, kernel), name in names.items()
+}
+
+
+def public_kernel(
+    package: str,
+    version: str,
+    dtype: str,
+    sm: int,
+    *,
+    model_type: str = "",
+    spread: bool = False,
+) -> str | None:
+    """Return the public name of the kernel of its own curves that a release runs for experts.
+
+    None where several may run, or no public table names it. Parameters and errors are those of
+    `moe_kernel`.
+
+    Parameters
+    ----------
+    model_type
+        The kind of model, as its file names it; mxfp4 experts are spoken of for gpt-oss and
+        DeepSeek V4 alone.
+    spread
+        As of `moe_kernel`.
+    """
+    gpt_oss, v4 = model_type == "gpt_oss", model_type == "deepseek_v4"
+    if dtype == "mxfp4" and not (gpt_oss or v4):
+        return None
+    names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
+    holds = {"": True, GPT_OSS: gpt_oss, PRESET: model_type in PRESETS, TAKES: not gpt_oss}
+    if dtype == "mxfp4":
+        holds["it is not"] = not gpt_oss
+    found = moe_kernels(package, version, dtype, sm, spread=spread)
+    own = [each.name for each in found if holds.get(each.where)]
+    return names.get((package, dtype, own[0])) if len(own) == 1 else None

@@ -87,6 +87,15 @@ def test_nothing_limits_what_is_unbounded(call: Call) -> None:
     assert (first["n_max"], first["unbounded"]) == (None, True)
 
 
+@pytest.mark.parametrize(
+    ("word", "name"), [("bf16", "bfloat16"), ("FP8", "float8"), ("fp8_block", "float8_block")]
+)
+def test_formats_are_taken_as_engines_write_them(call: Call, word: str, name: str) -> None:
+    """The answer has the name that is used here."""
+    asked = ("--largest", "4", "--weights")
+    assert printed(call, *DENSE, *H800, *asked, word) == printed(call, *DENSE, *H800, *asked, name)
+
+
 def test_both_baselines_of_balanced_experts(call: Call) -> None:
     """Balanced experts have two tables: from N = 1, and from where every expert is active."""
     out = printed(call, *SPARSE, *H800, "--batch", "4", *SHORT, "--all")
@@ -245,7 +254,7 @@ def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
         ("--batch 0", "0 is not between"),
         ("--batch 1,x", "'1,x'"),
         ("--batch 1,", "'1,'"),
-        ("--context 99999999", "99999999"),
+        ("--context 100000000", "100000000"),
         ("--epsilon 2", "'2'"),
         ("--epsilon nan", "'nan'"),
         ("--epsilon all", "'all'"),

@@ -136,11 +136,20 @@ def add_action(
 
 def positive(text: str) -> int:
     """Return a whole number from 1 to 999999; argparse turns the error into its own message."""
+    return _whole(text, 999_999)
+
+
+def positions(text: str) -> int:
+    """Return cached positions, from 1 to 99999999: models are made for ten million."""
+    return _whole(text, 99_999_999)
+
+
+def _whole(text: str, most: int) -> int:
     if not text.isascii() or "_" in text:
         raise ValueError(text)
     number = int(text)
-    if not 1 <= number < 1_000_000:
-        raise argparse.ArgumentTypeError(f"{number} is not between 1 and 999999")
+    if not 1 <= number <= most:
+        raise argparse.ArgumentTypeError(f"{number} is not between 1 and {most}")
     return number
 
 

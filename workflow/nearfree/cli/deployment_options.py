@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nearfree.cli.common import layout_of, positive, tolerance
+from nearfree.cli.common import layout_of, positions, positive, tolerance
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +20,11 @@ DTYPES = (
     "bfloat16", "float16", "float32", "float8",
     "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
 )  # fmt: skip
+_ENGINES_WORDS = {
+    "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32",
+    "fp8": "float8", "fp8_e4m3": "float8", "fp8_block": "float8_block",
+}  # fmt: skip
+"""What engines' options and release notes call them."""
 ENGINE = "engine"
 """`graphs` of a deployment whose steps its own engine pads."""
 CONDITIONS = (
@@ -92,7 +97,7 @@ def add_deployment(
         parser.add_argument("--batch", type=of(positive), help=f"b, requests{listed}")
     parser.add_argument(
         "--context",
-        type=_several(positive) if contexts else of(positive),
+        type=_several(positions) if contexts else of(positions),
         help=f"L, cached positions a request{several if contexts else listed}",
     )
     parser.add_argument(
@@ -128,7 +133,17 @@ def add_deployment(
         ("--activations", "format of what enters products"),
         ("--kv-dtype", "format of the KV cache"),
     ):
-        parser.add_argument(option, choices=DTYPES, help=f"{what} (default: the model's)")
+        parser.add_argument(
+            option,
+            type=_format,
+            choices=DTYPES,
+            help=f"{what}; also as engines write it, bf16, fp8 (default: the model's)",
+        )
+
+
+def _format(text: str) -> str:
+    """Return a format by the name that it has here."""
+    return _ENGINES_WORDS.get(text.lower(), text)
 
 
 def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True) -> None:

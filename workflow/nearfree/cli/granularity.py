@@ -13,6 +13,7 @@ from nearfree.cli.common import (
     json_text,
     layout_of,
     platform_of,
+    positions,
     positive,
 )
 from nearfree.cli.products import print_products, product_answer, product_arguments
@@ -87,7 +88,10 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         attention.add_argument(f"--{name}", type=positive, help=text)
     attention.add_argument(
-        "--context", type=positive, default=4096, help="cached positions a request (default: 4096)"
+        "--context",
+        type=positions,
+        default=4096,
+        help="cached positions a request (default: 4096)",
     )
     attention.add_argument("--batch", type=positive, default=1, help="requests (default: 1)")
     attention.add_argument("--sms", type=positive, help="number of SMs")

@@ -6,8 +6,8 @@ RESULTS is the root of a tuning that was sealed, PROMPTS and MODEL the files tha
 Every K of 0, 1, 2, 3, 4, 6, 8, 12, 16, 32 runs with each lookup that was weighed, and so does what
 the other half chooses for each kind, three times in turn, on the prompts that were held out. For
 each kind it prints the K that was chosen, the best fixed K of the sweep, what the choice takes of
-its tokens a second, and how far each K's prediction, over none, was off. The sweep's take stays in
-the log: a second call reads it.
+its tokens a second, as measured and as replayed over the same outputs, and how far each K's
+prediction, over none, was off. The sweep's take stays in the log: a second call reads it.
 """
 
 import sys
@@ -82,15 +82,19 @@ def lines(said: Recorded, events: list[Event]) -> Iterator[str]:
         best = max(tokens_s, key=lambda each: tokens_s[each])
         none = next(each for each in runs if each.drafter == "none")
         alike = next(each for each in runs if same(each, chosen))
+        predicted_s = {each: tokens_a_second(held, each, said.cost) for each in runs}
+        foreseen = max(predicted_s, key=lambda each: predicted_s[each])
         yield (
             f"{kind}: chosen {chosen.label} K = {chosen.k}; best {best.label} K = {best.k} "
             f"({tokens_s[best]:.1f} tokens/s of {seconds} time, "
             f"{tokens_s[best] / tokens_s[none]:.2f} x none); "
-            f"the choice reaches {tokens_s[alike] / tokens_s[best]:.2f} of it"
+            f"the choice reaches {tokens_s[alike] / tokens_s[best]:.2f} of it, the best of "
+            f"{len(runs)} noisy ones, and by replay "
+            f"{predicted_s[alike] / predicted_s[foreseen]:.2f} of the best by replay, "
+            f"{foreseen.label} K = {foreseen.k}"
         )
-        plain = tokens_a_second(held, none, said.cost)
         for each in runs:
-            predicted = tokens_a_second(held, each, said.cost) / plain
+            predicted = predicted_s[each] / predicted_s[none]
             real = gain(runs[each], runs[none], seconds)
             yield (
                 f"  {each.label} K = {each.k}: predicted {predicted:.2f} x none, measured "

@@ -138,8 +138,15 @@ def _engine(name: str) -> str:
     """Return an engine as it is written here; ConfigError unless its forward is known."""
     from nearfree.backends.records import running
 
-    known = {name: each for name, each in running("engine").items() if "cpu" in each.devices}
+    engines = running("engine")
+    known = {name: each for name, each in engines.items() if "cpu" in each.devices}
     plain = name.lower().replace("-", "_").replace(".", "_")
+    if plain in engines and plain not in known:
+        raise ConfigError(
+            f"--engine is of a real engine on a CPU, and {plain} runs on a GPU",
+            remedy="Leave it out: T(N) is of vLLM's kernels, or those that --moe, --attention, "
+            "--dense and --graphs name",
+        )
     if plain not in known:
         raise ConfigError(
             f"no forward of the engine {name!r} is known", remedy=f"Choose {', '.join(known)}"

@@ -78,9 +78,7 @@ def test_what_a_list_has_no_use_of_is_refused(call: Call) -> None:
 
 def test_a_refusal_is_said_by_its_predictor(call: Call) -> None:
     """What refuses has a line with its reason below the table."""
-    code, out, err = call(
-        "lookup", "--model", "qwen3_8b", "--platform", "a100", "--dtype", "float8"
-    )
+    code, out, err = call("lookup", "--model", "qwen3_8b", "--platform", "a100", "--dtype", "mxfp8")
     assert (code, err) == (2, "")
     assert "refused by idle_compute: " in out
-    assert "a100 has no float8 units" in out
+    assert "a100 has no mxfp8 units" in out

@@ -136,6 +136,11 @@ def test_a_tuning_from_nothing_and_again(
     assert {each["n"] for each in first["curve"]} == {1, 2, 3, 4, 5, 9}
     assert all(each["identical_share"] == 1 for each in first["settings"])
     assert all(each["steps_equal"] and each["exact"] for each in first["settings"])
+    over = first["held_out"]["over_none"]
+    assert [(each["k"], each["drafter"]) for each in over] == [
+        (each["k"], each["drafter"]) for each in first["settings"]
+    ]
+    assert all(each["all"]["low"] <= each["all"]["value"] for each in over)
     assert first["verdict"] in ("speculate", "none", "undecided")
     assert first["paste"].startswith("llama-server -m ")
     began = time.monotonic()

@@ -57,6 +57,7 @@ def document(said: Recorded, model: Path, draft: Path | None) -> Any:
             "loop": answer.loop,
             "temperature": said.plan.temperature,
             "batch": said.plan.batch,
+            "over_none": [_over_none(each) for each in answer.settings],
         },
         "paste": _paste(said, model, draft),
         "events": [str(take.name) for take in takes],
@@ -78,11 +79,17 @@ def _setting(setting: Setting) -> dict[str, Any]:
         **_plain(ran.drafting),
         "predicted_tokens_s": setting.predicted_tokens_s,
         "tokens_s": _interval(ran.tokens_s),
-        "over_none": _interval(setting.gain),
-        "over_none_by_kind": {kind: _interval(over) for kind, over in setting.kinds.items()},
         "identical_share": ran.identical,
         "steps_equal": ran.steps_equal,
         "exact": ran.exact,
+    }
+
+
+def _over_none(setting: Setting) -> dict[str, Any]:
+    return {
+        **_plain(setting.proven.drafting),
+        "all": _interval(setting.gain),
+        "kinds": {kind: _interval(over) for kind, over in setting.kinds.items()},
     }
 
 

@@ -4,8 +4,6 @@ import re
 
 import pytest
 from nearfree.backends.kernels import SELECTIONS, Selection, moe_kernel
-from nearfree.backends.public_kernels import public_kernel
-from nearfree.derive.granularity.moe_kernels import entering
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -62,27 +60,6 @@ def test_a_refusal_names_the_kernels_and_what_works() -> None:
         moe_kernel("sglang", "0.5.23", "nvfp4", 90)
     with pytest.raises(EvidenceError, match=r"it is of 0\.5\.9, 0\.5\.10"):
         moe_kernel("sglang", "0.5.8", "nvfp4", 100)
-
-
-def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
-    """gpt-oss and DeepSeek V4 have kernels of their own names; of another model none is told."""
-
-    def named(version: str, sm: int, model_type: str) -> str | None:
-        return public_kernel("vllm", version, "mxfp4", sm, model_type=model_type)
-
-    assert "mxfp4_mxfp8_trtllm" in str(named("0.33.0", 100, "deepseek_v4"))
-    assert "gptoss" in str(named("0.33.0", 100, "gpt_oss"))
-    assert "marlin" in str(named("0.24.0", 90, "deepseek_v4"))
-    assert "oaitriton" in str(named("0.24.0", 90, "gpt_oss"))
-    assert named("0.33.0", 90, "deepseek_v4") is None  # Humming's, which no public table names
-    assert named("0.24.0", 90, "llama") is None
-
-
-def test_rows_enter_mxfp4_experts_in_what_the_device_takes() -> None:
-    """Before 10.0 vLLM's kernels take 16 bits, whatever a file says; TensorRT-LLM rounds later."""
-    assert [entering("vllm", "mxfp4", sm) for sm in (90, 100)] == ["bfloat16", None]
-    assert [entering("trtllm", "mxfp4", sm) for sm in (90, 100)] == [None, "float8"]
-    assert entering("vllm", "nvfp4", 90) is entering("vllm", "mxfp4", None) is None
 
 
 def test_each_release_and_format_is_stated_once() -> None:

@@ -9,6 +9,7 @@ from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe
 from nearfree.core.precision import Product
 from nearfree.derive.granularity.moe_kernels import (
     asked_kernel,
+    entering,
     library_of,
     moe_format,
     moe_widens,
@@ -86,6 +87,13 @@ def test_marlin_takes_rows_of_16_bits(sm: int, *, wide: bool) -> None:
     else:
         with pytest.raises(EvidenceError, match="which rounds what enters them"):
             asked_kernel(asked, release, "fp8_block")
+
+
+def test_rows_enter_mxfp4_experts_in_what_the_device_takes() -> None:
+    """Before 10.0 vLLM's kernels take 16 bits, whatever a file says; TensorRT-LLM rounds later."""
+    assert [entering("vllm", "mxfp4", sm) for sm in (90, 100)] == ["bfloat16", None]
+    assert [entering("trtllm", "mxfp4", sm) for sm in (90, 100)] == [None, "float8"]
+    assert entering("vllm", "nvfp4", 90) is entering("vllm", "mxfp4", None) is None
 
 
 def test_a_release_that_is_not_read_names_no_library() -> None:

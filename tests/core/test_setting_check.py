@@ -1,0 +1,40 @@
+"""Settings that cannot exist are refused with what they lack."""
+
+from typing import Any
+
+import pytest
+from nearfree.core.setting import Setting
+from nearfree.core.setting_check import check_setting
+from nearfree.errors import ConfigError
+
+from core.test_setting import COMMON, SHAPES
+
+
+@pytest.mark.parametrize(("module", "shape"), SHAPES.items())
+def test_a_whole_setting_is_accepted(module: str, shape: dict[str, Any]) -> None:
+    """A setting with what its module needs is accepted."""
+    check_setting(Setting(module=module, **COMMON, **shape))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("module", "field"), [(module, field) for module, shape in SHAPES.items() for field in shape]
+)
+def test_a_missing_shape_is_named(module: str, field: str) -> None:
+    """A setting without a field of its module's shape is refused by the field's name."""
+    shape = {name: value for name, value in SHAPES[module].items() if name != field}
+    with pytest.raises(ConfigError, match=f"{module} setting lacks {field}"):
+        check_setting(Setting(module=module, **COMMON, **shape))  # type: ignore[arg-type]
+
+
+def test_more_experts_a_token_than_there_are() -> None:
+    """A setting with top_k above experts is refused with both numbers."""
+    shape = SHAPES["moe_ffn"] | {"top_k": 9}
+    with pytest.raises(ConfigError, match="top_k 9 is larger than experts 8"):
+        check_setting(Setting(module="moe_ffn", **COMMON, **shape))  # type: ignore[arg-type]
+
+
+def test_heads_that_do_not_divide() -> None:
+    """Query heads that key and value heads cannot share evenly are refused with both numbers."""
+    shape = SHAPES["attention"] | {"heads": 5}
+    with pytest.raises(ConfigError, match="heads 5 is no multiple of kv_heads 2"):
+        check_setting(Setting(module="attention", **COMMON, **shape))  # type: ignore[arg-type]

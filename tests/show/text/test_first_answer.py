@@ -170,15 +170,30 @@ def test_a_basis_is_said_by_share() -> None:
     line = list(first_block(query, mixed))[-1]
     first, second, third, last = line.removeprefix("stands on these shares of T(1): ").split("); ")
     assert first == (
-        "70% this kernel's own curve on this GPU (most of it qkv projection; N_max predicted "
-        "knowing less was exact in 36%, within a factor of 2 in 94% of 3,625 public curves of "
-        "products in bfloat16"
+        "70% this product's own curve, by any library, on this GPU (most of it qkv projection; "
+        "N_max predicted knowing less was exact in 36%, within a factor of 2 in 94% of 3,625 "
+        "public curves of products in bfloat16"
     )
     assert second.startswith("20% constants of other GPUs")
     assert second.endswith("; 50% and 94% of 3,625 public curves of products in bfloat16")
     assert third.startswith("6% ")
     assert third.endswith("; not scored")
     assert last == "4% published steps of vllm (kernels between modules, host)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("gemm", "such products' other shapes, by any library, on this GPU"),
+                        ("moe_ffn", "this kernel's other shapes on this GPU")],
+)  # fmt: skip
+def test_curves_of_products_are_of_any_library(kind: str, words: str) -> None:
+    """Which library a product's curves are of is not told apart; of other kernels it is."""
+    found, query = told(1), answered().deployments[1]
+    basis = structs.replace(
+        found.bases[0], regime="R2", scored_as="R2", share=0.9, hit=0.36, within_x2=0.94,
+        settings=7, scored_on=f"{kind} bfloat16", module="a module",
+    )  # fmt: skip
+    line = list(first_block(query, structs.replace(found, bases=(basis,), besides=0)))[-1]
+    assert f"90% curves of {words} (most of it a module" in line
 
 
 def test_odd_cases_are_said() -> None:

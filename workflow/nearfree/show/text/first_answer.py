@@ -47,6 +47,12 @@ REGIMES = {
     R3: "this kernel's own curve on this GPU",
 }
 """What a regime is in plain words."""
+PRODUCTS = {
+    R1: "curves of such products, by any library, on a sibling of this GPU",
+    R2: "curves of such products' other shapes, by any library, on this GPU",
+    R3: "this product's own curve, by any library, on this GPU",
+}
+"""The same of dense products, whose curves of all libraries in a format stand together."""
 KINDS = {
     "gemm": "products",
     "moe_ffn": "MoE layers",
@@ -187,10 +193,11 @@ def _stands(query: Deployment, answer: FirstAnswer) -> str:
 
 def _stand(basis: Basis, *, whole: bool) -> str:
     """Return one part of a basis; `whole` where it says what its numbers are."""
-    said = f"{basis.share:.0%} {REGIMES[basis.regime]} (most of it {basis.module}"
+    kind, _, rest = (basis.scored_on or "").partition(" ")
+    words = REGIMES | PRODUCTS if kind == "gemm" else REGIMES
+    said = f"{basis.share:.0%} {words[basis.regime]} (most of it {basis.module}"
     if basis.hit is None or basis.within_x2 is None:
         return f"{said}; not scored)"
-    kind, _, rest = (basis.scored_on or "").partition(" ")
     curves = f"{basis.settings:,} public curves of {KINDS.get(kind, kind)} in {rest}"
     hit, near = f"{basis.hit:.0%}", f"{basis.within_x2:.0%}"
     less = basis.scored_as != basis.regime

@@ -82,6 +82,9 @@ def test_marlin_takes_rows_of_16_bits(sm: int, *, wide: bool) -> None:
         sm=sm, device_name="NVIDIA",
     )  # fmt: skip
     release = moe_release("vllm", "0.33.0", None)
+    for without in (replace(asked, block_size_m=64), replace(asked, sm=None)):
+        with pytest.raises(EvidenceError, match=r"Triton .* which rounds what enters them"):
+            asked_kernel(without, release, "fp8_block")
     if wide:
         assert asked_kernel(asked, release, "fp8_block") == MARLIN
     else:

@@ -183,6 +183,8 @@ _FORMATS = {
 """What a selection is of, by the formats of activations and weights; int4 is in groups of 128."""
 _WIDE = {"float8_w8a16": "float8", "float8_block_w8a16": "float8_block"}
 """Formats of which no layer is by itself: a layer in float8 is run so where Marlin takes it."""
+_ANY_SIDE = 128
+"""A side that every kernel takes: whether Marlin takes float8 does not depend on sides."""
 
 
 def dense_format(activations: str, weights: str) -> str | None:
@@ -245,10 +247,6 @@ def dense_widens(version: str, activations: str, weights: str, sm: int) -> bool:
         return dense_kernel(version, format_, sm, _ANY_SIDE, _ANY_SIDE) == MARLIN
     except EvidenceError:
         return False
-
-
-_ANY_SIDE = 128
-"""A side that every kernel takes: whether Marlin takes float8 does not depend on sides."""
 
 
 def dense_unread(version: str, format_: str, sm: int, kernels: str) -> EvidenceError:

@@ -101,16 +101,16 @@ def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
     if public is not None and public != TRITON and asked.sm is not None:
         raise unread(*release, dtype, asked.sm, public)
     named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
-    if (named and dtype not in NEVER_TRITON) or asked.sm is None:
-        return TRITON
-    kernel = moe_kernel(*release, dtype, asked.sm, spread=asked.ep > 1)
+    kernel = TRITON
+    if asked.sm is not None and not (named and dtype not in NEVER_TRITON):
+        kernel = moe_kernel(*release, dtype, asked.sm, spread=asked.ep > 1)
     if (asked.dtype, asked.weights) in _WIDE and kernel != MARLIN:
         raise EvidenceError(
             f"{release.package} {release.version} runs {kernel} for experts in {asked.weights} "
-            f"on compute capability {asked.sm}, which rounds what enters them",
+            "there, which rounds what enters them",
             remedy="Ask without --activations",
         )
-    if kernel != TRITON and kernel not in BESIDE_TRITON:
+    if asked.sm is not None and kernel != TRITON and kernel not in BESIDE_TRITON:
         raise unread(*release, dtype, asked.sm, kernel)
     return kernel
 

@@ -55,10 +55,9 @@ def speeds(events: Iterable[Event], seconds: Seconds) -> dict[int, float]:
     """Return tokens a second by repeat, of all prompts together."""
     tokens: dict[int, int] = defaultdict(int)
     spent: dict[int, float] = defaultdict(float)
-    for event in events:
-        data: DecodeMeasured = event.data
-        tokens[data.repeat] += data.output_tokens - 1
-        spent[data.repeat] += data.wall_s if seconds == "wall" else data.process_s
+    for (_, repeat), visit in _visits(events, seconds).items():
+        tokens[repeat] += visit.tokens
+        spent[repeat] += visit.seconds
     return {repeat: tokens[repeat] / spent[repeat] for repeat in tokens if spent[repeat]}
 
 

@@ -69,6 +69,13 @@ def test_offline_without_a_cache_is_one_message(empty: Path, call: Call) -> None
     assert not (empty / "engines").exists()
 
 
+def test_what_stores_random_weights_is_fetched_first(empty: Path, call: Call) -> None:
+    """A compiled release's study with random weights gets the prebuilt one that stores them."""
+    answer = call("fetch", "llama_cpp_1b_q8_0", "--offline")
+    one_message(answer, "linux-x64 3.22.1 is not in the cache")
+    assert not (empty / "weights").exists()
+
+
 def test_no_network_is_one_message(
     empty: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from workflow import ROOT
 
 HERE = Path(__file__).parent
 LOGS = sorted(path.parent for path in HERE.glob("*/*/root"))
+TRIED = LOGS[one_in(2, "golden")]
 PARTS = ("Snakefile", "rules")
 """What a crate holds of a project besides its config."""
 DERIVED = ("tables", "figures", "report")
@@ -57,16 +58,16 @@ def place(log: Path) -> str:
 
 def some_of(share: int) -> pytest.MarkDecorator:
     """Return the mark of a test that one golden log in so many is enough for."""
-    drawn = LOGS[one_in(share, "golden")]
+    drawn = TRIED[one_in(share, "golden")]
     return pytest.mark.parametrize("remade", drawn, indirect=True, ids=place)
 
 
-FEW = LOGS[one_in(3, "golden")]
-EACH = [pytest.param(log, marks=() if log in FEW else pytest.mark.slow) for log in LOGS]
-"""Every log; without the slow tests those that a commit draws."""
+FEW = TRIED[one_in(2, "few")]
+EACH = [pytest.param(log, marks=() if log in FEW else pytest.mark.slow) for log in TRIED]
+"""The logs that a commit draws, half of them for slow tests alone."""
 
 
-@pytest.fixture(scope="module", params=EACH, ids=map(place, LOGS))
+@pytest.fixture(scope="module", params=EACH, ids=map(place, TRIED))
 def remade(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Remade:
     """Return a golden log with all that the code at hand makes of its newest ledger.
 
@@ -123,7 +124,7 @@ def test_everything_is_made_again(remade: Remade) -> None:
 
 
 @pytest.mark.slow
-@some_of(4)
+@some_of(2)
 def test_what_was_made_again_is_audited_and_crated(copied: Remade) -> None:
     """Made again and in a ledger of this code, an old log passes the audit and makes a crate."""
     assert "; 0 findings" in copied.run("audit", "--all")
@@ -133,7 +134,7 @@ def test_what_was_made_again_is_audited_and_crated(copied: Remade) -> None:
 
 
 @pytest.mark.slow
-@some_of(3)
+@some_of(2)
 def test_ledgers_are_compared(remade: Remade) -> None:
     """What changed from the first ledger to the last is told: nothing, if there is but one."""
     told = remade.run("diff", "1", str(remade.last))

@@ -59,6 +59,8 @@ def ensure_files(config: Config, study: EngineStudy, *, offline: bool = False) -
     if isinstance(weights, RandomWeights):
         from nearfree.measure.random_weights import MAKER, ensure_random
 
+        if not random_path(weights.digest).is_file():
+            ensure_library(MAKER, weights.release, offline=offline)
         yield f"{study.model}: {ensure_random(MAKER, weights)}"
         return
     path = cached_weights(weights.sha256)

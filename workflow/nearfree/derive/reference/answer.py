@@ -9,7 +9,7 @@ from msgspec import Struct
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference, rows_of_bands
-from nearfree.derive.reference.regimes import AT_ONE_POSITION, R0, R2, R3, rows_of
+from nearfree.derive.reference.regimes import AT_ONE_POSITION, R0, R2, R3, SPOKEN_BY, rows_of
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.family import (
@@ -204,6 +204,12 @@ class TimedQuestions:
         words = said.module, said.formats, said.routing.replace("_", " ")
         over = " without a cache" if timed.part.family.name in OVER_A_CACHE else ""
         return said, " ".join(filter(None, words)) + over
+
+    def spoken_by(self, asked: int) -> tuple[str, ...]:
+        """Return the kernels whose curves or constants speak of a question, none of shared ones."""
+        timed = next(each for each in self._parts if asked in each.asked)
+        found = SPOKEN_BY.match(timed.constants[timed.asked.index(asked)])
+        return tuple(found[1].split(", ")) if found else ()
 
     def stops(self, exits: pl.DataFrame) -> pl.DataFrame:
         """Return what changes between two N of a question, and which lines of a rule say so.

@@ -38,6 +38,8 @@ MEANINGS = {
     R2: "this GPU and kernel are known, the shape is new: form and residual",
     R3: "this kernel and shape were measured: its own curve",
 }
+SPOKEN_BY = re.compile(r"R\d: \w+ by (.+?) on ")
+"""What an answer's constants begin with: the kernels whose curves speak."""
 LEANS_ON = r" \(nearest [^()]*\)$"
 """What an answer's constants end with: the curves that it leans on most."""
 NEAREST = 3
@@ -175,8 +177,10 @@ class Reference:
         same = key.family == GEMM.name or all(
             each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
         )
-        own = [each for each in named if each.platform == key.platform]
-        siblings = [each for each in named if self._siblings(key.platform, each.platform)]
+        own, siblings = self._near(key, named)
+        if key.family == GEMM.name and key.kernel is None and not own:
+            own, kin = self._near(key, self._elsewhere.get(_wider(key)[-1], []))
+            siblings = siblings or kin
         regime, chosen = R0, named
         if same and (own or siblings):
             regime, chosen = (R2, own) if own else (R1, siblings)
@@ -185,6 +189,11 @@ class Reference:
             of_each.setdefault((each.platform, each.backend), []).append(each)
         nearest = (self._nearest(each, release) for each in of_each.values())
         return regime, tuple(sorted(nearest, key=str))
+
+    def _near(self, key: Key, groups: Sequence[Key]) -> tuple[list[Key], list[Key]]:
+        """Return those of some groups that are of a key's platform, and of its siblings."""
+        own = [each for each in groups if each.platform == key.platform]
+        return own, [each for each in groups if self._siblings(key.platform, each.platform)]
 
     def _over_another_cache(self, key: Key) -> tuple[Key, ...]:
         """Return the groups of a kernel over caches in other formats, on its architecture.
@@ -202,7 +211,9 @@ class Reference:
 
         Without a name, or where none is of the kernel that is named, they are those of its
         backend's kernels of the form and formats; where there are none either, of any backend's.
-        Of products that is no loss: engines leave those to the same libraries.
+        Of products that is no loss, as engines leave those to the same libraries: what an engine
+        runs stands on its own curves on a platform, then on any library's there, then on those of
+        siblings in the same order.
         """
         return next((self._elsewhere[each] for each in _wider(key) if each in self._elsewhere), [])
 

@@ -48,11 +48,12 @@ REGIMES = {
 }
 """What a regime is in plain words."""
 PRODUCTS = {
-    R1: "curves of such products, by any library, on a sibling of this GPU",
-    R2: "curves of such products' other shapes, by any library, on this GPU",
-    R3: "this product's own curve, by any library, on this GPU",
+    R1: "curves of such products, by {}, on a sibling of this GPU",
+    R2: "curves of such products' other shapes, by {}, on this GPU",
+    R3: "this product's own curve, by {}, on this GPU",
 }
-"""The same of dense products, whose curves of all libraries in a format stand together."""
+"""The same of dense products, with what ran them: where no engine's choice is read, the curves of
+all libraries in a format stand together."""
 KINDS = {
     "gemm": "products",
     "moe_ffn": "MoE layers",
@@ -195,7 +196,9 @@ def _stand(basis: Basis, *, whole: bool) -> str:
     """Return one part of a basis; `whole` where it says what its numbers are."""
     kind, _, rest = (basis.scored_on or "").partition(" ")
     words = REGIMES | PRODUCTS if kind == "gemm" else REGIMES
-    said = f"{basis.share:.0%} {words[basis.regime]} (most of it {basis.module}"
+    library = basis.kernels[0] if len(basis.kernels) == 1 else "any library"
+    stood = words[basis.regime].format(library)
+    said = f"{basis.share:.0%} {stood} (most of it {basis.module}"
     if basis.hit is None or basis.within_x2 is None:
         return f"{said}; not scored)"
     curves = f"{basis.settings:,} public curves of {KINDS.get(kind, kind)} in {rest}"

@@ -54,6 +54,8 @@ class Limiter(Struct, frozen=True, kw_only=True):
 class Basis(Struct, frozen=True, kw_only=True):
     """On what a share of T(1) stands: the modules of one regime, `module` the one with most of it.
 
+    `kernels` are those whose curves or constants speak of it, none where a family's shared ones do.
+
     `hit`, `within_x2` and `coverage` are shares of `settings` public curves, each predicted without
     what the regime does not know: N_max at the grid point, within a factor of 2, and within its
     interval. They are of `scored_on`, kernels as near to the module as any with public curves, and
@@ -64,6 +66,7 @@ class Basis(Struct, frozen=True, kw_only=True):
     regime: str
     module: str
     share: float
+    kernels: tuple[str, ...] = ()
     scored_on: str | None = None
     scored_as: str | None = None
     hit: float | None = None
@@ -221,10 +224,12 @@ def _bases(forecast: Forecast, place: int) -> Iterator[Basis]:
     for regime in sorted(each for each in {*regimes.values()} if weakest and each >= weakest):
         places = [at for at, each in regimes.items() if each == regime]
         most = max(places, key=lambda at: first[at])
-        scored, on = total.timed.scored(int(total.asked[place, most]))
+        asked = int(total.asked[place, most])
+        scored, on = total.timed.scored(asked)
         about = Basis(
-            regime=str(regime), module=total.roles[place][most], share=float(first[places].sum())
-        )
+            regime=str(regime), module=total.roles[place][most], share=float(first[places].sum()),
+            kernels=total.timed.spoken_by(asked),
+        )  # fmt: skip
         if scored is not None and scored.hit is not None:
             about = structs.replace(
                 about, scored_on=on, scored_as=scored.regime, hit=scored.hit,

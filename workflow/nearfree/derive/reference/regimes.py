@@ -20,6 +20,7 @@ import polars as pl
 from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
+from nearfree.backends.public_kernels import LAUNCHED
 from nearfree.derive.reference.groups import Constants, Group, Key, keys_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.work_model.families import OF_KERNELS
@@ -174,21 +175,40 @@ class Reference:
         named = self._alike(key)
         if not named and key.family in OF_KERNELS:
             return R0, self._over_another_cache(key)
-        same = key.family == GEMM.name or all(
-            each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
-        )
-        own, siblings = self._near(key, named)
-        if key.family == GEMM.name and key.kernel is None and not own:
-            own, kin = self._near(key, self._elsewhere.get(_wider(key)[-1], []))
-            siblings = siblings or kin
-        regime, chosen = R0, named
-        if same and (own or siblings):
-            regime, chosen = (R2, own) if own else (R1, siblings)
+        if key.family == GEMM.name and key.kernel is None:
+            regime, chosen = self._products(key, named)
+        else:
+            same = key.family == GEMM.name or all(
+                each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
+            )
+            own, siblings = self._near(key, named)
+            regime, chosen = R0, named
+            if same and (own or siblings):
+                regime, chosen = (R2, own) if own else (R1, siblings)
         of_each: dict[tuple[str, str], list[Key]] = {}
         for each in chosen:
             of_each.setdefault((each.platform, each.backend), []).append(each)
         nearest = (self._nearest(each, release) for each in of_each.values())
         return regime, tuple(sorted(nearest, key=str))
+
+    def _products(self, key: Key, named: Sequence[Key]) -> tuple[str, list[Key]]:
+        """Return the regime of products that no kernel is named of, and the groups that speak.
+
+        Engines leave products to the same libraries: first are curves of the engine's own on the
+        platform, then any library's there, then those of siblings in the same order. Curves of
+        launches one by one are none: an engine's step is a graph.
+        """
+        every = self._elsewhere.get(_wider(key)[-1], [])
+        own, any_library = (
+            [each for each in groups if (each.backend, each.dtype) not in LAUNCHED]
+            for groups in (named, every)
+        )
+        near = [self._near(key, own), self._near(key, any_library)]
+        for regime, place in ((R2, 0), (R1, 1)):
+            found = next((each[place] for each in near if each[place]), None)
+            if found:
+                return regime, found
+        return R0, own or any_library
 
     def _near(self, key: Key, groups: Sequence[Key]) -> tuple[list[Key], list[Key]]:
         """Return those of some groups that are of a key's platform, and of its siblings."""
@@ -211,9 +231,7 @@ class Reference:
 
         Without a name, or where none is of the kernel that is named, they are those of its
         backend's kernels of the form and formats; where there are none either, of any backend's.
-        Of products that is no loss, as engines leave those to the same libraries: what an engine
-        runs stands on its own curves on a platform, then on any library's there, then on those of
-        siblings in the same order.
+        Of products that is no loss: engines leave those to the same libraries.
         """
         return next((self._elsewhere[each] for each in _wider(key) if each in self._elsewhere), [])
 

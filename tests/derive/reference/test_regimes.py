@@ -197,6 +197,55 @@ def test_without_a_name_the_newest_kernel_of_the_release_answers(
     assert [group.key.kernel for group in found.groups] == [kernel]
 
 
+LIBRARIES = (("vllm", "h100"), ("trtllm", "h100"), ("vllm", "h200"), ("trtllm", "h200"))
+"""Which libraries were measured on which GPUs."""
+
+
+def by_libraries(dtype: str, *libraries: tuple[str, str]) -> Reference:
+    """Return products in a format by some libraries on some GPUs."""
+    return reference(
+        *(
+            each
+            for backend, platform in libraries
+            for each in products(platform, backend=backend, kernel=backend, dtype=dtype)
+        )
+    )
+
+
+def speaking(known: Reference, **changes: Any) -> tuple[str, set[tuple[str, str]]]:
+    """Return the regime of products that vLLM runs on an H100, and whose curves speak."""
+    found = told(known, asked(backend="vllm_linear", kernel=None, **changes))
+    return found.regime[0], {(each.key.backend, each.key.platform) for each in found.groups}
+
+
+@pytest.mark.parametrize(
+    ("measured", "regime", "by"),
+    [
+        (LIBRARIES, "R2", {("vllm", "h100")}),
+        (LIBRARIES[1:], "R2", {("trtllm", "h100")}),
+        (LIBRARIES[2:], "R1", {("vllm", "h200")}),
+        (LIBRARIES[3:], "R1", {("trtllm", "h200")}),
+        ((("vllm", "b200"), ("trtllm", "b200")), "R0", {("vllm", "b200")}),
+    ],
+)
+def test_products_of_an_engine_are_its_own_first(
+    measured: tuple[tuple[str, str], ...], regime: str, by: set[tuple[str, str]]
+) -> None:
+    """Its own curves on the GPU come first, then any library's, then those of siblings."""
+    assert speaking(by_libraries("float8", *measured), dtype="float8") == (regime, by)
+
+
+def test_curves_of_launches_speak_for_no_step() -> None:
+    """vLLM's curves of blocked float8 were timed without a graph: others answer, or nobody does."""
+    known = by_libraries("float8_block", *LIBRARIES)
+    assert speaking(known, dtype="float8_block") == ("R2", {("trtllm", "h100")})
+    named = told(known, asked(backend="vllm", kernel="vllm", dtype="float8_block"))
+    assert {each.key.backend for each in named.groups} == {"vllm"}
+    alone = by_libraries("float8_block", LIBRARIES[0])
+    question = asked(backend="vllm_linear", kernel=None, dtype="float8_block")
+    assert list(alone.timed(*prepared(question))) == []
+
+
 def test_nothing_is_said_of_what_no_group_knows() -> None:
     """Another form, or another format, is not answered by these curves."""
     for question in (LAYER, asked(dtype="float8"), asked(weights="int4")):

@@ -162,7 +162,7 @@ def test_a_basis_is_said_by_share() -> None:
     found, query = told(1), answered().deployments[1]
     most = structs.replace(
         found.bases[0], regime="R3", scored_as="R2", share=0.7, hit=0.36, within_x2=0.94,
-        settings=3625, scored_on="gemm bfloat16", module="qkv projection",
+        settings=3625, scored_on="gemm bfloat16", module="qkv projection", kernels=("a", "b"),
     )  # fmt: skip
     rest = structs.replace(most, regime="R0", scored_as="R0", share=0.2, hit=0.5)
     unknown = structs.replace(most, share=0.06, hit=None, within_x2=None)
@@ -182,15 +182,21 @@ def test_a_basis_is_said_by_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("gemm", "such products' other shapes, by any library, on this GPU"),
-                        ("moe_ffn", "this kernel's other shapes on this GPU")],
-)  # fmt: skip
-def test_curves_of_products_are_of_any_library(kind: str, words: str) -> None:
-    """Which library a product's curves are of is not told apart; of other kernels it is."""
+    ("kind", "kernels", "words"),
+    [
+        ("gemm", ("cublas", "torch"), "such products' other shapes, by any library, on this GPU"),
+        ("gemm", ("Cutlass",), "such products' other shapes, by Cutlass, on this GPU"),
+        ("moe_ffn", ("Triton",), "this kernel's other shapes on this GPU"),
+    ],
+)
+def test_curves_of_products_are_of_a_library(
+    kind: str, kernels: tuple[str, ...], words: str
+) -> None:
+    """Whose curves of a product speak is said where it is one library; of other kernels it is."""
     found, query = told(1), answered().deployments[1]
     basis = structs.replace(
         found.bases[0], regime="R2", scored_as="R2", share=0.9, hit=0.36, within_x2=0.94,
-        settings=7, scored_on=f"{kind} bfloat16", module="a module",
+        settings=7, scored_on=f"{kind} bfloat16", module="a module", kernels=kernels,
     )  # fmt: skip
     line = list(first_block(query, structs.replace(found, bases=(basis,), besides=0)))[-1]
     assert f"90% curves of {words} (most of it a module" in line

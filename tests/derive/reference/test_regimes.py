@@ -236,7 +236,7 @@ def test_products_of_an_engine_are_its_own_first(
 
 
 def test_curves_of_launches_speak_for_no_step() -> None:
-    """VLLM's curves of blocked float8 were timed without a graph: others answer, or nobody does."""
+    """Blocked float8 was timed without a graph in vLLM: others' curves answer, or none do."""
     known = by_libraries("float8_block", *LIBRARIES)
     assert speaking(known, dtype="float8_block") == ("R2", {("trtllm", "h100")})
     named = told(known, asked(backend="vllm", kernel="vllm", dtype="float8_block"))

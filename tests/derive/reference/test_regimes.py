@@ -197,52 +197,37 @@ def test_without_a_name_the_newest_kernel_of_the_release_answers(
     assert [group.key.kernel for group in found.groups] == [kernel]
 
 
-LIBRARIES = (("vllm", "h100"), ("trtllm", "h100"), ("vllm", "h200"), ("trtllm", "h200"))
-"""Which libraries were measured on which GPUs."""
+def by_libraries(dtype: str, *libraries: tuple[str, float]) -> Reference:
+    """Return products in a format by some libraries on an H100, each so many times the form."""
+    groups: dict[Key, Group] = {}
+    for backend, times in libraries:
+        questions = products(backend=backend, kernel=backend, dtype=dtype)
+        groups |= reference(*questions, bent=lambda _, by=times: float(np.log(by))).groups
+    return Reference(groups, CHIPS)
 
 
-def by_libraries(dtype: str, *libraries: tuple[str, str]) -> Reference:
-    """Return products in a format by some libraries on some GPUs."""
-    return reference(
-        *(
-            each
-            for backend, platform in libraries
-            for each in products(platform, backend=backend, kernel=backend, dtype=dtype)
-        )
-    )
-
-
-def speaking(known: Reference, **changes: Any) -> tuple[str, set[tuple[str, str]]]:
-    """Return the regime of products that vLLM runs on an H100, and whose curves speak."""
-    found = told(known, asked(backend="vllm_linear", kernel=None, **changes))
-    return found.regime[0], {(each.key.backend, each.key.platform) for each in found.groups}
-
-
-@pytest.mark.parametrize(
-    ("measured", "regime", "by"),
-    [
-        (LIBRARIES, "R2", {("vllm", "h100")}),
-        (LIBRARIES[1:], "R2", {("trtllm", "h100")}),
-        (LIBRARIES[2:], "R1", {("vllm", "h200")}),
-        (LIBRARIES[3:], "R1", {("trtllm", "h200")}),
-        ((("vllm", "b200"), ("trtllm", "b200")), "R0", {("vllm", "b200")}),
-    ],
-)
-def test_products_of_an_engine_are_its_own_first(
-    measured: tuple[tuple[str, str], ...], regime: str, by: set[tuple[str, str]]
-) -> None:
-    """Its own curves on the GPU come first, then any library's, then those of siblings."""
-    assert speaking(by_libraries("float8", *measured), dtype="float8") == (regime, by)
+def test_products_are_the_median_of_libraries() -> None:
+    """Without a kernel's name the library in the middle answers, however bad another is."""
+    libraries = ("vllm", 1.0), ("sglang", 1.1), ("trtllm", 9.0)
+    known = by_libraries("float8", *libraries)
+    found = told(known, asked(backend="vllm_linear", kernel=None, dtype="float8"))
+    of_each = [
+        told(by_libraries("float8", each), asked(kernel=None, dtype="float8")).latency_us
+        for each in libraries
+    ]
+    assert found.regime == ["R2"]
+    assert found.latency_us == pytest.approx(np.median(of_each, axis=0), rel=0.01)
+    assert (of_each[2] > 5 * of_each[1]).all()
 
 
 def test_curves_of_launches_speak_for_no_step() -> None:
     """Blocked float8 was timed without a graph in vLLM: others' curves answer, or none do."""
-    known = by_libraries("float8_block", *LIBRARIES)
-    assert speaking(known, dtype="float8_block") == ("R2", {("trtllm", "h100")})
+    question = asked(backend="vllm_linear", kernel=None, dtype="float8_block")
+    known = by_libraries("float8_block", ("vllm", 1.0), ("trtllm", 1.0))
+    assert {each.key.backend for each in told(known, question).groups} == {"trtllm"}
     named = told(known, asked(backend="vllm", kernel="vllm", dtype="float8_block"))
     assert {each.key.backend for each in named.groups} == {"vllm"}
-    alone = by_libraries("float8_block", LIBRARIES[0])
-    question = asked(backend="vllm_linear", kernel=None, dtype="float8_block")
+    alone = by_libraries("float8_block", ("vllm", 1.0))
     assert list(alone.timed(*prepared(question))) == []
 
 

@@ -49,8 +49,6 @@ _DIGITS, _NOTHING = 1e-3, 1e-6
 fitted to be nothing."""
 _PRINTED = {name: each.name for each in BACKENDS for name in each.printed}
 """Names of the paper's tables, which hold a release, by their backend's own."""
-_OF_ENGINE = {each.name: each.engine for each in BACKENDS if each.engine and "gemm" in each.modules}
-"""Whose curves are asked for first of products that an engine runs by a choice of its own."""
 RUN_AS = {"float16": "bfloat16"}
 """Formats whose kernels are those of another."""
 
@@ -82,7 +80,7 @@ def keys_of(rows: pl.DataFrame) -> list[Key]:
     named = rows.select(
         "platform",
         "family",
-        pl.coalesce(*ran, pl.col("backend").replace(_PRINTED | _OF_ENGINE)).alias("backend"),
+        pl.coalesce(*ran, pl.col("backend").replace(_PRINTED)).alias("backend"),
         pl.coalesce(*ran, "kernel").alias("kernel"),
         *(pl.col(name).replace(RUN_AS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
     )

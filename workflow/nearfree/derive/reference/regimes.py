@@ -171,49 +171,30 @@ class Reference:
             yield rows, self._timed(rows_of(part, rows), regime, groups)
 
     def _choose(self, key: Key, release: str | None) -> tuple[str, tuple[Key, ...]]:
-        """Return the regime of a kernel, and the groups that speak of it."""
+        """Return the regime of a kernel, and the groups that speak of it.
+
+        Of products that no kernel is named of, curves of launches one by one do not: an engine's
+        step is a graph. What they say is the median over libraries then: where one of three was
+        timed badly, the others agree.
+        """
         named = self._alike(key)
         if not named and key.family in OF_KERNELS:
             return R0, self._over_another_cache(key)
         if key.family == GEMM.name and key.kernel is None:
-            regime, chosen = self._products(key, named)
-        else:
-            same = key.family == GEMM.name or all(
-                each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
-            )
-            own, siblings = self._near(key, named)
-            regime, chosen = R0, named
-            if same and (own or siblings):
-                regime, chosen = (R2, own) if own else (R1, siblings)
+            named = [each for each in named if (each.backend, each.dtype) not in LAUNCHED]
+        same = key.family == GEMM.name or all(
+            each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
+        )
+        own = [each for each in named if each.platform == key.platform]
+        siblings = [each for each in named if self._siblings(key.platform, each.platform)]
+        regime, chosen = R0, named
+        if same and (own or siblings):
+            regime, chosen = (R2, own) if own else (R1, siblings)
         of_each: dict[tuple[str, str], list[Key]] = {}
         for each in chosen:
             of_each.setdefault((each.platform, each.backend), []).append(each)
         nearest = (self._nearest(each, release) for each in of_each.values())
         return regime, tuple(sorted(nearest, key=str))
-
-    def _products(self, key: Key, named: Sequence[Key]) -> tuple[str, list[Key]]:
-        """Return the regime of products that no kernel is named of, and the groups that speak.
-
-        Engines leave products to the same libraries: first are curves of the engine's own on the
-        platform, then any library's there, then those of siblings in the same order. Curves of
-        launches one by one are none: an engine's step is a graph.
-        """
-        every = self._elsewhere.get(_wider(key)[-1], [])
-        own, any_library = (
-            [each for each in groups if (each.backend, each.dtype) not in LAUNCHED]
-            for groups in (named, every)
-        )
-        near = [self._near(key, own), self._near(key, any_library)]
-        for regime, place in ((R2, 0), (R1, 1)):
-            found = next((each[place] for each in near if each[place]), None)
-            if found:
-                return regime, found
-        return R0, own or any_library
-
-    def _near(self, key: Key, groups: Sequence[Key]) -> tuple[list[Key], list[Key]]:
-        """Return those of some groups that are of a key's platform, and of its siblings."""
-        own = [each for each in groups if each.platform == key.platform]
-        return own, [each for each in groups if self._siblings(key.platform, each.platform)]
 
     def _over_another_cache(self, key: Key) -> tuple[Key, ...]:
         """Return the groups of a kernel over caches in other formats, on its architecture.
@@ -250,12 +231,12 @@ class Reference:
 
     def _timed(self, part: Prepared, regime: str, keys: tuple[Key, ...]) -> Known:
         groups = tuple(self._constants(key) if regime == R0 else self.groups[key] for key in keys)
-        logs = np.zeros(part.counts.shape)
+        logs = []
         nearest: list[tuple[int, ...]] = [()] * part.rows.height
         regimes = [regime] * part.rows.height
         for number, group in enumerate(groups):
             found, near, measured = _of_group(part, group)
-            logs += np.log(found) / len(groups)
+            logs.append(np.log(found))
             if number == 0 and regime != R0:
                 nearest = _nearest_of(near)
             if isinstance(group, Group) and regime == R2:
@@ -266,8 +247,10 @@ class Reference:
                 ]
         if part.family.name in AT_ONE_POSITION:
             regimes = [R0] * part.rows.height
+        libraries = len({each.key.backend for each in groups if regime != R0})
+        middle = np.median if libraries > 1 and part.family.name == GEMM.name else np.mean
         return Known(
-            latency_us=np.exp(logs),
+            latency_us=np.exp(middle(logs, axis=0)),
             regime=regimes,
             groups=groups,
             curves=nearest,

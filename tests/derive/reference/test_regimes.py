@@ -197,37 +197,22 @@ def test_without_a_name_the_newest_kernel_of_the_release_answers(
     assert [group.key.kernel for group in found.groups] == [kernel]
 
 
-def by_libraries(dtype: str, *libraries: tuple[str, float]) -> Reference:
-    """Return products in a format by some libraries on an H100, each so many times the form."""
-    groups: dict[Key, Group] = {}
-    for backend, times in libraries:
-        questions = products(backend=backend, kernel=backend, dtype=dtype)
-        groups |= reference(*questions, bent=lambda _, by=times: float(np.log(by))).groups
-    return Reference(groups, CHIPS)
-
-
-def test_products_are_the_median_of_libraries() -> None:
-    """Without a kernel's name the library in the middle answers, however bad another is."""
-    libraries = ("vllm", 1.0), ("sglang", 1.1), ("trtllm", 9.0)
-    known = by_libraries("float8", *libraries)
-    found = told(known, asked(backend="vllm_linear", kernel=None, dtype="float8"))
-    of_each = [
-        told(by_libraries("float8", each), asked(kernel=None, dtype="float8")).latency_us
-        for each in libraries
-    ]
-    assert found.regime == ["R2"]
-    assert found.latency_us == pytest.approx(np.median(of_each, axis=0), rel=0.01)
-    assert (of_each[2] > 5 * of_each[1]).all()
+def by_libraries(*libraries: str) -> Reference:
+    """Return products in blocked float8 by some libraries on an H100."""
+    blocked = {"dtype": "float8_block"}
+    return reference(
+        *(each for name in libraries for each in products(backend=name, kernel=name, **blocked))
+    )
 
 
 def test_curves_of_launches_speak_for_no_step() -> None:
     """Blocked float8 was timed without a graph in vLLM: others' curves answer, or none do."""
     question = asked(backend="vllm_linear", kernel=None, dtype="float8_block")
-    known = by_libraries("float8_block", ("vllm", 1.0), ("trtllm", 1.0))
+    known = by_libraries("vllm", "trtllm")
     assert {each.key.backend for each in told(known, question).groups} == {"trtllm"}
     named = told(known, asked(backend="vllm", kernel="vllm", dtype="float8_block"))
     assert {each.key.backend for each in named.groups} == {"vllm"}
-    alone = by_libraries("float8_block", ("vllm", 1.0))
+    alone = by_libraries("vllm")
     assert list(alone.timed(*prepared(question))) == []
 
 

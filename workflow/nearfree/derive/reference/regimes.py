@@ -174,8 +174,7 @@ class Reference:
         """Return the regime of a kernel, and the groups that speak of it.
 
         Of products that no kernel is named of, curves of launches one by one do not: an engine's
-        step is a graph. What they say is the median over libraries then: where one of three was
-        timed badly, the others agree.
+        step is a graph.
         """
         named = self._alike(key)
         if not named and key.family in OF_KERNELS:
@@ -231,12 +230,12 @@ class Reference:
 
     def _timed(self, part: Prepared, regime: str, keys: tuple[Key, ...]) -> Known:
         groups = tuple(self._constants(key) if regime == R0 else self.groups[key] for key in keys)
-        logs = []
+        logs = np.zeros(part.counts.shape)
         nearest: list[tuple[int, ...]] = [()] * part.rows.height
         regimes = [regime] * part.rows.height
         for number, group in enumerate(groups):
             found, near, measured = _of_group(part, group)
-            logs.append(np.log(found))
+            logs += np.log(found) / len(groups)
             if number == 0 and regime != R0:
                 nearest = _nearest_of(near)
             if isinstance(group, Group) and regime == R2:
@@ -247,10 +246,8 @@ class Reference:
                 ]
         if part.family.name in AT_ONE_POSITION:
             regimes = [R0] * part.rows.height
-        libraries = len({each.key.backend for each in groups if regime != R0})
-        middle = np.median if libraries > 1 and part.family.name == GEMM.name else np.mean
         return Known(
-            latency_us=np.exp(middle(logs, axis=0)),
+            latency_us=np.exp(logs),
             regime=regimes,
             groups=groups,
             curves=nearest,

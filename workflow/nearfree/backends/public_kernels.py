@@ -40,7 +40,7 @@ LAUNCHED = frozenset({("vllm", "float8_block")})
 """Whose public curves of dense products, by package and format, were timed without a CUDA graph:
 collector/vllm/collect_gemm.py of ai-dynamo/aiconfigurator at 095f58a5, line 247. They are flat at
 what a launch takes the host, 59 us on H200 to 530 us on GB200, where other libraries' curves of the
-same kernel begin at 17 to 24 us."""
+same kernel begin at 17 to 30 us."""
 TWINS = {_CUTLASS_BLOCKS: ("trtllm", "moe_torch_flow_cutlass")}
 """Kernels without public curves, and the backend and kernel of the same source that has some.
 

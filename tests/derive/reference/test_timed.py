@@ -109,6 +109,8 @@ def test_an_answer_rests_on_the_events_of_its_groups_and_bands() -> None:
 
 def test_the_constants_are_named() -> None:
     """Of a kernel: regime, kernel, GPUs and curves; of shared ones their family and platforms."""
+    assert field(WITH, "kernels") == [("cublas",)] * 4 + [()]
+    assert field(WITHOUT, "kernels") == [()] * 5
     texts = field(WITH, "constants")
     for regime, text in zip(field(WITH, "regime")[:4], texts, strict=False):
         assert text.startswith(f"{regime}: gemm by cublas on h100, 6 curves")

@@ -9,7 +9,7 @@ from msgspec import Struct
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference, rows_of_bands
-from nearfree.derive.reference.regimes import AT_ONE_POSITION, R0, R2, R3, SPOKEN_BY, rows_of
+from nearfree.derive.reference.regimes import AT_ONE_POSITION, R0, R2, R3, rows_of
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.family import (
@@ -39,9 +39,10 @@ class Timed(Struct, frozen=True, kw_only=True):
     """T(N) of questions of one family, and what each rests on.
 
     `latency_us` and `ratio`, T(N) / T(baseline), [rows, grid]; `band` is how far its logarithm may
-    be off, [rows]. `regime` says on what a row stands, `constants` on what they were calibrated, in
-    the events `calibration`, and `in_sample` whether its platform was among it. `host_us` is what
-    launches one by one take at least, [rows, 1], which `latency_us` is not below; 0 in a graph.
+    be off, [rows]. `regime` says on what a row stands, `kernels` whose curves or constants speak of
+    it, none where shared ones do, `constants` on what they were calibrated, in the events
+    `calibration`, and `in_sample` whether its platform was among it. `host_us` is what launches one
+    by one take at least, [rows, 1], which `latency_us` is not below; 0 in a graph.
     """
 
     part: Prepared
@@ -49,6 +50,7 @@ class Timed(Struct, frozen=True, kw_only=True):
     ratio: Array
     band: Array
     regime: list[str]
+    kernels: list[tuple[str, ...]]
     constants: list[str]
     calibration: list[list[str]]
     in_sample: list[bool]
@@ -117,7 +119,8 @@ class TimedQuestions:
         text = f"{part.family.name} by constants of its form, {part.family.meaning}"
         return Timed(
             part=part, latency_us=times, ratio=times / times[:, :1],
-            band=np.full(height, known.band), regime=[R0] * height, constants=[text] * height,
+            band=np.full(height, known.band), regime=[R0] * height,
+            kernels=[()] * height, constants=[text] * height,
             calibration=[[]] * height, in_sample=[False] * height, host_us=host_us,
         )  # fmt: skip
 
@@ -135,8 +138,8 @@ class TimedQuestions:
         blank = np.ones_like(mine.features["grid"])
         empty = Timed(
             part=mine, latency_us=blank, ratio=blank, band=np.ones(height), regime=[R0] * height,
-            constants=[""] * height, calibration=[[]] * height, in_sample=[False] * height,
-            host_us=eager_us(mine.rows),
+            kernels=[()] * height, constants=[""] * height, calibration=[[]] * height,
+            in_sample=[False] * height, host_us=eager_us(mine.rows),
         )  # fmt: skip
         self._parts.append(_with_kernels(empty, self._reference))
 
@@ -170,6 +173,7 @@ class TimedQuestions:
             ratio=with_own(part, known, times / times[:, :1], self._own),
             band=np.full(part.rows.height, known.band),
             regime=[R2 if sent and each else R0 for each in told["in_sample"]],
+            kernels=[()] * part.rows.height,
             constants=told["constants"].to_list(),
             calibration=[[event.event_id]] * part.rows.height,
             in_sample=told["in_sample"].to_list(),
@@ -208,8 +212,7 @@ class TimedQuestions:
     def spoken_by(self, asked: int) -> tuple[str, ...]:
         """Return the kernels whose curves or constants speak of a question, none of shared ones."""
         timed = next(each for each in self._parts if asked in each.asked)
-        found = SPOKEN_BY.match(timed.constants[timed.asked.index(asked)])
-        return tuple(found[1].split(", ")) if found else ()
+        return timed.kernels[timed.asked.index(asked)]
 
     def stops(self, exits: pl.DataFrame) -> pl.DataFrame:
         """Return what changes between two N of a question, and which lines of a rule say so.
@@ -285,7 +288,7 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
     """Return T(N) with what is known of kernels in place of a family's shared constants."""
     latency, ratio, band = (np.array(each) for each in (shared.latency_us, shared.ratio,
                                                         shared.band))  # fmt: skip
-    regime, constants = [*shared.regime], [*shared.constants]
+    regime, kernels, constants = [*shared.regime], [*shared.kernels], [*shared.constants]
     calibration, in_sample = [*shared.calibration], [*shared.in_sample]
     for rows, known in reference.reference.timed(shared.part):
         (places,) = np.nonzero(rows)
@@ -298,6 +301,7 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
             places.tolist(), known.regime, known.texts(), reference.events_of(known), strict=True
         ):
             regime[place], constants[place], calibration[place] = each, text, events
+            kernels[place] = known.kernels
             in_sample[place] = each in (R2, R3)
     return Timed(
         part=shared.part,
@@ -305,6 +309,7 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         ratio=ratio,
         band=band,
         regime=regime,
+        kernels=kernels,
         constants=constants,
         calibration=calibration,
         in_sample=in_sample,

@@ -39,8 +39,6 @@ MEANINGS = {
     R2: "this GPU and kernel are known, the shape is new: form and residual",
     R3: "this kernel and shape were measured: its own curve",
 }
-SPOKEN_BY = re.compile(r"R\d: \w+ by (.+?) on ")
-"""What an answer's constants begin with: the kernels whose curves speak."""
 LEANS_ON = r" \(nearest [^()]*\)$"
 """What an answer's constants end with: the curves that it leans on most."""
 NEAREST = 3
@@ -69,14 +67,18 @@ class Known(Struct, frozen=True, kw_only=True):
     groups: tuple[Group | Constants, ...]
     curves: list[tuple[int, ...]]
 
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels whose curves or constants speak; of one without a name its backend."""
+        return tuple(dict.fromkeys(each.key.kernel or each.key.backend for each in self.groups))
+
     def texts(self) -> list[str]:
         """Return, of each row, what its constants were calibrated on, and the nearest curves."""
         first = self.groups[0]
         where = ", ".join(dict.fromkeys(group.key.platform for group in self.groups))
-        by = dict.fromkeys(group.key.kernel or group.key.backend for group in self.groups)
         caches = dict.fromkeys(f" over a {each.key.kv_dtype} cache" for each in self.groups
                                if each.key.family in OF_KERNELS and each.key.kv_dtype)  # fmt: skip
-        about = f"{first.key.family} by {', '.join(by)} on {where}{' and'.join(caches)}"
+        about = f"{first.key.family} by {', '.join(self.kernels)} on {where}{' and'.join(caches)}"
         named = first.curve_texts if isinstance(first, Group) else []
         return [
             f"{regime}: {about}, {sum(group.count for group in self.groups)} curves"

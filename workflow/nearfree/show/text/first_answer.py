@@ -52,8 +52,7 @@ PRODUCTS = {
     R2: "curves of such products' other shapes, by {}, on this GPU",
     R3: "this product's own curve, by {}, on this GPU",
 }
-"""The same of dense products, with what ran them: where no engine's choice is read, the curves of
-all libraries in a format stand together."""
+"""The same of dense products, with what ran them: curves of several libraries stand together."""
 KINDS = {
     "gemm": "products",
     "moe_ffn": "MoE layers",

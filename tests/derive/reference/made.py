@@ -20,7 +20,7 @@ EPSILON = 0.2
 CHIPS = {
     "a100": Chip(80, 153.0), "h100": Chip(90, 295.0), "h200": Chip(90, 206.0),
     "h800": Chip(90, 295.0), "b200": Chip(100, 292.0),
-    "b300": Chip(103, 292.0),
+    "b300": Chip(103, 292.0), "l40s": Chip(89, 419.0),
 }  # fmt: skip
 Bent = Callable[[dict[str, Any]], float | Array]
 """The residual of a question over its grid."""

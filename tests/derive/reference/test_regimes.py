@@ -197,23 +197,35 @@ def test_without_a_name_the_newest_kernel_of_the_release_answers(
     assert [group.key.kernel for group in found.groups] == [kernel]
 
 
-def by_libraries(*libraries: str) -> Reference:
-    """Return products in blocked float8 by some libraries on an H100."""
-    blocked = {"dtype": "float8_block"}
-    return reference(
-        *(each for name in libraries for each in products(backend=name, kernel=name, **blocked))
-    )
+@pytest.mark.parametrize(
+    ("platform", "dtype", "left"),
+    [
+        ("h100", "float8_block", {"trtllm", "sglang"}),
+        ("h100", "float8", {"vllm", "sglang"}),
+        ("b200", "float8", {"sglang"}),
+        ("h100", "bfloat16", {"vllm", "trtllm", "sglang"}),
+        ("l40s", "bfloat16", {"vllm", "sglang"}),
+    ],
+)
+def test_curves_unlike_a_step_speak_for_none(platform: str, dtype: str, left: set[str]) -> None:
+    """Of a product whose kernel is not named; a kernel that is named has its own curves."""
+    on = {"platform": platform, "dtype": dtype}
+    known = reference(
+        *(each for name in ("vllm", "trtllm", "sglang")
+          for each in products(backend=name, kernel=name, **on))
+    )  # fmt: skip
+    found = told(known, asked(backend="vllm_linear", kernel=None, **on))
+    assert {each.key.backend for each in found.groups} == left
+    for name in ("vllm", "trtllm", "sglang"):
+        named = told(known, asked(backend=name, kernel=name, **on))
+        assert {each.key.backend for each in named.groups} == {name}
 
 
-def test_curves_of_launches_speak_for_no_step() -> None:
-    """Blocked float8 was timed without a graph in vLLM: others' curves answer, or none do."""
-    question = asked(backend="vllm_linear", kernel=None, dtype="float8_block")
-    known = by_libraries("vllm", "trtllm")
-    assert {each.key.backend for each in told(known, question).groups} == {"trtllm"}
-    named = told(known, asked(backend="vllm", kernel="vllm", dtype="float8_block"))
-    assert {each.key.backend for each in named.groups} == {"vllm"}
-    alone = by_libraries("vllm")
-    assert list(alone.timed(*prepared(question))) == []
+def test_where_all_curves_are_unlike_a_step_none_answers() -> None:
+    """Curves of launches are no answer where there are no others."""
+    blocked = {"backend": "vllm", "dtype": "float8_block"}
+    known = reference(*products(kernel="vllm", **blocked))
+    assert list(known.timed(*prepared(asked(kernel=None, **blocked)))) == []
 
 
 def test_nothing_is_said_of_what_no_group_knows() -> None:

@@ -1,5 +1,7 @@
 """What public tables of T(N) call the kernels that engines run for experts."""
 
+from typing import NamedTuple
+
 from nearfree.backends.kernels import (
     CUTLASS,
     GPT_OSS,
@@ -10,6 +12,18 @@ from nearfree.backends.kernels import (
     TRTLLM,
     moe_kernels,
 )
+
+
+class Unlike(NamedTuple):
+    """Public curves of products that speak of no engine's step.
+
+    `sm` are the compute capabilities, 90 for 9.0, whose curves they are; None for those of all.
+    """
+
+    package: str
+    dtype: str
+    sm: frozenset[int] | None
+
 
 PRESETS = frozenset({
     "deepseek_v3", "kimi_k2", "kimi_k25", "glm_moe_dsa", "qwen3_moe", "qwen3_vl_moe", "qwen3_next",
@@ -36,11 +50,28 @@ PUBLIC_NAMES = {
        for each in ("fp8_block", "nvfp4", "mxfp4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
-LAUNCHED = frozenset({("vllm", "float8_block")})
-"""Whose public curves of dense products, by package and format, were timed without a CUDA graph:
-collector/vllm/collect_gemm.py of ai-dynamo/aiconfigurator at 095f58a5, line 247. They are flat at
-what a launch takes the host, 59 us on H200 to 530 us on GB200, where other libraries' curves of the
-same kernel begin at 17 to 30 us."""
+UNLIKE_A_STEP = (
+    Unlike("vllm", "float8_block", None),
+    Unlike("trtllm", "float8", None),
+    Unlike("vllm", "float8", frozenset({100, 103})),
+    Unlike("trtllm", "bfloat16", frozenset({89, 120})),
+)
+"""Whose public curves of dense products do not say what a product takes in an engine's step; the
+lines are of ai-dynamo/aiconfigurator at 095f58a5.
+
+- vLLM's of blocked float8 were timed without a CUDA graph (collector/vllm/collect_gemm.py:247).
+  They are flat at what a launch takes the host, 59 us on H200 to 530 us on GB200, where other
+  libraries' curves of the same kernel begin at 17 to 30 us.
+- TensorRT-LLM's of float8 hold a scale found for the rows of each call and their quantisation
+  (collector/trtllm/collect_gemm.py:198-201): on H200 and B200 some 7 us more than other
+  libraries' at any shape. In a step that is no part of a product.
+- vLLM's of float8 on data-centre Blackwell were disturbed: single points take twice as long, among
+  them T(1) of .64 to .83 of shapes. Of SGLang's it is .14 and less.
+- TensorRT-LLM's of 16 bits on GPUs with GDDR and a large L2 were timed from it: its weights come in
+  turns through little more than the L2 holds (collector/trtllm/collect_gemm.py:176-179). Of .43 to
+  .50 of shapes T(1) is shorter than the memory's peak allows, down to .36 of it; of no other
+  library's any is by more than .02.
+"""
 TWINS = {_CUTLASS_BLOCKS: ("trtllm", "moe_torch_flow_cutlass")}
 """Kernels without public curves, and the backend and kernel of the same source that has some.
 

@@ -20,7 +20,7 @@ import polars as pl
 from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
-from nearfree.backends.public_kernels import LAUNCHED
+from nearfree.backends.public_kernels import UNLIKE_A_STEP
 from nearfree.derive.reference.groups import Constants, Group, Key, keys_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.work_model.families import OF_KERNELS
@@ -175,14 +175,13 @@ class Reference:
     def _choose(self, key: Key, release: str | None) -> tuple[str, tuple[Key, ...]]:
         """Return the regime of a kernel, and the groups that speak of it.
 
-        Of products that no kernel is named of, curves of launches one by one do not: an engine's
-        step is a graph.
+        Of products that no kernel is named of, curves that are unlike an engine's step do not.
         """
         named = self._alike(key)
         if not named and key.family in OF_KERNELS:
             return R0, self._over_another_cache(key)
         if key.family == GEMM.name and key.kernel is None:
-            named = [each for each in named if (each.backend, each.dtype) not in LAUNCHED]
+            named = [each for each in named if self._as_in_a_step(each)]
         same = key.family == GEMM.name or all(
             each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
         )
@@ -196,6 +195,15 @@ class Reference:
             of_each.setdefault((each.platform, each.backend), []).append(each)
         nearest = (self._nearest(each, release) for each in of_each.values())
         return regime, tuple(sorted(nearest, key=str))
+
+    def _as_in_a_step(self, key: Key) -> bool:
+        """Return whether a kernel's curves of products say what a product takes in a step."""
+        sm = self._chip(key.platform).sm
+        return not any(
+            (key.backend, key.dtype) == (each.package, each.dtype)
+            and (each.sm is None or sm in each.sm)
+            for each in UNLIKE_A_STEP
+        )
 
     def _over_another_cache(self, key: Key) -> tuple[Key, ...]:
         """Return the groups of a kernel over caches in other formats, on its architecture.

@@ -1,10 +1,13 @@
 """Groups from imported curves: which curves count, and how they come by kernel."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from nearfree.core.setting import Setting
 from nearfree.derive.reference import build
@@ -14,11 +17,13 @@ from nearfree.derive.reference.build import (
     decoded,
     groups_of,
     known_truth,
+    scored_of,
 )
 from nearfree.derive.reference.groups import Key
 from nearfree.public.curves import ImportedCurves, curves_of
 from public.test_curves import curve
 
+from derive.curves import SHEETS
 from derive.questions import FACTS, RESOLVER
 from derive.reference.made import (
     DEPTHS,
@@ -42,7 +47,7 @@ def imported(*every: Curves) -> ImportedCurves:
 
 def built(found: ImportedCurves) -> list[Curves]:
     """Return them by form."""
-    return list(curves_by_form(known_truth(found, EPSILON), found, FACTS, RESOLVER))
+    return list(curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER))
 
 
 def test_curves_come_by_platform_and_form() -> None:
@@ -79,18 +84,52 @@ def test_a_context_that_varies_is_no_curve_over_n() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "counts"),
+    ("question", "learnt", "scored"),
     [
-        (ROWS, True),
-        ({**ROWS, "d_model": 1024, "d_ff": 1024}, False),
-        ({**ROWS, "d_model": 4096, "dtype": "float8"}, False),
-        ({**ROWS, "d_model": 8192, "dtype": "float8"}, True),
-        ({**LAYER, "d_model": 1024, "d_ff": 128}, True),
+        (ROWS, True, True),
+        ({**ROWS, "d_model": 1024, "d_ff": 1024}, False, False),
+        ({**ROWS, "d_model": 4096, "dtype": "float8"}, True, False),
+        ({**ROWS, "d_model": 8192, "dtype": "float8"}, True, True),
+        ({**LAYER, "d_model": 1024, "d_ff": 128}, True, True),
     ],
 )
-def test_light_products_do_not_count(question: dict[str, Any], *, counts: bool) -> None:
-    """Weights of less than 64 MB as stored may stay in the cache; layers are heavy together."""
-    assert len(built(imported(only_curves(question)))) == counts
+def test_light_products_are_learnt_from_and_not_scored(
+    question: dict[str, Any], *, learnt: bool, scored: bool
+) -> None:
+    """Weights as stored of 4 MB are learnt from, of 64 MB scored; layers are heavy together."""
+    found = imported(only_curves(question))
+    assert len(built(found)) == learnt
+    assert scored_of(known_truth(found, SHEETS, EPSILON)).settings.height == scored
+
+
+@given(many=st.integers(1, 30), heavy=st.integers(0, 5), most=st.integers(1, 12))
+def test_light_products_of_a_kernel_are_thinned_evenly(many: int, heavy: int, most: int) -> None:
+    """So many are kept of each kernel, over all its shapes, and all heavy ones."""
+    kernels, depths = ("one", "another"), [1024 + 128 * each for each in range(many)]
+    rows = [
+        {**ROWS, "kernel": kernel, "d_model": depth, "d_ff": 4096}
+        for kernel in kernels
+        for depth in (*depths, *(16384 + 128 * each for each in range(heavy)))
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(build, "MOST_LIGHT", most)
+        kept = known_truth(imported(only_curves(*rows)), SHEETS, EPSILON).settings
+    for kernel in kernels:
+        mine = kept.filter(pl.col("kernel") == kernel)["d_model"].sort().to_list()
+        light = [depths.index(each) for each in mine if each < 16384]
+        assert (len(light), len(mine)) == (min(many, most), min(many, most) + heavy)
+        gaps = [after - before for before, after in pairwise([-1, *light])]
+        assert max(gaps) <= -(-many // most)
+
+
+def test_products_faster_than_the_memory_were_timed_from_a_cache() -> None:
+    """They are not learnt from; those that the memory could bring are."""
+    (cold,) = events([only_curves(ROWS)])
+    weights = 2.0 * ROWS["d_model"] * ROWS["d_ff"]
+    brought_us = weights / (1e3 * (SHEETS[ROWS["platform"]].bandwidth_gb_s or 0.0))
+    for first, kept in ((0.9 * brought_us, False), (1.1 * brought_us, True)):
+        rising = tuple(first * (1.0 + 0.1 * at) for at in range(len(cold.n)))
+        assert bool(built(curves_of([(replace(cold, latency_us=rising), "e#1")]))) == kept
 
 
 def test_collectives_are_no_kernels_of_one_gpu() -> None:

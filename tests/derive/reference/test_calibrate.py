@@ -84,7 +84,7 @@ def test_every_kernel_is_sealed(log: Layout) -> None:
 def by_form(layout: Layout) -> list[Curves]:
     """Return the imported curves of a log by form."""
     found = read_curves(layout, STREAM)
-    return list(curves_by_form(known_truth(found, EPSILON), found, FACTS, RESOLVER))
+    return list(curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER))
 
 
 def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:

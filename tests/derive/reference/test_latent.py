@@ -16,6 +16,7 @@ from nearfree.log.events import LatencyImported
 from nearfree.public.curves import curves_of
 from public.test_curves import curve
 
+from derive.curves import SHEETS
 from derive.questions import FACTS, RESOLVER
 from derive.reference.kept import kept_events
 from derive.reference.made import CHIPS, EPSILON, curves, noisy
@@ -52,7 +53,7 @@ def decoded(platform: str = "h100") -> list[LatencyImported]:
 def known() -> Reference:
     """Return the groups that those curves make."""
     found = curves_of([(each, f"e#{number}") for number, each in enumerate(decoded())])
-    every = curves_by_form(known_truth(found, EPSILON), found, FACTS, RESOLVER)
+    every = curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER)
     groups = {key: group for each in every for key, group in groups_of(each, EPSILON).items()}
     return Reference(groups, CHIPS)
 

@@ -103,7 +103,7 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     """Print how each regime answers what it does not know."""
     from nearfree.derive.granularity.facts import datasheet_facts
     from nearfree.derive.granularity.resolve import Resolver
-    from nearfree.derive.reference.build import curves_by_form, known_truth
+    from nearfree.derive.reference.build import curves_by_form, known_truth, scored_of
     from nearfree.derive.reference.regimes import chips
     from nearfree.derive.score.narrowing import chosen, learnt
     from nearfree.derive.score.regimes import regime_scores
@@ -126,8 +126,8 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     source, curves = imported_of(args, layout, config)
     filters = {name: getattr(args, name) for name in ("module", "dtype", "weights", "kv_dtype")}
     curves = learnt(curves, filters)
-    known = known_truth(curves, config.site.epsilon)
-    scored = known
+    known = known_truth(curves, config.platforms, config.site.epsilon)
+    scored = scored_of(known)
     for column in ("platform", "backend", "routing"):
         scored = chosen(source, scored, column, getattr(args, column) or ())
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=args.offline)

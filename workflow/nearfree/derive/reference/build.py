@@ -13,21 +13,31 @@ from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.groups import Group, Key, keys_of, made
 from nearfree.derive.truth.datasets import heavy_enough
-from nearfree.derive.truth.truth import Truth, questions, truth
+from nearfree.derive.truth.truth import Truth, narrowed, questions, truth
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, taken
+from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.prepare import Prepared, padded, prepare
 from nearfree.derive.work_model.samples import LEAST_MB
+from nearfree.hardware.platforms import Platform
 from nearfree.public.curves import ImportedCurves
+from nearfree.public.plausible import with_slowness
 
 _MANY = ("attention", "mla", "layer", "decode", "indexer")
 """Families of which so many curves are kept."""
 MOST_ATTENTION = 120
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
+LIGHT_MB = 4.0
+"""Products with weights below those of 64 MB that scores are of, and above this, are learnt from:
+on each rank a layer's are as light. Below it T is that of a launch."""
+MOST_LIGHT = 40
+"""Such curves of a kernel that are kept, evenly spread over its shapes."""
 KEPT: tuple[Module, ...] = (
     "gemm", "moe_ffn", "attention", "mla", "indexer", "attention_layer",
 )  # fmt: skip
 """The modules of which kernels are kept."""
+_KERNEL = ("platform", "backend", "backend_version", "kernel", "dtype", "weights")
+"""What a kernel's curves of products have alike."""
 _TWO_KERNELS = ("attention",)
 """Modules that run another kernel for one position than for several."""
 
@@ -48,14 +58,47 @@ class Curves(Struct, frozen=True):
         )
 
 
-def known_truth(curves: ImportedCurves, epsilon: float) -> Truth:
-    """Return what curves of a kernel say: products with heavy weights, attention from N > 1 on."""
-    settings = heavy_enough(curves.settings.filter(pl.col("module").is_in(KEPT)), LEAST_MB)
+def known_truth(curves: ImportedCurves, platforms: Mapping[str, Platform], epsilon: float) -> Truth:
+    """Return what curves of a kernel say: of attention from N > 1 on, of products all that is kept.
+
+    Products whose first latency is shorter than the memory takes to bring their weights were timed
+    from a cache, which weights of a served model do not come from.
+    """
+    settings = _light_thinned(curves.settings.filter(pl.col("module").is_in(KEPT)))
     points = curves.points.join(settings.select("curve", "module"), on="curve", how="inner")
+    cached = _from_a_cache(settings, points, platforms)
+    settings, points = (each.join(cached, on="curve", how="anti", maintain_order="left")
+                        for each in (settings, points))  # fmt: skip
     several = (
         ~pl.col("module").is_in(_TWO_KERNELS) | (pl.col("n") > 1) | pl.col("context").is_not_null()
     )
     return truth(settings, points.filter(several).drop("module"), [epsilon])
+
+
+def scored_of(known: Truth) -> Truth:
+    """Return what is scored of `known_truth`: all but products of light weights."""
+    heavy = heavy_enough(known.settings, LEAST_MB)["curve"]
+    return narrowed(known, (pl.col("module") != GEMM.name) | pl.col("curve").is_in(heavy.implode()))
+
+
+def _light_thinned(settings: pl.DataFrame) -> pl.DataFrame:
+    """Return settings without products that are too light, and some of those that are light."""
+    heavy = heavy_enough(settings, LEAST_MB)
+    light = heavy_enough(settings, LIGHT_MB).join(heavy, on="curve", how="anti")
+    ordered = light.sort(*_KERNEL, "d_model", "d_ff", "curve")
+    place, many = pl.int_range(pl.len()).over(_KERNEL), pl.len().over(_KERNEL)
+    some = (place + 1) * MOST_LIGHT // many > place * MOST_LIGHT // many
+    kept = pl.concat([heavy, ordered.filter((many <= MOST_LIGHT) | some)])
+    return settings.join(kept.select("curve"), on="curve", how="semi", maintain_order="left")
+
+
+def _from_a_cache(
+    settings: pl.DataFrame, points: pl.DataFrame, platforms: Mapping[str, Platform]
+) -> pl.DataFrame:
+    """Return the products whose weights came faster than a GPU's memory can bring them, `curve`."""
+    first = points.filter(pl.col("module") == GEMM.name).sort("n").unique("curve", keep="first")
+    asked = first.drop("module", "context").join(settings, on="curve")
+    return with_slowness(asked, platforms).filter(pl.col("slowness_cold") < 1).select("curve")
 
 
 def curves_by_form(

@@ -102,7 +102,7 @@ def run_adopt(args: argparse.Namespace) -> int:
 
 @command("repack")
 def run_repack(args: argparse.Namespace) -> int:
-    """Seal again, in fewer bytes, what is read of kernels that were sealed before version 2.
+    """Seal again, in one take of fewer bytes, what is read of all takes of kernels.
 
     Not a number changes. Afterwards `nearfree adopt public kernels` adds the new take to git, and
     `nearfree retire` takes out those that it replaces.

@@ -19,23 +19,24 @@ from nearfree.log.take import ensure_events, take_name
 
 
 def repack_kernels(layout: Layout) -> Seal:
-    """Seal a take of all that is read of takes whose curves are packed as they are.
+    """Seal one take of all that is read of kernels, curves packed as steps.
 
-    Its plan names those takes with the SHA-256 of their seals; nothing is read of them any more.
+    Its plan names the takes that it is from with the SHA-256 of their seals; nothing is read of
+    them any more.
 
     Raises
     ------
     EvidenceError
-        There is no such take.
+        There are no kernels, or it is one take already that is packed so.
     """
     kernels, bands = newest_kernels(layout)
-    takes = sorted({_take(each) for each in kernels.values() if not each.data.stepped})
-    if not takes:
+    takes = sorted({_take(each) for each in (*kernels.values(), *bands.values())})
+    mine = list(kernels.values())
+    if len(takes) < 2 and all(each.data.stepped for each in mine):
         raise EvidenceError(
-            f"no take of {PUBLIC}/{STREAM} has curves that take more bytes than they need",
+            f"what is read of {PUBLIC}/{STREAM} takes no more bytes than it needs",
             remedy="Nothing is left to do",
         )
-    mine = [each for each in kernels.values() if _take(each) in takes]
     plan = CalibratePlan(
         source=STREAM,
         files={str(take): sha256(read_bytes(layout.seal(take))) for take in takes},
@@ -43,12 +44,10 @@ def repack_kernels(layout: Layout) -> Seal:
         epsilon=max(each.data.epsilon for each in mine),
         form=FORM,
     )
-    read = {key: event for key, event in bands.items() if _take(event) in takes}
-
     def events() -> Iterator[Payload]:
         yield from (repacked(each.data) for each in mine)
-        for event in {each.event_id: each for each in read.values()}.values():
-            still = (each for each in event.data.bands if read.get(band_key(each)) is event)
+        for event in {each.event_id: each for each in bands.values()}.values():
+            still = (each for each in event.data.bands if bands.get(band_key(each)) is event)
             yield structs.replace(event.data, bands=tuple(still))
 
     name = take_name(PUBLIC, STREAM, max(each.take for each in takes), plan)
@@ -57,6 +56,8 @@ def repack_kernels(layout: Layout) -> Seal:
 
 def repacked(kernel: KernelReferenced) -> KernelReferenced:
     """Return a kernel whose curves are packed as steps, whatever they were."""
+    if kernel.stepped:
+        return kernel
     scale = scale_of(kernel)
     curves = opened(kernel.packed, scale, stepped=kernel.stepped)
     return structs.replace(kernel, packed=squeezed(curves, scale), stepped=True)

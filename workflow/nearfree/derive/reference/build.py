@@ -30,7 +30,7 @@ MOST_ATTENTION = 120
 LIGHT_MB = 4.0
 """Products with weights below those of 64 MB that scores are of, and above this, are learnt from:
 on each rank a layer's are as light. Below it T is that of a launch."""
-MOST_LIGHT = 40
+MOST_LIGHT = 30
 """Such curves of a kernel that are kept, evenly spread over its shapes."""
 KEPT: tuple[Module, ...] = (
     "gemm", "moe_ffn", "attention", "mla", "indexer", "attention_layer",

@@ -122,6 +122,17 @@ def test_light_products_of_a_kernel_are_thinned_evenly(many: int, heavy: int, mo
         assert max(gaps) <= -(-many // most)
 
 
+@pytest.mark.parametrize(("depth", "powers"), [(4096, True), (16384, False)])
+def test_light_products_are_kept_at_powers_of_two(depth: int, *, powers: bool) -> None:
+    """Of heavy ones every N counts."""
+    whole = only_curves({**ROWS, "d_model": depth, "d_ff": 4096})
+    (event,) = events([whole])
+    n = (8, 12, 16, 24, 32)
+    some = replace(event, n=n, latency_us=tuple(100.0 + each for each in n))
+    ratios = known_truth(curves_of([(some, "e#1")]), SHEETS, EPSILON).ratios["n"].to_list()
+    assert ratios == ([8, 16, 32] if powers else list(n))
+
+
 def test_products_faster_than_the_memory_were_timed_from_a_cache() -> None:
     """They are not learnt from; those that the memory could bring are."""
     (cold,) = events([only_curves(ROWS)])

@@ -30,8 +30,8 @@ MOST_ATTENTION = 120
 LIGHT_MB = 4.0
 """Products with weights below those of 64 MB that scores are of, and above this, are learnt from:
 on each rank a layer's are as light. Below it T is that of a launch."""
-MOST_LIGHT = 30
-"""Such curves of a kernel that are kept, evenly spread over its shapes."""
+MOST_LIGHT = 100
+"""Such curves of a kernel that are kept, evenly spread over its shapes, at N of powers of two."""
 KEPT: tuple[Module, ...] = (
     "gemm", "moe_ffn", "attention", "mla", "indexer", "attention_layer",
 )  # fmt: skip
@@ -69,6 +69,10 @@ def known_truth(curves: ImportedCurves, platforms: Mapping[str, Platform], epsil
     cached = _from_a_cache(settings, points, platforms)
     settings, points = (each.join(cached, on="curve", how="anti", maintain_order="left")
                         for each in (settings, points))  # fmt: skip
+    heavy = heavy_enough(settings, LEAST_MB).select("curve", pl.lit(value=True).alias("heavy"))
+    points = points.join(heavy, on="curve", how="left", maintain_order="left")
+    power_of_two = (pl.col("n") & (pl.col("n") - 1)) == 0
+    points = points.filter(pl.col("heavy").fill_null(power_of_two)).drop("heavy")
     several = (
         ~pl.col("module").is_in(_TWO_KERNELS) | (pl.col("n") > 1) | pl.col("context").is_not_null()
     )
@@ -79,6 +83,12 @@ def scored_of(known: Truth) -> Truth:
     """Return what is scored of `known_truth`: all but products of light weights."""
     heavy = heavy_enough(known.settings, LEAST_MB)["curve"]
     return narrowed(known, (pl.col("module") != GEMM.name) | pl.col("curve").is_in(heavy.implode()))
+
+
+def scored_rows(rows: pl.DataFrame) -> Flags:
+    """Return which curves of a part are scored, [rows]."""
+    heavy = heavy_enough(rows, LEAST_MB)["asked"]
+    return rows["asked"].is_in(heavy.implode()).to_numpy()
 
 
 def _light_thinned(settings: pl.DataFrame) -> pl.DataFrame:

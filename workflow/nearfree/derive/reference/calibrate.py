@@ -26,6 +26,7 @@ from nearfree.derive.reference.folds import (
     digests,
     groups_of_all,
     needed,
+    only_scored,
     predicted,
     within_a_factor,
 )
@@ -168,7 +169,7 @@ def _bands(
     """Return the band of each regime and kind of question, by what its curves needed."""
     rows = []
     for regime, fold in _LEFT_OUT.items():
-        told = list(predicted(fold, every, known_chips, epsilon, groups))
+        told = list(only_scored(predicted(fold, every, known_chips, epsilon, groups)))
         rows += [
             RegimeBand(
                 regime=regime, module=module, formats=formats, routing=routing,

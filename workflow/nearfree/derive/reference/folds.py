@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from nearfree.derive.reference.build import Curves, groups_of
+from nearfree.derive.reference.build import Curves, groups_of, scored_rows
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
 from nearfree.derive.reference.record import rows_of_bands
@@ -85,6 +85,16 @@ def predicted(
             known = whole.without(platform, siblings=regime == "R0")
             for rows, said in known.timed(curves.part):
                 yield curves, rows, said
+
+
+def only_scored(
+    told: Iterable[tuple[Curves, Flags, Known]],
+) -> Iterator[tuple[Curves, Flags, Known]]:
+    """Yield what was said of curves that are scored."""
+    for curves, rows, said in told:
+        kept = rows & scored_rows(curves.part.rows)
+        if kept.any():
+            yield curves, kept, said.of(kept[rows])
 
 
 def groups_of_all(every: Iterable[Curves], epsilon: float) -> dict[Key, Group]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, structs
 from packaging.version import InvalidVersion, Version
 
 from nearfree.backends.public_kernels import UNLIKE_A_STEP
@@ -71,6 +71,16 @@ class Known(Struct, frozen=True, kw_only=True):
     def kernels(self) -> tuple[str, ...]:
         """The kernels whose curves or constants speak; of one without a name its backend."""
         return tuple(dict.fromkeys(each.key.kernel or each.key.backend for each in self.groups))
+
+    def of(self, rows: Flags) -> "Known":
+        """Return what is known of some of the rows."""
+        (places,) = np.nonzero(rows)
+        return structs.replace(
+            self,
+            latency_us=self.latency_us[places],
+            regime=[self.regime[place] for place in places],
+            curves=[self.curves[place] for place in places],
+        )
 
     def texts(self) -> list[str]:
         """Return, of each row, what its constants were calibrated on, and the nearest curves."""

@@ -44,6 +44,7 @@ def repack_kernels(layout: Layout) -> Seal:
         epsilon=max(each.data.epsilon for each in mine),
         form=FORM,
     )
+
     def events() -> Iterator[Payload]:
         yield from (repacked(each.data) for each in mine)
         for event in {each.event_id: each for each in bands.values()}.values():

@@ -7,7 +7,7 @@ import polars as pl
 
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA
 from nearfree.derive.reference.build import Curves
-from nearfree.derive.reference.folds import Fold, bands, digests, predicted
+from nearfree.derive.reference.folds import Fold, bands, digests, only_scored, predicted
 from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.reference.regimes import Chip, rows_of
 from nearfree.derive.score.scores import score
@@ -81,7 +81,7 @@ def answers(
     epsilon
         The one that groups are made and bands are calibrated at.
     """
-    told = list(predicted(regime, every, chips, epsilon))
+    told = list(only_scored(predicted(regime, every, chips, epsilon)))
     known = bands(told, epsilon)
     frames, ratios = [pl.DataFrame(schema=ANSWERED)], [pl.DataFrame(schema=_RATIOS)]
     for curves, rows, said in told:

@@ -18,7 +18,9 @@ from nearfree.derive.work_model.family import Array, neutral
 from nearfree.errors import EvidenceError
 from nearfree.log.events import BandsCalibrated, Event, KernelReferenced, RegimeBand
 from nearfree.log.evidence import read_scope
-from nearfree.log.names import Layout
+from nearfree.log.line import sha256
+from nearfree.log.names import Layout, parse_take
+from nearfree.log.reader import read_bytes
 
 STREAM = "kernels"
 """Where kernels' constants and curves stand in the log."""
@@ -294,6 +296,12 @@ def recorded_kernels(layout: Layout) -> list[str]:
     kernels, bands = newest_kernels(layout)
     found = (event.event_id for event in (*kernels.values(), *bands.values()))
     return list(dict.fromkeys(found))
+
+
+def kernel_takes(layout: Layout) -> dict[str, str]:
+    """Return the takes of which anything is read of kernels, with the SHA-256 of their seals."""
+    takes = {event.rpartition(".")[0] for event in recorded_kernels(layout)}
+    return {take: sha256(read_bytes(layout.seal(parse_take(take)))) for take in sorted(takes)}
 
 
 def recorded_reference(layout: Layout, chips: Mapping[str, Chip]) -> RecordedReference | None:

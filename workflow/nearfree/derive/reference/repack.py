@@ -8,12 +8,16 @@ from nearfree.core.plan import CalibratePlan
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.calibrate import FORM
 from nearfree.derive.reference.packing import opened, squeezed
-from nearfree.derive.reference.record import STREAM, band_key, newest_kernels, scale_of
+from nearfree.derive.reference.record import (
+    STREAM,
+    band_key,
+    kernel_takes,
+    newest_kernels,
+    scale_of,
+)
 from nearfree.errors import EvidenceError
-from nearfree.log.events import Event, KernelReferenced, Payload
-from nearfree.log.line import sha256
-from nearfree.log.names import Layout, TakeName, parse_take
-from nearfree.log.reader import read_bytes
+from nearfree.log.events import KernelReferenced, Payload
+from nearfree.log.names import Layout, parse_take
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
 
@@ -30,7 +34,7 @@ def repack_kernels(layout: Layout) -> Seal:
         There are no kernels, or it is one take already that is packed so.
     """
     kernels, bands = newest_kernels(layout)
-    takes = sorted({_take(each) for each in (*kernels.values(), *bands.values())})
+    takes = kernel_takes(layout)
     mine = list(kernels.values())
     if len(takes) < 2 and all(each.data.stepped for each in mine):
         raise EvidenceError(
@@ -39,7 +43,7 @@ def repack_kernels(layout: Layout) -> Seal:
         )
     plan = CalibratePlan(
         source=STREAM,
-        files={str(take): sha256(read_bytes(layout.seal(take))) for take in takes},
+        files=takes,
         platforms=tuple(sorted({each.data.platform for each in mine})),
         epsilon=max(each.data.epsilon for each in mine),
         form=FORM,
@@ -51,7 +55,7 @@ def repack_kernels(layout: Layout) -> Seal:
             still = (each for each in event.data.bands if bands.get(band_key(each)) is event)
             yield structs.replace(event.data, bands=tuple(still))
 
-    name = take_name(PUBLIC, STREAM, max(each.take for each in takes), plan)
+    name = take_name(PUBLIC, STREAM, max(parse_take(each).take for each in takes), plan)
     return ensure_events(layout, name, plan, "nearfree repack", events)
 
 
@@ -62,7 +66,3 @@ def repacked(kernel: KernelReferenced) -> KernelReferenced:
     scale = scale_of(kernel)
     curves = opened(kernel.packed, scale, stepped=kernel.stepped)
     return structs.replace(kernel, packed=squeezed(curves, scale), stepped=True)
-
-
-def _take(event: Event) -> TakeName:
-    return parse_take(event.source.rpartition(".")[0])

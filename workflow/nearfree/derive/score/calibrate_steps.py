@@ -9,6 +9,7 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.derive.engine_step.form import CONSTANTS
 from nearfree.derive.engine_step.recorded import FAMILY, HYPOTHESIS, STREAM
 from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.reference.record import kernel_takes
 from nearfree.derive.score.whole import StepFit
 from nearfree.derive.score.whole_steps import ROUTING, timed_steps
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES
@@ -20,9 +21,9 @@ from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.whole_models import FILE, read_rows
 
-FORM = 2
+FORM = 3
 """Number of the form, of its fit and of the rows that it answers; a change of any raises it. 2 has
-rows of models with gated delta nets."""
+rows of models with gated delta nets; 3 names the kernels that modules' T is by."""
 TRIED = (
     f"{ROUTING}; balanced and power_law:1.2",
     "five kernels a layer; counted by kind of layer and format",
@@ -46,7 +47,7 @@ def calibrate_steps(
     file = read_rows(path)
     plan = CalibratePlan(
         source="whole_steps",
-        files={FILE: file.digest},
+        files={FILE: file.digest, **kernel_takes(layout)},
         platforms=tuple(sorted(config.platforms)),
         epsilon=config.site.epsilon,
         form=FORM,

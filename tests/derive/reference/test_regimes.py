@@ -203,19 +203,25 @@ def test_without_a_name_the_newest_kernel_of_the_release_answers(
         ("h100", "float8_block", {"trtllm", "sglang"}),
         ("h100", "float8", {"vllm", "sglang"}),
         ("b200", "float8", {"sglang"}),
+        ("b200", "nvfp4", {"vllm", "trtllm", "sglang"}),
         ("h100", "bfloat16", {"vllm", "trtllm", "sglang"}),
         ("l40s", "bfloat16", {"vllm", "sglang"}),
     ],
 )
 def test_curves_unlike_a_step_speak_for_none(platform: str, dtype: str, left: set[str]) -> None:
-    """Of a product whose kernel is not named; a kernel that is named has its own curves."""
+    """Of a product whose kernel is not named, an engine's own library's do before others'.
+
+    A kernel that is named has its own curves.
+    """
     on = {"platform": platform, "dtype": dtype}
     known = reference(
         *(each for name in ("vllm", "trtllm", "sglang")
           for each in products(backend=name, kernel=name, **on))
     )  # fmt: skip
-    found = told(known, asked(backend="vllm_linear", kernel=None, **on))
-    assert {each.key.backend for each in found.groups} == left
+    of_any = told(known, asked(backend="torch", kernel=None, **on))
+    assert {each.key.backend for each in of_any.groups} == left
+    of_vllm = told(known, asked(backend="vllm_linear", kernel=None, **on))
+    assert {each.key.backend for each in of_vllm.groups} == ({"vllm"} & left or left)
     for name in ("vllm", "trtllm", "sglang"):
         named = told(known, asked(backend=name, kernel=name, **on))
         assert {each.key.backend for each in named.groups} == {name}

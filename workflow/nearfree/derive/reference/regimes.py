@@ -21,6 +21,7 @@ from msgspec import Struct, structs
 from packaging.version import InvalidVersion, Version
 
 from nearfree.backends.public_kernels import UNLIKE_A_STEP
+from nearfree.backends.records import BACKENDS
 from nearfree.derive.reference.groups import Constants, Group, Key, keys_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.work_model.families import OF_KERNELS
@@ -43,6 +44,8 @@ LEANS_ON = r" \(nearest [^()]*\)$"
 """What an answer's constants end with: the curves that it leans on most."""
 NEAREST = 3
 """Curves that an answer names."""
+_ENGINES = {each.name: each.engine for each in BACKENDS if each.engine is not None}
+"""The engine whose library a backend of products is."""
 _FAMILY_SPECIFIC = 100
 """From compute capability 10.0 on the minor versions share their features (`sm_100f`)."""
 _ALIKE = 4.0
@@ -185,7 +188,8 @@ class Reference:
     def _choose(self, key: Key, release: str | None) -> tuple[str, tuple[Key, ...]]:
         """Return the regime of a kernel, and the groups that speak of it.
 
-        Of products that no kernel is named of, curves that are unlike an engine's step do not.
+        Of products that no kernel is named of, curves that are unlike an engine's step do not; an
+        engine's own library does before others'.
         """
         named = self._alike(key)
         if not named and key.family in OF_KERNELS:
@@ -200,6 +204,10 @@ class Reference:
         regime, chosen = R0, named
         if same and (own or siblings):
             regime, chosen = (R2, own) if own else (R1, siblings)
+        if key.family == GEMM.name:
+            chosen = [
+                each for each in chosen if each.backend == _ENGINES.get(key.backend)
+            ] or chosen
         of_each: dict[tuple[str, str], list[Key]] = {}
         for each in chosen:
             of_each.setdefault((each.platform, each.backend), []).append(each)

@@ -16,6 +16,8 @@ from nearfree.errors import ConfigError, EvidenceError
 from nearfree.units import balance_flop_per_byte
 
 Amount = Annotated[float, Meta(gt=0, lt=1e12)]
+PCIE_GPUS = 8
+"""GPUs that meet over PCIe and are taken to fit one machine, where its builder chooses how many."""
 _NO_FACTS = frozenset({"kind", "vendor_name", "aliases", "sources", "unknown"})
 
 
@@ -71,6 +73,12 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     def link_gb_s(self) -> float | None:
         """What a GPU sends to the others of its node, one way: over NVLink, else over PCIe."""
         return self.nvlink_gb_s or self.pcie_gb_s
+
+    @property
+    def joined_gpus(self) -> int | None:
+        """GPUs that meet over its links: of a node, or where that is not fixed of PCIe's slots."""
+        over_pcie = self.nvlink is None and self.pcie_gb_s is not None
+        return self.node_gpus or (PCIE_GPUS if over_pcie else None)
 
     def balance(self, dtype: str) -> float | None:
         """Return rho = phi / beta of a dtype in FLOP per byte, None without both facts."""

@@ -33,6 +33,11 @@ bandwidth or PCIe's, GPUs a node, the network's, and the CPU where the GPU comes
 _LINKS = ("nvlink", "link_gb_s", "node_gpus", "machine_gpus", "network_gb_s", "host_cpu")
 
 
+def _links(sheet: Platform) -> dict[str, object]:
+    """Return what joins a platform's GPUs."""
+    return {fact: getattr(sheet, fact) for fact in _LINKS} | {"node_gpus": sheet.joined_gpus}
+
+
 def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
     """Return the facts of datasheets, a row a platform and dtype; null where one is unknown."""
     rows = [
@@ -46,7 +51,7 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
             "sm_count": sheet.sm_count,
             "device_name": sheet.device_name,
             "no_units": sheet.lacks(dtype),
-            **{fact: getattr(sheet, fact) for fact in _LINKS},
+            **_links(sheet),
         }
         for name, sheet in platforms.items()
         for dtype in FORMATS
@@ -69,7 +74,7 @@ def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.
             "sm": sheet.sm,
             "device_name": sheet.device_name,
             "has_sms": sheet.kind == "cuda",
-            **{fact: getattr(sheet, fact) for fact in _LINKS},
+            **_links(sheet),
         }
         for name, sheet in platforms.items()
     ]

@@ -247,7 +247,7 @@ class AskedModel:
 
 def _across(parallel: Parallel, platform: str, sheet: Platform) -> Iterator[Refusal]:
     """Yield why GPUs of more than one node are not predicted: what is between is not known."""
-    gpus, node = parallel.gpus, sheet.node_gpus
+    gpus, node = parallel.gpus, sheet.joined_gpus
     if gpus > 1 and node is None:
         reason = f"{gpus} of {platform} are asked for, and how many a node has is not known"
         yield Refusal("", "gpus", reason, "Give one, or add node_gpus to platforms.yaml")

@@ -53,6 +53,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     forward is measured by itself. Steps are padded to `graphs`; None where no engine runs them, or
     its graphs are not read. `revision` is the commit of a model of the Hugging Face Hub.
     `positions` is how many the model's file allows a request to have, None where it does not say.
+    `assembled` says that how many GPUs a machine holds is its builder's choice.
     """
 
     decoder: Decoder
@@ -72,6 +73,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     graphs: Graphs | None = None
     revision: str | None = None
     positions: int | None = None
+    assembled: bool = False
 
     @property
     def engine(self) -> BackendRelease:
@@ -95,6 +97,11 @@ class Deployment(Struct, frozen=True, kw_only=True):
     def caveats(self) -> tuple[str, ...]:
         """What T(N) of its forward leaves out, and a context that its model is not made for."""
         said = [self.too_long] if self.too_long else []
+        if self.assembled and self.parallel.gpus > 1:
+            said.append(
+                f"{self.parallel.gpus} of {self.platform} are taken to be in one machine, each with "
+                "16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
+            )
         if self.library in TWINS:
             backend, kernel = TWINS[self.library]
             said.append(

@@ -147,6 +147,7 @@ def _alike(
             served=each.sheet.sm is not None,
             revision=each.model.file.revision,
             positions=each.model.file.positions,
+            assembled=each.sheet.node_gpus is None,
             graphs=graphs_of(config, spec, each.platform, parallel, attention=attention, moe=moe),
         )
 

@@ -7,7 +7,13 @@ import pytest
 from nearfree.config.files import Config
 from nearfree.core.precision import FORMATS
 from nearfree.errors import ConfigError
-from nearfree.hardware.platforms import Platform, check_platforms, resolve, shared_memory
+from nearfree.hardware.platforms import (
+    PCIE_GPUS,
+    Platform,
+    check_platforms,
+    resolve,
+    shared_memory,
+)
 
 PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
 META = {"kind", "vendor_name", "aliases", "sources", "unknown"}
@@ -116,6 +122,15 @@ def test_gpus_meet_over_nvlink_or_pcie() -> None:
     for platform in PLATFORMS.values():
         assert (platform.nvlink is None) == (platform.nvlink_gb_s is None)
         assert (platform.machine_gpus or 0) <= (platform.node_gpus or 0)
+
+
+def test_a_machine_of_any_number_of_gpus_is_taken_to_hold_eight() -> None:
+    """Over PCIe, where no product says how many; over NVLink, or without any link, none is said."""
+    assert PLATFORMS["l40s"].joined_gpus == PLATFORMS["l40s"].node_gpus
+    assert PLATFORMS["rtx_4090"].node_gpus is None
+    assert PLATFORMS["rtx_4090"].joined_gpus == PCIE_GPUS
+    assert Platform(kind="cuda", nvlink=4, nvlink_gb_s=450, pcie_gb_s=64).joined_gpus is None
+    assert Platform(kind="cuda").joined_gpus is None
 
 
 def test_the_balance_needs_both_facts() -> None:

@@ -84,6 +84,22 @@ def test_over_a_cache_a_full_tile_is_a_step() -> None:
     assert found[2] == pytest.approx(2 * found[0], rel=0.01)
 
 
+@given(heads=st.integers(1, 400), n=st.integers(1, 300))
+def test_keys_that_are_not_split_leave_sms_idle(heads: int, n: int) -> None:
+    """Each tile goes through all keys alone: whole waves of blocks, however few there are."""
+    values = start(ATTENTION_CACHED, fixed_us=0.0, sharpness=1.0, bandwidth_share=1e9)
+    shape = {"heads": heads, "kv_heads": heads, "head_dim": 128, "batch": 1, "context": 8192}
+    features = arrays([n], **H100, **shape, tile_rows=64, rows_per_position=1)
+    split, alone = (
+        ATTENTION_CACHED.latency_us(features | {"unsplit": np.full((1, 1), each)}, values, "")[0, 0]
+        for each in (0.0, 1.0)
+    )
+    blocks = heads * np.ceil(n / 64)
+    assert alone / split == pytest.approx(
+        np.ceil(blocks / H100["sms"]) / (blocks / H100["sms"]), rel=1e-6
+    )
+
+
 def test_the_context_may_vary_along_the_grid() -> None:
     """A curve over contexts is its points, one by one."""
     shape = {"heads": 32, "kv_heads": 8, "head_dim": 128, "batch": 8, "tile_rows": 64}

@@ -229,6 +229,19 @@ def test_paging_forces_the_split_kernel(rules: dict[str, Rule]) -> None:
     assert ask(rules, 300, paged=True, api="varlen").path == "split_kv"
 
 
+def test_a_call_that_sets_no_number_of_splits_reads_all_keys_in_one_block(
+    rules: dict[str, Rule],
+) -> None:
+    """Paging forces the kernel that could split; the call of lengths sets splits for one position.
+
+    Calls for a cache always set a number, also where it is one.
+    """
+    assert not ask(rules, 2).unsplit
+    assert not ask(rules, 300).unsplit
+    assert ask(rules, 2, api="varlen", paged=True).unsplit
+    assert ask(rules, 300, api="varlen", paged=True).unsplit
+
+
 def test_paging_that_the_source_does_not_know_is_refused(rules: dict[str, Rule]) -> None:
     """A call that reads no page table is not answered for a paged cache."""
     with pytest.raises(EvidenceError, match="reads no page table"):

@@ -53,6 +53,7 @@ def test_keys_are_split_for_few_positions(version: str, most: int) -> None:
     """Up to 0.32 they are for one position alone, then for up to eight."""
     paths = [tile(n, version).path for n in (1, most, most + 1)]
     assert paths == ["split_kv", "split_kv", "standard"]
+    assert [tile(n, version).unsplit for n in (1, most, most + 1)] == [False, False, True]
 
 
 def test_keys_are_split_for_few_requests() -> None:
@@ -67,6 +68,7 @@ def test_keys_are_split_for_few_requests() -> None:
 def test_old_releases_say_less() -> None:
     """0.14 names no split by itself; 0.9 has 16 rows whatever the group, and no room for more."""
     assert tile(1, "0.14.0").path == "unified"
+    assert not tile(1, "0.14.0").unsplit
     assert tile(1, "0.9.1").tile == 16
     with pytest.raises(EvidenceError, match="more than a block's 16 rows"):
         tile(1, "0.9.1", group=17)

@@ -52,6 +52,8 @@ class Backend(NamedTuple):
     """Compute capabilities, 90 for 9.0, that it has kernels for, where its rules do not ask."""
     api: str | None = None
     """The call that serving makes of it, where its rules depend on the call."""
+    vllm_api: str | None = None
+    """The call that vLLM makes of it, where it is another."""
     kernels: Literal["fa2", "fa3"] | None = None
     """Which of FlashInfer's kernels it runs."""
     page_size: int | None = None

@@ -123,6 +123,8 @@ BACKENDS = (
         # line 319).
         rules=Rules(package="flash-attn", reader="flash_attn"),
         api="kvcache",
+        # flash_attn_varlen_func with a table of pages: vllm/v1/attention/backends/flash_attn.py.
+        vllm_api="varlen",
         # Engines keep their cache in pages, and 256 is the least that FlashAttention 2 takes.
         # Other backends choose the same tiles with and without pages.
         page_size=256,

@@ -72,6 +72,8 @@ class Tile(Struct, frozen=True, kw_only=True):
     tiles: int
     branches: tuple[Branch, ...]
     """The branches that decided, the one that holds the tile first."""
+    unsplit: bool = False
+    """Whether a tile goes through all keys of its request alone: no call splits them over SMs."""
 
 
 FACTS = {

@@ -8,6 +8,7 @@ import pytest
 from decoders.files import CONFIG, change, write
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.core.parallel import Parallel
@@ -40,6 +41,25 @@ def test_collectives_are_those_of_the_engine(moe: str, engine: str) -> None:
     assert roles[ATTENTION_SUM].setting.backend == engine
     assert roles[LOGITS].setting.backend == "nccl"
     assert MOE_SUM not in {use.role for use in deployment(1, moe).uses()}
+
+
+@pytest.mark.parametrize(
+    ("moe", "served", "api"),
+    [("vllm", True, "varlen"), ("vllm", False, "kvcache"), ("sglang", True, "kvcache")],
+)
+def test_vllm_calls_attention_by_lengths(moe: str, api: str, *, served: bool) -> None:
+    """Where vLLM runs a step it is the call that splits no keys of several positions."""
+    asked = structs.replace(deployment(1, moe), served=served)
+    apis = {use.setting.api for use in asked.uses() if use.setting.module == "attention"}
+    assert apis == {api}
+
+
+def test_what_a_builder_chooses_is_said() -> None:
+    """GPUs of no product's machine are taken to be in one, and answers say so."""
+    many = structs.replace(deployment(1, tp=4), assembled=True)
+    assert any("4 of h200 are taken to be in one machine" in each for each in many.caveats)
+    assert not structs.replace(deployment(1), assembled=True).caveats
+    assert not deployment(1, tp=4).caveats
 
 
 @given(batch=st.integers(1, 99), dp=st.sampled_from([1, 2, 4, 8]), tp=st.sampled_from([1, 2]))

@@ -214,7 +214,7 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
         The paper prints none of this backend or element type.
     """
     del kernel
-    split = setting.backend == "flash_attn" and setting.api == "kvcache"
+    split = setting.backend == "flash_attn" and setting.api in ("kvcache", "varlen")
     granularity = _SPLIT_KV if split else _PRINTED.get(setting.backend)
     cache = setting.kv_dtype or setting.dtype
     if granularity is None or {setting.dtype, cache} - {*_TILED}:

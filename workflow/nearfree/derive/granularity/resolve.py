@@ -337,19 +337,20 @@ def tile_sizes(
 
     Returns
     -------
-    Rows of a tile, and the rows that a position takes, [2, call, grid]; and an error for each call
-    that has none: that of its question, or of the first N without a tile.
+    Rows of a tile, the rows that a position takes, and whether a tile goes through all keys alone,
+    [3, call, grid]; and an error for each call that has none: that of its question, or of the first
+    N without a tile.
     """
-    sizes = np.zeros((2, *positions.shape), np.int64)
+    sizes = np.zeros((3, *positions.shape), np.int64)
     errors: list[NearfreeError | None] = [None] * len(asked)
     for places in _alike(asked, max(1, POINTS_AT_ONCE // max(1, positions.shape[1]))):
         part = [asked[place] for place in places]
         sizes[:, places] = _together(resolver, part, positions[places])
-    for place in np.flatnonzero((sizes < 1).any(axis=(0, 2))).tolist():
+    for place in np.flatnonzero((sizes[:2] < 1).any(axis=(0, 2))).tolist():
         try:
             steps = resolver.attention(asked[place])
             tiles = [steps.at(n) for n in positions[place].tolist()]
-            sizes[:, place] = np.array([(tile.tile, tile.rows_per_position) for tile in tiles]).T
+            sizes[:, place] = np.array([_sizes_of(tile) for tile in tiles]).T
         except NearfreeError as error:
             errors[place] = error
             sizes[:, place] = 1
@@ -379,6 +380,10 @@ def _together(resolver: Resolver, asked: Sequence[AttentionQuestion], positions:
         )
         codes, tiles = resolver.call(asked[0]).kinds(batch, context, positions.reshape(-1))
     except (NearfreeError, OverflowError):
-        return np.zeros((2, *shape), np.int64)
-    of_kind = [(0, 0) if tile is None else (tile.tile, tile.rows_per_position) for tile in tiles]
-    return np.array(of_kind, np.int64)[codes].T.reshape(2, *shape)
+        return np.zeros((3, *shape), np.int64)
+    of_kind = [(0, 0, 0) if tile is None else _sizes_of(tile) for tile in tiles]
+    return np.array(of_kind, np.int64)[codes].T.reshape(3, *shape)
+
+
+def _sizes_of(tile: Tile) -> tuple[int, int, int]:
+    return tile.tile, tile.rows_per_position, int(tile.unsplit)

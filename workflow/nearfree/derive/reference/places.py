@@ -45,6 +45,9 @@ _STEPS = {
 }
 
 
+_UNSPLIT = "one block reads all keys of a head, which are split over SMs for one position alone"
+
+
 def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> list[str]:
     """Return what stops some rows between two places of their grids.
 
@@ -67,6 +70,10 @@ def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> lis
             term if a == b else f"{word} {a} -> {b}"
             for term, a, b in zip(terms, before, then, strict=True)
         ]
+    if "unsplit" in part.features:
+        alone = part.features["unsplit"]
+        changes = alone[rows, last] != alone[rows, after]
+        terms = [_UNSPLIT if each else term for term, each in zip(terms, changes, strict=True)]
     if "algorithm" in part.features:
         chosen = part.features["algorithm"].astype(int)
         terms = [

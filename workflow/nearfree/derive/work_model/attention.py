@@ -1,7 +1,8 @@
 """T(N) of attention: tiles of query rows over SMs, against the keys and values that are read.
 
 Without a cache a tile is a thread block of its own, so tiles come in waves over the SMs. Over a
-cache, kernels split the keys so that all SMs work, and T(N) steps where a tile is full.
+cache, kernels split the keys so that all SMs work, and T(N) steps where a tile is full. A call that
+splits no keys has a block for each tile there, too, which goes through the cache alone.
 """
 
 from functools import partial
@@ -46,6 +47,7 @@ def latency_us(features: Features, values: Values, _hypothesis: str, *, in_waves
     ----------
     features
         `n`, `tile_rows` and `rows_per_position` [rows, grid] (query heads that share a row axis);
+        `unsplit` [rows, grid], whether a call splits no keys, where a rule says it;
         `batch`, `context` (or [rows, grid] where it varies), `heads`, `kv_heads`, `head_dim`,
         `element_bytes`, `cache_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
     in_waves
@@ -65,7 +67,8 @@ def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array
     keys = np.maximum(seen / tiles, LEAST_KEYS)
     one_us = 4.0 * tile * width * keys / rate + values["tile_us"]
     share = batch * features["heads"] / packed * tiles / features["sms"]
-    on_chip = (np.ceil(share) if in_waves else share) * one_us
+    alone = np.ones(share.shape) if in_waves else features.get("unsplit", np.zeros(share.shape))
+    on_chip = np.where(alone > 0, np.ceil(share), share) * one_us
     queries = n * features["heads"] * features["element_bytes"]
     cached = (context + n) * features["kv_heads"] * features["cache_bytes"]
     beta = values["bandwidth_share"] * features["beta"]

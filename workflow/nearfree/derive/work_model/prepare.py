@@ -326,10 +326,11 @@ def _moe_rules(
 def _attention_rules(
     rows: pl.DataFrame, n: Array, resolver: Resolver
 ) -> tuple[dict[str, Array], list[str | None]]:
-    """Return tile_rows and rows_per_position [rows, grid], and why where no rule says them."""
+    """Return the sizes of tiles [rows, grid] by name, and why where no rule says them."""
     given = rows.with_columns(pl.col("grid").list.max().alias("most"))
-    names = AttentionQuestion.__struct_fields__
-    asked = [AttentionQuestion(**row) for row in given.select(names).iter_rows(named=True)]
+    fields = AttentionQuestion.__struct_fields__
+    asked = [AttentionQuestion(**row) for row in given.select(fields).iter_rows(named=True)]
     sizes, errors = tile_sizes(resolver, asked, n.astype(np.int64))
     refused = [None if error is None else error.what for error in errors]
-    return dict(zip(("tile_rows", "rows_per_position"), sizes.astype(float), strict=True)), refused
+    names = ("tile_rows", "rows_per_position", "unsplit")
+    return dict(zip(names, sizes.astype(float), strict=True)), refused

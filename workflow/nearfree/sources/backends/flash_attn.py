@@ -284,4 +284,6 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         rows_per_position=rows_per_position,
         tiles=tiles_of(rows.value, positions * rows_per_position),
         branches=(rows.branch, path.branch, call.branch),
+        # A call that sets a number of splits sets one at least.
+        unsplit=passed["num_splits"] == 0,
     )

@@ -110,11 +110,11 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
     """Return how a call is tiled: heads of a group share a block's rows."""
     rows_query, split_query = rule_queries(query, point_of(query, positions))
     rows = rule_answer(rules, *rows_query)
-    branches, path = [rows.branch], "unified"
+    branches, path, unsplit = [rows.branch], "unified", False
     if SPLIT in rules:
         split = rule_answer(rules, *split_query)
         branches.append(split.branch)
-        path = "split_kv" if split.value else "standard"
+        path, unsplit = ("split_kv", False) if split.value else ("standard", True)
     held = rows.value // query.group  # whole positions: other rows of a block hold none
     if not held:
         raise EvidenceError(
@@ -127,6 +127,7 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         rows_per_position=query.group,
         tiles=tiles_of(held, positions),
         branches=tuple(branches),
+        unsplit=unsplit,
     )
 
 

@@ -8,7 +8,9 @@ from msgspec import Struct, structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
+from nearfree.backends.records import BY_NAME
 from nearfree.config.loads import MeasuredLoads
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.routing import first_full
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import Dtype, Precision, Product, uniform
@@ -99,8 +101,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
         said = [self.too_long] if self.too_long else []
         if self.assembled and self.parallel.gpus > 1:
             said.append(
-                f"{self.parallel.gpus} of {self.platform} are taken to be in one machine, each with "
-                "16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
+                f"{self.parallel.gpus} of {self.platform} are taken to be in one machine, each "
+                "with 16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
             )
         if self.library in TWINS:
             backend, kernel = TWINS[self.library]
@@ -163,6 +165,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
             precision=self.precision,
             parallel=self.parallel,
         )
+        called = BY_NAME[self.attention.name].vllm_api
+        if called and self.served and self.engine.name == VLLM.name:
+            own = tuple(_called(use, called) for use in own)
         plain = self.precision.plain if self.precision else self.decoder.dtype
         return own + collectives(
             structs.replace(self.decoder, dtype=plain),
@@ -171,6 +176,13 @@ class Deployment(Struct, frozen=True, kw_only=True):
             engine=self.engine,
             routing=self.routing,
         )
+
+
+def _called(use: ModuleUse, api: str) -> ModuleUse:
+    """Return a module with the call that an engine makes of attention."""
+    if use.setting.module != ATTENTION.name:
+        return use
+    return structs.replace(use, setting=structs.replace(use.setting, api=api))
 
 
 class Questions:

@@ -510,7 +510,8 @@ def alone(asked: AttentionQuestion, positions: list[int]) -> Any:
         tiles = [steps.at(n) for n in positions]
     except NearfreeError as error:
         return str(error)
-    return tuple(t.tile for t in tiles), tuple(t.rows_per_position for t in tiles)
+    sizes = ((t.tile, t.rows_per_position, int(t.unsplit)) for t in tiles)
+    return tuple(zip(*sizes, strict=True))
 
 
 @pytest.mark.parametrize(("backend", "version"), RELEASES)
@@ -523,14 +524,14 @@ def test_many_calls_say_what_each_says_alone(
     points: list[tuple[int, int]],
     grid: list[int],
 ) -> None:
-    """Rows of a tile and of a position are the same, and so is the error of a call."""
+    """Rows of a tile and of a position and what is split are the same, and so is an error."""
     call = replace(CACHED_CALL, backend=backend, backend_version=version, **shape)
     asked = [replace(call, batch=batch, context=context) for batch, context in points]
     sizes, errors = tile_sizes(RESOLVER, asked, np.array([grid] * len(asked), np.int64))
     for place, each in enumerate(asked):
         error = errors[place]
-        rows, taken = (tuple(of.tolist()) for of in sizes[:, place])
-        assert alone(each, grid) == ((rows, taken) if error is None else str(error))
+        found = tuple(tuple(of.tolist()) for of in sizes[:, place])
+        assert alone(each, grid) == (found if error is None else str(error))
 
 
 def test_calls_of_several_releases_come_back_in_their_order() -> None:
@@ -543,8 +544,7 @@ def test_calls_of_several_releases_come_back_in_their_order() -> None:
     sizes, errors = tile_sizes(RESOLVER, asked, np.array([[1, 17, 200]] * len(asked)))
     assert errors == [None] * len(asked)
     for place, each in enumerate(asked):
-        rows, taken = alone(each, [1, 17, 200])
-        assert (tuple(sizes[0, place]), tuple(sizes[1, place])) == (rows, taken)
+        assert tuple(tuple(of) for of in sizes[:, place]) == alone(each, [1, 17, 200])
 
 
 def test_one_point_without_a_tile_refuses_its_call_alone() -> None:
@@ -561,11 +561,11 @@ def test_one_point_without_a_tile_refuses_its_call_alone() -> None:
     assert "captured for 100" in str(errors[0])
     assert errors[1] is None
     assert "float8" in str(errors[2])
-    assert sizes[:, 1].tolist() == [[128, 128], [8, 8]]
+    assert sizes[:, 1].tolist() == [[128, 128], [8, 8], [0, 0]]
 
 
 def test_no_calls() -> None:
     """Nothing is asked, and nothing is said."""
     sizes, errors = tile_sizes(RESOLVER, [], np.zeros((0, 0), np.int64))
-    assert sizes.shape == (2, 0, 0)
+    assert sizes.shape == (3, 0, 0)
     assert errors == []

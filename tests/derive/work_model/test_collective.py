@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from nearfree.core.modules.collective import busiest
 from nearfree.derive.reference.places import rule_places, stop_terms
@@ -106,9 +107,9 @@ def test_a_power_law_s_busiest_rank_is_missed_by_the_mean() -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"platform": "rtx_3090"}, "no bandwidth between the GPUs of rtx_3090"),
+        ({"platform": "mi300x"}, "no bandwidth between the GPUs of mi300x"),
         ({"platform": "h20", "gpus": 16}, "16 GPUs are more than a node of h20"),
-        ({"platform": "rtx_4090"}, "how many GPUs a node of rtx_4090 joins is not known"),
+        ({"platform": "rtx_4090", "gpus": 16}, "16 GPUs are more than a node of rtx_4090"),
         ({"gpus": 16}, "no constants between nodes for the all_reduce of nccl"),
         ({"routing": "power_law"}, "power_law routing says no load of the busiest rank"),
     ],
@@ -120,6 +121,9 @@ def test_what_is_not_known_is_refused(changes: dict[str, Any], what: str) -> Non
     rows = facts_of(NCCL | changes)
     judged = rows.with_columns(family_of(rows)).select(times_refusal().alias("refusal"))
     assert what in judged["refusal"].item()
+    unknown = pl.lit(None, pl.Int64).alias("node_gpus")
+    judged = facts_of(NCCL).with_columns(unknown).with_columns(family_of(rows))
+    assert "how many GPUs a node of" in judged.select(times_refusal()).item()
 
 
 def test_what_stops_a_collective_is_said() -> None:

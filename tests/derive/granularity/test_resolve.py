@@ -11,6 +11,7 @@ from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.releases import PINNED_TRITON, Release
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
+from nearfree.derive.granularity.steps import tile_evidence
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.marlin import MarlinRules
@@ -569,3 +570,15 @@ def test_no_calls() -> None:
     sizes, errors = tile_sizes(RESOLVER, [], np.zeros((0, 0), np.int64))
     assert sizes.shape == (3, 0, 0)
     assert errors == []
+
+
+def test_where_keys_are_split_is_what_stops_them_from_being() -> None:
+    """Of the first call that splits none it is the line that sets splits for one position less."""
+    call = replace(CACHED_CALL, backend="flash_attn", backend_version="2.8.3", batch=1)
+    steps = RESOLVER.attention(replace(call, api="varlen", page_size=256))
+    assert [steps.at(n).unsplit for n in (1, 2, 3)] == [False, True, True]
+    assert tile_evidence(steps, 2).startswith("csrc/flash_attn/flash_api.cpp:317-317 (")
+    assert tile_evidence(steps, 1) == steps.evidence(1)
+    assert tile_evidence(steps, 3) == steps.evidence(3)
+    cached = RESOLVER.attention(call)
+    assert tile_evidence(cached, 2) == cached.evidence(2)

@@ -8,9 +8,10 @@ import numpy as np
 
 from nearfree.derive.granularity.tiles import Whole
 from nearfree.errors import EvidenceError, NearfreeError
+from nearfree.log.events import Quote
 from nearfree.sources.answers.dense import Rows
 from nearfree.sources.answers.granularity import MOST_POINTS, Files
-from nearfree.sources.answers.intervals import Interval
+from nearfree.sources.answers.intervals import Evidence, Interval
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.attention import Tile
 from nearfree.sources.language.closures import NO_VALUE
@@ -81,6 +82,10 @@ class Steps(Generic[Choice]):
             self._cited[number] = _cited(interval)
         return self._cited[number]
 
+    def quoted(self, quote: Quote) -> str:
+        """Return where a quote stands: file, lines, shortened digest."""
+        return _cited(self._files.place(quote))
+
     def last_alike(self, first: int = 1) -> int | None:
         """Return the last number before block and path, or tile size and count, first change.
 
@@ -149,7 +154,20 @@ def block_sizes(steps: Steps[Block], tokens: Whole) -> Whole:
     return np.array(sizes, np.int64).T[:, places.reshape(tokens.shape)]
 
 
-def _cited(interval: Interval) -> str:
-    lines = "" if interval.lines is None else f":{interval.lines[0]}-{interval.lines[1]}"
-    digest = "" if interval.sha256 is None else f" ({interval.sha256[:SHORT_DIGEST]})"
-    return f"{interval.file}{lines}{digest}"
+def tile_evidence(steps: Steps[Tile], positions: int) -> str:
+    """Return where a call's tile stands, or of the first that splits no keys, what splits them.
+
+    That is the last line by which a call of one position less differs from it.
+    """
+    fewer, here = steps.at(max(positions - 1, 1)), steps.at(positions)
+    if here.unsplit and not fewer.unsplit:
+        alike = set(here.branches[-1].quotes)
+        apart = [each for each in fewer.branches[-1].quotes if each not in alike]
+        return steps.quoted((apart or here.branches[-1].quotes)[-1])
+    return steps.evidence(positions)
+
+
+def _cited(place: Interval | Evidence) -> str:
+    lines = "" if place.lines is None else f":{place.lines[0]}-{place.lines[1]}"
+    digest = "" if place.sha256 is None else f" ({place.sha256[:SHORT_DIGEST]})"
+    return f"{place.file}{lines}{digest}"

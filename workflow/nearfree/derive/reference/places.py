@@ -7,6 +7,7 @@ import polars as pl
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.granularity.steps import tile_evidence
 from nearfree.derive.work_model.all_reduce import ALGORITHMS, SWITCHES
 from nearfree.derive.work_model.collective import (
     COLLECTIVE,
@@ -121,7 +122,7 @@ def rule_places(
         fields = AttentionQuestion.__struct_fields__
         given = rows.with_columns(pl.col("grid").list.max().alias("most")).select(fields)
         return [
-            resolver.attention(AttentionQuestion(**row)).evidence(n)
+            tile_evidence(resolver.attention(AttentionQuestion(**row)), n)
             for row, n in zip(given.iter_rows(named=True), positions, strict=True)
         ]
     if family.modules == MLA_CACHED.modules:

@@ -214,7 +214,8 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
         The paper prints none of this backend or element type.
     """
     del kernel
-    split = setting.backend == "flash_attn" and setting.api in ("kvcache", "varlen")
+    paged = setting.api == "varlen" and setting.page_size is not None  # forces the same kernel
+    split = setting.backend == "flash_attn" and (setting.api == "kvcache" or paged)
     granularity = _SPLIT_KV if split else _PRINTED.get(setting.backend)
     cache = setting.kv_dtype or setting.dtype
     if granularity is None or {setting.dtype, cache} - {*_TILED}:
@@ -244,7 +245,7 @@ ATTENTION = ModuleKind(
             "N_idle = rho s L / (2 L - rho s), unbounded where 2 L <= rho s",
             "sec. 3.4.1 and app. B.2",
         ),
-        term_fields=("kv_dtype", "api"),
+        term_fields=("kv_dtype", "api", "page_size"),
         terms=principle_terms,
         principle_place="paper sec. 4.1",
         principle=Equation("N_max = M_attn", "sec. 4.1"),

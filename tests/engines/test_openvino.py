@@ -284,7 +284,7 @@ def test_it_is_tuned_in_its_environment(
     document = json.loads(said.out)
     assert document["engine"]["name"] == "openvino"
     assert {each["n"] for each in document["curve"]} == {1, 2, 3, 4, 5, 9}
-    # Rows beside others are rounded otherwise: outputs that part from none's take steps of their own.
+    # Rows beside others are rounded otherwise: outputs that part from none's have their own steps.
     told = [each for each in document["settings"] if each["identical_share"] == 1.0]
     assert 0 in {each["k"] for each in told}
     assert all(each["steps_equal"] for each in told)

@@ -5,7 +5,9 @@ import pytest
 from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nearfree.core.modules.attention import attention_work
+from nearfree.derive.reference.places import stop_terms
 from nearfree.derive.work_model.attention import (
     ATTENTION_CACHED,
     ATTENTION_PREFILL,
@@ -13,7 +15,7 @@ from nearfree.derive.work_model.attention import (
 )
 from nearfree.derive.work_model.family import FLOP_PER_US
 
-from derive.work_model.forms import H100, arrays, start
+from derive.work_model.forms import H100, arrays, prepared, start
 
 VALUES = start(ATTENTION_CACHED, tile_us=0.0)
 
@@ -112,3 +114,21 @@ def test_the_context_may_vary_along_the_grid() -> None:
         for context in contexts[0]
     ]
     assert ATTENTION_CACHED.latency_us(whole, VALUES, "")[0].tolist() == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(("last", "fewer"), [(0, "one position alone"), (1, "fewer positions")])
+def test_what_stops_a_call_that_splits_no_keys(last: int, fewer: str) -> None:
+    """It is said where tiles begin to go through all keys alone, and for how many they do not."""
+    (part,) = prepared(
+        {
+            "module": "attention", "backend": "flash_attn", "backend_version": "2.8.3",
+            "context": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "api": "varlen",
+            "page_size": 256, "platform": "a100", "batch": 1,
+        }
+    )  # fmt: skip
+    assert part.features["unsplit"][0, :3].tolist() == [0.0, 1.0, 1.0]
+    alone = part.features["unsplit"].copy()
+    alone[0, : last + 1] = 0.0
+    moved = replace(part, features=part.features | {"unsplit": alone})
+    (term,) = stop_terms(moved, *(np.array([each]) for each in (0, last, last + 1)))
+    assert term.endswith(f"split over SMs for {fewer}")

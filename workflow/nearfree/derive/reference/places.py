@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from nearfree.core.modules.attention import AttentionQuestion
@@ -46,7 +47,7 @@ _STEPS = {
 }
 
 
-_UNSPLIT = "one block reads all keys of a head, which are split over SMs for one position alone"
+_UNSPLIT = "one block reads all keys of a head, which are split over SMs for "
 
 
 def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> list[str]:
@@ -74,7 +75,11 @@ def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> lis
     if "unsplit" in part.features:
         alone = part.features["unsplit"]
         changes = alone[rows, last] != alone[rows, after]
-        terms = [_UNSPLIT if each else term for term, each in zip(terms, changes, strict=True)]
+        few = np.where(part.features["n"][rows, last] > 1, "fewer positions", "one position alone")
+        terms = [
+            f"{_UNSPLIT}{fewer}" if each else term
+            for term, each, fewer in zip(terms, changes, few.tolist(), strict=True)
+        ]
     if "algorithm" in part.features:
         chosen = part.features["algorithm"].astype(int)
         terms = [

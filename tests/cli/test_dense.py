@@ -31,7 +31,7 @@ def ratio(found: dict[str, Any], n: int) -> float:
 @pytest.mark.slow
 def test_quantised_products_run_the_release_of_moe_or_the_newest(call: Call) -> None:
     """Without an option the newest on record, with `--moe` that release; `torch` is a library."""
-    asked = ("--platform", "l40s", "--weights", "int4")
+    asked = ("--platform", "l40s", "--weights", "int4", "--context", "128")  # of little attention
     plain = predicted(call, *asked)
     assert plain["deployment"]["dense"] == "vllm_linear 0.33.0"
     assert predicted(call, *asked, "--dense", NEWEST)["curve"] == plain["curve"]
@@ -41,7 +41,8 @@ def test_quantised_products_run_the_release_of_moe_or_the_newest(call: Call) -> 
     assert library["deployment"]["dense"] == "torch"
     assert "dense" not in predicted(call, *asked, "--moe", "sglang==0.5.9")["deployment"]
     by_tiles, by_library = (ratio(each, 65) / ratio(each, 64) for each in (plain, library))
-    assert by_tiles > 1.05 * by_library
+    assert by_tiles > 1.25
+    assert by_library < 1.2
 
 
 def test_sixteen_bits_are_a_library_s(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""What public tables of T(N) call the kernels that engines run for experts."""
+"""What public tables of T(N) call kernels of experts, and what products of theirs are no step."""
 
 from typing import NamedTuple
 

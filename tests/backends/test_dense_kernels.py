@@ -59,12 +59,14 @@ def test_scaled_blocks_went_to_deepgemm_with_the_wheel_that_has_it() -> None:
         ("0.33.0", "float8_block", (80, 86, 89)),
         ("0.24.0", "float8_block", (80, 86)),
         ("0.33.0", "float8", (80, 86)),
+        ("0.33.0", "nvfp4", (80, 86, 89)),
+        ("0.24.0", "nvfp4", (80, 86, 89, 90)),
         ("0.33.0", "int8", ()),
         ("0.23.0", "float8", ()),
     ],
 )
 def test_marlin_takes_rows_of_16_bits(version: str, format_: str, widened: tuple[int, ...]) -> None:
-    """Where it runs products in float8, what enters is not rounded; elsewhere it is."""
+    """Where it runs products in float8 or nvfp4, what enters is not rounded; elsewhere it is."""
     for sm in (80, 86, 89, 90, 100, 120):
         assert dense_widens(version, format_, format_, sm) == (sm in widened)
         assert not dense_widens(version, "bfloat16", format_, sm)
@@ -73,8 +75,8 @@ def test_marlin_takes_rows_of_16_bits(version: str, format_: str, widened: tuple
     for sm in widened:
         assert dense_kernel(version, alone, sm, **WIDE) == MARLIN
     if widened:
-        with pytest.raises(EvidenceError, match="no kernel that is read for float8"):
-            dense_kernel(version, alone, 90, **WIDE)
+        with pytest.raises(EvidenceError, match=f"no kernel that is read for {alone}"):
+            dense_kernel(version, alone, 100, **WIDE)
 
 
 def test_what_a_question_leaves_open_is_said() -> None:
@@ -123,6 +125,7 @@ WORDS = {
     "int8": "CutlassScaledMM|CutlassInt8",
     "int4": r"MacheteLinearKernel[\s\S]*MarlinLinearKernel",
     "int8_w8a16": r"MacheteLinearKernel[\s\S]*MarlinLinearKernel",
+    "nvfp4": r"is_fp4_marlin_supported|MarlinNvFp4LinearKernel",
 }
 """What the place that chooses a format's kernel names."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from nearfree.backends.kernels import MARLIN, TRITON_KERNELS
+from nearfree.backends.kernels import CUTLASS, MARLIN, TRITON_KERNELS
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, PUBLIC_NAMES
 from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe
@@ -20,7 +20,7 @@ from nearfree.errors import EvidenceError
 
 VLLM = BackendRelease("vllm", "0.33.0")
 MXFP4, INT4 = Product("mxfp4", "bfloat16"), Product("int4", "bfloat16")
-BLOCKS = Product("float8_block", "float8_block")
+BLOCKS, NVFP4 = Product("float8_block", "float8_block"), Product("nvfp4", "nvfp4")
 OPENAI_TRITON = PUBLIC_NAMES["vllm", "mxfp4", TRITON_KERNELS]
 
 
@@ -58,7 +58,7 @@ def test_four_bits_run_in_marlin(release: BackendRelease, sm: int, kernel: str |
 
 @pytest.mark.parametrize(
     ("sm", "spread", "kernel"),
-    [(90, True, "FlashInfer's CUTLASS"), (90, False, None), (89, True, None), (80, True, None)],
+    [(90, True, CUTLASS), (90, False, None), (89, True, None), (80, True, MARLIN)],
 )
 def test_experts_in_blocks_that_are_spread_run_in_cutlass_on_hopper(
     sm: int, *, spread: bool, kernel: str | None
@@ -66,13 +66,14 @@ def test_experts_in_blocks_that_are_spread_run_in_cutlass_on_hopper(
     """There vLLM leaves Triton, whose blocks are read, for a library where experts are whole."""
     library = library_of(VLLM, BLOCKS, sm, spread=spread)
     assert BY_PUBLIC_NAME.get(library or "") == kernel
-    assert reads_moe(VLLM, BLOCKS, sm, spread=spread) == (kernel is None)
+    assert reads_moe(VLLM, BLOCKS, sm, spread=spread) == (kernel != CUTLASS)
 
 
 @pytest.mark.parametrize(("sm", "wide"), [(80, True), (89, False), (90, False), (100, False)])
 def test_marlin_takes_rows_of_16_bits(sm: int, *, wide: bool) -> None:
-    """Where it runs experts in float8, what enters is not rounded, and its blocks are read."""
+    """Where it runs experts in float8 or nvfp4, rows are not rounded, and its blocks are read."""
     assert moe_widens(VLLM, BLOCKS, sm, spread=False) == wide
+    assert moe_widens(VLLM, NVFP4, sm, spread=False) == (sm < 90)
     assert not moe_widens(VLLM, INT4, sm, spread=False)
     assert not moe_widens(BackendRelease("vllm", "0.23.0"), BLOCKS, sm, spread=False)
     assert moe_format("bfloat16", "float8_block") == moe_format("float8_block", "float8_block")

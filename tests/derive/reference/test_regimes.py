@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.backends.kernels import MARLIN
+from nearfree.backends.public_kernels import PUBLIC_NAMES
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import coordinates
 from nearfree.derive.reference.regimes import MEANINGS, NEAREST, REGIMES, Chip, Known, Reference
@@ -157,6 +159,52 @@ def test_siblings_have_a_balance_that_is_alike(
     assert told(known, asked(platform="h200")).regime == ["R1" if siblings else "R0"]
     left = known.without("h200", siblings=True)
     assert (len(left.groups) == 0) == siblings
+
+
+INT4, MXFP4 = (PUBLIC_NAMES["vllm", each, MARLIN] for each in ("int4", "mxfp4"))
+BY_SGLANG = PUBLIC_NAMES["sglang", "int4", MARLIN]
+
+
+def experts(kernel: str, platform: str, weights: str, backend: str = "vllm") -> list[Any]:
+    """Return layers that a kernel of Marlin's was measured on."""
+    return [
+        {**LAYER, "backend": backend, "kernel": kernel, "platform": platform, "weights": weights,
+         "dtype": "bfloat16", "d_model": depth}
+        for depth in DEPTHS
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kernel", "platform", "weights", "regime", "groups"),
+    [
+        (INT4, "h100", "int4", "R2", {("h100", INT4, "int4")}),
+        (INT4, "h100", "nvfp4", "R0", {("h100", INT4, "int4")}),
+        (INT4, "h200", "float8", "R0", {("h100", INT4, "int4")}),
+        (INT4, "a100", "int4", "R0", {("a100", BY_SGLANG, "int4")}),
+        (INT4, "a100", "float8", "R0", {("a100", BY_SGLANG, "int4")}),
+        (INT4, "l40s", "int4", "R0", {("l40s", MXFP4, "mxfp4")}),
+        (MXFP4, "b200", "mxfp4", "R0", {("l40s", MXFP4, "mxfp4")}),
+        (INT4, "b200", "nvfp4", "R0",
+         {("a100", BY_SGLANG, "int4"), ("h100", INT4, "int4"), ("l40s", MXFP4, "mxfp4")}),
+    ],
+)  # fmt: skip
+def test_marlin_answers_by_what_is_nearest_of_it(
+    kernel: str, platform: str, weights: str, regime: str, groups: set[tuple[str, str, str]]
+) -> None:
+    """The constants of other formats and engines on the GPU or a sibling; then of other GPUs.
+
+    Of several on one GPU those of the format are taken, and a curve of the kernel before all.
+    """
+    known = reference(
+        *experts(INT4, "h100", "int4"),
+        *experts(BY_SGLANG, "a100", "int4", "sglang"),
+        *experts(MXFP4, "l40s", "mxfp4"),
+    )
+    (question, *_) = experts(kernel, platform, weights)
+    found = told(known, {**question, "d_model": BETWEEN})
+    assert found.regime == [regime]
+    keys = [group.key for group in found.groups]
+    assert {(each.platform, each.kernel, each.weights) for each in keys} == groups
 
 
 def test_a_platform_is_left_out_with_its_siblings_or_alone() -> None:

@@ -62,6 +62,7 @@ _DEEP_BLOCK = (
 _FEW_BITS = (DenseKernel(MACHETE, 90, 90, columns=128, depth=64),)
 _ALLSPARK = DenseKernel("AllSpark", 80, 89, where="a scale is per channel")
 _MARLIN = DenseKernel(MARLIN, 75, columns=64, depth=128)
+_FOUR_BITS_WIDE = DenseKernel(MARLIN, 75, 99)
 
 SELECTIONS = (
     DenseSelection(
@@ -166,6 +167,24 @@ SELECTIONS = (
         {"0.33.0": (539, 548)},
         (*_FEW_BITS, DenseKernel("Humming", 90, 90), _MARLIN),
     ),
+    # From 10.0 on FlashInfer and CUTLASS use units of nvfp4: their rows are not read. Humming may
+    # round the rows of a layer whose inputs have stored scales: `check_and_fallback_input_schema` in
+    # layers/quantization/utils/humming/schema.py, lines 261-400.
+    DenseSelection(
+        ("nvfp4",), f"{_QUANT}/utils/nvfp4_utils.py", {"0.19.0": (57, 64)}, (_FOUR_BITS_WIDE,)
+    ),
+    DenseSelection(
+        ("nvfp4",),
+        _LINEAR,
+        {"0.20.2": (260, 269), "0.22.0": (371, 383), "0.24.0": (407, 420)},
+        (_FOUR_BITS_WIDE,),
+    ),
+    DenseSelection(
+        ("nvfp4",),
+        _LINEAR,
+        {"0.33.0": (592, 609)},
+        (DenseKernel("Humming", 90, 90), _FOUR_BITS_WIDE),
+    ),
 )
 _FORMATS = {
     ("float8", "float8"): "float8",
@@ -179,12 +198,19 @@ _FORMATS = {
     ("float16", "float8"): "float8_w8a16",
     ("bfloat16", "float8_block"): "float8_block_w8a16",
     ("float16", "float8_block"): "float8_block_w8a16",
+    ("nvfp4", "nvfp4"): "nvfp4",
+    ("bfloat16", "nvfp4"): "nvfp4_w4a16",
+    ("float16", "nvfp4"): "nvfp4_w4a16",
 }
 """What a selection is of, by the formats of activations and weights; int4 is in groups of 128."""
-_WIDE = {"float8_w8a16": "float8", "float8_block_w8a16": "float8_block"}
-"""Formats of which no layer is by itself: a layer in float8 is run so where Marlin takes it."""
+_WIDE = {
+    "float8_w8a16": "float8",
+    "float8_block_w8a16": "float8_block",
+    "nvfp4_w4a16": "nvfp4",
+}
+"""Formats as which Marlin runs a layer of another: it unpacks the weights to the rows' 16 bits."""
 _ANY_SIDE = 128
-"""A side that every kernel takes: whether Marlin takes float8 does not depend on sides."""
+"""A side that every kernel takes: whether Marlin runs such a layer does not depend on sides."""
 
 
 def dense_format(activations: str, weights: str) -> str | None:
@@ -237,8 +263,8 @@ def dense_kernel(version: str, format_: str, sm: int, columns: int, depth: int) 
 def dense_widens(version: str, activations: str, weights: str, sm: int) -> bool:
     """Return whether a release runs products of these formats by Marlin, which takes 16-bit rows.
 
-    So it runs float8 where the device has no such units, or no better kernel: what enters is not
-    rounded, and weights are unpacked to 16 bits.
+    So it runs float8 and nvfp4 where the device has no such units, or no better kernel: what enters
+    is not rounded, and weights are unpacked to 16 bits.
     """
     format_ = dense_format(activations, weights)
     if format_ is None or format_ not in _WIDE.values():

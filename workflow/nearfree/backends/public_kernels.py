@@ -92,6 +92,9 @@ in mxfp4 on Hopper are of another model's experts, with the same activation."""
 BY_PUBLIC_NAME = {
     name: kernel for names in (PUBLIC_NAMES, _NAMES_OF_V4) for (_, _, kernel), name in names.items()
 }
+MARLINS = frozenset(name for name, kernel in BY_PUBLIC_NAME.items() if kernel == MARLIN)
+"""What public tables call Marlin's experts: one source in vLLM and SGLang, whatever the format in
+which it reads weights, and whatever follows its products."""
 
 
 def public_kernel(
@@ -105,24 +108,28 @@ def public_kernel(
 ) -> str | None:
     """Return the public name of the kernel of its own curves that a release runs for experts.
 
-    None where several may run, or no public table names it. Parameters and errors are those of
-    `moe_kernel`.
+    None where several may run, or no public table names it. Marlin's is that of int4 where no table
+    has the format. Parameters and errors are those of `moe_kernel`.
 
     Parameters
     ----------
     model_type
         The kind of model, as its file names it; mxfp4 experts are spoken of for gpt-oss and
-        DeepSeek V4 alone.
+        DeepSeek V4 alone where they are not Marlin's.
     spread
         As of `moe_kernel`.
     """
     gpt_oss, v4 = model_type == "gpt_oss", model_type == "deepseek_v4"
-    if dtype == "mxfp4" and not (gpt_oss or v4):
-        return None
     names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
     holds = {"": True, GPT_OSS: gpt_oss, PRESET: model_type in PRESETS, TAKES: not gpt_oss}
     if dtype == "mxfp4":
         holds["it is not"] = not gpt_oss
     found = moe_kernels(package, version, dtype, sm, spread=spread)
     own = [each.name for each in found if holds.get(each.where)]
-    return names.get((package, dtype, own[0])) if len(own) == 1 else None
+    if len(own) != 1:
+        return None
+    (kernel,) = own
+    if kernel == MARLIN:
+        return names.get((package, dtype, kernel)) or names.get((package, "int4", kernel))
+    apart = dtype == "mxfp4" and not (gpt_oss or v4)
+    return None if apart else names.get((package, dtype, kernel))

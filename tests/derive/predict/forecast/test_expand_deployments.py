@@ -57,14 +57,18 @@ def test_each_release_of_attention_and_of_experts_is_asked() -> None:
         ("a100", "float8", "bfloat16"),
         ("l40s", "float8", "float8"),
         ("a100", "int8", "int8"),
+        ("l40s", "nvfp4", "bfloat16"),
+        ("h100", "nvfp4", "nvfp4"),
+        ("b200", "nvfp4", "nvfp4"),
     ],
 )
 def test_what_enters_products_is_what_the_engine_lets_enter(
     platform: str, weights: Dtype, rows: Dtype
 ) -> None:
-    """Float8 runs by Marlin in vLLM where the GPU or its kernels do not take such rows.
+    """Float8 and nvfp4 run by Marlin in vLLM where the GPU or its kernels do not take such rows.
 
-    Weights and cache keep their formats; what is left plain stays so.
+    On Hopper that is Humming, of which it is not known what it rounds in nvfp4. Weights and cache
+    keep their formats; what is left plain stays so.
     """
     asked = DeploymentSpec(models=("qwen3_8b",), platforms=(platform,), weights=weights)
     (found,) = deployments(CONFIG, asked)

@@ -42,8 +42,11 @@ _WIDE: dict[tuple[str, str], Dtype] = {
     for stored in ("float8", "float8_block")
 }
 """The same where what enters is not rounded: layers in float8 are run so by Marlin alone."""
-_OF_LIBRARIES = ("int4", "mxfp4", "nvfp4", "fp8_block")
-"""Formats, as a release calls them, whose kernels beside Triton's have public curves."""
+_WIDENED = {*_WIDE.values(), "nvfp4"}
+"""Formats, as a release calls them, of layers that Marlin takes without rounding what enters."""
+_OF_LIBRARIES = ("int4", "mxfp4", "nvfp4", "fp8", "fp8_block")
+"""Formats, as a release calls them, whose kernels beside Triton's have public curves, if of Marlin
+those of another format."""
 _LIBRARIES_ALONE = ("nvfp4",)
 """Formats whose experts run in libraries alone, which pick their own tiles."""
 
@@ -55,7 +58,7 @@ def moe_format(activations: str, weights: str) -> Dtype | None:
 
 
 def moe_widens(release: BackendRelease, formats: Product, sm: int, *, spread: bool) -> bool:
-    """Return whether a release runs experts in float8 by Marlin, which takes 16-bit rows.
+    """Return whether a release runs experts in float8 or nvfp4 by Marlin, which takes 16-bit rows.
 
     Parameters
     ----------
@@ -63,7 +66,7 @@ def moe_widens(release: BackendRelease, formats: Product, sm: int, *, spread: bo
         As of `reads_moe`.
     """
     dtype = MOE_FORMATS.get((formats.activations, formats.weights))
-    if dtype is None or dtype not in _WIDE.values() or not release.version:
+    if dtype is None or dtype not in _WIDENED or not release.version:
         return False
     try:
         known = moe_release(release.name, release.version, None)
@@ -153,7 +156,7 @@ def library_of(
     gpt-oss's experts, have blocks that are read all the same.
     """
     stored, entering = formats
-    dtype = MOE_FORMATS.get((entering, stored))
+    dtype = moe_format(entering, stored)
     if sm is None or dtype not in _OF_LIBRARIES:
         return None
     try:

@@ -1,7 +1,7 @@
 """Groups in the log: one event a kernel, whose curves are unpacked where they are asked for."""
 
 import lzma
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -238,7 +238,8 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
         """Return what is known of a kind of question in a regime, None of a module without curves.
 
         One that was not scored in its regime has what the next says that knows less, and one that
-        was scored in none the widest band of its formats, or of its module.
+        was scored in none the widest band of its formats, else of those in which such rows meet
+        other numbers, else of its module.
 
         Parameters
         ----------
@@ -248,10 +249,16 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
         module, formats, _ = kind
         lesser = REGIMES[REGIMES.index(regime) :: -1]
         exact = (self.bands.get((each, *kind)) for each in lesser)
+        entering, apart, _ = formats.partition("/")
+        widths: tuple[Callable[[str], bool], ...] = (
+            formats.__eq__,
+            lambda each: bool(apart) and each.startswith(entering + apart),
+            bool,
+        )
         near = (
             max((each for key, each in self.bands.items() if key[:2] == (less, module)
-                 and (wide or key[2] == formats)), key=lambda each: each.band, default=None)
-            for wide in (False, True) for less in lesser
+                 and alike(key[2])), key=lambda each: each.band, default=None)
+            for alike in widths for less in lesser
         )  # fmt: skip
         return next(filter(None, chain(exact, near)), None)
 

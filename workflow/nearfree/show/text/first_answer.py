@@ -41,7 +41,7 @@ WORDS = {
 }
 """What a limit is in plain words, by how its term begins."""
 REGIMES = {
-    R0: "constants of other GPUs, as no such kernel was measured on this one",
+    R0: "constants of other GPUs or formats, as no such kernel was measured on this one",
     R1: "curves of this kernel on a sibling of this GPU",
     R2: "curves of this kernel's other shapes on this GPU",
     R3: "this kernel's own curve on this GPU",

@@ -92,7 +92,7 @@ class AskedModel:
         ----------
         engine, dense
             What runs its experts, and its dense products of quantised weights. Where it is Marlin,
-            rows that a model's file rounds to float8 stay as they are.
+            rows that a model's file rounds to float8 or nvfp4 stay as they are.
         """
         own, sm = self.precision, sheet.sm
         if own is None:

@@ -168,8 +168,8 @@ SELECTIONS = (
         (*_FEW_BITS, DenseKernel("Humming", 90, 90), _MARLIN),
     ),
     # From 10.0 on FlashInfer and CUTLASS use units of nvfp4: their rows are not read. Humming may
-    # round the rows of a layer whose inputs have stored scales: `check_and_fallback_input_schema` in
-    # layers/quantization/utils/humming/schema.py, lines 261-400.
+    # round the rows of a layer whose inputs have stored scales: `check_and_fallback_input_schema`
+    # in layers/quantization/utils/humming/schema.py, lines 261-400.
     DenseSelection(
         ("nvfp4",), f"{_QUANT}/utils/nvfp4_utils.py", {"0.19.0": (57, 64)}, (_FOUR_BITS_WIDE,)
     ),

@@ -1,13 +1,15 @@
 """What public tables call the kernels that run experts."""
 
-from nearfree.backends.public_kernels import MARLINS, public_kernel
+import pytest
+from nearfree.backends.kernels import Checkpoint
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME, MARLINS, public_kernel
 
 
 def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
     """gpt-oss and DeepSeek V4 have kernels of their own names; of others only Marlin has one."""
 
     def named(version: str, sm: int, model_type: str) -> str | None:
-        return public_kernel("vllm", version, "mxfp4", sm, model_type=model_type)
+        return public_kernel("vllm", version, "mxfp4", sm, of=Checkpoint(model_type))
 
     assert "mxfp4_mxfp8_trtllm" in str(named("0.33.0", 100, "deepseek_v4"))
     assert "gptoss" in str(named("0.33.0", 100, "gpt_oss"))
@@ -23,7 +25,31 @@ def test_marlin_has_a_name_in_every_format() -> None:
     assert by_int4 in MARLINS
     for dtype in ("fp8", "fp8_block", "nvfp4"):
         assert public_kernel("vllm", "0.24.0", dtype, 80) == by_int4
-    own = public_kernel("vllm", "0.24.0", "mxfp4", 80, model_type="llama")
+    own = public_kernel("vllm", "0.24.0", "mxfp4", 80, of=Checkpoint("llama"))
     assert own in MARLINS
     assert own != by_int4
     assert public_kernel("vllm", "0.24.0", "nvfp4", 100) not in MARLINS
+
+
+@pytest.mark.parametrize(
+    ("release", "sm", "of", "kernel"),
+    [
+        ("vllm 0.33.0", 90, Checkpoint(static=True), "FlashInfer's CUTLASS"),
+        ("vllm 0.33.0", 100, Checkpoint(static=True, compressed=True), "FlashInfer's TRTLLM"),
+        ("vllm 0.22.0", 100, Checkpoint(static=True), None),  # if TRTLLM takes its routing
+        ("vllm 0.33.0", 90, Checkpoint(static=False, compressed=False), "Triton"),
+        ("vllm 0.33.0", 100, Checkpoint(static=False, compressed=False), "Triton"),
+        ("vllm 0.33.0", 90, Checkpoint(static=False, compressed=True), None),  # vLLM's CUTLASS
+        ("vllm 0.33.0", 90, Checkpoint(compressed=True), None),
+        ("vllm 0.33.0", 90, Checkpoint(), None),
+        ("vllm 0.33.0", 89, Checkpoint(), None),  # Triton in any case, by its rules
+        ("sglang 0.5.23", 100, Checkpoint("glm4_moe"), "Triton"),
+        ("sglang 0.5.23", 100, Checkpoint("qwen3_moe"), None),  # TRTLLM, of which no table tells
+    ],
+)
+def test_experts_in_float8_run_by_what_their_file_says(
+    release: str, sm: int, of: Checkpoint, kernel: str | None
+) -> None:
+    """The first kernel whose condition holds runs; where one is not known before it, none is."""
+    found = public_kernel(*release.split(), "fp8", sm, of=of)
+    assert BY_PUBLIC_NAME.get(found or "") == kernel

@@ -88,6 +88,28 @@ def test_each_method_says_its_scheme(
     assert scheme.bits == pytest.approx(bits)
 
 
+@pytest.mark.parametrize(
+    ("section", "method", "static"),
+    [
+        ({**FP8, "activation_scheme": "static"}, "fp8", True),
+        ({**FP8, "activation_scheme": "dynamic"}, "fp8", False),
+        ({"quant_algo": "FP8"}, "modelopt", True),
+        ({"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, "modelopt", False),
+        ({"quant_algo": "NVFP4"}, "modelopt", None),
+        (compressed(group(CHANNEL, {**TOKEN, "dynamic": False})), "compressed-tensors", True),
+        (compressed(group(CHANNEL, {**TOKEN, "dynamic": True})), "compressed-tensors", False),
+        (compressed(group(EIGHT)), "compressed-tensors", False),
+        (AWQ, "awq", None),
+    ],
+)
+def test_whether_scales_of_what_enters_are_stored(
+    *, section: dict[str, Any], method: str, static: bool | None
+) -> None:
+    """They are where a file says static, or does not say dynamic; weights alone have none."""
+    said = read(section)
+    assert (said.method, said.static) == (method, static)
+
+
 def test_plain_numbers_enter_weight_only_products() -> None:
     """What enters a product with weights alone quantised is the file's dtype."""
     scheme = read(AWQ, "float16").others

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from nearfree.backends.kernels import CUTLASS, MARLIN, TRITON_KERNELS
+from nearfree.backends.kernels import CUTLASS, MARLIN, TRITON_KERNELS, Checkpoint
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, PUBLIC_NAMES
 from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe
@@ -38,7 +38,7 @@ def test_gpt_oss_runs_kernels_of_its_own(
     sm: int | None, model_type: str, library: str | None
 ) -> None:
     """A release has kernels for gpt-oss alone, by compute capability."""
-    assert library_of(VLLM, MXFP4, sm, model_type) == library
+    assert library_of(VLLM, MXFP4, sm, Checkpoint(model_type)) == library
     assert library is None or not is_triton_moe(library)
 
 
@@ -102,7 +102,7 @@ def test_rows_enter_mxfp4_experts_in_what_the_device_takes() -> None:
 
 def test_a_release_that_is_not_read_names_no_library() -> None:
     """What another release runs is not carried over."""
-    assert library_of(BackendRelease("vllm", "0.9.1"), MXFP4, 90, "gpt_oss") is None
+    assert library_of(BackendRelease("vllm", "0.9.1"), MXFP4, 90, Checkpoint("gpt_oss")) is None
 
 
 def test_blocks_of_openai_s_triton_are_read() -> None:

@@ -5,7 +5,7 @@ those answer is spread over its text. Each was read in the releases that it name
 other; environment variables and options are as they are by default.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nearfree.errors import EvidenceError
@@ -17,6 +17,10 @@ NAIVE, ALIGNED = "naive", "aligned"
 GPT_OSS = "the model is gpt-oss"
 PRESET = "the architecture is one that it is preset for"
 TAKES = "it takes the layer's activation and routing"
+STORED = "scales of activations are stored"
+COMPRESSED = "the file is one of compressed-tensors"
+_ELSE = ("", "it is not", "it does not", "neither")
+"""What holds where nothing that stands before it does."""
 NEVER_TRITON = ("mxfp4", "nvfp4")
 """Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
 _LAST = 999
@@ -58,14 +62,15 @@ _SPREAD = (
     Kernel(TRTLLM, 100, 109),
 )
 _WHOLE = (
-    Kernel(MARLIN, 80, 88),
-    Kernel(TRITON, 89, 89),
-    Kernel(TRTLLM, 100, 109, "scales of activations are stored"),
-    Kernel("FlashInfer's CUTLASS", 90, _LAST, "scales of activations are stored"),
-    Kernel("vLLM's CUTLASS", 90, 109, "the file is one of compressed-tensors"),
+    Kernel(CUTLASS, 90, _LAST, STORED),
+    Kernel("vLLM's CUTLASS", 90, 109, COMPRESSED),
     Kernel(TRITON, 90, _LAST, "neither"),
 )
-_ORACLE = {"0.19.0": (57, 102), "0.20.2": (60, 105), "0.22.0": (58, 108), "0.24.0": (64, 126)}
+_BELOW = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 89))
+_WHOLE_ROUTED = (*_BELOW, Kernel(TRTLLM, 100, 109, f"{STORED} and it takes its routing"), *_WHOLE)
+_WHOLE_ANY = (*_BELOW, Kernel(TRTLLM, 100, 109, STORED), *_WHOLE)
+_ORACLE = {"0.19.0": (57, 102), "0.20.2": (60, 105), "0.22.0": (58, 108)}
+_NEWER = {"0.24.0": (64, 126), "0.33.0": (79, 145)}
 _ALL = (Kernel(TRITON, 75),)
 _BY_MODEL = (
     Kernel(TRITON, 89, 99),
@@ -133,7 +138,7 @@ SELECTIONS = (
         "vllm",
         ("fp8_block",),
         f"{_MOE}/fp8.py",
-        {release: lines for release, lines in _ORACLE.items() if release != "0.24.0"},
+        _ORACLE,
         (*_BLOCKS, Kernel(TRITON, 110)),
         (*_SPREAD, Kernel(TRITON, 110)),
     ),
@@ -141,11 +146,14 @@ SELECTIONS = (
         "vllm",
         ("fp8_block",),
         f"{_MOE}/fp8.py",
-        {"0.24.0": _ORACLE["0.24.0"], "0.33.0": (79, 145)},
+        _NEWER,
         (*_BLOCKS, Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120)),
         (*_SPREAD, Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120)),
     ),
-    Selection("vllm", ("fp8",), f"{_MOE}/fp8.py", {**_ORACLE, "0.33.0": (79, 145)}, _WHOLE),
+    Selection("vllm", ("fp8",), f"{_MOE}/fp8.py", _ORACLE, _WHOLE_ROUTED),
+    # From 0.24.0 on TRTLLM takes all routing but softmax without renormalisation, which is rare:
+    # `_supports_routing_method` in fused_moe/experts/trtllm_fp8_moe.py of 0.33.0, lines 399-433.
+    Selection("vllm", ("fp8",), f"{_MOE}/fp8.py", _NEWER, _WHOLE_ANY),
     Selection(
         "vllm",
         ("int8",),
@@ -356,6 +364,39 @@ def moe_kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool
     chosen = _selection(package, version, dtype)
     kernels = (chosen.spread if spread else ()) or chosen.kernels
     return [each for each in kernels if each.first <= sm <= each.last]
+
+
+class Checkpoint(NamedTuple):
+    """What decides on a kernel beside formats and device, as a model's file says it.
+
+    `model_type` is the kind of model, `static` whether scales of activations are stored, and
+    `compressed` whether the file is one of compressed-tensors; None where that is not known.
+    """
+
+    model_type: str = ""
+    static: bool | None = None
+    compressed: bool | None = None
+
+
+def chosen_kernel(kernels: Sequence[Kernel], holds: Mapping[str, bool | None]) -> Kernel | None:
+    """Return the first kernel whose condition holds, in the order in which a release tries them.
+
+    Parameters
+    ----------
+    kernels
+        As `moe_kernels` returns them.
+    holds
+        By conditions, whether they hold, None where that is not known. What is not in it is not.
+
+    Returns
+    -------
+    None where it is not known whether one holds that stands before.
+    """
+    for each in kernels:
+        said = each.where in _ELSE or holds.get(each.where)
+        if said is not False:
+            return each if said else None
+    return None
 
 
 def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> EvidenceError:

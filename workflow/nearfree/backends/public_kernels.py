@@ -3,13 +3,18 @@
 from typing import NamedTuple
 
 from nearfree.backends.kernels import (
+    COMPRESSED,
     CUTLASS,
     GPT_OSS,
     MARLIN,
     PRESET,
+    STORED,
     TAKES,
+    TRITON,
     TRITON_KERNELS,
     TRTLLM,
+    Checkpoint,
+    chosen_kernel,
     moe_kernels,
 )
 
@@ -32,7 +37,7 @@ PRESETS = frozenset({
 sglang/srt/server_args.py of 0.5.9, lines 1197-1203 and 1559-1561, 1577-1581."""
 _EXPERTS = "moe_flashinfer_trtllm_trtllm"
 _OVER_FOUR_BITS = "vllm_compressedtensorsw4a4nvfp4"
-_CUTLASS_BLOCKS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
+_CUTLASS_EXPERTS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
 PUBLIC_NAMES = {
     ("vllm", "int4", MARLIN): "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
     ("sglang", "int4", MARLIN): "sglang_marlin_moe",
@@ -45,7 +50,11 @@ PUBLIC_NAMES = {
     ),
     ("vllm", "nvfp4", TRTLLM): f"{_OVER_FOUR_BITS}{_EXPERTS}nvfp4expertsmonolithic",
     ("vllm", "fp8_block", TRTLLM): f"vllm_fp8{_EXPERTS}fp8expertsmonolithic",
-    ("vllm", "fp8_block", CUTLASS): _CUTLASS_BLOCKS,
+    ("vllm", "fp8_block", CUTLASS): _CUTLASS_EXPERTS,
+    ("vllm", "fp8", CUTLASS): _CUTLASS_EXPERTS,
+    ("vllm", "fp8", TRTLLM): "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
+    ("vllm", "fp8", TRITON): "vllm_fused_moe",
+    **{("sglang", each, TRITON): "sglang_fused_moe_triton" for each in ("fp8", "fp8_block")},
     **{("sglang", each, TRTLLM): "sglang_flashinfer_trtllm_moe"
        for each in ("fp8_block", "nvfp4", "mxfp4")},
 }  # fmt: skip
@@ -72,12 +81,16 @@ lines are of ai-dynamo/aiconfigurator at 095f58a5.
   .50 of shapes T(1) is shorter than the memory's peak allows, down to .36 of it; of no other
   library's any is by more than .02.
 """
-TWINS = {_CUTLASS_BLOCKS: ("trtllm", "moe_torch_flow_cutlass")}
-"""Kernels without public curves, and the backend and kernel of the same source that has some.
+TWINS = {_CUTLASS_EXPERTS: ("trtllm", "moe_torch_flow_cutlass")}
+"""Kernels without public curves as an engine runs them, and the backend and kernel of the same
+source that has some.
 
 FlashInfer carries TensorRT-LLM's fused MoE with its products of blocks on Hopper
 (flashinfer-ai/flashinfer, csrc/nv_internal/tensorrt_llm/kernels/cutlass_kernels, and
-fp8_blockscale_gemm there).
+fp8_blockscale_gemm there). Of float8 vLLM's own curves are public, of a kernel that nobody tuned
+(ai-dynamo/aiconfigurator at 095f58a5, collector/vllm/collect_moe.py; TensorRT-LLM's are tuned,
+collect_moe.py there, lines 657-680): on Hopper they take three to five times as long. vLLM tunes it
+as it starts (`flashinfer_autotune` in vllm/model_executor/warmup/kernel_warmup.py).
 """
 _MODULAR = "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular"
 _NAMES_OF_V4 = {
@@ -103,33 +116,37 @@ def public_kernel(
     dtype: str,
     sm: int,
     *,
-    model_type: str = "",
+    of: Checkpoint = Checkpoint(),  # noqa: B008 (immutable)
     spread: bool = False,
 ) -> str | None:
     """Return the public name of the kernel of its own curves that a release runs for experts.
 
     None where several may run, or no public table names it. Marlin's is that of int4 where no table
-    has the format. Parameters and errors are those of `moe_kernel`.
+    has the format, and Triton's has none where it runs whatever the file. Parameters and errors are
+    those of `moe_kernel`.
 
     Parameters
     ----------
-    model_type
-        The kind of model, as its file names it; mxfp4 experts are spoken of for gpt-oss and
-        DeepSeek V4 alone where they are not Marlin's.
+    of
+        What the model's file says; mxfp4 experts are spoken of for gpt-oss and DeepSeek V4 alone
+        where they are not Marlin's.
     spread
         As of `moe_kernel`.
     """
-    gpt_oss, v4 = model_type == "gpt_oss", model_type == "deepseek_v4"
+    gpt_oss, v4 = of.model_type == "gpt_oss", of.model_type == "deepseek_v4"
     names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
-    holds = {"": True, GPT_OSS: gpt_oss, PRESET: model_type in PRESETS, TAKES: not gpt_oss}
-    if dtype == "mxfp4":
-        holds["it is not"] = not gpt_oss
+    holds = {
+        GPT_OSS: gpt_oss,
+        PRESET: of.model_type in PRESETS,
+        TAKES: not gpt_oss,
+        STORED: of.static,
+        COMPRESSED: of.compressed,
+    }
     found = moe_kernels(package, version, dtype, sm, spread=spread)
-    own = [each.name for each in found if holds.get(each.where)]
-    if len(own) != 1:
+    chosen = chosen_kernel(found, holds)
+    if chosen is None or (chosen.name == TRITON and not chosen.where):
         return None
-    (kernel,) = own
-    if kernel == MARLIN:
-        return names.get((package, dtype, kernel)) or names.get((package, "int4", kernel))
+    if chosen.name == MARLIN:
+        return names.get((package, dtype, MARLIN)) or names.get((package, "int4", MARLIN))
     apart = dtype == "mxfp4" and not (gpt_oss or v4)
-    return None if apart else names.get((package, dtype, kernel))
+    return None if apart else names.get((package, dtype, chosen.name))

@@ -47,7 +47,9 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     Where weights are in formats that no forward here has, such as Q4_K, `precision` is None, and
     `unsaid` the format of what is never quantised and of the cache; `mixed` says why. `positions`
     is how many of them, cached and new, a request may have; None where the files do not say it.
-    `drafts` says whether it has a layer of its own for further tokens.
+    `drafts` says whether it has a layer of its own for further tokens. `method` is the
+    `quant_method`, empty without one, and `static` whether scales of what enters products are
+    stored, None where that is not known.
     """
 
     name: str
@@ -69,6 +71,8 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     unsaid: Dtype | UnsetType = UNSET
     positions: int | None = None
     drafts: bool = False
+    method: str = ""
+    static: bool | None = None
 
     @property
     def revision(self) -> str | None:
@@ -165,6 +169,8 @@ def read_model_file(path: Path) -> ModelFile:
     with found.gathered():
         kept = stored(path)
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
+    if said is not None:
+        known = structs.replace(known, method=said.quantised.method, static=said.quantised.static)
     if kept is not None:
         keys = text_part(file).keys
         shape = _shape(kept, _top_k(keys), _heads(keys))

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec import structs
+
 from nearfree.core.precision import Dtype
 from nearfree.decoders.compressed_tensors import compressed_tensors
 from nearfree.decoders.few_bits import awq, bitsandbytes, gptq
@@ -164,7 +166,28 @@ def read_quantised(keys: Keys, plain: Dtype) -> Quantised:
     with found.gathered():
         quantised = method.read(keys, plain)
     found.check()
-    return quantised
+    return structs.replace(quantised, method=method_of(keys), static=_static(keys))
+
+
+def _static(keys: Keys) -> bool | None:
+    """Return whether scales of what enters products are stored, None where parts differ on it."""
+    if keys.has("activation_scheme"):
+        return keys.is_text("activation_scheme", "static")
+    if keys.has("quant_algo"):
+        return _STATIC.get(keys.text("quant_algo").upper())
+    groups = keys.inner("config_groups")
+    every = [groups.inner(name) for name in groups.names()]
+    said = {
+        each.has("input_activations")
+        and each.inner("input_activations").values.get("dynamic", False) is False
+        for each in every
+    }
+    return said.pop() if len(said) == 1 else None
+
+
+_STATIC = {"FP8": True, "FP8_PER_CHANNEL_PER_TOKEN": False}
+"""ModelOpt's algorithms in float8, by whether they store scales of activations: ModelOptFp8Config
+of vllm 0.33.0."""
 
 
 def method_of(keys: Keys) -> str:

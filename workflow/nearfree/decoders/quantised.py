@@ -14,8 +14,10 @@ class Quantised(Struct, frozen=True, kw_only=True):
 
     `routed` is the scheme of routed experts where it is not that of all others. `head` and
     `experts` say whether the LM head and the routed experts are among all others, None if engines
-    differ on it. `beside` is what ModelOpt's own file says of it, where that speaks of a part
-    alone. `refusals` say what is not known of the products: the weights are as is said here.
+    differ on it. `static` says whether scales of what enters products are stored, None where it is
+    not known, and `method` is the `quant_method`. `beside` is what ModelOpt's own file says of it,
+    where that speaks of a part alone. `refusals` say what is not known of the products: the weights
+    are as is said here.
     """
 
     kv: Dtype | None = None
@@ -25,6 +27,8 @@ class Quantised(Struct, frozen=True, kw_only=True):
     ignored: Names = Names()
     head: bool | None = False
     experts: bool | None = True
+    static: bool | None = None
+    method: str = ""
     beside: "Quantised | None" = None
     refusals: tuple[Refusal, ...] = ()
 

@@ -1,11 +1,15 @@
 """Names become deployments: each combination once, with releases and facts of their own."""
 
+import json
 import shutil
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from decoders.files import refusal
+from decoders.quantised import CHANNEL, TOKEN, compressed, group
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.core.precision import Dtype, Product, uniform
 from nearfree.derive.predict.forecast.asked_model import spread_of
@@ -185,3 +189,33 @@ def test_gpus_share_each_matrix_where_nothing_else_is_said(
     spec = DeploymentSpec(models=("mixtral_8x7b",), platforms=("h200",), **degrees)
     spread = spread_of(spec)
     assert (spread.parallel.tp, spread.parallel.gpus, spread.refusals) == (tp, 8, ())
+
+
+STATIC = {"quant_method": "modelopt", "quant_algo": "FP8"}
+DYNAMIC = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+CHANNELS = {**compressed(group(CHANNEL, TOKEN)), "ignore": ["lm_head"]}
+
+
+@pytest.mark.parametrize(
+    ("section", "platform", "engine", "kernel"),
+    [
+        (STATIC, "h100", "vllm", "FlashInfer's CUTLASS"),
+        (STATIC, "b200", "vllm", "FlashInfer's TRTLLM"),
+        (DYNAMIC, "h100", "vllm", "Triton"),
+        (CHANNELS, "h100", "sglang", None),  # vLLM's CUTLASS is not read, SGLang runs Triton
+        (STATIC, "a100", "vllm", "Marlin"),
+        (STATIC, "l40s", "vllm", None),
+    ],
+)
+def test_experts_in_float8_run_where_their_file_says_it(
+    section: dict[str, Any], platform: str, engine: str, kernel: str | None, tmp_path: Path
+) -> None:
+    """Where nobody names an engine it is one whose kernel for such a file is known."""
+    values = json.loads((CONFIG.folder / "models/qwen3_30b_a3b.json").read_bytes())
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**values, "quantization_config": section}))
+    asked = DeploymentSpec(models=(str(file),), platforms=(platform,))
+    (found, *_) = deployments(CONFIG, asked)
+    assert found.moe is not None
+    assert found.moe.name == engine
+    assert BY_PUBLIC_NAME.get(found.library or "") == kernel

@@ -4,6 +4,7 @@ from nearfree.backends.kernels import (
     MARLIN,
     NEVER_TRITON,
     TRITON,
+    Checkpoint,
     moe_kernel,
     moe_libraries,
     unread,
@@ -146,7 +147,7 @@ def library_of(
     release: BackendRelease,
     formats: Product,
     sm: int | None,
-    model_type: str = "",
+    of: Checkpoint = Checkpoint(),  # noqa: B008 (immutable)
     *,
     spread: bool = False,
 ) -> str | None:
@@ -161,7 +162,7 @@ def library_of(
         return None
     try:
         known = moe_release(release.name, release.version, None)
-        named = public_kernel(*known, dtype, sm, model_type=model_type, spread=spread)
+        named = public_kernel(*known, dtype, sm, of=of, spread=spread)
         return named or (moe_libraries(*known, dtype, sm) if stored in _LIBRARIES_ALONE else None)
     except EvidenceError:
         return None

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from nearfree.backends.dense_kernels import dense_widens
+from nearfree.backends.kernels import Checkpoint
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import ALONE, Parallel
@@ -143,7 +144,7 @@ class AskedModel:
         if self._uncut((moe,)) or self.precision is None:
             return False
         formats, spread = self.precision.experts, self._parallel.ep > 1
-        if spread and self.library(moe, sheet) is not None:
+        if self.library(moe, sheet) is not None:
             return True
         return reads_moe(moe, formats, sheet.sm, spread=spread)
 
@@ -151,10 +152,18 @@ class AskedModel:
         """Return the library that runs its experts, where their format has no blocks to read."""
         if moe is None or self.precision is None:
             return None
-        decoder = self.file.decoder
-        model_type = decoder.model_type if decoder else ""
         spread = self._parallel.ep > 1
-        return library_of(moe, self.precision.experts, sheet.sm, model_type, spread=spread)
+        return library_of(moe, self.precision.experts, sheet.sm, self._checkpoint, spread=spread)
+
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        """What its file says that decides on kernels; of weights in another format than its own."""
+        decoder, own = self.file.decoder, self.file.precision
+        model_type = decoder.model_type if decoder else ""
+        if own is None or self.precision is None or own.experts != self.precision.experts:
+            return Checkpoint(model_type)
+        compressed = self.file.method == "compressed-tensors"
+        return Checkpoint(model_type, self.file.static, compressed)
 
     def refused(
         self,

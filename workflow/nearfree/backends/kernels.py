@@ -346,6 +346,8 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
         return found[0].name
     cases = "; ".join(f"{each.name} where {each.where}" for each in found)
     names = f"one of several kernels ({cases})" if found else "no kernel that is read"
+    if any(each.where in (STORED, COMPRESSED) for each in found):
+        names += ", as a file in that format says,"
     raise unread(package, version, dtype, sm, names)
 
 

@@ -219,3 +219,21 @@ def test_experts_in_float8_run_where_their_file_says_it(
     assert found.moe is not None
     assert found.moe.name == engine
     assert BY_PUBLIC_NAME.get(found.library or "") == kernel
+
+
+@pytest.mark.parametrize(
+    ("platform", "weights", "instead"),
+    [
+        ("h100", "nvfp4", "vllm 0.24.0"),  # Marlin, where 0.33.0 runs Humming
+        ("h100", "mxfp4", "vllm 0.24.0"),
+        ("a100", "nvfp4", None),
+        ("b200", "nvfp4", None),
+    ],
+)
+def test_where_an_older_release_is_known_it_is_named(
+    platform: str, weights: Dtype, instead: str | None
+) -> None:
+    """It is the newest whose kernels of the experts are known, where the newest's are not."""
+    asked = DeploymentSpec(models=("qwen3_30b_a3b",), platforms=(platform,), weights=weights)
+    found = deployments(CONFIG, asked)
+    assert {each.instead and str(each.instead) for each in found} == {instead}

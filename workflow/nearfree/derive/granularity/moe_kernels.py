@@ -1,5 +1,7 @@
 """Which kernel runs an MoE layer where a release is asked, and whether its blocks are read."""
 
+import re
+
 from nearfree.backends.kernels import (
     MARLIN,
     NEVER_TRITON,
@@ -12,7 +14,7 @@ from nearfree.backends.kernels import (
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, public_kernel
 from nearfree.backends.records import BY_NAME
-from nearfree.core.modules.moe_ffn import MoeQuestion
+from nearfree.core.modules.moe_ffn import OTHER_MOE, MoeQuestion
 from nearfree.core.precision import Dtype as Format
 from nearfree.core.precision import Product
 from nearfree.derive.granularity.releases import Release, moe_release
@@ -163,6 +165,7 @@ def library_of(
     try:
         known = moe_release(release.name, release.version, None)
         named = public_kernel(*known, dtype, sm, of=of, spread=spread)
-        return named or (moe_libraries(*known, dtype, sm) if stored in _LIBRARIES_ALONE else None)
+        alone = moe_libraries(*known, dtype, sm) if stored in _LIBRARIES_ALONE else None
+        return named or (alone if alone and re.search(OTHER_MOE, alone) else None)
     except EvidenceError:
         return None

@@ -16,7 +16,7 @@ from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
 from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.surface import inverse
 from nearfree.errors import Refusal
-from nearfree.show.text.forecast import NO_FORWARD
+from nearfree.show.text.forecast import no_forward
 from nearfree.show.text.memory import SCHEMA, memory_json
 
 
@@ -49,7 +49,9 @@ def answer(
         "answer": _first(first) if first else None,
         "basis": _basis(first) if first else None,
         "memory": memory_json(query.memory),
-        "refusals": [] if refusal is None else [Refusal("", "", refusal, NO_FORWARD)._asdict()],
+        "refusals": []
+        if refusal is None
+        else [Refusal("", "", refusal, no_forward(query))._asdict()],
         "predictors": [_finite(row) for row in rows],
         "modules": _modules(forecast, place, epsilon) if known else [],
         "besides": _besides(forecast, place) if known else {},

@@ -12,7 +12,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import Basis, FirstAnswer, Limiter
 from nearfree.derive.reference.regimes import R0, R1, R2, R3
 from nearfree.derive.work_model.launches import LAUNCH_US
-from nearfree.show.text.forecast import NO_FORWARD, formats, gpus, window
+from nearfree.show.text.forecast import formats, gpus, no_forward, window
 from nearfree.show.text.memory import memory_lines, unfit
 
 WORDS = {
@@ -119,7 +119,7 @@ def unknown_block(query: Deployment, reason: str) -> Iterator[str]:
     """Yield what is known of a deployment whose T(N) is not."""
     memory = "; ".join(map(str.strip, memory_lines(query.memory, query.platform)))
     yield from (memory, heading(query)) if unfit(query.memory) else (heading(query), memory)
-    yield f"T(N) is not known: {reason}. {NO_FORWARD}"
+    yield f"T(N) is not known: {reason}. {no_forward(query)}"
 
 
 def _n_max(answer: FirstAnswer, accepted: float | None) -> str:

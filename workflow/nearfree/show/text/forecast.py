@@ -19,10 +19,18 @@ from nearfree.show.text.memory import memory_lines, unfit
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
 COUNTED = "kernels between modules and the host by an engine's constants"
-NO_FORWARD = "Choose a platform, release or format whose kernels and constants are known"
+_NO_FORWARD = "hoose a platform, release or format whose kernels and constants are known"
 """What to do where no T(N) of a deployment is known."""
 _LEAST_SHARE = 0.005
 _NOTHING = "nothing up to there"
+
+
+def no_forward(query: Deployment) -> str:
+    """Return what to do where T(N) is not known: the release to ask of, if kernels of one are."""
+    if query.instead is None:
+        return f"C{_NO_FORWARD}"
+    name, version = query.instead.name, query.instead.version
+    return f"Of {query.instead} they are known (--moe {name}=={version}); or c{_NO_FORWARD}"
 
 
 def columns(rows: Sequence[Sequence[object]], *, indent: int = 2, left: int = 1) -> Iterator[str]:
@@ -120,7 +128,7 @@ def report(
     refusal = forecast.total.refusals[place]
     if refusal is not None:
         yield ""
-        yield f"Its T(N) is not predicted: {refusal}. {NO_FORWARD}"
+        yield f"Its T(N) is not predicted: {refusal}. {no_forward(query)}"
     else:
         yield ""
         yield from _curve(forecast, place, epsilon)

@@ -140,6 +140,17 @@ class AskedModel:
         """
         return next((each for each in known if self._runs(each, sheet)), known[0])
 
+    def instead(
+        self, moe: BackendRelease, listed: Sequence[BackendRelease], sheet: Platform
+    ) -> BackendRelease | None:
+        """Return the newest listed release whose kernels of its experts are known, not its own.
+
+        None where those of its own are, or of none.
+        """
+        if sheet.sm is None or self._runs(moe, sheet):
+            return None
+        return next((each for each in listed if self._runs(each, sheet)), None)
+
     def _runs(self, moe: BackendRelease, sheet: Platform) -> bool:
         if self._uncut((moe,)) or self.precision is None:
             return False

@@ -55,7 +55,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     forward is measured by itself. Steps are padded to `graphs`; None where no engine runs them, or
     its graphs are not read. `revision` is the commit of a model of the Hugging Face Hub.
     `positions` is how many the model's file allows a request to have, None where it does not say.
-    `assembled` says that how many GPUs a machine holds is its builder's choice.
+    `assembled` says that how many GPUs a machine holds is its builder's choice. `instead` is the
+    newest release of its engine whose kernels of experts are known, where those of `moe` are not.
     """
 
     decoder: Decoder
@@ -76,6 +77,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     revision: str | None = None
     positions: int | None = None
     assembled: bool = False
+    instead: BackendRelease | None = None
 
     @property
     def engine(self) -> BackendRelease:

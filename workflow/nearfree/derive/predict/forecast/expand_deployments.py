@@ -149,6 +149,7 @@ def _alike(
             positions=each.model.file.positions,
             assembled=each.sheet.node_gpus is None,
             graphs=graphs_of(config, spec, each.platform, parallel, attention=attention, moe=moe),
+            instead=moe and each.model.instead(moe, _listed(config, moe), each.sheet),
         )
 
 
@@ -300,11 +301,23 @@ def newest(
     package = release.package if release else record.package if record.engine else None
     if requested.version is not None or package is None:
         return requested
-    listed = [name.split("==") for name in config.releases]
-    known = [version for each, version in listed if each == package]
+    known = _versions(config, package)
     if not known:
         raise ConfigError(
             f"no release of {text} is listed in {config.folder}/sources.yaml",
             remedy="Name one: package==version",
         )
-    return backend(f"{text}=={max(known, key=Version)}")
+    return backend(f"{text}=={known[0]}")
+
+
+def _versions(config: Config, package: str) -> list[str]:
+    """Return the releases of a package that sources.yaml lists, the newest first."""
+    listed = [name.split("==") for name in config.releases]
+    return sorted((v for each, v in listed if each == package), key=Version, reverse=True)
+
+
+def _listed(config: Config, engine: BackendRelease) -> list[BackendRelease]:
+    """Return the releases of an engine that sources.yaml lists, the newest first."""
+    release = ruled_release(engine.name, engine.version or "0")
+    versions = _versions(config, release.package) if release else []
+    return [BackendRelease(engine.name, each) for each in versions]

@@ -17,6 +17,8 @@ NAIVE, ALIGNED = "naive", "aligned"
 GPT_OSS = "the model is gpt-oss"
 PRESET = "the architecture is one that it is preset for"
 TAKES = "it takes the layer's activation and routing"
+ROUTED = "its activation and routing are among those that it takes"
+LISTED = "VLLM_USE_FLASHINFER_MOE_FP16 is not 0"
 STORED = "scales of activations are stored"
 COMPRESSED = "the file is one of compressed-tensors"
 _ELSE = ("", "it is not", "it does not", "neither")
@@ -79,6 +81,22 @@ _BY_MODEL = (
     Kernel(TRITON, 110),
 )
 
+_PLAIN = (
+    Kernel(TRITON, 75, 99),
+    Kernel(TRTLLM, 100, 109, ROUTED),
+    Kernel(CUTLASS, 120, 129, ROUTED),
+)
+_PLAIN_BEFORE = (
+    Kernel(TRITON, 75, 89),
+    Kernel(CUTLASS, 90, 90, LISTED),
+    Kernel(TRTLLM, 100, 109, LISTED),
+    Kernel(CUTLASS, 120, 129, LISTED),
+)
+_PLAIN_BY_MODEL = (
+    Kernel(TRITON, 75, 99),
+    Kernel(TRTLLM, 100, 109, PRESET),
+    Kernel(TRITON, 100, 109, "it is not"),
+)
 _FOUR_BITS = (
     Kernel(TRTLLM, 100, 109, TAKES),
     Kernel("FlashInfer's CuteDSL or CUTLASS", 100, 109, "it does not"),
@@ -149,6 +167,21 @@ SELECTIONS = (
         _NEWER,
         (*_BLOCKS, Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120)),
         (*_SPREAD, Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120)),
+    ),
+    # Of 16 bits: a question that names no file is answered by Triton's blocks all the same.
+    Selection(
+        "vllm",
+        ("bf16",),
+        f"{_MOE}/unquantized.py",
+        {"0.20.2": (47, 84), "0.22.0": (44, 81)},
+        _PLAIN_BEFORE,
+    ),
+    Selection(
+        "vllm",
+        ("bf16",),
+        f"{_MOE}/unquantized.py",
+        {"0.24.0": (43, 86), "0.33.0": (50, 106)},
+        _PLAIN,
     ),
     Selection("vllm", ("fp8",), f"{_MOE}/fp8.py", _ORACLE, _WHOLE_ROUTED),
     # From 0.24.0 on TRTLLM takes all routing but softmax without renormalisation, which is rare:
@@ -228,6 +261,20 @@ SELECTIONS = (
         f"{_MOE}/nvfp4.py",
         {"0.33.0": (191, 213)},
         (Kernel(MARLIN, 80, 89), Kernel("Humming", 90, 90), *_FOUR_BITS),
+    ),
+    Selection(
+        "sglang",
+        ("bf16",),
+        "sglang/srt/server_args.py",
+        {"0.5.9": (1566, 1574), "0.5.10": (1963, 1971), "0.5.14": (4168, 4176)},
+        _PLAIN_BY_MODEL,
+    ),
+    Selection(
+        "sglang",
+        ("bf16",),
+        "sglang/srt/arg_groups/model_overrides/qwen3_moe.py",
+        {"0.5.23": (78, 86)},
+        _PLAIN_BY_MODEL,
     ),
     Selection(
         "sglang",
@@ -434,7 +481,7 @@ def _selection(package: str, version: str, dtype: str) -> Selection:
             return each
     known = ", ".join(release for each in mine for release in each.lines) or "no release"
     raise EvidenceError(
-        f"which MoE kernel {package} {version} runs for {_TITLES[dtype]} is not read; "
+        f"which MoE kernel {package} {version} runs for {_TITLES.get(dtype, dtype)} is not read; "
         f"it is of {known}",
         remedy="Ask for one of those releases",
     )

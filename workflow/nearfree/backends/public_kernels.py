@@ -8,12 +8,14 @@ from nearfree.backends.kernels import (
     GPT_OSS,
     MARLIN,
     PRESET,
+    ROUTED,
     STORED,
     TAKES,
     TRITON,
     TRITON_KERNELS,
     TRTLLM,
     Checkpoint,
+    Kernel,
     chosen_kernel,
     moe_kernels,
 )
@@ -30,13 +32,25 @@ class Unlike(NamedTuple):
     sm: frozenset[int] | None
 
 
-PRESETS = frozenset({
-    "deepseek_v3", "kimi_k2", "kimi_k25", "glm_moe_dsa", "qwen3_moe", "qwen3_vl_moe", "qwen3_next",
+_QWEN = frozenset({
+    "qwen3_moe", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_next", "qwen3_5_moe_text",
 })  # fmt: skip
-"""Kinds of models whose architectures SGLang presets FlashInfer's TRTLLM for in all releases read:
-sglang/srt/server_args.py of 0.5.9, lines 1197-1203 and 1559-1561, 1577-1581."""
+PRESETS = _QWEN | {"deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa"}
+"""Kinds of models whose architectures SGLang presets FlashInfer's TRTLLM for in all releases read,
+but for files of compressed-tensors; of 16 bits it does so for Qwen's in all of them:
+sglang/srt/server_args.py of 0.5.9, lines 1197-1203, 1287-1307 and 1556-1597."""
+_SOMETIMES = frozenset({
+    "llama4_text", "nemotron_h", "cohere2_moe", "glm4_moe", "gemma4_text", "mimo_v2", "gpt_oss",
+    "deepseek_v4", "deepseek_ref", "mistral4",
+})  # fmt: skip
+"""Kinds of models for which it does so in some releases or formats: which is not stated here."""
+_TAKEN = PRESETS | {"mixtral", "glm4_moe", "minimax_m2", "llama4_text", "nemotron_h"}
+"""Kinds of models whose activation (SiLU, or squared ReLU without a gate) and routing (renormalised
+softmax, sigmoid) FlashInfer's kernels take in 16 bits: `_supports_activation` and
+`_supports_routing_method` in fused_moe/experts/trtllm_bf16_moe.py of vLLM 0.24.0, lines 72-89."""
 _EXPERTS = "moe_flashinfer_trtllm_trtllm"
 _OVER_FOUR_BITS = "vllm_compressedtensorsw4a4nvfp4"
+_PLAIN = "vllm_unquantizedfusedmoe_flashinfer"
 _CUTLASS_EXPERTS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
 PUBLIC_NAMES = {
     ("vllm", "int4", MARLIN): "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
@@ -49,6 +63,8 @@ PUBLIC_NAMES = {
         "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic"
     ),
     ("vllm", "nvfp4", TRTLLM): f"{_OVER_FOUR_BITS}{_EXPERTS}nvfp4expertsmonolithic",
+    ("vllm", "bf16", TRTLLM): f"{_PLAIN}_trtllm_trtllmbf16experts",
+    ("vllm", "bf16", CUTLASS): f"{_PLAIN}_cutlass_flashinferexperts",
     ("vllm", "fp8_block", TRTLLM): f"vllm_fp8{_EXPERTS}fp8expertsmonolithic",
     ("vllm", "fp8_block", CUTLASS): _CUTLASS_EXPERTS,
     ("vllm", "fp8", CUTLASS): _CUTLASS_EXPERTS,
@@ -56,7 +72,7 @@ PUBLIC_NAMES = {
     ("vllm", "fp8", TRITON): "vllm_fused_moe",
     **{("sglang", each, TRITON): "sglang_fused_moe_triton" for each in ("fp8", "fp8_block")},
     **{("sglang", each, TRTLLM): "sglang_flashinfer_trtllm_moe"
-       for each in ("fp8_block", "nvfp4", "mxfp4")},
+       for each in ("bf16", "fp8_block", "nvfp4", "mxfp4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
 UNLIKE_A_STEP = (
@@ -133,20 +149,39 @@ def public_kernel(
     spread
         As of `moe_kernel`.
     """
-    gpt_oss, v4 = of.model_type == "gpt_oss", of.model_type == "deepseek_v4"
-    names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
-    holds = {
-        GPT_OSS: gpt_oss,
-        PRESET: of.model_type in PRESETS,
-        TAKES: not gpt_oss,
-        STORED: of.static,
-        COMPRESSED: of.compressed,
-    }
-    found = moe_kernels(package, version, dtype, sm, spread=spread)
-    chosen = chosen_kernel(found, holds)
+    chosen = kernel_for(package, version, dtype, sm, of=of, spread=spread)
     if chosen is None or (chosen.name == TRITON and not chosen.where):
         return None
+    gpt_oss, v4 = of.model_type == "gpt_oss", of.model_type == "deepseek_v4"
+    names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
     if chosen.name == MARLIN:
         return names.get((package, dtype, MARLIN)) or names.get((package, "int4", MARLIN))
     apart = dtype == "mxfp4" and not (gpt_oss or v4)
     return None if apart else names.get((package, dtype, chosen.name))
+
+
+def kernel_for(
+    package: str, version: str, dtype: str, sm: int, *, of: Checkpoint, spread: bool = False
+) -> Kernel | None:
+    """Return the kernel that a release runs for a model's experts, None where that is not known.
+
+    Parameters and errors are those of `public_kernel`.
+    """
+    holds = {
+        GPT_OSS: of.model_type == "gpt_oss",
+        PRESET: _preset(of, dtype),
+        ROUTED: of.model_type in _TAKEN or None,
+        TAKES: of.model_type != "gpt_oss",
+        STORED: of.static,
+        COMPRESSED: of.compressed,
+    }
+    return chosen_kernel(moe_kernels(package, version, dtype, sm, spread=spread), holds)
+
+
+def _preset(of: Checkpoint, dtype: str) -> bool | None:
+    """Return whether SGLang presets FlashInfer's TRTLLM for a model, None where it is not known."""
+    if of.model_type in _SOMETIMES:
+        return None
+    if dtype == "bf16" and of.model_type in PRESETS:
+        return of.model_type in _QWEN or None
+    return of.model_type in PRESETS and not of.compressed

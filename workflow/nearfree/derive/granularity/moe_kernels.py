@@ -12,7 +12,7 @@ from nearfree.backends.kernels import (
     unread,
 )
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.public_kernels import BY_PUBLIC_NAME, public_kernel
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME, kernel_for, public_kernel
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.moe_ffn import OTHER_MOE, MoeQuestion
 from nearfree.core.precision import Dtype as Format
@@ -47,7 +47,7 @@ _WIDE: dict[tuple[str, str], Dtype] = {
 """The same where what enters is not rounded: layers in float8 are run so by Marlin alone."""
 _WIDENED = {*_WIDE.values(), "nvfp4"}
 """Formats, as a release calls them, of layers that Marlin takes without rounding what enters."""
-_OF_LIBRARIES = ("int4", "mxfp4", "nvfp4", "fp8", "fp8_block")
+_OF_LIBRARIES = ("bf16", "int4", "mxfp4", "nvfp4", "fp8", "fp8_block")
 """Formats, as a release calls them, whose kernels beside Triton's have public curves, if of Marlin
 those of another format."""
 _LIBRARIES_ALONE = ("nvfp4",)
@@ -169,3 +169,18 @@ def library_of(
         return named or (alone if alone and re.search(OTHER_MOE, alone) else None)
     except EvidenceError:
         return None
+
+
+def stands_in(release: BackendRelease, formats: Product, sm: int | None, of: Checkpoint) -> bool:
+    """Return whether Triton's kernel stands for another, or for one that is not known.
+
+    So it does for experts in 16 bits, of which an engine runs a library's where it takes them.
+    """
+    if sm is None or moe_format(formats.activations, formats.weights) != "bf16":
+        return False
+    try:
+        known = moe_release(release.name, release.version or "0", None)
+        runs = kernel_for(*known, "bf16", sm, of=of)
+    except EvidenceError:
+        return False
+    return runs is None or runs.name != TRITON

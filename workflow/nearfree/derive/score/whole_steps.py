@@ -37,7 +37,10 @@ _ASSUMED = {"trtllm": "1.2.0"}
 _OWN = {"line": 0, "ratio": None, "isl": None, "osl": None, "how": "", "source": "", "draft": ""}
 """What differs between rows that ask alike."""
 _BLACKWELL = 100
-_BLOCKS = {"deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "qwen3_moe", "minimax_m2"}
+_BLOCKS = {
+    "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "minimax_m2",
+    "qwen3_moe", "qwen3_next", "qwen3_5_moe_text",
+}  # fmt: skip
 """Kinds of models whose FP8 checkpoints share a scale in blocks of 128 x 128."""
 
 

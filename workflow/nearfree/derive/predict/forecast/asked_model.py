@@ -23,7 +23,13 @@ from nearfree.core.precision import (
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.shards import refusals
-from nearfree.derive.granularity.moe_kernels import entering, library_of, moe_widens, reads_moe
+from nearfree.derive.granularity.moe_kernels import (
+    entering,
+    library_of,
+    moe_widens,
+    reads_moe,
+    stands_in,
+)
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.forecast.attention_choice import chosen, untaken
 from nearfree.errors import ConfigError, Refusal
@@ -165,6 +171,12 @@ class AskedModel:
             return None
         spread = self._parallel.ep > 1
         return library_of(moe, self.precision.experts, sheet.sm, self._checkpoint, spread=spread)
+
+    def stands_in(self, moe: BackendRelease | None, sheet: Platform) -> bool:
+        """Return whether Triton's kernel of experts stands for another that its engine may run."""
+        if moe is None or self.precision is None or self.library(moe, sheet) is not None:
+            return False
+        return stands_in(moe, self.precision.experts, sheet.sm, self._checkpoint)
 
     @property
     def _checkpoint(self) -> Checkpoint:

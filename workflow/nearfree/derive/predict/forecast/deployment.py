@@ -57,6 +57,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     `positions` is how many the model's file allows a request to have, None where it does not say.
     `assembled` says that how many GPUs a machine holds is its builder's choice. `instead` is the
     newest release of its engine whose kernels of experts are known, where those of `moe` are not.
+    `stand_in` says that Triton's kernel of experts stands for another that `moe` may run.
     """
 
     decoder: Decoder
@@ -78,6 +79,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     positions: int | None = None
     assembled: bool = False
     instead: BackendRelease | None = None
+    stand_in: bool = False
 
     @property
     def engine(self) -> BackendRelease:
@@ -105,6 +107,11 @@ class Deployment(Struct, frozen=True, kw_only=True):
             said.append(
                 f"{self.parallel.gpus} of {self.platform} are taken to be in one machine, each "
                 "with 16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
+            )
+        if self.stand_in:
+            said.append(
+                f"{self.moe} may run a kernel of FlashInfer's for these experts on this GPU: T(N) "
+                "is of Triton's"
             )
         if self.library in TWINS:
             backend, kernel = TWINS[self.library]

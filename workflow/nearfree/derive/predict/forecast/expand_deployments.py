@@ -149,6 +149,7 @@ def _alike(
             positions=each.model.file.positions,
             assembled=each.sheet.node_gpus is None,
             graphs=graphs_of(config, spec, each.platform, parallel, attention=attention, moe=moe),
+            stand_in=each.model.stands_in(moe, each.sheet),
             instead=moe and each.model.instead(moe, _listed(config, moe), each.sheet),
         )
 

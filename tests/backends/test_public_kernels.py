@@ -53,3 +53,24 @@ def test_experts_in_float8_run_by_what_their_file_says(
     """The first kernel whose condition holds runs; where one is not known before it, none is."""
     found = public_kernel(*release.split(), "fp8", sm, of=of)
     assert BY_PUBLIC_NAME.get(found or "") == kernel
+
+
+@pytest.mark.parametrize(
+    ("release", "sm", "model_type", "kernel"),
+    [
+        ("vllm 0.33.0", 100, "qwen3_moe", "FlashInfer's TRTLLM"),
+        ("vllm 0.24.0", 120, "qwen3_moe", "FlashInfer's CUTLASS"),
+        ("vllm 0.33.0", 90, "qwen3_moe", None),  # Triton, by its rules
+        ("vllm 0.22.0", 100, "qwen3_moe", None),  # unless an environment variable says not
+        ("vllm 0.33.0", 100, "gemma4_text", None),  # its activation is another
+        ("sglang 0.5.23", 100, "qwen3_5_moe_text", "FlashInfer's TRTLLM"),
+        ("sglang 0.5.23", 100, "deepseek_v3", None),  # preset from 0.5.14 on
+        ("sglang 0.5.23", 100, "glm4_moe_lite", None),  # Triton
+    ],
+)
+def test_experts_in_16_bits_run_in_libraries_on_blackwell(
+    release: str, sm: int, model_type: str, kernel: str | None
+) -> None:
+    """Where an engine takes FlashInfer's kernel for a model it is named; Triton's has no name."""
+    found = public_kernel(*release.split(), "bf16", sm, of=Checkpoint(model_type))
+    assert BY_PUBLIC_NAME.get(found or "") == kernel

@@ -14,6 +14,7 @@ from nearfree.derive.granularity.moe_kernels import (
     moe_format,
     moe_widens,
     reads_moe,
+    stands_in,
 )
 from nearfree.derive.granularity.releases import moe_release
 from nearfree.errors import EvidenceError
@@ -116,3 +117,24 @@ def test_blocks_of_openai_s_triton_are_read() -> None:
     assert asked_kernel(asked, release, "mxfp4") == TRITON_KERNELS
     with pytest.raises(EvidenceError, match="one of several kernels"):
         asked_kernel(replace(asked, kernel=None), release, "mxfp4")
+
+
+@pytest.mark.parametrize(
+    ("version", "sm", "model_type", "stand_in"),
+    [
+        ("0.33.0", 90, "gemma4_text", False),
+        ("0.33.0", 100, "qwen3_moe", True),
+        ("0.33.0", 100, "gemma4_text", True),
+        ("0.22.0", 90, "qwen3_moe", True),
+        ("0.22.0", 80, "qwen3_moe", False),
+        ("0.19.0", 100, "qwen3_moe", False),
+    ],
+)
+def test_triton_stands_for_kernels_that_an_engine_may_run(
+    version: str, sm: int, model_type: str, *, stand_in: bool
+) -> None:
+    """So it does in 16 bits alone, where the release's own choice was read and is not Triton's."""
+    release, of = BackendRelease("vllm", version), Checkpoint(model_type)
+    plain = Product("bfloat16", "bfloat16")
+    assert stands_in(release, plain, sm, of) == stand_in
+    assert not stands_in(release, INT4, sm, of)

@@ -39,11 +39,14 @@ PRESETS = _QWEN | {"deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_mo
 """Kinds of models whose architectures SGLang presets FlashInfer's TRTLLM for in all releases read,
 but for files of compressed-tensors; of 16 bits it does so for Qwen's in all of them:
 sglang/srt/server_args.py of 0.5.9, lines 1197-1203, 1287-1307 and 1556-1597."""
-_SOMETIMES = frozenset({
-    "llama4_text", "nemotron_h", "cohere2_moe", "glm4_moe", "gemma4_text", "mimo_v2", "gpt_oss",
-    "deepseek_v4", "deepseek_ref", "mistral4",
-})  # fmt: skip
-"""Kinds of models for which it does so in some releases or formats: which is not stated here."""
+_FORMATS = frozenset({"bf16", "fp8", "fp8_block", "nvfp4", "mxfp4"})
+_SOMETIMES = {
+    **dict.fromkeys(("nemotron_h", "deepseek_v4", "deepseek_ref", "mistral4"), _FORMATS),
+    "llama4_text": frozenset({"fp8", "fp8_block"}),
+    "glm4_moe": frozenset({"bf16", "nvfp4"}),
+    "gemma4_text": frozenset({"nvfp4"}),
+}
+"""Kinds of models, and formats in which some releases do so: of which it is not stated here."""
 _TAKEN = PRESETS | {"mixtral", "glm4_moe", "minimax_m2", "llama4_text", "nemotron_h"}
 """Kinds of models whose activation (SiLU, or squared ReLU without a gate) and routing (renormalised
 softmax, sigmoid) FlashInfer's kernels take in 16 bits: `_supports_activation` and
@@ -180,7 +183,7 @@ def kernel_for(
 
 def _preset(of: Checkpoint, dtype: str) -> bool | None:
     """Return whether SGLang presets FlashInfer's TRTLLM for a model, None where it is not known."""
-    if of.model_type in _SOMETIMES:
+    if dtype in _SOMETIMES.get(of.model_type, ()):
         return None
     if dtype == "bf16" and of.model_type in PRESETS:
         return of.model_type in _QWEN or None

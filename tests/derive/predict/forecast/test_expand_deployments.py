@@ -237,3 +237,20 @@ def test_where_an_older_release_is_known_it_is_named(
     asked = DeploymentSpec(models=("qwen3_30b_a3b",), platforms=(platform,), weights=weights)
     found = deployments(CONFIG, asked)
     assert {each.instead and str(each.instead) for each in found} == {instead}
+
+
+@pytest.mark.parametrize(
+    ("release", "platform", "said"),
+    [
+        ("vllm==0.33.0", "b200", False),
+        ("vllm==0.22.0", "b200", True),
+        ("vllm==0.22.0", "a100", False),
+    ],
+)
+def test_an_answer_says_that_triton_stands_for_another_kernel(
+    release: str, platform: str, *, said: bool
+) -> None:
+    """Experts in 16 bits, of a release that may run one of FlashInfer's there."""
+    asked = DeploymentSpec(models=("qwen3_30b_a3b",), platforms=(platform,), moe=(release,))
+    (found, *_) = deployments(CONFIG, asked)
+    assert any("T(N) is of Triton's" in each for each in found.caveats) == said

@@ -2,7 +2,7 @@
 
 import pytest
 from nearfree.backends.kernels import Checkpoint
-from nearfree.backends.public_kernels import BY_PUBLIC_NAME, MARLINS, public_kernel
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME, MARLINS, TWINS, public_kernel
 
 
 def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
@@ -29,6 +29,13 @@ def test_marlin_has_a_name_in_every_format() -> None:
     assert own in MARLINS
     assert own != by_int4
     assert public_kernel("vllm", "0.24.0", "nvfp4", 100) not in MARLINS
+
+
+def test_experts_in_nvfp4_run_in_cutlass_on_12_0() -> None:
+    """There vLLM's own curves of FlashInfer's kernel are public."""
+    found = public_kernel("vllm", "0.33.0", "nvfp4", 120)
+    assert BY_PUBLIC_NAME[found or ""] == "FlashInfer's CUTLASS"
+    assert found not in TWINS
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ _PLAIN_BY_MODEL = (
     Kernel(TRITON, 75, 99),
     Kernel(TRTLLM, 100, 109, PRESET),
     Kernel(TRITON, 100, 109, "it is not"),
+    Kernel(TRITON, 110),
 )
 _FOUR_BITS = (
     Kernel(TRTLLM, 100, 109, TAKES),

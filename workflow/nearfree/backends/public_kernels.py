@@ -41,13 +41,15 @@ but for files of compressed-tensors; of 16 bits it does so for Qwen's in all of 
 sglang/srt/server_args.py of 0.5.9, lines 1197-1203, 1287-1307 and 1556-1597."""
 _FORMATS = frozenset({"bf16", "fp8", "fp8_block", "nvfp4", "mxfp4"})
 _SOMETIMES = {
-    **dict.fromkeys(("nemotron_h", "deepseek_v4", "deepseek_ref", "mistral4"), _FORMATS),
+    **dict.fromkeys(
+        ("nemotron_h", "minimax_m2", "deepseek_v4", "deepseek_ref", "mistral4"), _FORMATS
+    ),
     "llama4_text": frozenset({"fp8", "fp8_block"}),
     "glm4_moe": frozenset({"bf16", "nvfp4"}),
     "gemma4_text": frozenset({"nvfp4"}),
 }
 """Kinds of models, and formats in which some releases do so: of which it is not stated here."""
-_TAKEN = PRESETS | {"mixtral", "glm4_moe", "minimax_m2", "llama4_text", "nemotron_h"}
+_TAKEN = PRESETS | {"mixtral", "glm4_moe", "llama4_text", "nemotron_h"}
 """Kinds of models whose activation (SiLU, or squared ReLU without a gate) and routing (renormalised
 softmax, sigmoid) FlashInfer's kernels take in 16 bits: `_supports_activation` and
 `_supports_routing_method` in fused_moe/experts/trtllm_bf16_moe.py of vLLM 0.24.0, lines 72-89."""
@@ -66,6 +68,7 @@ PUBLIC_NAMES = {
         "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic"
     ),
     ("vllm", "nvfp4", TRTLLM): f"{_OVER_FOUR_BITS}{_EXPERTS}nvfp4expertsmonolithic",
+    ("vllm", "nvfp4", CUTLASS): f"{_OVER_FOUR_BITS}moe_flashinfer_cutlass_flashinferexperts",
     ("vllm", "bf16", TRTLLM): f"{_PLAIN}_trtllm_trtllmbf16experts",
     ("vllm", "bf16", CUTLASS): f"{_PLAIN}_cutlass_flashinferexperts",
     ("vllm", "fp8_block", TRTLLM): f"vllm_fp8{_EXPERTS}fp8expertsmonolithic",

@@ -30,6 +30,7 @@ from nearfree.decoders.modules import (
     ATTENTION,
     DENSE,
     HEAD,
+    MIXING,
     MOE,
     OUTPUT,
     QKV,
@@ -97,9 +98,9 @@ def test_parts_of_all_ranks_are_the_whole(
     n: int,
     requests: int,
 ) -> None:
-    """FLOPs add up over ranks, but for heads of keys that lie on several, routers and latents.
+    """FLOPs add up over ranks, but for what each has whole.
 
-    Rows that only fill a vocabulary up count as the LM head's, columns that fill the last part of
+    That are heads of keys that lie on several, routers, latents and the mixing of streams. Rows that only fill a vocabulary up count as the LM head's, columns that fill the last part of
     an expert up as the experts'.
     """
     decoder, of = read_decoder(write(tmp_path, SMALL[kind])), ENGINES[engine]
@@ -114,7 +115,7 @@ def test_parts_of_all_ranks_are_the_whole(
     wider = {
         QKV: (width, decoder.head_dim * (decoder.heads + 2 * decoder.kv_heads)),
         ROUTER: (ranks if of.over_all else tp, 1),
-        **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION), (tp, 1)),
+        **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, MIXING), (tp, 1)),
         HEAD: (of.padded(decoder.vocabulary, of.ranks(parallel)), decoder.vocabulary),
     }
     if of.ranks(parallel) == 1:

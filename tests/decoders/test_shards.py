@@ -100,8 +100,9 @@ def test_parts_of_all_ranks_are_the_whole(
 ) -> None:
     """FLOPs add up over ranks, but for what each has whole.
 
-    That are heads of keys that lie on several, routers, latents and the mixing of streams. Rows that only fill a vocabulary up count as the LM head's, columns that fill the last part of
-    an expert up as the experts'.
+    That are heads of keys that lie on several, routers, latents and the mixing of streams. Rows
+    that only fill a vocabulary up count as the LM head's, columns that fill the last part of an
+    expert up as the experts'.
     """
     decoder, of = read_decoder(write(tmp_path, SMALL[kind])), ENGINES[engine]
     if decoder.experts is None:

@@ -420,6 +420,19 @@ def test_a_question_has_the_band_of_its_kind(
     assert with_bands(*BANDS.bands).bands_of([regime], rows).tolist() == [band]
 
 
+def test_formats_that_were_not_scored_have_the_band_of_like_rows() -> None:
+    """Of weights alone in few bits the widest band of others of them comes before the module's."""
+    of = BANDS.bands[0]
+    scored = [
+        replace(of, regime="R0", module="moe_ffn", formats=formats, routing="balanced", band=band)
+        for formats, band in (("bfloat16/int4", 0.2), ("bfloat16/mxfp4", 0.3), ("nvfp4", 0.7))
+    ]
+    known = with_bands(*scored)
+    for formats, band in (({"weights": "float8"}, 0.3), ({"dtype": "float8"}, 0.7)):
+        rows = only_curves({**LAYER, **formats}).part.rows
+        assert known.bands_of(["R0"], rows).tolist() == [band]
+
+
 def test_bands_are_row_by_row() -> None:
     """Each question has its own regime's band; without any bands it is 1."""
     rows = pl.concat(only_curves(each).part.rows for each in (ROWS, LAYER, ROWS))

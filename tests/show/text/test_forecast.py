@@ -7,10 +7,12 @@ import pytest
 from derive.predict.forecast.pool import POOL, SPARSE, asked, deployment, pool
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import uniform
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast
 from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
-from nearfree.show.text.forecast import amount, columns, report, telling, title
+from nearfree.show.text.forecast import amount, columns, no_forward, report, telling, title
 from nearfree.show.text.surface import inverse_report
 
 GRID = range(1, 25)
@@ -57,6 +59,14 @@ def test_a_title_says_what_is_asked() -> None:
         "qwen3_8b on h800, float16, b = 3, L = 77, attention flash_attn 2.8.3"
     )
     assert title(deployment(SPARSE[0], "skewed")).endswith("MoE vllm 0.20.2, skewed routing")
+
+
+def test_where_nothing_is_known_a_release_of_which_it_is_stands_beside() -> None:
+    """It is written as the option that asks for it; without one what to choose stands alone."""
+    query = deployment(SPARSE[0], "skewed")
+    alone = no_forward(query)
+    older = replace(query, instead=BackendRelease("vllm", "0.24.0"))
+    assert no_forward(older) == f"{alone}, such as --moe vllm==0.24.0"
 
 
 def test_a_report_has_every_module_and_reason(found: Forecast) -> None:

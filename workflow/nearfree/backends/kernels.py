@@ -18,7 +18,7 @@ GPT_OSS = "the model is gpt-oss"
 PRESET = "the architecture is one that it is preset for"
 TAKES = "it takes the layer's activation and routing"
 ROUTED = "its activation and routing are among those that it takes"
-LISTED = "VLLM_USE_FLASHINFER_MOE_FP16 is not 0"
+NOT_OFF = "VLLM_USE_FLASHINFER_MOE_FP16 is not 0"
 STORED = "scales of activations are stored"
 COMPRESSED = "the file is one of compressed-tensors"
 _ELSE = ("", "it is not", "it does not", "neither")
@@ -69,7 +69,7 @@ _WHOLE = (
     Kernel(TRITON, 90, _LAST, "neither"),
 )
 _BELOW = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 89))
-_WHOLE_ROUTED = (*_BELOW, Kernel(TRTLLM, 100, 109, f"{STORED} and it takes its routing"), *_WHOLE)
+_WHOLE_ROUTED = (*_BELOW, Kernel(TRTLLM, 100, 109, f"{STORED} and it takes the routing"), *_WHOLE)
 _WHOLE_ANY = (*_BELOW, Kernel(TRTLLM, 100, 109, STORED), *_WHOLE)
 _ORACLE = {"0.19.0": (57, 102), "0.20.2": (60, 105), "0.22.0": (58, 108)}
 _NEWER = {"0.24.0": (64, 126), "0.33.0": (79, 145)}
@@ -88,9 +88,9 @@ _PLAIN = (
 )
 _PLAIN_BEFORE = (
     Kernel(TRITON, 75, 89),
-    Kernel(CUTLASS, 90, 90, LISTED),
-    Kernel(TRTLLM, 100, 109, LISTED),
-    Kernel(CUTLASS, 120, 129, LISTED),
+    Kernel(CUTLASS, 90, 90, NOT_OFF),
+    Kernel(TRTLLM, 100, 109, NOT_OFF),
+    Kernel(CUTLASS, 120, 129, NOT_OFF),
 )
 _PLAIN_BY_MODEL = (
     Kernel(TRITON, 75, 99),
@@ -426,6 +426,9 @@ class Checkpoint(NamedTuple):
     model_type: str = ""
     static: bool | None = None
     compressed: bool | None = None
+
+
+NO_FILE = Checkpoint()
 
 
 def chosen_kernel(kernels: Sequence[Kernel], holds: Mapping[str, bool | None]) -> Kernel | None:

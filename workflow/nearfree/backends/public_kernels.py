@@ -7,6 +7,7 @@ from nearfree.backends.kernels import (
     CUTLASS,
     GPT_OSS,
     MARLIN,
+    NO_FILE,
     PRESET,
     ROUTED,
     STORED,
@@ -138,7 +139,7 @@ def public_kernel(
     dtype: str,
     sm: int,
     *,
-    of: Checkpoint = Checkpoint(),  # noqa: B008 (immutable)
+    of: Checkpoint = NO_FILE,
     spread: bool = False,
 ) -> str | None:
     """Return the public name of the kernel of its own curves that a release runs for experts.

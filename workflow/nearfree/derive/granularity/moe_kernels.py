@@ -5,6 +5,7 @@ import re
 from nearfree.backends.kernels import (
     MARLIN,
     NEVER_TRITON,
+    NO_FILE,
     TRITON,
     Checkpoint,
     moe_kernel,
@@ -149,7 +150,7 @@ def library_of(
     release: BackendRelease,
     formats: Product,
     sm: int | None,
-    of: Checkpoint = Checkpoint(),  # noqa: B008 (immutable)
+    of: Checkpoint = NO_FILE,
     *,
     spread: bool = False,
 ) -> str | None:

@@ -1,7 +1,7 @@
 """Groups in the log: one event a kernel, whose curves are unpacked where they are asked for."""
 
 import lzma
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -250,15 +250,15 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
         lesser = REGIMES[REGIMES.index(regime) :: -1]
         exact = (self.bands.get((each, *kind)) for each in lesser)
         entering, apart, _ = formats.partition("/")
-        widths: tuple[Callable[[str], bool], ...] = (
-            formats.__eq__,
-            lambda each: bool(apart) and each.startswith(entering + apart),
-            bool,
-        )
+
+        def unlike(each: str) -> int:
+            same_rows = bool(apart) and each.startswith(entering + apart)
+            return 0 if each == formats else 1 if same_rows else 2
+
         near = (
             max((each for key, each in self.bands.items() if key[:2] == (less, module)
-                 and alike(key[2])), key=lambda each: each.band, default=None)
-            for alike in widths for less in lesser
+                 and unlike(key[2]) <= most), key=lambda each: each.band, default=None)
+            for most in range(3) for less in lesser
         )  # fmt: skip
         return next(filter(None, chain(exact, near)), None)
 

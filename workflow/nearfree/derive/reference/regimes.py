@@ -35,7 +35,7 @@ from nearfree.hardware.platforms import Platform
 R0, R1, R2, R3 = REGIMES = ("R0", "R1", "R2", "R3")
 """From what knows nothing of the GPU and kernel to their own curve."""
 MEANINGS = {
-    R0: "nothing is known of this GPU and kernel: constants of others",
+    R0: "nothing is known of this kernel and format on this GPU: constants of others",
     R1: "a sibling GPU is known: its constants and residuals",
     R2: "this GPU and kernel are known, the shape is new: form and residual",
     R3: "this kernel and shape were measured: its own curve",

@@ -19,7 +19,7 @@ from nearfree.show.text.memory import memory_lines, unfit
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
 COUNTED = "kernels between modules and the host by an engine's constants"
-_NO_FORWARD = "hoose a platform, release or format whose kernels and constants are known"
+_NO_FORWARD = "Choose a platform, release or format whose kernels and constants are known"
 """What to do where no T(N) of a deployment is known."""
 _LEAST_SHARE = 0.005
 _NOTHING = "nothing up to there"
@@ -27,10 +27,8 @@ _NOTHING = "nothing up to there"
 
 def no_forward(query: Deployment) -> str:
     """Return what to do where T(N) is not known: the release to ask of, if kernels of one are."""
-    if query.instead is None:
-        return f"C{_NO_FORWARD}"
-    name, version = query.instead.name, query.instead.version
-    return f"Of {query.instead} they are known (--moe {name}=={version}); or c{_NO_FORWARD}"
+    known = query.instead
+    return _NO_FORWARD + (f", such as --moe {known.name}=={known.version}" if known else "")
 
 
 def columns(rows: Sequence[Sequence[object]], *, indent: int = 2, left: int = 1) -> Iterator[str]:

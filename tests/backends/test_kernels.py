@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from nearfree.backends.kernels import SELECTIONS, Selection, moe_kernel
+from nearfree.backends.kernels import moe_kernel, unread
+from nearfree.backends.moe_kernels import SELECTIONS, Selection
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -60,6 +61,17 @@ def test_a_refusal_names_the_kernels_and_what_works() -> None:
         moe_kernel("sglang", "0.5.23", "nvfp4", 90)
     with pytest.raises(EvidenceError, match=r"it is of 0\.5\.9, 0\.5\.10"):
         moe_kernel("sglang", "0.5.8", "nvfp4", 100)
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+def test_a_refusal_can_be_said_of_each_kernel_that_is_stated(selection: Selection) -> None:
+    """Whatever format and release: it names the kernel, the place and a device or what to ask."""
+    for release, (first, last) in selection.lines.items():
+        for dtype in selection.dtypes:
+            for kernel in {each.name for each in selection.kernels}:
+                told = str(unread(selection.package, release, dtype, 100, kernel))
+                assert f"{selection.package} {release} runs {kernel} for " in told
+                assert f"({selection.file}:{first}-{last}), whose blocks are not read; " in told
 
 
 def test_each_release_and_format_is_stated_once() -> None:

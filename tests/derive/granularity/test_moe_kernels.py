@@ -2,7 +2,8 @@
 
 import pytest
 from msgspec.structs import replace
-from nearfree.backends.kernels import CUTLASS, MARLIN, TRITON_KERNELS, Checkpoint
+from nearfree.backends.kernels import Checkpoint
+from nearfree.backends.moe_kernels import CUTLASS, MARLIN, TRITON_KERNELS
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, PUBLIC_NAMES
 from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe

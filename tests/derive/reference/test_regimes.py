@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.backends.kernels import MARLIN
+from nearfree.backends.moe_kernels import MARLIN
 from nearfree.backends.public_kernels import PUBLIC_NAMES
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import coordinates

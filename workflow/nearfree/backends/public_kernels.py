@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from nearfree.backends.kernels import (
+from nearfree.backends.kernels import NO_FILE, Checkpoint, chosen_kernel, moe_kernels
+from nearfree.backends.moe_kernels import (
     COMPRESSED,
     CUTLASS,
     GPT_OSS,
     MARLIN,
-    NO_FILE,
     PRESET,
     ROUTED,
     STORED,
@@ -15,10 +15,7 @@ from nearfree.backends.kernels import (
     TRITON,
     TRITON_KERNELS,
     TRTLLM,
-    Checkpoint,
     Kernel,
-    chosen_kernel,
-    moe_kernels,
 )
 
 

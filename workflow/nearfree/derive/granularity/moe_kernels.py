@@ -2,16 +2,8 @@
 
 import re
 
-from nearfree.backends.kernels import (
-    MARLIN,
-    NEVER_TRITON,
-    NO_FILE,
-    TRITON,
-    Checkpoint,
-    moe_kernel,
-    moe_libraries,
-    unread,
-)
+from nearfree.backends.kernels import NO_FILE, Checkpoint, moe_kernel, moe_libraries, unread
+from nearfree.backends.moe_kernels import MARLIN, NEVER_TRITON, TRITON
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, kernel_for, public_kernel
 from nearfree.backends.records import BY_NAME

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 from msgspec import Struct
 
-from nearfree.backends.kernels import ALIGNED
+from nearfree.backends.moe_kernels import ALIGNED
 from nearfree.backends.records import page_size
 from nearfree.core.modules.attention import M_ATTN, AttentionQuestion
 from nearfree.core.modules.dense_ffn import IDLE

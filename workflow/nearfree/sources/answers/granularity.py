@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
-from nearfree.backends.kernels import NEVER_TRITON, TRITON, moe_kernel, unread
+from nearfree.backends.kernels import moe_kernel, unread
+from nearfree.backends.moe_kernels import NEVER_TRITON, TRITON
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
 from nearfree.sources.answers.dense import DenseQuery, DenseRules, Rows

@@ -7,7 +7,7 @@ the kernel chooses the other sizes.
 from collections.abc import Mapping
 from typing import Any
 
-from nearfree.backends.kernels import ALIGNED, MARLIN, TRITON_KERNELS
+from nearfree.backends.moe_kernels import ALIGNED, MARLIN, TRITON_KERNELS
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.moe import Block, MoeQuery
 from nearfree.sources.language.rule import Answer, Rule

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from nearfree.backends.kernels import ALIGNED
+from nearfree.backends.moe_kernels import ALIGNED
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.events import Branch, TunedIndexed
 from nearfree.sources.answers.lookup import (

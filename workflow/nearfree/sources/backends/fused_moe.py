@@ -8,7 +8,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfree.backends.kernels import ALIGNED
+from nearfree.backends.moe_kernels import ALIGNED
 from nearfree.errors import SourceError
 from nearfree.sources.language.cuts import (
     argument_of,

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Mapping
 
-from nearfree.backends.kernels import ALIGNED, NAIVE
+from nearfree.backends.moe_kernels import ALIGNED, NAIVE
 from nearfree.errors import SourceError
 from nearfree.sources.backends import fused_moe
 from nearfree.sources.language.cuts import calls, made, returning, value_of

@@ -95,12 +95,15 @@ class Total(Struct, frozen=True, kw_only=True):
     def regime(self, deployment: int) -> str | None:
         """Return the regime of a whole forward, None where T(N) is not known.
 
-        It is the weakest of the modules that take at least a twentieth of T(N) at the smallest N.
+        It is the weakest of the modules that take at least a twentieth of T(N) at the smallest N,
+        or that of the longest, where none does and the rest of a step takes nearly all of it.
         """
-        first = self.latency_us[deployment, :, 0]
-        least = LEAST_SHARE * first.sum()
-        known = [each for place, each in self.regimes[deployment].items() if first[place] >= least]
-        return None if self.refusals[deployment] else min(known, default=None)
+        first, regimes = self.latency_us[deployment, :, 0], self.regimes[deployment]
+        if self.refusals[deployment]:
+            return None
+        longest = max((first[place] for place in regimes), default=0.0)
+        least = min(LEAST_SHARE * first.sum(), longest)
+        return min((each for place, each in regimes.items() if first[place] >= least), default=None)
 
     def moved_us(self, direction: float) -> Array:
         """Return T(N) where every module is off by its band in one direction.

@@ -119,6 +119,21 @@ _FILES: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**_WIDE, **_LINEAR, "mamba_ssm_dtype": "float32"},
     "falcon_h1": _MAMBA_BESIDE,
     "nemotron_h": _APART,
+    "mimo_v2_flash": {
+        **_WIDE, "v_head_dim": 12, "swa_num_attention_heads": 8, "swa_num_key_value_heads": 4,
+        "swa_head_dim": 16, "swa_v_head_dim": 12, "sliding_window": 32,
+        "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0], "add_swa_attention_sink_bias": True,
+        "moe_layer_freq": [0, 1, 1, 1, 1, 1], "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+    },
+    "step3p5": {
+        "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,
+        "num_attention_heads": 8, "num_attention_groups": 2, "head_dim": 16,
+        "intermediate_size": 96, "sliding_window": 32, "num_sliding_attention_heads": 12,
+        "layer_types": ["full_attention", *["sliding_attention"] * 2] * 2,
+        "moe_layers_enum": "2,3,4,5", "moe_num_experts": 4, "moe_top_k": 2,
+        "moe_intermediate_size": 24, "share_expert_dims": 40,
+    },
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {
         **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 112,
@@ -138,7 +153,10 @@ DEFAULTED = {
         ("falcon_h1", "nemotron_h"),
         ("head_dim", "num_key_value_heads", "n_groups", "mamba_d_ssm", "mamba_ssm_cache_dtype"),
     ),
-    ("nemotron_h", "num_hidden_layers"),
+    ("nemotron_h", "num_hidden_layers"), ("mimo_v2_flash", "add_swa_attention_sink_bias"),
+    *product(
+        ("step3p5",), ("head_dim", "num_sliding_attention_heads", "layer_types", "moe_layers_enum")
+    ),
 }  # fmt: skip
 """Keys that published files leave out, as their class does not."""
 

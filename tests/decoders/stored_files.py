@@ -38,7 +38,7 @@ STORED: dict[str, dict[str, Any]] = {
     **{
         kind: values
         for kind, values in SMALL.items()
-        if kind not in NO_CLASS and not kind.endswith("_text")
+        if kind not in NO_CLASS and kind != "step3p5" and not kind.endswith("_text")
     },
     "llama_biased": {**_SHAPE, "model_type": "llama", "attention_bias": True, "mlp_bias": True},
     "ministral3": {**_WIDE, "sliding_window": None},
@@ -95,12 +95,6 @@ STORED: dict[str, dict[str, Any]] = {
     "llama4_text": {
         **_WIDE, **_TOP, "num_local_experts": 4, "intermediate_size_mlp": 80,
         "interleave_moe_layer_step": 2,
-    },
-    "mimo_v2_flash": {
-        **_WIDE, **_TOP, "n_routed_experts": 4, "moe_intermediate_size": 24, "v_head_dim": 12,
-        "swa_num_attention_heads": 8, "swa_num_key_value_heads": 4, "swa_head_dim": 16,
-        "swa_v_head_dim": 12, "sliding_window": 32, "add_swa_attention_sink_bias": True,
-        "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0], "moe_layer_freq": [0, 1, 1, 1, 1, 1],
     },
     "jamba": {**_SHAPE, **_TOP, "num_hidden_layers": 8, "num_experts": 4},
     "falcon_h1": {

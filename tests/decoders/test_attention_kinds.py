@@ -98,8 +98,27 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
                 Grouped(layers=(3,), **GROUPED),
             ],
         ),
+        (
+            "mimo_v2_flash",
+            [
+                Grouped(layers=(0, 5), value_dim=12, **GROUPED),
+                Grouped(
+                    layers=(1, 2, 3, 4), value_dim=12, window=32, sinks=True,
+                    **GROUPED | {"kv_heads": 4},
+                ),
+            ],
+        ),
+        (
+            "step3p5",
+            [
+                Grouped(layers=(0, 3), head_gates=True, **GROUPED),
+                Grouped(
+                    layers=(1, 2, 4, 5), head_gates=True, window=32, **GROUPED | {"heads": 12}
+                ),
+            ],
+        ),
     ],
-)
+)  # fmt: skip
 def test_each_family_has_its_kinds(tmp_path: Path, kind: str, kinds: list[Kind]) -> None:
     """Layers are of the kinds that the model type's class makes of its file."""
     assert list(read(tmp_path, kind).attention) == kinds
@@ -261,6 +280,34 @@ def test_entries_that_contradict_are_refused(
         read(tmp_path, "deepseek_v4", **changes)
 
 
+@pytest.mark.parametrize("kind", ["mimo_v2_flash", "step3p5", "gemma3_text", "llama4_text"])
+def test_the_products_of_a_layer_are_its_stored_matrices(tmp_path: Path, kind: str) -> None:
+    """Values of another width and gates of heads are counted as the checkpoint holds them."""
+    file = write(tmp_path, change(kind))
+    for attends in read_decoder(file).attention:
+        assert isinstance(attends, Grouped)
+        held = sum(
+            each.inputs * each.outputs
+            for each in stored(file).weights
+            if each.kind == "attention" and each.inputs > 1 and attends.layers[0] in each.layers
+        )
+        gates = attends.heads if attends.head_gates else 0
+        assert held == 64 * (attends.made + gates + attends.inputs)
+
+
+def test_heads_whose_values_are_narrower_have_the_work_of_their_mean(tmp_path: Path) -> None:
+    """One reads and multiplies as much as a head of the mean of both, and that is said."""
+    decoder = read(tmp_path, "mimo_v2_flash")
+    attends = decoder.attention[0]
+    assert isinstance(attends, Grouped)
+    assert 2 * attends.called_dim == attends.head_dim + attends.values == 16 + 12
+    (said,) = decoder.caveats
+    assert said.startswith("attention with keys of 16 elements and values of 12 is timed as of 14")
+    with pytest.raises(RefusedError, match="head_dim 16 has no mean with the 11 of values"):
+        read(tmp_path, "mimo_v2_flash", v_head_dim=11)
+    assert read(tmp_path, "step3p5").caveats == ()
+
+
 def test_what_stands_for_something_near_is_said(tmp_path: Path) -> None:
     """Positions as requests and layers without entries each are a caveat, once."""
     rows, alone = read(tmp_path, "deepseek_v4").caveats
@@ -288,7 +335,7 @@ def test_a_state_and_its_products_are_what_is_stored_and_kept(tmp_path: Path, ki
         for name, layer in (("state", 0), ("attention", 2))
     }
     assert found["state"] == 64 * (of_state.mixed + 2 * of_state.inputs + 2 * of_state.heads)
-    assert found["attention"] == 64 * (16 * attends.made + attends.inputs)
+    assert found["attention"] == 64 * (attends.made + attends.inputs)
     assert (
         sum(each.layers * each.state_elements for each in stored(file).cache) == 4 * of_state.kept
     )

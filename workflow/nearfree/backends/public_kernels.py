@@ -42,7 +42,7 @@ _SOMETIMES = {
     **dict.fromkeys(
         ("nemotron_h", "minimax_m2", "deepseek_v4", "deepseek_ref", "mistral4"), _FORMATS
     ),
-    "llama4_text": frozenset({"fp8", "fp8_block"}),
+    **dict.fromkeys(("llama4_text", "mimo_v2_flash"), frozenset({"fp8", "fp8_block"})),
     "glm4_moe": frozenset({"bf16", "nvfp4"}),
     "gemma4_text": frozenset({"nvfp4"}),
 }

@@ -62,6 +62,10 @@ class Backend(NamedTuple):
     """Elements of the widest head of attention that it has kernels for."""
     sinks: bool = False
     """Whether its kernels take a logit of each head that is no position's."""
+    values_apart: bool = False
+    """Whether an engine runs it for values that are not as wide as keys, and its tile for them is
+    read. On Blackwell engines run FlashAttention 4, whose tile is not: `get_flash_attn_version` in
+    vllm/v1/attention/backends/fa_utils.py of vLLM 0.33.0, and models/mimo_v2.py there."""
     caches: tuple[str, ...] | None = None
     """Formats of a cache, besides the element type, whose tiles its rules say; None where not
     read, empty where its kernels take none."""

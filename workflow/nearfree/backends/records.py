@@ -159,6 +159,7 @@ BACKENDS = (
         rules=Rules(package="vllm-fa3", reader="vllm_fa3", form=2),
         capabilities=frozenset({90}),
         sinks=True,
+        values_apart=True,
         api="varlen",
         page_size=16,
         vllm_file="flash_attn",
@@ -173,6 +174,8 @@ BACKENDS = (
         rules=Rules(package="vllm-triton", reader="vllm_triton"),
         widest=512,
         sinks=True,
+        # By a kernel beside it: vllm/v1/attention/backends/triton_attn_diffkv.py of 0.33.0.
+        values_apart=True,
         vllm_file="triton_attn",
     ),
     Backend(

@@ -20,8 +20,9 @@ class Grouped(
     `keys_are_values` says that one product makes both (Gemma 4); they are cached apart. A layer
     that `shares` makes and caches neither: it attends to what the last layer before it of the same
     form that does not share has cached (Gemma 4). With a `gate` the product of queries makes
-    another row as wide, which what heads give is multiplied by (Qwen3-Next). Widths are in
-    elements.
+    another row as wide, which what heads give is multiplied by (Qwen3-Next); with `head_gates` a
+    product of its own makes one number for each head (Step 3.5). A value is `value_dim` wide where
+    it is not as wide as a key (MiMo-V2). Widths are in elements.
     """
 
     layers: tuple[int, ...] = ()
@@ -35,12 +36,29 @@ class Grouped(
     keys_are_values: bool = False
     shares: bool = False
     gate: bool = False
+    head_gates: bool = False
+    value_dim: Positive | None = None
+
+    @property
+    def values(self) -> int:
+        """Elements of a head's value."""
+        return self.value_dim or self.head_dim
+
+    @property
+    def called_dim(self) -> int:
+        """Elements of a key and of a value in the mean: a head so wide has the work of theirs."""
+        return (self.head_dim + self.values) // 2
+
+    @property
+    def queries(self) -> int:
+        """Elements of a position's queries and their gates."""
+        return self.heads * (1 + self.gate) * self.head_dim
 
     @property
     def made(self) -> int:
-        """Heads of queries, their gates, keys and values that products make of a position."""
-        of_cache = 0 if self.shares else self.kv_heads * (1 if self.keys_are_values else 2)
-        return self.heads * (1 + self.gate) + of_cache
+        """Elements of queries, their gates, keys and values that products make of a position."""
+        value = 0 if self.keys_are_values else self.values
+        return self.queries + (0 if self.shares else self.kv_heads * (self.head_dim + value))
 
     @property
     def most(self) -> int | None:
@@ -50,7 +68,7 @@ class Grouped(
     @property
     def inputs(self) -> int:
         """Elements that the output projection takes of a position."""
-        return self.heads * self.head_dim
+        return self.heads * self.values
 
     @property
     def words(self) -> str:

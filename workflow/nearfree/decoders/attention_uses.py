@@ -17,6 +17,7 @@ from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kin
 from nearfree.decoders.decoder import ENTRIES, Decoder
 
 QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
+HEAD_GATES = "head gates"
 LATENTS, QUERY, LATENT = "latent projection", "query projection", "latent attention"
 ABSORB, RELEASE = "key absorption", "value release"
 INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projection", "indexer"
@@ -70,7 +71,7 @@ def _grouped(
     decoder: Decoder, context: int, kind: Grouped, backend: BackendRelease
 ) -> Iterator[Part]:
     record = BY_NAME[backend.name]
-    yield _product(QKV, decoder.entering, kind.made * kind.head_dim)
+    yield _product(QKV, decoder.entering, kind.made)
     yield Part(
         ATTENTION,
         {
@@ -79,11 +80,13 @@ def _grouped(
             "window": kind.window,
             "heads": kind.heads,
             "kv_heads": kind.kv_heads,
-            "head_dim": kind.head_dim,
+            "head_dim": kind.called_dim,
             "api": record.api,
             "page_size": record.page_size,
         },
     )
+    if kind.head_gates:  # vllm 0.33.0, vllm/model_executor/models/step3p5.py, Step3p5Attention
+        yield _product(HEAD_GATES, decoder.entering, kind.heads)
     yield _product(OUTPUT, kind.inputs, decoder.d_model)
 
 
@@ -229,7 +232,7 @@ def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) ->
 
 ORDER = (
     QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, ABSORB, ATTENTION, LATENT,
-    RELEASE, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET, MAMBA, DELTA_OUT,
+    RELEASE, HEAD_GATES, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET, MAMBA, DELTA_OUT,
 )  # fmt: skip
 """The modules of attention, in the order in which they first run."""
 
@@ -246,7 +249,7 @@ _MATRICES: dict[str, str | None] = {
     **dict.fromkeys(("q_a_proj", LATENT_KEY), LATENTS),
     "q_b_proj": QUERY,
     "indexer.wq_b": INDEX_QUERY,
-    **dict.fromkeys(("indexer.wk", "indexer.weights_proj", "kv_b_proj"), None),
+    **dict.fromkeys(("indexer.wk", "indexer.weights_proj", "kv_b_proj", "g_proj"), None),
 }
 """Modules by the ends of their matrices' names; None where weights are taken out of their format as
 they are loaded: mla_attention.py:416 and deepseek_v2.py:710-718 and 860 of vllm 0.33.0."""

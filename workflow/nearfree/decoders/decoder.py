@@ -126,7 +126,14 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         one position of each of several requests.
         """
         kinds = [kind for kind in self.attention if isinstance(kind, Compressed)]
-        said = []
+        apart = {
+            f"attention with keys of {kind.head_dim} elements and values of {kind.value_dim} is "
+            f"timed as of {kind.called_dim} for both, whose bytes and FLOPs are the same; on "
+            "Blackwell engines run FlashAttention 4 for it, whose tile for such heads is not read"
+            for kind in self.attention
+            if isinstance(kind, Grouped) and kind.value_dim
+        }
+        said = sorted(apart)
         if kinds:
             said.append(
                 "attention layers of several positions are timed as one position of as many "

@@ -20,7 +20,14 @@ from nearfree.decoders.decoder import (
     unwindowed,
     windowed,
 )
-from nearfree.decoders.feeds import deepseek_moe, deepseek_v4_moe, gemma4_moe, llama4_moe
+from nearfree.decoders.feeds import (
+    deepseek_moe,
+    deepseek_v4_moe,
+    gemma4_moe,
+    llama4_moe,
+    mimo_v2_moe,
+    step3_moe,
+)
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
@@ -108,6 +115,8 @@ FAMILIES = {
     ),
     "gpt_oss": Family(all_experts, says_head_dim=True),
     "llama4_text": Family(llama4_moe, says_head_dim=True),
+    "mimo_v2_flash": Family(mimo_v2_moe, says_head_dim=True),
+    "step3p5": Family(step3_moe, says_head_dim=True),
 }  # fmt: skip
 """By `model_type`. All have gated FFNs but Nemotron-H, and in every layer grouped-query, latent or
 compressed attention or a gated delta net; Falcon-H1 has a Mamba-2 mixer beside attention.

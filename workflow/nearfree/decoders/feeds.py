@@ -277,6 +277,12 @@ deepseek_v4_moe = some(
 token's own number, whose router's product runs all the same (DeepseekV4HashRouter)."""
 
 
+step3_moe = some(listed, count=("num_experts",), shared=("share_expert_dim",))
+"""The FFNs of Step 3.5 and 3.7. Source: Step3p7TextConfig of transformers 5.23."""
+mimo_v2_moe = some(marked("moe_layer_freq"), count=("n_routed_experts",))
+"""The FFNs of MiMo-V2. Source: vllm 0.33.0, vllm/model_executor/models/mimo_v2.py."""
+
+
 def gemma4_moe(keys: Keys, layers: int) -> Ffn:
     """Return the FFNs of Gemma 4: where layers have experts, a Dense FFN is beside them.
 

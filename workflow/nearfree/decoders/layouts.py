@@ -23,12 +23,13 @@ from nearfree.decoders.feeds import (
     deepseek_moe,
     deepseek_v4_moe,
     ffn,
-    listed,
     llama4_moe,
     marked,
+    mimo_v2_moe,
     moe,
     periodic,
     some,
+    step3_moe,
 )
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.kimi import KIMI, output_residual
@@ -332,12 +333,12 @@ LAYOUTS = {
                 ),
             },
         ),
-        moe(some(marked("moe_layer_freq"))),
+        moe(mimo_v2_moe),
     ),
     "step3p5": _block(
         STEP_3,
         moe(
-            some(listed, shared=("share_expert_dim",)),
+            step3_moe,
             Names(at="", router="moe.gate", experts="moe", shared="share_expert"),
         ),
     ),

@@ -140,10 +140,13 @@ def gqa(
             keys_are_values=not values,
             shares=shares,
             gate=gate == "query",
+            head_gates=gate not in ("", "query"),
+            value_dim=None if of.width == of.values else of.values,
         )
-        one_width = (attends,) if of.width == of.values else ()
+        if (of.width + of.values) % 2:
+            raise keys.wrong("head_dim", f"has no mean with the {of.values} of values")
         kept = () if shares else (Kept(elements, sight),)
-        return same(Piece(tuple(parts), kept, one_width))
+        return same(Piece(tuple(parts), kept, (attends,)))
 
     return plan
 

@@ -220,9 +220,13 @@ def _cut_products(
         yield from _sized("tp", tp, "groups of a Mamba-2 mixer", pairs, rows)
         yield from _sized("tp", tp, "steps of a Mamba-2 mixer", kind.heads, rows)
     if merged and isinstance(kind, Grouped):
-        keys = kind.head_dim * max(kind.kv_heads, tp)
-        yield from _sized("tp", tp, "outputs of the query", kind.inputs, rows)
-        yield from _sized("tp", tp, "outputs of keys and values", keys, rows)
+        yield from _sized("tp", tp, "outputs of the query", kind.heads * kind.head_dim, rows)
+        held = max(kind.kv_heads, tp)
+        widths = {"keys": kind.head_dim, "values": kind.values}
+        if kind.value_dim is None:
+            widths = {"keys and values": kind.head_dim}
+        for what, width in widths.items():
+            yield from _sized("tp", tp, f"outputs of {what}", width * held, rows)
     elif merged and isinstance(kind, Latent):
         query = kind.heads * (kind.nope_dim + kind.rope_dim)
         yield from _sized("tp", tp, "outputs of the query", query, rows)

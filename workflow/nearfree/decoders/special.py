@@ -130,7 +130,11 @@ def chunks(keys: Keys, layers: int) -> Sequence[str]:
 
 def _step_heads(keys: Keys) -> Heads:
     """Return the heads of Step 3's layers with a window. Source: Step3p7TextConfig."""
-    other, of = keys.inner("attention_other_setting"), heads(keys)
+    keys.whole("num_key_value_heads")
+    of, key = heads(keys), "num_sliding_attention_heads"
+    if keys.has(key):
+        return of._replace(queries=keys.whole(key))
+    other = keys.inner("attention_other_setting")
     return of._replace(queries=other.whole("num_attention_heads", default=of.queries))
 
 

@@ -76,7 +76,7 @@ class Activations(NamedTuple):
     def _grouped(self, kind: Grouped, meanwhile: int) -> int:
         normed = self.details.qk_norm
         queries, keys = (count * kind.head_dim for count in (kind.heads, kind.kv_heads))
-        made = self.tokens * kind.made * kind.head_dim * self.size
+        made = self.tokens * kind.made * self.size
         norm = self._norm(queries) if normed else 0
         kept = keys * normed
         turning = self.tokens * (kept + queries * normed + 3 * queries) * self.size

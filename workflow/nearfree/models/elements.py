@@ -57,9 +57,7 @@ def attention_elements(kind: Run, d_model: int, details: Details) -> int:
     output = d_model * (kind.inputs + details.output_bias)
     if isinstance(kind, Latent):
         return output + _latent(kind, d_model, biased=details.qkv_bias)
-    return (
-        output + kind.made * kind.head_dim * (d_model + details.qkv_bias) + kind.heads * kind.sinks
-    )
+    return output + kind.made * (d_model + details.qkv_bias) + kind.heads * kind.sinks
 
 
 def _latent(kind: Latent, d_model: int, *, biased: bool) -> int:

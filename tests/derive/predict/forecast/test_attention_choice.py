@@ -34,6 +34,7 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
         ("gpt_oss", {}, {80: "vllm-triton", 90: "vllm-fa3", 100: "flashinfer",
                          120: "vllm-triton"}),
         ("gemma4_text", {"global_head_dim": 512}, {90: "vllm-triton", 100: "vllm-triton"}),
+        ("mimo_v2_flash", {}, {80: "vllm-triton", 90: "vllm-fa3", 100: "vllm-triton"}),
         ("deepseek_v3", {}, {80: "vllm-mla==0.33.0", 90: "vllm-mla==0.33.0"}),
         ("deepseek_v4", {}, {90: "vllm-mla==0.33.0", 100: "vllm-mla==0.33.0"}),
     ],
@@ -96,6 +97,7 @@ def test_another_cache_needs_kernels_that_read_it(tmp_path: Path) -> None:
     [
         ("gpt_oss", "flash_attn", "3 layers (window 32): heads have a logit", "vllm-fa3"),
         ("gemma4_text", "flash_attn", "heads of 512 elements are wider than 256", "flashinfer"),
+        ("mimo_v2_flash", "flash_attn", "keys have 16 elements and values 12", "vllm-fa3"),
         ("deepseek_v3", "flash_attn", "none is of a latent", "vllm-mla"),
         ("deepseek_v32", "flash_attn", "a latent and an indexer of positions", "sglang-mla"),
         ("llama", "vllm_mla", "none is of grouped queries", "flash-attn-4"),

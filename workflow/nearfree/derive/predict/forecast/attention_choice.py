@@ -109,4 +109,6 @@ def _lacking(record: Backend, kind: Cached) -> str:
         return f"heads of {kind.head_dim} elements are wider than {record.widest}"
     if kind.sinks and not record.sinks:
         return "heads have a logit that is no position's (sinks)"
+    if kind.value_dim and not record.values_apart:
+        return f"keys have {kind.head_dim} elements and values {kind.value_dim}"
     return ""

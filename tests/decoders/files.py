@@ -119,6 +119,22 @@ _FILES: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**_WIDE, **_LINEAR, "mamba_ssm_dtype": "float32"},
     "falcon_h1": _MAMBA_BESIDE,
     "nemotron_h": _APART,
+    "glm": _WIDE,
+    "glm4": _WIDE,
+    **dict.fromkeys(("glm4v_text", "arcee", "apertus", "nemotron"), _DENSE),
+    "starcoder2": _WINDOWED,
+    "olmo3": {**_DENSE, "sliding_window": 32},
+    "exaone4": {**_DENSE, "sliding_window": 32, "sliding_window_pattern": 4},
+    "glm4v_moe_text": {
+        **_DENSE, "n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "n_shared_experts": 2, "first_k_dense_replace": 1,
+    },
+    "granitemoehybrid": {
+        **_DENSE, "shared_intermediate_size": 40, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 10,
+        "mamba_n_groups": 2,
+        "layer_types": ["mamba", "mamba", "attention"] * 2,
+    },
     "mimo_v2_flash": {
         **_WIDE, "v_head_dim": 12, "swa_num_attention_heads": 8, "swa_num_key_value_heads": 4,
         "swa_head_dim": 16, "swa_v_head_dim": 12, "sliding_window": 32,
@@ -131,7 +147,7 @@ _FILES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 8, "num_attention_groups": 2, "head_dim": 16,
         "intermediate_size": 96, "sliding_window": 32, "num_sliding_attention_heads": 12,
         "layer_types": ["full_attention", *["sliding_attention"] * 2] * 2,
-        "moe_layers_enum": "2,3,4,5", "moe_num_experts": 4, "moe_top_k": 2,
+        "moe_num_experts": 4, "moe_top_k": 2,
         "moe_intermediate_size": 24, "share_expert_dims": 40,
     },
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
@@ -154,8 +170,9 @@ DEFAULTED = {
         ("head_dim", "num_key_value_heads", "n_groups", "mamba_d_ssm", "mamba_ssm_cache_dtype"),
     ),
     ("nemotron_h", "num_hidden_layers"), ("mimo_v2_flash", "add_swa_attention_sink_bias"),
+    ("olmo3", "num_key_value_heads"), ("granitemoehybrid", "mamba_n_groups"),
     *product(
-        ("step3p5",), ("head_dim", "num_sliding_attention_heads", "layer_types", "moe_layers_enum")
+        ("step3p5",), ("head_dim", "num_sliding_attention_heads", "layer_types")
     ),
 }  # fmt: skip
 """Keys that published files leave out, as their class does not."""

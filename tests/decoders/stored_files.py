@@ -43,6 +43,12 @@ STORED: dict[str, dict[str, Any]] = {
     "llama_biased": {**_SHAPE, "model_type": "llama", "attention_bias": True, "mlp_bias": True},
     "ministral3": {**_WIDE, "sliding_window": None},
     "smollm3": _SHAPE,
+    "glm4v_text": {**_SHAPE, "tie_word_embeddings": False},
+    "glm4v_moe_text": {**SMALL["glm4v_moe_text"], "attention_bias": False},
+    "granite_dense": {
+        **SMALL["granitemoehybrid"], "num_local_experts": 0, "mamba_n_groups": 1,
+    },
+    "exaone4_letters": {**SMALL["exaone4"], "layer_types": ["full_attention"] * 6},
     "ernie4_5": {**_WIDE, "use_bias": True},
     "cohere": {**_SHAPE, "use_qk_norm": True},
     "cohere2": {**_SHAPE, "sliding_window": 32},

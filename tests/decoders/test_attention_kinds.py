@@ -295,6 +295,18 @@ def test_the_products_of_a_layer_are_its_stored_matrices(tmp_path: Path, kind: s
         assert held == 64 * (attends.made + gates + attends.inputs)
 
 
+def test_windows_are_said_by_a_number_or_by_letters(tmp_path: Path) -> None:
+    """EXAONE 4's files say either, the list of layers, or null for no window at all."""
+    local = {"layers": (0, 1, 3, 4), "window": 32}
+    by_number = read(tmp_path, "exaone4", sliding_window_pattern=3).attention
+    assert by_number == read(tmp_path, "exaone4", sliding_window_pattern="LLG").attention
+    assert (by_number[0].layers, by_number[0].window) == (local["layers"], local["window"])
+    (alone,) = read(tmp_path, "exaone4", sliding_window=None).attention
+    assert (len(alone.layers), alone.window) == (6, None)
+    with pytest.raises(RefusedError, match="'LXG' has other letters than L and G"):
+        read(tmp_path, "exaone4", sliding_window_pattern="LXG")
+
+
 def test_heads_whose_values_are_narrower_have_the_work_of_their_mean(tmp_path: Path) -> None:
     """One reads and multiplies as much as a head of the mean of both, and that is said."""
     decoder = read(tmp_path, "mimo_v2_flash")

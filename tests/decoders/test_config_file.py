@@ -179,6 +179,7 @@ def test_a_missing_key_is_named(tmp_path: Path, kind: str, key: str) -> None:
         ("llama", {"mamba_d_state": 256}, "mamba_d_state 256 says that some layers keep a state"),
         ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder True"),
         ("llama", {"model_type": "lama"}, "model_type 'lama'"),
+        ("llama", {"model_type": "jamba"}, "first version, which engines take one position of a"),
         ("llama", {"torch_dtype": "float8_e4m3fn"}, "torch_dtype 'float8_e4m3fn'"),
         ("llama", {"torch_dtype": "auto"}, "torch_dtype 'auto'"),
         ("llama", {"dtype": "float16"}, "dtype 'float16' differs from torch_dtype"),

@@ -198,6 +198,11 @@ def dense(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for al
     return Ffn(keys.whole("intermediate_size"))
 
 
+def ungated(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001
+    """Return the FFN of models without experts, whose FFNs have two matrices and no gate."""
+    return Ffn(keys.whole("intermediate_size"), gated=False)
+
+
 def all_experts(keys: Keys, layers: int) -> Ffn:
     """Return the FFN of models with experts in every layer, such as Mixtral and OLMoE."""
     count = keys.one_of("num_local_experts", "num_experts")

@@ -17,6 +17,7 @@ from nearfree.decoders.decoder import (
     qwen_moe,
     switched,
     switched_off,
+    ungated,
     unwindowed,
     windowed,
 )
@@ -24,6 +25,7 @@ from nearfree.decoders.feeds import (
     deepseek_moe,
     deepseek_v4_moe,
     gemma4_moe,
+    granite_hybrid_moe,
     llama4_moe,
     mimo_v2_moe,
     step3_moe,
@@ -65,6 +67,15 @@ FAMILIES = {
     "granite": Family(dense, unwindowed),
     "hunyuan_v1_dense": Family(dense, unwindowed),
     "olmo2": Family(dense, unwindowed),
+    "glm": Family(dense, unwindowed, says_head_dim=True),
+    "glm4": Family(dense, unwindowed, says_head_dim=True),
+    "glm4v_text": Family(dense, unwindowed),
+    "olmo3": Family(dense),
+    "exaone4": Family(dense),
+    "arcee": Family(ungated, unwindowed),
+    "apertus": Family(ungated, unwindowed),
+    "nemotron": Family(ungated, unwindowed),
+    "starcoder2": Family(ungated, windowed),
     "ernie4_5": Family(dense, unwindowed, says_head_dim=True),
     "seed_oss": Family(dense, unwindowed, says_head_dim=True),
     "mistral": Family(dense, windowed),
@@ -91,6 +102,7 @@ FAMILIES = {
     "bailing_moe_v2": Family(first_dense, switched_off),
     "llada2_moe": Family(first_dense, switched_off),
     "glm4_moe": Family(first_dense, unwindowed),
+    "glm4v_moe_text": Family(first_dense, unwindowed),
     "ernie4_5_moe": Family(ernie_moe, unwindowed),
     **dict.fromkeys(
         (
@@ -105,6 +117,7 @@ FAMILIES = {
     "qwen3_next": _delta_net(qwen_moe),
     "qwen3_5_moe_text": _delta_net(qwen_moe),
     "qwen3_5_text": _delta_net(dense),
+    "granitemoehybrid": Family(granite_hybrid_moe, states=("mamba_d_state",)),
     "falcon_h1": Family(dense, states=("mamba_d_state", BLOCKS)),
     "nemotron_h": Family(nemotron_ffn, states=(PATTERN, BLOCKS), apart=True),
     "cohere2": Family(dense, says_head_dim=True),
@@ -118,18 +131,31 @@ FAMILIES = {
     "mimo_v2_flash": Family(mimo_v2_moe, says_head_dim=True),
     "step3p5": Family(step3_moe, says_head_dim=True),
 }  # fmt: skip
-"""By `model_type`. All have gated FFNs but Nemotron-H, and in every layer grouped-query, latent or
-compressed attention or a gated delta net; Falcon-H1 has a Mamba-2 mixer beside attention.
+"""By `model_type`. All have gated FFNs but Nemotron-H and those without, and in every layer
+grouped-query, latent or compressed attention, a gated delta net or, of Granite 4, a Mamba-2 mixer;
+Falcon-H1 has one beside attention.
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
 (llada2_moe); Tencent/WeDLM (wedlm, of Qwen3's shape); GSAI-ML/LLaDA-8B (llada, of Llama's);
 XiaomiMiMo/MiMo-7B (mimo, of Qwen2's). Parts of models of several parts have names that end in
 text."""
 
+_ONE_POSITION = ("jamba",)
+"""Model types of which no engine's forward has several positions of a request."""
+
 
 def family(keys: Keys) -> Family:
     """Return the rules of a file's model type; ConfigError names the nearest if it is not read."""
     model_type = keys.text("model_type")
+    if model_type in _ONE_POSITION:
+        raise keys.wrong(
+            "model_type",
+            "has layers of Mamba's first version, which engines take one position of a request "
+            "further in each forward: vllm 0.33.0, vllm/model_executor/layers/mamba/"
+            "mamba_mixer.py:356-391; sglang 0.5.23 does not run it",
+            "Draft for a model of Mamba's second version, such as nemotron_h; for this one decode "
+            "without drafts",
+        )
     if model_type not in FAMILIES:
         near = get_close_matches(model_type[:80], FAMILIES, n=3)
         known = (

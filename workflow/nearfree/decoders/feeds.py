@@ -46,6 +46,7 @@ GATED = Form(("gate_proj", "up_proj"), "down_proj")
 PLAIN = Form(("up_proj",), "down_proj")
 FUSED = Form(("gate_up_proj",), "down_proj", 2)
 NUMBERED = Form(("w1", "w3"), "w2")
+LINEAR = Form(("input_linear",), "output_linear", 2)
 
 
 def ffn(
@@ -87,6 +88,8 @@ class Names(NamedTuple):
 
 
 _NAMES = Names()
+SHARED_EXPERT = Names(shared="shared_expert", shared_gate="shared_expert_gate")
+"""What Qwen's models call them."""
 
 
 def moe(rule: Rule, names: Names = _NAMES) -> Plan:
@@ -275,6 +278,18 @@ deepseek_v4_moe = some(
 )
 """The FFNs of DeepSeek V4: routed experts in every layer, in the first `num_hash_layers` by the
 token's own number, whose router's product runs all the same (DeepseekV4HashRouter)."""
+
+
+def granite_hybrid_moe(keys: Keys, layers: int) -> Ffn:
+    """Return the FFNs of Granite 4: what every token passes alone, where there are no experts.
+
+    Source: GraniteMoeHybridDecoderLayer of transformers 5.23.
+    """
+    width = keys.whole("shared_intermediate_size")
+    if not keys.whole("num_local_experts", least=0):
+        return Ffn(width)
+    experts = routed(keys, "num_local_experts", width="intermediate_size", shared_d_ff=width)
+    return Ffn(None, range(layers), experts)
 
 
 step3_moe = some(listed, count=("num_experts",), shared=("share_expert_dim",))

@@ -3,7 +3,8 @@
 from difflib import get_close_matches
 
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.layouts import LAYOUTS, Layout
+from nearfree.decoders.layout import Layout
+from nearfree.decoders.layouts import LAYOUTS
 from nearfree.decoders.pieces import Piece
 
 _MOST_LAYERS = 1000

@@ -41,6 +41,12 @@ def heads(keys: Keys) -> Heads:
     return Heads(queries, keys.whole("num_key_value_heads", default=queries), width, width)
 
 
+def said_heads(keys: Keys) -> Heads:
+    """Return the heads of models whose files say how many keys have."""
+    keys.whole("num_key_value_heads")
+    return heads(keys)
+
+
 def named_heads(queries: str, kv_heads: str, width: str, values: str) -> Callable[[Keys], Heads]:
     """Return what reads the heads under other names."""
     return lambda keys: Heads(

@@ -6,7 +6,7 @@ from typing import Any
 from nearfree.decoders.decoder import head_width
 from nearfree.decoders.feeds import FUSED, GATED, Names, everywhere, moe, some
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.mixers import Heads, gqa, heads, window_of
+from nearfree.decoders.mixers import Heads, gqa, said_heads, window_of
 from nearfree.decoders.pieces import (
     Layer,
     Part,
@@ -107,6 +107,30 @@ def gemma4_tables(keys: Keys) -> Sequence[Part]:
     )
 
 
+def exaone_windows(keys: Keys, layers: int) -> Sequence[str]:
+    """Return EXAONE 4's layers with a window: by a number, or by letters of local and global ones.
+
+    Source: Exaone4Config of transformers 5.23, and files of EXAONE 4.0 ("LLLG").
+    """
+    pattern = "sliding_window_pattern"
+    if keys.whole_or_null("sliding_window") is None:
+        return ["full_attention"] * layers
+    if not keys.is_text(pattern):
+        keys.whole(pattern)
+        return every(pattern, "full_attention", "sliding_attention")(keys, layers)
+    letters = keys.text(pattern)
+    if not letters or set(letters) - {"L", "G"}:
+        raise keys.wrong(pattern, "has other letters than L and G, or none")
+    kinds = {"L": "sliding_attention", "G": "full_attention"}
+    return [kinds[letters[layer % len(letters)]] for layer in range(layers)]
+
+
+def xielu(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+    """Read the two numbers of Apertus' activation. Source: XIELUActivation of transformers 5.23."""
+    numbers = ("mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n")
+    return same(Piece(tuple(part for name in numbers for part in vector(name, 1, "ffn"))))
+
+
 def indexers(keys: Keys, layers: int) -> Sequence[str]:
     """Return which layers of GLM's DSA have an indexer. Source: GlmMoeDsaConfig."""
     if keys.has("index_topk_pattern"):
@@ -130,8 +154,7 @@ def chunks(keys: Keys, layers: int) -> Sequence[str]:
 
 def _step_heads(keys: Keys) -> Heads:
     """Return the heads of Step 3's layers with a window. Source: Step3p7TextConfig."""
-    keys.whole("num_key_value_heads")
-    of, key = heads(keys), "num_sliding_attention_heads"
+    of, key = said_heads(keys), "num_sliding_attention_heads"
     if keys.has(key):
         return of._replace(queries=keys.whole(key))
     other = keys.inner("attention_other_setting")

@@ -34,6 +34,8 @@ _PLAIN = ("model", "lm_head")
 WHOLES = {
     "gemma3": Whole("gemma3_text", *_APART),
     "gemma4": Whole("gemma4_text", *_INNER),
+    "glm4v": Whole("glm4v_text", *_INNER),
+    "glm4v_moe": Whole("glm4v_moe_text", *_INNER),
     "kimi_k25": Whole("deepseek_v3", *_APART, differ=True),
     "kimi_k3": Whole("kimi_linear", *_APART),
     "llama4": Whole("llama4_text", *_APART),
@@ -77,6 +79,7 @@ _UNIFORM = {
 """Keys that may be a list with one number for each layer, read where all are the same."""
 _TIED = {"tie_word_embeddings": True}
 _QKV_BIAS = {"qkv_bias": True}
+_BIAS = {"attention_bias": True}
 _GEMMA = {**_TIED, "sliding_window_pattern": 6}
 _HYBRID = {
     "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
@@ -97,9 +100,10 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen3_5_text": _HYBRID,
     "qwen3_5_moe_text": _HYBRID,
     "qwen3_vl_moe_text": {"decoder_sparse_step": 1},
-    "gpt_oss": {"attention_bias": True},
     "llama4_text": {"attention_chunk_size": 8192, "no_rope_layer_interval": 4},
-    "seed_oss": {"attention_bias": True},
+    **dict.fromkeys(("gpt_oss", "seed_oss", "glm", "glm4", "glm4v_moe_text"), _BIAS),
+    "starcoder2": {**_TIED, "use_bias": True},
+    "granitemoehybrid": {"mamba_conv_bias": True, "mamba_n_groups": 1, "mamba_d_conv": 4},
     "jamba": {
         "mamba_dt_rank": "auto", "mamba_conv_bias": True, "mamba_d_state": 16, "mamba_d_conv": 4,
         "mamba_expand": 2, "num_experts": 16, "num_experts_per_tok": 2, "expert_layer_period": 2,

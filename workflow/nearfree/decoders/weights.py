@@ -14,7 +14,7 @@ from nearfree.decoders.config_file import config_file
 from nearfree.decoders.decoder import Count
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layers import layers_of, layout_of
-from nearfree.decoders.layouts import Layout
+from nearfree.decoders.layout import Layout
 from nearfree.decoders.pieces import Kept, Kind, Part, Piece, linear, under, vector
 from nearfree.decoders.text_part import TextPart, text_part
 from nearfree.decoders.towers import TOWERS

@@ -103,12 +103,14 @@ def _lacking(record: Backend, kind: Cached) -> str:
         if kind.index_heads and INDEXER.name not in record.modules:
             lacks.append("an indexer of positions")
         return f"none is of {' and '.join(lacks)}" if lacks else ""
-    if ATTENTION.name not in record.modules:
-        return "none is of grouped queries"
-    if kind.head_dim > record.widest:
-        return f"heads of {kind.head_dim} elements are wider than {record.widest}"
-    if kind.sinks and not record.sinks:
-        return "heads have a logit that is no position's (sinks)"
-    if kind.value_dim and not record.values_apart:
-        return f"keys have {kind.head_dim} elements and values {kind.value_dim}"
-    return ""
+    reasons = {
+        "none is of grouped queries": ATTENTION.name not in record.modules,
+        f"heads of {kind.head_dim} elements are wider than {record.widest}": (
+            kind.head_dim > record.widest
+        ),
+        "heads have a logit that is no position's (sinks)": kind.sinks and not record.sinks,
+        f"keys have {kind.head_dim} elements and values {kind.value_dim}": bool(
+            kind.value_dim and not record.values_apart
+        ),
+    }
+    return next((what for what, lacking in reasons.items() if lacking), "")

@@ -1,0 +1,104 @@
+"""Layouts of models in which some layers keep a state in place of attention, or beside it."""
+
+from nearfree.decoders.decoder import qwen_moe
+from nearfree.decoders.feeds import (
+    LINEAR,
+    SHARED_EXPERT,
+    Names,
+    ffn,
+    granite_hybrid_moe,
+    moe,
+    periodic,
+    some,
+)
+from nearfree.decoders.kimi import KIMI, output_residual
+from nearfree.decoders.layout import Layout, block
+from nearfree.decoders.mixers import gqa, said_heads
+from nearfree.decoders.nemotron import nemotron_h
+from nearfree.decoders.pieces import Plan, by_kind, every, norms, together
+from nearfree.decoders.special import BOTH
+from nearfree.decoders.state_mixers import delta_net, falcon_h1, mamba1, mamba2
+
+_GRANITE_MIXER = mamba2(
+    module="mamba",
+    names=("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv"),
+    flags=("mamba_conv_bias", "mamba_proj_bias", "mamba_proj_bias"),
+)
+
+
+def _hybrid(feed: Plan, *, split: bool) -> Layout:
+    """Return the layout of Qwen's models in which most layers have a gated delta net."""
+    kinds = {
+        "linear_attention": delta_net(split=split),
+        "full_attention": gqa(gate="query", norm=True, **BOTH),
+    }
+    order = every("full_attention_interval", "full_attention", "linear_attention", default=4)
+    return block(by_kind("layer_types", kinds, order), feed)
+
+
+HYBRIDS = {
+    "kimi_linear": Layout(KIMI, outside=output_residual),
+    "qwen3_next": _hybrid(moe(qwen_moe, SHARED_EXPERT), split=False),
+    "qwen3_5_moe_text": _hybrid(moe(qwen_moe, SHARED_EXPERT), split=True),
+    "qwen3_5_text": _hybrid(ffn(), split=True),
+    "granitemoehybrid": block(
+        by_kind(
+            "layer_types",
+            {**dict.fromkeys(("attention", "full_attention"), gqa(shape=said_heads, **BOTH)),
+             **dict.fromkeys(("mamba", "linear_attention"), _GRANITE_MIXER)},
+        ),
+        moe(
+            granite_hybrid_moe,
+            Names(
+                at="",
+                experts="block_sparse_moe",
+                form=LINEAR,
+                router="block_sparse_moe.router.layer",
+                shared="shared_mlp",
+                shared_form=LINEAR,
+                dense="shared_mlp",
+            ),
+        ),
+    ),
+    "jamba": Layout(
+        together(
+            norms("input_layernorm", "pre_ff_layernorm"),
+            by_kind(
+                "layers_block_type",
+                {"attention": gqa(), "mamba": mamba1},
+                every("attn_layer_period", "attention", "mamba", offset="attn_layer_offset"),
+            ),
+            moe(
+                some(periodic, width="intermediate_size"),
+                Names(at="feed_forward", router="router", dense="feed_forward"),
+            ),
+        ),
+        norm="final_layernorm",
+    ),
+    "falcon_h1": Layout(
+        together(
+            falcon_h1,
+            norms("input_layernorm", "pre_ff_layernorm"),
+            gqa(**BOTH),
+            mamba2(
+                module="mamba",
+                names=(
+                    "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups",
+                    "mamba_d_conv",
+                ),
+                flags=("mamba_conv_bias", "mamba_proj_bias", "projectors_bias"),
+                norm="mamba_rms_norm",
+                inner_width="mamba_d_ssm",
+            ),
+            ffn(at="feed_forward", bias="mlp_bias"),
+        ),
+        norm="final_layernorm",
+    ),
+    "nemotron_h": Layout(
+        together(norms("norm"), nemotron_h),
+        root="backbone",
+        embedding="embeddings",
+        norm="norm_f",
+    ),
+}  # fmt: skip
+"""By model type of the text. Sources: as of all layouts."""

@@ -144,11 +144,16 @@ def derive(scope: str) -> None:
 def fill_large(number: int, events: int) -> None:
     """Seal one of the takes of a large scope: so many visits of a thousand points."""
     grid = tuple(range(1, 201))
-    shape = {"d_model": 1024, "d_ff": 256 * (1 + number)}
+    width = 256 * (1 + number)
     sweeps = tuple(
         Sweep(
             setting=Setting(
-                module="dense_ffn", backend="torch", dtype="bfloat16", batch=batch, **shape
+                module="dense_ffn",
+                backend="torch",
+                dtype="bfloat16",
+                batch=batch,
+                d_model=1024,
+                d_ff=width,
             ),
             positions=grid,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 from nearfree.config.files import Config
+from nearfree.config.plans import Plans
 from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.protocols import Adaptive, Paper, Timing
 from nearfree.core.setting import Setting
@@ -79,7 +80,7 @@ def main() -> None:
     """Measure every setting by both protocols, and print what they found and took."""
     with tempfile.TemporaryDirectory() as folder:
         layout = Layout(Path(folder))
-        probe(layout, "cpu", "cpu", 1, Config(CONFIG).probe_plan("cpu"))
+        probe(layout, "cpu", "cpu", 1, Plans(Config(CONFIG), "cpu").probe())
         total: dict[str, list[float]] = {each.name: [0.0, 0.0] for each in PROTOCOLS}
         for name, sweep in SWEEPS.items():
             for protocol in PROTOCOLS:

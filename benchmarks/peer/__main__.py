@@ -16,7 +16,7 @@ from pathlib import Path
 
 import polars as pl
 from nearfree.config.files import Config
-from nearfree.derive.reference.build import known_truth
+from nearfree.derive.reference.build import known_truth, scored_of
 from nearfree.errors import ConfigError, NearfreeError
 from nearfree.log.names import Layout
 from nearfree.public.curves import ImportedCurves, read_curves
@@ -91,20 +91,22 @@ def run(args: argparse.Namespace) -> None:
     layout, sdk = Layout(args.root), Sdk(args.sdk_python, args.timeout)
     where = sdk.where()
     curves = chosen(read_curves(layout), args)
-    known = known_truth(curves, EPSILON)
+    config = Config(ROOT / "config")
+    known = known_truth(curves, config.platforms, EPSILON)
+    scored_on = scored_of(known)
     versions = ", ".join(f"{name} {each}" for name, each in where.versions.items())
     print(f"{versions}, {args.mode}; {args.module} {args.dtype}, epsilon {EPSILON}, "
-          f"{known.settings.height} settings")  # fmt: skip
+          f"{scored_on.settings.height} settings")  # fmt: skip
     systems = Path(where.systems)
-    asked = queries(known, systems, QUANTS[args.dtype], whole=args.whole)
-    said = without_the_asked(known, asked, sdk, systems, args.mode)
+    asked = queries(scored_on, systems, QUANTS[args.dtype], whole=args.whole)
+    said = without_the_asked(scored_on, asked, sdk, systems, args.mode)
     for reason, many in reasons(said).most_common():
         print(f"refused {many}: {reason}")
     control = sdk.latency(systems, args.mode, asked)
     every = [
-        ours(known, curves, Config(ROOT / "config"), layout),
-        scored(known, said, THEIRS),
-        scored(known, control, CONTROL),
+        ours(scored_on, known, curves, config, layout),
+        scored(scored_on, said, THEIRS),
+        scored(scored_on, control, CONTROL),
     ]
     for by in (["platform", "backend"], ["backend"], []):
         print(table(pl.concat(every), by))

@@ -103,13 +103,18 @@ def scored(known: Truth, said: Sequence[Answer], predictor: str) -> pl.DataFrame
     return score(known, found, [predictor], named)
 
 
-def ours(known: Truth, curves: ImportedCurves, config: Config, layout: Layout) -> pl.DataFrame:
-    """Return the scores of nearfree, to which the same models are unknown."""
+def ours(
+    asked: Truth, known: Truth, curves: ImportedCurves, config: Config, layout: Layout
+) -> pl.DataFrame:
+    """Return the scores of nearfree on what is asked, to which models of a fold are unknown.
+
+    What is `known` of others answers, products of light weights among them.
+    """
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=True)
     parts = list(curves_by_form(known, curves, datasheet_facts(config.platforms), resolver))
     said, ratios = answers("R2m", parts, chips(config.platforms), [EPSILON], EPSILON)
     name = pl.lit(OURS).alias("predictor")
-    return score(known, said.drop("regime").with_columns(name), [OURS], ratios.with_columns(name))
+    return score(asked, said.drop("regime").with_columns(name), [OURS], ratios.with_columns(name))
 
 
 def table(scores: pl.DataFrame, by: Sequence[str]) -> str:

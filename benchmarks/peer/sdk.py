@@ -64,7 +64,7 @@ def latency(request: dict[str, Any]) -> dict[str, Any]:
     from aiconfigurator_core.sdk import engine, perf_database
 
     folder = request["systems"]
-    handles: dict[tuple[str, str, str], Any] = {}
+    handles: dict[tuple[str, ...], Any] = {}
 
     def handle(*names: str) -> Any:
         if names not in handles:
@@ -79,7 +79,7 @@ def latency(request: dict[str, Any]) -> dict[str, Any]:
             handles[names] = engine.EngineHandle.for_database(known, systems_path=folder)
         return handles[names]
 
-    answers = []
+    answers: list[dict[str, Any]] = []
     for query in request["queries"]:
         try:
             asked = handle(query["system"], query["backend"], query["version"])

@@ -119,6 +119,15 @@ _FILES: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**_WIDE, **_LINEAR, "mamba_ssm_dtype": "float32"},
     "falcon_h1": _MAMBA_BESIDE,
     "nemotron_h": _APART,
+    "nemotron-nas": {
+        "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,
+        "num_attention_heads": 8,
+        "block_configs": [
+            {"attention": {"no_op": at in (1, 4), "n_heads_in_group": 4},
+             "ffn": {"no_op": at == 5, "ffn_mult": 2.0 if at < 3 else 8.0}}
+            for at in range(6)
+        ],
+    },
     "glm": _WIDE,
     "glm4": _WIDE,
     **dict.fromkeys(("glm4v_text", "arcee", "apertus", "nemotron"), _DENSE),

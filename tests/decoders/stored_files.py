@@ -31,7 +31,7 @@ _NEMOTRON = {
 }  # fmt: skip
 NO_CLASS = {
     "bailing_moe", "bailing_moe_v2", "deepseek_ref", "kimi_k2", "llada2_moe", "wedlm", "llada",
-    "mimo",
+    "mimo", "nemotron-nas",
 }  # fmt: skip
 """Model types that transformers has no class of."""
 STORED: dict[str, dict[str, Any]] = {

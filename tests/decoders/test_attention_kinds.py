@@ -5,9 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from nearfree.backends.names import BackendRelease
+from nearfree.core.parallel import Parallel
 from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, runs
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.modules import DENSE, modules
 from nearfree.decoders.weights import stored
 from nearfree.errors import EvidenceError, RefusedError
 
@@ -125,7 +128,7 @@ def test_each_family_has_its_kinds(tmp_path: Path, kind: str, kinds: list[Kind])
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in SMALL if kind not in ("falcon_h1", "nemotron_h")]
+    "kind", [kind for kind in SMALL if kind not in ("falcon_h1", "nemotron_h", "nemotron-nas")]
 )
 def test_each_layer_is_of_one_kind(tmp_path: Path, kind: str) -> None:
     """The kinds of a decoder part its layers."""
@@ -293,6 +296,22 @@ def test_the_products_of_a_layer_are_its_stored_matrices(tmp_path: Path, kind: s
         )
         gates = attends.heads if attends.head_gates else 0
         assert held == 64 * (attends.made + gates + attends.inputs)
+
+
+def test_ffns_of_several_widths_are_modules_of_their_own(tmp_path: Path) -> None:
+    """Layers of Llama-Nemotron have an FFN as wide as was found for each, or none."""
+    decoder = read(tmp_path, "nemotron-nas")
+    assert decoder.dense_ffns == ((512, 2), (256, 3))
+    assert (decoder.d_ff, decoder.dense_layers, decoder.pairs) == (512, 5, (4 + 5) / 2)
+    (attends,) = decoder.attention
+    assert attends.layers == (0, 2, 3, 5)
+    asked = {"batch": 1, "context": 64, "attention": BackendRelease("flash_attn", "2.8.3")}
+    uses = modules(decoder, **asked, moe=None, routing=None, parallel=Parallel(tp=2))
+    widths = [(use.role, use.count, use.setting.d_ff) for use in uses if use.role.startswith(DENSE)]
+    assert widths == [
+        ("Dense FFN, 256 wide, 2 of 6 layers", 2, 256),
+        ("Dense FFN, 128 wide, 3 of 6 layers", 3, 128),
+    ]
 
 
 def test_windows_are_said_by_a_number_or_by_letters(tmp_path: Path) -> None:

@@ -175,6 +175,8 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
         read["beside"] = True
     if ffn.dense is not None:
         read["ffn_layers"] = ffn.dense
+    if ffn.widths:
+        read["ffn_widths"] = ffn.widths
     if not ffn.gated:
         read["gated"] = False
     width = rules.layer_inputs and keys.whole(rules.layer_inputs, least=0, default=0)

@@ -51,7 +51,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `moe_layers` of them have `experts` for an FFN, all others a Dense FFN of width `d_ff` (None
     where no layer has one); with `beside` those with experts have it, too. Where a layer is one
-    piece alone, attention, a state or an FFN, `ffn_layers` have a Dense FFN (Nemotron-H). FFNs and
+    piece alone, attention, a state or an FFN, `ffn_layers` have a Dense FFN (Nemotron-H). Where
+    Dense FFNs differ, `ffn_widths` has each width and its layers (Llama-Nemotron). FFNs and
     experts have a gate, and so three matrices, but where `gated` is false. `window` is how
     many positions attention looks back at most in every layer, None for all of them. Each layer may
     have an input of its own of every token, `layer_inputs` wide (Gemma 4). A drafter's head reads
@@ -78,6 +79,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     window: Positive | None = None
     beside: bool | UnsetType = UNSET
     ffn_layers: Count | UnsetType = UNSET
+    ffn_widths: tuple[tuple[Positive, Positive], ...] | UnsetType = UNSET
     gated: bool | UnsetType = UNSET
     layer_inputs: Positive | UnsetType = UNSET
     states: States | UnsetType = UNSET
@@ -113,9 +115,19 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.layers if self.beside is True else self.layers - self.moe_layers
 
     @property
+    def dense_ffns(self) -> tuple[tuple[int, int], ...]:
+        """Widths of its Dense FFNs, each with its layers."""
+        if self.ffn_widths is not UNSET:
+            return self.ffn_widths
+        return ((self.d_ff, self.dense_layers),) if self.d_ff and self.dense_layers else ()
+
+    @property
     def pairs(self) -> float:
         """Layers as most models have them, of two pieces with a norm before each."""
-        return self.layers / 2 if self.ffn_layers is not UNSET else self.layers
+        if self.ffn_layers is UNSET:
+            return self.layers
+        attends = {layer for kind in self.attention for layer in kind.layers}
+        return (len(attends) + self.ffn_layers + self.moe_layers) / 2
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -182,7 +194,8 @@ class Ffn(NamedTuple):
     """Width of the Dense FFN, None if no layer has one; layers with experts, counted from 0.
 
     `beside` holds where those have the Dense FFN, too. `dense` counts the layers with the Dense FFN
-    where they are not all others, and without `gated` no FFN has a gate.
+    where they are not all others, and without `gated` no FFN has a gate. `widths` are those of
+    Dense FFNs with the layers of each, where they differ; `d_ff` is then the widest.
     """
 
     d_ff: int | None
@@ -191,6 +204,7 @@ class Ffn(NamedTuple):
     beside: bool = False
     dense: int | None = None
     gated: bool = True
+    widths: tuple[tuple[int, int], ...] = ()
 
 
 def dense(keys: Keys, layers: int) -> Ffn:  # noqa: ARG001 (one signature for all)

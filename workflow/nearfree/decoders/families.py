@@ -33,6 +33,7 @@ from nearfree.decoders.feeds import (
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
+from nearfree.decoders.special import decilm_ffn
 
 
 class Family(NamedTuple):
@@ -76,6 +77,7 @@ FAMILIES = {
     "apertus": Family(ungated, unwindowed),
     "nemotron": Family(ungated, unwindowed),
     "starcoder2": Family(ungated, windowed),
+    "nemotron-nas": Family(decilm_ffn, apart=True),
     "ernie4_5": Family(dense, unwindowed, says_head_dim=True),
     "seed_oss": Family(dense, unwindowed, says_head_dim=True),
     "mistral": Family(dense, windowed),

@@ -66,6 +66,9 @@ def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -
         experts=decoder.experts
         and _cut(decoder.experts, parallel.moe_tp, ranks, UNEVEN_EXPERTS.get(kind, 1)),
     )
+    if decoder.ffn_widths is not UNSET:
+        widths = tuple((width // ranks, layers) for width, layers in decoder.ffn_widths)
+        cut = structs.replace(cut, ffn_widths=widths)
     if decoder.kinds is not UNSET:
         kinds = tuple(_cut_kind(kind, parallel.tp) for kind in decoder.kinds)
         cut = structs.replace(cut, kinds=kinds)
@@ -187,7 +190,8 @@ def _cuts(
             yield from _cut_products(each, tp, groups.get(matrices, (1, 1)), merged=merged)
     experts = decoder.experts
     for kind, name, size, key, parts in (
-        ("ffn", "width of the Dense FFN", decoder.dense_layers and decoder.d_ff, over, ranks),
+        *(("ffn", "width of the Dense FFN", width, over, ranks)
+          for width, _ in decoder.dense_ffns),
         ("experts", "width of an expert", experts and experts.d_ff, "tp x dp / ep", moe_tp),
         ("shared_experts", "width of the shared experts", experts and experts.shared_d_ff, over,
          ranks),

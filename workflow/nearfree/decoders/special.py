@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from nearfree.decoders.decoder import head_width
+from nearfree.decoders.decoder import Ffn, head_width
 from nearfree.decoders.feeds import FUSED, GATED, Names, everywhere, moe, some
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.mixers import Heads, gqa, said_heads, window_of
@@ -172,14 +172,39 @@ STEP_3 = by_kind(
 """Attention with a gate for each head. Source: Step3p7TextAttention of transformers 5.23."""
 
 
-def decilm(keys: Keys, layers: int) -> Layer:
-    """Read layers that each have an attention and an FFN of their own, or none.
-
-    Source: DeciLMForCausalLM of nvidia/Llama-3_3-Nemotron-Super-49B-v1.
-    """
+def _blocks(keys: Keys, layers: int) -> list[Keys]:
+    """Return what a file says of each layer of Llama-Nemotron."""
     blocks = keys.inners("block_configs")
     if len(blocks) < layers:
         raise keys.wrong("block_configs", f"has {len(blocks)} entries for {layers} layers")
+    return blocks[:layers]
+
+
+def _decilm_width(keys: Keys, of: Keys) -> int:
+    """Return how wide a layer's FFN is. Source: as of `decilm`, _ffn_mult_to_intermediate_size."""
+    wide = int(2 * of.number("ffn_mult", most=1e3) * keys.whole("hidden_size") / 3)
+    return (wide + 255) // 256 * 256
+
+
+def decilm_ffn(keys: Keys, layers: int) -> Ffn:
+    """Return the FFNs of Llama-Nemotron, of as many widths as the search for it found."""
+    feeds = [block.inner("ffn") for block in _blocks(keys, layers)]
+    widths = [_decilm_width(keys, of) for of in feeds if not of.flag("no_op")]
+    counted = tuple((width, widths.count(width)) for width in sorted(set(widths), reverse=True))
+    return Ffn(
+        counted[0][0] if counted else None,
+        dense=len(widths),
+        widths=counted if len(counted) > 1 else (),
+    )
+
+
+def decilm(keys: Keys, layers: int) -> Layer:
+    """Read layers that each have an attention and an FFN of their own, or none.
+
+    Source: DeciLMForCausalLM of nvidia/Llama-3_3-Nemotron-Super-49B-v1; vllm 0.33.0,
+    vllm/model_executor/models/nemotron_nas.py, runs the same.
+    """
+    blocks = _blocks(keys, layers)
     queries, d_model = keys.whole("num_attention_heads"), keys.whole("hidden_size")
 
     def attention(of: Keys) -> Plan:
@@ -192,13 +217,12 @@ def decilm(keys: Keys, layers: int) -> Layer:
         return together(norms("input_layernorm"), gqa(shape=shape, **BOTH))
 
     def feed(of: Keys) -> Piece:
-        wide = int(2 * of.number("ffn_mult", most=1e3) * d_model / 3)
-        d_ff = (wide + 255) // 256 * 256
+        d_ff = _decilm_width(keys, of)
         bias = keys.flag("mlp_bias")
         return Piece(tuple(GATED.parts("mlp", "ffn", d_model, d_ff, bias=bias)))
 
     read: list[Piece] = []
-    for block in blocks[:layers]:
+    for block in blocks:
         pieces = []
         mix, ffn_of = block.inner("attention"), block.inner("ffn")
         for part in (mix, ffn_of):

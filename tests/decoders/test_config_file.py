@@ -18,6 +18,7 @@ from nearfree.decoders.text_part import text_part
 from nearfree.errors import ConfigError, RefusedError
 
 from decoders.files import CONFIG, DEFAULTED, SHIPPED, SMALL, change, refusal, write
+from decoders.stored_files import STORED
 
 _8B = {
     "dtype": "bfloat16", "d_model": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "head_dim": 128,
@@ -439,3 +440,12 @@ def test_a_folder_without_a_config_is_refused() -> None:
     """A folder without config.json says which file is missing."""
     with pytest.raises(ConfigError, match=r"published/config\.json is not there"):
         read_decoder(CONFIG / "published")
+
+
+def test_a_model_of_one_position_is_refused_for_that_alone(tmp_path: Path) -> None:
+    """Jamba's keys of states and of layers' kinds are understood: what is missing is a forward."""
+    file = write(tmp_path, {"model_type": "jamba", "torch_dtype": "bfloat16", **STORED["jamba"]})
+    with pytest.raises(RefusedError) as refused:
+        read_decoder(file)
+    (only,) = refused.value.refusals
+    assert (only.key, "one position of a request" in only.reason) == ("model_type", True)

@@ -47,7 +47,7 @@ _SOMETIMES = {
     "gemma4_text": frozenset({"nvfp4"}),
 }
 """Kinds of models, and formats in which some releases do so: of which it is not stated here."""
-_TAKEN = PRESETS | {"mixtral", "glm4_moe", "llama4_text", "nemotron_h"}
+_TAKEN = PRESETS | {"mixtral", "glm4_moe", "glm4v_moe_text", "llama4_text", "nemotron_h"}
 """Kinds of models whose activation (SiLU, or squared ReLU without a gate) and routing (renormalised
 softmax, sigmoid) FlashInfer's kernels take in 16 bits: `_supports_activation` and
 `_supports_routing_method` in fused_moe/experts/trtllm_bf16_moe.py of vLLM 0.24.0, lines 72-89."""

@@ -27,7 +27,7 @@ from nearfree.decoders.draft_heads import (
     states_of,
     vocabulary_of,
 )
-from nearfree.decoders.families import FAMILIES, Family, family, kinds_of
+from nearfree.decoders.families import FAMILIES, ONE_POSITION, Family, family, kinds_of
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.snapshots import snapshot_of
 from nearfree.decoders.text_part import text_part
@@ -85,11 +85,13 @@ def read_decoder(path: Path) -> Decoder:
     """
     file = config_file(path)
     keys, refusals = text_part(file).keys, Refusals()
-    rules = FAMILIES.get(str(keys.values.get("model_type")))
+    kind = str(keys.values.get("model_type"))
+    rules = FAMILIES.get(kind)
     uniform = rules is None or rules.window is not None
     for key, (why, remedy) in (_REFUSED | (_LATENT_KEYS if uniform else {})).items():
+        read = kind in ONE_POSITION or (rules and key in rules.states)
         with refusals.gathered():
-            if keys.has(key) and not (rules and key in rules.states):
+            if keys.has(key) and not read:
                 raise keys.wrong(key, why, remedy)
     with refusals.gathered():
         if names_head(keys):

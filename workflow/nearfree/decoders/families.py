@@ -142,14 +142,14 @@ inclusionAI/Ling-V2 (its second version, whose files say either model type), inc
 XiaomiMiMo/MiMo-7B (mimo, of Qwen2's). Parts of models of several parts have names that end in
 text."""
 
-_ONE_POSITION = ("jamba",)
+ONE_POSITION = ("jamba",)
 """Model types of which no engine's forward has several positions of a request."""
 
 
 def family(keys: Keys) -> Family:
     """Return the rules of a file's model type; ConfigError names the nearest if it is not read."""
     model_type = keys.text("model_type")
-    if model_type in _ONE_POSITION:
+    if model_type in ONE_POSITION:
         raise keys.wrong(
             "model_type",
             "has layers of Mamba's first version, which engines take one position of a request "

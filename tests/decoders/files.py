@@ -119,6 +119,15 @@ _FILES: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {**_WIDE, **_LINEAR, "mamba_ssm_dtype": "float32"},
     "falcon_h1": _MAMBA_BESIDE,
     "nemotron_h": _APART,
+    "kimi_linear": {
+        **{key: value for key, value in _LATENT.items()
+           if key not in ("n_routed_experts", "num_experts_per_tok", "n_shared_experts")},
+        "num_experts": 4, "num_experts_per_token": 2, "num_shared_experts": 2,
+        "linear_attn_config": {
+            "head_dim": 6, "num_heads": 4, "short_conv_kernel_size": 4,
+            "kda_layers": [1, 2, 4, 5], "full_attn_layers": [3, 6],
+        },
+    },
     "nemotron-nas": {
         "torch_dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 6, "vocab_size": 500,
         "num_attention_heads": 8,

@@ -81,14 +81,6 @@ STORED: dict[str, dict[str, Any]] = {
         "index_head_dim": 16, "hc_mult": 3, "sliding_window": 32, "n_shared_experts": 1,
         "compress_ratios": [0, 4, 128, 4, 128, 0, 0], "qk_rope_head_dim": 64, "index_topk": 32,
     },
-    "kimi_linear": {
-        **{key: value for key, value in _LATENT.items() if key not in _TOP}, "num_experts": 4,
-        "num_experts_per_token": 2, "num_shared_experts": 2, "q_lora_rank": None,
-        "linear_attn_config": {
-            "head_dim": 6, "num_heads": 3, "short_conv_kernel_size": 4,
-            "kda_layers": [1, 2, 4, 5], "full_attn_layers": [3, 6],
-        },
-    },
     "minimax_m2": {**_WIDE, **_TOP, "num_local_experts": 4, "use_qk_norm": True},
     "minimax_m3_vl_text": {
         **_WIDE, **_TOP, "num_local_experts": 4, "dense_intermediate_size": 80,

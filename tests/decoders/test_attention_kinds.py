@@ -8,6 +8,7 @@ import pytest
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, runs
+from nearfree.decoders.attention_uses import DELTA_GATES, DELTA_IN, DELTA_OUT, state_role
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import DENSE, modules
@@ -99,6 +100,16 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
             [
                 Grouped(layers=(0, 1, 2, 4, 5), chunk=8192, **GROUPED),
                 Grouped(layers=(3,), **GROUPED),
+            ],
+        ),
+        (
+            "kimi_linear",
+            [
+                DeltaNet(
+                    layers=(0, 1, 3, 4), heads=4, key_heads=4, key_dim=6, value_dim=6, conv=4,
+                    state="float32", rank=6,
+                ),
+                Latent(layers=(2, 5), **LATENT),
             ],
         ),
         (
@@ -296,6 +307,40 @@ def test_the_products_of_a_layer_are_its_stored_matrices(tmp_path: Path, kind: s
         )
         gates = attends.heads if attends.head_gates else 0
         assert held == 64 * (attends.made + gates + attends.inputs)
+
+
+def test_the_products_of_delta_attention_are_its_stored_matrices(tmp_path: Path) -> None:
+    """Queries, keys, values, rates and both gates' narrow rows are one product, the gates another.
+
+    Of Kimi K3, whose gates have no narrow rows, no forward is read.
+    """
+    decoder = read(tmp_path, "kimi_linear")
+    asked = {"batch": 1, "context": 64, "attention": BackendRelease("vllm_mla", "0.33.0")}
+    moe = {"moe": BackendRelease("sglang", "0.5.23"), "routing": "balanced"}
+    uses = {use.role: use.setting for use in modules(decoder, **asked, **moe)}
+    products = [
+        (use.d_model, use.d_ff)
+        for role, use in uses.items()
+        if role.startswith((DELTA_IN, DELTA_GATES, DELTA_OUT))
+    ]
+    assert products == [(64, 3 * 24 + 4 + 2 * 6), (6, 2 * 24), (24, 64)]
+    held = sum(
+        each.inputs * each.outputs
+        for each in stored(write(tmp_path, change("kimi_linear"))).weights
+        if each.kind == "state" and each.inputs > 1 and 0 in each.layers
+        if not each.name.endswith("conv1d")
+    )
+    assert held == sum(inputs * outputs for inputs, outputs in products)
+    roles = {name: state_role(f"model.layers.0.self_attn.{name}") for name in (
+        "q_proj", "v_proj", "o_proj", "f_a_proj", "g_b_proj"
+    )}  # fmt: skip
+    assert roles == {
+        "q_proj": DELTA_IN, "v_proj": DELTA_IN, "o_proj": DELTA_OUT, "f_a_proj": None,
+        "g_b_proj": None,
+    }  # fmt: skip
+    k3 = {**change("kimi_linear")["linear_attn_config"], "use_full_rank_gate": True}
+    with pytest.raises(RefusedError, match="no attention that is read in layer 0"):
+        read(tmp_path, "kimi_linear", linear_attn_config=k3)
 
 
 def test_ffns_of_several_widths_are_modules_of_their_own(tmp_path: Path) -> None:

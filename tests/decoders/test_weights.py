@@ -105,7 +105,7 @@ def kept(folder: Path, name: str, **changes: Any) -> set[tuple[int, int, int | N
         ("deepseek_v3", {(6, 12 + 4, None, 0)}),
         ("deepseek_v32", {(6, 12 + 4 + 14, None, 0)}),
         ("glm_moe_dsa", {(3, 12 + 4 + 14, None, 0), (3, 12 + 4, None, 0)}),
-        ("kimi_linear", {(2, 12 + 4, None, 0), (4, 0, None, 3 * 6 * 6 + 3 * 3 * 6 * 3)}),
+        ("kimi_linear", {(2, 12 + 4, None, 0), (4, 0, None, 4 * 6 * 6 + 3 * 4 * 6 * 3)}),
         ("deepseek_v4", {(6, 128, 32, 0), (2, (128 + 16) // 4, None, 0), (2, 1, None, 0)}),
         ("minimax_m3_vl_text", {(6, 2 * 2 * 16, None, 0), (5, 12, None, 0)}),
         (
@@ -193,7 +193,7 @@ def test_what_kimi_k3_adds(tmp_path: Path) -> None:
         "latent_moe_use_norm": True, "attn_res_block_size": 2,
     }  # fmt: skip
     plain, k3 = (stored(write(tmp_path, {**small, **changes})) for changes in ({}, more))
-    gates = 4 * (64 * 18 - (64 * 6 + 6 * 18)) + 2 * 64 * 8 * 10
+    gates = 4 * (64 * 24 - (64 * 6 + 6 * 24)) + 2 * 64 * 8 * 10
     experts = 5 * (2 * 64 * 32 + 32 - 4 * 3 * 24 * 32)
     residuals = (2 * 6 + 1) * (64 + 64)
     assert k3.parameters - plain.parameters == gates + experts + residuals

@@ -194,8 +194,10 @@ class DeltaNet(
     Of a request each of `heads` heads of values keeps a matrix of `key_dim` by `value_dim`, which
     each position changes; `key_heads` heads of queries and keys serve them. A convolution spans
     `conv` positions of queries, keys and values, of which the last but one are kept, too. The
-    matrices are in `state`, None in the model's element type. Widths are in elements.
-    Source: Qwen3NextGatedDeltaNet of transformers 5.23.
+    matrices are in `state`, None in the model's element type. With a `rank` each channel of a key
+    decays by a factor of its own, which two products make by way of so many elements, as two more
+    make the gate of what leaves (Kimi's delta attention). Widths are in elements.
+    Source: Qwen3NextGatedDeltaNet and KimiLinearDeltaAttention of transformers 5.23.
     """
 
     layers: tuple[int, ...] = ()
@@ -205,6 +207,7 @@ class DeltaNet(
     value_dim: Positive
     conv: Positive
     state: Dtype | None = None
+    rank: Positive | None = None
 
     @property
     def mixed(self) -> int:
@@ -229,7 +232,7 @@ class DeltaNet(
     @property
     def words(self) -> str:
         """What people call it."""
-        return "gated delta net"
+        return "delta attention" if self.rank else "gated delta net"
 
 
 class Mamba2(

@@ -159,10 +159,18 @@ def _delta_net(decoder: Decoder, kind: DeltaNet) -> Iterator[Part]:
     """Yield the modules of a gated delta net: three products about one pass over the state.
 
     Queries, keys, values and the output's gate are one product, both gates of a head another.
-    Source: vllm 0.32.0, vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:514-532.
+    Of Kimi's delta attention the first holds the rates and the narrow rows of both gates, whole on
+    each rank, and the other makes these wide.
+    Source: vllm 0.32.0, vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:514-532;
+    sglang 0.5.23, sglang/srt/models/kimi_linear.py:299-328.
     """
-    yield _product(DELTA_IN, decoder.d_model, kind.mixed + kind.inputs)
-    yield _product(DELTA_GATES, decoder.d_model, 2 * kind.heads)
+    if kind.rank:
+        wide = kind.mixed + kind.heads + 2 * kind.rank
+        yield _product(DELTA_IN, decoder.d_model, wide)
+        yield _product(DELTA_GATES, kind.rank, 2 * kind.inputs)
+    else:
+        yield _product(DELTA_IN, decoder.d_model, kind.mixed + kind.inputs)
+        yield _product(DELTA_GATES, decoder.d_model, 2 * kind.heads)
     yield Part(
         DELTA_NET,
         {
@@ -257,16 +265,18 @@ they are loaded: mla_attention.py:416 and deepseek_v2.py:710-718 and 860 of vllm
 
 _STATES = {
     **dict.fromkeys(("in_proj_qkvz", "in_proj_qkv", "in_proj_z", "in_proj"), DELTA_IN),
-    "out_proj": DELTA_OUT,
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), DELTA_IN),
+    **dict.fromkeys(("out_proj", "o_proj"), DELTA_OUT),
 }
 """Products of a state's mixer; gates of a delta net are a hundredth of them, and quantisers leave
 them."""
-_MIXERS = (".linear_attn", ".mamba", ".mixer")
-"""Names of what has a state; Nemotron-H calls the pieces of all its layers by the last."""
+_MIXERS = (".linear_attn", ".mamba", ".mixer", ".self_attn")
+"""Names of what has a state; Nemotron-H calls the pieces of all its layers by the third, Kimi's
+models call what attends by the last, too."""
 
 
 def state_role(name: str) -> str | None:
-    """Return the role of a matrix of a state's mixer, None where it enters no large product."""
+    """Return the role of a matrix of what keeps a state, None where it enters no large product."""
     mixer, _, leaf = name.rpartition(".")
     return _STATES.get(leaf) if mixer.endswith(_MIXERS) else None
 

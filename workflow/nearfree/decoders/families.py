@@ -31,6 +31,7 @@ from nearfree.decoders.feeds import (
     step3_moe,
 )
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.kimi import STATES, kimi_moe
 from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
 from nearfree.decoders.special import decilm_ffn
@@ -119,6 +120,7 @@ FAMILIES = {
     "qwen3_next": _delta_net(qwen_moe),
     "qwen3_5_moe_text": _delta_net(qwen_moe),
     "qwen3_5_text": _delta_net(dense),
+    "kimi_linear": Family(kimi_moe, states=(STATES,)),
     "granitemoehybrid": Family(granite_hybrid_moe, states=("mamba_d_state",)),
     "falcon_h1": Family(dense, states=("mamba_d_state", BLOCKS)),
     "nemotron_h": Family(nemotron_ffn, states=(PATTERN, BLOCKS), apart=True),

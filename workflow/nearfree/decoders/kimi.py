@@ -6,11 +6,11 @@ Kimi K3 adds to them, kimi_k3/nvidia/model.py, mla.py and kda.py of vllm 0.33.0.
 
 from collections.abc import Sequence
 
+from nearfree.decoders.attention_kinds import DeltaNet
 from nearfree.decoders.feeds import NUMBERED, Names, behind_first, moe, some
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.latent import mla
 from nearfree.decoders.pieces import (
-    Kept,
     Layer,
     Part,
     Piece,
@@ -22,11 +22,19 @@ from nearfree.decoders.pieces import (
     together,
     vector,
 )
+from nearfree.decoders.state_mixers import keeping
+
+STATES = "linear_attn_config"
+"""The key that says which layers keep a state."""
+kimi_moe = some(
+    behind_first, count=("num_experts",), shared=("n_shared_experts", "moe_intermediate_size")
+)
+"""The FFNs of Kimi Linear. Source: KimiLinearMoE of transformers 5.23."""
 
 
 def _kinds(keys: Keys, layers: int) -> Sequence[str]:
     """Return the kind of each layer, which the file names by numbers from 1."""
-    lists = keys.inner("linear_attn_config")
+    lists = keys.inner(keys.one_of(STATES))
     delta, latent = lists.list_of("kda_layers", int), lists.list_of("full_attn_layers", int)
     if sorted([*delta, *latent]) != list(range(1, layers + 1)):
         why = f"and full_attn_layers do not part {layers} layers"
@@ -36,8 +44,12 @@ def _kinds(keys: Keys, layers: int) -> Sequence[str]:
 
 
 def _delta(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one signature for all)
-    """Read Kimi's delta attention: a request keeps a matrix a head, and convolutions' inputs."""
-    of, d_model = keys.inner("linear_attn_config"), keys.whole("hidden_size")
+    """Read Kimi's delta attention: a request keeps a matrix a head, and convolutions' inputs.
+
+    The matrices are in float32: sglang 0.5.23, sglang/srt/configs/mamba_utils.py:71 and 112. Of K3,
+    whose gates have no narrow rows, no forward is read.
+    """
+    of, d_model = keys.inner(STATES), keys.whole("hidden_size")
     width, count = of.whole("head_dim"), of.whole("num_heads")
     kernel, inner = of.whole("short_conv_kernel_size"), count * width
     shapes = {
@@ -58,8 +70,12 @@ def _delta(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one signature for
     parts += vector("self_attn.dt_bias", inner, "state")
     parts += vector("self_attn.A_log", count, "state")
     parts += vector("self_attn.o_norm", width)
-    state = count * width * width + 3 * inner * (kernel - 1)
-    return same(Piece(tuple(parts), (Kept(state=state),)))
+    keeps = DeltaNet(
+        heads=count, key_heads=count, key_dim=width, value_dim=width, conv=kernel,
+        state="float32", rank=width,
+    )  # fmt: skip
+    piece = keeping(parts, keeps)
+    return same(piece._replace(attention=()) if of.flag("use_full_rank_gate") else piece)
 
 
 def _gated(keys: Keys, layers: int) -> Layer:
@@ -80,8 +96,7 @@ def _experts(keys: Keys, layers: int) -> Layer:
         latent="routed_expert_hidden_size",
         latent_names=("routed_expert_down_proj", "routed_expert_up_proj"),
     )
-    rule = some(behind_first, shared=("n_shared_experts", "moe_intermediate_size"))
-    experts = moe(rule, names)(keys, layers)
+    experts = moe(kimi_moe, names)(keys, layers)
     if not (keys.has(names.latent) and keys.flag("latent_moe_use_norm")):
         return experts
     norm = Piece(vector(f"{names.at}.routed_expert_norm", keys.whole(names.latent)))

@@ -52,12 +52,12 @@ def delta_net(*, split: bool) -> Plan:
             heads=values, key_heads=count, key_dim=key, value_dim=value, conv=kernel,
             state=_state_dtype(keys, "mamba_ssm_dtype"),
         )  # fmt: skip
-        return same(_keeping(parts, keeps))
+        return same(keeping(parts, keeps))
 
     return plan
 
 
-def _keeping(parts: list[Part], keeps: State) -> Piece:
+def keeping(parts: list[Part], keeps: State) -> Piece:
     """Return the piece of a mixer, which keeps its matrices in a format of their own."""
     kept = Kept(state=keeps.kept, matrices=keeps.matrices, matrix_dtype=keeps.state)
     return Piece(tuple(parts), (kept,), (keeps,))
@@ -132,7 +132,7 @@ def mamba2(
             parts += vector(under(module, name), count, "state")
         if flag(keys, norm):
             parts += vector(f"{module}.norm", inner)
-        return same(_keeping(parts, keeps))
+        return same(keeping(parts, keeps))
 
     return plan
 

@@ -114,7 +114,7 @@ PREDICTED_ALONE: dict[str, tuple[str, dict[str, Any]]] = {
 predicted and have no forward."""
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "Jamba-v0.1": (
-        "model_type 'jamba' is not read",
+        "model_type 'jamba' has layers of Mamba's first version",
         {
             **_PLAIN, "model_type": "jamba", "attn_layer_offset": 4, "attn_layer_period": 8,
             "expert_layer_offset": 1, "expert_layer_period": 2, "hidden_size": 4096,

@@ -354,8 +354,8 @@ def test_ffns_of_several_widths_are_modules_of_their_own(tmp_path: Path) -> None
     uses = modules(decoder, **asked, moe=None, routing=None, parallel=Parallel(tp=2))
     widths = [(use.role, use.count, use.setting.d_ff) for use in uses if use.role.startswith(DENSE)]
     assert widths == [
-        ("Dense FFN, 256 wide, 2 of 6 layers", 2, 256),
-        ("Dense FFN, 128 wide, 3 of 6 layers", 3, 128),
+        ("Dense FFN, 512 wide, 2 of 6 layers", 2, 256),
+        ("Dense FFN, 256 wide, 3 of 6 layers", 3, 128),
     ]
 
 

@@ -13,8 +13,9 @@ from nearfree.core.modules.moe_ffn import local_experts
 from nearfree.core.modules.registry import kind_of
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import DTYPES, uniform
-from nearfree.decoders.attention_kinds import Compressed
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped
 from nearfree.decoders.attention_uses import (
+    DELTA_IN,
     INDEX_KEY,
     INDEX_QUERY,
     INDEXER,
@@ -71,6 +72,24 @@ def flop(use: ModuleUse, n: int) -> int:
     return use.count * kind_of(use.setting).executed(use.setting, n, "").flop_logical
 
 
+def of_kind(decoder: Decoder, role: str, tp: int) -> tuple[int, int] | None:
+    """Return what all ranks make of queries, keys and values, and what the model has of them.
+
+    Heads of keys lie on several ranks where they are fewer; of delta attention the narrow rows of
+    its gates lie on each.
+    """
+    named = [kind for kind in decoder.attention if kind.words in role] or decoder.attention
+    if base_of(role) == QKV:
+        kind = next(each for each in named if isinstance(each, Grouped))
+        of_keys = kind.made - kind.queries
+        return kind.queries + of_keys * max(kind.kv_heads, tp) // kind.kv_heads, kind.made
+    narrow = next((each for each in named if isinstance(each, DeltaNet) and each.rank), None)
+    if base_of(role) == DELTA_IN and narrow and narrow.rank:
+        rows = narrow.mixed + narrow.heads
+        return rows + 2 * narrow.rank * tp, rows + 2 * narrow.rank
+    return None
+
+
 def without_heads(decoder: Decoder, use: ModuleUse) -> ModuleUse:
     """Return what each rank makes whole of a layer of attention to entries: latents and indexer."""
     kinds = (each for each in decoder.attention if isinstance(each, Compressed))
@@ -112,9 +131,7 @@ def test_parts_of_all_ranks_are_the_whole(
     whole, part = (roles(decoder, each, of, batch, dtype) for each in (ALONE, parallel))
     assert [*whole] == [*part]
     ranks, tp = parallel.ranks, parallel.tp
-    width = decoder.head_dim * (decoder.heads + 2 * max(decoder.kv_heads, tp))
     wider = {
-        QKV: (width, decoder.head_dim * (decoder.heads + 2 * decoder.kv_heads)),
         ROUTER: (ranks if of.over_all else tp, 1),
         **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, MIXING), (tp, 1)),
         HEAD: (of.padded(decoder.vocabulary, of.ranks(parallel)), decoder.vocabulary),
@@ -125,7 +142,7 @@ def test_parts_of_all_ranks_are_the_whole(
         own = roles(decoder, parallel, of, batch, dtype)[MOE].setting
         wider[MOE] = (parallel.moe_tp * (own.d_ff or 0), decoder.experts.d_ff)
     for role, use in part.items():
-        more, as_much = wider.get(base_of(role), (1, 1))
+        more, as_much = of_kind(decoder, role, tp) or wider.get(base_of(role), (1, 1))
         found = ranks * flop(use, n) * as_much
         wanted = flop(whole[role], n) * more
         if role == MOE and decoder.experts and decoder.experts.experts % parallel.ep:

@@ -164,11 +164,10 @@ def modules(
         for own, alike in formats.parted(base, layers):
             name = role if own is formats else _named(role, own, len(alike), decoder.layers)
             uses += [run(name, len(alike), precision=own)] if alike else []
-    for d_ff, many in decoder.dense_ffns:
-        several = len(decoder.dense_ffns) > 1
-        name = f"{DENSE}, {d_ff} wide, {many} of {decoder.layers} layers" if several else DENSE
-        main = not decoder.moe_layers
-        uses.append(ffn(name, many, base=DENSE, main=main, d_ff=d_ff))
+    for (width, many), (d_ff, _) in zip(whole.dense_ffns, decoder.dense_ffns, strict=True):
+        several = len(whole.dense_ffns) > 1
+        name = f"{DENSE}, {width} wide, {many} of {decoder.layers} layers" if several else DENSE
+        uses.append(ffn(name, many, base=DENSE, main=not decoder.moe_layers, d_ff=d_ff))
     if decoder.experts:
         experts, moe_layers = decoder.experts, decoder.moe_layers
         latent, product = experts.latent or None, partial(gemm, groups=part.ffn)

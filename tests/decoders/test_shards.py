@@ -127,6 +127,8 @@ def test_parts_of_all_ranks_are_the_whole(
     if decoder.experts is None:
         parallel, of = replace(parallel, ep=1), VLLM
     assume(not refusals(decoder, parallel, of, {}))
+    if kind == "mimo_v2_flash":  # both kinds have one head of keys a rank then: one product
+        assume(parallel.tp < 4)
     batch = requests * parallel.dp * (decoder.experts.experts if decoder.experts else 1)
     whole, part = (roles(decoder, each, of, batch, dtype) for each in (ALONE, parallel))
     assert [*whole] == [*part]

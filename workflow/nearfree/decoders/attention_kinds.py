@@ -22,7 +22,9 @@ class Grouped(
     form that does not share has cached (Gemma 4). With a `gate` the product of queries makes
     another row as wide, which what heads give is multiplied by (Qwen3-Next); with `head_gates` a
     product of its own makes one number for each head (Step 3.5). A value is `value_dim` wide where
-    it is not as wide as a key (MiMo-V2). Widths are in elements.
+    it is not as wide as a key (MiMo-V2). With `selected` a position attends to so many at most, in
+    blocks that `index_heads` heads of `index_dim` elements choose (MiniMax M3); they compare it
+    with one key of each position, which is cached, too. Widths are in elements.
     """
 
     layers: tuple[int, ...] = ()
@@ -38,6 +40,9 @@ class Grouped(
     gate: bool = False
     head_gates: bool = False
     value_dim: Positive | None = None
+    selected: Positive | None = None
+    index_heads: Positive | None = None
+    index_dim: Positive | None = None
 
     @property
     def values(self) -> int:
@@ -70,9 +75,16 @@ class Grouped(
         """Elements that the output projection takes of a position."""
         return self.heads * self.values
 
+    def projected(self, d_model: int) -> int:
+        """Return the weights of all of a layer's products, in elements."""
+        index = (self.index_heads or 0) + (self.index_heads is not None)
+        return d_model * (self.made + self.inputs + index * (self.index_dim or 0))
+
     @property
     def words(self) -> str:
         """What people call it."""
+        if self.selected:
+            return f"{self.selected} selected in blocks"
         sight = f"window {self.window}" if self.window else f"chunks of {self.chunk}"
         seen = sight if self.most else "all positions"
         return f"{seen}, shared cache" if self.shares else seen
@@ -290,12 +302,21 @@ Cached = Run | Compressed
 Kind = Cached | State
 
 
+def in_blocks(kind: Kind) -> bool:
+    """Return whether it attends to blocks that an indexer selects, by an engine's own kernel."""
+    return isinstance(kind, Grouped) and kind.selected is not None
+
+
 def runs(kinds: Sequence[Kind]) -> tuple[Run, ...]:
     """Return kinds as those whose forward is run here; EvidenceError if one is not."""
-    found = tuple(kind for kind in kinds if not isinstance(kind, Compressed | State))
+    found = tuple(
+        kind for kind in kinds if not isinstance(kind, Compressed | State) and not in_blocks(kind)
+    )
     if len(found) < len(kinds):
         state = next((kind for kind in kinds if isinstance(kind, State)), None)
         what = f"a {state.words}" if state else "attention to entries of several positions"
+        if any(in_blocks(kind) for kind in kinds):
+            what = "attention to selected blocks"
         raise EvidenceError(
             f"{what} is predicted, not run",
             remedy="Ask `nearfree predict`, or measure another model",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import BY_NAME
-from nearfree.core.modules.attention_layer import DECODE
+from nearfree.core.modules.attention_layer import DECODE, VERIFY
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
 from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, Mamba2
@@ -70,6 +70,9 @@ def _product(role: str, inputs: int, outputs: int) -> Part:
 def _grouped(
     decoder: Decoder, context: int, kind: Grouped, backend: BackendRelease
 ) -> Iterator[Part]:
+    if kind.selected:
+        yield _in_blocks(decoder.d_model, context, kind)
+        return
     record = BY_NAME[backend.name]
     yield _product(QKV, decoder.entering, kind.made)
     yield Part(
@@ -88,6 +91,31 @@ def _grouped(
     if kind.head_gates:  # vllm 0.33.0, vllm/model_executor/models/step3p5.py, Step3p5Attention
         yield _product(HEAD_GATES, decoder.entering, kind.heads)
     yield _product(OUTPUT, kind.inputs, decoder.d_model)
+
+
+def _in_blocks(d_model: int, context: int, kind: Grouped) -> Part:
+    """Return a layer of attention to selected blocks, with all of its products.
+
+    Positions of a request are rows that choose and attend each for itself, and read the indexer's
+    keys together. Source: vllm 0.33.0, vllm/models/minimax_m3/common/ops/index_topk.py:797-893 and
+    sparse_attn.py:562-665.
+    """
+    return Part(
+        LAYER,
+        {
+            "module": "attention_layer",
+            "context": context,
+            "d_model": d_model,
+            "heads": kind.heads,
+            "kv_heads": kind.kv_heads,
+            "head_dim": kind.head_dim,
+            "selected": kind.selected,
+            "index_heads": kind.index_heads,
+            "index_dim": kind.index_dim,
+            "projected": kind.projected(d_model),
+            "api": VERIFY,
+        },
+    )
 
 
 def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -> Iterator[Part]:

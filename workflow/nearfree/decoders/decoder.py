@@ -7,7 +7,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Mamba2, State
+from nearfree.decoders.attention_kinds import (
+    Compressed,
+    DeltaNet,
+    Grouped,
+    Kind,
+    Mamba2,
+    State,
+    in_blocks,
+)
 from nearfree.decoders.keys import Keys
 
 Count = Annotated[int, Meta(ge=0)]
@@ -100,6 +108,11 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 window=self.window,
             ),
         )
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether layers attend to blocks that an indexer selects."""
+        return any(in_blocks(kind) for kind in self.attention)
 
     @property
     def entering(self) -> int:

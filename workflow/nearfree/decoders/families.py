@@ -27,6 +27,7 @@ from nearfree.decoders.feeds import (
     gemma4_moe,
     granite_hybrid_moe,
     llama4_moe,
+    m3_moe,
     mimo_v2_moe,
     step3_moe,
 )
@@ -134,6 +135,7 @@ FAMILIES = {
     "llama4_text": Family(llama4_moe, says_head_dim=True),
     "mimo_v2_flash": Family(mimo_v2_moe, says_head_dim=True),
     "step3p5": Family(step3_moe, says_head_dim=True),
+    "minimax_m3_vl_text": Family(m3_moe, says_head_dim=True),
 }  # fmt: skip
 """By `model_type`. All have gated FFNs but Nemotron-H and those without, and in every layer
 grouped-query, latent or compressed attention, a gated delta net or, of Granite 4, a Mamba-2 mixer;

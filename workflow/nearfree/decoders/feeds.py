@@ -298,6 +298,29 @@ mimo_v2_moe = some(marked("moe_layer_freq"), count=("n_routed_experts",))
 """The FFNs of MiMo-V2. Source: vllm 0.33.0, vllm/model_executor/models/mimo_v2.py."""
 
 
+_m3_moe = some(
+    marked("moe_layer_freq"),
+    width="intermediate_size",
+    shared=("shared_intermediate_size",),
+    dense="dense_intermediate_size",
+)
+
+
+def m3_moe(keys: Keys, layers: int) -> Ffn:
+    """Return the FFNs of MiniMax M3.
+
+    Source: MiniMaxM3VLTextConfig of transformers 5.23; vllm 0.33.0, vllm/models/minimax_m3/nvidia/
+    model.py:242-249, makes the shared experts of other keys.
+    """
+    found, key = _m3_moe(keys, layers), "n_shared_experts"
+    if keys.has(key) and found.experts:
+        wide = keys.whole(key, least=0) * found.experts.d_ff
+        if wide != found.experts.shared_d_ff:
+            why = f"makes shared experts {wide} wide, shared_intermediate_size others"
+            raise keys.wrong(key, why)
+    return found
+
+
 def gemma4_moe(keys: Keys, layers: int) -> Ffn:
     """Return the FFNs of Gemma 4: where layers have experts, a Dense FFN is beside them.
 

@@ -25,10 +25,9 @@ from nearfree.decoders.feeds import (
     deepseek_v4_moe,
     ffn,
     llama4_moe,
-    marked,
+    m3_moe,
     mimo_v2_moe,
     moe,
-    some,
     step3_moe,
 )
 from nearfree.decoders.hybrids import HYBRIDS
@@ -45,9 +44,9 @@ from nearfree.decoders.layout import (
     block,
 )
 from nearfree.decoders.mixers import (
-    block_index,
     compressed,
     gqa,
+    in_selected_blocks,
     named_heads,
     said_heads,
     window_of,
@@ -246,17 +245,8 @@ LAYOUTS = {
         gqa(window=unwindowed, norm="use_qk_norm", whole_norm=True), moe(all_experts, _BLOCK_SPARSE)
     ),
     "minimax_m3_vl_text": block(
-        gqa(norm=True),
-        block_index,
-        moe(
-            some(
-                marked("moe_layer_freq"),
-                width="intermediate_size",
-                shared=("shared_intermediate_size",),
-                dense="dense_intermediate_size",
-            ),
-            _BLOCK_SPARSE,
-        ),
+        in_selected_blocks,
+        moe(m3_moe, _BLOCK_SPARSE),
     ),
     "llama4_text": block(
         by_kind(

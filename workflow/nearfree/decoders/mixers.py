@@ -1,7 +1,7 @@
 """Kinds of attention: their weights, and what they keep of each position."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -15,6 +15,7 @@ from nearfree.decoders.pieces import (
     Piece,
     Plan,
     flag,
+    joined,
     linear,
     same,
     under,
@@ -174,25 +175,72 @@ def _sized(
     return of, sight
 
 
-def block_index(keys: Keys, layers: int) -> Layer:
-    """Read MiniMax M3's indexer of blocks, which some layers have beside attention.
+_SPARSE, _BLOCK = "sparse_attention_config", 128
 
-    Source: MiniMaxM3VLIndexer of transformers 5.23.
+
+def in_selected_blocks(keys: Keys, layers: int) -> Layer:
+    """Read MiniMax M3's attention, which in some layers is to blocks that an indexer selects.
+
+    Without `sparse_attention_config` it is to all positions. What engines take for granted of that
+    section is asked of it. A key of the indexer is whole on every rank, in the plain format.
+    Source: MiniMaxM3VLAttention and MiniMaxM3VLIndexer of transformers 5.23; vllm 0.33.0,
+    vllm/models/minimax_m3/nvidia/model.py:392-448 and 506-509.
     """
-    if not keys.has("sparse_attention_config"):
-        return same(Piece(()))
-    inner, d_model = keys.inner("sparse_attention_config"), keys.whole("hidden_size")
-    width, count = inner.whole("sparse_index_dim"), inner.whole("sparse_num_index_heads")
-    marks = inner.each("sparse_attention_freq")
-    if len(marks) < layers:
-        raise inner.wrong("sparse_attention_freq", f"has {len(marks)} entries for {layers} layers")
+    attention = gqa(norm=True)(keys, layers)
+    if keys.flag("attention_output_gate"):
+        raise keys.wrong("attention_output_gate", "is not read", "Give a model without it")
+    if not keys.has(_SPARSE):
+        if keys.has("layer_types") and set(keys.each("layer_types")) - {"full_attention"}:
+            raise keys.wrong("layer_types", f"names sparse layers, which {_SPARSE} does not say")
+        return attention
+    inner, d_model = keys.inner(_SPARSE), keys.whole("hidden_size")
+    if inner.has("use_sparse_attention") and not inner.flag("use_sparse_attention"):
+        return attention
+    found = Refusals()
+    width = count = blocks = 1
+    marks = list[Any]()
+    with found.gathered():
+        width, count = inner.wholes("sparse_index_dim", "sparse_num_index_heads")
+    with found.gathered():
+        blocks = inner.whole("sparse_topk_blocks")
+    with found.gathered():
+        marks = _marks(inner, layers)
+    with found.gathered():
+        if inner.whole("sparse_block_size", default=_BLOCK) != _BLOCK:
+            raise inner.wrong("sparse_block_size", f"is not {_BLOCK}, the block of all kernels")
+    with found.gathered():
+        if inner.has("sparse_score_type") and inner.text("sparse_score_type") != "max":
+            raise inner.wrong("sparse_score_type", "is not max, and no other is read")
+    with found.gathered():
+        if count != said_heads(keys).keys:
+            why = f"is not num_key_value_heads {said_heads(keys).keys}, as engines take for granted"
+            raise inner.wrong("sparse_num_index_heads", why)
+    found.check()
     parts = (
         *linear("self_attn.index_q_proj", "attention", d_model, count * width),
         *linear("self_attn.index_k_proj", "attention", d_model, width),
         *vector("self_attn.index_q_norm", width),
         *vector("self_attn.index_k_norm", width),
     )
-    return lambda layer: Piece(parts, (Kept(width),)) if marks[layer] else Piece(())
+    index, dense = Piece(parts, (Kept(width, whole=True),)), attention(0)
+    of = structs.replace(
+        dense.attention[0], selected=blocks * _BLOCK, index_heads=count, index_dim=width
+    )
+    sparse = joined([dense._replace(attention=(of,)), index])
+    return lambda layer: sparse if marks[layer] else dense
+
+
+def _marks(inner: Keys, layers: int) -> list[Any]:
+    """Return which layers select blocks; an indexer of theirs has no values."""
+    marks, without = "sparse_attention_freq", "sparse_disable_index_value"
+    selects = list(inner.each(marks))
+    off = list(inner.each(without)) if inner.has(without) else [1] * layers
+    for key, said in ((marks, selects), (without, off)):
+        if len(said) < layers:
+            raise inner.wrong(key, f"has {len(said)} entries for {layers} layers")
+    if any(selects[layer] and not off[layer] for layer in range(layers)):
+        raise inner.wrong(without, "leaves a layer whose indexer has values, which are not read")
+    return selects
 
 
 def compressed(ratio: int, *, index: bool = False) -> Plan:

@@ -6,6 +6,8 @@ from typing import Any
 from msgspec import Struct
 
 from nearfree.backends.names import BackendRelease
+from nearfree.backends.records import of_engine
+from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import PLAIN, Dtype, Precision, uniform
 from nearfree.core.routing_names import Routing
@@ -159,7 +161,10 @@ def modules(
         uses.append(gemm(STATES, 1, d_model=width, d_ff=d_model, groups=part.attention))
     call = partial(use, backend=attention)
     for role, base, fields, layers in attention_layers(decoder, context, attention):
-        run = partial(call, main=base not in _BESIDE) if base in CALLS else multiply
+        taken = _own_layer(moe) if decoder.in_blocks and base == LAYER else attention
+        run = multiply
+        if base in CALLS:
+            run = partial(use, backend=taken, main=base not in _BESIDE)
         run = partial(run, base=base, groups=part.attention, **fields)
         for own, alike in formats.parted(base, layers):
             name = role if own is formats else _named(role, own, len(alike), decoder.layers)
@@ -208,6 +213,13 @@ def modules(
         uses.append(call(MIXING, 2 * decoder.layers, groups=groups, **mixed))
     uses.append(gemm(HEAD, 1, d_model=d_model, d_ff=decoder.vocabulary, groups=part.ffn))
     return tuple(uses)
+
+
+def _own_layer(moe: BackendRelease | None) -> BackendRelease:
+    """Return what runs attention to selected blocks, whatever runs the rest: the engine's own."""
+    engine = engine_of(moe.name if moe else None)
+    own = of_engine(engine.name, ATTENTION_LAYER.name)
+    return BackendRelease(own.name, moe.version if moe else None) if own else _TORCH
 
 
 def _use(

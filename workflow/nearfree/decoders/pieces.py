@@ -30,7 +30,8 @@ class Kept(NamedTuple):
     """Elements that a layer keeps of each of the last `window` positions, and of each request.
 
     `window` None stands for all positions. Of the `state` of a request `matrices` elements are in
-    `matrix_dtype`, None in the model's element type as all others.
+    `matrix_dtype`, None in the model's element type as all others. What is kept `whole` each rank
+    keeps, in the model's element type.
     """
 
     elements: int = 0
@@ -38,6 +39,7 @@ class Kept(NamedTuple):
     state: int = 0
     matrices: int = 0
     matrix_dtype: Dtype | None = None
+    whole: bool = False
 
 
 class Piece(NamedTuple):

@@ -90,7 +90,9 @@ def _cut_kind(kind: Kind, tp: int) -> Kind:
     if isinstance(kind, Compressed):
         return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
     if isinstance(kind, Grouped):
-        return structs.replace(kind, heads=heads, kv_heads=held_heads(kind.kv_heads, tp))
+        index = kind.index_heads and held_heads(kind.index_heads, tp)
+        kv_heads = held_heads(kind.kv_heads, tp)
+        return structs.replace(kind, heads=heads, kv_heads=kv_heads, index_heads=index)
     return structs.replace(kind, heads=heads)
 
 

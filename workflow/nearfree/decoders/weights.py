@@ -59,7 +59,8 @@ class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `elements` of each position, of the last `window` ones (None: of all), and `state_elements` of
     each request, whatever its length, of which `matrices` are in `matrix_dtype` where that is said
-    to be another than the model's element type. A layer can have several of these.
+    to be another than the model's element type. What is `whole` each rank keeps, in the model's
+    element type, whatever the rest of the cache is in. A layer can have several of these.
     """
 
     layers: Positive
@@ -68,6 +69,7 @@ class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state_elements: Count = 0
     matrices: Count | UnsetType = UNSET
     matrix_dtype: Dtype | UnsetType = UNSET
+    whole: bool | UnsetType = UNSET
 
 
 class Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -182,4 +184,5 @@ def _cache(pieces: list[Piece]) -> Iterator[CacheLayer]:
             layers=layers, elements=kept.elements, window=kept.window, state_elements=kept.state,
             matrices=kept.matrices if kept.matrix_dtype else UNSET,
             matrix_dtype=kept.matrix_dtype or UNSET,
+            whole=kept.whole or UNSET,
         )  # fmt: skip

@@ -110,13 +110,14 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
     prompt_tokens: int = PROMPT_TOKENS
 
     def request(self, context: int) -> float:
-        """Return what all layers cache of the positions of one request."""
-        return sum(self._layers(each, context) for each in self.cache)
+        """Return what all layers cache of the positions of one request, which ranks part."""
+        parted = (each for each in self.cache if each.whole is not True)
+        return self.cached * sum(_positions(each, context) for each in parted)
 
-    def _layers(self, each: CacheLayer, context: int) -> float:
-        held = min(context, each.window or context)
-        pages = -(-held // PAGE_POSITIONS) * PAGE_POSITIONS
-        return each.layers * pages * each.elements * self.cached
+    def whole(self, context: int) -> float:
+        """Return what every rank caches of the positions of one request."""
+        every = (each for each in self.cache if each.whole is True)
+        return self.kept * sum(_positions(each, context) for each in every)
 
     @property
     def states(self) -> float:
@@ -127,6 +128,13 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
         matrices = each.matrices or 0
         wide = ELEMENT_BYTES[each.matrix_dtype] if each.matrix_dtype else self.kept
         return (each.state_elements - matrices) * self.kept + matrices * wide
+
+
+def _positions(each: CacheLayer, context: int) -> int:
+    """Return the elements that layers cache of the positions of one request."""
+    held = min(context, each.window or context)
+    pages = -(-held // PAGE_POSITIONS) * PAGE_POSITIONS
+    return each.layers * pages * each.elements
 
 
 class Load(Struct, frozen=True, kw_only=True):
@@ -201,7 +209,8 @@ class _Parts(Struct, frozen=True):
 
 
 def _parts(needs: Needs, load: Load, batch: int, context: int) -> _Parts:
-    request = needs.request(context + 1) * load.heads * load.tp + needs.states
+    rank = needs.request(context + 1) * load.heads + needs.whole(context + 1)
+    request = rank * load.tp + needs.states
     return _Parts(
         round(load.weights),
         round(batch * request),
@@ -220,7 +229,8 @@ def _passing(needs: Needs, load: Load, requests: int) -> float:
 def _most(needs: Needs, load: Load, batch: int, context: int) -> int:
     """Return what the GPU with most takes; the position itself is cached, too."""
     requests = -(-batch // load.dp)
-    cached = requests * (needs.request(context + 1) * load.heads + needs.states / load.tp)
+    each = needs.request(context + 1) * load.heads + needs.whole(context + 1)
+    cached = requests * (each + needs.states / load.tp)
     most = max([weights + cached * layers for weights, layers in load.stages])
     return round(most) + round(_passing(needs, load, requests)) + load.engine
 

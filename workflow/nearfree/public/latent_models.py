@@ -76,10 +76,18 @@ class BlockModel(Struct, frozen=True, kw_only=True):
         """Return the key and value heads of a rank with some query heads: one at least."""
         return max(1, self.kv_heads * heads // self.heads)
 
-    def projected(self, heads: int) -> int:
+    def rank_index_heads(self, heads: int, engine: str) -> int:
+        """Return the index heads of a rank with some query heads, as an engine's were timed.
+
+        vLLM and SGLang part them as heads of keys; TensorRT-LLM was timed with all of them
+        (collector/{vllm,sglang,trtllm}/collect_msa_module.py of AIConfigurator's repository).
+        """
+        return self.index_heads if engine == "trtllm" else self.rank_kv_heads(heads)
+
+    def projected(self, heads: int, index_heads: int) -> int:
         """Return the elements of the projections of a rank with some heads."""
         own = (2 * heads + 2 * self.rank_kv_heads(heads)) * self.head_dim
-        return self.d_model * (own + (self.index_heads + 1) * self.index_dim)
+        return self.d_model * (own + (index_heads + 1) * self.index_dim)
 
 
 _V3 = LatentModel(d_model=7168, query_rank=1536)

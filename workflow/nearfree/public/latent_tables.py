@@ -50,8 +50,9 @@ class Shape(Struct, frozen=True):
     """What a table's rows are: their module and call, and the fields that a model gives them."""
 
     module: str
-    fields: Callable[[str, int, bool], Row | None]
-    """By a model's name, a rank's heads and whether an indexer runs; None where it has none."""
+    fields: Callable[[str, int, bool, str], Row | None]
+    """By a model's name, a rank's heads, whether an indexer runs, and the engine; None where it has
+    none."""
     api: str | None = None
     cache: str | None = None
     """The format of what is read of the cache, where it is not what the table says."""
@@ -61,18 +62,18 @@ def _widths(model: LatentModel) -> Row:
     return {name: getattr(model, name) for name in ("latent", "rope_dim", "nope_dim", "value_dim")}
 
 
-def _kernel(name: str, heads: int, indexed: bool) -> Row | None:  # noqa: FBT001
+def _kernel(name: str, heads: int, indexed: bool, engine: str) -> Row | None:  # noqa: FBT001
     """Return the fields of attention alone, with DeepSeek V3's widths where no model is named."""
-    del indexed
+    del indexed, engine
     model = MODELS.get(name or "deepseek-ai/DeepSeek-V3")
     if not isinstance(model, LatentModel):
         return None
     return {"heads": heads, "selected": model.selected, **_widths(model)}
 
 
-def _indexer(name: str, heads: int, indexed: bool) -> Row | None:  # noqa: FBT001
+def _indexer(name: str, heads: int, indexed: bool, engine: str) -> Row | None:  # noqa: FBT001
     """Return the fields of a model's indexer, whose heads are not shared among ranks."""
-    del heads, indexed
+    del heads, indexed, engine
     model = MODELS.get(name)
     if model is None or model.index_heads is None:
         return None
@@ -80,7 +81,14 @@ def _indexer(name: str, heads: int, indexed: bool) -> Row | None:  # noqa: FBT00
     return {"heads": model.index_heads, "head_dim": model.index_dim, "span": span}
 
 
-def _layer(name: str, heads: int, indexed: bool, *, span: int = 1) -> Row | None:  # noqa: FBT001
+def _layer(
+    name: str,
+    heads: int,
+    indexed: bool,  # noqa: FBT001
+    engine: str,
+    *,
+    span: int = 1,
+) -> Row | None:
     """Return the fields of a model's attention layer on a rank with some heads."""
     model = MODELS.get(name)
     if model is None:
@@ -90,7 +98,9 @@ def _layer(name: str, heads: int, indexed: bool, *, span: int = 1) -> Row | None
     index: Row = {"index_heads": model.index_heads, "index_dim": model.index_dim} if selects else {}
     if isinstance(model, BlockModel):
         common |= {"kv_heads": model.rank_kv_heads(heads), "head_dim": model.head_dim}
-        common |= {"selected": model.selected, "projected": model.projected(heads)}
+        own = model.rank_index_heads(heads, engine)
+        index = {**index, "index_heads": own} if selects else {}
+        common |= {"selected": model.selected, "projected": model.projected(heads, own)}
     elif isinstance(model, CompressedModel):
         picked = span < _DENSE_SPAN
         index = index if picked else {}
@@ -106,8 +116,8 @@ _DENSE_SPAN = 128
 """Of so many positions an entry all are attended to."""
 
 
-def _layer_of(span: int) -> Callable[[str, int, bool], Row | None]:
-    return lambda name, heads, indexed: _layer(name, heads, indexed, span=span)
+def _layer_of(span: int) -> Callable[[str, int, bool, str], Row | None]:
+    return lambda name, heads, indexed, engine: _layer(name, heads, indexed, engine, span=span)
 
 
 _LAYER, _CSA = Shape("attention_layer", _layer), Shape("attention_layer", _layer_of(4))
@@ -157,7 +167,9 @@ def read_latents(member: str, raw: bytes) -> Rows:
     frame = frame.with_columns(
         (~pl.col("called").str.contains(_SKIPPED, literal=True)).alias("indexed")
     )
-    shaped = frame.join(_shapes(frame, shape), on=_SHAPED, how="left", maintain_order="left")
+    shaped = frame.join(
+        _shapes(frame, shape, member.split("/")[-3]), on=_SHAPED, how="left", maintain_order="left"
+    )
     kept, skipped = without(shaped, _reasons(shape, generation="generation" in table))
     return Rows(points=_as_settings(kept, shape), skipped=skipped)
 
@@ -165,10 +177,13 @@ def read_latents(member: str, raw: bytes) -> Rows:
 _SHAPED = ["model", "rank_heads", "indexed"]
 
 
-def _shapes(frame: pl.DataFrame, shape: Shape) -> pl.DataFrame:
+def _shapes(frame: pl.DataFrame, shape: Shape, engine: str) -> pl.DataFrame:
     """Return the fields of each model, number of heads and kind of layer that a table names."""
     named = frame.select(_SHAPED).unique(maintain_order=True)
-    rows = [(key, shape.fields(*key) if key[1] > 0 else None) for key in named.iter_rows()]
+    rows = [
+        ((name, heads, indexed), shape.fields(name, heads, indexed, engine) if heads > 0 else None)
+        for name, heads, indexed in named.iter_rows()
+    ]
     fields = [name for name in CURVE_FIELDS if any(name in (of or {}) for _, of in rows)]
     return named.with_columns(
         pl.Series("known", [of is not None for _, of in rows], dtype=pl.Boolean),

@@ -17,6 +17,8 @@ DECODE = "decode"
 """Its call in which each new position is a row of its own, as engines decode drafts: b N rows cost
 what one position of each of b N requests does. Where the field `api` says none, they are prefilled.
 """
+VERIFY = "verify"
+"""As decoding, but the rows of one request read the indexer's keys together."""
 
 
 def entry_widths(setting: Setting) -> tuple[int, int]:

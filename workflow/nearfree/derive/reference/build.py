@@ -198,11 +198,14 @@ def decoded(curves: ImportedCurves) -> ImportedCurves:
     """Return curves whose attention layers are those of rows that are decoded, which answers ask.
 
     One position of each of b requests is b rows: a layer's points of one position, over all b, are
-    a curve over N rows of one request. Of layers without entries no answer asks, which stand as
-    their calls one after the other (`decoders/attention_uses.py`).
+    a curve over N rows of one request. Of layers of a latent without entries no answer asks, which
+    stand as their calls one after the other (`decoders/attention_uses.py`), nor of those over
+    selected blocks by another engine than vLLM.
     """
     layers = pl.col("module") == ATTENTION_LAYER.name
-    of = curves.settings.filter(layers & (pl.col("span") > 1))
+    in_blocks = pl.col("kv_heads").is_not_null() & (pl.col("backend") == "vllm")
+    asked = (pl.col("span") > 1) | in_blocks
+    of = curves.settings.filter(layers & asked)
     alike = [name for name in of.columns if name not in _OF_ONE_CURVE]
     one = curves.points.filter(pl.col("n") == 1).rename({"context": "at"}).drop("n")
     points = of.join(one, on="curve", maintain_order="left").with_columns(

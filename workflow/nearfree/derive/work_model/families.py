@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE
+from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE, VERIFY
 from nearfree.core.modules.indexer import SELECT
 from nearfree.core.modules.routing import SPREADS
 from nearfree.core.setting import STORED
@@ -66,7 +66,7 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     module = pl.col("module")
     chosen = (module == "mla") & pl.col("selected").is_not_null()
     selects = (module == "indexer") & (pl.col("api") == SELECT)
-    decodes = (module == ATTENTION_LAYER.name) & (pl.col("api") == DECODE)
+    decodes = (module == ATTENTION_LAYER.name) & pl.col("api").is_in([DECODE, VERIFY])
     return rows.with_columns(found["family"]).select(
         pl.when(over_pcie & ~exchanged.fill_null(value=False))
         .then(pl.lit(COLLECTIVE_PCIE.name))

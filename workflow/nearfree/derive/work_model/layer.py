@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from nearfree.backends.records import BY_NAME
-from nearfree.core.modules.attention_layer import ATTENTION_LAYER
+from nearfree.core.modules.attention_layer import ATTENTION_LAYER, VERIFY
 from nearfree.core.modules.indexer import INDEXER, SELECT
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
@@ -36,6 +36,10 @@ _OF_ENTRIES = {
 }
 """What engines run layers by whose entries stand for several positions, as public tables name it;
 all GPUs have one name of each engine."""
+_MSA, _TRITON = "MiniMaxM3SparseMSAImpl", "MiniMaxM3SparseTritonImpl"
+"""What vLLM runs layers by that attend to selected blocks, as public tables name it: the first on
+compute capability 10.
+Source: vllm 0.33.0, vllm/models/minimax_m3/common/sparse_attention.py:545-591."""
 
 
 def layer_kernels(rows: pl.DataFrame) -> pl.DataFrame:
@@ -49,7 +53,9 @@ def layer_kernels(rows: pl.DataFrame) -> pl.DataFrame:
     engines = {name: each.engine for name, each in BY_NAME.items() if each.engine}
     engine = pl.col("backend").replace(engines)
     of_entries = engine.replace_strict(_OF_ENTRIES, default=None, return_dtype=pl.String)
-    named = pl.when(pl.col("span") > 1).then(of_entries)
+    of_blocks = pl.when(pl.col("sm") // 10 == 10).then(pl.lit(_MSA)).otherwise(pl.lit(_TRITON))
+    in_blocks = pl.col("kv_heads").is_not_null() & (engine == "vllm")
+    named = pl.when(pl.col("span") > 1).then(of_entries).when(in_blocks).then(of_blocks)
     return rows.with_columns(engine.alias("backend"), pl.coalesce("kernel", named).alias("kernel"))
 
 
@@ -65,6 +71,7 @@ def layer_features(rows: pl.DataFrame) -> dict[str, Array]:
     is_latent = latent > 0
     return {
         "heads": heads,
+        "together": (rows["api"].fill_null("") == VERIFY).to_numpy()[:, None].astype(float),
         "d_model": number("d_model", 0.0),
         "projected": number("projected", 0.0),
         "span": number("span", 1.0),
@@ -121,10 +128,12 @@ def layer_us(features: Features, values: Values, _hypothesis: str) -> Array:
 def decode_us(features: Features, values: Values, hypothesis: str) -> Array:
     """Return T(N) where each of b N positions is a row over a cache of L, as `layer_us` has it.
 
-    A row reads its own entries and index keys: those that rows of one request share count for each.
+    A row reads its own entries and index keys: those that rows of one request share count for each,
+    but where the call says that index keys are read together.
     """
     tokens = features["tokens"]
-    rows = {**features, "n": np.ones_like(tokens), "batch": tokens}
+    read = np.where(features["together"] > 0, features["batch"] + 0.0 * tokens, tokens)
+    rows = {**features, "n": np.ones_like(tokens), "batch": read}
     return layer_us(rows, values, hypothesis)
 
 

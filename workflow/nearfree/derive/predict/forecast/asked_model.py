@@ -31,7 +31,7 @@ from nearfree.derive.granularity.moe_kernels import (
     stands_in,
 )
 from nearfree.derive.memory import Memory, memory, needs
-from nearfree.derive.predict.forecast.attention_choice import chosen, untaken
+from nearfree.derive.predict.forecast.attention_choice import chosen, untaken, unverified
 from nearfree.errors import ConfigError, Refusal
 from nearfree.hardware.platforms import Platform
 
@@ -212,7 +212,8 @@ class AskedModel:
             *_across(self._parallel, platform, sheet),
         )
         of_kernels = (why for each in attention if decoder for why in untaken(decoder, each))
-        return tuple(dict.fromkeys((*of_files, *of_gpus, *of_kernels)))
+        of_engines = (why for each in moe if decoder for why in unverified(decoder, each))
+        return tuple(dict.fromkeys((*of_files, *of_gpus, *of_kernels, *of_engines)))
 
     def _uncut(self, moe: Sequence[BackendRelease]) -> tuple[Refusal, ...]:
         """Return why an engine does not spread the model so."""

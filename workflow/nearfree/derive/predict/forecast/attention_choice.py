@@ -11,7 +11,13 @@ from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.indexer import INDEXER
 from nearfree.core.modules.mla import MLA
 from nearfree.core.precision import PLAIN, Precision
-from nearfree.decoders.attention_kinds import Cached, Compressed, Grouped, State
+from nearfree.decoders.attention_kinds import (
+    Cached,
+    Compressed,
+    Grouped,
+    State,
+    in_blocks,
+)
 from nearfree.decoders.decoder import Decoder
 from nearfree.errors import Refusal
 
@@ -38,7 +44,7 @@ def chosen(
     kinds = decoder.attention if decoder else ()
     plain = precision is None or precision.kv in PLAIN
     usual = [*ATTENTION_ORDER][0 if plain else -1]
-    cache = [kind for kind in kinds if not isinstance(kind, State)]
+    cache = [kind for kind in kinds if not (isinstance(kind, State) or in_blocks(kind))]
     own = next((kind for kind in cache if not isinstance(kind, Grouped)), None)
     if own is not None:
         module = ATTENTION_LAYER if isinstance(own, Compressed) else MLA
@@ -77,7 +83,8 @@ def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
     """Yield why a backend has no kernel for layers of a model, and which backends have."""
     record = BY_NAME[release.name]
     for kind in decoder.attention:
-        if isinstance(kind, State):  # its kernels are an engine's own, whatever runs attention
+        # An engine runs these by kernels of its own, whatever runs attention.
+        if isinstance(kind, State) or in_blocks(kind):
             continue
         lacking = _lacking(record, kind)
         if lacking:
@@ -91,6 +98,24 @@ def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
             remedy = " or ".join(f"--attention {name}" for name in takers)
             reason = f"{release.name} has no kernel for the attention of {where}: {lacking}"
             yield Refusal("", "", reason, f"Ask with {remedy}" if takers else "Name another model")
+
+
+_UNVERIFIED = {
+    "sglang": (
+        "verifies no drafts of a model that attends to selected blocks: on a GPU of NVIDIA they "
+        "are prefilled outside of its CUDA graphs, and with MSA it does not start (sglang 0.5.23, "
+        "sglang/srt/layers/attention/minimax_sparse_backend.py:293-304 and 1456-1640)"
+    ),
+    "trtllm": (
+        "attends to selected blocks by kernels whose forward of several positions is not read"
+    ),
+}
+
+
+def unverified(decoder: Decoder, engine: BackendRelease) -> Iterator[Refusal]:
+    """Yield why an engine has no forward of several positions of a model."""
+    if decoder.in_blocks and engine.name in _UNVERIFIED:
+        yield Refusal("", "moe", f"{engine.name} {_UNVERIFIED[engine.name]}", "Ask with --moe vllm")
 
 
 def _lacking(record: Backend, kind: Cached) -> str:

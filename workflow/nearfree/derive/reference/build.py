@@ -194,17 +194,25 @@ _OF_ONE_CURVE = ("curve", "setting_key", "member", "member_sha256", "batch", "ev
 """Columns in which curves of one layer over one cache differ."""
 
 
+_IN_BLOCKS = (
+    pl.col("kv_heads").is_not_null()
+    & (pl.col("backend") == "vllm")
+    & (pl.col("dtype") != "nvfp4")
+    & pl.col("heads").is_between(4, 64)
+)
+"""The layers over selected blocks that answers ask about: MiniMax M3's by vLLM, on a rank of 1 to
+16, whose files have attention in 16 or 8 bits."""
+
+
 def decoded(curves: ImportedCurves) -> ImportedCurves:
     """Return curves whose attention layers are those of rows that are decoded, which answers ask.
 
     One position of each of b requests is b rows: a layer's points of one position, over all b, are
     a curve over N rows of one request. Of layers of a latent without entries no answer asks, which
-    stand as their calls one after the other (`decoders/attention_uses.py`), nor of those over
-    selected blocks by another engine than vLLM.
+    stand as their calls one after the other (`decoders/attention_uses.py`).
     """
     layers = pl.col("module") == ATTENTION_LAYER.name
-    in_blocks = pl.col("kv_heads").is_not_null() & (pl.col("backend") == "vllm")
-    asked = (pl.col("span") > 1) | in_blocks
+    asked = (pl.col("span") > 1) | _IN_BLOCKS
     of = curves.settings.filter(layers & asked)
     alike = [name for name in of.columns if name not in _OF_ONE_CURVE]
     one = curves.points.filter(pl.col("n") == 1).rename({"context": "at"}).drop("n")

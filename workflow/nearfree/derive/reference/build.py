@@ -17,6 +17,7 @@ from nearfree.derive.truth.truth import Truth, narrowed, questions, truth
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.gemm import GEMM
+from nearfree.derive.work_model.layer import DECODE_LAYER
 from nearfree.derive.work_model.prepare import Prepared, padded, prepare
 from nearfree.derive.work_model.samples import LEAST_MB
 from nearfree.hardware.platforms import Platform
@@ -27,6 +28,8 @@ _MANY = ("attention", "mla", "layer", "decode", "indexer")
 """Families of which so many curves are kept."""
 MOST_ATTENTION = 120
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
+MOST_DECODED = 70
+"""Curves of a decoded layer that are kept so."""
 LIGHT_MB = 4.0
 """Products with weights below those of 64 MB that scores are of, and above this, are learnt from:
 on each rank a layer's are as light. Below it T is that of a launch."""
@@ -261,7 +264,8 @@ def groups_of(
         if (kept is None or kept[place]) and of(key):
             places.setdefault(key, []).append(place)
     for key, every in places.items():
-        mine = _spread(curves, every) if key.family.startswith(_MANY) else every
+        most = MOST_DECODED if key.family == DECODE_LAYER.name else MOST_ATTENTION
+        mine = _spread(curves, every, most) if key.family.startswith(_MANY) else every
         flags = np.zeros(len(curves.keys), dtype=bool)
         flags[mine] = True
         group = made(
@@ -276,9 +280,9 @@ def groups_of(
     return found
 
 
-def _spread(curves: Curves, places: list[int]) -> list[int]:
+def _spread(curves: Curves, places: list[int], most: int) -> list[int]:
     """Return some of the places, evenly spread over settings and releases, in rising order."""
     names = curves.part.rows[places].select("setting_key", "backend_version").rows()
     order = sorted(range(len(places)), key=lambda at: (str(names[at]), at))
-    some = np.linspace(0, len(order) - 1, min(MOST_ATTENTION, len(order))).round().astype(int)
+    some = np.linspace(0, len(order) - 1, min(most, len(order))).round().astype(int)
     return sorted(places[order[at]] for at in some)

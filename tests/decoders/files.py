@@ -168,6 +168,15 @@ _FILES: dict[str, dict[str, Any]] = {
         "moe_num_experts": 4, "moe_top_k": 2,
         "moe_intermediate_size": 24, "share_expert_dims": 40,
     },
+    "minimax_m3_vl_text": {
+        **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 24,
+        "dense_intermediate_size": 96, "shared_intermediate_size": 24,
+        "moe_layer_freq": [0, 1, 1, 1, 1, 1],
+        "sparse_attention_config": {
+            "sparse_index_dim": 12, "sparse_num_index_heads": 2, "sparse_topk_blocks": 4,
+            "sparse_block_size": 128, "sparse_attention_freq": [0, 1, 1, 1, 1, 1],
+        },
+    },
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {
         **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 112,

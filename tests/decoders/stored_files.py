@@ -86,7 +86,7 @@ STORED: dict[str, dict[str, Any]] = {
         **_WIDE, **_TOP, "num_local_experts": 4, "dense_intermediate_size": 80,
         "shared_intermediate_size": 40, "moe_layer_freq": [0, 0, 1, 1, 1, 1],
         "sparse_attention_config": {
-            "sparse_index_dim": 12, "sparse_num_index_heads": 2,
+            "sparse_index_dim": 12, "sparse_num_index_heads": 2, "sparse_topk_blocks": 4,
             "sparse_attention_freq": [0, 1, 1, 1, 1, 1],
         },
     },

@@ -98,6 +98,22 @@ def without_heads(decoder: Decoder, use: ModuleUse) -> ModuleUse:
     return replace(use, setting=replace(use.setting, heads=0, projected=projected))
 
 
+def of_ranks(decoder: Decoder, use: ModuleUse, tp: int) -> ModuleUse:
+    """Return a layer over selected blocks as large as that of all ranks together.
+
+    Heads of keys and of the indexer lie on several ranks where they are fewer, its key on each.
+    """
+    kind = next(each for each in decoder.attention if isinstance(each, Grouped) and each.selected)
+    every = replace(
+        kind, kv_heads=max(tp, kind.kv_heads), index_heads=max(tp, kind.index_heads or 0)
+    )
+    projected = every.projected(decoder.d_model) + (tp - 1) * decoder.d_model * (
+        kind.index_dim or 0
+    )
+    sizes = {"kv_heads": every.kv_heads, "index_heads": every.index_heads, "projected": projected}
+    return replace(use, setting=replace(use.setting, **sizes))
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     kind=st.sampled_from(sorted(SMALL)),
@@ -149,6 +165,8 @@ def test_parts_of_all_ranks_are_the_whole(
         wanted = flop(whole[role], n) * more
         if role == MOE and decoder.experts and decoder.experts.experts % parallel.ep:
             assert found > wanted
+        elif decoder.in_blocks and base_of(role) == LAYER:
+            assert found == flop(of_ranks(decoder, whole[role], tp), n), role
         elif base_of(role) == LAYER:  # counts that are no whole numbers, as few entries are
             wanted += (tp - 1) * flop(without_heads(decoder, whole[role]), n)
             assert abs(found - wanted) <= ranks * whole[role].count, role

@@ -273,6 +273,17 @@ def test_a_layer_s_heads_are_all_that_parts_its_cache() -> None:
     assert eight == 4 * two
 
 
+def test_keys_of_an_indexer_are_whole_on_each_rank() -> None:
+    """They are in the model's element type, whatever the rest of the cache is in."""
+    index = CacheLayer(layers=3, elements=100, whole=True)
+    with_index = structs.replace(NEEDS, cache=(*NEEDS.cache, index), cached=1.0, kept=2.0)
+    without = structs.replace(NEEDS, cached=1.0, kept=2.0)
+    for gpus in (1, 2, 8):
+        asked = {"parallel": Parallel(tp=gpus), "context": PAGE_POSITIONS - 1}
+        more = memory(with_index, None, **asked).kv_bytes - memory(without, None, **asked).kv_bytes
+        assert more == gpus * 3 * PAGE_POSITIONS * 100 * 2
+
+
 def test_an_unknown_memory_gives_no_verdict() -> None:
     """Where a platform's memory is not known, what is taken is said and no more."""
     found = memory(NEEDS, None)

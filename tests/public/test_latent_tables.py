@@ -27,9 +27,13 @@ def member(table: str, backend: str = "sglang") -> str:
     return f"{ROOT}data/h200_sxm/mla/{backend}/1/{table}.parquet"
 
 
-def read(table: str, *rows: dict[str, Any]) -> pl.DataFrame:
-    """Return the points of a table; no row may be left out."""
-    found = read_latents(member(table), parquet(list(rows)))
+def read(table: str, *rows: dict[str, Any], engine: str = "") -> pl.DataFrame:
+    """Return the points of a table of an engine; no row may be left out."""
+    path = member(table)
+    if engine:
+        *folders, _, release, name = path.split("/")
+        path = "/".join((*folders, engine, release, name))
+    found = read_latents(path, parquet(list(rows)))
     assert found.skipped == {}
     return found.points
 
@@ -106,6 +110,15 @@ def test_blocks_of_keys_are_grouped_heads() -> None:
         None,
         2048,
     )
+
+
+@pytest.mark.parametrize(("engine", "index_heads"), [("vllm", 1), ("sglang", 1), ("trtllm", 4)])
+def test_index_heads_are_those_that_were_timed(engine: str, index_heads: int) -> None:
+    """Two engines part the heads of M3's indexer as those of keys, the third was timed with all."""
+    given = {**LAYER, "model": "MiniMaxAI/MiniMax-M3", "num_heads": 8}
+    (row,) = read("msa_context_module_perf", given, engine=engine).to_dicts()
+    assert row["index_heads"] == index_heads
+    assert row["projected"] == 6144 * (2 * 8 + 2 + index_heads + 1) * 128
 
 
 def test_an_indexer_has_all_heads_on_each_rank() -> None:

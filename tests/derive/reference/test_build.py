@@ -225,13 +225,17 @@ def test_requests_of_one_position_are_a_curve_over_decoded_rows() -> None:
                       n=(1, 16), latency_us=(70.0, 90.0), member="m/8")  # fmt: skip
     without = tabled(1, at, 50.0, span=1)
     lonely = tabled(2, at, 50.0, heads=8)
-    pairs = [*every, prefilled, without, lonely]
+    blocks = {"span": 1, "latent": None, "kv_heads": 1, "head_dim": 128, "heads": 8}
+    mine = tabled(1, (128,), 20.0, backend="vllm", dtype="bfloat16", **blocks)
+    another = tabled(1, (128,), 20.0, backend="sglang", dtype="bfloat16", **blocks)
+    pairs = [*every, prefilled, without, lonely, mine, another]
     found = decoded(curves_of([(each, f"e#{number}") for number, each in enumerate(pairs)]))
     names = ("api", "batch", "context", "heads", "span")
     assert found.settings.select(names).sort("context").rows() == [
-        ("decode", 1, 128, 16, 4), ("decode", 1, 4096, 16, 4),
+        ("decode", 1, 128, 16, 4), ("decode", 1, 128, 8, 1), ("decode", 1, 4096, 16, 4),
     ]  # fmt: skip
-    points = found.points.join(found.settings.select("curve", at="context"), on="curve")
+    points = found.points.join(found.settings.select("curve", "heads", at="context"), on="curve")
+    points = points.filter(pl.col("heads") == 16)
     assert points.sort("at", "n").select("at", "n", "latency_us").rows() == [
         *((128, n, 50.0 + n + 0.128) for n in (1, 2, 4)),
         *((4096, n, 50.0 + n + 4.096) for n in (1, 2, 4)), (4096, 8, 70.0),

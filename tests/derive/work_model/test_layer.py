@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nearfree.core.modules.attention_layer import DECODE, VERIFY
 from nearfree.derive.work_model.layer import DECODE_LAYER, INDEXER_LOGITS, LAYER
 
 from derive.work_model.forms import INDEXER, SPARSE_LAYER, constants, prepared, start
@@ -99,3 +100,27 @@ def test_decoded_positions_cost_what_requests_do(
     assert one == pytest.approx(other, rel=1e-12)
     prefilled = {**of_requests, "n": np.ones((1, 1))}
     assert one == pytest.approx(LAYER.latency_us(prefilled, values, ""), rel=1e-12)
+
+
+@given(constants(DECODE_LAYER), st.sampled_from([1000, 1_000_000]))
+def test_rows_of_a_request_read_the_indexer_s_keys_once(
+    values: dict[str, float], context: int
+) -> None:
+    """Verified together, rows take no longer than each by itself, and one row as long."""
+    apart, together = (
+        DECODE_LAYER.latency_us(features([1, 2, 16], context=context, api=api), values, "")[0]
+        for api in (DECODE, VERIFY)
+    )
+    assert together[0] == pytest.approx(apart[0])
+    assert (together <= apart * (1 + 1e-12)).all()
+
+
+def test_long_caches_make_the_difference() -> None:
+    """Over a million positions sixteen rows read sixteen times as many keys as one request."""
+    values = start(DECODE_LAYER, host_us=1.0, index_tflop_s_per_sm=1e9, tflop_s_per_sm=1e9,
+                   tile_us=0.0, passes=0.0)  # fmt: skip
+    apart, together = (
+        DECODE_LAYER.latency_us(features([16], context=1_000_000, api=api), values, "")[0, 0]
+        for api in (DECODE, VERIFY)
+    )
+    assert apart > 2 * together

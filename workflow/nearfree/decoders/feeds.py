@@ -300,6 +300,7 @@ mimo_v2_moe = some(marked("moe_layer_freq"), count=("n_routed_experts",))
 
 _m3_moe = some(
     marked("moe_layer_freq"),
+    count=("num_local_experts",),
     width="intermediate_size",
     shared=("shared_intermediate_size",),
     dense="dense_intermediate_size",

@@ -181,18 +181,14 @@ _SPARSE, _BLOCK = "sparse_attention_config", 128
 def in_selected_blocks(keys: Keys, layers: int) -> Layer:
     """Read MiniMax M3's attention, which in some layers is to blocks that an indexer selects.
 
-    Without `sparse_attention_config` it is to all positions. What engines take for granted of that
-    section is asked of it. A key of the indexer is whole on every rank, in the plain format.
+    What engines take for granted of `sparse_attention_config` is asked of it. A key of the indexer
+    is whole on every rank, in the plain format.
     Source: MiniMaxM3VLAttention and MiniMaxM3VLIndexer of transformers 5.23; vllm 0.33.0,
     vllm/models/minimax_m3/nvidia/model.py:392-448 and 506-509.
     """
     attention = gqa(norm=True)(keys, layers)
     if keys.flag("attention_output_gate"):
         raise keys.wrong("attention_output_gate", "is not read", "Give a model without it")
-    if not keys.has(_SPARSE):
-        if keys.has("layer_types") and set(keys.each("layer_types")) - {"full_attention"}:
-            raise keys.wrong("layer_types", f"names sparse layers, which {_SPARSE} does not say")
-        return attention
     inner, d_model = keys.inner(_SPARSE), keys.whole("hidden_size")
     if inner.has("use_sparse_attention") and not inner.flag("use_sparse_attention"):
         return attention

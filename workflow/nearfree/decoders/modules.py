@@ -272,6 +272,12 @@ def _product(
     return _use(role, count, backend=backend, precision=precision, base=base, **fields)
 
 
+def layer_format(precision: Precision) -> Dtype:
+    """Return the format by which curves know an attention layer: mxfp8 as blocks of float8."""
+    weights = precision.of("attention", LAYER).weights
+    return "float8_block" if weights == "mxfp8" else weights
+
+
 def _formats(role: str, precision: Precision) -> dict[str, Any]:
     """Return a setting's formats: those that are not its element type are said beside it."""
     if role in (INDEXER, SELECTION):
@@ -279,7 +285,7 @@ def _formats(role: str, precision: Precision) -> dict[str, Any]:
     if role in STATE_CALLS:  # its fields say what its state is in
         return {"dtype": precision.plain}
     if role == LAYER:
-        weights, kv = precision.of("attention", role).weights, precision.kv
+        weights, kv = layer_format(precision), precision.kv
         return {"dtype": weights, "kv_dtype": None if kv == weights else kv}
     if role in CALLS:
         kv = precision.kv

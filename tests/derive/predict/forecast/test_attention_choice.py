@@ -10,7 +10,7 @@ from nearfree.core.precision import uniform
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.predict.forecast.attention_choice import chosen as choices
-from nearfree.derive.predict.forecast.attention_choice import untaken
+from nearfree.derive.predict.forecast.attention_choice import untaken, unverified
 
 VLLM = BackendRelease("vllm", "0.33.0")
 
@@ -35,6 +35,7 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
                          120: "vllm-triton"}),
         ("gemma4_text", {"global_head_dim": 512}, {90: "vllm-triton", 100: "vllm-triton"}),
         ("mimo_v2_flash", {}, {80: "vllm-triton", 90: "vllm-fa3", 100: "vllm-triton"}),
+        ("minimax_m3_vl_text", {}, {90: "vllm-fa3", 100: "flashinfer"}),
         ("deepseek_v3", {}, {80: "vllm-mla==0.33.0", 90: "vllm-mla==0.33.0"}),
         ("deepseek_v4", {}, {90: "vllm-mla==0.33.0", 100: "vllm-mla==0.33.0"}),
     ],
@@ -122,3 +123,15 @@ def test_others_follow_what_an_engine_takes(tmp_path: Path) -> None:
     """Where a choice has no release on record the next that takes the model's layers stands in."""
     every = list(choices(read(tmp_path, "llama"), uniform("bfloat16"), 90, VLLM))
     assert every[:2] == ["vllm-fa3", "flash-attn"]
+
+
+@pytest.mark.parametrize(("engine", "refused"), [("vllm", 0), ("sglang", 1), ("trtllm", 1)])
+def test_drafts_over_selected_blocks_are_verified_by_one_engine(
+    tmp_path: Path, engine: str, refused: int
+) -> None:
+    """An engine without such a forward is refused, and who has one is named."""
+    decoder = read(tmp_path, "minimax_m3_vl_text")
+    found = list(unverified(decoder, BackendRelease(engine, "1")))
+    assert [each.remedy for each in found] == ["Ask with --moe vllm"] * refused
+    assert not [*unverified(read(tmp_path, "llama"), BackendRelease(engine, "1"))]
+    assert not [*untaken(decoder, BackendRelease("flash_attn", "2.8.3"))]

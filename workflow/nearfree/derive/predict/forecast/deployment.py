@@ -16,10 +16,11 @@ from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.routing_names import Routing
+from nearfree.decoders.attention_uses import LAYER
 from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, VLLM
-from nearfree.decoders.modules import MOE, ModuleUse, modules, requests
+from nearfree.decoders.modules import MOE, ModuleUse, layer_format, modules, requests
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
@@ -118,6 +119,12 @@ class Deployment(Struct, frozen=True, kw_only=True):
             said.append(
                 f"curves of {BY_PUBLIC_NAME[self.library]} for experts are those of {backend}'s "
                 f"kernel of the same source, {kernel}"
+            )
+        of_layers = self.formats.of("attention", LAYER).weights
+        if self.decoder.in_blocks and of_layers != layer_format(self.formats):
+            said.append(
+                f"attention layers with weights in {of_layers} are timed as in "
+                f"{layer_format(self.formats)}, of as many bits: no public curve is of theirs"
             )
         return (*said, *self.decoder.caveats)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.precision import PLAIN
-from nearfree.decoders.precision import StoredPrecision, read_precision
+from nearfree.decoders.precision import CACHE, StoredPrecision, read_precision
 from nearfree.errors import ConfigError, RefusedError
 
 from decoders.files import SHIPPED, refusal, write
@@ -237,6 +237,8 @@ def test_files_that_differ_on_products_store_the_same(tmp_path: Path) -> None:
     assert "in the dtype of the cache, the scheme" in refusal.reason
     (refusal,) = read(tmp_path, {**section, "quant_algo": "NVFP4"}).refusals
     assert refusal.reason.endswith("in the dtype of the cache")
+    assert refusal.key.endswith(CACHE)
+    assert "--kv-dtype" in refusal.remedy
 
 
 V4 = {"model_type": "deepseek_v4", "expert_dtype": "fp4"}

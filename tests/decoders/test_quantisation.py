@@ -174,6 +174,23 @@ def test_what_is_not_understood_is_refused(section: dict[str, Any], reason: str)
     assert reason in str(refused.value)
 
 
+def test_mixed_algorithms_are_those_of_layers() -> None:
+    """Groups that enter other numbers into the same weights are not what engines read."""
+    section = {
+        **MODELOPT,
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": {"a": {"quant_algo": "W4A16_NVFP4"}},
+        "config_groups": {"a": group(FOUR, FOUR)},
+    }
+    said = read(section)
+    assert not said.refusals
+    ((_, stored),) = said.named
+    assert (stored.weights, stored.activations) == ("nvfp4", "bfloat16")
+    other = {**section, "config_groups": {"a": group(CHANNEL, TOKEN)}}
+    with pytest.raises(RefusedError, match="differs from quant_algo and quantized_layers"):
+        read(other)
+
+
 @pytest.mark.parametrize(
     ("section", "weights", "reason"),
     [

@@ -189,7 +189,7 @@ def in_selected_blocks(keys: Keys, layers: int) -> Layer:
     attention = gqa(norm=True)(keys, layers)
     if keys.flag("attention_output_gate"):
         raise keys.wrong("attention_output_gate", "is not read", "Give a model without it")
-    inner, d_model = keys.inner(_SPARSE), keys.whole("hidden_size")
+    inner, d_model = keys.inner(keys.one_of(_SPARSE)), keys.whole("hidden_size")
     if inner.has("use_sparse_attention") and not inner.flag("use_sparse_attention"):
         return attention
     found = Refusals()

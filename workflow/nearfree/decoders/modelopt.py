@@ -48,7 +48,12 @@ def _algorithm(keys: Keys, plain: Dtype) -> Scheme:
 
 
 def modelopt(keys: Keys, plain: Dtype) -> Quantised:
-    """Return what ModelOpt says; ModelOptQuantConfigBase of vllm 0.33.0 reads it alike."""
+    """Return what ModelOpt says; ModelOptQuantConfigBase of vllm 0.33.0 reads it alike.
+
+    Where algorithms are mixed, engines read of `quantized_layers` what enters products, and not of
+    `config_groups`: vllm 0.33.0, layers/quantization/modelopt.py:1579-1763; sglang 0.5.23,
+    sglang/srt/layers/quantization/modelopt_quant.py:814-1004.
+    """
     found, products = Refusals(), Refusals()
     kv, ignored, named, others = None, Names(), tuple[tuple[Names, Scheme], ...](), None
     mixed = keys.has("quant_algo") and keys.text("quant_algo").upper() == "MIXED_PRECISION"
@@ -78,6 +83,7 @@ def modelopt(keys: Keys, plain: Dtype) -> Quantised:
         differs = keys.wrong("config_groups", "differs from quant_algo and quantized_layers")
         if {*map(weight_only, said)} != {*map(weight_only, schemes)}:
             raise differs
+    if said and said != schemes and not mixed:
         why = "enters other numbers into products than quant_algo and quantized_layers"
         products.add(keys.wrong("config_groups", why))
     return Quantised(

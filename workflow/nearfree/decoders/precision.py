@@ -237,6 +237,8 @@ def read_precision(path: Path) -> StoredPrecision:
             what = ", ".join(_PARTS[part] for part in differ)
             why = f"differs from {said[0][0].path.name} in {what}"
             error = section.wrong("quant_algo", why, "Leave out the section that is wrong")
+            if differ == ["kv"]:
+                error = section.wrong(CACHE, why, _NAME_CACHE)
             if _differ(_as_stored(first), _as_stored(other)):
                 found.add(error)
             beside += error.refusals
@@ -250,6 +252,14 @@ def read_precision(path: Path) -> StoredPrecision:
     refusals = tuple(dict.fromkeys([*quantised.refusals, *beside]))
     quantised = structs.replace(quantised, kv=kv, refusals=refusals)
     return StoredPrecision(file=str(file), plain=plain, quantised=quantised)
+
+
+CACHE = "kv_cache_quant_algo"
+"""The end of the key of a refusal that naming the format of the cache settles."""
+_NAME_CACHE = (
+    "Name it, such as --kv-dtype float8: vLLM takes what config.json says, SGLang this file where the "
+    "other says nothing of it"
+)
 
 
 def _differ(one: Quantised, other: Quantised) -> list[str]:

@@ -22,6 +22,7 @@ from nearfree.core.precision import (
 )
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
+from nearfree.decoders.precision import CACHE
 from nearfree.decoders.shards import refusals
 from nearfree.derive.granularity.moe_kernels import (
     entering,
@@ -82,6 +83,9 @@ class AskedModel:
         own = file.around if override.stores_all else file.precision
         self.precision = override.of(own) if own else None
         self._mixed = () if override.stores_all else file.mixed
+        self._of_files = tuple(
+            each for each in file.refusals if not (override.kv and each.key.endswith(CACHE))
+        )
         self._needs = needs(file, self.precision)
         if self._needs and own is None and override.kv:
             self._needs = structs.replace(self._needs, cached=ELEMENT_BYTES[override.kv])
@@ -205,7 +209,7 @@ class AskedModel:
             What may run its experts, and its attention.
         """
         decoder = self.file.decoder
-        of_files = (*self.file.refusals, *self._mixed)
+        of_files = (*self._of_files, *self._mixed)
         of_gpus = (
             *self._spread.refusals,
             *self._uncut(moe),

@@ -19,6 +19,19 @@ def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
     assert named("0.24.0", 100, "llama") is None
 
 
+def test_kimi_k3_runs_one_kernel_in_sglang() -> None:
+    """In a file of compressed-tensors on data-centre Blackwell; vLLM's method for it is another."""
+
+    def named(package: str, version: str, *, compressed: bool) -> str | None:
+        of = Checkpoint("kimi_linear", compressed=compressed)
+        return public_kernel(package, version, "mxfp4", 103, of=of)
+
+    assert named("sglang", "0.5.23", compressed=True) == "sglang_flashinfer_trtllm_moe"
+    assert named("sglang", "0.5.23", compressed=False) is None
+    assert named("sglang", "0.5.10", compressed=True) is None
+    assert named("vllm", "0.33.0", compressed=True) is None
+
+
 def test_marlin_has_a_name_in_every_format() -> None:
     """Where no public table has Marlin's experts in a format, they go by those in int4."""
     by_int4 = public_kernel("vllm", "0.24.0", "int4", 80)

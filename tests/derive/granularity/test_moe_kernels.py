@@ -99,6 +99,8 @@ def test_rows_enter_mxfp4_experts_in_what_the_device_takes() -> None:
     """Before 10.0 vLLM's kernels take 16 bits, whatever a file says; TensorRT-LLM rounds later."""
     assert [entering("vllm", "mxfp4", sm) for sm in (90, 100)] == ["bfloat16", None]
     assert [entering("trtllm", "mxfp4", sm) for sm in (90, 100)] == [None, "float8"]
+    rounds = {90: None, 100: "float8", 103: "float8", 120: None}
+    assert {sm: entering("sglang", "mxfp4", sm) for sm in rounds} == rounds
     assert entering("vllm", "nvfp4", 90) is entering("vllm", "mxfp4", None) is None
 
 

@@ -13,6 +13,7 @@ TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
 NAIVE, ALIGNED = "naive", "aligned"
 """How the Triton kernel gets its rows: token by token, or sorted by expert and padded to blocks."""
 GPT_OSS = "the model is gpt-oss"
+KIMI_K3 = "it is Kimi K3 in a file of compressed-tensors"
 PRESET = "the architecture is one that it is preset for"
 TAKES = "it takes the layer's activation and routing"
 ROUTED = "its activation and routing are among those that it takes"
@@ -308,12 +309,13 @@ SELECTIONS = (
         {"0.5.9": (1371, 1395), "0.5.10": (1743, 1750)},
         (Kernel(TRTLLM, 100, 109, GPT_OSS),),
     ),
+    # Kimi K3's: model_overrides/kimi_k3.py:177-198 there.
     Selection(
         "sglang",
         ("mxfp4",),
         "sglang/srt/arg_groups/model_overrides/gpt_oss.py",
         {"0.5.23": (64, 71)},
-        (Kernel(TRTLLM, 100, 109, GPT_OSS),),
+        (Kernel(TRTLLM, 100, 109, GPT_OSS), Kernel(TRTLLM, 100, 109, KIMI_K3)),
     ),
     Selection(
         "sglang",

@@ -7,6 +7,7 @@ from nearfree.backends.moe_kernels import (
     COMPRESSED,
     CUTLASS,
     GPT_OSS,
+    KIMI_K3,
     MARLIN,
     PRESET,
     ROUTED,
@@ -148,8 +149,8 @@ def public_kernel(
     Parameters
     ----------
     of
-        What the model's file says; mxfp4 experts are spoken of for gpt-oss and DeepSeek V4 alone
-        where they are not Marlin's.
+        What the model's file says; mxfp4 experts are spoken of for gpt-oss, DeepSeek V4 and, by
+        SGLang, Kimi K3 alone where they are not Marlin's.
     spread
         As of `moe_kernel`.
     """
@@ -160,7 +161,9 @@ def public_kernel(
     names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
     if chosen.name == MARLIN:
         return names.get((package, dtype, MARLIN)) or names.get((package, "int4", MARLIN))
-    apart = dtype == "mxfp4" and not (gpt_oss or v4)
+    # vLLM runs Kimi K3's by compressed_tensors_moe_w4a4_mxfp4.py, lines 52-78 of 0.33.0.
+    k3 = package == "sglang" and _is_k3(of)
+    apart = dtype == "mxfp4" and not (gpt_oss or v4 or k3)
     return None if apart else names.get((package, dtype, chosen.name))
 
 
@@ -173,6 +176,7 @@ def kernel_for(
     """
     holds = {
         GPT_OSS: of.model_type == "gpt_oss",
+        KIMI_K3: _is_k3(of),
         PRESET: _preset(of, dtype),
         ROUTED: of.model_type in _TAKEN or None,
         TAKES: of.model_type != "gpt_oss",
@@ -180,6 +184,10 @@ def kernel_for(
         COMPRESSED: of.compressed,
     }
     return chosen_kernel(moe_kernels(package, version, dtype, sm, spread=spread), holds)
+
+
+def _is_k3(of: Checkpoint) -> bool:
+    return of.model_type == "kimi_linear" and bool(of.compressed)
 
 
 def _preset(of: Checkpoint, dtype: str) -> bool | None:

@@ -97,7 +97,8 @@ class Latent(
 
     Of a position a `latent` of keys and values is cached and `rope_dim` rotated elements of a key,
     which all heads share; a head's query and key have `nope_dim` elements more, its value
-    `value_dim`. `query_rank` is the latent of queries, None where one product makes them. A query
+    `value_dim`. `query_rank` is the latent of queries, None where one product makes them. With a
+    `gate` what heads give is multiplied by as many elements more of a position (Kimi K3). A query
     attends to `selected` positions, None for all. Layers with an indexer choose them by
     `index_heads` heads of `index_dim` elements; those without take what a layer before them chose.
     Widths are in elements.
@@ -113,6 +114,7 @@ class Latent(
     selected: Positive | None = None
     index_heads: Positive | None = None
     index_dim: Positive | None = None
+    gate: bool = False
 
     @property
     def cached(self) -> int:
@@ -208,7 +210,8 @@ class DeltaNet(
     `conv` positions of queries, keys and values, of which the last but one are kept, too. The
     matrices are in `state`, None in the model's element type. With a `rank` each channel of a key
     decays by a factor of its own, which two products make by way of so many elements, as two more
-    make the gate of what leaves (Kimi's delta attention). Widths are in elements.
+    make the gate of what leaves (Kimi's delta attention), or one does where it is a `full_gate`
+    (Kimi K3). Widths are in elements.
     Source: Qwen3NextGatedDeltaNet and KimiLinearDeltaAttention of transformers 5.23.
     """
 
@@ -220,6 +223,7 @@ class DeltaNet(
     conv: Positive
     state: Dtype | None = None
     rank: Positive | None = None
+    full_gate: bool = False
 
     @property
     def mixed(self) -> int:

@@ -124,10 +124,12 @@ def _latent(d_model: int, context: int, kind: Latent, backend: BackendRelease) -
     Absorbed, a head's product of [N, nope] by [nope, latent] has the weights and FLOPs of one
     matrix [nope, heads x latent], and its way back those of [heads x latent, value].
     Source: vllm 0.33.0, vllm/model_executor/models/deepseek_v2.py (fused_qkv_a_proj is replicated,
-    q_b_proj and q_proj are cut by heads; the indexer's wq_b, wk and weights_proj are replicated).
+    q_b_proj and q_proj are cut by heads; the indexer's wq_b, wk and weights_proj are replicated);
+    models/kimi_k3/nvidia/mla.py:205-240 (a gate is one product with the latents, cut by heads).
     """
     query = kind.heads * (kind.nope_dim + kind.rope_dim)
-    yield _product(LATENTS, d_model, (kind.query_rank or 0) + kind.cached)
+    gate = kind.inputs if kind.gate else 0
+    yield _product(LATENTS, d_model, (kind.query_rank or 0) + kind.cached + gate)
     yield _product(QUERY, kind.query_rank or d_model, query)
     if kind.index_heads and kind.index_dim:
         width = kind.index_heads * kind.index_dim
@@ -188,11 +190,16 @@ def _delta_net(decoder: Decoder, kind: DeltaNet) -> Iterator[Part]:
 
     Queries, keys, values and the output's gate are one product, both gates of a head another.
     Of Kimi's delta attention the first holds the rates and the narrow rows of both gates, whole on
-    each rank, and the other makes these wide.
+    each rank, and the other makes these wide; of a full gate it holds all rows.
     Source: vllm 0.32.0, vllm/model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py:514-532;
-    sglang 0.5.23, sglang/srt/models/kimi_linear.py:299-328.
+    sglang 0.5.23, sglang/srt/models/kimi_linear.py:299-328; vllm 0.33.0,
+    vllm/models/kimi_k3/nvidia/kda.py:640-670.
     """
-    if kind.rank:
+    if kind.rank and kind.full_gate:
+        wide = kind.mixed + kind.inputs + kind.heads + kind.rank
+        yield _product(DELTA_IN, decoder.d_model, wide)
+        yield _product(DELTA_GATES, kind.rank, kind.inputs)
+    elif kind.rank:
         wide = kind.mixed + kind.heads + 2 * kind.rank
         yield _product(DELTA_IN, decoder.d_model, wide)
         yield _product(DELTA_GATES, kind.rank, 2 * kind.inputs)

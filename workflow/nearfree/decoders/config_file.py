@@ -186,6 +186,8 @@ def _decoder(keys: Keys, name: str, refusals: Refusals) -> Decoder:
         read["layer_inputs"] = width
     if rules.streams:
         read["streams"] = keys.whole(rules.streams)
+    if rules.residual_block and keys.has(rules.residual_block):
+        read["residual_block"] = keys.whole(rules.residual_block)
     return Decoder(
         name=name,
         model_type=keys.text("model_type"),

@@ -65,7 +65,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     many positions attention looks back at most in every layer, None for all of them. Each layer may
     have an input of its own of every token, `layer_inputs` wide (Gemma 4). A drafter's head reads
     `states` of its model. The residual is `streams` states wide where layers mix several of them
-    (DeepSeek V4's hyper connections), else one. Widths are in elements.
+    (DeepSeek V4's hyper connections), else one. With a `residual_block` layers attend to what each
+    block of so many layers before them left (Kimi K3). Widths are in elements.
 
     Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
     `window` are then those of the first kind that has a cache, a latent one head as wide as what is
@@ -92,6 +93,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     layer_inputs: Positive | UnsetType = UNSET
     states: States | UnsetType = UNSET
     streams: Positive | UnsetType = UNSET
+    residual_block: Positive | UnsetType = UNSET
     kinds: tuple[Kind, ...] | UnsetType = UNSET
 
     @property
@@ -159,6 +161,10 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if isinstance(kind, Grouped) and kind.value_dim
         }
         said = sorted(apart)
+        if self.residual_block is not UNSET:
+            said.append(
+                f"what layers take of each {self.residual_block} layers before them is not timed"
+            )
         if kinds:
             said.append(
                 "attention layers of several positions are timed as one position of as many "

@@ -44,7 +44,8 @@ class Family(NamedTuple):
     Without a rule of its `window` its layers may differ, and are read one by one. `says_head_dim`
     holds where the width of a head does not follow from d_model; a latent has no such key. The key
     `layer_inputs` is that of how wide an input of each layer's own is, `streams` that of how many
-    states wide the residual is, if any, and `states` are those by which some layers keep a state in
+    states wide the residual is, `residual_block` that of how many layers leave one state that later
+    ones attend to, if any, and `states` are those by which some layers keep a state in
     place of attention, or beside it. With `apart` layers are of one piece each, and those that are
     an FFN have no attention.
     """
@@ -54,6 +55,7 @@ class Family(NamedTuple):
     says_head_dim: bool = False
     layer_inputs: str = ""
     streams: str = ""
+    residual_block: str = ""
     states: tuple[str, ...] = ()
     apart: bool = False
 
@@ -121,7 +123,7 @@ FAMILIES = {
     "qwen3_next": _delta_net(qwen_moe),
     "qwen3_5_moe_text": _delta_net(qwen_moe),
     "qwen3_5_text": _delta_net(dense),
-    "kimi_linear": Family(kimi_moe, states=(STATES,)),
+    "kimi_linear": Family(kimi_moe, states=(STATES,), residual_block="attn_res_block_size"),
     "granitemoehybrid": Family(granite_hybrid_moe, states=("mamba_d_state",)),
     "falcon_h1": Family(dense, states=("mamba_d_state", BLOCKS)),
     "nemotron_h": Family(nemotron_ffn, states=(PATTERN, BLOCKS), apart=True),

@@ -6,7 +6,10 @@ Kimi K3 adds to them, kimi_k3/nvidia/model.py, mla.py and kda.py of vllm 0.33.0.
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from nearfree.decoders.attention_kinds import DeltaNet
+from nearfree.decoders.decoder import Ffn
 from nearfree.decoders.feeds import NUMBERED, Names, behind_first, moe, some
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.latent import mla
@@ -26,10 +29,19 @@ from nearfree.decoders.state_mixers import keeping
 
 STATES = "linear_attn_config"
 """The key that says which layers keep a state."""
-kimi_moe = some(
+LATENT = "routed_expert_hidden_size"
+"""The key of the width that K3's routed experts work in."""
+_moe = some(
     behind_first, count=("num_experts",), shared=("n_shared_experts", "moe_intermediate_size")
 )
-"""The FFNs of Kimi Linear. Source: KimiLinearMoE of transformers 5.23."""
+
+
+def kimi_moe(keys: Keys, layers: int) -> Ffn:
+    """Return the FFNs of Kimi Linear and Kimi K3. Source: KimiLinearMoE of transformers 5.23."""
+    found = _moe(keys, layers)
+    if found.experts is None or not keys.has(LATENT):
+        return found
+    return found._replace(experts=structs.replace(found.experts, latent=keys.whole(LATENT)))
 
 
 def _kinds(keys: Keys, layers: int) -> Sequence[str]:
@@ -46,8 +58,8 @@ def _kinds(keys: Keys, layers: int) -> Sequence[str]:
 def _delta(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one signature for all)
     """Read Kimi's delta attention: a request keeps a matrix a head, and convolutions' inputs.
 
-    The matrices are in float32: sglang 0.5.23, sglang/srt/configs/mamba_utils.py:71 and 112. Of K3,
-    whose gates have no narrow rows, no forward is read.
+    The matrices are in float32: sglang 0.5.23, sglang/srt/configs/mamba_utils.py:71 and 112. Of K3
+    the gate has no narrow rows.
     """
     of, d_model = keys.inner(STATES), keys.whole("hidden_size")
     width, count = of.whole("head_dim"), of.whole("num_heads")
@@ -60,7 +72,8 @@ def _delta(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one signature for
         "o_proj": (inner, d_model),
         "conv1d": (kernel, 3 * inner),
     }
-    if of.flag("use_full_rank_gate"):
+    full = of.flag("use_full_rank_gate")
+    if full:
         shapes["g_proj"] = d_model, inner
     else:
         shapes |= {"g_a_proj": (d_model, width), "g_b_proj": (width, inner)}
@@ -72,10 +85,9 @@ def _delta(keys: Keys, layers: int) -> Layer:  # noqa: ARG001 (one signature for
     parts += vector("self_attn.o_norm", width)
     keeps = DeltaNet(
         heads=count, key_heads=count, key_dim=width, value_dim=width, conv=kernel,
-        state="float32", rank=width,
+        state="float32", rank=width, full_gate=full,
     )  # fmt: skip
-    piece = keeping(parts, keeps)
-    return same(piece._replace(attention=()) if of.flag("use_full_rank_gate") else piece)
+    return same(keeping(parts, keeps))
 
 
 def _gated(keys: Keys, layers: int) -> Layer:
@@ -85,7 +97,9 @@ def _gated(keys: Keys, layers: int) -> Layer:
         return attention
     wide = keys.whole("num_attention_heads") * keys.whole("v_head_dim")
     gate = linear("self_attn.g_proj", "attention", keys.whole("hidden_size"), wide)
-    return lambda layer: joined([attention(layer), Piece(gate)])
+    piece = attention(0)
+    gated = tuple(structs.replace(kind, gate=True) for kind in piece.attention)
+    return same(joined([piece._replace(attention=gated), Piece(gate)]))
 
 
 def _experts(keys: Keys, layers: int) -> Layer:
@@ -93,7 +107,7 @@ def _experts(keys: Keys, layers: int) -> Layer:
     names = Names(
         at="block_sparse_moe",
         form=NUMBERED,
-        latent="routed_expert_hidden_size",
+        latent=LATENT,
         latent_names=("routed_expert_down_proj", "routed_expert_up_proj"),
     )
     experts = moe(kimi_moe, names)(keys, layers)

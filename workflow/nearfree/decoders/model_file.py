@@ -225,7 +225,10 @@ def _read_gguf(file: Path) -> ModelFile:
     return structs.replace(known, refusals=tuple(dict.fromkeys(found.found)))
 
 
-_TOP_K = ("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "moe_top_k")
+_TOP_K = (
+    "num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts", "moe_top_k",
+    "num_experts_per_token",
+)  # fmt: skip
 
 
 def _top_k(keys: Keys) -> int:

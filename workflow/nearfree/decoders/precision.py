@@ -37,10 +37,12 @@ _LOOKED_UP = ("embed_tokens", "embeddings", "word_embeddings", "wte", "conv1d")
 _BUILT_PLAIN = (
     "weights_proj", "hc_attn_fn", "hc_ffn_fn", "hc_head_fn",
     "self_attention_res_proj", "mlp_res_proj", "output_attn_res_proj",
+    "routed_expert_down_proj", "routed_expert_up_proj",
 )  # fmt: skip
 """Of DeepSeek's indexer and hyper connections, so are all of its compressors'; of Kimi K3's
-residuals. Source: attention.py, compressor.py and nvidia/model.py of deepseek_v4, nvidia/model.py
-of kimi_k3, in vllm 0.33.0."""
+residuals and the latent of its experts. Source: attention.py, compressor.py and nvidia/model.py of
+deepseek_v4, nvidia/model.py and nvidia/low_latency_gemm.py:143-205 of kimi_k3, in vllm 0.33.0;
+sglang 0.5.23, sglang/srt/models/kimi_k3.py:653-681."""
 _V4, _OF_ENTRIES = "deepseek_v4", ("deepseek_v4", "deepseek_ref")
 """DeepSeek V4 by its names, whose cache engines keep in FP8 unless they are told otherwise: vllm
 0.32.0, vllm/models/deepseek_v4/attention.py:107-121 (FlashMLA's layout takes no other)."""
@@ -257,8 +259,8 @@ def read_precision(path: Path) -> StoredPrecision:
 CACHE = "kv_cache_quant_algo"
 """The end of the key of a refusal that naming the format of the cache settles."""
 _NAME_CACHE = (
-    "Name it, such as --kv-dtype float8: vLLM takes what config.json says, SGLang this file where the "
-    "other says nothing of it"
+    "Name it, such as --kv-dtype float8: vLLM takes what config.json says, SGLang this file where "
+    "that says nothing of it"
 )
 
 

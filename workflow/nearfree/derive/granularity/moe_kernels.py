@@ -79,14 +79,16 @@ def entering(engine: str, weights: str, sm: int | None) -> Format | None:
 
     TensorRT-LLM rounds what enters mxfp4 experts to mxfp8 from compute capability 10.0 on, and
     keeps 16 bits before: NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/model_config.py,
-    ModelConfig.get_mxfp4_quant_algo. So does vLLM keep them, whatever a model's file says: before
-    10.0 it runs Marlin, Humming or triton_kernels, which take 16 bits (oracle/mxfp4.py).
+    ModelConfig.get_mxfp4_quant_algo. SGLang does so on data-centre Blackwell: sglang 0.5.9,
+    sglang/srt/layers/quantization/mxfp4.py:754-770, and 0.5.23, sglang/srt/arg_groups/fields/
+    exec_.py:892-897. vLLM keeps them before 10.0, whatever a model's file says: there it runs
+    Marlin, Humming or triton_kernels, which take 16 bits (oracle/mxfp4.py).
     """
     if weights != "mxfp4" or sm is None:
         return None
     if sm < _ROUNDING:
         return "bfloat16" if engine == "vllm" else None
-    return "float8" if engine == "trtllm" else None
+    return "float8" if engine == "trtllm" or (engine == "sglang" and sm // 10 == 10) else None
 
 
 def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:

@@ -79,4 +79,45 @@ MODELS: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 3, "index_n_heads": 32, "tie_word_embeddings": False,
         "quantization_config": FP8,
     },
+    "minimax_m3": {
+        **_PLAIN, "model_type": "minimax_m3", "hidden_size": 6144, "num_hidden_layers": 60,
+        "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128,
+        "vocab_size": 200064, "intermediate_size": 3072, "dense_intermediate_size": 12288,
+        "shared_intermediate_size": 3072, "n_shared_experts": 1, "num_local_experts": 128,
+        "num_experts_per_tok": 4, "moe_layer_freq": [0] * 3 + [1] * 57,
+        "sparse_attention_config": {
+            "sparse_index_dim": 128, "sparse_num_index_heads": 4, "sparse_topk_blocks": 16,
+            "sparse_block_size": 128, "sparse_attention_freq": [0] * 3 + [1] * 57,
+        },
+        "tie_word_embeddings": False,
+    },
+    "kimi_k3": {
+        "model_type": "kimi_k3",
+        "text_config": {
+            **_PLAIN, "model_type": "kimi_linear", "hidden_size": 7168, "num_hidden_layers": 93,
+            "num_attention_heads": 96, "num_key_value_heads": 96, "vocab_size": 163840,
+            "intermediate_size": 33792, "moe_intermediate_size": 3072, "num_experts": 896,
+            "num_experts_per_token": 16, "num_shared_experts": 2, "first_k_dense_replace": 1,
+            "routed_expert_hidden_size": 3584, "latent_moe_use_norm": True,
+            "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64, "v_head_dim": 128, "mla_use_output_gate": True,
+            "attn_res_block_size": 12, "tie_word_embeddings": False,
+            "linear_attn_config": {
+                "head_dim": 128, "num_heads": 96, "short_conv_kernel_size": 4,
+                "use_full_rank_gate": True, "full_attn_layers": [*range(4, 93, 4), 93],
+                "kda_layers": [at for at in range(1, 93) if at % 4],
+            },
+            "quantization_config": {
+                "quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized",
+                "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*", "re:.*lm_head.*",
+                           "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+                "config_groups": {"group_0": {
+                    "format": "mxfp4-pack-quantized", "targets": ["Linear"],
+                    "weights": {"num_bits": 4, "type": "float", "strategy": "group",
+                                "group_size": 32, "symmetric": True, "dynamic": False,
+                                "scale_dtype": "torch.uint8"},
+                }},
+            },
+        },
+    },
 }  # fmt: skip

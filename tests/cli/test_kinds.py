@@ -14,6 +14,7 @@ from nearfree.decoders.attention_uses import (
     INDEXER,
     LATENT,
     LATENTS,
+    LAYER,
     OUTPUT,
     QUERY,
     RELEASE,
@@ -197,3 +198,32 @@ def test_the_title_says_what_is_shorter_than_the_context(call: Call, tmp_path: P
     assert "L = 4096, attention" in said[0]
     assert "L = 16384 (chunks of 8192 in 36 of 48 layers), attention" in said[1]
     assert "context 16384 (chunks of 8192 in 36 of 48 layers), attention" in said[1]
+
+
+def test_selected_blocks_are_answered_by_one_engine(call: Call, tmp_path: Path) -> None:
+    """MiniMax M3's layers stand on their own curves; SGLang's lack of a forward is said."""
+    asked = ("--tp", "8", "--largest", "32")
+    for platform in ("h200", "b200"):
+        options = (*asked, "--platform", platform, "--moe", "vllm")
+        code, found = predict(call, tmp_path, "minimax_m3", *options)
+        assert code == 0
+        layer = next(each for each in found["modules"] if each["module"] == LAYER)
+        assert layer["regime"] in ("R2", "R3")
+    options = (*asked, "--platform", "b200", "--moe", "sglang")
+    code, found = predict(call, tmp_path, "minimax_m3", *options)
+    assert code == 2
+    (refusal,) = found["refusals"]
+    assert "verifies no drafts" in refusal["reason"]
+    assert refusal["remedy"] == "Ask with --moe vllm"
+
+
+def test_kimi_k3_is_answered_where_its_experts_kernel_is_known(call: Call, tmp_path: Path) -> None:
+    """By SGLang on data-centre Blackwell; vLLM's kernel for its file is none that is read."""
+    path = str(write(tmp_path, MODELS["kimi_k3"], "kimi_k3.json"))
+    asked = ("predict", "--model", path, "--tp", "8", "--platform", "b300", "--largest", "32")
+    code, out, err = call(*asked, "--moe", "sglang")
+    assert (code, err) == (0, "")
+    assert "each 12 layers before them is not timed" in out
+    code, out, err = call(*asked, "--moe", "vllm")
+    assert code == 2
+    assert "MoE FFN" in out + err

@@ -7,6 +7,8 @@ from nearfree.backends.public_kernels import BY_PUBLIC_NAME, MARLINS, TWINS, pub
 
 def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
     """gpt-oss and DeepSeek V4 have kernels of their own names; of others only Marlin has one."""
+    v4 = public_kernel("sglang", "0.5.23", "mxfp4", 100, of=Checkpoint("deepseek_v4"))
+    assert v4 == "sglang_mxfp4_flashinfer_trtllm_moe"
 
     def named(version: str, sm: int, model_type: str) -> str | None:
         return public_kernel("vllm", version, "mxfp4", sm, of=Checkpoint(model_type))
@@ -17,6 +19,29 @@ def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
     assert "oaitriton" in str(named("0.24.0", 90, "gpt_oss"))
     assert named("0.33.0", 90, "deepseek_v4") is None  # Humming's, which no public table names
     assert named("0.24.0", 100, "llama") is None
+
+
+@pytest.mark.parametrize(
+    ("model_type", "dtype", "named"),
+    [
+        ("minimax_m2", "nvfp4", "sglang_flashinfer_trtllm_moe"),
+        ("minimax_m2", "fp8_block", "sglang_fused_moe_triton"),
+        ("mimo_v2_flash", "fp8_block", "sglang_flashinfer_trtllm_moe"),
+        ("glm4_moe", "bf16", "sglang_flashinfer_trtllm_moe"),
+        ("gemma4_text", "nvfp4", "sglang_flashinfer_trtllm_moe"),
+        ("nemotron_h", "nvfp4", None),
+    ],
+)
+def test_what_a_release_presets_for_a_kind_of_model(
+    model_type: str, dtype: str, named: str | None
+) -> None:
+    """SGLang 0.5.23 says it of some; of other releases and kinds of models it is not stated."""
+    of = Checkpoint(model_type, compressed=False)
+    assert public_kernel("sglang", "0.5.23", dtype, 100, of=of) == named
+    assert public_kernel("sglang", "0.5.10", dtype, 100, of=of) is None
+    if dtype == "nvfp4" and named:
+        of = Checkpoint(model_type, compressed=True)
+        assert public_kernel("sglang", "0.5.23", dtype, 100, of=of) is None
 
 
 def test_kimi_k3_runs_one_kernel_in_sglang() -> None:

@@ -14,6 +14,7 @@ NAIVE, ALIGNED = "naive", "aligned"
 """How the Triton kernel gets its rows: token by token, or sorted by expert and padded to blocks."""
 GPT_OSS = "the model is gpt-oss"
 KIMI_K3 = "it is Kimi K3 in a file of compressed-tensors"
+DEEPSEEK_V4 = "it is DeepSeek V4"
 PRESET = "the architecture is one that it is preset for"
 TAKES = "it takes the layer's activation and routing"
 ROUTED = "its activation and routing are among those that it takes"
@@ -309,13 +310,13 @@ SELECTIONS = (
         {"0.5.9": (1371, 1395), "0.5.10": (1743, 1750)},
         (Kernel(TRTLLM, 100, 109, GPT_OSS),),
     ),
-    # Kimi K3's: model_overrides/kimi_k3.py:177-198 there.
+    # Of Kimi K3 model_overrides/kimi_k3.py:172-190 says it, of DeepSeek V4 deepseek_v4.py:66-88.
     Selection(
         "sglang",
         ("mxfp4",),
         "sglang/srt/arg_groups/model_overrides/gpt_oss.py",
         {"0.5.23": (64, 71)},
-        (Kernel(TRTLLM, 100, 109, GPT_OSS), Kernel(TRTLLM, 100, 109, KIMI_K3)),
+        tuple(Kernel(TRTLLM, 100, 109, each) for each in (GPT_OSS, KIMI_K3, DEEPSEEK_V4)),
     ),
     Selection(
         "sglang",

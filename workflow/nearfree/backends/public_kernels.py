@@ -6,6 +6,7 @@ from nearfree.backends.kernels import NO_FILE, Checkpoint, chosen_kernel, moe_ke
 from nearfree.backends.moe_kernels import (
     COMPRESSED,
     CUTLASS,
+    DEEPSEEK_V4,
     GPT_OSS,
     KIMI_K3,
     MARLIN,
@@ -47,7 +48,19 @@ _SOMETIMES = {
     "glm4_moe": frozenset({"bf16", "nvfp4"}),
     "gemma4_text": frozenset({"nvfp4"}),
 }
-"""Kinds of models, and formats in which some releases do so: of which it is not stated here."""
+"""Kinds of models, and formats in which some releases do so: of which it is stated below alone."""
+_STATED = {
+    "0.5.23": {
+        **{("minimax_m2", each): each == "nvfp4" for each in ("bf16", "fp8", "fp8_block", "nvfp4")},
+        **{("glm4_moe", each): True for each in ("bf16", "nvfp4")},
+        ("mimo_v2_flash", "fp8_block"): True,
+        ("gemma4_text", "nvfp4"): True,
+        ("deepseek_v4", "nvfp4"): True,
+    },
+}
+"""Whether SGLang does so, by release, kind of model and format. Source: minimax_m2.py:22-32,
+glm4_moe.py:22-45, mimo_v2.py:30-49, gemma4.py:45-52 and deepseek_v4.py:66-74 of 0.5.23, in
+sglang/srt/arg_groups/model_overrides."""
 _TAKEN = PRESETS | {"mixtral", "glm4_moe", "glm4v_moe_text", "llama4_text", "nemotron_h"}
 """Kinds of models whose activation (SiLU, or squared ReLU without a gate) and routing (renormalised
 softmax, sigmoid) FlashInfer's kernels take in 16 bits: `_supports_activation` and
@@ -119,6 +132,7 @@ _NAMES_OF_V4 = {
     ("vllm", "mxfp4", MARLIN): (
         "vllm_compressedtensorsw4a4mxfp4moe_marlin_marlinexperts_situ_as_silu"
     ),
+    ("sglang", "mxfp4", TRTLLM): "sglang_mxfp4_flashinfer_trtllm_moe",
 }
 """The same for mxfp4 experts of DeepSeek V4, which rows in mxfp8 enter where the kernel takes them:
 select_deepseek_v4_mxfp4_moe_backend, oracle/mxfp4.py of vLLM 0.32.0, lines 742-815. Marlin's curves
@@ -177,7 +191,8 @@ def kernel_for(
     holds = {
         GPT_OSS: of.model_type == "gpt_oss",
         KIMI_K3: _is_k3(of),
-        PRESET: _preset(of, dtype),
+        DEEPSEEK_V4: of.model_type == "deepseek_v4",
+        PRESET: _preset(of, dtype, version),
         ROUTED: of.model_type in _TAKEN or None,
         TAKES: of.model_type != "gpt_oss",
         STORED: of.static,
@@ -190,8 +205,11 @@ def _is_k3(of: Checkpoint) -> bool:
     return of.model_type == "kimi_linear" and bool(of.compressed)
 
 
-def _preset(of: Checkpoint, dtype: str) -> bool | None:
+def _preset(of: Checkpoint, dtype: str, version: str) -> bool | None:
     """Return whether SGLang presets FlashInfer's TRTLLM for a model, None where it is not known."""
+    stated = _STATED.get(version, {}).get((of.model_type, dtype))
+    if stated is not None:
+        return stated and not of.compressed
     if dtype in _SOMETIMES.get(of.model_type, ()):
         return None
     if dtype == "bf16" and of.model_type in PRESETS:

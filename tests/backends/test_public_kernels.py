@@ -1,5 +1,7 @@
 """What public tables call the kernels that run experts."""
 
+from typing import Any
+
 import pytest
 from nearfree.backends.kernels import Checkpoint
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, MARLINS, TWINS, public_kernel
@@ -29,7 +31,8 @@ def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
         ("mimo_v2_flash", "fp8_block", "sglang_flashinfer_trtllm_moe"),
         ("glm4_moe", "bf16", "sglang_flashinfer_trtllm_moe"),
         ("gemma4_text", "nvfp4", "sglang_flashinfer_trtllm_moe"),
-        ("nemotron_h", "nvfp4", None),
+        ("nemotron_h", "nvfp4", "sglang_flashinfer_trtllm_moe"),
+        ("mistral4", "nvfp4", None),
     ],
 )
 def test_what_a_release_presets_for_a_kind_of_model(
@@ -42,6 +45,18 @@ def test_what_a_release_presets_for_a_kind_of_model(
     if dtype == "nvfp4" and named:
         of = Checkpoint(model_type, compressed=True)
         assert public_kernel("sglang", "0.5.23", dtype, 100, of=of) is None
+
+
+def test_int4_of_kimi_k2_5_is_known_by_its_groups() -> None:
+    """SGLang 0.5.23 presets a kernel for groups of 32; of others it depends on more."""
+
+    def named(**said: Any) -> str | None:
+        of = Checkpoint(**{"model_type": "deepseek_v3", "compressed": True, "group": 32, **said})
+        return public_kernel("sglang", "0.5.23", "int4", 100, of=of)
+
+    assert named() == "sglang_flashinfer_trtllm_moe"
+    for other in ({"group": 128}, {"compressed": False}, {"model_type": "qwen3_moe"}):
+        assert named(**other) is None
 
 
 def test_kimi_k3_runs_one_kernel_in_sglang() -> None:

@@ -84,12 +84,14 @@ class Checkpoint(NamedTuple):
     """What decides on a kernel beside formats and device, as a model's file says it.
 
     `model_type` is the kind of model, `static` whether scales of activations are stored, and
-    `compressed` whether the file is one of compressed-tensors; None where that is not known.
+    `compressed` whether the file is one of compressed-tensors, `group` how many inputs of an expert
+    share a scale; None where that is not known.
     """
 
     model_type: str = ""
     static: bool | None = None
     compressed: bool | None = None
+    group: int | None = None
 
 
 NO_FILE = Checkpoint()

@@ -15,6 +15,7 @@ NAIVE, ALIGNED = "naive", "aligned"
 GPT_OSS = "the model is gpt-oss"
 KIMI_K3 = "it is Kimi K3 in a file of compressed-tensors"
 DEEPSEEK_V4 = "it is DeepSeek V4"
+INT4_K2 = "it is of DeepSeek V3's kind in a file of compressed-tensors with 4 bits in groups of 32"
 PRESET = "the architecture is one that it is preset for"
 TAKES = "it takes the layer's activation and routing"
 ROUTED = "its activation and routing are among those that it takes"
@@ -344,6 +345,7 @@ SELECTIONS = (
         {"0.5.14": (417, 417)},
         (Kernel(MARLIN, 80),),
     ),
+    # Of Kimi K2.5 and its kind arg_groups/overrides.py:745-823 says it.
     Selection(
         "sglang",
         ("int4", "int8_w8a16"),
@@ -351,6 +353,7 @@ SELECTIONS = (
         {"0.5.23": (927, 951)},
         (
             Kernel(MARLIN, 80, 99),
+            Kernel(TRTLLM, 100, 109, INT4_K2),
             Kernel(TRITON, 100, 109, "the file is one of compressed-tensors, with 4 bits"),
             Kernel(MARLIN, 100, 109, "it is not"),
             Kernel(MARLIN, 110),

@@ -8,6 +8,7 @@ from nearfree.backends.moe_kernels import (
     CUTLASS,
     DEEPSEEK_V4,
     GPT_OSS,
+    INT4_K2,
     KIMI_K3,
     MARLIN,
     PRESET,
@@ -56,11 +57,12 @@ _STATED = {
         ("mimo_v2_flash", "fp8_block"): True,
         ("gemma4_text", "nvfp4"): True,
         ("deepseek_v4", "nvfp4"): True,
+        **{("nemotron_h", each): True for each in ("bf16", "fp8", "nvfp4")},
     },
 }
 """Whether SGLang does so, by release, kind of model and format. Source: minimax_m2.py:22-32,
-glm4_moe.py:22-45, mimo_v2.py:30-49, gemma4.py:45-52 and deepseek_v4.py:66-74 of 0.5.23, in
-sglang/srt/arg_groups/model_overrides."""
+glm4_moe.py:22-45, mimo_v2.py:30-49, gemma4.py:45-52, deepseek_v4.py:66-74 and nemotron_h.py:74-108
+of 0.5.23, in sglang/srt/arg_groups/model_overrides."""
 _TAKEN = PRESETS | {"mixtral", "glm4_moe", "glm4v_moe_text", "llama4_text", "nemotron_h"}
 """Kinds of models whose activation (SiLU, or squared ReLU without a gate) and routing (renormalised
 softmax, sigmoid) FlashInfer's kernels take in 16 bits: `_supports_activation` and
@@ -90,9 +92,12 @@ PUBLIC_NAMES = {
     ("vllm", "fp8", TRITON): "vllm_fused_moe",
     **{("sglang", each, TRITON): "sglang_fused_moe_triton" for each in ("fp8", "fp8_block")},
     **{("sglang", each, TRTLLM): "sglang_flashinfer_trtllm_moe"
-       for each in ("bf16", "fp8_block", "nvfp4", "mxfp4")},
+       for each in ("bf16", "fp8_block", "nvfp4", "mxfp4", "int4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
+_V3_KIND = ("deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa")
+"""Architectures of which SGLang 0.5.23 says so: sglang/srt/arg_groups/overrides.py:745-760."""
+_K2_GROUP = 32
 UNLIKE_A_STEP = (
     Unlike("vllm", "float8_block", None),
     Unlike("trtllm", "float8", None),
@@ -191,6 +196,7 @@ def kernel_for(
     holds = {
         GPT_OSS: of.model_type == "gpt_oss",
         KIMI_K3: _is_k3(of),
+        INT4_K2: dtype == "int4" and _is_k2(of),
         DEEPSEEK_V4: of.model_type == "deepseek_v4",
         PRESET: _preset(of, dtype, version),
         ROUTED: of.model_type in _TAKEN or None,
@@ -203,6 +209,10 @@ def kernel_for(
 
 def _is_k3(of: Checkpoint) -> bool:
     return of.model_type == "kimi_linear" and bool(of.compressed)
+
+
+def _is_k2(of: Checkpoint) -> bool:
+    return of.model_type in _V3_KIND and of.compressed is True and of.group == _K2_GROUP
 
 
 def _preset(of: Checkpoint, dtype: str, version: str) -> bool | None:

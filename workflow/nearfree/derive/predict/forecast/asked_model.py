@@ -190,7 +190,8 @@ class AskedModel:
         if own is None or self.precision is None or own.experts != self.precision.experts:
             return Checkpoint(model_type)
         compressed = self.file.method == "compressed-tensors"
-        return Checkpoint(model_type, self.file.static, compressed)
+        groups = {kind: columns for kind, _, columns in self.file.groups}
+        return Checkpoint(model_type, self.file.static, compressed, groups.get("experts"))
 
     def refused(
         self,

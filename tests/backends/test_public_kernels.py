@@ -47,6 +47,18 @@ def test_what_a_release_presets_for_a_kind_of_model(
         assert public_kernel("sglang", "0.5.23", dtype, 100, of=of) is None
 
 
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.23"])
+def test_gpt_oss_on_hopper_runs_triton_kernels_in_sglang(version: str) -> None:
+    """Its curves are vLLM's of the same package; experts that are spread whole run another."""
+    of = Checkpoint("gpt_oss")
+    name = public_kernel("sglang", version, "mxfp4", 90, of=of)
+    backend, kernel = TWINS[name or ""]
+    assert backend == "vllm"
+    assert BY_PUBLIC_NAME[kernel] == BY_PUBLIC_NAME[name or ""] == "triton_kernels"
+    assert public_kernel("sglang", version, "mxfp4", 90, of=of, spread=True) is None
+    assert public_kernel("sglang", version, "mxfp4", 90, of=Checkpoint("llama")) is None
+
+
 def test_int4_of_kimi_k2_5_is_known_by_its_groups() -> None:
     """SGLang 0.5.23 presets a kernel for groups of 32; of others it depends on more."""
 

@@ -105,6 +105,8 @@ _FOUR_BITS = (
     Kernel("FlashInfer's CUTLASS", 120, 129),
 )
 
+_MXFP4_TRTLLM = tuple(Kernel(TRTLLM, 100, 109, each) for each in (GPT_OSS, KIMI_K3, DEEPSEEK_V4))
+
 SELECTIONS = (
     Selection(
         "vllm",
@@ -309,6 +311,7 @@ SELECTIONS = (
         ("mxfp4",),
         "sglang/srt/server_args.py",
         {"0.5.9": (1371, 1395), "0.5.10": (1743, 1750)},
+        (Kernel(TRITON_KERNELS, 90, 90, GPT_OSS), Kernel(TRTLLM, 100, 109, GPT_OSS)),
         (Kernel(TRTLLM, 100, 109, GPT_OSS),),
     ),
     # Of Kimi K3 model_overrides/kimi_k3.py:172-190 says it, of DeepSeek V4 deepseek_v4.py:66-88.
@@ -316,8 +319,9 @@ SELECTIONS = (
         "sglang",
         ("mxfp4",),
         "sglang/srt/arg_groups/model_overrides/gpt_oss.py",
-        {"0.5.23": (64, 71)},
-        tuple(Kernel(TRTLLM, 100, 109, each) for each in (GPT_OSS, KIMI_K3, DEEPSEEK_V4)),
+        {"0.5.23": (64, 121)},
+        (Kernel(TRITON_KERNELS, 90, 90, GPT_OSS), *_MXFP4_TRTLLM),
+        _MXFP4_TRTLLM,
     ),
     Selection(
         "sglang",

@@ -71,6 +71,7 @@ _EXPERTS = "moe_flashinfer_trtllm_trtllm"
 _OVER_FOUR_BITS = "vllm_compressedtensorsw4a4nvfp4"
 _PLAIN = "vllm_unquantizedfusedmoe_flashinfer"
 _CUTLASS_EXPERTS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
+_TRITON_KERNELS = "sglang_triton_kernel_moe"
 PUBLIC_NAMES = {
     ("vllm", "int4", MARLIN): "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
     ("sglang", "int4", MARLIN): "sglang_marlin_moe",
@@ -90,6 +91,7 @@ PUBLIC_NAMES = {
     ("vllm", "fp8", CUTLASS): _CUTLASS_EXPERTS,
     ("vllm", "fp8", TRTLLM): "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
     ("vllm", "fp8", TRITON): "vllm_fused_moe",
+    ("sglang", "mxfp4", TRITON_KERNELS): _TRITON_KERNELS,
     **{("sglang", each, TRITON): "sglang_fused_moe_triton" for each in ("fp8", "fp8_block")},
     **{("sglang", each, TRTLLM): "sglang_flashinfer_trtllm_moe"
        for each in ("bf16", "fp8_block", "nvfp4", "mxfp4", "int4")},
@@ -120,7 +122,10 @@ lines are of ai-dynamo/aiconfigurator at 095f58a5.
   .50 of shapes T(1) is shorter than the memory's peak allows, down to .36 of it; of no other
   library's any is by more than .02.
 """
-TWINS = {_CUTLASS_EXPERTS: ("trtllm", "moe_torch_flow_cutlass")}
+TWINS = {
+    _CUTLASS_EXPERTS: ("trtllm", "moe_torch_flow_cutlass"),
+    _TRITON_KERNELS: ("vllm", "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic"),
+}
 """Kernels without public curves as an engine runs them, and the backend and kernel of the same
 source that has some.
 
@@ -130,6 +135,9 @@ fp8_blockscale_gemm there). Of float8 vLLM's own curves are public, of a kernel 
 (ai-dynamo/aiconfigurator at 095f58a5, collector/vllm/collect_moe.py; TensorRT-LLM's are tuned,
 collect_moe.py there, lines 657-680): on Hopper they take three to five times as long. vLLM tunes it
 as it starts (`flashinfer_autotune` in vllm/model_executor/warmup/kernel_warmup.py).
+
+The package `triton_kernels` runs gpt-oss' experts in vLLM and in SGLang, whose own curves in mxfp4
+are of another kernel (collector/sglang/collect_moe.py there, lines 599-600).
 """
 _MODULAR = "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular"
 _NAMES_OF_V4 = {

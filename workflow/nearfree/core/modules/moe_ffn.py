@@ -27,7 +27,7 @@ _MATRICES, _GATED_MATRICES = 2, 3
 """Projections of an expert: the paper's up and down; gate, up and down where it is gated."""
 SLACK, SKEWED_SLACK, VALIDITY = "M_moe E / (b k)", "M_moe / b", "tau / b"
 TRITON_MOE = r"(?i)fused_moe|tritonexperts|^triton$"
-OTHER_MOE = r"(?i)cutlass|marlin|trtllm|flashinfer|deep_?gemm|oaitriton|aiter|xpu"
+OTHER_MOE = r"(?i)cutlass|marlin|trtllm|flashinfer|deep_?gemm|oaitriton|triton_kernel_moe|aiter|xpu"
 """Names of kernels by which sources of curves tell Triton's fused MoE from all others."""
 _PRINTED = {
     "vllm": ("tab:vllm-moe-block-size-m", {"bfloat16": 16, "float16": 16, "float8": 16}),

@@ -117,6 +117,11 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return any(in_blocks(kind) for kind in self.attention)
 
     @property
+    def in_one(self) -> bool:
+        """Whether layers of attention are one module each, with all of their products."""
+        return self.in_blocks or any(isinstance(kind, Compressed) for kind in self.attention)
+
+    @property
     def entering(self) -> int:
         """How wide the rows are that query, key and value are made of."""
         beside = self.states is not UNSET and self.states.once

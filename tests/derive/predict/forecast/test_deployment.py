@@ -12,6 +12,7 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.core.parallel import Parallel
+from nearfree.core.precision import Override, uniform
 from nearfree.decoders.collectives import ATTENTION_SUM, DISPATCH, LOGITS, MOE_SUM
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.modules import ATTENTION, MOE
@@ -107,3 +108,20 @@ def test_a_kernel_of_the_same_source_is_a_caveat() -> None:
     (caveat,) = Deployment(decoder=SPARSE, library=name, **ASKED).caveats
     assert kernel in caveat
     assert BY_PUBLIC_NAME[name] in caveat
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "said"),
+    [
+        ("minimax_m3_vl_text", "mxfp8", True), ("deepseek_v4", "mxfp8", True),
+        ("minimax_m3_vl_text", "bfloat16", False), ("llama", "mxfp8", False),
+    ],
+)  # fmt: skip
+def test_a_format_that_another_stands_for_is_a_caveat(
+    tmp_path: Path, kind: str, weights: Any, *, said: bool
+) -> None:
+    """Layers that are one module each have curves in blocks of float8, none in mxfp8."""
+    decoder = read_decoder(write(tmp_path, change(kind)))
+    precision = Override(weights=weights).of(uniform("bfloat16"))
+    asked = Deployment(decoder=decoder, precision=precision, **ASKED)
+    assert any("timed as in float8_block" in each for each in asked.caveats) is said

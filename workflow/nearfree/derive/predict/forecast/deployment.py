@@ -121,7 +121,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 f"kernel of the same source, {kernel}"
             )
         of_layers = self.formats.of("attention", LAYER).weights
-        if self.decoder.in_blocks and of_layers != layer_format(self.formats):
+        if self.decoder.in_one and of_layers != layer_format(self.formats):
             said.append(
                 f"attention layers with weights in {of_layers} are timed as in "
                 f"{layer_format(self.formats)}, of as many bits: no public curve is of theirs"

@@ -260,7 +260,7 @@ CACHE = "kv_cache_quant_algo"
 """The end of the key of a refusal that naming the format of the cache settles."""
 _NAME_CACHE = (
     "Name it, such as --kv-dtype float8: vLLM takes what config.json says, SGLang this file where "
-    "that says nothing of it"
+    "algorithms are mixed and that says nothing of it"
 )
 
 

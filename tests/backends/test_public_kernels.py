@@ -29,6 +29,7 @@ def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
         ("minimax_m2", "nvfp4", "sglang_flashinfer_trtllm_moe"),
         ("minimax_m2", "fp8_block", "sglang_fused_moe_triton"),
         ("mimo_v2_flash", "fp8_block", "sglang_flashinfer_trtllm_moe"),
+        ("deepseek_v4", "fp8_block", "sglang_fused_moe_triton"),
         ("glm4_moe", "bf16", "sglang_flashinfer_trtllm_moe"),
         ("gemma4_text", "nvfp4", "sglang_flashinfer_trtllm_moe"),
         ("nemotron_h", "nvfp4", "sglang_flashinfer_trtllm_moe"),

@@ -56,7 +56,7 @@ _STATED = {
         **{("glm4_moe", each): True for each in ("bf16", "nvfp4")},
         ("mimo_v2_flash", "fp8_block"): True,
         ("gemma4_text", "nvfp4"): True,
-        ("deepseek_v4", "nvfp4"): True,
+        **{("deepseek_v4", each): each == "nvfp4" for each in ("fp8_block", "nvfp4")},
         **{("nemotron_h", each): True for each in ("bf16", "fp8", "nvfp4")},
     },
 }

@@ -40,11 +40,11 @@ PRESETS = _QWEN | {"deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_mo
 """Kinds of models whose architectures SGLang presets FlashInfer's TRTLLM for in all releases read,
 but for files of compressed-tensors; of 16 bits it does so for Qwen's in all of them:
 sglang/srt/server_args.py of 0.5.9, lines 1197-1203, 1287-1307 and 1556-1597."""
+_V4 = ("deepseek_v4", "deepseek_ref")
+"""DeepSeek V4 by its names: one architecture, DeepseekV4ForCausalLM."""
 _FORMATS = frozenset({"bf16", "fp8", "fp8_block", "nvfp4", "mxfp4"})
 _SOMETIMES = {
-    **dict.fromkeys(
-        ("nemotron_h", "minimax_m2", "deepseek_v4", "deepseek_ref", "mistral4"), _FORMATS
-    ),
+    **dict.fromkeys(("nemotron_h", "minimax_m2", *_V4, "mistral4"), _FORMATS),
     **dict.fromkeys(("llama4_text", "mimo_v2_flash"), frozenset({"fp8", "fp8_block"})),
     "glm4_moe": frozenset({"bf16", "nvfp4"}),
     "gemma4_text": frozenset({"nvfp4"}),
@@ -56,7 +56,7 @@ _STATED = {
         **{("glm4_moe", each): True for each in ("bf16", "nvfp4")},
         ("mimo_v2_flash", "fp8_block"): True,
         ("gemma4_text", "nvfp4"): True,
-        **{("deepseek_v4", each): each == "nvfp4" for each in ("fp8_block", "nvfp4")},
+        **{(kind, each): each == "nvfp4" for kind in _V4 for each in ("fp8_block", "nvfp4")},
         **{("nemotron_h", each): True for each in ("bf16", "fp8", "nvfp4")},
     },
 }
@@ -184,7 +184,7 @@ def public_kernel(
     chosen = kernel_for(package, version, dtype, sm, of=of, spread=spread)
     if chosen is None or (chosen.name == TRITON and not chosen.where):
         return None
-    gpt_oss, v4 = of.model_type == "gpt_oss", of.model_type == "deepseek_v4"
+    gpt_oss, v4 = of.model_type == "gpt_oss", of.model_type in _V4
     names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
     if chosen.name == MARLIN:
         return names.get((package, dtype, MARLIN)) or names.get((package, "int4", MARLIN))
@@ -205,7 +205,7 @@ def kernel_for(
         GPT_OSS: of.model_type == "gpt_oss",
         KIMI_K3: _is_k3(of),
         INT4_K2: dtype == "int4" and _is_k2(of),
-        DEEPSEEK_V4: of.model_type == "deepseek_v4",
+        DEEPSEEK_V4: of.model_type in _V4,
         PRESET: _preset(of, dtype, version),
         ROUTED: of.model_type in _TAKEN or None,
         TAKES: of.model_type != "gpt_oss",

@@ -9,6 +9,7 @@ from nearfree.core.parallel import Parallel
 from nearfree.core.precision import uniform
 from nearfree.decoders.attention_kinds import Grouped, runs
 from nearfree.decoders.attention_uses import LAYER
+from nearfree.decoders.caveats import caveats
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ATTENTION, layer_format, modules
@@ -98,6 +99,12 @@ def test_a_layer_is_one_module_with_all_of_its_products(tmp_path: Path) -> None:
     assert (layer.setting.selected, layer.setting.api, layer.setting.batch) == (512, "verify", 3)
     assert layer.setting.projected == 64 * (2 * 2 * 16 + 2 * 16 + 2 * 12)
     assert (uses[ATTENTION].count, uses[ATTENTION].setting.backend) == (1, "flash_attn")
+
+
+def test_what_curves_are_of_is_said(tmp_path: Path) -> None:
+    """An answer says that rows stand for requests, and what is taken off."""
+    (said,) = caveats(read(tmp_path))
+    assert "less the index keys" in said
 
 
 def test_mxfp8_is_timed_as_blocks_of_float8() -> None:

@@ -20,6 +20,7 @@ from nearfree.decoders.attention_uses import (
     role_of,
     state_role,
 )
+from nearfree.decoders.caveats import caveats
 from nearfree.decoders.collectives import ATTENTION_SUM, FFN_SUM, MOE_SUM, collectives
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
@@ -329,7 +330,7 @@ def test_a_mixer_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
     """What no curve holds is a caveat of each answer, and a forward is refused by name."""
     for kind, layers in (("nemotron_h", 2), ("falcon_h1", 6)):
         decoder = read(tmp_path, kind)
-        (caveat,) = decoder.caveats
+        (caveat,) = caveats(decoder)
         assert caveat.startswith(f"{layers} of 6 layers (Mamba-2 mixer) are timed by the bytes of")
         with pytest.raises(EvidenceError, match="a Mamba-2 mixer is predicted, not run"):
             runs(decoder.attention)

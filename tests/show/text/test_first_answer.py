@@ -11,6 +11,7 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.decoders.attention_kinds import Mamba2
+from nearfree.decoders.caveats import caveats
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast import first_answer as first_answers
@@ -53,7 +54,7 @@ def test_what_is_left_out_stands_beside_the_time() -> None:
     kinds = (*query.decoder.attention, mixer)
     mixing = structs.replace(query, decoder=structs.replace(query.decoder, kinds=kinds))
     plain, told_of = (list(first_block(each, told(0)))[3] for each in (query, mixing))
-    (left_out,) = mixing.decoder.caveats
+    (left_out,) = caveats(mixing.decoder)
     assert left_out.startswith(f"2 of {query.decoder.layers} layers (Mamba-2 mixer) are timed by")
     assert told_of == f"{plain}; {left_out}"
     assert "caveats" not in answer(answered(), 0, 0.2, told(0))

@@ -14,7 +14,7 @@ from nearfree.core.modules.attention_layer import DECODE, VERIFY
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
 from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, Mamba2
-from nearfree.decoders.decoder import ENTRIES, Decoder
+from nearfree.decoders.decoder import Decoder
 
 QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
 HEAD_GATES = "head gates"
@@ -30,6 +30,10 @@ STATE_CALLS = (DELTA_NET, MAMBA)
 """Passes over a state."""
 CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER, *STATE_CALLS)
 """Those that read a cache or a state; all others are products."""
+
+
+ENTRIES = 128
+"""Positions of an entry of the layers whose curves speak of those with a window alone."""
 
 
 class Part(NamedTuple):

@@ -149,51 +149,6 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         attends = {layer for kind in self.attention for layer in kind.layers}
         return (len(attends) + self.ffn_layers + self.moe_layers) / 2
 
-    @property
-    def caveats(self) -> tuple[str, ...]:
-        """What T(N) of its forward leaves out, and where the curves are of something near it.
-
-        An engine decodes as many positions as it drafts, each as a row of its own (vllm 0.32.0,
-        vllm/models/deepseek_v4/sparse_mla.py:138); public curves of decoding over entries are of
-        one position of each of several requests.
-        """
-        kinds = [kind for kind in self.attention if isinstance(kind, Compressed)]
-        apart = {
-            f"attention with keys of {kind.head_dim} elements and values of {kind.value_dim} is "
-            f"timed as of {kind.called_dim} for both, whose bytes and FLOPs are the same; on "
-            "Blackwell engines run FlashAttention 4 for it, whose tile for such heads is not read"
-            for kind in self.attention
-            if isinstance(kind, Grouped) and kind.value_dim
-        }
-        said = sorted(apart)
-        if self.residual_block is not UNSET:
-            said.append(
-                f"what layers take of each {self.residual_block} layers before them is not timed"
-            )
-        if kinds:
-            said.append(
-                "attention layers of several positions are timed as one position of as many "
-                "requests, whose index keys and entries no two share"
-            )
-        said += [
-            f"{len(kind.layers)} of {self.layers} layers ({kind.words}) are timed by the bytes of "
-            "their states, one more written for each further position, which no curve of several "
-            "positions holds; their norms and gates are left out"
-            for kind in self.attention
-            if isinstance(kind, State)
-        ]
-        said += [
-            f"{len(kind.layers)} of {self.layers} layers ({kind.words}) are taken for ones with "
-            f"entries of {ENTRIES} positions, of which they have none"
-            for kind in kinds
-            if kind.span is None
-        ]
-        return tuple(said)
-
-
-ENTRIES = 128
-"""Positions of an entry of the layers whose curves speak of those with a window alone."""
-
 
 def first_said(kinds: Sequence[Kind]) -> Kind:
     """Return the kind whose sizes a decoder says: the first that has a cache, if any has."""

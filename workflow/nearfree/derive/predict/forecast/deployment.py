@@ -17,6 +17,7 @@ from nearfree.core.precision import Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.routing_names import Routing
 from nearfree.decoders.attention_uses import LAYER
+from nearfree.decoders.caveats import caveats
 from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, VLLM
@@ -126,7 +127,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 f"attention layers with weights in {of_layers} are timed as in "
                 f"{layer_format(self.formats)}, of as many bits: no public curve is of theirs"
             )
-        return (*said, *self.decoder.caveats)
+        return (*said, *caveats(self.decoder))
 
     @property
     def full_baseline(self) -> int:

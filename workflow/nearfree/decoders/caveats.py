@@ -1,0 +1,61 @@
+"""What T(N) of a decoder's forward leaves out, and where the curves are of something near it."""
+
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from nearfree.decoders.attention_kinds import Compressed, Grouped, State
+from nearfree.decoders.attention_uses import ENTRIES
+from nearfree.decoders.decoder import Decoder
+
+
+def caveats(decoder: Decoder) -> tuple[str, ...]:
+    """Return what is left out of a forward, or stands for something near it, each once.
+
+    An engine decodes as many positions as it drafts, each as a row of its own (vllm 0.32.0,
+    vllm/models/deepseek_v4/sparse_mla.py:138); public curves of decoding whole layers are of one
+    position of each of several requests.
+    """
+    return tuple(dict.fromkeys((*sorted(_wide_keys(decoder)), *_layers(decoder), *_kinds(decoder))))
+
+
+def _wide_keys(decoder: Decoder) -> Iterator[str]:
+    for kind in decoder.attention:
+        if isinstance(kind, Grouped) and kind.value_dim:
+            yield (
+                f"attention with keys of {kind.head_dim} elements and values of {kind.value_dim} "
+                f"is timed as of {kind.called_dim} for both, whose bytes and FLOPs are the same; "
+                "on Blackwell engines run FlashAttention 4 for it, whose tile for such heads is "
+                "not read"
+            )
+
+
+def _layers(decoder: Decoder) -> Iterator[str]:
+    if decoder.residual_block is not UNSET:
+        yield f"what layers take of each {decoder.residual_block} layers before them is not timed"
+    if any(isinstance(kind, Compressed) for kind in decoder.attention):
+        yield (
+            "attention layers of several positions are timed as one position of as many "
+            "requests, whose index keys and entries no two share"
+        )
+    if decoder.in_blocks:
+        yield (
+            "attention layers over selected blocks are timed as one position of as many requests, "
+            "less the index keys that positions of one request read together"
+        )
+
+
+def _kinds(decoder: Decoder) -> Iterator[str]:
+    for kind in decoder.attention:
+        if isinstance(kind, State):
+            yield (
+                f"{len(kind.layers)} of {decoder.layers} layers ({kind.words}) are timed by the "
+                "bytes of their states, one more written for each further position, which no "
+                "curve of several positions holds; their norms and gates are left out"
+            )
+    for kind in decoder.attention:
+        if isinstance(kind, Compressed) and kind.span is None:
+            yield (
+                f"{len(kind.layers)} of {decoder.layers} layers ({kind.words}) are taken for ones "
+                f"with entries of {ENTRIES} positions, of which they have none"
+            )

@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import ALONE, Parallel
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, runs
 from nearfree.decoders.attention_uses import DELTA_GATES, DELTA_IN, DELTA_OUT, LATENTS, state_role
 from nearfree.decoders.caveats import caveats
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.modules import modules
+from nearfree.decoders.modules import DENSE, modules
 from nearfree.decoders.weights import stored
-from nearfree.errors import RefusedError
+from nearfree.errors import EvidenceError, RefusedError
 
 from decoders.files import SHIPPED, SMALL, change, write
 
@@ -398,3 +398,102 @@ def products(decoder: Decoder, parallel: Parallel = ALONE) -> dict[str, tuple[in
         use.role: (use.setting.d_model or 0, use.setting.d_ff or 0)
         for use in modules(decoder, **asked, **moe)
     }
+
+
+def test_ffns_of_several_widths_are_modules_of_their_own(tmp_path: Path) -> None:
+    """Layers of Llama-Nemotron have an FFN as wide as was found for each, or none."""
+    decoder = read(tmp_path, "nemotron-nas")
+    assert decoder.dense_ffns == ((512, 2), (256, 3))
+    assert (decoder.d_ff, decoder.dense_layers, decoder.pairs) == (512, 5, (4 + 5) / 2)
+    (attends,) = decoder.attention
+    assert attends.layers == (0, 2, 3, 5)
+    asked = {"batch": 1, "context": 64, "attention": BackendRelease("flash_attn", "2.8.3")}
+    uses = modules(decoder, **asked, moe=None, routing=None, parallel=Parallel(tp=2))
+    widths = [(use.role, use.count, use.setting.d_ff) for use in uses if use.role.startswith(DENSE)]
+    assert widths == [
+        ("Dense FFN, 512 wide, 2 of 6 layers", 2, 256),
+        ("Dense FFN, 256 wide, 3 of 6 layers", 3, 128),
+    ]
+
+
+def test_windows_are_said_by_a_number_or_by_letters(tmp_path: Path) -> None:
+    """EXAONE 4's files say either, the list of layers, or null for no window at all."""
+    local = {"layers": (0, 1, 3, 4), "window": 32}
+    by_number = read(tmp_path, "exaone4", sliding_window_pattern=3).attention
+    assert by_number == read(tmp_path, "exaone4", sliding_window_pattern="LLG").attention
+    assert (by_number[0].layers, by_number[0].window) == (local["layers"], local["window"])
+    (alone,) = read(tmp_path, "exaone4", sliding_window=None).attention
+    assert (len(alone.layers), alone.window) == (6, None)
+    with pytest.raises(RefusedError, match="'LXG' has other letters than L and G"):
+        read(tmp_path, "exaone4", sliding_window_pattern="LXG")
+
+
+def test_heads_whose_values_are_narrower_have_the_work_of_their_mean(tmp_path: Path) -> None:
+    """One reads and multiplies as much as a head of the mean of both, and that is said."""
+    decoder = read(tmp_path, "mimo_v2_flash")
+    attends = decoder.attention[0]
+    assert isinstance(attends, Grouped)
+    assert 2 * attends.called_dim == attends.head_dim + attends.values == 16 + 12
+    (said,) = caveats(decoder)
+    assert said.startswith("attention with keys of 16 elements and values of 12 is timed as of 14")
+    with pytest.raises(RefusedError, match="head_dim 16 has no mean with the 11 of values"):
+        read(tmp_path, "mimo_v2_flash", v_head_dim=11)
+    assert caveats(read(tmp_path, "step3p5")) == ()
+
+
+def test_what_stands_for_something_near_is_said(tmp_path: Path) -> None:
+    """Positions as requests and layers without entries each are a caveat, once."""
+    rows, alone = caveats(read(tmp_path, "deepseek_v4"))
+    assert "as one position of as many requests" in rows
+    assert alone.startswith("2 of 6 layers (window 32 alone) are taken for ones")
+    with_entries = read(tmp_path, "deepseek_v4", compress_ratios=[4, 4, 128, 4, 128, 4])
+    assert caveats(with_entries) == (rows,)
+    assert caveats(read(tmp_path, "deepseek_v3")) == ()
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"])
+def test_a_state_and_its_products_are_what_is_stored_and_kept(tmp_path: Path, kind: str) -> None:
+    """Products of both kinds are their checkpoint's matrices; a state is what memory counts."""
+    file = write(tmp_path, change(kind))
+    of_state, attends = read_decoder(file).attention
+    assert isinstance(of_state, DeltaNet)
+    assert isinstance(attends, Grouped)
+    found = {
+        name: sum(
+            each.inputs * each.outputs
+            for each in stored(file).weights
+            if each.kind == name and each.inputs > 1 and not each.name.endswith("conv1d")
+            if layer in each.layers
+        )
+        for name, layer in (("state", 0), ("attention", 2))
+    }
+    assert found["state"] == 64 * (of_state.mixed + 2 * of_state.inputs + 2 * of_state.heads)
+    assert found["attention"] == 64 * (attends.made + attends.inputs)
+    assert (
+        sum(each.layers * each.state_elements for each in stored(file).cache) == 4 * of_state.kept
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mamba_ssm_dtype": "float8"}, "mamba_ssm_dtype 'float8' is none of"),
+        ({"linear_num_key_heads": 3}, "linear_num_key_heads 3 does not divide 4 heads"),
+        ({"layer_types": ["linear_attention"] * 5 + ["mamba"]}, "'mamba' of layer 5"),
+    ],
+)
+def test_states_that_are_not_understood_are_refused(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """A format of states, heads or a kind of layer that no engine has is refused by its key."""
+    with pytest.raises(RefusedError, match=reason):
+        read(tmp_path, "qwen3_5_text", **changes)
+
+
+def test_a_state_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
+    """What no curve holds is a caveat of each answer, and a forward is refused by name."""
+    decoder = read(tmp_path, "qwen3_next")
+    (caveat,) = caveats(decoder)
+    assert caveat.startswith("4 of 6 layers (gated delta net) are timed by the bytes of their")
+    with pytest.raises(EvidenceError, match="a gated delta net is predicted, not run"):
+        runs(decoder.attention)

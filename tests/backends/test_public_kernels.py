@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 from nearfree.backends.kernels import Checkpoint
-from nearfree.backends.public_kernels import BY_PUBLIC_NAME, MARLINS, TWINS, public_kernel
+from nearfree.backends.public_kernels import (
+    BY_PUBLIC_NAME,
+    KIMI_K3_TYPE,
+    MARLINS,
+    TWINS,
+    public_kernel,
+)
 
 
 def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
@@ -75,12 +81,15 @@ def test_int4_of_kimi_k2_5_is_known_by_its_groups() -> None:
 def test_kimi_k3_runs_one_kernel_in_sglang() -> None:
     """In a file of compressed-tensors on data-centre Blackwell; vLLM's method for it is another."""
 
-    def named(package: str, version: str, *, compressed: bool) -> str | None:
-        of = Checkpoint("kimi_linear", compressed=compressed)
+    def named(
+        package: str, version: str, *, compressed: bool, kind: str = KIMI_K3_TYPE
+    ) -> str | None:
+        of = Checkpoint(kind, compressed=compressed)
         return public_kernel(package, version, "mxfp4", 103, of=of)
 
     assert named("sglang", "0.5.23", compressed=True) == "sglang_flashinfer_trtllm_moe"
     assert named("sglang", "0.5.23", compressed=False) is None
+    assert named("sglang", "0.5.23", compressed=True, kind="kimi_linear") is None
     assert named("sglang", "0.5.10", compressed=True) is None
     assert named("vllm", "0.33.0", compressed=True) is None
 

@@ -36,10 +36,13 @@ class Unlike(NamedTuple):
 _QWEN = frozenset({
     "qwen3_moe", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_next", "qwen3_5_moe_text",
 })  # fmt: skip
-PRESETS = _QWEN | {"deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa"}
+_V3_KIND = frozenset({"deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa"})
+PRESETS = _QWEN | _V3_KIND
 """Kinds of models whose architectures SGLang presets FlashInfer's TRTLLM for in all releases read,
 but for files of compressed-tensors; of 16 bits it does so for Qwen's in all of them:
 sglang/srt/server_args.py of 0.5.9, lines 1197-1203, 1287-1307 and 1556-1597."""
+KIMI_K3_TYPE = "kimi_k3"
+"""What Kimi K3 is called here; its text part is of Kimi Linear's type, whose presets are none."""
 _V4 = ("deepseek_v4", "deepseek_ref")
 """DeepSeek V4 by its names: one architecture, DeepseekV4ForCausalLM."""
 _FORMATS = frozenset({"bf16", "fp8", "fp8_block", "nvfp4", "mxfp4"})
@@ -97,9 +100,9 @@ PUBLIC_NAMES = {
        for each in ("bf16", "fp8_block", "nvfp4", "mxfp4", "int4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
-_V3_KIND = ("deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm_moe_dsa")
-"""Architectures of which SGLang 0.5.23 says so: sglang/srt/arg_groups/overrides.py:745-760."""
 _K2_GROUP = 32
+"""Inputs that share a scale of int4 experts for which SGLang 0.5.23 presets a kernel, of DeepSeek
+V3's kind: sglang/srt/arg_groups/overrides.py:745-823."""
 UNLIKE_A_STEP = (
     Unlike("vllm", "float8_block", None),
     Unlike("trtllm", "float8", None),
@@ -216,7 +219,7 @@ def kernel_for(
 
 
 def _is_k3(of: Checkpoint) -> bool:
-    return of.model_type == "kimi_linear" and bool(of.compressed)
+    return of.model_type == KIMI_K3_TYPE and bool(of.compressed)
 
 
 def _is_k2(of: Checkpoint) -> bool:

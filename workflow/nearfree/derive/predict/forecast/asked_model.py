@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from nearfree.backends.dense_kernels import dense_widens
 from nearfree.backends.kernels import Checkpoint
 from nearfree.backends.names import BackendRelease
+from nearfree.backends.public_kernels import KIMI_K3_TYPE
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import (
@@ -187,6 +188,8 @@ class AskedModel:
         """What its file says that decides on kernels; of weights in another format than its own."""
         decoder, own = self.file.decoder, self.file.precision
         model_type = decoder.model_type if decoder else ""
+        if decoder and decoder.residual_block is not UNSET:
+            model_type = KIMI_K3_TYPE
         if own is None or self.precision is None or own.experts != self.precision.experts:
             return Checkpoint(model_type)
         compressed = self.file.method == "compressed-tensors"

@@ -10,6 +10,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference, rows_of_bands
 from nearfree.derive.reference.regimes import AT_ONE_POSITION, R0, R2, R3, rows_of
+from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.family import (
@@ -27,6 +28,9 @@ from nearfree.log.events import ConstantsCalibrated, Event, RegimeBand
 PREDICTOR = "work_model"
 OVER_A_CACHE = ("attention_cached", "mla_cached")
 """Families of which no public curve has several positions: scored are their kernels without one."""
+FIRST_ALONE = (ATTENTION_CACHED.name,)
+"""Families of which a kernel's own curves say T(1), and shared constants how much longer more
+positions take: one position tells nothing of rows of a tile."""
 _NO_OWN = pl.lit(None, pl.String)
 _RULED = {
     "moe_triton": "block_m",
@@ -209,6 +213,12 @@ class TimedQuestions:
         over = " without a cache" if timed.part.family.name in OVER_A_CACHE else ""
         return said, " ".join(filter(None, words)) + over
 
+    def at_one_position(self, asked: int) -> bool:
+        """Return whether curves of one position speak of a question's kernel, and none of more."""
+        timed = next(each for each in self._parts if asked in each.asked)
+        known = timed.kernels[timed.asked.index(asked)]
+        return bool(known) and timed.part.family.name in AT_ONE_POSITION
+
     def spoken_by(self, asked: int) -> tuple[str, ...]:
         """Return the kernels whose curves or constants speak of a question, none of shared ones."""
         timed = next(each for each in self._parts if asked in each.asked)
@@ -290,17 +300,25 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
                                                         shared.band))  # fmt: skip
     regime, kernels, constants = [*shared.regime], [*shared.kernels], [*shared.constants]
     calibration, in_sample = [*shared.calibration], [*shared.in_sample]
+    first_alone = shared.part.family.name in FIRST_ALONE
     for rows, known in reference.reference.timed(shared.part):
         (places,) = np.nonzero(rows)
-        latency[rows] = np.maximum(known.latency_us, shared.host_us[rows])
+        times = known.latency_us
+        if first_alone:
+            more = shared.latency_us[rows] - shared.latency_us[rows][:, :1]
+            times = times[:, :1] + more
+        latency[rows] = np.maximum(times, shared.host_us[rows])
         ratio[rows] = latency[rows] / latency[rows][:, :1]
-        asked = shared.part.rows[places.tolist()]
-        wider = CARRIED_BAND if shared.part.family.name in AT_ONE_POSITION else 1.0
-        band[rows] = wider * reference.bands_of(known.regime, asked)
+        if not first_alone:
+            asked = shared.part.rows[places.tolist()]
+            wider = CARRIED_BAND if shared.part.family.name in AT_ONE_POSITION else 1.0
+            band[rows] = wider * reference.bands_of(known.regime, asked)
         for place, each, text, events in zip(
             places.tolist(), known.regime, known.texts(), reference.events_of(known), strict=True
         ):
-            regime[place], constants[place], calibration[place] = each, text, events
+            besides = f"; of more by {constants[place]}" if first_alone else ""
+            regime[place], constants[place] = each, f"{text}{besides}"
+            calibration[place] = [*events, *(calibration[place] if first_alone else ())]
             kernels[place] = known.kernels
             in_sample[place] = each in (R2, R3)
     return Timed(

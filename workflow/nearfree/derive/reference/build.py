@@ -6,14 +6,18 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.backends.decode_kernels import DECODE_KERNELS
+from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE
 from nearfree.core.modules.mla import MLA
 from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.groups import Group, Key, keys_of, made
+from nearfree.derive.reference.regimes import rows_of
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import Truth, narrowed, questions, truth
+from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.gemm import GEMM
@@ -141,21 +145,41 @@ def curves_by_form(
             joined = named.join(lists, on="curve", how="left", maintain_order="left").join(
                 of, on="curve", how="left", maintain_order="left"
             )
-            yield Curves(
+            every = Curves(
                 part=part,
                 latency_us=padded(joined["latency_us"], part.counts.shape[1]),
                 members=joined["member"].to_list(),
                 keys=keys_of(part.rows),
             )
+            yield _not_from_a_cache(every) if part.family is ATTENTION_CACHED else every
+
+
+def _not_from_a_cache(curves: Curves) -> Curves:
+    """Return curves without those whose keys and values came faster than memory brings them.
+
+    A step goes through all layers' caches, which no L2 holds.
+    """
+    of = curves.part.features
+    read = 2.0 * of["batch"] * of["context"] * of["kv_heads"] * of["head_dim"] * of["cache_bytes"]
+    slower = (curves.latency_us[:, :1] >= read / of["beta"]).all(axis=1)
+    return Curves(
+        part=rows_of(curves.part, slower),
+        latency_us=curves.latency_us[slower],
+        members=[each for each, kept in zip(curves.members, slower, strict=True) if kept],
+        keys=[each for each, kept in zip(curves.keys, slower, strict=True) if kept],
+    )
 
 
 def _with_points(known: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedCurves]:
-    """Return a truth and its curves with those of latent attention of one position over contexts.
+    """Return a truth and its curves with those of attention of one position over contexts.
 
     Each of their points is a curve of one point: what it says is T(1) at its context.
     """
     over = curves.points.filter(pl.col("context").is_not_null(), pl.col("n") == 1)
-    of = curves.settings.filter(pl.col("module") == MLA.name)
+    decoders = pl.col("kernel").is_in([each.kernel for each in DECODE_KERNELS])
+    of = curves.settings.filter(
+        (pl.col("module") == MLA.name) | ((pl.col("module") == ATTENTION.name) & decoders)
+    )
     first = curves.settings["curve"].max()
     points = (
         over.join(of.select("curve"), on="curve", how="semi", maintain_order="left")

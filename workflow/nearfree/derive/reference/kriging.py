@@ -29,7 +29,7 @@ _NOWHERE_NEAR = 1e4
 _OF_FAMILY: dict[str, dict[str, float]] = {
     "gemm": {"d_model": _OF_PRODUCTS, "d_ff": _OF_PRODUCTS},
     "moe": {"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
-    "attention": dict.fromkeys(("heads", "kv_heads", "head_dim", "batch"), _OCTAVES),
+    "attention": dict.fromkeys(("heads", "kv_heads", "head_dim", "batch", "context"), _OCTAVES),
     "mla": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
     "layer": dict.fromkeys(("heads", "projected", "batch", "context"), _OCTAVES),
     "decode": dict.fromkeys(("heads", "projected", "context"), _OCTAVES),

@@ -24,6 +24,7 @@ from nearfree.backends.public_kernels import MARLINS, UNLIKE_A_STEP
 from nearfree.backends.records import BACKENDS
 from nearfree.derive.reference.groups import Constants, Group, Key, keys_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
+from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.families import OF_KERNELS
 from nearfree.derive.work_model.family import Array, Features, Flags
 from nearfree.derive.work_model.fit import Measured, taken
@@ -53,7 +54,7 @@ _ALIKE = 4.0
 is kept beyond its boundary."""
 
 
-AT_ONE_POSITION = (MLA_CACHED.name,)
+AT_ONE_POSITION = (ATTENTION_CACHED.name, MLA_CACHED.name)
 """Families whose kernels were measured at one position alone: of several nothing is known but the
 form with their constants."""
 
@@ -189,11 +190,14 @@ class Reference:
         """Return the regime of a kernel, and the groups that speak of it.
 
         Of products that no kernel is named of, curves that are unlike an engine's step do not; an
-        engine's own library does before others'.
+        engine's own library does before others'. Of decoding, those of the kernel itself do, on
+        this GPU or a sibling.
         """
         named = self._alike(key)
         if not named and key.family in OF_KERNELS:
             return R0, self._over_another_cache(key)
+        if key.family == ATTENTION_CACHED.name:
+            named = [each for each in named if each.kernel == key.kernel and self._near(key, each)]
         if key.family == GEMM.name and key.kernel is None:
             named = [each for each in named if self._as_in_a_step(each)]
         same = key.family == GEMM.name or all(
@@ -215,6 +219,10 @@ class Reference:
             of_each.setdefault((each.platform, each.backend), []).append(each)
         nearest = (self._nearest(each, release) for each in of_each.values())
         return regime, tuple(sorted(nearest, key=str))
+
+    def _near(self, key: Key, other: Key) -> bool:
+        """Return whether a group is of the same platform or a sibling."""
+        return other.platform == key.platform or self._siblings(key.platform, other.platform)
 
     def _as_in_a_step(self, key: Key) -> bool:
         """Return whether a kernel's curves of products say what a product takes in a step."""

@@ -14,6 +14,8 @@ from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import Steps, block_sizes
 from nearfree.derive.laws.spread import spread_of
+from nearfree.derive.work_model.attention import ATTENTION_CACHED
+from nearfree.derive.work_model.attention_rows import as_decoded, decode_kernels
 from nearfree.derive.work_model.collective import COLLECTIVE
 from nearfree.derive.work_model.delta_net import DELTA_NET, state_features
 from nearfree.derive.work_model.dense_rows import dense_sizes
@@ -239,6 +241,9 @@ def _prepared(
         features |= mla_features(rows, features["naive"])
     if family in (MLA_CACHED, MLA_SELECTED):
         rows = rows.with_columns(pl.Series(RAN, mla_kernels(rows), dtype=pl.String))
+    if family is ATTENTION_CACHED:
+        names = [each and each.kernel for each in decode_kernels(rows)]
+        rows = rows.with_columns(pl.Series(RAN, names, dtype=pl.String))
     if family in (LAYER, DECODE_LAYER):
         rows = layer_kernels(rows)
     if family.modules == INDEXER:
@@ -327,7 +332,7 @@ def _attention_rules(
     rows: pl.DataFrame, n: Array, resolver: Resolver
 ) -> tuple[dict[str, Array], list[str | None]]:
     """Return the sizes of tiles [rows, grid] by name, and why where no rule says them."""
-    given = rows.with_columns(pl.col("grid").list.max().alias("most"))
+    given = as_decoded(rows).with_columns(pl.col("grid").list.max().alias("most"))
     fields = AttentionQuestion.__struct_fields__
     asked = [AttentionQuestion(**row) for row in given.select(fields).iter_rows(named=True)]
     sizes, errors = tile_sizes(resolver, asked, n.astype(np.int64))

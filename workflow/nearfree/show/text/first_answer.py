@@ -47,6 +47,8 @@ REGIMES = {
     R3: "this kernel's own curve on this GPU",
 }
 """What a regime is in plain words."""
+_AT_ONE = "curves of one position by this kernel, on this GPU or a sibling, and constants for more"
+"""The same where a kernel was measured at one position alone."""
 PRODUCTS = {
     R1: "curves of such products, by {}, on a sibling of this GPU",
     R2: "curves of such products' other shapes, by {}, on this GPU",
@@ -196,7 +198,7 @@ def _stand(basis: Basis, *, whole: bool) -> str:
     kind, _, rest = (basis.scored_on or "").partition(" ")
     words = REGIMES | PRODUCTS if kind == "gemm" else REGIMES
     library = basis.kernels[0] if len(basis.kernels) == 1 else "any library"
-    stood = words[basis.regime].format(library)
+    stood = _AT_ONE if basis.at_one_position else words[basis.regime].format(library)
     said = f"{basis.share:.0%} {stood} (most of it {basis.module}"
     if basis.hit is None or basis.within_x2 is None:
         return f"{said}; not scored)"

@@ -54,7 +54,8 @@ class Limiter(Struct, frozen=True, kw_only=True):
 class Basis(Struct, frozen=True, kw_only=True):
     """On what a share of T(1) stands: the modules of one regime, `module` the one with most of it.
 
-    `kernels` are those whose curves or constants speak of it, none where a family's shared ones do.
+    `kernels` are those whose curves or constants speak of it, none where a family's shared ones do;
+    `at_one_position` says that their curves are of one position, and how T(N) grows is constants'.
 
     `hit`, `within_x2` and `coverage` are shares of `settings` public curves, each predicted without
     what the regime does not know: N_max at the grid point, within a factor of 2, and within its
@@ -67,6 +68,7 @@ class Basis(Struct, frozen=True, kw_only=True):
     module: str
     share: float
     kernels: tuple[str, ...] = ()
+    at_one_position: bool = False
     scored_on: str | None = None
     scored_as: str | None = None
     hit: float | None = None
@@ -221,14 +223,19 @@ def _bases(forecast: Forecast, place: int) -> Iterator[Basis]:
     total = forecast.total
     first = total.latency_us[place, :, 0] / total.model_us[place, 0]
     regimes, weakest = total.regimes[place], total.regime(place)
-    for regime in sorted(each for each in {*regimes.values()} if weakest and each >= weakest):
-        places = [at for at, each in regimes.items() if each == regime]
+    stood = {
+        at: (each, total.timed.at_one_position(int(total.asked[place, at])))
+        for at, each in regimes.items()
+        if weakest and each >= weakest
+    }
+    for regime, at_one_position in sorted({*stood.values()}):
+        places = [at for at, each in stood.items() if each == (regime, at_one_position)]
         most = max(places, key=lambda at: first[at])
         asked = int(total.asked[place, most])
         scored, on = total.timed.scored(asked)
         about = Basis(
             regime=str(regime), module=total.roles[place][most], share=float(first[places].sum()),
-            kernels=total.timed.spoken_by(asked),
+            kernels=total.timed.spoken_by(asked), at_one_position=at_one_position,
         )  # fmt: skip
         if scored is not None and scored.hit is not None:
             about = structs.replace(

@@ -50,7 +50,8 @@ def _names(text: str) -> tuple[str, ...]:
     argument(
         "--module",
         type=_names,
-        default=(),
+        action="extend",
+        default=[],
         help="with --kernels: modules, with commas between; of others what is on record stays",
     ),
     argument(
@@ -139,7 +140,7 @@ def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config") -> in
         config.platforms,
         stream=args.stream,
         epsilon=config.site.epsilon,
-        modules=args.module,
+        modules=tuple(dict.fromkeys(args.module)),
         offline=args.offline,
     )
     print(f"{seal.name}: sealed")

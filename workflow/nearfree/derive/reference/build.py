@@ -30,7 +30,7 @@ from nearfree.public.plausible import with_slowness
 
 _MANY = ("attention", "mla", "layer", "decode", "indexer")
 """Families of which so many curves are kept."""
-MOST_ATTENTION = 120
+MOST_ATTENTION = 100
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
 MOST_DECODED = 70
 """Curves of a decoded layer that are kept so."""

@@ -62,6 +62,8 @@ def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Places:
     """
     kind = family.partition("_")[0]
     scales = _OF_FAMILY[kind]
+    if kind == "attention":  # curves of no cache were kept without saying so
+        rows = rows.with_columns(pl.col("context").fill_null(0))
     axes = [
         np.log2(_numbers(rows, name) + (name == "context")) / scale
         for name, scale in scales.items()

@@ -1,0 +1,163 @@
+"""Attention that decodes: T(1) by public curves of the kernel, growth by shared constants."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from msgspec.structs import replace
+from nearfree.backends.decode_kernels import decode_kernel
+from nearfree.backends.records import BY_NAME
+from nearfree.config.files import Config
+from nearfree.core.setting import Setting
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.reference.answer import Timed, TimedQuestions
+from nearfree.derive.reference.build import curves_by_form, groups_of, known_truth
+from nearfree.derive.reference.groups import Group
+from nearfree.derive.reference.record import group_of, newest_kernels
+from nearfree.derive.reference.regimes import R0, Reference
+from nearfree.derive.work_model.constants import recorded_constants
+from nearfree.log.events import LatencyImported
+from nearfree.public.curves import curves_of
+from public.test_curves import curve
+
+from derive.curves import SHEETS
+from derive.questions import ATTENTION, FACTS, LOG, RESOLVER, ROOT, ask
+from derive.reference.made import CHIPS, EPSILON
+from derive.reference.test_timed import recorded
+from derive.work_model.forms import facts_of
+
+CONTEXTS = tuple(2**step for step in range(8, 15))
+HEADS = ((8, 1), (16, 2), (32, 8), (64, 8))
+BETA = 4800e3
+"""What the H200's memory brings in a microsecond, bytes."""
+CALL = {
+    **ATTENTION, "backend": "vllm_fa3", "backend_version": "0.33.0", "platform": "h200",
+    "api": "varlen", "page_size": 16, "heads": 32, "kv_heads": 8, "head_dim": 128,
+}  # fmt: skip
+
+
+def read_us(heads: tuple[int, int], context: int) -> float:
+    """Return what a step's keys and values take at least, in microseconds."""
+    return 2.0 * 64 * context * heads[1] * 128 * 2 / BETA
+
+
+def decoded(kernel: str = "vllm_flash_attn_fa3", share: float = 0.8) -> list[LatencyImported]:
+    """Return curves of one position over contexts: 20 us, and memory at a share of its peak."""
+    return [
+        replace(
+            curve(
+                Setting(module="attention", backend="vllm", dtype="bfloat16", batch=64, context=256,
+                        heads=heads[0], kv_heads=heads[1], head_dim=128),
+                platform="h200", kernel=kernel, backend_version="0.24.0",
+            ),
+            n=(1,) * len(CONTEXTS), contexts=CONTEXTS,
+            latency_us=tuple(20.0 * (share < 1) + read_us(heads, each) / share
+                             for each in CONTEXTS),
+        )
+        for heads in HEADS
+    ]  # fmt: skip
+
+
+def known(curves: list[LatencyImported]) -> Reference:
+    """Return the groups that curves make."""
+    found = curves_of([(each, f"e#{number}") for number, each in enumerate(curves)])
+    every = curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER)
+    groups = {key: group for each in every for key, group in groups_of(each, EPSILON).items()}
+    return Reference(groups, CHIPS)
+
+
+def asked(question: dict[str, Any], reference: Reference) -> Timed:
+    """Return T(N) of a question with shared constants and what is known of kernels."""
+    shared = recorded_constants(LOG)
+    of = recorded(reference)
+    (timed,) = TimedQuestions(facts_of(question), RESOLVER, shared, reference=of).curves()
+    return timed
+
+
+OURS = known(decoded())
+NONE = Reference({}, CHIPS)
+
+
+def test_curves_over_contexts_are_a_kernel_by_its_public_name() -> None:
+    """Each point says T(1) at its context and batch."""
+    ((key, group),) = OURS.groups.items()
+    assert (key.family, key.backend) == ("attention_cached", key.kernel)
+    assert key.kernel == "vllm_flash_attn_fa3"
+    assert group.curves.height == len(HEADS) * len(CONTEXTS)
+    assert sorted(set(group.curves["context"])) == list(CONTEXTS)
+
+
+def test_what_came_from_a_cache_is_left_out() -> None:
+    """Keys and values that came faster than memory brings them are none of a step."""
+    assert known(decoded(share=1.25)).groups == {}
+
+
+def test_another_kernel_is_none_of_a_backend() -> None:
+    """Curves of kernels that no backend stands for make no group."""
+    assert known(decoded("vllm_flash_attn_fa4")).groups == {}
+
+
+@pytest.mark.parametrize("platform", ["h200", "h100"])
+def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> None:
+    """On its GPU and on a sibling; what more positions take is as without curves."""
+    question = {**CALL, "batch": 64, "context": 4096, "platform": platform}
+    ours, without = asked(question, OURS), asked(question, NONE)
+    if platform == "h200":
+        assert ours.latency_us[0, 0] == pytest.approx(20.0 + read_us((32, 8), 4096) / 0.8, rel=0.05)
+    grown = [each.latency_us[0] - each.latency_us[0, 0] for each in (ours, without)]
+    assert grown[0] == pytest.approx(grown[1])
+    assert np.all(np.diff(ours.latency_us[0]) >= 0)
+    assert ours.ratio[0] == pytest.approx(ours.latency_us[0] / ours.latency_us[0, 0])
+    assert ours.band == pytest.approx(without.band)
+    assert ours.regime == [R0]
+    assert ours.kernels == [("vllm_flash_attn_fa3",)]
+    assert f"; of more by {without.constants[0]}" in ours.constants[0]
+    assert {*without.calibration[0]} < {*ours.calibration[0]}
+
+
+@pytest.mark.parametrize(
+    "other", [{"platform": "l40s", "backend": "flash_attn", "backend_version": "2.8.3"},
+              {"platform": "a100", "backend": "flash_attn", "backend_version": "2.8.3"}],
+)  # fmt: skip
+def test_of_other_gpus_and_kernels_nothing_is_said(other: dict[str, Any]) -> None:
+    """Neither another architecture nor another kernel has anything of these curves."""
+    question = {**CALL, **other, "page_size": 256}
+    assert asked(question, OURS).constants == asked(question, NONE).constants
+    assert asked(question, OURS).kernels == [()]
+
+
+_KNOWN, _ = newest_kernels(LOG)
+_DECODING = sorted((key for key in _KNOWN if key.family == "attention_cached"), key=str)
+
+
+def _questions(group: Group) -> pl.DataFrame:
+    """Return some curves of a group as calls of the backend that it stands for."""
+    sm = CHIPS_OF[group.key.platform]
+    of = decode_kernel(group.key.kernel, sm, group.key.kv_dtype or "bfloat16")
+    assert of is not None
+    record = BY_NAME[of.backend]
+    names = ("batch", "context", "heads", "kv_heads", "head_dim")
+    rows = group.curves.select(names).gather_every(9).to_dicts()
+    return ask(
+        *(
+            {"module": "attention", "backend": of.backend, "backend_version": of.release,
+             "platform": group.key.platform, "kv_dtype": group.key.kv_dtype, "api": record.api,
+             "page_size": record.page_size, **row}
+            for row in rows
+        )
+    )  # fmt: skip
+
+
+CHIPS_OF = dict(FACTS.select("platform", "sm").unique().iter_rows())
+
+
+@pytest.mark.parametrize("key", _DECODING, ids=lambda key: f"{key.platform}-{key.kernel}")
+def test_what_was_measured_is_answered(key: Any) -> None:
+    """Of the kernels on record T(1) of a shape that was measured is its own curve's."""
+    group = group_of(_KNOWN[key])
+    answerer = Answerer(LOG, Config(ROOT / "config"), offline=True, log_alone=True)
+    (timed,) = answerer.timed(_questions(group)).curves()
+    (places,) = np.nonzero(np.arange(group.count) % 9 == 0)
+    said = timed.latency_us[np.argsort(timed.asked), 0] / group.first_us[places]
+    assert np.abs(np.log(said)).max() < 0.02

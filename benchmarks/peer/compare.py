@@ -11,7 +11,7 @@ from nearfree.derive.granularity.facts import datasheet_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.build import curves_by_form
 from nearfree.derive.reference.folds import FOLDS
-from nearfree.derive.reference.regimes import chips
+from nearfree.derive.reference.siblings import chips
 from nearfree.derive.score.regimes import answers
 from nearfree.derive.score.scores import score
 from nearfree.derive.truth.truth import Truth, boundaries

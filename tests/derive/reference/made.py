@@ -7,7 +7,8 @@ import numpy as np
 from nearfree.core.setting import Setting
 from nearfree.derive.reference.build import Curves, groups_of
 from nearfree.derive.reference.groups import Group, Key, form_us, keys_of
-from nearfree.derive.reference.regimes import Chip, Reference
+from nearfree.derive.reference.regimes import Reference
+from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.work_model.family import Array
 from nearfree.log.events import LatencyImported

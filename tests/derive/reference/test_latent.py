@@ -90,6 +90,15 @@ def test_several_positions_are_r0_with_the_kernels_constants() -> None:
     assert (timed.rows == 64).all()
 
 
+def test_t1_is_known_on_its_gpu_and_a_sibling_alone() -> None:
+    """On another GPU constants of others say T(1), too."""
+    question = {**MLA, "heads": 16, "context": 65536}
+    for platform, told in (("h100", True), ("h200", True), ("a100", False)):
+        every = asked({**question, "platform": platform})
+        assert every.spoken_by(0) == ("fa3",)
+        assert every.at_one_position(0) == told
+
+
 def test_an_engines_choice_is_the_kernel_that_was_measured() -> None:
     """Up to 512 positions vLLM decodes with the kernel that SGLang measured."""
     engine = {**MLA, "backend": "vllm_mla", "kernel": None, "backend_version": "0.20.2"}

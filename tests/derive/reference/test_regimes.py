@@ -10,7 +10,8 @@ from nearfree.backends.moe_kernels import MARLIN
 from nearfree.backends.public_kernels import PUBLIC_NAMES
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import coordinates
-from nearfree.derive.reference.regimes import MEANINGS, NEAREST, REGIMES, Chip, Known, Reference
+from nearfree.derive.reference.regimes import MEANINGS, NEAREST, REGIMES, Known, Reference
+from nearfree.derive.reference.siblings import Chip
 
 from derive.reference.made import (
     CHIPS,

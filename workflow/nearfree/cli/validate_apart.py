@@ -104,7 +104,7 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     from nearfree.derive.granularity.facts import datasheet_facts
     from nearfree.derive.granularity.resolve import Resolver
     from nearfree.derive.reference.build import curves_by_form, known_truth, scored_of
-    from nearfree.derive.reference.regimes import chips
+    from nearfree.derive.reference.siblings import chips
     from nearfree.derive.score.narrowing import chosen, learnt
     from nearfree.derive.score.regimes import regime_scores
     from nearfree.derive.score.scores import groups

@@ -21,7 +21,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA, LAWS, answer_laws
 from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.reference.record import recorded_kernels, recorded_reference
-from nearfree.derive.reference.regimes import chips
+from nearfree.derive.reference.siblings import chips
 from nearfree.derive.tables.store import seals_digest
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import recorded_constants

@@ -16,6 +16,7 @@ from nearfree.derive.work_model.constants import fitted
 from nearfree.derive.work_model.family import (
     Array,
     Fitted,
+    Flags,
     Places,
     boundaries,
     times_of,
@@ -44,7 +45,8 @@ class Timed(Struct, frozen=True, kw_only=True):
 
     `latency_us` and `ratio`, T(N) / T(baseline), [rows, grid]; `band` is how far its logarithm may
     be off, [rows]. `regime` says on what a row stands, `kernels` whose curves or constants speak of
-    it, none where shared ones do, `constants` on what they were calibrated, in the events
+    it, none where shared ones do, `at_one_position` whether those are curves of one position on
+    this GPU or a sibling, `constants` on what they were calibrated, in the events
     `calibration`, and `in_sample` whether its platform was among it. `host_us` is what launches one
     by one take at least, [rows, 1], which `latency_us` is not below; 0 in a graph.
     """
@@ -59,6 +61,7 @@ class Timed(Struct, frozen=True, kw_only=True):
     calibration: list[list[str]]
     in_sample: list[bool]
     host_us: Array
+    at_one_position: Flags | None = None
 
     @property
     def asked(self) -> list[int]:
@@ -216,8 +219,8 @@ class TimedQuestions:
     def at_one_position(self, asked: int) -> bool:
         """Return whether curves of one position speak of a question's kernel, and none of more."""
         timed = next(each for each in self._parts if asked in each.asked)
-        known = timed.kernels[timed.asked.index(asked)]
-        return bool(known) and timed.part.family.name in AT_ONE_POSITION
+        flags = timed.at_one_position
+        return flags is not None and bool(flags[timed.asked.index(asked)])
 
     def spoken_by(self, asked: int) -> tuple[str, ...]:
         """Return the kernels whose curves or constants speak of a question, none of shared ones."""
@@ -300,6 +303,7 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
                                                         shared.band))  # fmt: skip
     regime, kernels, constants = [*shared.regime], [*shared.kernels], [*shared.constants]
     calibration, in_sample = [*shared.calibration], [*shared.in_sample]
+    at_one_position = np.zeros(shared.part.rows.height, dtype=bool)
     first_alone = shared.part.family.name in FIRST_ALONE
     for rows, known in reference.reference.timed(shared.part):
         (places,) = np.nonzero(rows)
@@ -307,6 +311,7 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         if first_alone:
             more = shared.latency_us[rows] - shared.latency_us[rows][:, :1]
             times = times[:, :1] + more
+        at_one_position[rows] = known.at_one_position
         latency[rows] = np.maximum(times, shared.host_us[rows])
         ratio[rows] = latency[rows] / latency[rows][:, :1]
         if not first_alone:
@@ -332,6 +337,7 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         calibration=calibration,
         in_sample=in_sample,
         host_us=shared.host_us,
+        at_one_position=at_one_position,
     )
 
 

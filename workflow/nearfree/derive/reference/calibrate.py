@@ -38,7 +38,8 @@ from nearfree.derive.reference.record import (
     referenced,
     rows_of_bands,
 )
-from nearfree.derive.reference.regimes import R0, R1, R2, R3, Chip, Known, chips
+from nearfree.derive.reference.regimes import R0, R1, R2, R3, Known
+from nearfree.derive.reference.siblings import Chip, chips
 from nearfree.derive.work_model.family import Flags
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform

@@ -17,7 +17,8 @@ from nearfree.derive.reference.build import Curves, groups_of, scored_rows
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
 from nearfree.derive.reference.record import rows_of_bands
-from nearfree.derive.reference.regimes import Chip, Known, Reference, rows_of
+from nearfree.derive.reference.regimes import Known, Reference, rows_of
+from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import moved_to_meet

@@ -12,7 +12,8 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Constants, Group, Key
 from nearfree.derive.reference.kriging import APART, COORDINATES, coordinates
 from nearfree.derive.reference.packing import Packed, opened, squeezed
-from nearfree.derive.reference.regimes import REGIMES, Chip, Known, Reference
+from nearfree.derive.reference.regimes import REGIMES, Known, Reference
+from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, neutral
 from nearfree.errors import EvidenceError

@@ -3,17 +3,11 @@
 R3: the kernel's own curve of the shape, of this release or another. R2: curves of other shapes of
 the kernel on the GPU. R1: those of a sibling GPU. R0: constants alone, of all GPUs on which the
 kernel was measured, or the shared ones of its family.
-
-A sibling is of the same architecture, and its balance is alike. A chip may be cut down to a
-fraction of its compute beside the same memory; its curves then turn where those of the whole chip
-are flat: of a compute that is 1 / r of the memory's time a curve shows a share r^-p / p. With p of
-2.3 and more, as on Hopper, that is 2 % or less at r = 4, which the curves' own noise hides.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -24,6 +18,7 @@ from nearfree.backends.public_kernels import MARLINS, UNLIKE_A_STEP
 from nearfree.backends.records import BACKENDS
 from nearfree.derive.reference.groups import Constants, Group, Key, keys_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
+from nearfree.derive.reference.siblings import Chip, alike_built, siblings
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.families import OF_KERNELS
 from nearfree.derive.work_model.family import Array, Features, Flags
@@ -31,7 +26,6 @@ from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.mla import MLA_CACHED
 from nearfree.derive.work_model.prepare import Prepared
-from nearfree.hardware.platforms import Platform
 
 R0, R1, R2, R3 = REGIMES = ("R0", "R1", "R2", "R3")
 """From what knows nothing of the GPU and kernel to their own curve."""
@@ -47,11 +41,6 @@ NEAREST = 3
 """Curves that an answer names."""
 _ENGINES = {each.name: each.engine for each in BACKENDS if each.engine is not None}
 """The engine whose library a backend of products is."""
-_FAMILY_SPECIFIC = 100
-"""From compute capability 10.0 on the minor versions share their features (`sm_100f`)."""
-_ALIKE = 4.0
-"""How many times the balance of a sibling may be that of a GPU, or that its own: as far as a curve
-is kept beyond its boundary."""
 
 
 AT_ONE_POSITION = (ATTENTION_CACHED.name, MLA_CACHED.name)
@@ -63,13 +52,15 @@ class Known(Struct, frozen=True, kw_only=True):
     """T(N) of questions of one part: `latency_us` [rows, grid] and, of each row, what it rests on.
 
     `groups` are those asked, in R0 their constants alone, and `curves` the places of the nearest
-    ones in the first, none in R0.
+    ones in the first, none in R0. `at_one_position` says that T(1) is by curves of this GPU or a
+    sibling, and more positions by the form alone: R0.
     """
 
     latency_us: Array
     regime: list[str]
     groups: tuple[Group | Constants, ...]
     curves: list[tuple[int, ...]]
+    at_one_position: bool = False
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -99,18 +90,6 @@ class Known(Struct, frozen=True, kw_only=True):
             + (f" (nearest {', '.join(named[place] for place in places)})" if places else "")
             for regime, places in zip(self.regime, self.curves, strict=True)
         ]
-
-
-class Chip(NamedTuple):
-    """What tells siblings: compute capability, 90 for 9.0, and rho of 16 bits in FLOP/byte."""
-
-    sm: int | None
-    balance: float | None
-
-
-def chips(platforms: Mapping[str, Platform]) -> dict[str, Chip]:
-    """Return the chips of platforms by their names."""
-    return {name: Chip(sheet.sm, sheet.balance("bfloat16")) for name, sheet in platforms.items()}
 
 
 class Reference:
@@ -152,13 +131,11 @@ class Reference:
 
     def _siblings(self, one: str, other: str) -> bool:
         """Return whether what is known of one platform's kernels speaks of the other's."""
-        low, high = sorted(self._chip(each).balance or np.nan for each in (one, other))
-        return high <= _ALIKE * low and self._alike_built(one, other)
+        return siblings(self._chip(one), self._chip(other))
 
     def _alike_built(self, one: str, other: str) -> bool:
         """Return whether two platforms are of one architecture."""
-        these, those = (_kin(self._chip(each).sm) for each in (one, other))
-        return these is not None and these == those
+        return alike_built(self._chip(one), self._chip(other))
 
     def _chip(self, platform: str) -> Chip:
         return self._chips.get(platform, Chip(None, None))
@@ -204,10 +181,10 @@ class Reference:
             each.backend == key.backend and key.kernel in (None, each.kernel) for each in named
         )
         own = [each for each in named if each.platform == key.platform]
-        siblings = [each for each in named if self._siblings(key.platform, each.platform)]
+        kin = [each for each in named if self._siblings(key.platform, each.platform)]
         regime, chosen = R0, named
-        if same and (own or siblings):
-            regime, chosen = (R2, own) if own else (R1, siblings)
+        if same and (own or kin):
+            regime, chosen = (R2, own) if own else (R1, kin)
         elif key.kernel in MARLINS:
             chosen = self._of_marlin(key) or named
         if key.family == GEMM.name:
@@ -297,13 +274,15 @@ class Reference:
                     R3 if each or old == R3 else R2
                     for each, old in zip(measured, regimes, strict=True)
                 ]
-        if part.family.name in AT_ONE_POSITION:
+        at_one_position = part.family.name in AT_ONE_POSITION
+        if at_one_position:
             regimes = [R0] * part.rows.height
         return Known(
             latency_us=np.exp(logs),
             regime=regimes,
             groups=groups,
             curves=nearest,
+            at_one_position=at_one_position and regime != R0,
         )
 
 
@@ -379,11 +358,6 @@ def _wider(key: Key) -> list[tuple[int, tuple[str | None, ...]]]:
     of_backend = key._replace(kernel=None)
     every = key, of_backend, of_backend._replace(backend="")
     return [(breadth, each.elsewhere) for breadth, each in enumerate(every)]
-
-
-def _kin(sm: int | None) -> int | None:
-    """Return what siblings share: the compute capability, of 10.0 and later its major version."""
-    return sm // 10 * 10 if sm is not None and sm >= _FAMILY_SPECIFIC else sm
 
 
 def _nearest_of(near: Array) -> list[tuple[int, ...]]:

@@ -9,7 +9,8 @@ from nearfree.derive.laws.laws import ANSWERS_SCHEMA
 from nearfree.derive.reference.build import Curves
 from nearfree.derive.reference.folds import Fold, bands, digests, only_scored, predicted
 from nearfree.derive.reference.record import rows_of_bands
-from nearfree.derive.reference.regimes import Chip, rows_of
+from nearfree.derive.reference.regimes import rows_of
+from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.score.scores import score
 from nearfree.derive.truth.truth import Truth, narrowed
 from nearfree.derive.work_model.family import boundaries

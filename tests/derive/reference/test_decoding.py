@@ -1,5 +1,6 @@
 """Attention that decodes: T(1) by public curves of the kernel, growth by shared constants."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from nearfree.derive.reference.answer import Timed, TimedQuestions
 from nearfree.derive.reference.build import curves_by_form, groups_of, known_truth
 from nearfree.derive.reference.groups import Group
 from nearfree.derive.reference.record import group_of, newest_kernels
-from nearfree.derive.reference.regimes import R0, Reference
+from nearfree.derive.reference.regimes import LEANS_ON, R0, Reference
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.log.events import LatencyImported
 from nearfree.public.curves import curves_of
@@ -114,7 +115,9 @@ def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> 
     assert ours.kernels == [("vllm_flash_attn_fa3",)]
     assert list(ours.at_one_position) == [True]
     assert list(without.at_one_position) == [False]
-    assert f"; of more by {without.constants[0]}" in ours.constants[0]
+    told = re.sub(LEANS_ON, "", ours.constants[0])
+    assert told.endswith(f" curves, of more positions {without.constants[0]}")
+    assert told != ours.constants[0]
     assert {*without.calibration[0]} < {*ours.calibration[0]}
 
 

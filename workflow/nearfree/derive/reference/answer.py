@@ -1,5 +1,6 @@
 """The work model's answers: N_max with its interval, what limits it, and the ratios behind it."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ from msgspec import Struct
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference, rows_of_bands
-from nearfree.derive.reference.regimes import AT_ONE_POSITION, R0, R2, R3, rows_of
+from nearfree.derive.reference.regimes import AT_ONE_POSITION, LEANS_ON, R0, R2, R3, rows_of
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import fitted
@@ -321,8 +322,10 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         for place, each, text, events in zip(
             places.tolist(), known.regime, known.texts(), reference.events_of(known), strict=True
         ):
-            besides = f"; of more by {constants[place]}" if first_alone else ""
-            regime[place], constants[place] = each, f"{text}{besides}"
+            of_more = f", of more positions {constants[place]}" if first_alone else ""
+            leans = re.search(LEANS_ON, text)
+            end = leans.start() if leans else len(text)
+            regime[place], constants[place] = each, f"{text[:end]}{of_more}{text[end:]}"
             calibration[place] = [*events, *(calibration[place] if first_alone else ())]
             kernels[place] = known.kernels
             in_sample[place] = each in (R2, R3)

@@ -1,56 +1,89 @@
-"""Which kernel of public tables decodes where a backend of attention runs, or stands for one."""
+"""Which kernel of public tables decodes in an engine, and where a backend of attention runs."""
 
 from typing import NamedTuple
 
 from nearfree.core.precision import PLAIN
 
 
-class Decodes(NamedTuple):
-    """A kernel of one position over a cache by its name in public tables, and where it stands.
+class Decoder(NamedTuple):
+    """A kernel of one position over a cache, by its name in an engine's public tables.
 
-    `backend` and `release` are those whose tiles it has; `where` are the compute capabilities, 90
-    for 9.0, on which it was measured, and `plain` says whether its cache has 16 bits, None of any.
+    `where` are the compute capabilities, 90 for 9.0, on which the engine takes it and on which it
+    was measured; `plain` says whether its cache has 16 bits, None of any, and `sinks` whether heads
+    may have a logit that is no position's. `backends` are those whose decoding it is, too, where
+    nobody says which engine calls them.
     """
 
     kernel: str
-    backend: str
-    release: str
+    engine: str
     where: frozenset[int]
     plain: bool | None
+    backends: tuple[str, ...] = ()
+    sinks: bool = True
 
 
-_FLASHINFER = ("flashinfer_fa2", "0.7.2.post1")
-_GDDR = frozenset({89, 120})
-DECODE_KERNELS = (
-    Decodes("vllm_flash_attn_fa3", "vllm_fa3", "0.33.0", frozenset({90}), plain=True),
-    Decodes("vllm_flash_attn", "flash_attn", "2.8.3", frozenset({80}), plain=True),
-    Decodes("vllm_flash_attn_fa2", "flash_attn", "2.8.3", _GDDR, plain=True),
-    Decodes("vllm_flashinfer_trtllmdecode", *_FLASHINFER, frozenset({100, 103}), plain=None),
-    Decodes("flashinfer", *_FLASHINFER, _GDDR, plain=True),
-    Decodes("vllm_flashinfer_fidecode", *_FLASHINFER, _GDDR, plain=False),
-)
+WIDEST = 256
+"""Elements of the widest head that these take; wider ones have kernels of their own."""
+_HOPPER, _BLACKWELL, _GDDR = frozenset({90}), frozenset({100, 103}), frozenset({89, 120})
+_FLASH, _FLASHINFER = ("flash_attn",), ("flashinfer_fa2",)
+DECODERS = (
+    Decoder("vllm_flash_attn_fa3", "vllm", _HOPPER, plain=None, backends=("vllm_fa3",)),
+    Decoder("vllm_flash_attn", "vllm", frozenset({80}), plain=True, backends=_FLASH, sinks=False),
+    Decoder("vllm_flash_attn_fa2", "vllm", _GDDR, plain=True, backends=_FLASH, sinks=False),
+    Decoder("vllm_flashinfer_trtllmdecode", "vllm", _BLACKWELL, plain=None, backends=_FLASHINFER),
+    Decoder("vllm_flashinfer_fidecode", "vllm", _GDDR, plain=False, backends=_FLASHINFER,
+            sinks=False),
+    Decoder("fa3", "sglang", _HOPPER, plain=None),
+    Decoder("trtllm_mha", "sglang", _BLACKWELL, plain=None),
+    Decoder("flashinfer", "sglang", _GDDR, plain=None, backends=_FLASHINFER, sinks=False),
+    Decoder("torch_flow", "trtllm", _HOPPER | _BLACKWELL | {80, 120}, plain=None),
+    Decoder("torch_flow", "trtllm", frozenset({89}), plain=True),
+)  # fmt: skip
 """Source: collector/kernel_source_backends.yaml of ai-dynamo/aiconfigurator at 095f58a5, lines 235
-to 248: FlashAttention 3 on Hopper and 2 on others, of vLLM 0.14.0 on the A100 without its number;
-FlashInfer's call of TensorRT-LLM's decoder on data-centre Blackwell, and its own elsewhere, by
-SGLang in 16 bits and by vLLM over a cache in 8."""
+to 248, and the tables generation_attention_perf: FlashAttention 3 on Hopper and 2 on others, of
+vLLM 0.14.0 on the A100 without its number; TensorRT-LLM's decoder on data-centre Blackwell, in vLLM
+by FlashInfer; FlashInfer's own elsewhere, in vLLM over a cache in 8 bits. What an engine takes by
+default is as `attention_order.py` says, and over a cache in 8 bits on Hopper FlashAttention 3
+(vllm 0.33.0, vllm/v1/attention/backends/fa_utils.py:282-313). TensorRT-LLM's over a cache in 8 bits
+on the L40S is left out: its points are further from their form than shared constants are."""
+NAMES = frozenset(each.kernel for each in DECODERS)
 
 
-def decode_kernel(named: str | None, sm: int | None, kv_dtype: str) -> Decodes | None:
-    """Return the kernel whose public curves speak of a backend's decoding, None without one.
+def engine_decoder(engine: str, sm: int | None, kv_dtype: str, *, sinks: bool) -> str | None:
+    """Return the kernel by which an engine decodes where nobody names one, None if it is not known.
 
     Parameters
     ----------
-    named
-        The backend, or the kernel itself by its public name.
     sm
         The compute capability, 90 for 9.0.
     kv_dtype
         The format of the cache.
+    sinks
+        Whether heads have a logit that is no position's.
     """
-    plain = kv_dtype in PLAIN
-    fitting = (
-        each
-        for each in DECODE_KERNELS
-        if named in (each.kernel, each.backend) and sm in each.where and each.plain in (None, plain)
+    found = (
+        each.kernel
+        for each in DECODERS
+        if each.engine == engine and _fits(each, sm, kv_dtype) and (each.sinks or not sinks)
     )
-    return next(fitting, None)
+    return next(found, None)
+
+
+def backend_decoder(backend: str, sm: int | None, kv_dtype: str) -> str | None:
+    """Return the kernel whose public curves speak of a backend's decoding, None without one."""
+    found = (
+        each.kernel for each in DECODERS if backend in each.backends and _fits(each, sm, kv_dtype)
+    )
+    return next(found, None)
+
+
+def is_measured(kernel: str | None, engine: str, sm: int | None, kv_dtype: str) -> bool:
+    """Return whether a curve of an engine's table is one that answers stand on."""
+    return any(
+        (kernel, engine) == (each.kernel, each.engine) and _fits(each, sm, kv_dtype)
+        for each in DECODERS
+    )
+
+
+def _fits(decoder: Decoder, sm: int | None, kv_dtype: str) -> bool:
+    return sm in decoder.where and decoder.plain in (None, kv_dtype in PLAIN)

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.backends.decode_kernels import DECODE_KERNELS
+from nearfree.backends.decode_kernels import NAMES, WIDEST
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE
 from nearfree.core.modules.mla import MLA
@@ -30,8 +30,10 @@ from nearfree.public.plausible import with_slowness
 
 _MANY = ("attention", "mla", "layer", "decode", "indexer")
 """Families of which so many curves are kept."""
-MOST_ATTENTION = 100
+MOST_ATTENTION = 90
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
+MOST_DECODING = 60
+"""Points of a kernel that decodes, one position each, that are kept so."""
 MOST_DECODED = 70
 """Curves of a decoded layer that are kept so."""
 LIGHT_MB = 4.0
@@ -39,6 +41,7 @@ LIGHT_MB = 4.0
 on each rank a layer's are as light. Below it T is that of a launch."""
 MOST_LIGHT = 100
 """Such curves of a kernel that are kept, evenly spread over its shapes, at N of powers of two."""
+_MOST = {DECODE_LAYER.name: MOST_DECODED, ATTENTION_CACHED.name: MOST_DECODING}
 KEPT: tuple[Module, ...] = (
     "gemm", "moe_ffn", "attention", "mla", "indexer", "attention_layer",
 )  # fmt: skip
@@ -176,7 +179,7 @@ def _with_points(known: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedC
     Each of their points is a curve of one point: what it says is T(1) at its context.
     """
     over = curves.points.filter(pl.col("context").is_not_null(), pl.col("n") == 1)
-    decoders = pl.col("kernel").is_in([each.kernel for each in DECODE_KERNELS])
+    decoders = pl.col("kernel").is_in(NAMES) & (pl.col("head_dim") <= WIDEST)
     of = curves.settings.filter(
         (pl.col("module") == MLA.name) | ((pl.col("module") == ATTENTION.name) & decoders)
     )
@@ -288,7 +291,7 @@ def groups_of(
         if (kept is None or kept[place]) and of(key):
             places.setdefault(key, []).append(place)
     for key, every in places.items():
-        most = MOST_DECODED if key.family == DECODE_LAYER.name else MOST_ATTENTION
+        most = _MOST.get(key.family, MOST_ATTENTION)
         mine = _spread(curves, every, most) if key.family.startswith(_MANY) else every
         flags = np.zeros(len(curves.keys), dtype=bool)
         flags[mine] = True

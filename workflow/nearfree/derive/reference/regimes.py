@@ -20,6 +20,7 @@ from nearfree.derive.reference.groups import Constants, Group, Key, keys_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.reference.siblings import Chip, alike_built, siblings
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
+from nearfree.derive.work_model.attention_rows import as_decoding
 from nearfree.derive.work_model.families import OF_KERNELS
 from nearfree.derive.work_model.family import Array, Features, Flags
 from nearfree.derive.work_model.fit import Measured, taken
@@ -315,7 +316,13 @@ def _spread_alike(part: Prepared, group: Group) -> Flags:
 
 
 def _calls(part: Prepared) -> Iterator[tuple[pl.DataFrame, Features, Array | float]]:
-    """Yield what a module calls: rows and features as if asked alone, and how often."""
+    """Yield what a module calls: rows and features as if asked alone, and how often.
+
+    Of attention that decodes it is the call of one position, whatever else is asked.
+    """
+    if part.family is ATTENTION_CACHED:
+        yield part.rows, as_decoding(part.features), 1.0
+        return
     if part.rows["module"][0] != "dense_ffn":
         yield part.rows, part.features, 1.0
         return

@@ -1,38 +1,52 @@
 """Which kernel decodes each question of attention over a cache, by its public curves."""
 
+import numpy as np
 import polars as pl
 
-from nearfree.backends.decode_kernels import DECODE_KERNELS, Decodes, decode_kernel
-from nearfree.backends.records import BY_NAME
+from nearfree.backends.decode_kernels import DECODERS, NAMES, WIDEST, backend_decoder, is_measured
+from nearfree.derive.work_model.family import Array, Features, Flags
 
-_PUBLIC = [each.kernel for each in DECODE_KERNELS]
+DECODE_TILE = 64.0
+"""Query rows of a decode kernel's tile, which tables do not say."""
+_ENGINES = frozenset(each.engine for each in DECODERS)
 
 
-def decode_kernels(rows: pl.DataFrame) -> list[Decodes | None]:
+def measured_curves(rows: pl.DataFrame) -> Flags:
+    """Return which rows are public curves that answers stand on, and no questions, [rows]."""
+    asked = rows.select("kernel", "backend", "sm", pl.coalesce("kv_dtype", "dtype")).rows()
+    known = {each: is_measured(*each) for each in dict.fromkeys(asked)}
+    return np.array([known[each] for each in asked], dtype=bool)
+
+
+def decoders(rows: pl.DataFrame) -> list[str | None]:
     """Return the kernel whose public curves speak of each question, None where there is none.
+
+    It is that of the engine, where a question names it, else that of the backend.
 
     Parameters
     ----------
     rows
         Questions of attention over a cache with the facts of their platform, or public curves.
     """
-    cache = pl.coalesce("kv_dtype", "dtype")
-    named = pl.when(pl.col("kernel").is_in(_PUBLIC)).then("kernel").otherwise("backend")
-    asked = rows.select(named, "sm", cache.alias("cache")).rows()
-    known = {each: decode_kernel(*each) for each in dict.fromkeys(asked)}
-    return [known[each] for each in asked]
+    asked = rows.select(
+        "kernel", "backend", "sm", pl.coalesce("kv_dtype", "dtype"), "head_dim"
+    ).rows()
+    return [
+        None if width > WIDEST else kernel if kernel in NAMES else backend_decoder(*of)
+        for kernel, *of, width in asked
+    ]
 
 
-def as_decoded(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return questions where a public curve is a call of the backend whose tiles its kernel has."""
-    curves = rows["kernel"].is_in(_PUBLIC).to_list()
-    columns = ("backend", "backend_version", "api", "page_size")
-    told = rows.select(columns).rows()
-    for place, (curve, each) in enumerate(zip(curves, decode_kernels(rows), strict=True)):
-        if curve and each is not None:
-            record = BY_NAME[each.backend]
-            told[place] = (each.backend, each.release, record.api, record.page_size)
-    return rows.with_columns(
-        pl.Series(name, values, dtype=rows.schema[name])
-        for name, values in zip(columns, zip(*told, strict=True), strict=True)
-    )
+def as_decoding(features: Features) -> Features:
+    """Return features as those of one position in a tile of its own, keys split over SMs."""
+    ones = np.ones_like(features["n"])
+    return {**features, **decode_tiles(ones, features["heads"] / features["kv_heads"])}
+
+
+def decode_tiles(ones: Array, group: Array) -> dict[str, Array]:
+    """Return the tiles of a decode kernel, [rows, grid]: heads that share keys are its rows."""
+    return {
+        "tile_rows": DECODE_TILE * ones,
+        "rows_per_position": group * ones,
+        "unsplit": 0.0 * ones,
+    }

@@ -15,7 +15,7 @@ from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import Steps, block_sizes
 from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
-from nearfree.derive.work_model.attention_rows import as_decoded, decode_kernels
+from nearfree.derive.work_model.attention_rows import decode_tiles, decoders, measured_curves
 from nearfree.derive.work_model.collective import COLLECTIVE
 from nearfree.derive.work_model.delta_net import DELTA_NET, state_features
 from nearfree.derive.work_model.dense_rows import dense_sizes
@@ -242,8 +242,7 @@ def _prepared(
     if family in (MLA_CACHED, MLA_SELECTED):
         rows = rows.with_columns(pl.Series(RAN, mla_kernels(rows), dtype=pl.String))
     if family is ATTENTION_CACHED:
-        names = [each and each.kernel for each in decode_kernels(rows)]
-        rows = rows.with_columns(pl.Series(RAN, names, dtype=pl.String))
+        rows = rows.with_columns(pl.Series(RAN, decoders(rows), dtype=pl.String))
     if family in (LAYER, DECODE_LAYER):
         rows = layer_kernels(rows)
     if family.modules == INDEXER:
@@ -332,10 +331,18 @@ def _attention_rules(
     rows: pl.DataFrame, n: Array, resolver: Resolver
 ) -> tuple[dict[str, Array], list[str | None]]:
     """Return the sizes of tiles [rows, grid] by name, and why where no rule says them."""
-    given = as_decoded(rows).with_columns(pl.col("grid").list.max().alias("most"))
+    curves = measured_curves(rows)
+    given = rows.with_columns(pl.col("grid").list.max().alias("most"))
     fields = AttentionQuestion.__struct_fields__
-    asked = [AttentionQuestion(**row) for row in given.select(fields).iter_rows(named=True)]
-    sizes, errors = tile_sizes(resolver, asked, n.astype(np.int64))
-    refused = [None if error is None else error.what for error in errors]
-    names = ("tile_rows", "rows_per_position", "unsplit")
-    return dict(zip(names, sizes.astype(float), strict=True)), refused
+    asked = [
+        AttentionQuestion(**row)
+        for row in given.filter(~pl.Series(curves)).select(fields).iter_rows(named=True)
+    ]
+    sizes, errors = tile_sizes(resolver, asked, n[~curves].astype(np.int64))
+    refused: list[str | None] = [None] * rows.height
+    for place, error in zip(np.flatnonzero(~curves), errors, strict=True):
+        refused[place] = None if error is None else error.what
+    found = decode_tiles(np.ones_like(n), column(rows, "heads") / column(rows, "kv_heads"))
+    for name, values in zip(found, sizes.astype(float), strict=True):
+        found[name][~curves] = values
+    return found, refused

@@ -12,6 +12,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model import collective_samples
+from nearfree.derive.work_model.attention_rows import DECODE_TILE
 from nearfree.derive.work_model.families import FAMILIES, OF_KERNELS, carried
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, taken
@@ -31,8 +32,6 @@ LEAST_MB = 64.0
 """Smaller weights of a product may stay in the last-level cache."""
 _ANY = 0.2
 """A tolerance; what is used of the truth, grids and ratios, is the same at each."""
-_DECODE_TILE = 64.0
-"""Query rows of a decode kernel's tile, which tables do not say."""
 SELECTIONS = {
     "gemm": f"16-bit products with weights of {LEAST_MB:g} MB or more",
     "moe_triton": "16-bit balanced MoE layers of Triton's fused kernel, from ceil(E / k) tokens on",
@@ -127,7 +126,7 @@ def _over_contexts(
     group = np.where(packs, column(rows, "heads") / column(rows, "kv_heads"), 1.0)
     features = attention_features(rows, one) | {
         "context": contexts,
-        "tile_rows": _DECODE_TILE * one,
+        "tile_rows": DECODE_TILE * one,
         "rows_per_position": group * one,
     }
     times = padded(rows["latency_us"], contexts.shape[1])

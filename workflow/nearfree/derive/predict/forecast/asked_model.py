@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, structs
 
+from nearfree.backends.decode_kernels import engine_decoder
 from nearfree.backends.dense_kernels import dense_widens
 from nearfree.backends.kernels import Checkpoint
 from nearfree.backends.names import BackendRelease
@@ -21,6 +22,7 @@ from nearfree.core.precision import (
     Precision,
     Product,
 )
+from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.precision import CACHE
@@ -94,6 +96,15 @@ class AskedModel:
     def attention(self, sheet: Platform, engine: BackendRelease) -> Iterator[str]:
         """Yield what may run attention on a platform, beside an engine, where nobody says it."""
         return chosen(self.file.decoder, self.precision, sheet.sm, engine)
+
+    def decoder_kernel(self, sheet: Platform, engine: BackendRelease) -> str | None:
+        """Return the kernel by which an engine decodes there, None where it is not known."""
+        decoder = self.file.decoder
+        if decoder is None:
+            return None
+        cache = self.precision.kv if self.precision else decoder.dtype
+        sinks = any(isinstance(kind, Grouped) and kind.sinks for kind in decoder.attention)
+        return engine_decoder(engine.name, sheet.sm, cache, sinks=sinks)
 
     def precision_on(
         self, sheet: Platform, engine: BackendRelease | None, dense: BackendRelease | None = None

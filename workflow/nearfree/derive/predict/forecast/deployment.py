@@ -51,8 +51,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     `moe` and `routing` are None where no layer has experts; `loads` are the shares behind a routing
     that names them; `library` runs the experts where it picks its own tiles, in formats whose
-    blocks nothing says; `dense` is what runs the dense products of quantised weights, None for
-    torch or where there are none; `precision` None is the model file's own dtype throughout;
+    blocks nothing says; `decoder_kernel` is the kernel by which the engine decodes where nobody
+    names what runs attention, by its name in public tables; `dense` is what runs the dense products
+    of quantised weights, None for torch or where there are none; `precision` None is the model file's own dtype throughout;
     `memory` None is not known. `served` holds where an engine runs its steps, and not where a
     forward is measured by itself. Steps are padded to `graphs`; None where no engine runs them, or
     its graphs are not read. `revision` is the commit of a model of the Hugging Face Hub.
@@ -74,6 +75,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     precision: Precision | None = None
     parallel: Parallel = ALONE
     library: str | None = None
+    decoder_kernel: str | None = None
     memory: Memory | None = None
     served: bool = False
     graphs: Graphs | None = None
@@ -261,6 +263,8 @@ class Questions:
         """Return the number of a module's question at the deployment's batch."""
         batch = requests(deployment.batch, use.groups)
         kernel = deployment.library if use.role == MOE else None
+        if use.setting.module == ATTENTION.name:
+            kernel = deployment.decoder_kernel
         question = (
             *(deployment.platform, use.setting, use.backend_version, use.window),
             *(batch, kernel),

@@ -132,7 +132,7 @@ def _alike(
     parallel = spread_of(spec).parallel
     if each.decoder is None:
         return
-    for attention, moe, dense, routing in each.run:
+    for attention, moe, dense, routing, decoder_kernel in each.run:
         yield Deployment(
             decoder=each.decoder,
             platform=each.platform,
@@ -144,6 +144,7 @@ def _alike(
             precision=each.model.precision_on(each.sheet, moe, dense),
             parallel=parallel,
             library=each.model.library(moe, each.sheet),
+            decoder_kernel=decoder_kernel,
             served=each.sheet.sm is not None,
             revision=each.model.file.revision,
             positions=each.model.file.positions,
@@ -157,8 +158,9 @@ def _alike(
 class _On:
     """A model on a platform: what may run its experts, and why its forward is not predicted.
 
-    `run` is what runs its attention, its experts and its dense products of quantised weights, and
-    the routing; one without experts has neither them nor a routing. `engine` is whose sizes memory
+    `run` is what runs its attention, its experts and its dense products of quantised weights, the
+    routing, and the kernel by which the engine decodes where nobody names one; one without experts
+    has neither them nor a routing. `engine` is whose sizes memory
     has where the forward is not predicted.
     """
 
@@ -186,8 +188,17 @@ class _On:
             each: named or [_on_record(config, model.attention(self.sheet, each))]
             for each in engines
         }
+        decoding = {
+            each: None if named else model.decoder_kernel(self.sheet, each) for each in engines
+        }
         self.run: list[_Runs] = [
-            (beside[engine][place], engine if moe else None, dense[engine], routing)
+            (
+                beside[engine][place],
+                engine if moe else None,
+                dense[engine],
+                routing,
+                decoding[engine],
+            )
             for place in range(len(named) or 1)
             for engine, routing in routed
         ]
@@ -196,7 +207,9 @@ class _On:
         self.decoder = None if self.refusals else model.file.decoder
 
 
-_Runs = tuple[BackendRelease, BackendRelease | None, BackendRelease | None, Routing | None]
+_Runs = tuple[
+    BackendRelease, BackendRelease | None, BackendRelease | None, Routing | None, str | None
+]
 
 
 def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> BackendRelease | None:

@@ -32,7 +32,7 @@ _MANY = ("attention", "mla", "layer", "decode", "indexer")
 """Families of which so many curves are kept."""
 MOST_ATTENTION = 90
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
-MOST_DECODING = 60
+MOST_DECODING = 80
 """Points of a kernel that decodes, one position each, that are kept so."""
 MOST_DECODED = 70
 """Curves of a decoded layer that are kept so."""

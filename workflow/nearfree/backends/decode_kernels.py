@@ -43,8 +43,8 @@ vLLM 0.14.0 on the A100 without its number; TensorRT-LLM's decoder on data-centr
 by FlashInfer; FlashInfer's own elsewhere, in vLLM over a cache in 8 bits. What an engine takes by
 default is as `attention_order.py` says, and over a cache in 8 bits on Hopper FlashAttention 3
 (vllm 0.33.0, vllm/v1/attention/backends/fa_utils.py:282-313). TensorRT-LLM's own tables
-(`torch_flow`) are left out: its T(1) of other head layouts is off by .10 to .25 in the median and by
-.3 to .6 in one of five, and published steps of it were answered no better by them."""
+(`torch_flow`) are left out: T(1) of other head layouts is off by .10 to .25 in the median and .3 to
+.6 in one of five, and published steps of it were answered no better by them."""
 NAMES = frozenset(each.kernel for each in DECODERS)
 
 

@@ -54,8 +54,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     blocks nothing says; `decoder_kernel` is the kernel by which the engine decodes where nobody
     names what runs attention, by its name in public tables; `dense` is what runs the dense products
     of quantised weights, None for torch or where there are none; `precision` None is the model
-    file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its steps, and not where a
-    forward is measured by itself. Steps are padded to `graphs`; None where no engine runs them, or
+    file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its
+    steps, and not where a forward is measured by itself. Steps are padded to `graphs`; None where no engine runs them, or
     its graphs are not read. `revision` is the commit of a model of the Hugging Face Hub.
     `positions` is how many the model's file allows a request to have, None where it does not say.
     `assembled` says that how many GPUs a machine holds is its builder's choice. `instead` is the

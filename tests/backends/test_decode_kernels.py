@@ -1,32 +1,84 @@
-"""Kernels of public tables that decode: each stands for one backend on a GPU and cache."""
+"""Kernels of public tables that decode: by engine and by backend, on a GPU and over a cache."""
 
 import pytest
-from derive.questions import LOG
-from nearfree.backends.decode_kernels import DECODE_KERNELS, Decodes, decode_kernel
+from derive.questions import LOG, ROOT
+from nearfree.backends.attention_order import ENGINE_ATTENTION
+from nearfree.backends.decode_kernels import (
+    DECODERS,
+    NAMES,
+    Decoder,
+    backend_decoder,
+    engine_decoder,
+    is_measured,
+)
 from nearfree.backends.records import BY_NAME
+from nearfree.config.files import Config
 from nearfree.derive.reference.record import newest_kernels
-from nearfree.sources.record import recorded_extraction
+
+_CACHES = (("bfloat16", True), ("float16", True), ("float8", False))
 
 
-@pytest.mark.parametrize("each", DECODE_KERNELS, ids=lambda each: each.kernel)
-def test_a_kernel_is_found_by_its_backend_and_by_its_name(each: Decodes) -> None:
-    """On the GPUs where it was measured, and over caches of its formats alone."""
-    assert each in DECODE_KERNELS
-    for sm in each.where:
-        for cache, plain in (("bfloat16", True), ("float16", True), ("float8", False)):
-            found = {decode_kernel(name, sm, cache) for name in (each.kernel, each.backend)}
-            assert (found == {each}) == (each.plain in (None, plain))
-    assert decode_kernel(each.kernel, 70, "bfloat16") is None
-    assert decode_kernel(each.kernel, None, "bfloat16") is None
-    assert decode_kernel(None, min(each.where), "bfloat16") is None
+@pytest.mark.parametrize("each", DECODERS, ids=lambda each: each.kernel)
+def test_a_kernel_is_an_engines_on_its_gpus_and_caches_alone(each: Decoder) -> None:
+    """Elsewhere, and of a kernel of another engine, no curve of it counts."""
+    for cache, plain in _CACHES:
+        for sm in each.where:
+            taken = each.plain in (None, plain)
+            assert is_measured(each.kernel, each.engine, sm, cache) == taken
+            if taken:
+                assert engine_decoder(each.engine, sm, cache, sinks=False) == each.kernel
+        assert not is_measured(each.kernel, each.engine, 70, cache)
+        assert not is_measured(each.kernel, "other", min(each.where), cache)
+        assert engine_decoder("other", min(each.where), cache, sinks=False) is None
+        assert engine_decoder(each.engine, None, cache, sinks=False) is None
 
 
-def test_the_tiles_of_each_are_read_and_its_curves_are_on_record() -> None:
-    """The log has the rules of the release that each names, and a kernel by each name."""
-    for each in DECODE_KERNELS:
-        rules = BY_NAME[each.backend].rules
-        assert rules is not None
-        assert recorded_extraction(LOG, rules.package, each.release) is not None
+def test_at_most_one_kernel_decodes_in_an_engine() -> None:
+    """What an engine takes on a GPU over a cache is never two."""
+    for engine in {each.engine for each in DECODERS}:
+        for sm in (80, 89, 90, 100, 103, 120):
+            for _, plain in _CACHES:
+                taken = [
+                    each for each in DECODERS
+                    if each.engine == engine and sm in each.where and each.plain in (None, plain)
+                ]  # fmt: skip
+                assert len(taken) <= 1
+
+
+def test_heads_with_sinks_have_no_kernel_that_takes_none() -> None:
+    """Off Hopper and data-centre Blackwell engines run Triton's for them."""
+    for engine in ("vllm", "sglang"):
+        assert engine_decoder(engine, 90, "bfloat16", sinks=True) is not None
+        assert engine_decoder(engine, 100, "float8", sinks=True) is not None
+        for sm in (80, 89, 120):
+            assert engine_decoder(engine, sm, "bfloat16", sinks=True) is None
+
+
+def test_a_backend_decodes_by_what_its_engine_takes() -> None:
+    """Each kernel of a backend is one where that backend runs, or stands for the engine's own."""
+    for each in DECODERS:
+        for backend in each.backends:
+            record = BY_NAME[backend]
+            assert not record.capabilities or each.where <= record.capabilities
+            for cache, plain in _CACHES:
+                if each.plain in (None, plain):
+                    found = backend_decoder(backend, min(each.where), cache)
+                    assert found in {one.kernel for one in DECODERS if backend in one.backends}
+    assert backend_decoder("flash_attn", 90, "bfloat16") is None
+    assert backend_decoder("vllm_fa3", None, "bfloat16") is None
+
+
+def test_engines_are_those_whose_choice_of_attention_is_read() -> None:
+    """What decodes there is what that choice names or stands for."""
+    assert {each.engine for each in DECODERS} == set(ENGINE_ATTENTION)
+
+
+def test_the_curves_of_each_are_on_record() -> None:
+    """On every GPU with public curves of it that the platforms tell of."""
     known, _ = newest_kernels(LOG)
-    names = {key.kernel for key in known if key.family == "attention_cached"}
-    assert names == {each.kernel for each in DECODE_KERNELS}
+    decoding = [key for key in known if key.family == "attention_cached"]
+    assert {key.kernel for key in decoding} == NAMES
+    platforms = Config(ROOT / "config").platforms
+    for key in decoding:
+        sm, cache = platforms[key.platform].sm, key.kv_dtype or key.dtype
+        assert any(is_measured(key.kernel, each.engine, sm, cache) for each in DECODERS)

@@ -7,8 +7,6 @@ import numpy as np
 import polars as pl
 import pytest
 from msgspec.structs import replace
-from nearfree.backends.decode_kernels import decode_kernel
-from nearfree.backends.records import BY_NAME
 from nearfree.config.files import Config
 from nearfree.core.setting import Setting
 from nearfree.derive.predict.answers import Answerer
@@ -17,6 +15,7 @@ from nearfree.derive.reference.build import curves_by_form, groups_of, known_tru
 from nearfree.derive.reference.groups import Group
 from nearfree.derive.reference.record import group_of, newest_kernels
 from nearfree.derive.reference.regimes import LEANS_ON, R0, Reference
+from nearfree.derive.work_model.attention_rows import decoders
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.log.events import LatencyImported
 from nearfree.public.curves import curves_of
@@ -43,17 +42,23 @@ def read_us(heads: tuple[int, int], context: int) -> float:
     return 2.0 * 64 * context * heads[1] * 128 * 2 / BETA
 
 
-def decoded(kernel: str = "vllm_flash_attn_fa3", share: float = 0.8) -> list[LatencyImported]:
-    """Return curves of one position over contexts: 20 us, and memory at a share of its peak."""
+def decoded(
+    kernel: str = "vllm_flash_attn_fa3",
+    share: float = 0.8,
+    *,
+    engine: str = "vllm",
+    fixed_us: float = 20.0,
+) -> list[LatencyImported]:
+    """Return curves of one position over contexts: what is fixed, and memory at a share of beta."""
     return [
         replace(
             curve(
-                Setting(module="attention", backend="vllm", dtype="bfloat16", batch=64, context=256,
+                Setting(module="attention", backend=engine, dtype="bfloat16", batch=64, context=256,
                         heads=heads[0], kv_heads=heads[1], head_dim=128),
                 platform="h200", kernel=kernel, backend_version="0.24.0",
             ),
             n=(1,) * len(CONTEXTS), contexts=CONTEXTS,
-            latency_us=tuple(20.0 * (share < 1) + read_us(heads, each) / share
+            latency_us=tuple(fixed_us * (share < 1) + read_us(heads, each) / share
                              for each in CONTEXTS),
         )
         for heads in HEADS
@@ -132,29 +137,39 @@ def test_of_other_gpus_and_kernels_nothing_is_said(other: dict[str, Any]) -> Non
     assert asked(question, OURS).kernels == [()]
 
 
+def test_an_engines_own_kernel_comes_before_its_backends() -> None:
+    """A question that names the engine's kernel stands on its curves, whatever gives the tiles."""
+    other = known(decoded("fa3", engine="sglang", fixed_us=12.0))
+    both = Reference({**OURS.groups, **other.groups}, CHIPS)
+    question = {**CALL, "batch": 64, "context": 4096}
+    own = asked({**question, "kernel": "fa3"}, both)
+    assert own.kernels == [("fa3",)]
+    assert asked(question, both).kernels == [("vllm_flash_attn_fa3",)]
+    assert own.latency_us[0, 0] == pytest.approx(12.0 + read_us((32, 8), 4096) / 0.8, rel=0.05)
+
+
+def test_wider_heads_have_other_kernels() -> None:
+    """Of heads of over 256 elements no curve of these speaks."""
+    for width, told in ((256, "vllm_flash_attn_fa3"), (512, None)):
+        assert decoders(facts_of({**CALL, "head_dim": width})) == [told]
+
+
 _KNOWN, _ = newest_kernels(LOG)
 _DECODING = sorted((key for key in _KNOWN if key.family == "attention_cached"), key=str)
 
 
 def _questions(group: Group) -> pl.DataFrame:
-    """Return some curves of a group as calls of the backend that it stands for."""
-    sm = CHIPS_OF[group.key.platform]
-    of = decode_kernel(group.key.kernel, sm, group.key.kv_dtype or "bfloat16")
-    assert of is not None
-    record = BY_NAME[of.backend]
+    """Return some curves of a group as calls of some backend, of the engine's kernel."""
     names = ("batch", "context", "heads", "kv_heads", "head_dim")
     rows = group.curves.select(names).gather_every(9).to_dicts()
     return ask(
         *(
-            {"module": "attention", "backend": of.backend, "backend_version": of.release,
-             "platform": group.key.platform, "kv_dtype": group.key.kv_dtype, "api": record.api,
-             "page_size": record.page_size, **row}
+            {"module": "attention", "backend": "flashinfer_fa2", "backend_version": "0.7.2.post1",
+             "platform": group.key.platform, "kv_dtype": group.key.kv_dtype,
+             "kernel": group.key.kernel, **row}
             for row in rows
         )
     )  # fmt: skip
-
-
-CHIPS_OF = dict(FACTS.select("platform", "sm").unique().iter_rows())
 
 
 @pytest.mark.parametrize("key", _DECODING, ids=lambda key: f"{key.platform}-{key.kernel}")

@@ -6,6 +6,7 @@ from functools import cached_property
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.backends.decode_kernels import WIDEST
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.backends.records import BY_NAME
@@ -55,8 +56,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     names what runs attention, by its name in public tables; `dense` is what runs the dense products
     of quantised weights, None for torch or where there are none; `precision` None is the model
     file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its
-    steps, and not where a forward is measured by itself. Steps are padded to `graphs`; None where no engine runs them, or
-    its graphs are not read. `revision` is the commit of a model of the Hugging Face Hub.
+    steps, and not where a forward is measured by itself. Steps are padded to `graphs`; None where
+    no engine runs them, or its graphs are not read. `revision` is the commit of a model of the Hugging Face Hub.
     `positions` is how many the model's file allows a request to have, None where it does not say.
     `assembled` says that how many GPUs a machine holds is its builder's choice. `instead` is the
     newest release of its engine whose kernels of experts are known, where those of `moe` are not.
@@ -263,7 +264,7 @@ class Questions:
         """Return the number of a module's question at the deployment's batch."""
         batch = requests(deployment.batch, use.groups)
         kernel = deployment.library if use.role == MOE else None
-        if use.setting.module == ATTENTION.name:
+        if use.setting.module == ATTENTION.name and (use.setting.head_dim or 0) <= WIDEST:
             kernel = deployment.decoder_kernel
         question = (
             *(deployment.platform, use.setting, use.backend_version, use.window),

@@ -100,10 +100,11 @@ class AskedModel:
     def decoder_kernel(self, sheet: Platform, engine: BackendRelease) -> str | None:
         """Return the kernel by which an engine decodes there, None where it is not known."""
         decoder = self.file.decoder
-        if decoder is None:
+        kinds = [k for k in decoder.attention if isinstance(k, Grouped)] if decoder else []
+        if decoder is None or not kinds:
             return None
         cache = self.precision.kv if self.precision else decoder.dtype
-        sinks = any(isinstance(kind, Grouped) and kind.sinks for kind in decoder.attention)
+        sinks = any(kind.sinks for kind in kinds)
         return engine_decoder(engine.name, sheet.sm, cache, sinks=sinks)
 
     def precision_on(

@@ -6,7 +6,7 @@ from functools import cached_property
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.backends.decode_kernels import WIDEST
+from nearfree.backends.decode_kernels import DECODERS, WIDEST
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.backends.records import BY_NAME
@@ -57,11 +57,12 @@ class Deployment(Struct, frozen=True, kw_only=True):
     of quantised weights, None for torch or where there are none; `precision` None is the model
     file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its
     steps, and not where a forward is measured by itself. Steps are padded to `graphs`; None where
-    no engine runs them, or its graphs are not read. `revision` is the commit of a model of the Hugging Face Hub.
-    `positions` is how many the model's file allows a request to have, None where it does not say.
-    `assembled` says that how many GPUs a machine holds is its builder's choice. `instead` is the
-    newest release of its engine whose kernels of experts are known, where those of `moe` are not.
-    `stand_in` says that Triton's kernel of experts stands for another that `moe` may run.
+    no engine runs them, or its graphs are not read. `revision` is the commit of a model of the
+    Hugging Face Hub. `positions` is how many the model's file allows a request to have, None where
+    it does not say. `assembled` says that how many GPUs a machine holds is its builder's choice.
+    `instead` is the newest release of its engine whose kernels of experts are known, where those of
+    `moe` are not. `stand_in` says that Triton's kernel of experts stands for another that `moe` may
+    run.
     """
 
     decoder: Decoder
@@ -123,6 +124,14 @@ class Deployment(Struct, frozen=True, kw_only=True):
             said.append(
                 f"curves of {BY_PUBLIC_NAME[self.library]} for experts are those of {backend}'s "
                 f"kernel of the same source, {kernel}"
+            )
+        decoders = {each.kernel: each for each in DECODERS}
+        own = decoders.get(self.decoder_kernel or "")
+        if own is not None and self.attention.name not in own.backends:
+            said.append(
+                f"one position of attention is timed by {own.kernel}, which {own.engine} runs; how "
+                f"much longer more positions take is by tiles of {self.attention}, which stand for "
+                "its own"
             )
         of_layers = self.formats.of("attention", LAYER).weights
         if self.decoder.in_one and of_layers != layer_format(self.formats):

@@ -13,6 +13,7 @@ from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.core.precision import Dtype, Product, uniform
 from nearfree.derive.predict.forecast.asked_model import spread_of
+from nearfree.derive.predict.forecast.deployment import Questions
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
 from nearfree.errors import NearfreeError
 from packaging.version import Version
@@ -254,3 +255,42 @@ def test_an_answer_says_that_triton_stands_for_another_kernel(
     asked = DeploymentSpec(models=("qwen3_30b_a3b",), platforms=(platform,), moe=(release,))
     (found, *_) = deployments(CONFIG, asked)
     assert any("T(N) is of Triton's" in each for each in found.caveats) == said
+
+
+@pytest.mark.parametrize(
+    ("engine", "platform", "cache", "kernel", "stands"),
+    [
+        ("vllm==0.33.0", "h200", None, "vllm_flash_attn_fa3", False),
+        ("vllm==0.33.0", "h200", "float8", "vllm_flash_attn_fa3", True),
+        ("sglang==0.5.23", "h200", None, "fa3", True),
+        ("sglang==0.5.23", "b200", "float8", "trtllm_mha", True),
+        ("vllm==0.33.0", "b200", "float8", "vllm_flashinfer_trtllmdecode", False),
+        ("vllm==0.33.0", "rtx_4090", None, "vllm_flash_attn_fa2", False),
+        ("vllm==0.33.0", "h20", None, "vllm_flash_attn_fa3", False),
+    ],
+)
+def test_attention_decodes_by_the_engines_kernel_where_nobody_names_one(
+    engine: str, platform: str, cache: Dtype | None, kernel: str, *, stands: bool
+) -> None:
+    """A question of attention names it; where other tiles stand for its own, the answer says so."""
+    asked = DeploymentSpec(
+        models=("qwen3_30b_a3b",), platforms=(platform,), moe=(engine,), kv_dtype=cache
+    )
+    found = deployments(CONFIG, asked)[0]
+    assert found.decoder_kernel == kernel
+    (row,) = Questions([found], [1, 2]).frame.filter(module="attention").to_dicts()
+    assert row["kernel"] == kernel
+    said = [each for each in found.caveats if each.startswith("one position of attention")]
+    assert [kernel in each and str(found.attention) in each for each in said] == [True] * stands
+
+
+def test_what_runs_attention_by_name_is_what_is_asked() -> None:
+    """A backend that is named decodes by itself, and wide heads or a latent by other kernels."""
+    asked = DeploymentSpec(
+        models=("qwen3_8b",), platforms=("h200",), attention=("flash-attn==2.8.3",)
+    )
+    (named,) = deployments(CONFIG, asked)
+    assert named.decoder_kernel is None
+    latent = DeploymentSpec(models=("deepseek_v2_lite",), platforms=("h200",))
+    assert {each.decoder_kernel for each in deployments(CONFIG, latent)} == {None}
+    assert not any("one position of attention" in each for each in named.caveats)

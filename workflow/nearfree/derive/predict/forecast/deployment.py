@@ -129,9 +129,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
         own = decoders.get(self.decoder_kernel or "")
         if own is not None and self.attention.name not in own.backends:
             said.append(
-                f"one position of attention is timed by {own.kernel}, which {own.engine} runs; how "
-                f"much longer more positions take is by tiles of {self.attention}, which stand for "
-                "its own"
+                f"{own.engine} decodes by {own.kernel}: tiles of {self.attention} stand for its own"
             )
         of_layers = self.formats.of("attention", LAYER).weights
         if self.decoder.in_one and of_layers != layer_format(self.formats):

@@ -148,6 +148,14 @@ def test_an_engines_own_kernel_comes_before_its_backends() -> None:
     assert own.latency_us[0, 0] == pytest.approx(12.0 + read_us((32, 8), 4096) / 0.8, rel=0.05)
 
 
+def test_a_grid_that_begins_later_has_constants_alone() -> None:
+    """What curves of one position say is T(1), which a grid from N = 2 on does not hold."""
+    question = {**CALL, "batch": 64, "context": 4096, "baseline": 2}
+    ours, without = asked(question, OURS), asked(question, NONE)
+    assert ours.latency_us[0] == pytest.approx(without.latency_us[0])
+    assert (ours.kernels, ours.constants) == ([()], without.constants)
+
+
 def test_wider_heads_have_other_kernels() -> None:
     """Of heads of over 256 elements no curve of these speaks."""
     for width, told in ((256, "vllm_flash_attn_fa3"), (512, None)):

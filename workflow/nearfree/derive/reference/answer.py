@@ -306,7 +306,11 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
     calibration, in_sample = [*shared.calibration], [*shared.in_sample]
     at_one_position = np.zeros(shared.part.rows.height, dtype=bool)
     first_alone = shared.part.family.name in FIRST_ALONE
-    for rows, known in reference.reference.timed(shared.part):
+    # From a later baseline on constants alone speak.
+    from_one = shared.part.features["n"][:, 0] == 1
+    spoken_of = from_one if first_alone else np.ones_like(from_one)
+    for told, said in reference.reference.timed(shared.part):
+        rows, known = told & spoken_of, said.of(spoken_of[told])
         (places,) = np.nonzero(rows)
         times = known.latency_us
         if first_alone:

@@ -183,7 +183,7 @@ def test_captions_say_what_the_figures_rest_on(
         assert "Predicted, not measured." in figure.caption
         assert "Kernels between the modules are not counted." in figure.caption
         assert "R2: gemm" in figure.caption
-        assert len(figure.caption) < 550
+        assert len(figure.caption) < 500
     rows = changed(lookup, pl.lit(value=True), in_sample=False)
     assert "in sample" not in next(boundary_over_batch(rows, 0.2))[0].caption
     some = changed(rows, pl.col("platform") == "h20", in_sample=True)

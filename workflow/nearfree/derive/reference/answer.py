@@ -28,8 +28,6 @@ from nearfree.derive.work_model.prepare import CARRIED_BAND, Prepared, Refused, 
 from nearfree.log.events import ConstantsCalibrated, Event, RegimeBand
 
 PREDICTOR = "work_model"
-OVER_A_CACHE = ("attention_cached", "mla_cached")
-"""Families of which no public curve has several positions: scored are their kernels without one."""
 FIRST_ALONE = (ATTENTION_CACHED.name,)
 """Families of which a kernel's own curves say T(1), and shared constants how much longer more
 positions take: one position tells nothing of rows of a tile."""
@@ -214,7 +212,7 @@ class TimedQuestions:
         if said is None:
             return None, ""
         words = said.module, said.formats, said.routing.replace("_", " ")
-        over = " without a cache" if timed.part.family.name in OVER_A_CACHE else ""
+        over = " without a cache" if timed.part.family.name in AT_ONE_POSITION else ""
         return said, " ".join(filter(None, words)) + over
 
     def at_one_position(self, asked: int) -> bool:
@@ -326,7 +324,8 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         for place, each, text, events in zip(
             places.tolist(), known.regime, known.texts(), reference.events_of(known), strict=True
         ):
-            of_more = f", of more positions {constants[place]}" if first_alone else ""
+            shared_on = constants[place].removeprefix(f"{shared.part.family.name} ")
+            of_more = f", of more positions {shared_on}" if first_alone else ""
             leans = re.search(LEANS_ON, text)
             end = leans.start() if leans else len(text)
             regime[place], constants[place] = each, f"{text[:end]}{of_more}{text[end:]}"

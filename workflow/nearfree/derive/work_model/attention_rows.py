@@ -3,12 +3,11 @@
 import numpy as np
 import polars as pl
 
-from nearfree.backends.decode_kernels import DECODERS, NAMES, WIDEST, backend_decoder, is_measured
+from nearfree.backends.decode_kernels import NAMES, WIDEST, backend_decoder, is_measured
 from nearfree.derive.work_model.family import Array, Features, Flags
 
 DECODE_TILE = 64.0
 """Query rows of a decode kernel's tile, which tables do not say."""
-_ENGINES = frozenset(each.engine for each in DECODERS)
 
 
 def measured_curves(rows: pl.DataFrame) -> Flags:

@@ -12,7 +12,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model import collective_samples
-from nearfree.derive.work_model.attention_rows import DECODE_TILE
+from nearfree.derive.work_model.attention_rows import decode_tiles
 from nearfree.derive.work_model.families import FAMILIES, OF_KERNELS, carried
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import Measured, taken
@@ -124,11 +124,7 @@ def _over_contexts(
     one = np.ones_like(contexts)
     packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
     group = np.where(packs, column(rows, "heads") / column(rows, "kv_heads"), 1.0)
-    features = attention_features(rows, one) | {
-        "context": contexts,
-        "tile_rows": DECODE_TILE * one,
-        "rows_per_position": group * one,
-    }
+    features = attention_features(rows, one) | {"context": contexts} | decode_tiles(one, group)
     times = padded(rows["latency_us"], contexts.shape[1])
     measured = Measured(features=features, latency_us=times, counts=counts)
     return _with_digest(measured, rows.select("curve", "latency_us"), settings)

@@ -256,7 +256,7 @@ def _constants(lookup: pl.DataFrame) -> list[str]:
         return []
     own = ", ".join(timed.filter("in_sample")["platform"].unique().sort())
     in_sample = f"; predictions for {own} are in sample" if own else ""
-    return [f"Constants of the work model: {'; '.join(sorted(constants))}{in_sample}."]
+    return [f"Constants: {'; '.join(sorted(constants))}{in_sample}."]
 
 
 _CUT, _TOP = 2.4, 2.8

@@ -80,6 +80,12 @@ def test_few_tokens_have_a_path_of_their_own() -> None:
     assert [steps.tau(each) for each in (1, 9, 33)] == [8, 32, 96]
 
 
+def test_a_rank_with_some_of_the_experts_aligns_all_tokens() -> None:
+    """The path without alignment asks for no map of experts, which a rank of several has."""
+    spread = RESOLVER.moe(layer(backend_version="0.20.2", ep=4))
+    assert {spread.at(tokens).path for tokens in (1, 2, 8)} == {"aligned"}
+
+
 def test_a_tuned_file_is_found_by_the_device() -> None:
     """It goes before the fallback, and its entry's line is cited."""
     steps = RESOLVER.moe(layer(experts=8, top_k=2, d_ff=7168, device_name="NVIDIA H200"))

@@ -102,12 +102,11 @@ def test_four_bit_floats_are_answered_by_the_kernel_that_runs_or_is_named() -> N
 def test_warps_and_stages_of_fallbacks_are_on_record() -> None:
     """Beside the blocks: 4 or 8 warps by tokens, and the stages of a pipeline by format."""
     named, none = rules("vllm", "0.33.0"), TunedFiles(())
-    fixed = MoeRules(named, none, replace(QUERY, dtype="bf16"), 4096).fixed
-    warps = [named["num_warps"].value(fixed | {"M": m}).value for m in (128, 129)]
-    assert warps == [4, 8]
+    layer = MoeRules(named, none, replace(QUERY, dtype="bf16"), 4096)
+    assert [layer.at(m).num_warps for m in (128, 129)] == [4, 8]
     stages = []
     for package, version in (("vllm", "0.33.0"), ("sglang", "0.5.23")):
         known = rules(package, version)
-        blocks = MoeRules(known, none, replace(QUERY, dtype="fp8_block"), 4096).fixed
-        stages.append([known["num_stages"].value(blocks | {"M": m}).value for m in (4, 5, 64)])
+        blocks = MoeRules(known, none, replace(QUERY, dtype="fp8_block"), 4096)
+        stages.append([blocks.at(m).num_stages for m in (4, 5, 64)])
     assert stages == [[4, 3, 3], [3, 3, 3]]

@@ -145,6 +145,7 @@ class Resolver:
             sm=asked.sm,
             smem_per_block=_smem_per_block(asked.sm),
             modular=bool(asked.kernel and MODULAR_MOE.search(asked.kernel)),
+            spread=asked.ep > 1,
             override=asked.block_size_m,
         )
         # Layers that are alike in all that the rules ask for share their answers.
@@ -154,7 +155,8 @@ class Resolver:
             return self._shared(key, lambda: rows, known.files)
         tuned = opened_file(known.rules, known.tuned, query, MOST_TOKENS)
         sizes = [getattr(query, name) for name in known.moe_sizes]
-        key = (release, tuned, query.dtype, query.modular, query.override, query.rocm, *sizes)
+        modes = query.modular, query.spread, query.override, query.rocm
+        key = (release, tuned, query.dtype, *modes, *sizes)
         layer = partial(MoeRules, known.rules, known.tuned, query, MOST_TOKENS)
         return self._shared(key, layer, known.files)
 

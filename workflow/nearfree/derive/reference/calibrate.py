@@ -51,7 +51,7 @@ from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
-FORM = 9
+FORM = 10
 """Number of the forms, of their fit and of what is kept; a change of any raises it. 2 has latent
 attention, indexers and attention layers; 3 says how good each regime is; 4 has the depth of a tile
 of products in four bits; 5 has attention layers as rows that are decoded; 6 packs codes as

@@ -21,7 +21,7 @@ from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.whole_models import FILE, read_rows
 
-FORM = 9
+FORM = 10
 """Number of the form, of its fit and of the rows that it answers; a change of any raises it. 2 has
 rows of models with gated delta nets; 3 names the kernels that modules' T is by; 4 has vLLM's
 products by its own library; 5 has experts in float8 by the kernel that an engine takes of several;

@@ -44,8 +44,9 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
     """One fused MoE layer on one rank; sizes in elements.
 
     `sm` is the compute capability (90 for 9.0) and `smem_per_block` the shared memory that a block
-    may opt in to, in bytes, where they are known; `override` a BLOCK_SIZE_M that the caller sets;
-    `own` the tuned files of a folder of the user's. `kernel` is the one that the caller names where
+    may opt in to, in bytes, where they are known; `spread` holds where the rank has some of the
+    experts whole, with a map of which; `override` a BLOCK_SIZE_M that the caller sets; `own` the
+    tuned files of a folder of the user's. `kernel` is the one that the caller names where
     it is not Triton's.
     """
 
@@ -62,6 +63,7 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
     smem_per_block: int | None = None
     deterministic: bool = False
     modular: bool = False
+    spread: bool = False
     override: int | None = None
     kernel: str | None = None
     own: tuple[TunedIndexed, ...] = ()
@@ -225,7 +227,8 @@ class MoeRules:
         self._whole = same_up_to(self.tokens, "num_tokens")
         self.path = rules["path"].steady(self.fixed, ())
         self._only_path: Answer | None = None
-        self.aligned = query.modular and "absent" in _statement(rules, "mechanism_modular_naive")
+        modular = query.modular and "absent" in _statement(rules, "mechanism_modular_naive")
+        self.aligned = modular or query.spread  # the path without alignment asks for no map
         self.tuned = opened_file(rules, tuned, query, last)
         self._blocks: dict[int, Block] = {}
         self.notes: tuple[str, ...] = ()
@@ -292,6 +295,8 @@ class MoeRules:
             block_n=n,
             block_k=k,
             group_m=group,
+            num_warps=warps,
+            num_stages=stages,
             source="fallback",
             branch=answer.branch,
             path_branch=path.branch,

@@ -11,6 +11,7 @@ import pytest
 from derive.schedule.engine import sglang_steps, vllm_lookup
 from msgspec import json
 from nearfree.derive.schedule.expected import best_lengths, independent, speedups
+from nearfree.derive.schedule.full_graphs import leaving
 
 from cli.conftest import Call
 from cli.test_mistakes import one_message
@@ -68,11 +69,13 @@ def boundaries(
     }
 
 
-def curves(call: Call, longest: int = 16) -> dict[int, dict[int, float]]:
+def curves(
+    call: Call, longest: int = 16, where: tuple[str, ...] = ()
+) -> dict[int, dict[int, float]]:
     """Return T(N) / T(1) by batch size, as `predict` prints it."""
     looking = ("--largest", str(longest + 1), "--format", "csv")
     found: dict[int, dict[int, float]] = {}
-    for row in csv.DictReader(io.StringIO(call("predict", *WHERE, *LISTED, *looking)[1])):
+    for row in csv.DictReader(io.StringIO(call("predict", *WHERE, *where, *LISTED, *looking)[1])):
         found.setdefault(int(row["batch"]), {})[int(row["n"])] = float(row["ratio"])
     return found
 
@@ -109,13 +112,15 @@ def test_a_law_counts_with_its_batch(call: Call, law: str, where: tuple[str, ...
     assert found[0] > found[-1]
 
 
-def test_engines_take_the_same_lengths(call: Call) -> None:
-    """SGLang takes the K at each batch size that vLLM takes, but for the graphs of each."""
+def test_engines_take_lengths_of_their_own_steps(call: Call) -> None:
+    """SGLang takes the K that `predict` says of it, though no layer has experts; vLLM others."""
     file = printed(call, "sglang", *SHORT, "--graphs", "none", "--worth", "0")
     steps = [sglang_steps(file, batch) for batch in range(1, MOST + 1)]
-    assert steps == lengths(call, "--graphs", "none")
+    assert steps != lengths(call, "--graphs", "none")
+    single = boundaries(call, "work_model", where=("--moe", "sglang", "--graphs", "none"))
+    assert [steps[b - 1] for b in SOME] == [capped(single[b]["n_max"]) for b in SOME]
     padded = printed(call, "sglang", *SHORT, "--worth", "0")
-    assert [sglang_steps(padded, batch) for batch in range(1, MOST + 1)] != lengths(call)
+    assert [sglang_steps(padded, batch) for batch in range(1, MOST + 1)] != steps
 
 
 def test_caution_is_never_longer(call: Call) -> None:
@@ -349,7 +354,7 @@ def test_mistakes_about_drafters(call: Call, argv: tuple[str, ...], said: str) -
 def test_what_is_pasted_is_short(
     call: Call, model: str, platform: str, more: tuple[str, ...]
 ) -> None:
-    """Near-free lengths make 6 entries with 5 K at most, none above one unmerged or memory."""
+    """Near-free lengths make 6 entries with 5 K at most, each near-free, none above memory."""
     where = ("--model", model, "--platform", platform, "--context", "4096", "--format", "json")
     found = json.decode(call("schedule", "vllm", *where, *more)[1])
     every = json.decode(call("schedule", "vllm", *where, *more, "--worth", "0")[1])
@@ -360,8 +365,25 @@ def test_what_is_pasted_is_short(
     kept = {b: e["k"] for e in few.values() for b in range(e["from"], e["to"] + 1)}
     assert kept.keys() == free.keys()
     assert all(kept[b] <= free[b] for b in free)
+    epsilon = float(dict(zip(more[::2], more[1::2], strict=True)).get("--epsilon", 0.2))
+    assert all(each["cost"] <= 1 + epsilon for each in few.values())
     ends = found["safe"]["memory_ends_at"]
     assert ends is None or max(kept) == ends - 1
+
+
+@pytest.mark.slow
+def test_full_graphs_are_those_of_the_gpu(call: Call) -> None:
+    """Batch sizes that leave them are counted by the tokens that vLLM captures on the GPU."""
+    where = ("--model", "qwen3_8b", "--platform", "b200", "--context", "512", "--worth", "0")
+    rates = ("--acceptance", "0.9", "--draft-cost", "0")
+    code, out, err = call("schedule", "vllm", *where, *rates)
+    assert code == 0
+    found = json.decode(out)
+    ks = vllm_lookup(found[KEY], 256, found["num_speculative_tokens"])
+    kept = dict(enumerate(ks, 1))
+    left = leaving(kept, largest=1024)
+    assert left != leaving(kept)
+    assert f"# {len(left)} of 256 batch sizes (" in err
 
 
 def test_without_an_acceptance_a_table(call: Call) -> None:
@@ -381,15 +403,19 @@ def test_without_an_acceptance_a_table(call: Call) -> None:
 
 @pytest.mark.slow
 def test_the_safe_one_of_several_contexts(call: Call) -> None:
-    """Near-free K of several contexts is nowhere above that of one, and is said to be the safe."""
+    """At several contexts it is the longest K near-free at all of them, and said to be the safe."""
     both = ("--context", "512,4096")
     code, out, err = call("schedule", "vllm", *WHERE, *SHORT, "--worth", "0", *both)
     assert code == 0
     found = json.decode(out)
     safe = vllm_lookup(found[KEY], MOST, found["num_speculative_tokens"])
-    each = [lengths(call), lengths(call, "--context", "4096")]
-    assert safe == [min(k) for k in zip(*each, strict=True)]
-    assert "# the option is the safe one at L = 512, 4096: the smallest near-free K" in err
+    longest = [lengths(call), lengths(call, "--context", "4096")]
+    assert all(k <= min(each) for k, *each in zip(safe, *longest, strict=True))
+    ratios = [curves(call, where=("--context", context)) for context in ("512", "4096")]
+    for b in SOME:
+        free = [k for k in range(17) if all(each[b][k + 1] <= 1.2 for each in ratios)]
+        assert safe[b - 1] == max(free)
+    assert "# the option is the safe one at L = 512, 4096: the longest K near-free at all" in err
     rates = ("--acceptance", "0.8", "--draft-cost", "0.02")
     _, out, err = call("schedule", "vllm", *WHERE, *SHORT, *both, *rates)
     assert any(f"# L = {context}: {out.strip()}" in err for context in (512, 4096))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoders.files import refusal
+from decoders.files import change, refusal, write
 from decoders.quantised import CHANNEL, TOKEN, compressed, group
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.config.files import BOUNDS, Config, DeploymentSpec
@@ -190,6 +190,15 @@ def test_gpus_share_each_matrix_where_nothing_else_is_said(
     spec = DeploymentSpec(models=("mixtral_8x7b",), platforms=("h200",), **degrees)
     spread = spread_of(spec)
     assert (spread.parallel.tp, spread.parallel.gpus, spread.refusals) == (tp, 8, ())
+
+
+def test_blocks_about_a_state_are_not_cut_apart(tmp_path: Path) -> None:
+    """A mixer's weights in blocks are refused where ranks would part one, as attention's are."""
+    file = write(tmp_path, change("nemotron_h"), "config.json")
+    asked = DeploymentSpec(models=(str(file),), platforms=("h200",), weights="float8_block", tp=2)
+    error = refusal(lambda: deployments(CONFIG, asked))
+    assert error is not None
+    assert "24, the heads of a Mamba-2 mixer, in groups of 128 with one scale" in error.what
 
 
 STATIC = {"quant_method": "modelopt", "quant_algo": "FP8"}

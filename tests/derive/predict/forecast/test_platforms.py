@@ -5,8 +5,8 @@ from functools import cache
 
 import polars as pl
 import pytest
-from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, forecast
+from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.predict.forecast.forecast import Forecast, forecast
 from nearfree.log.names import Layout
 
 from derive.predict.forecast.pool import ANSWERER, CONFIG, MODELS, deployment

@@ -57,6 +57,18 @@ def test_a_step_is_the_forward_with_what_lies_between_and_the_host() -> None:
     assert found[HOST] == pytest.approx([host_us(step.constants, batch=2)] * len(GRID))
 
 
+def test_a_model_without_experts_is_served_by_the_engine_that_is_named() -> None:
+    """Its steps take what that engine's take, and its sums are that engine's."""
+    one = served("qwen3_32b", moe="sglang==0.5.23")
+    assert one.moe is None
+    step = ANSWERER.engine_steps["sglang"]
+    wanted = [host_us(step.constants, batch=2)] * len(GRID)
+    assert by_role(timed(one))[HOST] == pytest.approx(wanted)
+    sums = {use.setting.backend for use in one.uses() if use.setting.module == "collective"}
+    assert "sglang" in sums
+    assert "vllm" not in sums
+
+
 def test_a_forward_by_itself_has_neither() -> None:
     """Where no engine runs it, T is that of the modules, and no constants of a step are behind."""
     alone = replace(served("qwen3_32b"), served=False)

@@ -108,7 +108,7 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
     frames = [SCHEDULES.frame([])]
     for name, spec in config.deployments.items():
         with entry(config, name):
-            every = deployments(config, structs.replace(spec, batch=(1,)))
+            every = list(_served(config, structs.replace(spec, batch=(1,))))
         ids, formats = model_ids(config, spec), pl.lit(_formats(spec), dtype=pl.String)
         for begin in range(0, len(every), _AT_ONCE):
             some = every[begin : begin + _AT_ONCE]
@@ -118,6 +118,16 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
             made_from = pl.concat_list("sources", "calibration").alias("from_ids")
             frames.append(rows.join(about, on="place").select(*SCHEDULES.body, made_from))
     return pl.concat(frames)
+
+
+def _served(config: Config, spec: DeploymentSpec) -> Iterator[Deployment]:
+    """Yield an entry's deployments; what no engine is named for, by each that takes lengths."""
+    every = deployments(config, spec)
+    yield from (each for each in every if each.moe or each.server)
+    if not all(each.moe or each.server for each in every):
+        for engine in BY_LENGTHS:
+            named = deployments(config, structs.replace(spec, moe=(ENGINES[engine].moe,)))
+            yield from (each for each in named if each.server)
 
 
 def _formats(spec: DeploymentSpec) -> str | None:
@@ -144,7 +154,8 @@ def _option_rows(
             calibration = list(total_latency.calibration[first])
             known = tuple(n_max[place][:held])
             for engine in BY_LENGTHS:
-                if each.moe is None or each.moe.name == ENGINES[engine].moe:
+                named = each.moe or each.server
+                if named and named.name == ENGINES[engine].moe:
                     option_text = (None, reason) if reason else _option(engine, known)
                     yield place, epsilon, engine, *option_text, calibration
 

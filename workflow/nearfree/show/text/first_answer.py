@@ -87,6 +87,7 @@ def heading(query: Deployment, *, assumed: bool = False) -> str:
         f"context {query.context}{window(query)}",
         f"attention by {query.attention}{named}",
         *([f"{moe}{spread}"] if query.moe else []),
+        *([f"served by {query.server}"] if query.server else []),
         *([f"dense products by {query.dense}"] if query.dense else []),
         *([f"CUDA graphs of {query.graphs.engine}"] if query.graphs else []),
     ]

@@ -66,6 +66,7 @@ def title(query: Deployment) -> str:
         f"L = {query.context}{window(query)}",
         f"attention {query.attention}",
         *([f"MoE {query.moe}{_by(query)}", f"{query.routing} routing"] if query.moe else []),
+        *([f"served by {query.server}"] if query.server else []),
         *([f"dense {query.dense}"] if query.dense else []),
         *([f"CUDA graphs of {query.graphs.engine}"] if query.graphs else []),
     ]

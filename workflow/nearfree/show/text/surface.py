@@ -53,7 +53,8 @@ _UNFIT = "!"
 def _backends(query: Deployment) -> str:
     """Return what runs a deployment, and whose CUDA graphs its steps run in."""
     graphs = f"graphs of {query.graphs.engine}" if query.graphs else None
-    return ", ".join(str(each) for each in (query.attention, query.moe, graphs) if each)
+    named = query.moe or query.server
+    return ", ".join(str(each) for each in (query.attention, named, graphs) if each)
 
 
 def surface_report(

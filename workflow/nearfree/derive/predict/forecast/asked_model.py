@@ -212,7 +212,7 @@ class AskedModel:
         self,
         sheet: Platform,
         platform: str,
-        moe: Sequence[BackendRelease],
+        engines: Sequence[BackendRelease],
         attention: Sequence[BackendRelease],
     ) -> tuple[Refusal, ...]:
         """Return every reason why its forward is not predicted on a platform.
@@ -221,18 +221,18 @@ class AskedModel:
         ----------
         sheet, platform
             The platform's facts and its name.
-        moe, attention
-            What may run its experts, and its attention.
+        engines, attention
+            What may serve it, and run its experts where it has any, and its attention.
         """
         decoder = self.file.decoder
         of_files = (*self._of_files, *self._mixed)
         of_gpus = (
             *self._spread.refusals,
-            *self._uncut(moe),
+            *self._uncut(engines),
             *_across(self._parallel, platform, sheet),
         )
         of_kernels = (why for each in attention if decoder for why in untaken(decoder, each))
-        of_engines = (why for each in moe if decoder for why in unverified(decoder, each))
+        of_engines = (why for each in engines if decoder for why in unverified(decoder, each))
         return tuple(dict.fromkeys((*of_files, *of_gpus, *of_kernels, *of_engines)))
 
     def _uncut(self, moe: Sequence[BackendRelease]) -> tuple[Refusal, ...]:
@@ -245,15 +245,19 @@ class AskedModel:
         return tuple(reason for reasons in found for reason in reasons)
 
     def _groups(self) -> dict[str, tuple[int, int]]:
-        """Return outputs and inputs that share a scale, by kind, as the weights are stored."""
+        """Return outputs and inputs that share a scale, by kind, as the weights are stored.
+
+        Those about a state are asked for in the format of attention.
+        """
         own, asked = self.file.precision, self.precision
         if own is None or asked is None:
             return {}
         found = {}
         own_groups = {kind: (rows, columns) for kind, rows, columns in self.file.groups}
-        for kind in QUANTISED:
-            stored = getattr(asked, kind).weights
-            kept = stored == getattr(own, kind).weights
+        for kind in (*QUANTISED, "state"):
+            named = "attention" if kind == "state" else kind
+            stored = getattr(asked, named).weights
+            kept = stored == getattr(own, named).weights
             found[kind] = (own_groups if kept else GROUPS).get(kind if kept else stored, (1, 1))
         return found
 

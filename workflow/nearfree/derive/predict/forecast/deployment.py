@@ -50,7 +50,8 @@ MOST_POINTS = 1_000_000
 class Deployment(Struct, frozen=True, kw_only=True):
     """One model on one platform: backends, b, L, routing, element type and GPUs.
 
-    `moe` and `routing` are None where no layer has experts; `loads` are the shares behind a routing
+    `moe` and `routing` are None where no layer has experts, and `server` is then the engine that is
+    named to serve it, None where none is; `loads` are the shares behind a routing
     that names them; `library` runs the experts where it picks its own tiles, in formats whose
     blocks nothing says; `decoder_kernel` is the kernel by which the engine decodes where nobody
     names what runs attention, by its name in public tables; `dense` is what runs the dense products
@@ -69,6 +70,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     platform: str
     attention: BackendRelease
     moe: BackendRelease | None = None
+    server: BackendRelease | None = None
     dense: BackendRelease | None = None
     routing: Routing | None = None
     loads: MeasuredLoads | None = None
@@ -89,10 +91,13 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     @property
     def engine(self) -> BackendRelease:
-        """Whose collectives run: the engine's that runs the experts, else vLLM's."""
-        if self.moe and self.moe.name in ENGINES:
-            return self.moe
-        return BackendRelease(VLLM.name)
+        """What runs its steps: the engine of the experts, else the one that is named, else vLLM.
+
+        It says how weights are cut, which collectives run, how attention is called, and what a step
+        takes besides modules.
+        """
+        named = (each for each in (self.moe, self.server) if each and each.name in ENGINES)
+        return next(named, BackendRelease(VLLM.name))
 
     @property
     def too_long(self) -> str | None:
@@ -170,6 +175,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             "platform": self.platform,
             "attention": str(self.attention),
             "moe": str(self.moe) if self.moe else None,
+            **({"engine": str(self.server)} if self.server else {}),
             **({"dense": str(self.dense)} if self.dense else {}),
             **({"graphs": str(self.graphs.engine)} if self.graphs else {}),
             "routing": self.routing,
@@ -186,7 +192,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             batch=self.batch,
             context=self.context,
             attention=self.attention,
-            moe=self.moe,
+            moe=self.moe or self.engine,
             dense=self.dense,
             routing=self.routing,
             precision=self.precision,
@@ -201,7 +207,6 @@ class Deployment(Struct, frozen=True, kw_only=True):
             self.parallel,
             batch=requests(self.batch, self.parallel.dp),
             engine=self.engine,
-            routing=self.routing,
         )
 
 

@@ -113,7 +113,9 @@ def as_head(head: Deployment, deployment: Deployment) -> Deployment:
             remedy="Give the head that drafts for this model",
         )
     plain = uniform(deployment.formats.plain)
-    return structs.replace(head, moe=deployment.moe, precision=plain, served=False)
+    return structs.replace(
+        head, moe=deployment.moe, server=deployment.server, precision=plain, served=False
+    )
 
 
 def draft_of(drafter: Deployment, found: Total, place: int, engine: BackendRelease) -> Drafted:

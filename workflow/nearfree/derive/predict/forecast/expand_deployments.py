@@ -19,6 +19,7 @@ from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.precision import Override
 from nearfree.core.routing_names import Routing
+from nearfree.decoders.engines import ENGINES
 from nearfree.decoders.model_file import ModelFile, find_drafter_file, find_model_file
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.predict.answers import Answerer
@@ -104,7 +105,7 @@ def asked_about(
             alike,
             batch=batch,
             context=context,
-            memory=each.model.memory(each.sheet, batch, context, alike.moe),
+            memory=each.model.memory(each.sheet, batch, context, alike.engine),
         )
         for each in asked
         for alike in _alike(each, config, spec, loads)
@@ -138,6 +139,7 @@ def _alike(
             platform=each.platform,
             attention=attention,
             moe=moe,
+            server=None if moe else each.server,
             dense=dense,
             routing=routing,
             loads=loads,
@@ -160,8 +162,8 @@ class _On:
 
     `run` is what runs its attention, its experts and its dense products of quantised weights, the
     routing, and the kernel by which the engine decodes where nobody names one; one without experts
-    has neither them nor a routing. `engine` is whose sizes memory
-    has where the forward is not predicted.
+    has neither them nor a routing, and `server` is then the engine that is named. `engine` is whose
+    sizes memory has where the forward is not predicted.
     """
 
     def __init__(
@@ -179,7 +181,9 @@ class _On:
             if not spec.moe:
                 moe = [model.default(moe, self.sheet)]
         engines = moe or [moe_backend(name) for name in (spec.moe or _MOE)[:1]]
-        self.engine = engines[0] if moe or model.file.decoder is None else None
+        self.engine = engines[0]
+        served = spec.moe and not moe and engines[0].name in ENGINES
+        self.server = engines[0] if served else None
         quantised = model.dense_quantised and self.sheet.sm is not None
         dense = {each: _dense(config, spec, each) if quantised else None for each in engines}
         routed = list(product(engines, routings)) if model.sparse else [(engines[0], None)]
@@ -203,7 +207,7 @@ class _On:
             for engine, routing in routed
         ]
         attention = dict.fromkeys(release for each in beside.values() for release in each)
-        self.refusals = model.refused(self.sheet, platform, moe, list(attention))
+        self.refusals = model.refused(self.sheet, platform, engines, list(attention))
         self.decoder = None if self.refusals else model.file.decoder
 
 

@@ -83,7 +83,7 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
     `n_max` is the grid's end where nothing limits up to there (`censored`). `t1_us` is T(1),
     `t1_band` how far its logarithm may be off in four of five cases, None where no engine's steps
     were published; `cost` is T(N) / T(1) by N. From `eager` positions on no CUDA graph is large
-    enough, and what the launches of such a step take is not counted; None where there is no such N.
+    enough, and a step takes at least what its launches do; None where there is no such N.
     `bases` are the regimes of its modules, the weakest first, and `events` what was fitted for it;
     `besides` is the share of T(1) that an engine's step takes besides modules.
     """

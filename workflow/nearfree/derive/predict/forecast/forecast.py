@@ -9,13 +9,12 @@ from nearfree.decoders.attention_uses import ATTENTION, DELTA_NET, LATENT, LAYER
 from nearfree.decoders.collectives import ROLES
 from nearfree.decoders.modules import MIXING, MOE
 from nearfree.derive.laws.laws import LAWS
-from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.exits import total_exits
 from nearfree.derive.predict.forecast.step import ROLES as BESIDES
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total, total
 
-PREDICTORS = (*LAWS, PREDICTOR)
 LARGEST = 512
 """The largest N that is looked at, unless another one is asked for."""
 CURVE = ("n", "ratio", "latency_us")

@@ -6,6 +6,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from nearfree.core.precision import Precision
+from nearfree.decoders.model_file import ModelFile
+from nearfree.decoders.weights import Stored
 from nearfree.errors import ConfigError
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -212,6 +215,16 @@ def refusal(call: Callable[[], object]) -> ConfigError | None:
     except ConfigError as error:
         return error
     return None
+
+
+def parameters(of: ModelFile | Stored) -> int:
+    """Return the elements of all weights; a tied LM head counts once, as the embedding."""
+    return sum(each.elements for each in of.weights)
+
+
+def weights_bytes(file: ModelFile, precision: Precision | None = None) -> float:
+    """Return the bytes of all weights in a precision, or as the files say if None."""
+    return sum(each.size_bytes for each in file.stored(precision))
 
 
 def write(folder: Path, document: object, name: str = "small.json") -> Path:

@@ -23,7 +23,7 @@ from nearfree.gguf.header import stored_bytes
 from nearfree.gguf.reader import read_header
 from nearfree.gguf.types import PLAIN
 
-from decoders.files import write
+from decoders.files import parameters, weights_bytes, write
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
@@ -34,7 +34,7 @@ def test_a_decoder_is_that_of_its_config(tmp_path: Path, kind: str) -> None:
     ours, theirs = read_model_file(path), read_model_file(config)
     assert ours.refusals == ours.mixed == ()
     assert (ours.cache, ours.heads, ours.widest) == (theirs.cache, theirs.heads, theirs.widest)
-    assert ours.parameters == theirs.parameters
+    assert parameters(ours) == parameters(theirs)
     assert {each.kind for each in ours.weights} == {each.kind for each in theirs.weights}
 
 
@@ -53,7 +53,7 @@ def test_bytes_are_those_of_the_file(tmp_path: Path, kind: str, type_: str) -> N
 
     _, path = model(tmp_path, kind, types=types)
     file = read_model_file(path)
-    assert file.weights_bytes(None) == stored_bytes(read_header(path))
+    assert weights_bytes(file) == stored_bytes(read_header(path))
     assert file.refusals == ()
     assert (file.precision is None) == (type_ != "bf16")
     assert bool(file.mixed) == (type_ != "bf16")
@@ -91,7 +91,7 @@ def test_another_format_may_be_asked_for(tmp_path: Path) -> None:
     (why,) = file.mixed
     assert why.reason.endswith("no forward here has: q8_0 (86% of all)")
     asked = Override(dtype="bfloat16").of(uniform("float16"))
-    assert file.weights_bytes(asked) == 2 * file.parameters
+    assert weights_bytes(file, asked) == 2 * parameters(file)
 
 
 def typed(type_: str, matrix: Matrix) -> str:
@@ -219,7 +219,7 @@ def test_a_scaling_in_a_tensor_is_no_weight(tmp_path: Path) -> None:
     config, path = model(tmp_path, "llama", held={"rope_freqs.weight": table})
     file = read_model_file(path)
     assert file.refusals == ()
-    assert file.weights_bytes(None) == stored_bytes(read_header(path))
+    assert weights_bytes(file) == stored_bytes(read_header(path))
     assert file.decoder == read_decoder(config)
     with pytest.raises(RefusedError, match="factors in a tensor"):
         read_model(tmp_path, str(path))

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from nearfree.core.precision import ELEMENT_BYTES, Dtype, Override, Product, uniform
-from nearfree.decoders.attention_uses import LAYER, OUTPUT, QKV
+from nearfree.decoders.attention_uses import LAYER, OUTPUT, QKV, state_role
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.weights import stored
 
-from decoders.files import SMALL, change, write
+from decoders.files import SMALL, change, parameters, weights_bytes, write
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 NVFP4 = {"quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}}
@@ -41,8 +41,8 @@ def test_a_plain_file_is_in_its_dtype_throughout(tmp_path: Path, kind: str) -> N
     kv: Dtype = "float8" if "compress_ratios" in SMALL[kind] else "bfloat16"
     assert file.precision == structs.replace(uniform("bfloat16"), kv=kv)
     assert file.decoder is not None
-    assert file.parameters == stored(path).parameters
-    assert file.weights_bytes(None) == 2 * file.parameters
+    assert parameters(file) == parameters(stored(path))
+    assert weights_bytes(file) == 2 * parameters(file)
 
 
 def test_quantised_weights_are_not_plain(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_quantised_weights_are_not_plain(tmp_path: Path) -> None:
     plain = {each.kind: each.size_bytes / each.elements for each in file.weights}
     assert plain["embedding"] == plain["lm_head"] == 2
     assert plain["ffn"] == ELEMENT_BYTES["float8_block"]
-    assert file.weights_bytes(None) < 2 * file.parameters
+    assert weights_bytes(file) < 2 * parameters(file)
 
 
 def test_a_file_beside_is_read(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_what_is_stored_is_known_of_a_refused_forward(tmp_path: Path) -> None:
     """A model with layers of a state is refused, and its weights and precision are known."""
     file = read_model_file(write(tmp_path, STATES | {"quantization_config": FP8}))
     assert file.decoder is None
-    assert file.parameters > 0
+    assert parameters(file) > 0
     assert file.precision is not None
     assert file.precision.said(file.main)["weights"] == "float8_block"
 
@@ -98,7 +98,7 @@ def test_layers_left_out_are_said(tmp_path: Path) -> None:
     assert "ffn in several formats" in refusal.reason
     assert some.precision == whole.precision
     more = 64 * 96 * (2 - ELEMENT_BYTES["float8_block"])
-    assert some.weights_bytes(None) - whole.weights_bytes(None) == pytest.approx(more)
+    assert weights_bytes(some) - weights_bytes(whole) == pytest.approx(more)
 
 
 def test_products_of_attention_have_formats_of_their_own(tmp_path: Path) -> None:
@@ -188,7 +188,44 @@ def test_other_weights_have_other_bytes(weights: Any) -> None:
         * (ELEMENT_BYTES[getattr(asked, each.kind).weights] if hasattr(asked, each.kind) else 2)
         for each in file.weights
     )
-    assert file.weights_bytes(asked) == pytest.approx(found)
+    assert weights_bytes(file, asked) == pytest.approx(found)
+
+
+@pytest.mark.parametrize("model_type", ["falcon_h1", "kimi_linear", "nemotron_h", "qwen3_next"])
+def test_products_about_a_state_take_the_format_of_attention(
+    tmp_path: Path, model_type: str
+) -> None:
+    """Asked for in another format they have its bytes; what else a state needs stays as it is."""
+    path = write(tmp_path, change(model_type))
+    file = read_model_file(path)
+    assert file.precision is not None
+    asked = Override(weights="float8").of(file.precision)
+    found = {
+        kind: sum(each.size_bytes for each in file.stored(asked) if each.kind == kind)
+        for kind in ("attention", "state")
+    }
+    every = [each for each in stored(path).weights if each.kind in found]
+    products = [each for each in every if each.kind == "attention" or state_role(each.name)]
+    assert any(each.kind == "state" for each in products)
+    quantised, both = (sum(each.elements for each in some) for some in (products, every))
+    assert found == {"attention": quantised, "state": 2 * (both - quantised)}
+
+
+def test_a_model_without_experts_may_say_so(tmp_path: Path) -> None:
+    """Granite 4's dense models send a token to 0 of 0 experts, and all is known of them."""
+    dense = {"num_local_experts": 0, "num_experts_per_tok": 0}
+    file = read_model_file(write(tmp_path, change("granitemoehybrid", **dense)))
+    assert (file.refusals, file.experts) == ((), 1)
+    assert file.decoder is not None
+    assert file.decoder.experts is None
+
+
+def test_what_memory_alone_asks_for_is_refused_as_all_else(tmp_path: Path) -> None:
+    """A key that no forward of the model needs is a reason, too, and no memory is said."""
+    file = read_model_file(write(tmp_path, change("llama", num_experts_per_tok="two")))
+    assert [each.key for each in file.refusals] == ["num_experts_per_tok"]
+    assert file.decoder is not None
+    assert (file.weights, file.cache) == ((), ())
 
 
 _VALUES = st.recursive(

@@ -17,7 +17,7 @@ from once import one_in
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from decoders.files import write
+from decoders.files import parameters, weights_bytes, write
 
 pytestmark = pytest.mark.slow
 FOLDER = r"aiconfigurator_core/model_configs/"
@@ -100,4 +100,4 @@ def test_every_published_config_has_a_memory(tmp_path: Path, source_cache: Cache
 
 def _all_plain(model: ModelFile) -> bool:
     size = 4 if model.precision and model.precision.plain == "float32" else 2
-    return model.weights_bytes(None) >= size * model.parameters
+    return weights_bytes(model) >= size * parameters(model)

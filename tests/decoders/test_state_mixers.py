@@ -45,7 +45,7 @@ from nearfree.derive.memory import memory, needs
 from nearfree.errors import EvidenceError, RefusedError
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from decoders.files import change, refusal, write
+from decoders.files import change, parameters, refusal, write
 
 ATTENDS = Grouped(heads=8, kv_heads=2, head_dim=16)
 BESIDE = Mamba2(layers=(), heads=4, groups=2, head_dim=24, state_dim=10, conv=4)
@@ -120,6 +120,11 @@ def test_a_list_of_words_says_what_a_pattern_says(
         ("nemotron_h", {PATTERN: "M-E*MEM"}, [f"{PATTERN} 'M-E*MEM' has 7 entries for 6 layers"]),
         ("nemotron_h", {BLOCKS: WORDS[:5]}, [f"{BLOCKS} [...] has 5 entries for 6 layers"]),
         ("nemotron_h", {BLOCKS: [*WORDS, "moe"]}, [f"{BLOCKS} [...] has 7 entries for 6 layers"]),
+        (
+            "nemotron_h",
+            {BLOCKS: WORDS, "layer_types": [*WORDS[:5], "mlp"]},
+            [f"layer_types [...] differs from {BLOCKS}"],
+        ),
         ("nemotron_h", {BLOCKS: [*WORDS[:5], "mlp"]}, [f"of layer 5, and {BLOCKS} says '-'"]),
         ("nemotron_h", {PATTERN: "------"}, ["has neither attention nor a state in any layer"]),
         ("nemotron_h", {"n_groups": 3}, ["n_groups 3 does not divide mamba_num_heads 4"]),
@@ -198,7 +203,7 @@ def test_products_are_those_of_the_class(
     )
     decoder = read_decoder(path)
     assert sum(map(weights, of(decoder).values())) == theirs
-    assert stored(path).parameters == sum(each.numel() for each in model.parameters())
+    assert parameters(stored(path)) == sum(each.numel() for each in model.parameters())
     mixer = next(each for each in decoder.attention if isinstance(each, Mamba2))
     (kept,) = (each for each in stored(path).cache if each.state_elements)
     assert (kept.layers, kept.state_elements) == (len(mixer.layers), mixer.kept)
@@ -292,7 +297,7 @@ def test_ranks_sum_behind_each_mixer(tmp_path: Path) -> None:
     engine = BackendRelease("vllm", "0.33.0")
     found = {
         kind: {use.role: use.count for use in collectives(
-            read(tmp_path, kind), Parallel(tp=2), batch=1, engine=engine, routing="balanced")}
+            read(tmp_path, kind), Parallel(tp=2), batch=1, engine=engine)}
         for kind in ("nemotron_h", "falcon_h1")
     }  # fmt: skip
     roles = (ATTENTION_SUM, FFN_SUM, MOE_SUM)

@@ -9,7 +9,7 @@ from typing import Any
 
 import nearfree
 import pytest
-from decoders.files import CONFIG, SMALL, write
+from decoders.files import CONFIG, SMALL, change, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models.test_footprint import BIG, PROGRAM
@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Override, uniform
 from nearfree.decoders.engines import SGLANG, VLLM, Engine
-from nearfree.decoders.holding import Heads, Holding
+from nearfree.decoders.holding import Heads, Held, Holding, held
 from nearfree.decoders.model_file import find_model_file, read_model_file
+from nearfree.decoders.pieces import Kind
 from nearfree.decoders.stored_parts import Weights
 from nearfree.decoders.weights import CacheLayer
 from nearfree.derive.memory import (
@@ -188,6 +189,44 @@ def test_heads_of_keys_beyond_their_number_lie_twice(tp: int, share: float) -> N
     assert found == one * share * tp
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "elements"),
+    [
+        ("nemotron-nas", {}, 0),  # two heads of keys, which its file says layer by layer
+        ("gemma4_text", {"attention_k_eq_v": True, "num_global_key_value_heads": 1}, 3 * 2 * 32),
+        ("deepseek_v3", {}, 6 * (12 + 4)),
+    ],
+)
+def test_each_layer_s_cache_is_parted_by_its_own_heads(
+    tmp_path: Path, kind: str, changes: dict[str, Any], elements: int
+) -> None:
+    """Two ranks cache twice what layers with one head of keys, or a latent, keep of a position."""
+    taken = needs(read_model_file(write(tmp_path, change(kind, **changes))), None)
+    assert taken is not None
+    one, two = (
+        memory(taken, None, parallel=Parallel(tp=tp), context=PAGE_POSITIONS - 1).kv_bytes
+        for tp in (1, 2)
+    )
+    assert two - one == PAGE_POSITIONS * elements * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "how"),
+    [
+        ("block_sparse_moe.routed_expert_down_proj", "ffn", "whole"),
+        ("block_sparse_moe.routed_expert_up_proj", "ffn", "whole"),
+        ("mixer.fc1_latent_proj", "ffn", "whole"),
+        ("self_attn.f_a_proj", "state", "whole"),
+        ("self_attn.g_a_proj", "state", "whole"),
+        ("self_attn.g_b_proj", "state", "cut"),
+        ("mlp.down_proj", "ffn", "cut"),
+    ],
+)
+def test_latents_and_narrow_rows_are_whole_on_each_rank(name: str, kind: Kind, how: Held) -> None:
+    """What leads into a latent of experts or out of it is not cut, nor are narrow rows of gates."""
+    assert held(f"model.layers.*.{name}", kind) == how
+
+
 def test_layers_of_stages_are_those_of_their_weights() -> None:
     """Stages part layers, the embedding lies on the first and the LM head on the last."""
     taken = needs(find_model_file(CONFIG, "qwen3_8b"), None)
@@ -214,7 +253,10 @@ def test_groups_hold_the_caches_of_their_requests() -> None:
 
 NEEDS = Needs(
     weights=(Weights("ffn", 15 * 10**9, 30e9, "cut", tuple(range(4))),),
-    cache=(CacheLayer(layers=4, elements=256), CacheLayer(layers=4, elements=256, window=512)),
+    cache=(
+        CacheLayer(layers=4, elements=256, heads=2),
+        CacheLayer(layers=4, elements=256, heads=2, window=512),
+    ),
     layers=4,
     heads=Heads(4, 2),
     experts=1,

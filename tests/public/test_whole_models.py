@@ -1,5 +1,6 @@
 """Published steps of whole models are read as a whole, or not at all."""
 
+import codecs
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from nearfree.config.files import Config
 from nearfree.decoders.model_file import read_model_file
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import resolve
-from nearfree.public.whole_models import DRAFTS, FILE, HEADS, MODELS, read_rows
+from nearfree.public.whole_models import FILE, HEADS, MODELS, read_rows
 
 CONFIG = Path(__file__).parents[2] / "config"
 HEAD = "model,gpu,engine,batch,t_us,positions,how,isl,osl,ratio_tN_t1,draft_in_t,source"
@@ -38,7 +39,7 @@ def test_the_project_s_rows_are_read() -> None:
 
 def test_rows_with_heads_name_their_files() -> None:
     """Steps with a head stand apart; each head has a file, each file a row; ratios are T's."""
-    rows = read_rows(CONFIG / DRAFTS).rows
+    rows = read_rows(CONFIG / "whole/drafts.csv").rows
     assert {row.head for row in rows if row.head} == {
         path.stem for path in (CONFIG / HEADS).glob("*.json")
     }
@@ -57,7 +58,8 @@ def test_rows_with_heads_name_their_files() -> None:
 def test_models_have_their_published_sizes(name: str, billions: float) -> None:
     """Parameters of the files are those that their makers state."""
     file = read_model_file(CONFIG / MODELS / f"{name}.json")
-    assert file.parameters / 1e9 == pytest.approx(billions, rel=0.005)
+    elements = sum(each.elements for each in file.weights)
+    assert elements / 1e9 == pytest.approx(billions, rel=0.005)
 
 
 def test_a_row_says_what_its_t_holds(tmp_path: Path) -> None:
@@ -69,6 +71,14 @@ def test_a_row_says_what_its_t_holds(tmp_path: Path) -> None:
     assert not median.holds_prefill
     assert median.holds_draft
     assert (mean.tp, mean.dp, mean.context, mean.ratio) == (1, 1, 1, None)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path: Path) -> None:
+    """Spreadsheets write one in front of the first column's name."""
+    plain = written(tmp_path, HEAD, ROW)
+    rows = read_rows(plain).rows
+    plain.write_bytes(codecs.BOM_UTF8 + plain.read_bytes())
+    assert read_rows(plain).rows == rows
 
 
 def test_a_series_differs_in_batch_and_positions_alone(tmp_path: Path) -> None:

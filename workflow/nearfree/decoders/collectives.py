@@ -6,16 +6,15 @@ gathered or reduced beside the rows themselves is left out: router weights, toke
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.collective import busiest_of, sent_bytes
 from nearfree.core.parallel import Parallel
-from nearfree.core.precision import Dtype
-from nearfree.core.routing_names import Routing
 from nearfree.core.setting import Setting
 from nearfree.core.setting_check import check_setting
 from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.engines import ENGINES
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import ConfigError
 
@@ -28,21 +27,9 @@ ROLES = (
     ATTENTION_SUM, FFN_SUM, MOE_SUM, EMBEDDING_SUM, LOGITS, DISPATCH, COMBINE, REGATHER, STAGE,
     STAGE_GATHER,
 )  # fmt: skip
-Exchange = Literal["gather", "low_latency", "normal"]
-"""How tokens reach the ranks of their experts where attention is data parallel: `gather` sends all
-rows to all ranks (vLLM's default allgather_reducescatter, and SGLang's without an all-to-all),
-the others are DeepEP's kernels of those names, of decoding and of prefill."""
-ENGINES = ("vllm", "sglang", "trtllm")
 Use = Callable[..., ModuleUse]
 """Makes a collective of a role, how often it runs, and a setting's fields."""
 _NCCL = BackendRelease("nccl")
-_KERNELS = {
-    ("vllm", "low_latency"): "deepep_ll",
-    ("vllm", "normal"): "deepep_ht",
-    ("sglang", "low_latency"): "deepep_ll",
-    ("sglang", "normal"): "deepep_normal",
-}
-"""The calls as public tables name them."""
 
 
 def collectives(
@@ -51,9 +38,6 @@ def collectives(
     *,
     batch: int,
     engine: BackendRelease,
-    exchange: Exchange = "gather",
-    routing: Routing | None = None,
-    dispatched: Dtype | None = None,
 ) -> tuple[ModuleUse, ...]:
     """Return the collectives of a decoder's forward, in the order in which they first run.
 
@@ -66,20 +50,18 @@ def collectives(
     batch
         Requests b of one group of attention: with `dp` groups the forward has dp times as many.
     engine
-        vLLM or SGLang and its release: whose all-reduce, and whose calls of DeepEP.
-    exchange
-        How tokens reach their experts; of models whose attention is data parallel.
-    routing
-        How tokens fall on experts, which says the busiest rank's load.
-    dispatched
-        In what format rows are dispatched by DeepEP; the decoder's own if None.
+        What serves the model, and its release: whose all-reduce runs.
 
     Raises
     ------
     ConfigError
-        The engine is another one, or tokens are to be exchanged that all ranks have.
+        No collectives of the engine are known.
     """
-    _check(parallel, engine, exchange)
+    if engine.name not in ENGINES:
+        raise ConfigError(
+            f"{engine.name} runs no collective that is known here",
+            remedy=f"Name the engine that serves the model: {', '.join(ENGINES)}",
+        )
     use = partial(_use, dtype=decoder.dtype, batch=batch, groups=parallel.dp)
     nccl, own = partial(use, backend=_NCCL), partial(use, backend=engine)
     tp, d_model = parallel.tp, decoder.d_model
@@ -96,24 +78,12 @@ def collectives(
     if decoder.experts and parallel.ranks > 1:
         if parallel.dp == 1:
             found.append(_summed_experts(decoder, parallel, own))
-        elif exchange == "gather":
-            found += _gathered(
-                decoder, parallel, partial(nccl, batch=batch * parallel.dp, groups=1)
-            )
         else:
-            routed = partial(
-                own,
-                batch=-(-batch // tp),
-                groups=parallel.ranks,
-                experts=decoder.experts.experts,
-                top_k=decoder.experts.top_k,
-                routing=routing,
-                api=_KERNELS[engine.name, exchange],
-            )
-            found += _exchanged(decoder, parallel, routed, dispatched)
-        if parallel.dp > 1 and tp > 1:
-            layers = decoder.moe_layers
-            found.append(nccl(REGATHER, layers, operation="all_gather", gpus=tp, d_model=d_model))
+            whole = partial(nccl, batch=batch * parallel.dp, groups=1)
+            found += _gathered(decoder, parallel, whole)
+            if tp > 1:
+                gathered = partial(nccl, operation="all_gather", gpus=tp, d_model=d_model)
+                found.append(gathered(REGATHER, decoder.moe_layers))
     if tp > 1:
         # vLLM model_executor/layers/logits_processor.py 130; SGLang layers/logits_processor.py.
         width = decoder.vocabulary
@@ -162,16 +132,6 @@ def _gathered(decoder: Decoder, parallel: Parallel, whole: Use) -> Iterator[Modu
     yield whole(COMBINE, layers, operation="reduce_scatter", **sizes)
 
 
-def _exchanged(
-    decoder: Decoder, parallel: Parallel, routed: Use, dispatched: Dtype | None
-) -> Iterator[ModuleUse]:
-    """Yield DeepEP's calls: rows go to the ranks of their experts alone, and back in 16 bits."""
-    layers, sizes = decoder.moe_layers, {"gpus": parallel.ranks, "d_model": _routed(decoder)}
-    dtype = dispatched or decoder.dtype
-    yield routed(DISPATCH, layers, operation="dispatch", dtype=dtype, **sizes)
-    yield routed(COMBINE, layers, operation="combine", **sizes)
-
-
 def _routed(decoder: Decoder) -> int:
     """Return how wide the rows of routed experts are: a latent's is made before they are sent.
 
@@ -205,27 +165,3 @@ def _use(
     return ModuleUse(
         role=role, count=count, setting=setting, backend_version=version, groups=groups
     )
-
-
-def _check(parallel: Parallel, engine: BackendRelease, exchange: Exchange) -> None:
-    if engine.name not in ENGINES:
-        raise ConfigError(
-            f"{engine.name} runs no collective that is known here",
-            remedy=f"Name the engine that serves the model: {', '.join(ENGINES)}",
-        )
-    if exchange not in get_args(Exchange):
-        raise ConfigError(
-            f"{exchange!r} is no way to bring tokens to their experts",
-            remedy=f"Choose from {', '.join(get_args(Exchange))}",
-        )
-    if exchange != "gather" and parallel.dp == 1:
-        raise ConfigError(
-            f"with dp 1 all ranks have the same rows: no {exchange} exchange runs",
-            remedy="Give --dp of 2 or more, or leave the exchange to the engine's own",
-        )
-    if exchange != "gather" and parallel.moe_tp > 1:
-        raise ConfigError(
-            f"the {exchange} exchange sends rows to whole experts, and ep {parallel.ep} cuts each "
-            f"over {parallel.moe_tp} ranks",
-            remedy=f"Give --ep {parallel.ranks}",
-        )

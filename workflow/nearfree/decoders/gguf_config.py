@@ -20,14 +20,13 @@ from nearfree.decoders.gguf_architectures import (
 )
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.errors import Refusals
-from nearfree.gguf.header import GgufHeader, Long
+from nearfree.gguf.header import GgufHeader, Long, refuse_part
 from nearfree.gguf.matrices import EMBEDDING, HEAD, matrices
 from nearfree.gguf.reader import is_gguf, read_header
 from nearfree.gguf.types import PLAIN
 
 _ROUTER = "ffn_gate_inp"
 _TOKENS = "tokenizer.ggml.tokens"
-_MERGE = "Merge its parts with llama-gguf-split --merge of llama.cpp"
 _LARGEST_FLOAT = 3e38
 _BY_LAYER = ("head_count", "head_count_kv", "feed_forward_length")
 """How keys end whose value may be a list with a number for each layer."""
@@ -52,10 +51,9 @@ def read_values(file: Path) -> dict[str, Any]:
 
 def gguf_values(header: GgufHeader) -> dict[str, Any]:
     """Return a config.json's keys for a GGUF file; the errors are those of `read_values`."""
+    refuse_part(header)
     file, said = Path(header.file), _plain(header)
     whole = Keys(file, said)
-    if whole.has("split.count") and whole.whole("split.count", least=0) > 1:
-        raise whole.wrong("split.count", "says that the file is one of several", _MERGE)
     name = whole.text("general.architecture")
     if name not in ARCHITECTURES:
         near = get_close_matches(name[:80], ARCHITECTURES, n=3)

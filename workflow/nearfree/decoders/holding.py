@@ -22,12 +22,14 @@ _FUSED = ("query_key_value", "qkv_proj")
 _WHOLE = (
     "q_a_proj", "kv_a_proj_with_mqa", "weights_proj", "wk", "wkv", "wq_a", "wgate", "ape",
     "index_k_proj", "shared_expert_gate", "o_proj.bias", "dense.bias", "f_a_proj",
-    "fc1_latent_proj", "fc2_latent_proj",
+    "g_a_proj", "fc1_latent_proj", "fc2_latent_proj", "routed_expert_down_proj",
+    "routed_expert_up_proj",
 )  # fmt: skip
 """Latents and what is narrow: ReplicatedLinear, and a bias that is added behind the sum over ranks.
 Source: vllm 0.33.0, vllm/model_executor/models/deepseek_v2.py (latents and the indexer),
 qwen2_moe.py:148-154 (shared_expert_gate), nemotron_h.py:196-212 (latents of experts),
-layers/linear.py:1799-1827 (bias)."""
+layers/linear.py:1799-1827 (bias), vllm/models/kimi_k3/nvidia/model.py (latents of its experts);
+sglang 0.5.23, sglang/srt/models/kimi_linear.py:299-328 (narrow rows of gates)."""
 _KINDS: dict[Kind, Held] = {
     "experts": "experts", "embedding": "rows", "lm_head": "rows", "router": "whole",
     "norm": "whole", "other": "whole",
@@ -47,15 +49,16 @@ def held(name: str, kind: Kind) -> Held:
     return "cut"
 
 
+def head_share(heads: int, tp: int) -> float:
+    """Return the share of some heads that a rank holds: one at least."""
+    return -(-heads // tp) / heads
+
+
 class Heads(Struct, frozen=True):
-    """Heads of queries, and those by which a layer's cache can be parted: one of a latent."""
+    """Heads of queries, and of keys in the layers that cache most of them: one of a latent."""
 
     queries: int = 1
     cached: int = 1
-
-    def cache_share(self, tp: int) -> float:
-        """Return the share of a layer's cache that a rank holds: a head at least."""
-        return -(-self.cached // tp) / self.cached
 
     def fused_share(self, tp: int) -> float:
         """Return the share of the query, key and value of a layer."""
@@ -83,7 +86,7 @@ class Holding(Struct, frozen=True):
         if how == "rows" and ranks > 1:
             return self.engine.padded(self.vocabulary, ranks) / self.vocabulary / ranks
         if how == "keys":
-            return self.heads.cache_share(tp)
+            return head_share(self.heads.cached, tp)
         if how == "fused":
             return self.heads.fused_share(tp)
         return 1.0 if how == "whole" else 1.0 / ranks

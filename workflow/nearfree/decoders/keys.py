@@ -61,7 +61,7 @@ class Keys:
             None is there, or two are and differ.
         """
         present = [name for name in names if self.has(name)]
-        if len({_shown(self.values[name]) for name in present}) > 1:
+        if len({repr(self.values[name]) for name in present}) > 1:
             raise self.wrong(present[0], f"differs from {present[1]}", "Leave one of them out")
         return present[0] if present else self._missing(" or ".join(names))
 

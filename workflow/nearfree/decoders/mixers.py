@@ -152,7 +152,7 @@ def gqa(
         )
         if (of.width + of.values) % 2:
             raise keys.wrong("head_dim", f"has no mean with the {of.values} of values")
-        kept = () if shares else (Kept(elements, sight),)
+        kept = () if shares else (Kept(elements, sight, heads=of.keys),)
         return same(Piece(tuple(parts), kept, (attends,)))
 
     return plan

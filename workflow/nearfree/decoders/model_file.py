@@ -90,18 +90,6 @@ class ModelFile(Struct, frozen=True, kw_only=True):
         """The kind of matrices that holds most weights: experts, or the FFN."""
         return "experts" if any(each.kind == "experts" for each in self.weights) else "ffn"
 
-    @property
-    def parameters(self) -> int:
-        """Elements of all weights."""
-        return sum(each.elements for each in self.weights)
-
-    def weights_bytes(self, precision: Precision | None) -> float:
-        """Return the bytes of all weights, stored in a precision, or as the files say if None.
-
-        What is no matrix of a product, such as embeddings and norms, is stored as the files say.
-        """
-        return sum(each.size_bytes for each in self.stored(precision))
-
     def stored(self, precision: Precision | None) -> tuple[Weights, ...]:
         """Return the weights with their bytes in a precision, or as the files say if None."""
         sizes = (self._size(each, precision) for each in self.weights)
@@ -161,6 +149,7 @@ def read_model_file(path: Path) -> ModelFile:
     if is_gguf(file):
         return _read_gguf(file)
     decoder = said = kept = None
+    shape = dict[str, Any]()
     with found.gathered():
         decoder = read_decoder(path)
     with found.gathered():
@@ -168,16 +157,16 @@ def read_model_file(path: Path) -> ModelFile:
         found.found += said.refusals
     with found.gathered():
         kept = stored(path)
+        shape = _shape(kept, text_part(file).keys)
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
     if said is not None:
         known = structs.replace(known, method=said.quantised.method, static=said.quantised.static)
-    if kept is not None:
+    if shape:
         keys = text_part(file).keys
-        shape = _shape(kept, _top_k(keys), _heads(keys))
         known = structs.replace(
             known, positions=allowed_positions(keys), drafts=names_own_layer(keys), **shape
         )
-    if kept is not None and said is not None:
+    if kept is not None and said is not None and shape:
         parts, unknown = list[Part](), Refusals()
         for matrix in kept.weights:
             with unknown.gathered():
@@ -203,17 +192,17 @@ def _read_gguf(file: Path) -> ModelFile:
     """Return what a GGUF file says: its weights in the bytes that its tensors take."""
     header, found = read_header(file), Refusals()
     decoder = kept = None
+    shape = dict[str, Any]()
     with found.gathered():
         decoder = read_decoder(file)
     with found.gathered():
         kept = stored(file)
+        shape = _shape(kept, text_part(file).keys)
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
-    if kept is not None:
-        keys = text_part(file).keys
+    if kept is not None and shape:
         length = header.metadata.get(f"{header.architecture}.context_length")
         positions = length if isinstance(length, int) and length > 0 else None
         drafts = bool(header.metadata.get(f"{header.architecture}.nextn_predict_layers"))
-        shape = _shape(kept, _top_k(keys), _heads(keys))
         known = structs.replace(known, positions=positions, drafts=drafts, **shape)
         with found.gathered():
             said, parts, unsaid = gguf_parts(header, kept)
@@ -232,22 +221,24 @@ _TOP_K = (
 
 
 def _top_k(keys: Keys) -> int:
-    """Return how many experts a token goes to, where a file says it in a known way; else all."""
+    """Return how many experts a token goes to, where a file says it in a known way; else all.
+
+    Of a model without experts it may say 0.
+    """
     named = [key for key in _TOP_K if keys.has(key)]
-    return keys.whole(named[0]) if named else 1 << 20
+    return (keys.whole(named[0], least=0) if named else 0) or 1 << 20
 
 
-def _heads(keys: Keys) -> Heads:
-    """Return a model's heads, where its file says them in the usual way."""
-    queries, cached = "num_attention_heads", "num_key_value_heads"
+def _heads(keys: Keys, cache: Sequence[CacheLayer]) -> Heads:
+    """Return a model's heads of queries, where its file says them in the usual way, and of keys."""
+    queries = "num_attention_heads"
     of = keys.whole(queries) if keys.has(queries) else 1
-    latent = keys.has("kv_lora_rank") or not keys.has(cached)
-    return Heads(of, 1 if latent else keys.whole(cached))
+    return Heads(of, max((each.heads for each in cache), default=1))
 
 
-def _shape(stored: Stored, top_k: int, heads: Heads) -> dict[str, Any]:
+def _shape(stored: Stored, keys: Keys) -> dict[str, Any]:
     """Return what memory asks of a model's shape."""
-    made: dict[tuple[str, int], int] = {}
+    top_k, made = _top_k(keys), dict[tuple[str, int], int]()
     for matrix in stored.weights:
         times = min(matrix.copies, top_k) if matrix.kind == "experts" else matrix.copies
         for layer in matrix.layers:
@@ -259,7 +250,7 @@ def _shape(stored: Stored, top_k: int, heads: Heads) -> dict[str, Any]:
         "d_model": embedding.inputs,
         "vocabulary": embedding.outputs,
         "widest": max(made.values(), default=0),
-        "heads": heads,
+        "heads": _heads(keys, stored.cache),
         "experts": max((m.copies for m in stored.weights if m.kind == "experts"), default=1),
         "layers": 1 + max(max(m.layers, default=0) for m in stored.weights),
         "notes": stored.notes,

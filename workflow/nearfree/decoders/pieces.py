@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
     `window` None stands for all positions. Of the `state` of a request `matrices` elements are in
     `matrix_dtype`, None in the model's element type as all others. What is kept `whole` each rank
-    keeps, in the model's element type.
+    keeps, in the model's element type; the rest is parted by `heads`, one of what all heads share.
     """
 
     elements: int = 0
@@ -40,6 +40,7 @@ class Kept(NamedTuple):
     matrices: int = 0
     matrix_dtype: Dtype | None = None
     whole: bool = False
+    heads: int = 1
 
 
 class Piece(NamedTuple):

@@ -112,7 +112,7 @@ def read_scheme(group: Keys, plain: Dtype, products: Refusals) -> Scheme:
         if zero_points and not dtype.startswith("int"):
             found.add(weights.wrong("symmetric", f"gives zero points to {dtype}"))
         if dtype == "float8_block":
-            rows, columns = _block(weights)
+            rows, columns = block(weights, "block_structure")
     found.check()
     return scheme(
         dtype, enters, group=columns, rows=rows, zero_points=zero_points, scale_bits=scale_bits
@@ -158,10 +158,6 @@ def _usual(keys: Keys, size: int) -> str:
     if keys.has("block_structure"):
         return "block"
     return "group" if size > 0 else "channel" if size else "tensor"
-
-
-def _block(keys: Keys) -> tuple[int, int]:
-    return block(keys, "block_structure")
 
 
 def block(keys: Keys, key: str) -> tuple[int, int]:

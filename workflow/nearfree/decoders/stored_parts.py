@@ -55,10 +55,14 @@ def checkpoint_parts(matrix: Matrix, said: StoredPrecision) -> list[Part]:
 
 
 def weights_of(parts: Sequence[Part]) -> tuple[Weights, ...]:
-    """Return elements and bytes by kind, how ranks hold them, and layers."""
+    """Return elements and bytes by kind, how ranks hold them, and layers.
+
+    Products about a state are among those of attention.
+    """
     sizes: dict[tuple[Kind, Held, tuple[int, ...]], tuple[float, float]] = {}
     for matrix, scheme, elements, _ in parts:
-        alike = matrix.kind, held(matrix.name, matrix.kind), matrix.layers
+        kind: Kind = "attention" if _belongs(matrix, "attention") else matrix.kind
+        alike = kind, held(matrix.name, matrix.kind), matrix.layers
         count, size = sizes.get(alike, (0.0, 0.0))
         sizes[alike] = count + elements, size + elements * scheme.bits / 8
     return tuple(

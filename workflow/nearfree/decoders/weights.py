@@ -60,7 +60,8 @@ class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `elements` of each position, of the last `window` ones (None: of all), and `state_elements` of
     each request, whatever its length, of which `matrices` are in `matrix_dtype` where that is said
     to be another than the model's element type. What is `whole` each rank keeps, in the model's
-    element type, whatever the rest of the cache is in. A layer can have several of these.
+    element type, whatever the rest of the cache is in; the rest is parted by `heads`, of which a
+    rank has one at least, and what all heads share has one. A layer can have several of these.
     """
 
     layers: Positive
@@ -70,6 +71,7 @@ class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     matrices: Count | UnsetType = UNSET
     matrix_dtype: Dtype | UnsetType = UNSET
     whole: bool | UnsetType = UNSET
+    heads: Positive = 1
 
 
 class Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,11 +81,6 @@ class Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weights: tuple[Matrix, ...]
     cache: tuple[CacheLayer, ...]
     notes: tuple[str, ...] = ()
-
-    @property
-    def parameters(self) -> int:
-        """Elements of all weights; a tied LM head counts once, as the embedding."""
-        return sum(matrix.elements for matrix in self.weights)
 
 
 def names_own_layer(keys: Keys) -> bool:
@@ -185,4 +182,5 @@ def _cache(pieces: list[Piece]) -> Iterator[CacheLayer]:
             matrices=kept.matrices if kept.matrix_dtype else UNSET,
             matrix_dtype=kept.matrix_dtype or UNSET,
             whole=kept.whole or UNSET,
+            heads=kept.heads,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import ELEMENT_BYTES, Dtype, Precision
 from nearfree.decoders.engines import VLLM, Engine
-from nearfree.decoders.holding import Heads, Holding
+from nearfree.decoders.holding import Heads, Holding, head_share
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.stored_parts import Weights
 from nearfree.decoders.weights import CacheLayer
@@ -109,10 +109,11 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
     engine: int = ENGINE_BYTES
     prompt_tokens: int = PROMPT_TOKENS
 
-    def request(self, context: int) -> float:
-        """Return what all layers cache of the positions of one request, which ranks part."""
+    def request(self, context: int, tp: int) -> float:
+        """Return what one of `tp` ranks caches of the positions of one request, by their heads."""
         parted = (each for each in self.cache if each.whole is not True)
-        return self.cached * sum(_positions(each, context) for each in parted)
+        held = (_positions(each, context) * head_share(each.heads, tp) for each in parted)
+        return self.cached * sum(held)
 
     def whole(self, context: int) -> float:
         """Return what every rank caches of the positions of one request."""
@@ -146,8 +147,6 @@ class Load(Struct, frozen=True, kw_only=True):
     gpus: int
     weights: float
     stages: tuple[tuple[float, float], ...]
-    heads: float
-    """The share of a layer's cache that a rank holds."""
     dp: int
     tp: int
     engine: int
@@ -178,7 +177,6 @@ def loaded(needs: Needs, parallel: Parallel = ALONE, engine: Engine = VLLM) -> L
         gpus=parallel.gpus,
         weights=every,
         stages=tuple(dict.fromkeys(found)),
-        heads=needs.heads.cache_share(parallel.tp),
         dp=parallel.dp,
         tp=parallel.tp,
         engine=needs.engine + buffers,
@@ -209,7 +207,7 @@ class _Parts(Struct, frozen=True):
 
 
 def _parts(needs: Needs, load: Load, batch: int, context: int) -> _Parts:
-    rank = needs.request(context + 1) * load.heads + needs.whole(context + 1)
+    rank = needs.request(context + 1, load.tp) + needs.whole(context + 1)
     request = rank * load.tp + needs.states
     return _Parts(
         round(load.weights),
@@ -229,7 +227,7 @@ def _passing(needs: Needs, load: Load, requests: int) -> float:
 def _most(needs: Needs, load: Load, batch: int, context: int) -> int:
     """Return what the GPU with most takes; the position itself is cached, too."""
     requests = -(-batch // load.dp)
-    each = needs.request(context + 1) * load.heads + needs.whole(context + 1)
+    each = needs.request(context + 1, load.tp) + needs.whole(context + 1)
     cached = requests * (each + needs.states / load.tp)
     most = max([weights + cached * layers for weights, layers in load.stages])
     return round(most) + round(_passing(needs, load, requests)) + load.engine

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from derive.tables.logs import copy_config
-from nearfree.core.plan import read_orders
+from nearfree.core.plan import Order, read_orders
+from nearfree.errors import StoppedError
 from nearfree.log.names import Layout
 
 from cli.conftest import Call
@@ -71,6 +72,23 @@ def test_a_failure_does_not_end_a_campaign(planned: Path, call: Call) -> None:
     assert code == 2
     assert len(out.splitlines()) == 3
     assert [line.split(": ")[2] for line in err.splitlines()] == ["h200/hardware", "h200/other"]
+
+
+def test_no_take_begins_once_it_is_told_to_stop(
+    planned: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM ends the campaign with the take that it came in."""
+    Path("orders").write_text(call("plan", "cpu")[1])
+    asked = list[str]()
+
+    def stop(_layout: Layout, order: Order, *, untested: bool) -> str:
+        asked.append(f"{order.stream} {untested}")
+        raise StoppedError("the job was told to stop", remedy="Run it again")
+
+    monkeypatch.setattr("nearfree.cli.measure._make", stop)
+    code, out, err = call("campaign", "orders", "--results", "there")
+    assert (code, out, asked) == (2, "", ["hardware False"])
+    assert "told to stop" in err
 
 
 @pytest.mark.slow

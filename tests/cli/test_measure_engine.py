@@ -4,14 +4,16 @@ import struct
 from pathlib import Path
 
 import pytest
-from gguf_files.files import Said, gguf, scalar, string
+from gguf_files.files import Said, array, gguf, scalar, string
 
 from cli.conftest import Call
 
 Q8_0 = 8
 
 
-def written(path: Path, *, context: int = 2048, heads: int = 4, layers: int = 2) -> Path:
+def written(
+    path: Path, *, context: int = 2048, heads: int = 4, layers: int = 2, parts: int = 1
+) -> Path:
     """Write a file of a model whose matrices are all there."""
     metadata = [
         ("general.architecture", string("llama")),
@@ -20,6 +22,8 @@ def written(path: Path, *, context: int = 2048, heads: int = 4, layers: int = 2)
         ("llama.attention.head_count", scalar("uint32", heads)),
         ("llama.attention.key_length", scalar("uint32", 16)),
         ("llama.context_length", scalar("uint32", context)),
+        ("split.count", scalar("uint16", parts)),
+        ("tokenizer.ggml.tokens", array("text", ["a", "b"])),
     ]
     size = 64 * 128 // 32 * 34
     tensors = [Said(f"blk.{n}.ffn_up.weight", (64, 128), Q8_0, size) for n in range(2)]
@@ -51,6 +55,11 @@ CASES = {
     "no GGUF": (text, (), "is no GGUF file"),
     "cut": (cut, (), "and it ends at"),
     "lying": (lying, (), "says that it has 1152921504606846976 tensors"),
+    "part": (
+        lambda path: written(path, parts=2),
+        (),
+        "model.gguf: split.count 2 says that the file is one of several",
+    ),
     "context": (written, ("--context", "2048"), "L + N = 2081 positions are more than"),
     "memory": (
         lambda path: written(path, context=1 << 30, heads=4096, layers=4096),
@@ -81,3 +90,52 @@ def test_an_engine_that_runs_no_file_is_refused(call: Call, tmp_path: Path, engi
     code, _, err = call("measure", "cpu", "--engine", engine, "--model", str(path))
     assert code == 2
     assert f"'{engine}' is no engine that is driven here" in err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--release 3.22.1",
+        "--threads 1",
+        "--batch 1",
+        "--context 64",
+        "--positions 1,2",
+        "--rounds 32",
+        "--no-repack",
+    ],
+)
+def test_what_says_how_a_file_is_measured_says_nothing_of_a_study(call: Call, option: str) -> None:
+    """Without --engine an option of it is refused, also where it names the default."""
+    code, _, err = call("measure", "cpu", "dense_ffn", *option.split())
+    assert code == 2
+    assert f"{option.split(maxsplit=1)[0]} has no effect without --engine" in err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--weights a.gguf",
+        "--draft-weights a.gguf",
+        "--prompts a.jsonl",
+        "--wait 5",
+        "--untested",
+    ],
+)
+def test_what_says_how_a_study_is_measured_says_nothing_of_a_file(call: Call, option: str) -> None:
+    """With --engine an option of studies and plans is refused, before the file is read."""
+    asked = ("measure", "cpu", "--engine", "llama_cpp", "--model", "none.gguf")
+    code, _, err = call(*asked, *option.split())
+    assert code == 2
+    assert f"{option.split(maxsplit=1)[0]} has no effect with --engine" in err
+
+
+@pytest.mark.parametrize(("rounds", "says"), [("2", "2 is less than 3"), ("0", "--rounds")])
+def test_fewer_rounds_than_an_interval_needs_are_no_number_of_rounds(
+    call: Call, rounds: str, says: str
+) -> None:
+    """Fewer than three rounds are refused as the words of the command are read."""
+    code, _, err = call(
+        "measure", "cpu", "--engine", "llama_cpp", "--model", "none.gguf", "--rounds", rounds
+    )
+    assert code == 2
+    assert says in err.splitlines()[-1]

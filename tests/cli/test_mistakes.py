@@ -10,8 +10,9 @@ from pathlib import Path
 import nearfree
 import pytest
 from derive.tables.logs import study
-from msgspec import json
+from msgspec import json, structs
 from nearfree.cli.common import COMMANDS
+from nearfree.core.weights import WeightsFile
 from nearfree.log.names import Layout
 
 from cli.conftest import Call
@@ -151,6 +152,14 @@ def test_a_missing_torch_is_one_message(
     monkeypatch.setattr("nearfree.cli.common.find_spec", lambda _: None)
     one_message(call("measure", "cpu", "dense_ffn"), "torch is not installed")
     one_message(call("probe", "cpu"), "torch is not installed")
+
+
+def test_a_whole_engine_is_not_profiled(tmp_path: Path, call: Call) -> None:
+    """The plan of an engine's forwards is refused, as that of a whole model is."""
+    weights = {"small": WeightsFile(file_type="q8_0", sha256="0" * 64)}
+    path = tmp_path / "plan.json"
+    path.write_bytes(json.encode(structs.replace(study(), weights=weights)))
+    one_message(call("profile", "cpu", "dense_ffn", "--plan", str(path)), "too many kernels")
 
 
 def test_a_reader_that_leaves_is_no_mistake(project: Path) -> None:

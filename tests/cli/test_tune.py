@@ -16,6 +16,8 @@ from nearfree.log.events import DecodeMeasured, DraftsTraced
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 
+from cli.test_measure_engine import written
+
 KEYS = {
     "schema", "engine", "model", "curve", "settings", "choice", "gain", "verdict", "held_out",
     "paste", "events",
@@ -70,6 +72,16 @@ def test_mistakes_end_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixtu
     three = write_prompts(tmp_path / "three.jsonl", "one", "two", "three")
     said = refused(capsys, "llama_cpp", "--batch", "2", "--prompts", str(three), *home)
     assert "--batch 2 decodes more prompts at once than the 1" in said
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_part_of_a_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One file of several is refused, as the model and as what drafts for it."""
+    home = ("--results", str(tmp_path / "home" / "results"))
+    whole, part = written(tmp_path / "whole.gguf"), written(tmp_path / "part.gguf", parts=2)
+    for words in (("--model", str(part)), ("--model", str(whole), "--draft-model", str(part))):
+        said = refused(capsys, "llama_cpp", *words, *home)
+        assert "part.gguf: split.count 2 says that the file is one of several" in said
     assert not (tmp_path / "home").exists()
 
 

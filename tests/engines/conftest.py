@@ -1,6 +1,7 @@
 """The real library and weights of the shipped study, and builds whose libraries are none."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from nearfree.core.weights import AnyWeights
 from nearfree.engines import library
 from nearfree.engines.files import library_folder, weights_path
 from nearfree.engines.library import Library, load
-from nearfree.engines.llama_cpp import Context, Model, opened
+from nearfree.engines.llama_cpp import Context, Model
 from nearfree.log.line import sha256
 from nearfree.measure.engine_files import ensure_files, missing
 
@@ -55,7 +56,7 @@ def loaded(real: Real) -> Library:
 @pytest.fixture(scope="session")
 def model(real: Real, loaded: Library) -> Iterator[Model]:
     """Return the real weights in memory."""
-    with opened(loaded, real.path, repack=True) as held:
+    with closing(Model(loaded, real.path, repack=True)) as held:
         yield held
 
 

@@ -1,5 +1,6 @@
 """The engine's forward as a kernel: what it refuses before anything is loaded, and what it says."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from nearfree.core.weights import AnyWeights, RandomWeights, WeightsFile
 from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV
 from nearfree.engines import kernel
 from nearfree.engines.files import weights_path
-from nearfree.engines.kernel import LlamaCppForward, forward_work
+from nearfree.engines.kernel import LlamaCppForward, cached_bytes, forward_work
 from nearfree.engines.library import Library
 from nearfree.errors import ConfigError, EvidenceError, LockError, NearfreeError
 from nearfree.gguf.reader import read_header
@@ -60,15 +61,30 @@ def test_a_kernel_runs_and_says_what_it_ran(real: Real, loaded: Library, repack:
 
 
 def test_work_grows_by_the_positions(real: Real) -> None:
-    """FLOPs of products grow by b N, those of attention by the keys; weights are read once."""
+    """FLOPs of products grow by b N, of attention by the keys; weights and cache are read once."""
     header = read_header(real.path)
-    one, four = (forward_work(make_engine_setting(real.weights), header, n) for n in (1, 4))
-    wide = forward_work(make_engine_setting(real.weights, batch=4), header, 1)
+    setting, entry = make_engine_setting(real.weights), cached_bytes(header)
+    one, four = (forward_work(setting, header, n, entry) for n in (1, 4))
+    wide = forward_work(structs.replace(setting, batch=4), header, 1, entry)
     assert one.flop_logical > 2 * 100_000_000
     assert 4 * one.flop_logical < four.flop_logical < 4.01 * one.flop_logical
     assert wide.flop_logical == 4 * one.flop_logical
     assert one.bytes_compulsory < four.bytes_compulsory < wide.bytes_compulsory
     assert wide.bytes_compulsory < 1.1 * one.bytes_compulsory
+    half = forward_work(setting, header, 1, entry // 2)
+    assert one.bytes_compulsory - half.bytes_compulsory == entry // 2 * (8 + 1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_every_row_s_logits_are_looked_at(
+    real: Real, monkeypatch: pytest.MonkeyPatch, bad: float
+) -> None:
+    """A logit that is not finite counts in whichever row of whichever request it stands."""
+    made = make(real, batch=2)
+    for wrong in range(8):
+        rows = [[0.0, bad if row == wrong else 1.0] for row in range(8)]
+        monkeypatch.setattr(made._context, "logits", rows.__getitem__)
+        assert not made.finite(4)
 
 
 @pytest.mark.parametrize("n", [1, 4])

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from nearfree.core.batching import forwards
 from nearfree.engines.library import Library
-from nearfree.engines.llama_cpp import Context, Model, opened
+from nearfree.engines.llama_cpp import Context, Model
 from nearfree.errors import EvidenceError
 
 from engines.conftest import Contexts, Real
@@ -97,7 +98,7 @@ def test_weights_in_an_order_of_the_engine_say_the_same(
 ) -> None:
     """Weights repacked or not give the same logits."""
     repacked = forward(context(batch=1, cached=CACHED, positions=N), N)
-    with opened(loaded, real.path, repack=False) as plain:
+    with closing(Model(loaded, real.path, repack=False)) as plain:
         made = Context(plain, batch=1, cached=CACHED, positions=N, threads=1)
         alike(forward(made, N), repacked)
         made.close()

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nearfree
+import numpy as np
 import pytest
 from gguf_files.files import Said, gguf, scalar, string
 from measure import engine_takes
@@ -21,6 +23,7 @@ from nearfree.derive.tune import plans
 from nearfree.engines import openvino
 from nearfree.engines.library import recorded_sha256
 from nearfree.engines.openvino import PACKAGES, checked, last_line, load, refuse_unread
+from nearfree.engines.openvino_pages import Pages
 from nearfree.errors import ConfigError, EvidenceError, LockError
 from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineLoaded, LatencyMeasured, SharesMeasured, WorkCounted
@@ -208,6 +211,28 @@ def test_its_forwards_are_those_of_the_model(python: Path, real: Real) -> None:
     assert said["stateful"] < 0.02
     assert said["same_tokens"] == said["rows"]
     assert "no forward over N = 9" in said["refused"]
+
+
+def test_a_cached_position_takes_its_part_of_the_engine_s_blocks() -> None:
+    """Bytes of a position are those of the cache as the compiled model has it, scales included."""
+    sizes = [SimpleNamespace(get_length=lambda size=size: size) for size in (2, 3, 32, 24)]
+    model = SimpleNamespace(
+        inputs=[
+            SimpleNamespace(any_name=f"{kind}_cache.0", partial_shape=sizes, element_type="uint8")
+            for kind in ("key", "value")
+        ],
+        create_infer_request=lambda: SimpleNamespace(set_tensor=lambda *_: None),
+    )
+    runtime = SimpleNamespace(
+        openvino=SimpleNamespace(
+            Shape=tuple,
+            Tensor=lambda kind, shape: SimpleNamespace(data=np.zeros(shape, kind)),
+        ),
+        numpy=np,
+    )
+    compiled: Any = SimpleNamespace(runtime=runtime, model=model)
+    pages = Pages(compiled, batch=2, cached=0, positions=40, vocabulary=100)
+    assert pages.position_bytes == 2 * 3 * 24
 
 
 @pytest.mark.slow

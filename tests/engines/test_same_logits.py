@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.details import read_details
 from nearfree.engines.files import cached_weights, library_folder
 from nearfree.engines.library import load
-from nearfree.engines.llama_cpp import Context, Model, opened
+from nearfree.engines.llama_cpp import Context, Model
 from nearfree.gguf.types import FILE_TYPES
 from nearfree.models.forward import DecoderForward
 from nearfree.models.gguf_state import GgufWeights
@@ -34,7 +35,7 @@ def model(tmp_path: Path) -> Iterator[tuple[Path, Model]]:
     path = tmp_path / "bf16.gguf"
     names = (str(each).encode() for each in (cached_weights(WEIGHTS), path))
     assert library.calls.llama_model_quantize(*names, ctypes.addressof(parameters)) == 0
-    with opened(library, path, repack=False) as loaded:
+    with closing(Model(library, path, repack=False)) as loaded:
         yield path, loaded
 
 

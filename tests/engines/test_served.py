@@ -62,3 +62,15 @@ def test_work_is_that_of_the_matrices_and_of_attention(tmp_path: Path) -> None:
     keys = 2 * sum(40 + 1 + place for place in range(5))
     assert found.flop_logical == 2 * rows * weights + 4 * 2 * 4 * 16 * keys
     assert found.bytes_compulsory > 2 * weights
+
+
+def test_memory_that_is_not_enough_is_one_message_and_a_failing_gpu_is_not() -> None:
+    """What an engine says of its own memory is a refusal; an error of CUDA stays what it is."""
+    asked = setting("sglang")
+    with (
+        pytest.raises(EvidenceError, match="does not load tiny: Not enough memory"),
+        served.refused(asked),
+    ):
+        raise RuntimeError("Not enough memory. Please try to increase --mem-fraction-static.")
+    with pytest.raises(RuntimeError, match="CUDA error"), served.refused(asked):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")

@@ -8,9 +8,11 @@ from msgspec.structs import replace
 from nearfree.config.files import Config
 from nearfree.core.plan import ProbePlan
 from nearfree.errors import EvidenceError, HardwareError
+from nearfree.hardware import identity
 from nearfree.hardware.identity import (
     check_device,
     check_identity,
+    cpu_fingerprint,
     known_probe,
     machine_fingerprint,
     require_probe,
@@ -62,6 +64,22 @@ def test_another_machine_is_refused(layout: Layout, field: str, value: object) -
         check_identity(layout, "cpu", here)
     assert "`cpu_2: {kind: cpu}`" in e.value.remedy
     assert "`here: [cpu_2]`" in e.value.remedy
+    assert "another --results" in e.value.remedy
+
+
+def test_a_cache_that_tells_no_size_is_none_of_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some virtual machines name caches without their size: the others make the fingerprint."""
+    for number, size in enumerate(("32K", "", "1M")):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        said = {"level": str(number + 1), "type": "Unified", "size": size}
+        for name, text in said.items():
+            if text:
+                (folder / name).write_text(f"{text}\n")
+    monkeypatch.setattr(identity, "_CACHE", tmp_path)
+    assert cpu_fingerprint().caches == {"l1": 32 * 1024, "l3": 1024**2}
 
 
 def test_the_first_probe_decides(layout: Layout) -> None:

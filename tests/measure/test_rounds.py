@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from conftest import make_latency, make_plan, make_started, write_take
 from log.faults import damage, edit_line, start_child
+from msgspec import structs
 from nearfree.core.plan import Plan, ProbePlan
+from nearfree.core.protocols import Thinned
+from nearfree.core.weights import WeightsFile
 from nearfree.errors import BusyError, DamageError, EvidenceError, LogError
 from nearfree.log.events import LatencyMeasured, RunFinished, RunStarted, SegmentRecovered
 from nearfree.log.evidence import read_scope, read_take
@@ -105,6 +108,31 @@ def test_too_few_rounds_are_refused(layout: Layout, points: int) -> None:
     assert layout.takes() == []
 
 
+def test_a_round_without_large_n_counts(layout: Layout) -> None:
+    """Of a thinned protocol a round counts that spares large N, once every point was visited."""
+    protocol = Thinned(rounds=9, often_to=4)
+    plan = structs.replace(make_plan(positions=(1, 16)), protocol=protocol)
+    name = take_name("cpu", "dense", 1, plan)
+    take = OpenTake(layout, name, plan, keep=whole_rounds)
+    take.start(make_started(plan, take.attempt))
+    for number in range(4):
+        visited = [n for n in (1, 16) if protocol.takes_part(n, 1, number)]
+        for n in visited:
+            take.append(make_latency(number, n, round_points=len(visited)))
+    take.writer.close()
+    assert list(recover(layout, str(name))) == [f"{name}: sealed as partial with 4 of 9 rounds"]
+
+
+def test_the_take_of_an_engine_may_be_of_no_study(layout: Layout) -> None:
+    """Where a file of the user's may have been measured, the command that began it is named."""
+    weights = {"small": WeightsFile(file_type="q8_0", sha256="0" * 64)}
+    plan = structs.replace(PLAN, weights=weights)
+    interrupt(layout, 2, plan=plan)
+    with pytest.raises(EvidenceError) as caught:
+        list(recover(layout, str(take_name("cpu", "dense", 1, plan))))
+    assert "`nearfree measure --engine` or `nearfree tune`" in caught.value.remedy
+
+
 def test_a_refusal_leaves_no_trace(layout: Layout) -> None:
     """A refused recovery adds no attempt to the take."""
     interrupt(layout, 2)
@@ -142,7 +170,7 @@ def test_what_has_no_rounds_is_refused(layout: Layout) -> None:
     """A probe or an import that was interrupted is run again, not recovered."""
     plan = ProbePlan(dtypes=("float32",))
     interrupt(layout, 0, plan=plan)
-    with pytest.raises(EvidenceError, match="measures nothing"):
+    with pytest.raises(EvidenceError, match="has no rounds"):
         list(recover(layout, str(take_name("cpu", "dense", 1, plan))))
 
 

@@ -165,6 +165,7 @@ PLAN_FILE = argument(
 UNTESTED = argument(
     "--untested",
     action="store_true",
+    default=None,
     help="allow adapters on a GPU on which the log holds no sealed run of theirs",
 )
 OFFLINE = argument("--offline", action="store_true", help="do without the network")

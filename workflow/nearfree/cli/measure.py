@@ -19,9 +19,10 @@ from nearfree.cli.common import (
     positive,
     print_seal,
 )
-from nearfree.cli.engine_options import ENGINE_OPTIONS
+from nearfree.cli.deployment_options import refuse_options
+from nearfree.cli.engine_options import ENGINE_OPTIONS, OF_A_FILE
 from nearfree.cli.waiting import Bar, patiently
-from nearfree.errors import ConfigError, NearfreeError
+from nearfree.errors import ConfigError, NearfreeError, StoppedError
 
 if TYPE_CHECKING:
     from nearfree.core.plan import DecodePlan, MeasurePlan, Order, ProfilePlan
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     argument(
         "--wait",
         type=positive,
-        default=0,
         metavar="S",
         help="wait up to S seconds for another process that measures the same take",
     ),
@@ -66,6 +66,7 @@ def run_measure(args: argparse.Namespace) -> int:
         from nearfree.cli.measure_engine import run_engine
 
         return run_engine(args)
+    refuse_options(args, OF_A_FILE, "without --engine", "name the engine")
     if args.study is None:
         raise ConfigError(
             "no study is named", remedy="Name one of config/studies.yaml, or --engine and --model"
@@ -74,7 +75,7 @@ def run_measure(args: argparse.Namespace) -> int:
     curves = args.curves or curves
     make = _made(args, scope, take, plan, curves)
     with Bar(f"{scope}/{args.study}") as bar:
-        seal = patiently(args.wait, lambda: make(bar))
+        seal = patiently(args.wait or 0, lambda: make(bar))
     print_seal(seal)
     return 0
 
@@ -122,9 +123,9 @@ def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") 
         need_torch()
     from nearfree.measure.run import measure
 
-    files = own_files(args.weights)
+    files, untested = own_files(args.weights), bool(args.untested)
     return lambda progress: measure(
-        layout, scope, stream, take, plan, untested=args.untested, files=files, progress=progress
+        layout, scope, stream, take, plan, untested=untested, files=files, progress=progress
     )
 
 
@@ -229,7 +230,7 @@ def run_profile(args: argparse.Namespace) -> int:
     scope, take, plan, _ = _planned(args, f"{args.study}{PROFILE_SUFFIX}")
     if not isinstance(plan, MeasurePlan):
         raise ConfigError("a plan of decodes is not profiled", remedy="Give one of forwards")
-    if plan.models:
+    if plan.models or plan.weights:
         raise ConfigError(
             f"{args.study} measures a whole model, which has too many kernels to profile",
             remedy=f"Profile its isolated modules, where it has any: {args.study}{MODULES_SUFFIX}",
@@ -253,8 +254,8 @@ def run_campaign(args: argparse.Namespace) -> int:
 
     `nearfree plan PLATFORM` prints the file elsewhere; this machine needs only msgspec, torch and,
     with a GPU, nvidia-ml-py. Sealed takes are skipped, a failure is reported and the next take
-    follows, and no take begins after the deadline. Copy the results root back and run `nearfree
-    adopt PLATFORM` there.
+    follows; no take begins after the deadline, or once SIGTERM has come. Copy the results root back
+    and run `nearfree adopt PLATFORM` there.
     """
     from nearfree.core.plan import read_orders
 
@@ -269,7 +270,9 @@ def run_campaign(args: argparse.Namespace) -> int:
             print(f"the deadline of {args.deadline} s is over; left: {left}", flush=True)
             break
         try:
-            print(_make(layout_of(args), order, untested=args.untested), flush=True)
+            print(_make(layout_of(args), order, untested=bool(args.untested)), flush=True)
+        except StoppedError:
+            raise
         except NearfreeError as error:
             failed = 2
             print(f"nearfree: error: {order.scope}/{order.stream}: {error}", file=sys.stderr)

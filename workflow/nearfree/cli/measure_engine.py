@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from nearfree.backends.builds import builds, locked
 from nearfree.backends.environments.lock import OWN
 from nearfree.cli.common import config_of, layout_of, print_seal
+from nearfree.cli.deployment_options import refuse_options
+from nearfree.cli.engine_options import CONTEXT, OF_A_STUDY, ROUNDS
 from nearfree.cli.waiting import Bar
 from nearfree.errors import ConfigError
 
@@ -39,12 +41,12 @@ def run_engine(args: argparse.Namespace) -> int:
         args.model,
         scope=scope,
         release=args.release,
-        batch=args.batch,
-        context=args.context,
-        threads=args.threads,
+        batch=args.batch or (1,),
+        context=args.context or (CONTEXT,),
+        threads=args.threads or (1,),
         repack=(not args.no_repack,),
         positions=args.positions,
-        protocol=Paired(rounds=args.rounds, retries=0, seconds_max=_SECONDS_MAX),
+        protocol=Paired(rounds=args.rounds or ROUNDS, retries=0, seconds_max=_SECONDS_MAX),
     )
     layout, take = layout_of(args), args.take or 1
     name = take_name(scope, own.stream, take, own.plan)
@@ -134,6 +136,7 @@ def _check(args: argparse.Namespace) -> None:
             "--engine measures a file of yours, and a study, plan or curve file another thing",
             remedy="Leave either out",
         )
+    refuse_options(args, OF_A_STUDY, "with --engine", "measure a study")
     if not builds(args.engine):
         raise ConfigError(
             f"{args.engine!r:.60} is no engine that is driven here",

@@ -120,11 +120,6 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
     batch: Positive = 1
     """Prompts that are decoded at once, in so many slots (`core.batching`)."""
 
-    @property
-    def decodes(self) -> int:
-        """How many decodes are measured."""
-        return self.repeats * len(self.prompts) * len(self.runs)
-
 
 class ProfilePlan(PlanBase, frozen=True, kw_only=True, tag="profile"):
     """The sweeps whose kernels a hardware profiler sees, and how many forwards of each N."""

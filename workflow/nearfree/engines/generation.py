@@ -41,8 +41,6 @@ class Generator(Protocol):
     many rows a forward has. What is replayed is then exact, else an estimate."""
     loop: str
     """What speculates, in words: the engine's own loop, or this project's over which calls."""
-    context: int
-    """The positions that a prompt and its output may take."""
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Return the ids of a user's message as the model's chat template wraps it."""

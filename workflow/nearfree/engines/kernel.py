@@ -22,8 +22,8 @@ from nearfree.log.events import EngineLoaded
 from nearfree.models.gguf_forward import matrices_of, shape_of, whole_or
 from nearfree.units import BYTES_PER_GB
 
-_CACHE_BYTES = 2
-"""Of an element of the KV cache: float16, llama.cpp's default."""
+_FLOAT16 = 2
+"""Bytes of an element."""
 
 
 class LlamaCppForward(EngineKernel):
@@ -75,14 +75,17 @@ class LlamaCppForward(EngineKernel):
         self._context.forward(n)
 
     def finite(self, n: int) -> bool:
-        """Return whether a forward over N gives logits that are all finite."""
+        """Return whether a forward over N gives logits that are all finite.
+
+        The sum of a row is not finite if one of its logits is not, and cannot overflow.
+        """
         self.forward(n)
-        last = self._context.logits(self._setting.batch * n - 1)
-        return all(map(math.isfinite, last))
+        rows = (self._context.logits(row) for row in range(self._setting.batch * n))
+        return all(math.isfinite(sum(row)) for row in rows)
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work of the matrices and of attention, as the file's shapes say it."""
-        return forward_work(self._setting, self._header, n)
+        return forward_work(self._setting, self._header, n, cached_bytes(self._header))
 
     def operations(self) -> tuple[str, ...]:
         """Return the formats that the forward multiplies by, as `mul_mat TYPE`, each once."""
@@ -126,10 +129,17 @@ def multiplied(header: GgufHeader) -> tuple[str, ...]:
     return tuple(f"mul_mat {name}" for name in sorted(kinds))
 
 
-def forward_work(setting: Setting, header: GgufHeader, n: int) -> ExecutedWork:
+def cached_bytes(header: GgufHeader) -> int:
+    """Return the bytes of a cached position in all layers, in float16, llama.cpp's default."""
+    shape = shape_of(header)
+    return 2 * _FLOAT16 * shape.layers * shape.kv_heads * shape.head_dim
+
+
+def forward_work(setting: Setting, header: GgufHeader, n: int, entry: int) -> ExecutedWork:
     """Return the FLOPs and bytes of a forward over N, without padding.
 
-    Routed experts count as many as a token takes, by the file's own metadata.
+    Routed experts count as many as a token takes, by the file's own metadata; `entry` are the bytes
+    of a cached position in all layers.
     """
     rows, cached, shape = setting.batch * n, setting.context or 0, shape_of(header)
     products = read = 0
@@ -139,7 +149,6 @@ def forward_work(setting: Setting, header: GgufHeader, n: int) -> ExecutedWork:
         read += matrix.read_bytes(min(matrix.count, rows * of_token) if matrix.routed else None)
     seen = setting.batch * sum(cached + 1 + place for place in range(n))
     flop = 2 * products + 4 * shape.layers * shape.heads * shape.head_dim * seen
-    entry = 2 * _CACHE_BYTES * shape.layers * shape.kv_heads * shape.head_dim
     return ExecutedWork(
         flop_logical=flop,
         flop_executed=flop,
@@ -149,7 +158,10 @@ def forward_work(setting: Setting, header: GgufHeader, n: int) -> ExecutedWork:
 
 
 def refuse_too_large(setting: Setting, header: GgufHeader, most: int) -> None:
-    """Raise EvidenceError for a model that does not fit, or an N that its context does not hold."""
+    """Raise EvidenceError for a model that does not fit, or an N that its context does not hold.
+
+    Its cache counts in float16, which is the most that an engine here takes by default.
+    """
     longest = whole_or(header.metadata.get(f"{header.architecture}.context_length"), 1 << 31)
     asked = (setting.context or 0) + most
     if asked > longest:
@@ -157,9 +169,7 @@ def refuse_too_large(setting: Setting, header: GgufHeader, most: int) -> None:
             f"L + N = {asked} positions are more than {header.file}'s {longest}",
             remedy="Choose a smaller context or fewer positions",
         )
-    shape = shape_of(header)
-    entry = 2 * _CACHE_BYTES * shape.layers * shape.kv_heads * shape.head_dim
-    needed = stored_bytes(header) + entry * setting.batch * asked
+    needed = stored_bytes(header) + cached_bytes(header) * setting.batch * asked
     free = free_host_bytes()
     if free is not None and needed > free:
         raise EvidenceError(

@@ -6,8 +6,7 @@ keys are removed again by the next forward, so that each finds a cache of L posi
 
 import ctypes
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -274,13 +273,3 @@ class _Batch:
             seq_id=ctypes.addressof(self._seq_id),
             logits=ctypes.addressof(self._logits),
         )
-
-
-@contextmanager
-def opened(library: Library, path: Path, *, repack: bool) -> Iterator[Model]:
-    """Give a model that is closed afterwards."""
-    model = Model(library, path, repack=repack)
-    try:
-        yield model
-    finally:
-        model.close()

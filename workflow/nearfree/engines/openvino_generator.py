@@ -43,7 +43,6 @@ class OpenVinoGenerator:
     def __init__(self, options: GeneratorOptions) -> None:
         self._options = options
         self._build = build_of(ENGINE, options.release)
-        self.context = options.positions
         for path in filter(None, (options.model, options.draft_model)):
             refuse_unread(read_header(path))
         self._runtime: Runtime = load(options.release, self._build)

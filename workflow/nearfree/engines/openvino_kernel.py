@@ -61,7 +61,7 @@ class OpenVinoForward(EngineKernel):
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work of the matrices and of attention, as the file's shapes say it."""
-        return forward_work(self._setting, self._header, n)
+        return forward_work(self._setting, self._header, n, self._pages.position_bytes)
 
     def operations(self) -> tuple[str, ...]:
         """Return the formats that the file stores its matrices in, as `mul_mat TYPE`, each once."""

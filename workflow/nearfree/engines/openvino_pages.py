@@ -52,6 +52,7 @@ class Pages:
 
     def _allocate(self, compiled: Compiled) -> None:
         """Give each layer the blocks of all sequences."""
+        self._cache_bytes = 0
         for each in compiled.model.inputs:
             name = each.any_name
             if "cache." not in name:
@@ -66,6 +67,7 @@ class Pages:
             shape = self._ov.Shape([self.batch * self._blocks, *sizes])
             tensor = self._ov.Tensor(each.element_type, shape)
             tensor.data[:] = 0
+            self._cache_bytes += tensor.data.nbytes
             self._request.set_tensor(name, tensor)
 
     def forward(self, n: int) -> None:
@@ -119,6 +121,11 @@ class Pages:
             name: self._ov.Tensor(self._np.array(value, dtype=kind))
             for name, (value, kind) in values.items()
         }
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of a cached position in all layers, with its part of what a block shares."""
+        return self._cache_bytes // (self.batch * self._blocks * _BLOCK)
 
     @property
     def logits(self) -> Any:

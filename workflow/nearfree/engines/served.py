@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -47,8 +47,6 @@ class ServedForward(EngineKernel):
         Another release is installed, the weights are none that it draws, the model's context is
         shorter than L + 2 N, or the engine does not take the model.
     """
-
-    cache: Literal["cold", "warm"]
 
     def __init__(
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
@@ -149,7 +147,10 @@ def refused(setting: Setting) -> Iterator[None]:
     """Say in one message what an engine raises while it loads a model."""
     try:
         yield
-    except (AssertionError, KeyError, NotImplementedError, OSError, TypeError, ValueError) as error:
+    except (AssertionError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+        failed = isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError)
+        if failed and "CUDA" in str(error):  # the GPU, which is no fault of the model
+            raise
         last = " ".join(str(error).split()[-40:]) or type(error).__name__
         raise EvidenceError(
             f"{setting.backend} {setting.release} does not load {setting.model}: {last}",

@@ -4,6 +4,7 @@ from math import prod
 
 from msgspec import Struct
 
+from nearfree.errors import Refusal, RefusedError
 from nearfree.gguf.types import FILE_TYPES, GgmlType
 
 Scalar = int | float | bool | str
@@ -80,9 +81,13 @@ def stored_bytes(header: GgufHeader) -> int:
     return sum(each.size_bytes for each in header.tensors)
 
 
-def elements(header: GgufHeader) -> int:
-    """Return the elements of all tensors."""
-    return sum(each.elements for each in header.tensors)
+def refuse_part(header: GgufHeader) -> None:
+    """Raise RefusedError for one part of several: its tensors are not all of its model."""
+    count = header.metadata.get("split.count")
+    if isinstance(count, int) and count > 1:
+        reason = f"{count} says that the file is one of several"
+        remedy = "Merge its parts with llama-gguf-split --merge of llama.cpp"
+        raise RefusedError([Refusal(header.file, "split.count", reason, remedy)])
 
 
 def bytes_by_type(header: GgufHeader) -> dict[str, int]:

@@ -67,7 +67,10 @@ def _caches() -> dict[str, int]:
     for folder in sorted(_CACHE.glob("index*")):
         level = (folder / "level").read_text().strip()
         kind = (folder / "type").read_text().strip()
-        size = (folder / "size").read_text().strip()
+        try:
+            size = (folder / "size").read_text().strip()
+        except OSError:  # some virtual machines do not tell it
+            continue
         name = f"l{level}" + {"Data": "d", "Instruction": "i"}.get(kind, "")
         caches[name] = int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
     return caches
@@ -134,7 +137,7 @@ def check_identity(layout: Layout, scope: str, here: Fingerprint) -> None:
             f"this machine is not the platform {scope!r} of the log: {field} is "
             f"{getattr(here, field)!r}, not {getattr(known, field)!r}",
             remedy=f"Add `{scope}_2: {{kind: {here.kind}}}` to config/platforms.yaml and set "
-            f"`here: [{scope}_2]` in config/config.yaml",
+            f"`here: [{scope}_2]` in config/config.yaml, or give another --results",
         )
 
 

@@ -14,7 +14,7 @@ from nearfree.core.protocols import Timing
 from nearfree.core.weights import WeightsFile
 from nearfree.engines.kernel import refuse_too_large
 from nearfree.errors import ConfigError
-from nearfree.gguf.header import GgufHeader, bytes_by_type
+from nearfree.gguf.header import GgufHeader, bytes_by_type, refuse_part
 from nearfree.gguf.reader import read_header, weights_sha256
 
 POSITIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 16, 17, 24, 32, 33)
@@ -57,11 +57,13 @@ def own_file(
     Raises
     ------
     ConfigError
-        It is no GGUF file, is cut or lies, or there is no such release, axis or grid.
+        It is no GGUF file, is cut, lies or is one part of several, or there is no such release,
+        axis or grid.
     EvidenceError
         It does not fit into memory, or its context does not hold L + N.
     """
     header = read_header(path)
+    refuse_part(header)
     release = release or default_release(engine)
     build_of(engine, release)
     name = name or model_name(path)

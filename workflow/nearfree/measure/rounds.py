@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nearfree.core.plan import DecodePlan, MeasurePlan, Plan
-from nearfree.core.protocols import Adaptive
+from nearfree.core.protocols import Adaptive, Thinned
+from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 from nearfree.log.events import (
     DecodeMeasured,
@@ -95,7 +96,7 @@ def interrupted(layout: Layout) -> Iterator[str]:
 def recover(layout: Layout, name: str) -> Iterator[str]:
     """Seal an interrupted take with the whole rounds that it holds, as `partial`.
 
-    Use it when the take cannot go on; else run the same `nearfree measure` again.
+    Use it when the take cannot go on; else run the same command again.
 
     Raises
     ------
@@ -127,17 +128,21 @@ def _held(layout: Layout, take: TakeName) -> tuple[MeasurePlan, int]:
     attempts.release()
     plan = attempts.plan()
     if not isinstance(plan, MeasurePlan):
-        raise EvidenceError(f"{take} measures nothing", remedy="Run its command again instead")
-    visits = Counter(
-        (event.data.setting, event.data.n)
-        for _, _, events in attempts.kept(plan, whole_rounds)
-        for event in events
-        if isinstance(event.data, LatencyMeasured) and _of_all_points(event.data)
-    )
-    rounds = min(visits.values()) if len(visits) == plan.points_a_round else 0
+        raise EvidenceError(f"{take} has no rounds", remedy="Run its command again instead")
+    visits, numbers = Counter[tuple[Setting, int]](), set[int]()
+    for _, _, events in attempts.kept(plan, whole_rounds):
+        for event in events:
+            if isinstance(event.data, LatencyMeasured) and _of_all_points(event.data):
+                visits[event.data.setting, event.data.n] += 1
+                numbers.add(event.data.round)
+    fewest = len(numbers) if isinstance(plan.protocol, Thinned) else min(visits.values(), default=0)
+    rounds = fewest if len(visits) == plan.points_a_round else 0
     if rounds < _FEWEST_ROUNDS:
+        command = f"`nearfree measure {take.scope} {take.stream}`"
+        if plan.weights:  # of a study, or of a file of the user's
+            command += ", or the `nearfree measure --engine` or `nearfree tune` that began it,"
         raise EvidenceError(
             f"{take} holds {rounds} whole rounds of every point, fewer than {_FEWEST_ROUNDS}",
-            remedy=f"Run `nearfree measure {take.scope} {take.stream}` again: it goes on",
+            remedy=f"Run {command} again: it goes on",
         )
     return plan, rounds

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nearfree.core.boundary import boundary, median
+from nearfree.core.boundary import Ratio, boundary, median
 from nearfree.core.label import label
 from nearfree.log.curves import Curve, curve_samples, samples_ratios
 from nearfree.log.events import EngineLoaded, SharesMeasured
@@ -47,18 +47,16 @@ def _curve(curve: Curve, epsilon: float) -> Iterator[str]:
     rows: list[list[str]] = [["N", "T(N) ms", "T(N)/T(1)", "", "ms a position"]]
     by_n = {ratio.n: ratio for ratio in ratios}
     for n, rounds in sorted(samples.rounds.items()):
-        us = list(rounds.values())
-        ratio = by_n[n]
-        rows.append(
-            [
-                str(n),
-                f"{median(us) / US_PER_MS:.2f}",
-                f"{ratio.value:.2f}",
-                f"[{ratio.low:.2f}, {ratio.high:.2f}]",
-                f"{median(us) / US_PER_MS / n:.2f}",
-            ]
-        )
+        rows.append(_row(n, list(rounds.values()), by_n.get(n)))
     yield from columns(rows)
+
+
+def _row(n: int, us: list[float], ratio: Ratio | None) -> list[str]:
+    if ratio is None:
+        return [str(n), "-", "-", "no clean sample beside one of N = 1", "-"]
+    ms = median(us) / US_PER_MS
+    interval = f"[{ratio.low:.2f}, {ratio.high:.2f}]"
+    return [str(n), f"{ms:.2f}", f"{ratio.value:.2f}", interval, f"{ms / n:.2f}"]
 
 
 def _shares(take: Take, curve: Curve) -> Iterator[str]:

@@ -1,0 +1,20 @@
+"""The text of a take of an engine's forwards."""
+
+from derive.tables.logs import make_take, make_visits
+from engine_takes import SETTING, loaded
+from nearfree.log.curves import curves
+from nearfree.show.text.engine import engine_text
+
+
+def test_an_n_without_a_clean_sample_says_so() -> None:
+    """An N whose samples were all disturbed has a line without numbers, and others have theirs."""
+    clean = make_visits(SETTING, {1: 900.0, 2: 1800.0})
+    disturbed = make_visits(SETTING, {4: 3600.0}, dirty=(True, True))
+    take = make_take(loaded(), *clean, *disturbed)
+    lines = [line.split() for line in engine_text(take, curves([take]), 0.2)]
+    assert [line[:3] for line in lines if line and line[0] in {"1", "2", "4"}] == [
+        ["1", "0.91", "1.00"],
+        ["2", "1.82", "2.00"],
+        ["4", "-", "-"],
+    ]
+    assert any("no clean sample" in " ".join(line) for line in lines)

@@ -45,18 +45,19 @@ def test_a_plan_that_is_no_text(project: Path, call: Call) -> None:
     one_message(call("measure", "cpu", "dense_ffn", "--plan", "plan.json"), "plan.json")
 
 
-@pytest.mark.parametrize(
-    "line", ["log show", "log show cpu", "tables project cpu", "measure cpu dense_ffn"]
-)
+@pytest.mark.parametrize("line", ["log show TAKE", "tables project cpu", "measure cpu dense_ffn"])
 def test_a_damaged_segment_is_one_message(project: Path, call: Call, line: str) -> None:
-    """Whoever reads a damaged segment says which it is, and reads on nowhere."""
+    """Whoever reads a damaged segment says which it is, and reads on nowhere; a list reads none."""
     layout = Layout(project / "results")
-    path = layout.segment(layout.takes("cpu")[1], 1)
+    take = layout.takes("cpu")[1]
+    path = layout.segment(take, 1)
     assert "hardware" in str(path)
     path.write_bytes(path.read_bytes().replace(b"Test CPU", b"Best CPU"))
     shutil.rmtree(project / "results" / "tables")
-    one_message(call(*line.split()), path.name, printed=line.startswith("log"))
+    one_message(call(*line.replace("TAKE", str(take)).split()), path.name)
     assert not (project / "results" / "tables").exists()
+    code, out, _ = call("log", "show", "cpu")
+    assert (code, str(take) in out) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def test_the_text_has_the_steps_and_the_times(call: Call, file: Path, tmp_path: 
     assert (code, err) == (0, "")
     assert "5, 9, 13, 17, 21, 25, 29, 33" in out
     assert "T(N)/T(1)" in out
-    assert ", in sample" in out
+    assert ">= 33" in out
+    assert "nothing up to there, in sample" in out
 
 
 def test_several_batches_and_another_release(call: Call, file: Path) -> None:

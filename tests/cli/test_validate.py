@@ -306,6 +306,8 @@ def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "rows.csv: 2 rows, 1 of them (50%) answered" in out
     assert "1  no kernels of none on a GPU are known" in out
+    narrowed = call(*argv, "--models", str(models.parent), "--platform", "nvidia_h100")
+    assert narrowed == (0, out, "")
     code, out, err = call(*argv, "--models", str(tmp_path))
     assert (code, out) == (2, "")
     assert "none of 2 rows is answered" in err
@@ -316,6 +318,11 @@ def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
     (["--by", "engine"], "draft,engine,model,precision,several are of steps of whole models"),
     (["--dataset", "whole", "--epsilon", "0.1"], "--epsilon says nothing of steps"),
     (["--dataset", "whole", "--by", "routing"], "--by routing says nothing of steps"),
+    (["--dataset", "whole", "--dtype", "float8", "--least-n", "2"],
+     "--dtype, --least-n says nothing of steps"),
+    (["--dataset", "whole", "--platform", "t4"], "no row is of t4"),
+    (["--curves", "x.csv", "--module", "collective", "--regime", "R1", "--minimum-mb", "0"],
+     "--regime, --minimum-mb says nothing of collectives"),
     (["--dataset", "whole", "--file", "none.csv"], "none.csv: No such file"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("recorded")

@@ -84,6 +84,13 @@ def test_plain_weights_enter_no_product_of_fewer_bits() -> None:
         Override(activations="float8").of(OWN)
 
 
+def test_activations_are_those_of_what_is_quantised() -> None:
+    """Of a model whose experts alone have scales the experts take them, and the rest stays."""
+    own = replace(OWN, experts=Product("mxfp4", "bfloat16"))
+    asked = Override(activations="float8").of(own)
+    assert asked == replace(own, experts=Product("mxfp4", "float8"))
+
+
 def test_a_model_s_own_precision_is_kept() -> None:
     """Where nothing is asked for, the files' precision holds."""
     own = Override(weights="int4", kv="float8").of(OWN)

@@ -12,6 +12,7 @@ from nearfree.log.evidence import read_take
 from nearfree.log.ledger import read_chain, write_ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName
+from nearfree.log.retract import retract
 from nearfree.log.verify import verify
 
 from log.faults import damage, flip
@@ -78,6 +79,14 @@ def test_a_stream_can_be_adopted_alone(layout: Layout, config: Path) -> None:
     assert len(first.seals) == 1
     assert len(second.seals) == 2
     assert tracked() >= files(layout, *layout.takes("cpu"))
+
+
+def test_a_stream_is_adopted_with_what_retracts_it(layout: Layout, config: Path) -> None:
+    """Else a clone would believe takes that their own machine does not."""
+    (dense, *_) = layout.takes("cpu", "dense")
+    retraction = retract(layout, str(dense), "wrong clock").name
+    assert adopt(layout, config, "cpu", "dense") == [dense, retraction]
+    assert files(layout, retraction) < tracked()
 
 
 def test_what_is_adopted_is_not_adopted_again(layout: Layout, config: Path) -> None:
@@ -180,7 +189,7 @@ def test_a_retired_take_leaves_the_repository(layout: Layout, config: Path) -> N
     receipt = layout.receipt(dense)
     digest = sha256(layout.seal(dense).read_bytes())
     ours = files(layout, dense)
-    assert retire(layout, config, [dense], read=frozenset()) == [dense]
+    assert retire(layout, config, [dense, dense], read=frozenset()) == [dense]
     assert not ours & tracked()
     assert not any(Path(name).exists() for name in ours)
     assert not receipt.exists()

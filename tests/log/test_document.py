@@ -11,6 +11,7 @@ from nearfree.log.document import (
     Manifest,
     check_table,
     manifest_path,
+    new_folder,
     read_document,
     render,
     replace,
@@ -156,6 +157,27 @@ def test_a_name_that_cannot_be_replaced_is_a_write_error(tmp_path: Path) -> None
     with pytest.raises(WriteError, match="was not written"):
         replace(tmp_path / "a.json", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old folder goes only when the new one lies in its place."""
+    place = tmp_path / "report"
+    place.mkdir()
+    (place / "old").touch()
+    own = Path.replace
+
+    def fail(path: Path, target: Path) -> Path:
+        if (path / "new").exists():
+            raise OSError(errno.EIO, "no")
+        return own(path, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="no"), new_folder(place) as partial:
+        (partial / "new").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["report"]
+    assert [path.name for path in place.iterdir()] == ["old"]
 
 
 @pytest.fixture

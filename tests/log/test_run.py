@@ -9,6 +9,7 @@ from conftest import make_plan
 from msgspec import json
 from nearfree.backends.environments.lock import environment_sha256
 from nearfree.core.plan import plan_digest
+from nearfree.log import run as run_module
 from nearfree.log.line import sha256
 from nearfree.log.run import describe_run, scheduler, versions
 
@@ -23,8 +24,9 @@ def git(*args: str) -> str:
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in an empty folder, outside of any batch job."""
+    """Stand in an empty folder that the code is said to be of, outside of any batch job."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_module, "CLONE", tmp_path)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     for name in ("SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "NEARFREE_HOST_LABEL"):
         monkeypatch.delenv(name, raising=False)
@@ -60,6 +62,19 @@ def test_dirty_means_our_own_code(project: Path) -> None:
     assert (run.commit, run.dirty) == (git("rev-parse", "HEAD"), False)
     (project / "workflow" / "a.py").write_text("2\n")
     assert describe_run("nearfree measure", PLAN, 1).dirty is True
+
+
+def test_another_repository_is_not_the_code_s(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the user stands, or what the package is installed in, gives no commit."""
+    git("init", "--quiet")
+    git(*IDENTITY, "commit", "--quiet", "--allow-empty", "-m", "first")
+    installed = project / "lib"
+    installed.mkdir()
+    monkeypatch.setattr(run_module, "CLONE", installed)
+    run = describe_run("nearfree tune", PLAN, 1)
+    assert (run.commit, run.dirty) == (None, None)
 
 
 def test_the_lock_of_the_environment_is_on_record(project: Path) -> None:

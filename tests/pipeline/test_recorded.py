@@ -3,6 +3,8 @@
 import shutil
 
 import pytest
+from nearfree.derive.engine_step import recorded
+from nearfree.derive.reference import record
 from nearfree.derive.work_model import constants
 from nearfree.pipeline import pipeline
 from nearfree.pipeline.pipeline import Pipeline
@@ -12,7 +14,7 @@ from nearfree.sources.record import stream_name
 from pipeline.expected import AFTER_RULES, LEDGER
 from workflow import ROOT
 
-CONSTANTS = "results/events/public/constants"
+PUBLIC = "results/events/public"
 IMPORTED_SEAL = "results/events/imported/aiconfigurator_core_0_12_0/1-00000000.seal.json"
 
 
@@ -38,9 +40,10 @@ def test_what_is_on_record_is_shown(answering, no_network):
     assert "0 damaged, 0 notices" in answering.nearfree("verify")
 
 
-def test_adopted_constants_are_used(project):
-    """Constants in the log are evidence of every prediction."""
-    shutil.copytree(ROOT / CONSTANTS, project / CONSTANTS)
+@pytest.mark.parametrize("stream", ["constants", "kernels"])
+def test_what_is_adopted_is_used(project, stream):
+    """Constants and curves in the log are evidence of every prediction."""
+    shutil.copytree(ROOT / PUBLIC / stream, project / PUBLIC / stream)
     jobs = project.jobs()
     # the scope of the paper holds them, so its tables are made again from its seals
     assert jobs == {**AFTER_RULES, "project": 1, "boundaries": 1, "kernels": 1}
@@ -62,8 +65,9 @@ def test_an_import_is_a_job_where_the_config_asks_for_it(project):
 
 
 def test_the_names_that_rules_use_are_those_of_the_log():
-    """The stream of constants and the package have one name each."""
-    assert constants.STREAM == pipeline.CONSTANTS
+    """The streams that answers rest on and the package have one name each."""
+    streams = {constants.STREAM, constants.COLLECTIVE_STREAM, record.STREAM, recorded.STREAM}
+    assert set(pipeline.CALIBRATED) == streams
     asked = Pipeline(ROOT / "results", ROOT / "config")
     assert asked.imports == {}
     assert asked.imported == []

@@ -53,6 +53,15 @@ def test_above_the_largest_size_nothing_is_padded() -> None:
     assert rows("sglang", "0.5.9", 257, 1) is None
 
 
+@pytest.mark.parametrize(
+    ("sm", "memory_gib", "most"),
+    [(89, 48, (256, 512)), (90, 80, (1024, 512)), (100, 180, (1024, 1024))],
+)
+def test_a_gpu_says_how_much_is_captured(sm: int, memory_gib: int, most: tuple[int, int]) -> None:
+    """Requests at once go by its memory, and the tokens of the largest graph by its capability."""
+    assert STEPS.most(graphs("vllm", "0.33.0", sm=sm, memory_gib=memory_gib)) == most
+
+
 def test_attention_that_leaves_the_graph_leaves_sizes_unrounded() -> None:
     """Without full graphs of several tokens a step is padded to the list of any step."""
     for name in ("flashinfer", "cutlass_mla"):

@@ -9,6 +9,7 @@ from engine_takes import SETTING, loaded, write_engine
 from msgspec import structs
 from nearfree.config.files import Config
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.predict.engine_answers import timed_forward
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.score.engine_steps import curve_steps
 from nearfree.derive.score.validation import VALIDATION
@@ -18,7 +19,7 @@ from nearfree.derive.work_model.engine import ATTENTION, BETWEEN, FORWARD
 from nearfree.derive.work_model.engine_fit import PASS
 from nearfree.log.names import Layout
 
-from derive.engines import engine_log, forward
+from derive.engines import GRID, curve, engine_log, forward, rules
 from derive.tables.logs import CONFIG, make_tables, write_probe
 
 CONSTANTS = {
@@ -82,6 +83,20 @@ def test_the_work_model_is_right_about_curves_of_its_form(measured) -> None:
     rows = read_table(layout, "cpu", VALIDATION).filter(predictor="work_model")
     assert set(rows["setting_key"]) == {*keys}
     assert rows["hit"].all()
+
+
+def test_at_the_grid_s_end_nothing_limits() -> None:
+    """Where every N that is looked at passes, no module, term, lines or margin is named."""
+    asked, curves = rules("q8_0"), [curve(rules("q8_0", context=256), CONSTANTS)]
+    names = ("limiting_module", "limiting_term", "evidence", "margin")
+    for grid, epsilon in (((1,), 0.2), (GRID, 1e9)):
+        found = timed_forward(asked, grid, "cpu", curves).answer(epsilon)
+        assert found["n_max"] == grid[-1]
+        assert [found[name] for name in names] == [None] * len(names)
+    limited = timed_forward(asked, GRID, "cpu", curves).answer(0.2)
+    assert limited["n_max"] < GRID[-1]
+    assert limited["margin"] > 1
+    assert None not in [limited[name] for name in ("limiting_module", "limiting_term")]
 
 
 def test_what_is_alone_is_in_sample(measured) -> None:

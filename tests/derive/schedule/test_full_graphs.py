@@ -60,3 +60,12 @@ def test_an_option_says_which_batches_leave() -> None:
     noted = vllm_option(lengths([(8, 4), (32, 2), (256, 1)])).notes[-1]
     assert noted.startswith("50 of 256 batch sizes (6, 9, 10, 12, ")
     assert not any("full graphs" in note for note in vllm_option(lengths([(8, 3), (9, 1)])).notes)
+
+
+def test_what_is_captured_on_the_gpu_counts() -> None:
+    """Batches above the largest graph of the GPU leave none, and are not counted."""
+    parts = lengths([(8, 4), (32, 2), (256, 1)])
+    left = leaving(parts, requests=256, largest=64)
+    assert 0 < len(left) < 50
+    noted = vllm_option(parts, requests=256, largest=64).notes[-1]
+    assert noted.startswith(f"{len(left)} of 256 batch sizes (6, 9, 10, 12, ")

@@ -16,13 +16,21 @@ from nearfree.derive.schedule.merging import (
 )
 from nearfree.errors import ConfigError
 
-LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=40).map(
-    lambda ks: dict(enumerate(ks, 1))
+PASSING = st.one_of(
+    st.integers(0, 9).map(lambda k: frozenset(range(k + 1))),
+    st.frozensets(st.integers(0, 9)).map(lambda ks: ks | {0}),
 )
+"""Near-free K where T(N) never falls, and where it may."""
+NEAR_FREE = st.lists(PASSING, min_size=1, max_size=40).map(lambda each: dict(enumerate(each, 1)))
 ROWS = st.lists(st.floats(0.5, 2), min_size=4, max_size=4)
 SPEEDS = st.lists(ROWS, min_size=1, max_size=6).map(
     lambda rows: {b: dict(enumerate(row)) for b, row in enumerate(rows, 1)}
 )
+
+
+def up_to(lengths: dict[int, int]) -> dict[int, frozenset[int]]:
+    """Return the near-free K by batch size where all up to the longest are."""
+    return {b: frozenset(range(k + 1)) for b, k in lengths.items()}
 
 
 def entries(ks: list[int]) -> int:
@@ -74,14 +82,14 @@ def test_what_takes_many_entries_is_merged_further() -> None:
     assert few_by_speed(speeds, 0) == merged_by_speed(speeds, 0)
 
 
-@given(LENGTHS, st.floats(0.001, 0.3))
-def test_merged_downwards(lengths: dict[int, int], worth: float) -> None:
-    """K is nowhere above the near-free one, few, and rises at most up to one batch size."""
-    assume(any(lengths.values()))
-    found = merged_below(lengths, worth)
+@given(NEAR_FREE, st.floats(0.001, 0.3))
+def test_merged_downwards(near_free: dict[int, frozenset[int]], worth: float) -> None:
+    """Each K is near-free itself, they are few, and rise at most up to one batch size."""
+    assume(any(max(ks) for ks in near_free.values()))
+    found = merged_below(near_free, worth)
     ks = [*found.values()]
-    assert found.keys() == lengths.keys()
-    assert all(k <= lengths[b] for b, k in found.items())
+    assert found.keys() == near_free.keys()
+    assert all(k in near_free[b] for b, k in found.items())
     assert entries(ks) <= MOST_ENTRIES
     assert len({*ks}) <= MOST_LENGTHS
     signs = [k > before for before, k in pairwise(ks) if k != before]
@@ -91,7 +99,7 @@ def test_merged_downwards(lengths: dict[int, int], worth: float) -> None:
 @given(st.lists(st.integers(4, 5), min_size=2, max_size=60))
 def test_noise_makes_no_entries(ks: list[int]) -> None:
     """5, 4, 5, 4 never comes out."""
-    found = merged_below(dict(enumerate(ks, 1)), 0.02)
+    found = merged_below(up_to(dict(enumerate(ks, 1))), 0.02)
     assert len(ranges(found)) <= 3
     for parts in combinations(ranges(found), 3):
         assert [part.k for part in parts] != [5, 4, 5]
@@ -100,13 +108,21 @@ def test_noise_makes_no_entries(ks: list[int]) -> None:
 def test_stairs_of_few_steps_are_kept() -> None:
     """What has few entries already keeps them where each is worth its place."""
     stairs = {b: 7 if b < 5 else 3 if b < 17 else 1 for b in range(1, 65)}
-    assert merged_below(stairs, 0.02) == stairs
+    assert merged_below(up_to(stairs), 0.02) == stairs
+
+
+def test_k_is_lowered_to_what_passes_itself() -> None:
+    """Where 4 drafts leave the tolerance and 5 do not, it is not lowered to a neighbour's 4."""
+    rises = up_to({1: 5, 2: 4} | dict.fromkeys(range(3, 65), 5))
+    falls_again = {b: ks if b == 2 else ks - {4} for b, ks in rises.items()}
+    for near_free, ks in ((rises, [4, 5]), (falls_again, [3, 5])):
+        assert [part.k for part in ranges(merged_below(near_free, 0.05))] == ks
 
 
 @pytest.mark.parametrize("worth", [-0.1, 1, 2, float("nan")])
 def test_a_worth_is_a_share(worth: float) -> None:
     """A worth that is no share below 1 is refused."""
     with pytest.raises(ConfigError, match="an entry's worth is"):
-        merged_below({1: 1}, worth)
+        merged_below(up_to({1: 1}), worth)
     with pytest.raises(ConfigError, match="an entry's worth is"):
         merged_by_speed({1: {0: 1.0}}, worth)

@@ -29,7 +29,7 @@ from public.test_curves import curve, put
 
 from derive.questions import FACTS, RESOLVER
 from derive.tables.logs import CONFIG
-from derive.work_model.forms import COMPUTED
+from derive.work_model.forms import COMPUTED, STATED
 from derive.work_model.imported import STREAM, TRUE, along_n, put_curves
 from derive.work_model.test_fit import SINGLE
 
@@ -204,6 +204,14 @@ def test_a_digest_of_the_curves() -> None:
 def _digest(*events: object) -> str:
     curves = curves_of([(each, f"e#{number}") for number, each in enumerate(events)])  # type: ignore[misc]
     return samples(curves, FACTS, RESOLVER)["moe_library"].rows_sha256
+
+
+def test_stated_constants_are_not_calibrated() -> None:
+    """Curves of families whose constants are stated with their source are left aside."""
+    events = list(along_n(*STATED, "moe_library"))
+    curves = curves_of([(each, f"e#{number}") for number, each in enumerate(events)])
+    assert set(curves.settings["module"]) == {*STATED, "moe_ffn"}
+    assert list(samples(curves, FACTS, RESOLVER)) == ["moe_library"]
 
 
 def test_prefill_counts_from_the_smallest_n_above_1() -> None:

@@ -178,10 +178,10 @@ def test_refusals_are_counted_in_the_caption(lookup: pl.DataFrame) -> None:
 def test_captions_say_what_the_figures_rest_on(
     lookup: pl.DataFrame, forecast: pl.DataFrame
 ) -> None:
-    """Nothing was measured, some kernels are not counted, and constants were calibrated."""
+    """Nothing was measured, and constants were calibrated, those between modules, too."""
     for figure, _ in outlook_drawings(lookup, forecast, 0.2):
         assert "Predicted, not measured." in figure.caption
-        assert "Kernels between the modules are not counted." in figure.caption
+        assert "Between modules: an engine's constants, where known." in figure.caption
         assert "R2: gemm" in figure.caption
         assert len(figure.caption) < 500
     rows = changed(lookup, pl.lit(value=True), in_sample=False)

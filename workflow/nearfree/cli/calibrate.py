@@ -4,12 +4,23 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from nearfree.cli.common import OFFLINE, argument, command, config_of, layout_of
+from nearfree.cli.deployment_options import refuse_options
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
     from nearfree.log.events import ConstantsCalibrated
     from nearfree.log.names import Layout
+
+_ON = ("a100", "h100")
+_STREAM = "aiconfigurator_core_0_12_0"
+_APART: dict[str, tuple[str, ...]] = {
+    "own": (),
+    "kernels": ("stream",),
+    "steps": (),
+    "collectives": ("on", "stream"),
+}
+"""What is calibrated by itself, by its option, and what else each has a use of."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -24,13 +35,11 @@ def _names(text: str) -> tuple[str, ...]:
     argument(
         "--on",
         type=_names,
-        default=("a100", "h100"),
-        help="platforms to calibrate on, with commas between (default: a100,h100)",
+        help=f"platforms to calibrate on, with commas between (default: {','.join(_ON)})",
     ),
     argument(
         "--stream",
-        default="aiconfigurator_core_0_12_0",
-        help="the imported curves (default: aiconfigurator_core_0_12_0)",
+        help=f"the imported curves (default: {_STREAM})",
     ),
     argument(
         "--collectives",
@@ -98,14 +107,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
             "--own and --from go together",
             remedy="Give both, such as `--own h20 --from published`, or neither",
         )
-    if args.kernels and (args.own is not None or args.collectives):
-        raise ConfigError(
-            "--kernels is calibrated by itself", remedy="Leave --own and --collectives out"
-        )
-    if args.steps and (args.own is not None or args.collectives or args.kernels):
-        raise ConfigError(
-            "--steps is calibrated by itself", remedy="Leave --own, --collectives and --kernels out"
-        )
+    _refuse_together(args)
     layout, config = layout_of(args), config_of(args)
     if args.steps:
         return _steps(layout, config, offline=args.offline)
@@ -118,11 +120,12 @@ def run_calibrate(args: argparse.Namespace) -> int:
             if own_platform in by_platform:
                 _show(by_platform[own_platform].event.data)
         return 0
+    stream = args.stream or _STREAM
     if args.kernels:
-        return _kernels(args, layout, config)
-    on = tuple(dict.fromkeys(resolve(config.platforms, name) for name in args.on))
+        return _kernels(args, layout, config, stream)
+    on = tuple(dict.fromkeys(resolve(config.platforms, name) for name in args.on or _ON))
     used["collectives"] = args.collectives
-    seal = calibrate(layout, config.platforms, on, stream=args.stream, **used)
+    seal = calibrate(layout, config.platforms, on, stream=stream, **used)
     print(f"{seal.name}: sealed")
     for name, event in recorded_constants(layout).items():
         if (name in COLLECTIVE_FAMILIES) == args.collectives:
@@ -130,7 +133,21 @@ def run_calibrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
+def _refuse_together(args: argparse.Namespace) -> None:
+    """Raise ConfigError for two that are calibrated apart, or an option that one has no use of."""
+    given = {name: getattr(args, name) for name in _APART}
+    asked = [name for name, value in given.items() if value]
+    if len(asked) > 1:
+        raise ConfigError(
+            f"{' and '.join(f'--{name}' for name in asked)} are calibrated each by itself",
+            remedy="Ask for one at a time",
+        )
+    for name in asked:
+        odd = [each for each in ("on", "stream") if each not in _APART[name]]
+        refuse_options(args, odd, f"with --{name}", f"--{name}")
+
+
+def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config", stream: str) -> int:
     """Seal what curves say of each kernel, and say how much that is."""
     from nearfree.derive.reference.calibrate import calibrate_kernels
     from nearfree.derive.reference.record import recorded_reference
@@ -138,7 +155,7 @@ def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config") -> in
     seal = calibrate_kernels(
         layout,
         config.platforms,
-        stream=args.stream,
+        stream=stream,
         epsilon=config.site.epsilon,
         modules=tuple(dict.fromkeys(args.module)),
         offline=args.offline,

@@ -85,8 +85,9 @@ def add_deployment(
     )
     parser.add_argument(
         "--moe",
-        help="the same for MoE layers (default: vllm, but sglang for a schedule of SGLang, and "
-        "where --ep is neither 1 nor tp x dp)",
+        help="the same for MoE layers (default: vllm, but sglang for a schedule of SGLang, where "
+        "--ep is neither 1 nor tp x dp, and where its kernel for the format is read and that of "
+        "vllm is not)",
     )
     parser.add_argument(
         "--dense",

@@ -101,9 +101,10 @@ def run_predict(args: argparse.Namespace) -> int:
     if args.curves:
         write_curves(args, args.curves)
         return 0
+    from nearfree.derive.predict.answers import PREDICTORS
     from nearfree.derive.predict.forecast.expand_deployments import asked_about
     from nearfree.derive.predict.forecast.first_answer import first_answer
-    from nearfree.derive.predict.forecast.forecast import PREDICTORS, forecast, positions
+    from nearfree.derive.predict.forecast.forecast import forecast, positions
 
     if not args.model or not args.platform:
         missing = "model" if not args.model else "platform"

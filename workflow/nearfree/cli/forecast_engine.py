@@ -62,6 +62,7 @@ def predict_engine(args: argparse.Namespace) -> int:
     from nearfree.derive.granularity.engine import EngineForward
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.engine_forecast import engine_forecast
+    from nearfree.gguf.header import refuse_part
     from nearfree.gguf.reader import read_header
     from nearfree.hardware.platforms import resolve
     from nearfree.models.gguf_forward import matrices_of, shape_of
@@ -89,6 +90,7 @@ def predict_engine(args: argparse.Namespace) -> int:
             args.model, args.batch or [1], args.context or [CONTEXT]
         ):
             header = read_header(Path(model))
+            refuse_part(header)
             _refuse_too_long(header, context)
             forward = EngineForward(
                 engine=engine,

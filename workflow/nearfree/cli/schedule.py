@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nearfree.cli.common import command, config_of, in_one_thread, number, positive
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nearfree.config.files import Config
+    from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.deployment import Deployment
     from nearfree.derive.predict.forecast.forecast import Forecast
     from nearfree.derive.schedule.option import Option
@@ -122,8 +124,9 @@ def run_schedule(args: argparse.Namespace) -> int:
     drafts then costs a forward at K = 0, too. Neighbours are merged where they differ by less than
     --worth, near-free K only downwards. The option goes to standard output, its evidence to
     standard error. It ends at the largest batch size that fits in memory at the context, unless
-    memory is ignored. Of several contexts the option is the safe one: the smallest near-free K at
-    each batch, or the schedule that loses least at worst; standard error has each context's own.
+    memory is ignored. Of several contexts the option is the safe one: the longest K near-free at
+    all of them at each batch, or the schedule that loses least at worst; standard error has each
+    context's own.
     """
     in_one_thread()
     from nearfree.show.text.choices import choices_json, choices_table
@@ -156,7 +159,7 @@ def _evidence(
         yield (
             f"# the option is the safe one at L = {', '.join(str(e.context) for e in every)}: "
             + (
-                "the smallest near-free K at each batch size"
+                "the longest K near-free at all of them at each batch size"
                 if _goal(args) == TOLERANCE
                 else f"that of L = {safe.context}, whose worst loss over them is least"
             )
@@ -187,10 +190,9 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.derive.schedule import expected
-    from nearfree.derive.schedule.draft_lengths import draft_lengths
     from nearfree.derive.schedule.engines import ENGINES
     from nearfree.show.text.planned import Planned
-    from nearfree.show.text.schedule import boundary_by_batch, ratio_by_batch
+    from nearfree.show.text.schedule import near_free_by_batch, ratio_by_batch
 
     args = argparse.Namespace(**{**vars(args), "context": [context]})
     engine = ENGINES[args.engine]
@@ -201,15 +203,16 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
     every = beside_drafters(every, drafting, own=args.drafter == OWN)
     queries = _held(args, every)
     answerer = make_answerer(args, config, queries)
+    epsilon = tolerance_of(args, config)
     answers = forecast(
-        queries, answerer, [tolerance_of(args, config)], grid=positions(args.longest + 1),
-        predictors=[args.by], full=False,
+        queries, answerer, [epsilon], grid=positions(args.longest + 1), predictors=[args.by],
+        full=False,
     )  # fmt: skip
     plan = Planned(context=context, asked=every, answers=answers)
     if _goal(args) == TOLERANCE:
-        limits = boundary_by_batch(answers, cautious=args.cautious)
-        write = engine.lengths or _one_length(args, config, answers, None)
-        return plan.of_lengths(write, draft_lengths(limits, most=args.longest), args.worth)
+        near_free = near_free_by_batch(answers, epsilon, most=args.longest, cautious=args.cautious)
+        write = _writer(args, config, answers, answerer, None)
+        return plan.of_lengths(write, near_free, args.worth)
     costs = draft_costs(args, answers, answerer, drafting)
     ratios = ratio_by_batch(answers)
     if args.acceptance is None:
@@ -221,8 +224,28 @@ def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
         else expected.measured(rates)
     )
     speeds = expected.speedups(ratios, accepted, draft_cost=costs)
-    write = engine.lengths or _one_length(args, config, answers, accepted)
+    write = _writer(args, config, answers, answerer, accepted)
     return plan.of_speeds(write, speeds, args.worth)
+
+
+def _writer(
+    args: argparse.Namespace,
+    config: "Config",
+    answers: "Forecast",
+    answerer: "Answerer",
+    accepted: "Sequence[float] | None",
+) -> "Write":
+    """Return what writes an engine's option, for vLLM by how much it captures on the GPU."""
+    from nearfree.decoders.engines import VLLM
+    from nearfree.derive.granularity.graphs import GraphSteps
+    from nearfree.derive.schedule.engines import ENGINES, vllm_option
+
+    graphs = answers.deployments[0].graphs
+    known = answers.total.refusals[0] is None
+    if graphs and known and args.engine == graphs.engine.name == VLLM.name:
+        requests, largest = GraphSteps(answerer.rules).most(graphs)
+        return partial(vllm_option, requests=requests, largest=largest)
+    return ENGINES[args.engine].lengths or _one_length(args, config, answers, accepted)
 
 
 def _one_length(

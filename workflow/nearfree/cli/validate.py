@@ -195,7 +195,9 @@ def run_validate(args: argparse.Namespace) -> int:
     from nearfree.show.text.scores import basis, head, table
 
     layout, config = layout_of(args), config_of(args)
-    if args.dataset == "whole" and not args.curves:
+    aliases = {alias: name for name, sheet in config.platforms.items() for alias in sheet.aliases}
+    args.platform = [aliases.get(name, name) for name in args.platform or ()]
+    if args.dataset == "whole":
         return validate_whole(args, layout, config)
     if args.file or args.models or not {*(args.by or ())} <= {*BY}:
         raise ConfigError(
@@ -209,7 +211,7 @@ def run_validate(args: argparse.Namespace) -> int:
         return validate_regimes(args, layout, config)
     epsilons = tolerances_of(args, config)
     source, known = _truth(args, layout, config, epsilons)
-    known = _narrowed(args, source, known, layout, config)
+    known = _narrowed(args, source, known, layout)
     default = (*PREDICTORS, CONSTANT) if args.from_one else PREDICTORS
     predictors = list(dict.fromkeys(args.predictor or default))
     left_out = make_left_out_answerer(args, layout, config) if args.leave_one_out else None
@@ -267,7 +269,7 @@ def _truth(
     """Return the name of the dataset and its truth."""
     from nearfree.derive.truth import datasets
 
-    least = _MINIMUM_MB if args.dataset == "aiconfigurator" and not args.curves else 0.0
+    least = _MINIMUM_MB if args.dataset == "aiconfigurator" else 0.0
     grids = datasets.Grids(
         minimum_mb=least if args.minimum_mb is None else args.minimum_mb,
         least_n=args.least_n,
@@ -278,7 +280,7 @@ def _truth(
     for option, given in (("--least-n", args.least_n > 1), ("--from-one", args.from_one)):
         if args.dataset != "aiconfigurator" and given:
             raise ConfigError(
-                f"{args.dataset} has boundaries without curves, so {option} has no effect",
+                f"{option} is of imported curves, and {args.dataset} holds none",
                 remedy=f"Use {option} with curves: --dataset aiconfigurator, or --curves FILE",
             )
     if args.dataset == "published":
@@ -288,21 +290,15 @@ def _truth(
     return datasets.load_aiconfigurator(layout, epsilons, grids)
 
 
-def _narrowed(
-    args: argparse.Namespace, source: str, known: "Truth", layout: "Layout", config: "Config"
-) -> "Truth":
+def _narrowed(args: argparse.Namespace, source: str, known: "Truth", layout: "Layout") -> "Truth":
     """Return the truth of the chosen settings; ConfigError if there are none."""
     from nearfree.derive.score.narrowing import chosen, not_fitted, unseen
     from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.derive.work_model.own import recorded_own
 
     constants = recorded_constants(layout, collectives=False)
-    aliases = {alias: name for name, sheet in config.platforms.items() for alias in sheet.aliases}
     for column in _FILTERS:
-        names = getattr(args, column) or ()
-        if column == "platform":
-            names = [aliases.get(name, name) for name in names]
-        known = chosen(source, known, column, names)
+        known = chosen(source, known, column, getattr(args, column) or ())
     if args.unseen:
         known = unseen(source, known, constants)
     return not_fitted(known, recorded_own(layout, constants)) if args.own else known

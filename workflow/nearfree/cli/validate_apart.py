@@ -1,6 +1,7 @@
 """Scores that have tables of their own: whole models, collectives, and what regimes answer."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nearfree.cli.common import json_text
@@ -13,10 +14,19 @@ if TYPE_CHECKING:
 
 WHOLE_BY = ("model", "platform", "precision", "engine", "several", "draft")
 _OF_WHOLE = (
-    *("epsilon", "predictor", "module", "backend", "weights", "kv_dtype", "routing", "regime"),
-    *("unseen", "own", "leave_one_out", "from_one", "tried", "minimum_mb"),
+    *("epsilon", "predictor", "module", "backend", "dtype", "weights", "kv_dtype", "routing"),
+    *("regime", "unseen", "own", "leave_one_out", "from_one", "least_n", "tried", "minimum_mb"),
 )
 """Options that do not go with steps of whole models."""
+_OF_COLLECTIVES = (
+    *("epsilon", "predictor", "dtype", "weights", "kv_dtype", "routing", "regime"),
+    *("unseen", "own", "leave_one_out", "from_one", "least_n", "tried", "minimum_mb"),
+)
+"""Options that do not go with collectives."""
+_OF_REGIMES = (
+    *("predictor", "unseen", "own", "leave_one_out", "from_one", "least_n", "minimum_mb"),
+)
+"""Options that do not go with regimes."""
 _BY_REGIME = ("regime", "module", "dtype", "routing")
 _COLLECTIVES = ("family", "kernel", "operation", "gpus")
 
@@ -24,16 +34,14 @@ _COLLECTIVES = ("family", "kernel", "operation", "gpus")
 def validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
     """Print how well published steps of whole models are predicted."""
     from nearfree.derive.predict.answers import Answerer
-    from nearfree.derive.score.whole import StepFit, whole_score
+    from nearfree.derive.score.whole import StepFit, platform_of, whole_score
     from nearfree.derive.score.whole_steps import timed_steps
     from nearfree.public.whole_models import FILE, read_rows
     from nearfree.show.text.whole import TABLES, as_json, lines
 
-    odd = [name for name in _OF_WHOLE if getattr(args, name) not in (None, False, [])]
     by = tuple(args.by or ())
-    wrong = [f"--by {name}" for name in by if name not in WHOLE_BY]
-    if odd or wrong:
-        said = [f"--{name.replace('_', '-')}" for name in odd] + wrong
+    said = _given(args, _OF_WHOLE) + [f"--by {name}" for name in by if name not in WHOLE_BY]
+    if said:
         raise ConfigError(
             f"{', '.join(said)} says nothing of steps of whole models",
             remedy=f"Leave it out; --by takes {', '.join(WHOLE_BY)}",
@@ -42,7 +50,11 @@ def validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config")
     own = config.folder / FILE
     asked = timed_steps(read_rows(args.file or own).rows, config, answerer, args.models)
     if args.platform:
-        asked = [e for e in asked if e.deployment and e.deployment.platform in args.platform]
+        asked = [each for each in asked if platform_of(each) in args.platform]
+        if not asked:
+            raise ConfigError(
+                f"no row is of {', '.join(args.platform)}", remedy="Name a GPU of the file's rows"
+            )
     if not any(each.deployment for each in asked):
         reasons = dict.fromkeys(each.refusal for each in asked if each.refusal)
         raise EvidenceError(
@@ -73,6 +85,11 @@ def validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Co
         raise ConfigError(
             "collectives are scored by themselves, on curves",
             remedy="Give --module collective alone, with --dataset aiconfigurator or --curves FILE",
+        )
+    if said := _given(args, _OF_COLLECTIVES):
+        raise ConfigError(
+            f"{', '.join(said)} says nothing of collectives, whose T itself is scored",
+            remedy="Leave it out; --platform, --backend and --by choose rows",
         )
     by = args.by or _COLLECTIVES
     odd = [name for name in by if name not in COLUMNS]
@@ -111,11 +128,7 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     from nearfree.show.text.regimes import lines
     from nearfree.sources.fetching.cache import Cache, default_cache
 
-    odd = [option for option, given in (
-        ("--own", args.own), ("--unseen", args.unseen), ("--leave-one-out", args.leave_one_out),
-        ("--from-one", args.from_one), ("--least-n", args.least_n > 1),
-        ("--minimum-mb", args.minimum_mb is not None), ("--predictor", bool(args.predictor)),
-    ) if given]  # fmt: skip
+    odd = _given(args, _OF_REGIMES)
     if odd or not (args.curves or args.dataset == "aiconfigurator"):
         what = f"--regime and {', '.join(odd)} do not go together" if odd else (
             "regimes are scored on curves")  # fmt: skip
@@ -148,6 +161,17 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     else:
         print("\n".join(lines(source, scored, epsilons, rows, by)))
     return 0
+
+
+def _given(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Return the options of some names that were given, as they are typed."""
+    default = {"least_n": 1}
+    values = {name: getattr(args, name) for name in names}
+    return [
+        f"--{name.replace('_', '-')}"
+        for name, value in values.items()
+        if value is not None and value is not False and value not in ([], default.get(name))
+    ]
 
 
 def imported_of(

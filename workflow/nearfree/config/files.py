@@ -44,13 +44,13 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     `models` are names under config/models or paths of files, `attention` and `moe` releases as
     package==version, or packages alone for the newest recorded release. Without `attention` it
-    is flash-attn, and flashinfer over a cache in 8 bits. `dense` is the release that runs the dense
+    is what the engine takes on the platform. `dense` is the release that runs the dense
     products of quantised weights, torch for a library; without it the engine of `moe`. `batch` is
     b, `context` L; `moe` and `routing` count where a model has experts. `dtype` sets the format of
     all, `weights`, `activations` and `kv_dtype` each its own; the model's files say the rest. `tp`,
     `dp`, `ep` and `pp` are the degrees of parallelism; `gpus` stands for tp where tp, dp and pp are
     1, else it is what they make. Without `moe` it is vllm, and sglang where ep is neither 1 nor
-    tp x dp.
+    tp x dp, or where its kernel for the format is read and that of vllm is not.
     `graphs` is the release of vllm or sglang whose CUDA graphs steps are padded to, `engine` that
     of the deployment's engine where its graphs are on record, `none` (the default) for no padding.
     `drawn` says whether figures show them.

@@ -188,7 +188,8 @@ class Override(Struct, frozen=True, kw_only=True):
             return Product(stored, entering)
 
         found = base.changed(asked)
-        if activations and activations not in PLAIN and found.ffn.activations != activations:
+        taken = {product.activations for _, product in found.products}
+        if activations and activations not in PLAIN and activations not in taken:
             raise ConfigError(
                 f"{found.ffn.weights} weights enter no product with {activations}",
                 remedy=f"Give --weights, too, such as --weights {activations}",

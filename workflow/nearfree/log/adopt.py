@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 
 from nearfree.errors import EvidenceError, LogError
-from nearfree.log.evidence import is_simulated, read_take
+from nearfree.log.evidence import RETRACTED, is_simulated, read_take
 from nearfree.log.ledger import write_ledger
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, check_part, take_of
@@ -51,6 +51,8 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
         check_part(stream)
     before = adopted(layout)
     takes = layout.takes(scope, stream)
+    if stream not in (None, RETRACTED) and takes:
+        takes += layout.takes(scope, RETRACTED)  # else a clone would believe what is retracted
     if not takes:
         raise EvidenceError(
             f"{scope}{'/' + stream if stream else ''} holds no sealed take",
@@ -92,7 +94,7 @@ def retire(
     EvidenceError
         A take is not adopted, or something of it is read.
     """
-    before = adopted(layout)
+    before, takes = adopted(layout), list(dict.fromkeys(takes))
     seals = {take: read_seal(layout, take) for take in sorted(before.union(takes))}
     for take in takes:
         if take not in before:
@@ -111,6 +113,7 @@ def retire(
     gone = {str(take): sha256(read_bytes(layout.seal(take))) for take in takes}
     stay = [take for take in seals if take not in set(takes)]
     ledger = write_ledger(layout, layout.ledgers, config, takes=stay, retired=gone)
+    _git("add", "-f", "--", str(ledger))
     for take in takes:
         layout.receipt(take).unlink(missing_ok=True)
         files = [
@@ -118,5 +121,4 @@ def retire(
             *(layout.segment(take, p.attempt) for p in seals[take].segments),
         ]
         _git("rm", "-q", "-f", "--", *map(str, files))
-    _git("add", "-f", "--", str(ledger))
-    return [*takes]
+    return takes

@@ -104,6 +104,8 @@ def new_folder(into: Path) -> Iterator[Path]:
             into.replace(before)
         partial.replace(into)
     finally:
+        if before.exists() and not into.exists():
+            before.replace(into)
         for remains in (partial, before):
             shutil.rmtree(remains, ignore_errors=True)
 

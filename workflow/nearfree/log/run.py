@@ -13,17 +13,23 @@ from nearfree.core.plan import Plan, plan_digest
 from nearfree.log.codebase import package_digest
 from nearfree.log.events import RunStarted, Scheduler
 from nearfree.log.line import sha256
+from nearfree.shipped import CLONE
 
 _RECORDED = ("nearfree", "msgspec", "numpy", "triton", *packages())
 _OWN_CODE = ("workflow", "rules", "envs", "Snakefile")
 
 
 def _git(*args: str) -> str | None:
+    """Return what git says in the clone that this code is of, None where it is of none."""
+    ask = ["git", "-C", str(CLONE)]
     try:
-        done = subprocess.run(["git", *args], capture_output=True, text=True, check=True)
+        top, said = (
+            subprocess.run([*ask, *each], capture_output=True, text=True, check=True).stdout.strip()
+            for each in (("rev-parse", "--show-toplevel"), args)
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
+    return said if Path(top).resolve() == CLONE.resolve() else None
 
 
 def versions() -> dict[str, str]:
@@ -67,7 +73,7 @@ def scheduler() -> Scheduler | None:
 def describe_run(
     command: str, plan: Plan, attempt: int, *, environment: str = "base", device: str | None = None
 ) -> RunStarted:
-    """Return the record of a run that is about to start in the project's folder.
+    """Return the record of a run that is about to start.
 
     Parameters
     ----------

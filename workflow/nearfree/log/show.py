@@ -10,6 +10,7 @@ from nearfree.log.events import Event
 from nearfree.log.evidence import read_take, retracted_targets, stored_line
 from nearfree.log.names import Layout, TakeName, check_part, parse_take
 from nearfree.log.reader import read_segment
+from nearfree.log.seal import read_seal
 
 
 def show(layout: Layout, what: str | None = None) -> Iterator[str]:
@@ -30,10 +31,11 @@ def show(layout: Layout, what: str | None = None) -> Iterator[str]:
 
 def _takes(layout: Layout, scope: str | None) -> Iterator[str]:
     takes = layout.takes(scope)
+    retracted = {name: retracted_targets(layout, name) for name in {take.scope for take in takes}}
     for take in takes:
-        seal = read_take(layout, take).seal
+        seal = read_seal(layout, take)
         events = sum(part.events for part in seal.segments)
-        gone = "  RETRACTED" if str(take) in retracted_targets(layout, take.scope) else ""
+        gone = "  RETRACTED" if str(take) in retracted[take.scope] else ""
         yield f"{take}  {seal.outcome}  {events} events  {len(seal.segments)} attempt(s){gone}"
     for take in layout.takes(scope, sealed=False):
         yield f"{take}  interrupted  attempt(s) {layout.attempts(take)}"

@@ -36,8 +36,8 @@ from nearfree.public.published import import_plan
 from nearfree.sources.packages import parse_release
 from nearfree.sources.record import extract_take, stream_name
 
-CONSTANTS = "constants"
-"""The stream of calibrated constants, in the public scope."""
+CALIBRATED = ("constants", "collective_constants", "engine_step", "kernels")
+"""The streams of the public scope that answers rest on: constants, and what is kept of curves."""
 _IMPORTS = {"aiconfigurator": "aiconfigurator-core"}
 """The package behind each name that the config can ask to import."""
 
@@ -151,11 +151,11 @@ class Pipeline:
         return [IMPORTED] if self.imports else []
 
     def answering(self) -> list[str]:
-        """Return what predictions rest on besides a scope's tables: rules, and constants."""
-        constants = [take for take in self._sealed.get(PUBLIC, []) if take.stream == CONSTANTS]
+        """Return what predictions rest on besides a scope's tables: rules, constants, curves."""
+        calibrated = [take for take in self._sealed.get(PUBLIC, []) if take.stream in CALIBRATED]
         return [
             *(file for scope in self.sources for file in self.evidence(scope)),
-            *(str(self.layout.seal(take)) for take in constants),
+            *(str(self.layout.seal(take)) for take in calibrated),
         ]
 
     def scopes_of(self, stage: Stage) -> list[str]:

@@ -17,8 +17,6 @@ from nearfree.log.line import sha256
 
 FILE = "whole/steps.csv"
 """The rows that come with the project, below the config folder."""
-DRAFTS = "whole/drafts.csv"
-"""Rows of steps with a drafter's head, apart from those."""
 MODELS, HEADS = "whole/models", "whole/heads"
 """Their models' files and those of heads, below the config folder."""
 SIZE_LIMIT = 64 * 2**20
@@ -106,7 +104,7 @@ def read_rows(path: Path) -> WholeFile:
             f"{path} has more than {SIZE_LIMIT} bytes", remedy="Give a smaller CSV file"
         )
     try:
-        rows, mistakes = _rows(data.decode())
+        rows, mistakes = _rows(data.decode("utf-8-sig"))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
             f"{path} is no CSV text: {error}", remedy="Give rows in UTF-8, with a line of columns"

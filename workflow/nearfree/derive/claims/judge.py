@@ -81,7 +81,7 @@ def claim_rows(tables: ScopeTables, claims: Iterable[Claim] = CLAIMS_CHECKED) ->
 
     Parameters
     ----------
-    log
+    tables
         The scope's tables.
     claims
         Which claims, in the order of the paper.

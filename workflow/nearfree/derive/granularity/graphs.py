@@ -116,6 +116,17 @@ class GraphSteps:
                 return Step(tokens, size * width, size, evidence)
         return Step(tokens, tokens, None, evidence)
 
+    def most(self, graphs: Graphs) -> tuple[int, int]:
+        """Return how many requests vLLM runs at once, and the tokens of its largest graph.
+
+        Raises
+        ------
+        EvidenceError
+            The release's rules do not say them.
+        """
+        requests: int = self._given(graphs, MOST_POSITIONS)["max_num_seqs"]
+        return requests, self._once(self._every, graphs, MOST_POSITIONS).sizes[-1]
+
     def _lists_of(self, graphs: Graphs, positions: int, batch: int) -> Iterator[_Listed]:
         """Yield the sizes to look in, one list after the other."""
         if graphs.counts == "requests":

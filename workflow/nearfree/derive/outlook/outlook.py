@@ -12,9 +12,9 @@ from nearfree.derive.outlook.about import ABOUT, GRAPHS, HELD, TAKES, about_rows
 from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
 from nearfree.derive.outlook.trend import TREND, trend
-from nearfree.derive.predict.answers import Answerer, calibrated, read_from
+from nearfree.derive.predict.answers import PREDICTORS, Answerer, calibrated, read_from
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
-from nearfree.derive.predict.forecast.forecast import PREDICTORS, Forecast, forecast
+from nearfree.derive.predict.forecast.forecast import Forecast, forecast
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from nearfree.derive.predict.formulas import lookup_equation
 from nearfree.derive.predict.predictions import REASON, VALUE

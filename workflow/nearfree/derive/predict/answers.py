@@ -188,7 +188,7 @@ class Answerer:
         )
 
 
-PREDICTORS = ("idle_compute", "principle", "principle_resolved", "work_model")
+PREDICTORS = (*LAWS, PREDICTOR)
 RECORDED = ("principle_counted", "modules_minimum", "modules_sum")
 """What is on record of models before they are measured."""
 

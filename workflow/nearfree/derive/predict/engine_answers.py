@@ -38,37 +38,41 @@ class EngineTimed(Struct, frozen=True, kw_only=True):
 
     def answer(self, epsilon: float) -> Row:
         """Return N_max with its interval and what limits it, by the names of an answer."""
-        ratio, constants = self.ratio, self.calibration.constants
-        counts = np.ones(ratio.shape, dtype=bool)
-        found = boundaries(ratio, counts, epsilon, constants.band)
+        constants = self.calibration.constants
+        counts = np.ones(self.ratio.shape, dtype=bool)
+        found = boundaries(self.ratio, counts, epsilon, constants.band)
         last, low, high = (int(each[0]) for each in (found.last, found.low, found.high))
-        after = min(last + 1, len(self.grid) - 1)
-        limit, place = self._limit(self.grid[last], self.grid[after])
         n_max = float(self.grid[last])
         return {
             "n_max": n_max,
             "n_max_extended": n_max,
             "low": float(self.grid[low]),
             "high": float(self.grid[high]),
-            "limiting_module": limit,
-            "limiting_term": f"T({self.grid[after]}) = {ratio[0, after]:.3g} T({self.grid[0]})",
-            "evidence": place,
-            "margin": float(ratio[0, after] / (1.0 + epsilon)),
+            **self._limit(last, epsilon),
             "constants": calibration_text(self.rules.forward, self.calibration),
             "calibration": [curve.event_id for curve in self.calibration.curves],
             "in_sample": self.calibration.in_sample,
         }
 
-    def _limit(self, last: int, after: int) -> tuple[str, str | None]:
-        """Return what grows most between two N, and where its passes stand, if it has some."""
+    def _limit(self, last: int, epsilon: float) -> Row:
+        """Return what grows most from N_max to the next N; at the grid's end nothing limits."""
+        after = last + 1
+        if after == len(self.grid):
+            return dict.fromkeys(("limiting_module", "limiting_term", "evidence", "margin"))
+        n, ratio = self.grid[after], float(self.ratio[0, after])
         constants = self.calibration.constants
-        before, then = (of_type(self.rules, constants, n) for n in (last, after))
+        before, then = (of_type(self.rules, constants, each) for each in (self.grid[last], n))
         grows = {name: us - before.get(name, 0.0) for name, us in then.items()}
         limit = max(grows, key=lambda name: grows[name])
         heaviest = sorted(self.rules.multiplied, key=lambda each: -each.elements)
         product = next((each.product for each in heaviest if each.name == limit), None)
-        rows = self.rules.forward.batch * after
-        return limit, None if product is None else self.rules.place(product.passes(rows)[-1])
+        rows = self.rules.forward.batch * n
+        return {
+            "limiting_module": limit,
+            "limiting_term": f"T({n}) = {ratio:.3g} T({self.grid[0]})",
+            "evidence": None if product is None else self.rules.place(product.passes(rows)[-1]),
+            "margin": ratio / (1.0 + epsilon),
+        }
 
 
 def calibration_text(forward: EngineForward, known: Calibrated) -> str:

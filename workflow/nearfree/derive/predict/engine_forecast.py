@@ -8,7 +8,7 @@ from msgspec import Struct
 from nearfree.derive.granularity.engine import Change, EngineRules
 from nearfree.derive.laws.engine_law import principle_of_engine
 from nearfree.derive.predict.engine_answers import EngineTimed, timed_forward
-from nearfree.derive.work_model.engine import EngineCurve, covered, kernels
+from nearfree.derive.work_model.engine import EngineCurve, alike, covered, kernels
 from nearfree.errors import NearfreeError
 
 MOST_ROWS = 33
@@ -44,8 +44,8 @@ def engine_forecast(
 ) -> EngineForecast:
     """Return what is said of a forward from N = 1.
 
-    The work model answers over the N up to 33 whose kernels the curves ran; N = 1, 2, 4, 8 and 16
-    must be among them.
+    The work model answers over the N up to 33 whose kernels curves of such forwards ran; N = 1, 2,
+    4, 8 and 16 must be among them.
 
     Raises
     ------
@@ -53,7 +53,8 @@ def engine_forecast(
         A rule is missing, or the CPU or a type has kernels that are not read.
     """
     every = kernels(rules, range(1, MOST_ROWS + 1))
-    ran = set().union(*(covered(rules, every, curve) for curve in curves))
+    usable = (curve for curve in curves if alike(curve.rules, rules))
+    ran = set().union(*(covered(rules, every, curve) for curve in usable))
     grid = [n for n in range(1, MOST_ROWS + 1) if n in TOLD or kernels(rules, [n]) <= ran]
     timed, refusal = None, None
     try:

@@ -19,9 +19,9 @@ from nearfree.core.plan import MeasurePlan
 from nearfree.core.precision import uniform
 from nearfree.core.setting import Setting
 from nearfree.decoders.model import Model, model_of
-from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.predict.forecast.forecast import PREDICTORS, forecast, headline
+from nearfree.derive.predict.forecast.forecast import forecast, headline
 from nearfree.log.events import Event, PredictionRecorded
 from nearfree.log.evidence import Take
 

@@ -31,7 +31,6 @@ PREDICTOR = "work_model"
 FIRST_ALONE = (ATTENTION_CACHED.name,)
 """Families of which a kernel's own curves say T(1), and shared constants how much longer more
 positions take: one position tells nothing of rows of a tile."""
-_NO_OWN = pl.lit(None, pl.String)
 _RULED = {
     "moe_triton": "block_m",
     **dict.fromkeys(("attention_cached", "mla_cached", "mla_selected"), "tile_rows"),
@@ -376,7 +375,7 @@ def ratio_rows(parts: Iterable[tuple[Prepared, Array]]) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _in_sample(part: Prepared, event: ConstantsCalibrated, own: pl.Expr = _NO_OWN) -> pl.Expr:
+def _in_sample(part: Prepared, event: ConstantsCalibrated, own: pl.Expr) -> pl.Expr:
     """Return whether constants were fitted to a row's platform, in its formats."""
     seen = pl.col("platform").is_in(event.platforms) | own.is_not_null()
     return seen & pl.lit(part.carried is None)

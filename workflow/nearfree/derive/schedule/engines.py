@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from nearfree.derive.schedule.draft_lengths import ranges
-from nearfree.derive.schedule.full_graphs import leaving
+from nearfree.derive.schedule.full_graphs import LARGEST, MOST_REQUESTS, leaving
 from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
 from nearfree.derive.schedule.option import Option, Parser
 
@@ -93,7 +93,9 @@ _VLLM_PARSERS = (
 )
 
 
-def vllm_option(k_by_batch: Mapping[int, int]) -> Option:
+def vllm_option(
+    k_by_batch: Mapping[int, int], *, requests: int = MOST_REQUESTS, largest: int = LARGEST
+) -> Option:
     """Return the keys of `--speculative-config` that hold a schedule, as one JSON object.
 
     What its validator and its lookup do (the parsers): entries are `[first, last, K]` with both
@@ -106,6 +108,8 @@ def vllm_option(k_by_batch: Mapping[int, int]) -> Option:
     ----------
     k_by_batch
         K by batch size, from `schedule.draft_lengths` or `expected.best_lengths`.
+    requests, largest
+        As of `full_graphs.leaving`, of the GPU that it runs on.
 
     Raises
     ------
@@ -122,16 +126,16 @@ def vllm_option(k_by_batch: Mapping[int, int]) -> Option:
             "Add the keys of the drafter (method, model) and leave --spec-tokens out.",
             f"Batches above {last} keep the last K, up to max_num_seqs.",
             _VLLM_DROPS,
-            *_vllm_leaves(k_by_batch),
+            *_vllm_leaves(k_by_batch, requests, largest),
         ),
         parsers=_VLLM_PARSERS,
     )
 
 
-def _vllm_leaves(k_by_batch: Mapping[int, int]) -> Iterator[str]:
+def _vllm_leaves(k_by_batch: Mapping[int, int], requests: int, largest: int) -> Iterator[str]:
     """Yield which batch sizes leave the full graphs, if some do."""
     every = {b: part.k for part in ranges(k_by_batch) for b in range(part.first, part.last + 1)}
-    found = leaving(every)
+    found = leaving(every, requests=requests, largest=largest)
     if found:
         shown_first = ", ".join(map(str, found[:_SHOWN])) + (", ..." if found[_SHOWN:] else "")
         yield (

@@ -2,15 +2,16 @@
 
 Engines capture CUDA graphs for each distinct K and look a schedule up in every step, so an entry
 has to be worth its place. Expected tokens per second are within a share `worth` of the best at
-every batch size. Without an acceptance these are not known: then K is only lowered, the positions
-K + 1 stand for them, and each doubling of the batch counts as much as any other.
+every batch size. Without an acceptance these are not known: then K is only lowered, to one that is
+near-free itself, the positions K + 1 stand for them, and each doubling of the batch counts as much
+as any other.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, islice
+from itertools import combinations, groupby, islice, pairwise
 
-from nearfree.derive.schedule.draft_lengths import Range, ranges
+from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.errors import ConfigError
 
 MOST_ENTRIES, MOST_LENGTHS = 6, 5
@@ -20,6 +21,8 @@ _WORTHS = (*(share / 1000 for share in range(1, 50)), *(share / 100 for share in
 _MOST_SETS = 50_000
 """Sets of K that are tried; beyond them the lengths of a schedule of fewest entries stand."""
 Speeds = Mapping[int, Mapping[int, float]]
+NearFree = Mapping[int, frozenset[int]]
+"""The near-free K by batch size, 0 among each."""
 _Path = tuple[int, int, "_Path | None"]
 _States = dict[tuple[int, bool, int], tuple[float, _Path | None]]
 
@@ -96,8 +99,8 @@ def _few(lengths: Mapping[int, int]) -> bool:
     return len(parts) <= MOST_ENTRIES and len({part.k for part in parts}) <= MOST_LENGTHS
 
 
-def merged_below(lengths: Mapping[int, int], worth: float) -> dict[int, int]:
-    """Return K by batch size in few entries, nowhere above the given K.
+def merged_below(near_free: NearFree, worth: float) -> dict[int, int]:
+    """Return near-free K by batch size in few entries.
 
     K rises with the batch up to some size and falls from there on, so that noise makes no entries.
     At most `MOST_ENTRIES`, with `MOST_LENGTHS` distinct K, that lose fewest positions K + 1 (the
@@ -106,8 +109,8 @@ def merged_below(lengths: Mapping[int, int], worth: float) -> dict[int, int]:
 
     Parameters
     ----------
-    lengths
-        The longest near-free K by batch size from 1.
+    near_free
+        The near-free K by batch size from 1; a shorter one than the longest need not be near-free.
     worth
         A share of positions; 0 merges equal neighbours alone.
 
@@ -117,41 +120,45 @@ def merged_below(lengths: Mapping[int, int], worth: float) -> dict[int, int]:
         As `draft_lengths.ranges`, or `worth` is no share.
     """
     check_worth(worth)
-    parts = ranges(lengths)
+    longest = {batch: max(near_free[batch]) for batch in sorted(near_free)}
+    last = ranges(longest)[-1].last
     if not worth:
-        return dict(sorted(lengths.items()))
+        return longest
     ends: dict[int, tuple[float, _Path]] = {}
-    for (entries, _, _), (loss, path) in _below(parts).items():
+    for (entries, _, _), (loss, path) in _below(near_free).items():
         few = path is not None and len({k for k, _ in _entries(path)}) <= MOST_LENGTHS
         if few and path and (entries not in ends or loss < ends[entries][0]):
             ends[entries] = loss, path
     least = min(loss for loss, _ in ends.values())
-    allowed = least + worth * math.log(parts[-1].last + 1)
+    allowed = least + worth * math.log(last + 1)
     path = next(path for _, (loss, path) in sorted(ends.items()) if loss <= allowed)
     starts = sorted((first, k) for k, first in _entries(path))
-    return {b: next(k for first, k in reversed(starts) if first <= b) for b in sorted(lengths)}
+    return {b: next(k for first, k in reversed(starts) if first <= b) for b in longest}
 
 
-def _below(parts: Sequence[Range]) -> _States:
+def _below(near_free: NearFree) -> _States:
     """Return the least loss by (entries, falling, last K), and the entries that have it."""
-    ks = sorted({part.k for part in parts})
+    ks = sorted(set[int]().union(*near_free.values()))
+    runs = groupby(sorted(near_free), near_free.__getitem__)
+    parts = [(next(run), able) for able, run in runs]
+    end = max(near_free) + 1, frozenset[int]()
     states: _States = {(0, False, -1): (0.0, None)}
-    for part in parts:
-        weight = math.log((part.last + 1) / part.first)
+    for (first, able), (after, _) in pairwise([*parts, end]):
+        weight, most = math.log(after / first), max(able)
         new: _States = {}
         for entries in range(1, MOST_ENTRIES + 1):
             for falling in (False, True):
                 before = (falling, True) if falling else (False,)
                 for k, switched in _switched(states, entries - 1, before, ks):
-                    if k > part.k:
+                    if k not in able:
                         continue
                     stays = states.get((entries, falling, k))
                     options = [stays] if stays else []
                     if switched:
-                        options.append((switched[0], (k, part.first, switched[1])))
+                        options.append((switched[0], (k, first, switched[1])))
                     if options:
                         loss, path = min(options, key=lambda option: option[0])
-                        lost = weight * math.log((part.k + 1) / (k + 1))
+                        lost = weight * math.log((most + 1) / (k + 1))
                         new[entries, falling, k] = loss + lost, path
         states = new
     return states

@@ -181,11 +181,16 @@ _SCHEMA = _ABOUT | {
 _GROWTH = _ABOUT | {"t_ratio_error": pl.Float64}
 
 
+def platform_of(step: Timed) -> str:
+    """Return the platform of a row, by its GPU's name where it is not answered."""
+    return step.deployment.platform if step.deployment else device(step.row.gpu)
+
+
 def _about(step: Timed) -> dict[str, Any]:
     row = step.row
     return {
         "model": row.model,
-        "platform": step.deployment.platform if step.deployment else device(row.gpu),
+        "platform": platform_of(step),
         "precision": row.precision,
         "engine": row.engine,
         "several": row.positions > 1,

@@ -177,7 +177,7 @@ def calibrated(
         that is needed; it is named.
     """
     forward = rules.forward
-    mine = [curve for curve in curves if curve.platform == platform and _alike(curve.rules, rules)]
+    mine = [curve for curve in curves if curve.platform == platform and alike(curve.rules, rules)]
     what = f"{forward.engine} {forward.release} with {_threads(forward.threads)} on {platform}"
     remedy = "Measure a study of the module engine that runs them: `nearfree measure`"
     if not mine:
@@ -211,7 +211,7 @@ def calibrated(
     )
 
 
-def _alike(one: EngineRules, other: EngineRules) -> bool:
+def alike(one: EngineRules, other: EngineRules) -> bool:
     """Return whether two forwards share constants: release, threads, and what a library has."""
     a, b = one.forward, other.forward
     if (a.engine, a.release, a.threads) != (b.engine, b.release, b.threads):

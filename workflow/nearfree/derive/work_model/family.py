@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, structs
 
-from nearfree.derive.truth.truth import first_exit, last_pass
+from nearfree.derive.truth.truth import last_pass
 from nearfree.log.events import CalibratedConstant
 
 Array = npt.NDArray[np.float64]
@@ -120,12 +120,11 @@ class Fitted(Struct, frozen=True, kw_only=True):
 
 
 class Boundaries(Struct, frozen=True, kw_only=True):
-    """Places in a row's grid, [rows]: the predicted last pass, its interval, and the first exit."""
+    """Places in a row's grid, [rows]: the predicted last pass, and its interval."""
 
     last: Places
     low: Places
     high: Places
-    first_exit: Places
 
 
 def latencies_us(family: Family, fitted: Fitted, features: Features) -> Array:
@@ -159,10 +158,8 @@ def boundaries(ratio: Array, counts: Flags, epsilon: float, band: float | Array)
     """
     limit = np.log1p(epsilon)
     logs = np.where(counts, np.log(ratio), np.inf)
-    passes = logs <= limit
     return Boundaries(
-        last=last_pass(passes),
+        last=last_pass(logs <= limit),
         low=last_pass(logs <= limit - band),
         high=last_pass(logs <= limit + band),
-        first_exit=first_exit(passes, counts),
     )

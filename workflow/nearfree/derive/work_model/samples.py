@@ -44,7 +44,12 @@ SELECTIONS = {
 
 _APART = [
     *("dense_ffn", "collective"),
-    *{module for name in OF_KERNELS for module in FAMILIES[name].modules},
+    *{
+        module
+        for name, family in FAMILIES.items()
+        if name in OF_KERNELS or family.stated is not None
+        for module in family.modules
+    },
 ]
 """Modules without constants of their own to calibrate here."""
 

@@ -6,9 +6,10 @@ from typing import Any
 from msgspec import Struct
 
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
+from nearfree.derive.work_model.own import OWN_STREAM
 from nearfree.log.evidence import RETRACTED
 from nearfree.log.names import TakeName
-from nearfree.pipeline.pipeline import CONSTANTS
+from nearfree.pipeline.pipeline import CALIBRATED
 from nearfree.prove.audit.ledger_snapshot import LedgerSnapshot, RowKey
 from nearfree.prove.audit.table_index import ROW_ID
 
@@ -113,8 +114,9 @@ class Causes:
     def _of_input(self, name: str) -> Iterator[Cause]:
         if name.startswith(_EVENTS):
             yield from self._changed_below(f"{name.removeprefix(_EVENTS)}/")
-        elif name.startswith(f"{CONSTANTS}/"):
-            yield from self._changed_below(f"{PUBLIC}/{CONSTANTS}")
+        elif name.startswith("constants/"):
+            for stream in CALIBRATED:
+                yield from self._changed_below(f"{PUBLIC}/{stream}/")
         else:
             yield from self._in_config(name)
 
@@ -169,6 +171,6 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
 
 
 def _kind_of_take(take: TakeName) -> str:
-    if take.scope == PUBLIC and take.stream.startswith(CONSTANTS):
+    if take.scope == PUBLIC and take.stream in (*CALIBRATED, OWN_STREAM):
         return "constants"
     return {SOURCES: "rules", IMPORTED: "import"}.get(take.scope, "take")

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.decoders.model_file import find_model_file
+from nearfree.derive.jobs import TABLES
 from nearfree.derive.outlook.about import MODELS, described, model_id
 from nearfree.derive.tables.platforms import config_id
 from nearfree.derive.tables.schema import Formula
@@ -225,6 +226,9 @@ def trace_query(layout: Layout, config: Config, text: str) -> Graph:
     """
     index = TableIndex(layout)
     tracer = Tracer(index, config)
+    table, _, columns = text.partition(":")
+    if table in TABLES and "=" in columns:
+        return tracer.trace(index.by_key(text).row["row_id"])
     if ROW_ID.fullmatch(text) or "#" in text or text.count("/") == 2:
         return tracer.trace(text)
     if ":" in text:

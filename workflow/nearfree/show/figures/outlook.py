@@ -207,7 +207,7 @@ class Part(Struct, frozen=True, kw_only=True):
         caption = [
             f"{self.title(what)}.",
             "Predicted, not measured.",
-            "Kernels between the modules are not counted.",
+            "Between modules: an engine's constants, where known.",
             *_constants(drawn[-1]),
         ]
         if self.refused:

@@ -11,7 +11,8 @@ from nearfree.core.parallel import Parallel
 from nearfree.core.setting import FIELDS
 from nearfree.decoders.modules import BETWEEN, HEAD
 from nearfree.derive.outlook.about import MODELS, UNFIT
-from nearfree.derive.predict.forecast.forecast import PREDICTORS, headline
+from nearfree.derive.predict.answers import PREDICTORS
+from nearfree.derive.predict.forecast.forecast import headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.theme import rank
 from nearfree.show.page.inline import FORMATS

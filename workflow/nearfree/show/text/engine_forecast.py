@@ -8,8 +8,8 @@ from typing import Any
 from nearfree.derive.granularity.engine import Change
 from nearfree.derive.predict.engine_forecast import MOST_ROWS, EngineForecast
 from nearfree.show.text.forecast import columns
+from nearfree.units import US_PER_MS
 
-US_PER_MS = 1000.0
 SCHEMA = "nearfree.predict.engine.v1"
 """The form of the JSON: a later form has another number."""
 
@@ -109,6 +109,8 @@ def _weight(changes: list[Change], kind: str) -> float:
 
 
 def _reason(answer: dict[str, Any]) -> str:
+    if answer["limiting_term"] is None:
+        return "nothing up to there"
     place = f"  ({answer['evidence']})" if answer["evidence"] else ""
     return f"{answer['limiting_module'] or 'nothing'}: {answer['limiting_term']}{place}"
 

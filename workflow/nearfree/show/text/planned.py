@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.schedule.expected import Choice, best_choice, independent, speedups
-from nearfree.derive.schedule.merging import few_by_speed, merged_below
+from nearfree.derive.schedule.merging import NearFree, few_by_speed, merged_below
 from nearfree.derive.schedule.option import Option
 
 RATES = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -29,8 +29,8 @@ class Planned(Struct, frozen=True, kw_only=True):
 
     `asked` are the deployments by batch size, beyond memory, too; `option` is what `write` makes of
     `choices`, K and speedup by batch size, merged. Of what these were chosen by, one is known:
-    `near_free` is the longest near-free K by batch size, `speeds` the speedup by K by batch size,
-    and `best` the best choice by batch size at each of RATES.
+    `near_free` are the near-free K by batch size, `speeds` is the speedup by K by batch size, and
+    `best` the best choice by batch size at each of RATES.
     """
 
     context: int
@@ -39,11 +39,11 @@ class Planned(Struct, frozen=True, kw_only=True):
     option: Option = NOTHING
     write: Write = nothing
     choices: Mapping[int, Choice] = {}
-    near_free: Mapping[int, int] = {}
+    near_free: NearFree = {}
     speeds: Mapping[int, Mapping[int, float]] = {}
     best: Mapping[float, Mapping[int, Choice]] = {}
 
-    def of_lengths(self, write: Write, near_free: Mapping[int, int], worth: float) -> "Planned":
+    def of_lengths(self, write: Write, near_free: NearFree, worth: float) -> "Planned":
         """Return it with near-free draft lengths, merged downwards."""
         merged = merged_below(near_free, worth)
         choices = {batch: Choice(k, math.nan) for batch, k in merged.items()}
@@ -75,13 +75,16 @@ class Planned(Struct, frozen=True, kw_only=True):
 
 
 def shortest(every: Sequence[Planned], worth: float) -> Planned:
-    """Return the schedule with the smallest near-free K of all contexts at each batch size.
+    """Return the schedule with the longest K that is near-free at all contexts at each batch size.
 
     It ends with the first of them.
     """
     last = min(every, key=lambda each: len(each.near_free))
-    least = {b: min(each.near_free[b] for each in every) for b in last.near_free}
-    return last.of_lengths(last.write, least, worth)
+    common = {
+        batch: frozenset.intersection(*(each.near_free[batch] for each in every))
+        for batch in last.near_free
+    }
+    return last.of_lengths(last.write, common, worth)
 
 
 def least_loss(every: Sequence[Planned]) -> Planned:

@@ -8,7 +8,7 @@ import polars as pl
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
-from nearfree.derive.schedule.draft_lengths import ranges
+from nearfree.derive.schedule.draft_lengths import draft_lengths, ranges
 from nearfree.derive.schedule.expected import Choice
 from nearfree.derive.schedule.option import Option
 from nearfree.errors import EvidenceError
@@ -44,6 +44,40 @@ def boundary_by_batch(forecast: Forecast, *, cautious: bool) -> dict[int, float]
     value = pl.coalesce("n_max_extended", "n_max")
     limits = rows.select(pl.coalesce("low", value) if cautious else value).to_series()
     return {query.batch: n for query, n in zip(forecast.deployments, limits, strict=True)}
+
+
+def near_free_by_batch(
+    forecast: Forecast, epsilon: float, *, most: int, cautious: bool
+) -> dict[int, frozenset[int]]:
+    """Return the near-free K by batch size, 0 among them, the longest of them N_max - 1.
+
+    A shorter draft than that need not be one, where T(N) is known: behind an N that leaves the
+    tolerance T(N) may fall again. Of a law all up to the longest are.
+
+    Parameters
+    ----------
+    most
+        The longest draft, tokens.
+    cautious
+        As of `boundary_by_batch`.
+
+    Raises
+    ------
+    EvidenceError
+        The predictor refuses a batch size.
+    """
+    longest = draft_lengths(boundary_by_batch(forecast, cautious=cautious), most=most)
+    total, by_law = forecast.total, forecast.answers["predictor"].is_in(LAWS).all()
+    us = total.moved_us(1.0) if cautious else total.model_us
+    ratio = us / total.model_us[:, :1]
+    return {
+        query.batch: frozenset(
+            k
+            for k in range(longest[query.batch] + 1)
+            if k == 0 or by_law or ratio[place, k] <= 1.0 + epsilon
+        )
+        for place, query in enumerate(forecast.deployments)
+    }
 
 
 def ratio_by_batch(forecast: Forecast) -> dict[int, dict[int, float]]:

@@ -1,0 +1,37 @@
+"""What schedules are chosen by: the near-free draft lengths of a forecast, by batch size."""
+
+import pytest
+from derive.predict.forecast.pool import asked, deployment
+from nearfree.derive.predict.forecast.forecast import Forecast
+from nearfree.show.text.schedule import boundary_by_batch, near_free_by_batch
+
+MOST = 16
+GRID = range(1, MOST + 2)
+
+
+def found(predictor: str) -> Forecast:
+    """Return what a predictor says of several batch sizes."""
+    queries = (deployment(batch=batch) for batch in (1, 8, 64))
+    return asked(*queries, grid=GRID, predictors=[predictor], full=False)
+
+
+@pytest.mark.parametrize("cautious", [False, True])
+def test_near_free_is_what_passes_itself(cautious: bool) -> None:  # noqa: FBT001
+    """K drafts are near-free where T(K + 1) is within the tolerance, whatever is before it."""
+    forecast = found("work_model")
+    times, base = forecast.total.model_us, forecast.total.model_us[:, :1]
+    ratio = (forecast.total.moved_us(1.0) if cautious else times) / base
+    every = near_free_by_batch(forecast, 0.2, most=MOST, cautious=cautious)
+    limits = boundary_by_batch(forecast, cautious=cautious)
+    for place, (batch, ks) in enumerate(every.items()):
+        passing = {n - 1 for n, each in zip(GRID, ratio[place], strict=True) if each <= 1.2}
+        assert ks == {0} | passing
+        assert max(ks) == limits[batch] - 1
+
+
+def test_below_the_boundary_of_a_law_all_is_near_free() -> None:
+    """A law says nothing of single N: all up to its boundary are."""
+    forecast = found("principle")
+    limits = boundary_by_batch(forecast, cautious=False)
+    for batch, ks in near_free_by_batch(forecast, 0.2, most=MOST, cautious=False).items():
+        assert ks == set(range(max(int(min(limits[batch], MOST + 1)), 1)))

@@ -56,7 +56,8 @@ FORM = 10
 attention, indexers and attention layers; 3 says how good each regime is; 4 has the depth of a tile
 of products in four bits; 5 has attention layers as rows that are decoded; 6 packs codes as
 steps; 7 learns from light products, too, and from none that a cache held; 8 has attention that
-decodes one position, 9 that of each engine by its own kernel."""
+decodes one position, 9 that of each engine by its own kernel; 10 has the warps and stages of
+fallback rules."""
 _LEFT_OUT: dict[str, Fold] = {R0: "R0", R1: "R1", R2: "R2m", R3: "R3"}
 """What is left out to calibrate the band of a regime."""
 

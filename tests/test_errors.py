@@ -42,6 +42,7 @@ def test_the_names_are_pinned() -> None:
         "WriteError",
         "TableError",
         "SourceError",
+        "LackingError",
         "UnknownConstructError",
         "StoppedError",
         "LockError",

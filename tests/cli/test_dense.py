@@ -82,12 +82,24 @@ def test_granularity_of_a_product(call: Call) -> None:
     assert [each["passes"] for each in found["intervals"]] == [1, 2]
 
 
+def test_granularity_of_a_product_in_four_bits(call: Call) -> None:
+    """Where a device has no units for nvfp4, Marlin takes 16-bit rows past the weights."""
+    sides = ("--d-model", "4096", "--d-ff", "4096")
+    asked = ("granularity", "vllm-linear==0.24.0", *sides, "--dtype", "nvfp4", "--sm", "90")
+    code, out, err = call(*asked, "--tokens", "64:65", "--format", "json")
+    assert (code, err) == (0, "")
+    found = json.decode(out)
+    assert [each["path"] for each in found["kernel_path"]] == ["Marlin"]
+    assert [each["passes"] for each in found["intervals"]] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
         (("--d-ff", "8", "--sm", "90", "--dtype", "fp8"), "--d-model"),
         ((*PRODUCT, "--dtype", "fp8"), "compute capability"),
         ((*PRODUCT, "--sm", "90"), "a library chooses its tile"),
+        ((*PRODUCT, "--sm", "90", "--dtype", "mxfp4"), "which kernel runs them is not known"),
         ((*PRODUCT, "--sm", "90", "--dtype", "fp8_block"), "DeepGEMM"),
         ((*PRODUCT, "--sm", "86", "--dtype", "int8"), "no kernel|CUTLASS"),
     ],

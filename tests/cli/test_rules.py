@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec import json
 from nearfree.log.names import Layout
-from nearfree.sources import record
+from nearfree.sources import history, record
 from nearfree.sources.fetching.cache import Cache
+from nearfree.sources.history import Lock, read_lock, write_lock
 from sources.moe_release import PATH, made_release
 
 from cli.conftest import Call
@@ -55,6 +56,14 @@ def test_granularity_prints_a_table(recorded: Path, call: Call) -> None:
     assert f"fallback  {PATH}:" in out
 
 
+def test_a_platform_s_name_opens_the_files_of_its_device(recorded: Path, call: Call) -> None:
+    """Tuned files are looked for by the driver's name, whatever the device is called."""
+    asked = ("granularity", "vllm==1.0", *LAYER, "--d-ff", "512", "--format", "json", "--device")
+    by_driver, by_name, by_alias = (call(*asked, name) for name in (H20[1], "h20", "h20_sxm"))
+    assert json.decode(by_driver[1])["intervals"][0]["source"] == "tuned"
+    assert by_name == by_alias == by_driver
+
+
 def test_an_override_and_an_own_folder(recorded: Path, call: Call) -> None:
     """Both come before what the release says."""
     (recorded / "own").mkdir()
@@ -84,6 +93,32 @@ def test_a_release_has_the_rules_of_itself(recorded: Path, call: Call) -> None:
     assert out == "vllm 1.0 and 1.0 have the same rules\n"
 
 
+def test_a_history_says_where_rules_changed(
+    recorded: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first release that is read stands alone, the others stand by what changed."""
+    monkeypatch.setattr(history, "fetch", lambda *_, **__: None)
+    monkeypatch.setattr(history, "extract", lambda *_, **__: made_release())
+    rules = dict.fromkeys(("0.9", "1.0", "1.1"), made_release().meanings())
+    write_lock(recorded / "config" / "rules.lock", Lock(rules={"vllm": rules}))
+    code, out, err = call("rules", "history", "vllm", "--offline")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[:-1] == [
+        "0.9: the first one read",
+        "1.0 to 1.1 (2 releases): the same rules",
+    ]
+
+
+def test_a_history_without_the_releases_leaves_the_lock(recorded: Path, call: Call) -> None:
+    """Without network and cache nothing is read, and no entry of the lock is lost."""
+    path = recorded / "config" / "rules.lock"
+    before = read_lock(path)
+    code, out, err = call("rules", "history", "vllm", "--offline", "--from", "0.33", "--lock")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "0.33.0: refused: vllm 0.33.0 is not in the cache"
+    assert read_lock(path) == before
+
+
 def test_extracting_what_is_sealed_answers_the_same(recorded: Path, call: Call) -> None:
     """A sealed release is not fetched: there is no network here."""
     code, out, _ = call("rules", "extract", "vllm==1.0")
@@ -111,6 +146,8 @@ MISTAKES = [
     ("granularity vllm==1.0 --tokens 5:1", "5:1"),
     ("granularity vllm==1.0 --tokens 0:1", "--tokens: 0 is not"),
     ("granularity vllm==1.0 --block-shape x", "x"),
+    ("granularity vllm-graphs==0.33.0 --heads 32", "rules show vllm-graphs==0.33.0"),
+    ("granularity sglang-graphs==0.5.23 --heads 32", "rules show sglang-graphs==0.5.23"),
 ]
 
 

@@ -4,17 +4,23 @@ from pathlib import Path
 
 import pytest
 from nearfree.errors import ConfigError
+from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.history import (
     Lock,
     Release,
     changes,
+    history,
+    known_versions,
     locked_again,
     read_lock,
     standing,
     write_lock,
 )
 
+from sources.fetching.indexserver import Server, make_sdist, server
 from sources.moe_release import TEXT, made_release
+
+__all__ = ["server"]
 
 
 def lock() -> Lock:
@@ -69,6 +75,54 @@ def test_a_lock_reads_back_as_written(tmp_path: Path) -> None:
     assert again.versions("flash-attn") == ["0.9", "0.10", "0.11"]
     text = path.read_text()
     assert text.index('"0.9": {"tile"') < text.index('"0.10": {"tile"')
+
+
+def test_releases_that_were_not_read_stay_in_the_lock() -> None:
+    """What a history did not cover, or could not have, is locked as it was."""
+    old = Lock(
+        rules={"vllm": {"0.8": {"tile": "a"}, "0.9": {"tile": "b"}, "1.0": {"tile": "c"}}},
+        refused={"vllm": {"0.7": "vllm 0.7: no such function"}},
+    )
+    releases = [
+        Release(version="0.9", refused="vllm 0.9 is not in the cache", had=False),
+        Release(version="1.0", meanings={"tile": "d"}),
+    ]
+    again = locked_again(old, "vllm", releases)
+    assert again.rules == {
+        "vllm": {"0.8": {"tile": "a"}, "0.9": {"tile": "b"}, "1.0": {"tile": "d"}}
+    }
+    assert again.refused == old.refused
+
+
+def test_a_release_is_locked_once() -> None:
+    """One that is read loses its refusal, one that is refused its rules; none left is no entry."""
+    old = Lock(rules={"vllm": {"1.0": {"tile": "a"}}}, refused={"vllm": {"0.9": "vllm 0.9: odd"}})
+    read = Release(version="0.9", meanings={"tile": "a"})
+    refused = Release(version="1.0", refused="vllm 1.0: odd")
+    again = locked_again(old, "vllm", [read, refused])
+    assert again.rules == {"vllm": {"0.9": {"tile": "a"}}}
+    assert again.refused == {"vllm": {"1.0": "vllm 1.0: odd"}}
+    assert locked_again(old, "vllm", [read]).refused == {}
+
+
+def test_a_history_begins_where_it_is_told_to() -> None:
+    """Without the network, too, releases before the one that is asked for are not covered."""
+    assert known_versions("vllm", lock(), offline=True) == ["0.9", "1.0"]
+    assert known_versions("vllm", lock(), offline=True, oldest="0.10") == ["1.0"]
+
+
+def test_only_a_release_itself_says_why_it_is_refused(server: Server, tmp_path: Path) -> None:
+    """One without the files is refused for good; of what is not to be had nothing is known."""
+    server.put("vllm-1.0.tar.gz", make_sdist(("vllm-1.0/setup.py", b"")))
+    server.put("vllm-1.1.tar.gz", b"")
+    server.status["vllm-1.1.tar.gz"] = 404
+    cache = Cache(tmp_path / "cache")
+    lacking, gone = history("vllm", ["1.0", "1.1"], Lock(), cache=cache)
+    assert "holds no file that matches" in (lacking.refused or "")
+    assert "is unknown to the package index" in (gone.refused or "")
+    assert (lacking.had, gone.had) == (True, False)
+    (offline,) = history("vllm", ["1.0"], Lock(), cache=cache, offline=True)
+    assert (offline.refused, offline.had) == ("vllm 1.0 is not in the cache", False)
 
 
 def test_a_damaged_lock_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from nearfree.backends.records import ruled_packages
 from nearfree.core.scopes import SOURCES
 from nearfree.errors import SourceError
 from nearfree.log.events import TunedIndexed
@@ -14,7 +15,7 @@ from nearfree.log.verify import verify
 from nearfree.sources import record
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.packages import is_moe, package_name, parse_release
+from nearfree.sources.packages import package_name, parse_release
 from nearfree.sources.record import (
     extract_take,
     find_extraction,
@@ -93,7 +94,7 @@ def test_every_release_that_is_asked_for_is_on_record(release: tuple[str, str]) 
 def test_releases_have_the_sizes_of_a_whole_block_on_record() -> None:
     """What today's readers read is what the newest take holds, in every MoE release."""
     for package, version in recorded():
-        if is_moe(package):
+        if package in ruled_packages("moe_ffn"):
             found = recorded_extraction(LOG, package, version)
             assert found is not None
             sizes = {"block_size_m", "block_size_n", "block_size_k", "group_size_m"}

@@ -9,6 +9,7 @@ NearfreeError
 │   └── WriteError   the disk did not take what was given
 ├── TableError       a table breaks its schema or its manifest
 ├── SourceError      a package's source is not to be had, is damaged, or has no known form
+│   ├── LackingError           a release holds none of the files that are looked for
 │   └── UnknownConstructError  a construct of a source is outside the known set
 ├── StoppedError     somebody, such as a batch system, ended the run
 ├── LockError        an interpreter is not what its lock names, or cannot be made from it
@@ -163,6 +164,10 @@ class SourceError(NearfreeError):
         self, what: str, *, remedy: str = "This release needs a reader of its own: report it"
     ) -> None:
         super().__init__(what, remedy=remedy)
+
+
+class LackingError(SourceError):
+    """A release holds none of the files that are looked for."""
 
 
 class UnknownConstructError(SourceError):

@@ -6,10 +6,9 @@ from typing import Any
 
 from nearfree.core.setting import Setting
 from nearfree.log.names import Layout
-from nearfree.sources.answers.granularity import attention_granularity
-from nearfree.sources.answers.intervals import Interval
-from nearfree.sources.attention import AttentionQuery
+from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
+from nearfree.sources.packages import reader
 from nearfree.sources.record import recorded_extraction
 
 LOG = Layout(Path(__file__).parents[3] / "results")
@@ -53,7 +52,6 @@ def recorded(package: str, version: str) -> Extraction:
     return found
 
 
-def resolved(package: str, version: str, asked: AttentionQuery, n: int) -> Interval:
+def resolved(package: str, version: str, asked: AttentionQuery, n: int) -> Tile:
     """Return the tile of a call over N positions, as the recorded rules say."""
-    (interval,) = attention_granularity(recorded(package, version), asked, n, n).intervals
-    return interval
+    return reader(package).tile(recorded(package, version).by_name(), asked, n)

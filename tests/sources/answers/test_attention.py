@@ -9,7 +9,8 @@ from nearfree.errors import EvidenceError
 from nearfree.log.names import Layout
 from nearfree.sources.answers.granularity import attention_granularity
 from nearfree.sources.answers.intervals import Granularity
-from nearfree.sources.attention import AttentionQuery
+from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.packages import reader
 from nearfree.sources.record import recorded_extraction
 
 LOG = Layout(Path(__file__).parents[3] / "results")
@@ -42,6 +43,21 @@ def test_an_interval_ends_where_the_tile_or_their_number_changes() -> None:
         (193, 128, 128, 2),
         (257, 128, 128, 3),
     ]
+
+
+def test_keys_are_the_cached_ones_and_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N positions over L cached ones have L + N keys, in whole pages where there are pages."""
+    module, keys = reader("flash-attn"), []
+    tile = module.tile
+
+    def noted(rules: Any, query: AttentionQuery, n: int) -> Tile:
+        keys.append(query.context)
+        return tile(rules, query, n)
+
+    monkeypatch.setattr(module, "tile", noted)
+    ask("flash-attn", "2.8.3", 2, context=4095)
+    ask("flash-attn", "2.8.3", 2, context=4095, paged=True, page_size=256)
+    assert keys == [4096, 4097, 4096, 4352]
 
 
 def test_packed_heads_share_a_tile() -> None:

@@ -5,8 +5,7 @@ from functools import cache
 import pytest
 from derive.questions import LOG
 from nearfree.errors import ConfigError, EvidenceError
-from nearfree.sources.answers.ggml import Product, passes, steps
-from nearfree.sources.answers.ggml_attention import query_tile
+from nearfree.sources.answers.ggml import Product
 from nearfree.sources.answers.ggml_cpu import (
     best_variant,
     facts_of,
@@ -183,10 +182,10 @@ def test_without_vectors_all_go_one_by_one() -> None:
 
 def test_steps_are_the_rows_at_which_passes_change() -> None:
     """Every change of kind or number has the rule that says so, and no other row is a step."""
-    found = steps(recorded(PREBUILT), query("q8_0"), 9)
+    found = product(PREBUILT, query("q8_0")).steps(9)
     assert [(s.rows, s.rule, s.before, s.after) for s in found[:1]] == [(2, "sgemm", 1, 1)]
     assert [s.rows for s in found if s.after > s.before] == [5, 9]
-    above = steps(recorded(BUILT), query("q4_k"), 20)
+    above = product(BUILT, query("q4_k")).steps(20)
     assert [(s.rows, s.rule) for s in above if s.rows in {4, 16}] == [
         (4, "repack_rows"),
         (16, "repack_gemm_q4_K_8x8_q8_K"),
@@ -199,7 +198,7 @@ def test_each_pass_names_the_line_that_says_so(version: str) -> None:
     hashes = {m.path: m.sha256 for f in recorded(version).fetched for m in f.members}
     for weight in TYPES:
         for rows in (1, 5, 17):
-            for each in passes(recorded(version), query(weight), rows):
+            for each in product(version, query(weight)).passes(rows):
                 assert each.places
                 for _, branch in each.places:
                     assert branch.quotes
@@ -267,8 +266,10 @@ def test_flags_are_those_that_rules_ask_for() -> None:
 def test_attention_has_tiles_from_64_query_rows_on() -> None:
     """Fewer rows, or a cache of blocks, go one by one."""
     for version in (BUILT, PREBUILT):
-        assert [query_tile(recorded(version), n)[0] for n in (1, 63, 64, 65)] == [0, 0, 64, 64]
-        assert query_tile(recorded(version), 64, cache="q8_0")[0] == 0
+        rule = recorded(version).by_name()["flash_tile"]
+        calls = [{"positions": n, "cache": "F16"} for n in (1, 63, 64, 65)]
+        assert [rule.value(each).value for each in calls] == [0, 0, 64, 64]
+        assert rule.value({"positions": 64, "cache": "Q8_0"}).value == 0
 
 
 def test_a_loaded_library_tells_what_it_is_compiled_for() -> None:

@@ -90,6 +90,13 @@ def test_deterministic_mode_leaves_tuned_files_aside() -> None:
     assert answer(d_ff=512, deterministic=True).intervals[0].source == "fallback"
 
 
+def test_only_what_was_looked_for_is_said_to_be_missing() -> None:
+    """No file is tuned, whatever the device, where files were looked for."""
+    assert "whatever the device" in answer(device=None).notes[0]
+    assert answer(device=None, deterministic=True).notes == ()
+    assert answer(device=None, override=48).notes == ()
+
+
 def test_few_tokens_take_a_path_without_alignment() -> None:
     """Up to E / (4 k) tokens each routed pair has a block of its own."""
     assert paths(answer()) == [(1, 8, "naive"), (9, 600, "aligned")]

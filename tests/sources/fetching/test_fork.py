@@ -3,6 +3,7 @@
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nearfree.errors import SourceError
@@ -50,6 +51,24 @@ def test_a_commit_gives_its_wanted_files(commit: str) -> None:
     assert read_commit(URL, commit, re.compile(WANTED)) == {"src/rule.h": b"int rows = 64;\n"}
     with pytest.raises(SourceError, match=f"forks.example/demo at {'0' * 40} is not to be had"):
         read_commit(URL, "0" * 40, re.compile(WANTED))
+
+
+def test_git_leaves_the_user_s_repository_alone(
+    commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What git sets for a hook names no repository here, and nobody is asked for a password."""
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "mine"))
+    run, asks = subprocess.run, set()
+
+    def noted(*args: Any, env: dict[str, str], **options: Any) -> Any:
+        asks.add(env["GIT_TERMINAL_PROMPT"])
+        return run(*args, env=env, **options)
+
+    monkeypatch.setattr("nearfree.sources.fetching.fork.subprocess.run", noted)
+    assert read_commit(URL, commit, re.compile(WANTED)) == {"src/rule.h": b"int rows = 64;\n"}
+    assert not (tmp_path / "mine").exists()
+    assert asks == {"0"}
 
 
 def test_a_pin_is_one_commit_by_its_hash() -> None:

@@ -30,7 +30,7 @@ def run_check(args: argparse.Namespace) -> int:
     package, version = binary_release(args.release)
     layout, cache = layout_of(args), Cache(default_cache())
     seal = record_listing(
-        layout, package, version, cache=cache, offline=args.offline, take=args.take or 1
+        layout, package, version, cache=cache, offline=args.offline, take=args.take
     )
     checked = check_release(layout, package, version, cache=cache, offline=args.offline)
     if args.format == "json":
@@ -94,7 +94,7 @@ def run_compile(args: argparse.Namespace) -> int:
         blocks_in_use(found, sm_of),
         cache=Cache(default_cache()),
         offline=args.offline,
-        take=args.take or 1,
+        take=args.take,
     )
     print_seal(seal)
     made = recorded_compiled(layout_of(args), found.package, found.version)

@@ -16,11 +16,13 @@ from nearfree.cli.common import (
     positions,
     positive,
 )
-from nearfree.cli.products import print_products, product_answer, product_arguments
+from nearfree.cli.products import print_products, product_answer, product_arguments, whole_range
 from nearfree.cli.rules import extraction_of
 from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearfree.log.events import TunedIndexed
     from nearfree.sources.answers.intervals import Granularity
     from nearfree.sources.answers.moe import MoeQuery
@@ -71,7 +73,7 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     moe.add_argument("--override", type=positive, help="BLOCK_SIZE_M that the caller sets")
     moe.add_argument("--tuned-folder", type=Path, help="a folder of your own tuned files")
     moe.add_argument(
-        "--tokens", type=_range, default=(1, 512), help="tokens in one call (default: 1:512)"
+        "--tokens", type=whole_range, default=(1, 512), help="tokens in one call (default: 1:512)"
     )
     moe.add_argument(
         "--kernel",
@@ -96,7 +98,7 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument("--batch", type=positive, default=1, help="requests (default: 1)")
     attention.add_argument("--sms", type=positive, help="number of SMs")
     attention.add_argument(
-        "--positions", type=_range, default=(1, 512), help="N, each request (default: 1:512)"
+        "--positions", type=whole_range, default=(1, 512), help="N, each request (default: 1:512)"
     )
     attention.add_argument(
         "--backend",
@@ -129,22 +131,34 @@ def run_granularity(args: argparse.Namespace) -> int:
     --context, --batch and --positions; for products on a CPU --type and --rows. Ranges are written
     first:last.
     """
-    from nearfree.sources.packages import is_moe, on_cpu
+    from nearfree.sources.packages import on_cpu, parse_release
 
-    extraction = extraction_of(args, args.release)
-    if on_cpu(extraction.package):
-        print_products(args, product_answer(args, extraction))
+    package, _ = parse_release(args.release)
+    if on_cpu(package):
+        print_products(args, product_answer(args, extraction_of(args, args.release)))
         return 0
-    if extraction.package in ruled_packages("gemm"):
-        answer = _dense(args, extraction)
-    else:
-        ask = _moe if is_moe(extraction.package) else _attention
-        answer = ask(args, extraction)
+    answer = _question(args.release, package)(args, extraction_of(args, args.release))
     if args.format == "json":
         print(json_text(answer))
     else:
         _table(answer)
     return 0
+
+
+def _question(
+    release: str, package: str
+) -> "Callable[[argparse.Namespace, Extraction], Granularity]":
+    """Return what asks a release; ConfigError if it has no rules of a block or tile."""
+    if package in ruled_packages("gemm"):
+        return _dense
+    if package in ruled_packages("moe_ffn"):
+        return _moe
+    if package in ruled_packages("attention"):
+        return _attention
+    raise ConfigError(
+        f"{release} has no rules of a block or tile",
+        remedy=f"`nearfree rules show {release}` prints those that it has",
+    )
 
 
 def _moe(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
@@ -156,10 +170,15 @@ def _moe(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
 
     _need(args, "experts", "top_k", "d_ff", "d_model")
     _api(args, MOE_APIS)
-    sm, _, smem = _device(args)
-    facts = {"sm": sm, "smem_per_block": smem, "modular": args.api == "modular"}
-    own = _own(args.tuned_folder, extraction)
-    query = MoeQuery(**_fields(args, MoeQuery) | facts, own=own)
+    device, sm, _ = _device(args)
+    facts: dict[str, Any] = {
+        "device": device,
+        "sm": sm,
+        "smem_per_block": _smem_per_block(sm),
+        "modular": args.api == "modular",
+        "own": _own(args.tuned_folder, extraction),
+    }
+    query = MoeQuery(**_fields(args, MoeQuery) | facts)
     answer = moe_granularity(extraction, query, *args.tokens)
     compiled = compiled_intervals(layout_of(args), extraction, query, *args.tokens)
     return replace(answer, compiled=compiled)
@@ -171,6 +190,7 @@ _FORMATS = {
     "int8": "int8",
     "int8_w8a16": "int8_w8a16",
     "int4": "int4",
+    "nvfp4": "nvfp4",
 }
 """What a dense product's rules are asked for, by the quantisation."""
 
@@ -180,15 +200,18 @@ def _dense(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
     from nearfree.sources.answers.granularity import dense_granularity
 
     _need(args, "d_ff", "d_model")
-    sm, sms, _ = _device(args)
+    _, sm, sms = _device(args)
     if sm is None:
         raise ConfigError(
             f"{args.release} needs the device's compute capability",
             remedy="Give --sm, or the name of a known --device",
         )
     if args.dtype not in _FORMATS:
+        why = "which kernel runs them is not known"
+        if args.dtype in ("bf16", "fp16"):
+            why = "a library chooses its tile"
         raise ConfigError(
-            f"no rows of products in {args.dtype} are read: of 16 bits a library chooses its tile",
+            f"no rows of products in {args.dtype} are read: {why}",
             remedy=f"Choose --dtype from {', '.join(_FORMATS)}",
         )
     query = DenseQuery(
@@ -208,7 +231,7 @@ def _attention(args: argparse.Namespace, extraction: "Extraction") -> "Granulari
 
     _need(args, "heads", "kv_heads", "head_dim")
     _api(args, ATTENTION_APIS)
-    sm, sms, _ = _device(args)
+    _, sm, sms = _device(args)
     facts = {"sm": sm, "sms": sms, "api": args.api or "kvcache"}
     captured = args.positions[1] if args.cuda_graph else None
     query = AttentionQuery(**_fields(args, AttentionQuery) | facts, capture_positions=captured)
@@ -220,21 +243,24 @@ def _fields(args: argparse.Namespace, query: type["MoeQuery | AttentionQuery"]) 
     return {name: text for name, text in vars(args).items() if name in query.__struct_fields__}
 
 
-def _device(args: argparse.Namespace) -> tuple[int | None, int | None, int | None]:
-    """Return the device's capability, SMs, and opt-in shared memory a block; None if unknown."""
+def _device(args: argparse.Namespace) -> tuple[str | None, int | None, int | None]:
+    """Return the device's name as its driver has it, its capability and SMs; None if unknown."""
+    # An unknown device is refused where the answer needs its facts.
+    platform = platform_of(config_of(args), args.device) if args.device else None
+    if platform is None:
+        return args.device, args.sm, args.sms
+    name = platform.device_name or args.device
+    return name, args.sm or platform.sm, args.sms or platform.sm_count
+
+
+def _smem_per_block(sm: int | None) -> int | None:
+    """Return the shared memory that a block may opt in to, in bytes; None if unknown."""
     from nearfree.hardware.platforms import shared_memory
 
-    sm, sms = args.sm, args.sms
-    if args.device and (sm is None or sms is None):
-        # An unknown device is refused where the answer needs its facts.
-        platform = platform_of(config_of(args), args.device)
-        if platform is not None:
-            sm, sms = sm or platform.sm, sms or platform.sm_count
     try:
-        smem = None if sm is None else shared_memory(sm).per_block
+        return None if sm is None else shared_memory(sm).per_block
     except EvidenceError:
-        smem = None
-    return sm, sms, smem
+        return None
 
 
 def _own(folder: Path | None, extraction: "Extraction") -> "tuple[TunedIndexed, ...]":
@@ -290,14 +316,6 @@ def _table(answer: "Granularity") -> None:
         print(f"  served, kernels are tried in the order {', '.join(answer.backend_order.kernels)}")
     for note in answer.notes:
         print(f"  note: {note}")
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, _, last = text.partition(":")
-    pair = positive(first), positive(last or first)
-    if pair[0] > pair[1]:
-        raise argparse.ArgumentTypeError(f"{text} ends before it begins")
-    return pair
 
 
 def _pair(text: str) -> tuple[int, int]:

@@ -39,12 +39,18 @@ def product_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def row_range(text: str) -> tuple[int, int]:
-    """Return the first and the last number of rows of a text like `17` or `1:33`."""
+def whole_range(text: str) -> tuple[int, int]:
+    """Return the first and the last number of a text like `17` or `1:33`."""
     first, _, last = text.partition(":")
     pair = positive(first), positive(last or first)
     if pair[0] > pair[1]:
         raise argparse.ArgumentTypeError(f"{text} ends before it begins")
+    return pair
+
+
+def row_range(text: str) -> tuple[int, int]:
+    """Return what `whole_range` does, of rows."""
+    pair = whole_range(text)
     if pair[1] > MOST_ROWS:
         raise argparse.ArgumentTypeError(f"{text} is more than {MOST_ROWS} rows")
     return pair

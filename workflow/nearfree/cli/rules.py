@@ -15,6 +15,7 @@ from nearfree.cli.common import (
     config_of,
     json_text,
     layout_of,
+    positive,
     print_seal,
 )
 
@@ -45,12 +46,14 @@ def _rules_arguments(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("release", help="package==version, of vllm, sgl-kernel or xformers")
     TEXT_OR_JSON(check)
-    TAKE(check)
     compiled = add_action(
         actions, "compile", "compile a release's MoE kernel ahead of time, and record what it takes"
     )
     compiled.add_argument("release", help="package==version, one that envs/kernels.lock pins")
-    TAKE(compiled)
+    for action in (check, compiled):
+        action.add_argument(
+            "--take", type=positive, default=1, help="the take's number (default: 1)"
+        )
     past = add_action(actions, "history", "list the releases at which a package's rules changed")
     past.add_argument("package", help="such as vllm")
     past.add_argument("--from", dest="oldest", metavar="VERSION", help="the first release")
@@ -203,7 +206,8 @@ def _history(args: argparse.Namespace) -> int:
     oldest = args.oldest and parse_release(f"{package}=={args.oldest}")[1]
     versions = known_versions(package, lock, offline=args.offline, oldest=oldest)
     releases = history(package, versions, lock, cache=_cache(), offline=args.offline)
-    for text, group in groupby(releases, _describe_change):
+    first = next((each for each in releases if each.refused is None), None)
+    for text, group in groupby(releases, lambda each: _describe_change(each, first=each is first)):
         alike = list(group)
         span = alike[0].version
         if len(alike) > 1:
@@ -220,11 +224,15 @@ def _history(args: argparse.Namespace) -> int:
     return 0
 
 
-def _describe_change(release: "Release") -> str:
+def _describe_change(release: "Release", *, first: bool) -> str:
     """Return how a release's rules relate to those of the release before it, and to the lock."""
     text = f"changed: {', '.join(release.changed)}" if release.changed else "the same rules"
+    if first:
+        text = "the first one read"
     if release.refused is not None:
         text = f"refused: {release.refused.removeprefix(_own_name(release))}"
+    if not release.had:
+        return text  # which says nothing of what the lock has
     if release.locked is None:
         return f"{text}; not in the lock"
     return text if release.locked else f"{text}; differs from the lock"

@@ -43,6 +43,11 @@ class AttentionQuery(Struct, frozen=True, kw_only=True):
         return self.heads // self.kv_heads
 
 
+def room(keys: Any, page: int | None) -> Any:
+    """Return what a cache holds room for: the keys, those of the call included, in pages."""
+    return -(-keys // page) * page if page else keys
+
+
 class Point(NamedTuple):
     """What differs between the points of a surface: whole numbers, or arrays of such."""
 

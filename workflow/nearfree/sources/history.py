@@ -1,15 +1,16 @@
 """A package's releases in order, where its rules changed, and the lock of the known ones."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from nearfree.errors import ConfigError, SourceError
+from nearfree.errors import ConfigError, LackingError, SourceError
 from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -17,6 +18,7 @@ from nearfree.sources.packages import reader
 
 Meanings = dict[str, str]
 """Digest of what a rule answers, by the rule's name."""
+Entry = TypeVar("Entry")
 
 
 class Lock(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +80,8 @@ class Release(Struct, frozen=True, kw_only=True):
     version: str
     meanings: Meanings = {}
     refused: str | None = None
+    had: bool = True
+    """Whether its text was to be had; of one that was not, nothing is known and nothing locked."""
     changed: tuple[str, ...] = ()
     locked: bool | None = None
     """Whether the lock says the same; None if it does not know the release."""
@@ -88,25 +92,24 @@ def known_versions(
 ) -> list[str]:
     """Return the releases that a history covers: those of the lock, and newer ones of the index.
 
-    Pre-releases count only where there are no others. Without a lock, all releases from `oldest`
-    on are covered.
+    Pre-releases count only where there are no others. `oldest` is the first that is covered: where
+    it is not given, the lock's first, or the very first without a lock.
     """
     from packaging.version import Version
 
     locked = lock.versions(package)
+    first = Version(oldest or (locked[0] if locked else "0"))
+    known = [each for each in locked if Version(each) >= first]
     if offline:
-        return locked
+        return known
     from nearfree.sources.fetching.fetch import PARTS
     from nearfree.sources.fetching.fork import FORKS
     from nearfree.sources.fetching.index import releases
 
-    first = Version(oldest or (locked[0] if locked else "0"))
     named = FORKS[package].package if package in FORKS else PARTS.get(package, package)
     found = [each for each in releases(named) if Version(each) >= first]
     final = [each for each in found if not Version(each).is_prerelease]
-    return sorted(
-        {*(each for each in locked if Version(each) >= first), *(final or found)}, key=Version
-    )
+    return sorted({*known, *(final or found)}, key=Version)
 
 
 def history(
@@ -128,7 +131,8 @@ def history(
             except SourceError as refusal:
                 known = version in lock.versions(package)
                 locked = version in lock.refused.get(package, {}) if known else None
-                found.append(Release(version=version, refused=refusal.what, locked=locked))
+                had = fetched.exception() is None or isinstance(refusal, LackingError)
+                found.append(Release(version=version, refused=refusal.what, had=had, locked=locked))
                 continue
             meanings = read.meanings()
             found.append(
@@ -155,13 +159,36 @@ def _locked(lock: Lock, package: str, version: str, meanings: Meanings) -> bool 
 
 
 def locked_again(lock: Lock, package: str, releases: Sequence[Release]) -> Lock:
-    """Return the lock with a package's releases as they were read."""
-    rules = {each.version: each.meanings for each in releases if each.refused is None}
-    refused = {each.version: each.refused for each in releases if each.refused is not None}
+    """Return the lock with a package's releases as they were read; all others stay in it."""
+    told = [each for each in releases if each.had]
+    versions = {each.version for each in told}
+    rules = {each.version: each.meanings for each in told if each.refused is None}
+    refused = {each.version: each.refused for each in told if each.refused is not None}
     return Lock(
-        rules={**lock.rules, package: rules},
-        refused={**lock.refused, package: refused} if refused else dict(lock.refused),
+        rules=_renewed(lock.rules, package, versions, rules),
+        refused=_renewed(lock.refused, package, versions, refused),
     )
+
+
+def _renewed(
+    entries: Mapping[str, dict[str, Entry]], package: str, told: set[str], new: dict[str, Entry]
+) -> dict[str, dict[str, Entry]]:
+    """Return entries with new ones in place of those of some versions; a package has one at least.
+
+    Parameters
+    ----------
+    entries
+        A part of the lock.
+    package
+        The package whose entries are renewed.
+    told
+        The versions whose old entries go.
+    new
+        The package's new entries, by version.
+    """
+    stay = {v: entry for v, entry in entries.get(package, {}).items() if v not in told}
+    renewed = {**entries, package: stay | new}
+    return {name: versions for name, versions in renewed.items() if versions}
 
 
 def standing(lock: Lock, found: Extraction) -> str:

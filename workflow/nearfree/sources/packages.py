@@ -67,11 +67,6 @@ def reader(package: str) -> PackageReader:
     return cast("PackageReader", import_module(reader_module(package)))
 
 
-def is_moe(package: str) -> bool:
-    """Return whether a package has rules of MoE blocks; the others have those of attention."""
-    return hasattr(reader(package), "TUNED")
-
-
 def on_cpu(package: str) -> bool:
     """Return whether a package's rules are those of products on a CPU."""
     return any(

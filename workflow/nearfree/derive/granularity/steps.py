@@ -12,6 +12,7 @@ from nearfree.log.events import Quote
 from nearfree.sources.answers.dense import Rows
 from nearfree.sources.answers.granularity import MOST_POINTS, Files
 from nearfree.sources.answers.intervals import Evidence, Interval
+from nearfree.sources.answers.lookup import DEFAULT_STAGES, DEFAULT_WARPS
 from nearfree.sources.answers.moe import Block
 from nearfree.sources.attention import Tile
 from nearfree.sources.language.closures import NO_VALUE
@@ -20,8 +21,6 @@ from nearfree.sources.language.thresholds import UnsettledError
 MOST_TOKENS = 4096
 """Tokens (or positions) up to which a change of the granularity is looked for."""
 SHORT_DIGEST = 12
-DEFAULT_WARPS, DEFAULT_STAGES = 4, 3
-"""Triton 3.6.0, backends/nvidia/compiler.py, CUDAOptions."""
 Choice = TypeVar("Choice", Block, Tile, Rows)
 
 

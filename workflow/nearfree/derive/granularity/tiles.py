@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nearfree.errors import NearfreeError
 from nearfree.sources.answers.granularity import MOST_POINTS
-from nearfree.sources.attention import VARYING, AttentionQuery, Point, Tile, stated_facts
+from nearfree.sources.attention import VARYING, AttentionQuery, Point, Tile, room, stated_facts
 from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.points import column, combined, kinds, told_apart
 from nearfree.sources.language.rule import Rule
@@ -33,13 +33,9 @@ class Call(Struct, frozen=True, kw_only=True):
     query: AttentionQuery
     page: int | None
 
-    def room(self, keys: Any) -> Any:
-        """Return what the cache holds room for: the keys, those of the call included, in pages."""
-        return -(-keys // self.page) * self.page if self.page else keys
-
     def tile(self, context: int, positions: int) -> Tile:
         """Return the tile of N positions over a context."""
-        query = replace(self.query, context=self.room(context + positions))
+        query = replace(self.query, context=room(context + positions, self.page))
         return self.module.tile(self.rules, query, positions)
 
     def kinds(
@@ -50,7 +46,7 @@ class Call(Struct, frozen=True, kw_only=True):
         The tile is None where each point must be asked alone; its `tiles` are those of one point.
         """
         try:
-            point = Point(positions, batch, self.room(context + positions))
+            point = Point(positions, batch, room(context + positions, self.page))
             codes, some = self._codes(point)
         except (*NO_VALUE, NearfreeError):
             return np.zeros(len(positions), np.int64), [None]

@@ -254,21 +254,3 @@ class Product:
                 places=(("vector", answer.branch), ("vector_block", block.branch)),
             )
         ]  # fmt: skip
-
-
-def passes(extraction: Extraction, query: ProductQuery, rows: int) -> tuple[Passes, ...]:
-    """Return the passes over a matrix that some rows take, in their order.
-
-    Raises
-    ------
-    ConfigError
-        The weights' type is none whose rules are read.
-    EvidenceError
-        A rule is missing, or the CPU or the type has kernels that are not read.
-    """
-    return Product(extraction, query).passes(rows)
-
-
-def steps(extraction: Extraction, query: ProductQuery, most: int) -> list[Step]:
-    """Return every number of rows up to `most` at which the passes over a matrix change."""
-    return Product(extraction, query).steps(most)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
+from msgspec.structs import replace
+
 from nearfree.backends.kernels import moe_kernel, unread
 from nearfree.backends.moe_kernels import NEVER_TRITON, TRITON
 from nearfree.errors import EvidenceError
@@ -19,7 +21,7 @@ from nearfree.sources.answers.intervals import (
 from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.marlin import BESIDE_TRITON, RowsOfBlocks
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
-from nearfree.sources.attention import AttentionQuery, Tile
+from nearfree.sources.attention import AttentionQuery, Tile, room
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import reader
 
@@ -271,6 +273,9 @@ def attention_granularity(
 ) -> Granularity:
     """Return tile and path of an attention call for each number of positions.
 
+    The query's `context` is what is cached before: the positions' own keys come on top, and pages
+    are whole.
+
     Raises
     ------
     EvidenceError
@@ -282,9 +287,12 @@ def attention_granularity(
             remedy="Choose a number of heads that is a multiple",
         )
     rules, module = found.by_name(), reader(found.package)
-    paths, intervals = attention_intervals(
-        lambda n: module.tile(rules, query, n), first, last, Files(found.fetched)
-    )
+
+    def at(n: int) -> Tile:
+        keys = room(query.context + n, query.page_size)
+        return module.tile(rules, replace(query, context=keys), n)
+
+    paths, intervals = attention_intervals(at, first, last, Files(found.fetched))
     notes = module.notes(query) if hasattr(module, "notes") else ()
     return _answer(found, paths, intervals, notes=notes)
 

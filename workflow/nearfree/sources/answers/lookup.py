@@ -96,6 +96,8 @@ def _check(tokens: Sequence[int]) -> None:
 
 NEWEST_FIRST = "newest first"
 OTHER_SIZES = ("block_size_n", "block_size_k", "group_size_m", "num_warps", "num_stages")
+DEFAULT_WARPS, DEFAULT_STAGES = 4, 3
+"""Triton 3.6.0's own, where a configuration says none: backends/nvidia/compiler.py, CUDAOptions."""
 
 
 class TunedFiles:

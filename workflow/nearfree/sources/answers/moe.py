@@ -232,7 +232,7 @@ class MoeRules:
         self.tuned = opened_file(rules, tuned, query, last)
         self._blocks: dict[int, Block] = {}
         self.notes: tuple[str, ...] = ()
-        if query.device is None and query.override is None:
+        if query.device is None and query.override is None and not query.deterministic:
             self.notes = ("no file of this release is tuned for this layer, whatever the device",)
         self.order = self._order(rules, query)
 

@@ -23,7 +23,7 @@ from nearfree.log.names import Layout, TakeName
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
 from nearfree.sources.answers.intervals import CompiledInterval
-from nearfree.sources.answers.lookup import TunedFiles
+from nearfree.sources.answers.lookup import DEFAULT_STAGES, DEFAULT_WARPS, TunedFiles
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.binaries.dumper import Dumper, list_functions, pinned_dumper
 from nearfree.sources.binaries.kernels import functions
@@ -45,8 +45,6 @@ COMPILER = Path(__file__).with_name("compiler.py")
 ENVIRONMENT = "interpreter"
 ARCHITECTURES = (80, 89, 90, 100, 120)
 """Compute capabilities that kernels are compiled for."""
-WARPS, STAGES = 4, 3
-"""Triton's own, where a configuration says none: triton/backends/nvidia/compiler.py of 3.6.0."""
 TIMEOUT_S = 3600
 _SHAPES = ((8, 2, 14336, 4096), (64, 6, 1408, 2048), (128, 8, 768, 2048), (256, 8, 2048, 7168))
 _TOKENS = tuple(2**n for n in range(14))
@@ -69,8 +67,8 @@ def blocks_in_use(found: Extraction, sm_of: Callable[[str], int | None]) -> tupl
         if sm in ARCHITECTURES and tuned.block_size_n and tuned.block_size_k:
             sizes = (tuned.block_size_m, tuned.block_size_n, tuned.block_size_k)
             count = len(tuned.tokens)
-            warps = tuned.num_warps or (WARPS,) * count
-            stages = tuned.num_stages or (STAGES,) * count
+            warps = tuned.num_warps or (DEFAULT_WARPS,) * count
+            stages = tuned.num_stages or (DEFAULT_STAGES,) * count
             asked |= {Asked(sm, *each) for each in zip(*sizes, warps, stages, strict=True)}
     rules = found.by_name()
     for sm, (experts, top_k, d_ff, d_model) in product(ARCHITECTURES, _SHAPES):
@@ -84,7 +82,8 @@ def _asked(block: Block, sm: int) -> Asked | None:
     if block.block_n is None or block.block_k is None:
         return None
     sizes = block.value, block.block_n, block.block_k
-    return Asked(sm, *sizes, block.num_warps or WARPS, block.num_stages or STAGES)
+    warps, stages = block.num_warps or DEFAULT_WARPS, block.num_stages or DEFAULT_STAGES
+    return Asked(sm, *sizes, warps, stages)
 
 
 def compile_take(plan: CompilePlan, take: int = 1) -> TakeName:

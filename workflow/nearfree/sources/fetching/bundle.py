@@ -18,7 +18,7 @@ from nearfree.log.events import SourceFetched
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.members import COUNT_LIMIT, MEMBER_LIMIT
 from nearfree.sources.fetching.npm import fetch_npm
-from nearfree.sources.fetching.source import Source, members_of
+from nearfree.sources.fetching.source import Source, lacking, members_of
 
 TIMEOUT_S = 300
 _TOUCHED = re.compile(r"^(?:diff --git a/(\S+) b/(\S+)|(?:---|\+\+\+) [ab]/(\S+))", re.MULTILINE)
@@ -50,8 +50,10 @@ BUNDLES: Mapping[str, Bundle] = {
 
 def bundled(package: str, version: str) -> bool:
     """Return whether a release's text comes in a bundle."""
+    from packaging.version import Version
+
     bundle = BUNDLES.get(package)
-    return bundle is not None and int(version.split(".", maxsplit=1)[0]) >= bundle.since
+    return bundle is not None and Version(version).major >= bundle.since
 
 
 def fetch_bundled(package: str, version: str, wanted: str, *, cache: Cache) -> Source:
@@ -78,10 +80,7 @@ def fetch_bundled(package: str, version: str, wanted: str, *, cache: Cache) -> S
     raw = source.raw(bundle.path)
     commit, files = read_bundle(raw, pattern, f"{package} {version}")
     if not files:
-        raise SourceError(
-            f"{package} {version} holds no file that matches {wanted}",
-            remedy="Take a version that has it",
-        )
+        raise lacking(package, version, wanted)
     files |= patches
     record = SourceFetched(
         package=package,

@@ -17,7 +17,7 @@ from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fork import FORKS, named, pinned, read_commit
 from nearfree.sources.fetching.index import Artefact, releases
 from nearfree.sources.fetching.sdist import read_sdist
-from nearfree.sources.fetching.source import Source, kept, members_of
+from nearfree.sources.fetching.source import Source, kept, lacking, members_of
 from nearfree.sources.fetching.wheel import read_wheel
 
 SDISTS = {"vllm-linear": "vllm", "llama-cpp": "llama-cpp-python"}
@@ -107,7 +107,7 @@ def _fetched(package: str, version: str, wanted: str, cache: Cache, limit: int |
             )
             cache.keep(wanted, record, files)
             return Source(record, files)
-    raise _without(package, version, wanted)
+    raise lacking(package, version, wanted)
 
 
 def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
@@ -126,7 +126,7 @@ def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
         files = read_commit(url, stand_in, re.compile(wanted))
         name = f"{named(url, stand_in)}, for {commit}, which was not to be had"
     if not files:
-        raise _without(package, version, wanted)
+        raise lacking(package, version, wanted)
     record = SourceFetched(
         package=package,
         version=version,
@@ -137,13 +137,6 @@ def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
     )
     cache.keep(wanted, record, files)
     return Source(record, files)
-
-
-def _without(package: str, version: str, wanted: str) -> SourceError:
-    return SourceError(
-        f"{package} {version} holds no file that matches {wanted}",
-        remedy="Take a version that has it",
-    )
 
 
 def _artefacts(package: str, version: str, limit: int | None) -> Iterator[tuple[Artefact, Reader]]:

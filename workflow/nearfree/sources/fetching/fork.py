@@ -4,6 +4,7 @@ The index vouches for the sdist, the sdist names the commit, and git checks ever
 commit's hash. Who has a mirror names it in git's own configuration (`url.<mirror>.insteadOf`).
 """
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +16,18 @@ from nearfree.sources.fetching.members import MEMBER_LIMIT
 
 PIN = re.compile(r"\bGIT_REPOSITORY\s+(https://\S+?)(?:\.git)?\s+GIT_TAG\s+([0-9a-f]{40})\b")
 TIMEOUT_S = 600
+_ELSEWHERE = {
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_PREFIX",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_SHALLOW_FILE",
+}
+"""Variables that name a repository: git sets them for its hooks, where it is the user's own."""
 
 
 class Fork(NamedTuple):
@@ -98,12 +111,15 @@ def read_commit(url: str, commit: str, wanted: re.Pattern[str]) -> dict[str, byt
 
 
 def _git(folder: str, *words: str, what: str = "a fetched commit") -> bytes:
+    """Run git with the user's settings, in no repository of theirs, and without a question."""
+    mine = {name: text for name, text in os.environ.items() if name not in _ELSEWHERE}
     try:
         return subprocess.run(
             ["git", "-C", folder, *words],
             capture_output=True,
             timeout=TIMEOUT_S,
             check=True,
+            env=mine | {"GIT_TERMINAL_PROMPT": "0"},
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise SourceError(

@@ -18,7 +18,7 @@ from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.index import PAGE_LIMIT, Artefact, meter, reading
 from nearfree.sources.fetching.members import refusal
 from nearfree.sources.fetching.sdist import read_packed
-from nearfree.sources.fetching.source import Source, kept, members_of
+from nearfree.sources.fetching.source import Source, kept, lacking, members_of
 
 REGISTRY = "https://registry.npmjs.org"
 SETTING = "npm_config_registry"
@@ -81,10 +81,7 @@ def fetch_npm(
     if digests["sha512"] != sha512:
         raise refusal(artefact, "its SHA-512 is not the one that the registry says")
     if not files:
-        raise SourceError(
-            f"{package} {version} holds no file that matches {wanted}",
-            remedy="Take a version that has it",
-        )
+        raise lacking(package, version, wanted)
     record = SourceFetched(
         package=package,
         version=version,

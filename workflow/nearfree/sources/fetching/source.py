@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from nearfree.errors import SourceError
+from nearfree.errors import LackingError, SourceError
 from nearfree.log.events import SourceFetched, SourceMember
 from nearfree.log.line import sha256
 from nearfree.sources.fetching.cache import Cache
@@ -48,6 +48,14 @@ def kept(package: str, version: str, wanted: str, cache: Cache) -> Source | None
     if record is None:
         return None
     return Source(record, {member.path: cache.read(member.sha256) for member in record.members})
+
+
+def lacking(package: str, version: str, wanted: str) -> LackingError:
+    """Return the error of a release that holds no file whose path matches a pattern."""
+    return LackingError(
+        f"{package} {version} holds no file that matches {wanted}",
+        remedy="Take a version that has it",
+    )
 
 
 def members_of(files: dict[str, bytes]) -> tuple[SourceMember, ...]:

@@ -67,14 +67,15 @@ def test_gpt_oss_on_hopper_runs_triton_kernels_in_sglang(version: str) -> None:
 
 
 def test_int4_of_kimi_k2_5_is_known_by_its_groups() -> None:
-    """SGLang 0.5.23 presets a kernel for groups of 32; of others it depends on more."""
+    """SGLang 0.5.23 presets a kernel for groups of 32; AWQ's and GPTQ's files run Marlin."""
 
     def named(**said: Any) -> str | None:
         of = Checkpoint(**{"model_type": "deepseek_v3", "compressed": True, "group": 32, **said})
         return public_kernel("sglang", "0.5.23", "int4", 100, of=of)
 
     assert named() == "sglang_flashinfer_trtllm_moe"
-    for other in ({"group": 128}, {"compressed": False}, {"model_type": "qwen3_moe"}):
+    assert named(compressed=False) == "sglang_marlin_moe"
+    for other in ({"group": 128}, {"compressed": None}, {"model_type": "qwen3_moe"}):
         assert named(**other) is None
 
 

@@ -22,6 +22,8 @@ ROUTED = "its activation and routing are among those that it takes"
 NOT_OFF = "VLLM_USE_FLASHINFER_MOE_FP16 is not 0"
 STORED = "scales of activations are stored"
 COMPRESSED = "the file is one of compressed-tensors"
+STORED_ROUTED = f"{STORED} and it takes the routing"
+COMPRESSED_4 = "the file is one of compressed-tensors, with 4 bits"
 ELSE = ("", "it is not", "it does not", "neither")
 """What holds where nothing that stands before it does."""
 NEVER_TRITON = ("mxfp4", "nvfp4")
@@ -70,7 +72,7 @@ _WHOLE = (
     Kernel(TRITON, 90, LAST, "neither"),
 )
 _BELOW = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 89))
-_WHOLE_ROUTED = (*_BELOW, Kernel(TRTLLM, 100, 109, f"{STORED} and it takes the routing"), *_WHOLE)
+_WHOLE_ROUTED = (*_BELOW, Kernel(TRTLLM, 100, 109, STORED_ROUTED), *_WHOLE)
 _WHOLE_ANY = (*_BELOW, Kernel(TRTLLM, 100, 109, STORED), *_WHOLE)
 _ORACLE = {"0.19.0": (57, 102), "0.20.2": (60, 105), "0.22.0": (58, 108)}
 _NEWER = {"0.24.0": (64, 126), "0.33.0": (79, 145)}
@@ -362,7 +364,7 @@ SELECTIONS = (
         (
             Kernel(MARLIN, 80, 99),
             Kernel(TRTLLM, 100, 109, INT4_K2),
-            Kernel(TRITON, 100, 109, "the file is one of compressed-tensors, with 4 bits"),
+            Kernel(TRITON, 100, 109, COMPRESSED_4),
             Kernel(MARLIN, 100, 109, "it is not"),
             Kernel(MARLIN, 110),
         ),

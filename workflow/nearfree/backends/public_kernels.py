@@ -5,6 +5,7 @@ from typing import NamedTuple
 from nearfree.backends.kernels import NO_FILE, Checkpoint, chosen_kernel, moe_kernels
 from nearfree.backends.moe_kernels import (
     COMPRESSED,
+    COMPRESSED_4,
     CUTLASS,
     DEEPSEEK_V4,
     GPT_OSS,
@@ -14,6 +15,7 @@ from nearfree.backends.moe_kernels import (
     PRESET,
     ROUTED,
     STORED,
+    STORED_ROUTED,
     TAKES,
     TRITON,
     TRITON_KERNELS,
@@ -213,7 +215,9 @@ def kernel_for(
         ROUTED: of.model_type in _TAKEN or None,
         TAKES: of.model_type != "gpt_oss",
         STORED: of.static,
+        STORED_ROUTED: None if of.static else of.static,
         COMPRESSED: of.compressed,
+        COMPRESSED_4: of.compressed if dtype == "int4" else False,
     }
     return chosen_kernel(moe_kernels(package, version, dtype, sm, spread=spread), holds)
 

@@ -63,6 +63,15 @@ def test_what_a_builder_chooses_is_said() -> None:
     assert not deployment(1, tp=4).caveats
 
 
+@pytest.mark.parametrize(
+    ("moe", "dp", "said"), [("sglang", 2, 1), ("sglang", 1, 0), ("vllm", 2, 0)]
+)
+def test_what_is_gathered_for_cuts_over_all_ranks_is_said(moe: str, dp: int, said: int) -> None:
+    """SGLang cuts what all groups share over all ranks, and its gathers for it are not counted."""
+    caveats = deployment(2, moe, dp=dp).caveats
+    assert sum("gathers the rows of all groups" in each for each in caveats) == said
+
+
 @given(batch=st.integers(1, 99), dp=st.sampled_from([1, 2, 4, 8]), tp=st.sampled_from([1, 2]))
 def test_a_question_has_the_batch_of_its_group(batch: int, dp: int, tp: int) -> None:
     """Attention is asked about the group with most requests, experts about all of them."""

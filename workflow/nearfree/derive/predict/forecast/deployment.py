@@ -130,6 +130,11 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 f"curves of {BY_PUBLIC_NAME[self.library]} for experts are those of {backend}'s "
                 f"kernel of the same source, {kernel}"
             )
+        if ENGINES[self.engine.name].over_all and self.parallel.dp > 1:
+            said.append(
+                f"{self.engine.name} gathers the rows of all groups before a Dense FFN, shared "
+                "experts and the LM head, which it cuts over all ranks: that is not counted"
+            )
         decoders = {each.kernel: each for each in DECODERS}
         own = decoders.get(self.decoder_kernel or "")
         if own is not None and self.attention.name not in own.backends:

@@ -306,7 +306,7 @@ def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "rows.csv: 2 rows, 1 of them (50%) answered" in out
     assert "1  no kernels of none on a GPU are known" in out
-    narrowed = call(*argv, "--models", str(models.parent), "--platform", "nvidia_h100")
+    narrowed = call(*argv, "--models", str(models.parent), "--platform", "h100_sxm")
     assert narrowed == (0, out, "")
     code, out, err = call(*argv, "--models", str(tmp_path))
     assert (code, out) == (2, "")

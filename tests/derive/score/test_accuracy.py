@@ -100,8 +100,9 @@ def test_a_group_names_its_evidence(made: Layout, accuracy: pl.DataFrame) -> Non
     for identifier in accuracy["from_ids"].explode().unique():
         segment, _, number = identifier.partition("#")
         line = (made.events / f"{segment}.jsonl").read_text().splitlines()[int(number) - 1]
-        kind = "run.started" if segment.startswith("imported/") else "constants.calibrated"
-        assert f'"nearfree.{kind}.v1"' in line
+        imported = segment.startswith("imported/")
+        kind = "run.started.v1" if imported else "constants.calibrated.v2"
+        assert f'"nearfree.{kind}"' in line
 
 
 def test_drift_counts_what_moved(made: Layout) -> None:

@@ -70,7 +70,7 @@ CURVES = st.lists(
 def test_a_boundary_is_the_one_of_a_measured_curve(
     curves: list[list[float]], epsilon: float, band: float
 ) -> None:
-    """Row by row, last pass, first exit and interval are those of a curve that is so uncertain."""
+    """Row by row, last pass and interval are those of a curve that is so uncertain."""
     width = 1 + max(map(len, curves))
     ratio = np.array([[1.0, *each, *[0.5] * (width - 1 - len(each))] for each in curves])
     counts = np.arange(width)[None, :] <= np.array([[len(each)] for each in curves])
@@ -79,7 +79,7 @@ def test_a_boundary_is_the_one_of_a_measured_curve(
         off = math.exp(band)
         points = [Ratio(n, r, r / off, r * off) for n, r in enumerate([1.0, *each])]
         one = boundary(points, epsilon, 0)
-        assert (found.last[row], found.first_exit[row]) == (one.last_pass, one.first_exit)
+        assert found.last[row] == one.last_pass
         assert (found.low[row], found.high[row]) == (one.low, one.high)
         assert found.low[row] <= found.last[row] <= found.high[row]
 

@@ -181,7 +181,7 @@ def test_captions_say_what_the_figures_rest_on(
     """Nothing was measured, and constants were calibrated, those between modules, too."""
     for figure, _ in outlook_drawings(lookup, forecast, 0.2):
         assert "Predicted, not measured." in figure.caption
-        assert "Between modules: an engine's constants, where known." in figure.caption
+        assert "Between modules: engines' constants, if known." in figure.caption
         assert "R2: gemm" in figure.caption
         assert len(figure.caption) < 500
     rows = changed(lookup, pl.lit(value=True), in_sample=False)

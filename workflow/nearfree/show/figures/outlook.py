@@ -207,7 +207,7 @@ class Part(Struct, frozen=True, kw_only=True):
         caption = [
             f"{self.title(what)}.",
             "Predicted, not measured.",
-            "Between modules: an engine's constants, where known.",
+            "Between modules: engines' constants, if known.",
             *_constants(drawn[-1]),
         ]
         if self.refused:

@@ -11,7 +11,7 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.truth.truth import questions, truth
-from nearfree.derive.work_model.calibrate import FORM, calibrate
+from nearfree.derive.work_model.calibrate import calibrate
 from nearfree.derive.work_model.constants import STREAM as CONSTANTS
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.families import FAMILIES
@@ -103,7 +103,7 @@ def test_an_event_is_read_as_it_was_written(log: Layout) -> None:
     (take,) = read_scope(log, PUBLIC, stream=CONSTANTS)
     for event in take.of(ConstantsCalibrated):
         assert json.decode(json.encode(event.data), type=ConstantsCalibrated) == event.data
-    plan = CalibratePlan(source=STREAM, files={"a": "0"}, platforms=BOTH, epsilon=0.2, form=FORM)
+    plan = CalibratePlan(source=STREAM, files={"a": "0"}, platforms=BOTH, epsilon=0.2, form=2)
     assert take.started.data.plan == plan
     assert take.name == take_name(PUBLIC, CONSTANTS, 1, plan)
 

@@ -23,9 +23,7 @@ _OF_COLLECTIVES = (
     *("unseen", "own", "leave_one_out", "from_one", "least_n", "tried", "minimum_mb"),
 )
 """Options that do not go with collectives."""
-_OF_REGIMES = (
-    *("predictor", "unseen", "own", "leave_one_out", "from_one", "least_n", "minimum_mb"),
-)
+_OF_REGIMES = ("predictor", "unseen", "own", "leave_one_out", "from_one", "least_n", "minimum_mb")
 """Options that do not go with regimes."""
 _BY_REGIME = ("regime", "module", "dtype", "routing")
 _COLLECTIVES = ("family", "kernel", "operation", "gpus")

@@ -85,13 +85,15 @@ class Checkpoint(NamedTuple):
 
     `model_type` is the kind of model, `static` whether scales of activations are stored, and
     `compressed` whether the file is one of compressed-tensors, `group` how many inputs of an expert
-    share a scale; None where that is not known.
+    share a scale; None where that is not known. `named` is the kernel that an option of the engine
+    names in the place of its own choice, None where none does.
     """
 
     model_type: str = ""
     static: bool | None = None
     compressed: bool | None = None
     group: int | None = None
+    named: str | None = None
 
 
 NO_FILE = Checkpoint()

@@ -58,6 +58,8 @@ _MOE = "vllm/model_executor/layers/fused_moe/oracle"
 _VLLM = "vllm/model_executor/layers/quantization"
 _SGLANG = "sglang/srt/layers/quantization"
 TRTLLM = "FlashInfer's TRTLLM"
+TRTLLM_8 = "FlashInfer's TRTLLM over rows in mxfp8"
+"""The same where an engine's own choice keeps 16 bits, and an option of it rounds."""
 CUTLASS = "FlashInfer's CUTLASS"
 _BLOCKS = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 90), Kernel(TRTLLM, 100, 109))
 _SPREAD = (

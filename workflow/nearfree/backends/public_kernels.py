@@ -20,6 +20,7 @@ from nearfree.backends.moe_kernels import (
     TRITON,
     TRITON_KERNELS,
     TRTLLM,
+    TRTLLM_8,
     Kernel,
 )
 
@@ -77,6 +78,9 @@ _OVER_FOUR_BITS = "vllm_compressedtensorsw4a4nvfp4"
 _PLAIN = "vllm_unquantizedfusedmoe_flashinfer"
 _CUTLASS_EXPERTS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
 _TRITON_KERNELS = "sglang_triton_kernel_moe"
+_TRTLLM_OF_SGLANG = "sglang_flashinfer_trtllm_moe"
+_ROUNDED = "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmonolithic"
+_OVER_INT4 = "vllm_compressedtensorswna16moe_flashinfer_trtllm_trtllmmxint4expertsmonolithic"
 PUBLIC_NAMES = {
     ("vllm", "int4", MARLIN): "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",
     ("sglang", "int4", MARLIN): "sglang_marlin_moe",
@@ -87,6 +91,8 @@ PUBLIC_NAMES = {
     ("vllm", "mxfp4", TRTLLM): (
         "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_bf16_trtllmmxfp4expertsmonolithic"
     ),
+    ("vllm", "mxfp4", TRTLLM_8): _ROUNDED,
+    ("vllm", "int4", TRTLLM): _OVER_INT4,
     ("vllm", "nvfp4", TRTLLM): f"{_OVER_FOUR_BITS}{_EXPERTS}nvfp4expertsmonolithic",
     ("vllm", "nvfp4", CUTLASS): f"{_OVER_FOUR_BITS}moe_flashinfer_cutlass_flashinferexperts",
     ("vllm", "bf16", TRTLLM): f"{_PLAIN}_trtllm_trtllmbf16experts",
@@ -98,13 +104,14 @@ PUBLIC_NAMES = {
     ("vllm", "fp8", TRITON): "vllm_fused_moe",
     ("sglang", "mxfp4", TRITON_KERNELS): _TRITON_KERNELS,
     **{("sglang", each, TRITON): "sglang_fused_moe_triton" for each in ("fp8", "fp8_block")},
-    **{("sglang", each, TRTLLM): "sglang_flashinfer_trtllm_moe"
+    **{("sglang", each, CUTLASS): "sglang_flashinfer_cutlass_moe" for each in ("bf16", "nvfp4")},
+    **{("sglang", each, TRTLLM): _TRTLLM_OF_SGLANG
        for each in ("bf16", "fp8_block", "nvfp4", "mxfp4", "int4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
 _K2_GROUP = 32
-"""Inputs that share a scale of int4 experts for which SGLang 0.5.23 presets a kernel, of DeepSeek
-V3's kind: sglang/srt/arg_groups/overrides.py:745-823."""
+"""Inputs that share a scale of int4 experts that FlashInfer's TRTLLM takes, which SGLang 0.5.23
+presets for DeepSeek V3's kind: sglang/srt/arg_groups/overrides.py:745-823."""
 UNLIKE_A_STEP = (
     Unlike("vllm", "float8_block", None),
     Unlike("trtllm", "float8", None),
@@ -130,6 +137,8 @@ lines are of ai-dynamo/aiconfigurator at 095f58a5.
 TWINS = {
     _CUTLASS_EXPERTS: ("trtllm", "moe_torch_flow_cutlass"),
     _TRITON_KERNELS: ("vllm", "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic"),
+    _ROUNDED: ("sglang", _TRTLLM_OF_SGLANG),
+    _OVER_INT4: ("sglang", _TRTLLM_OF_SGLANG),
 }
 """Kernels without public curves as an engine runs them, and the backend and kernel of the same
 source that has some.
@@ -143,7 +152,13 @@ as it starts (`flashinfer_autotune` in vllm/model_executor/warmup/kernel_warmup.
 
 The package `triton_kernels` runs gpt-oss' experts in vLLM and in SGLang, whose own curves in mxfp4
 are of another kernel (collector/sglang/collect_moe.py there, lines 599-600).
+
+Over rows in mxfp8 and over int4 in groups of 32 vLLM calls the functions of FlashInfer that SGLang
+calls: trtllm_fp4_block_scale_moe (fused_moe/experts/trtllm_mxfp4_moe.py) and
+trtllm_mxint4_block_scale_moe (fused_moe/experts/trtllm_mxint4_moe.py of vLLM 0.33.0).
 """
+_BY_NAME = {"vllm": "vllm_fused_moe", "sglang": "sglang_fused_moe_triton"}
+"""What public tables call Triton's kernel where an option names it."""
 _MODULAR = "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular"
 _NAMES_OF_V4 = {
     ("vllm", "mxfp4", TRTLLM): _MODULAR,
@@ -188,7 +203,7 @@ def public_kernel(
     """
     chosen = kernel_for(package, version, dtype, sm, of=of, spread=spread)
     if chosen is None or (chosen.name == TRITON and not chosen.where):
-        return None
+        return _BY_NAME.get(package) if of.named == TRITON else None
     gpt_oss, v4 = of.model_type == "gpt_oss", of.model_type in _V4
     names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
     if chosen.name == MARLIN:
@@ -196,7 +211,9 @@ def public_kernel(
     # vLLM runs Kimi K3's by compressed_tensors_moe_w4a4_mxfp4.py, lines 52-78 of 0.33.0.
     k3 = package == "sglang" and _is_k3(of)
     apart = dtype == "mxfp4" and not (gpt_oss or v4 or k3)
-    return None if apart else names.get((package, dtype, chosen.name))
+    if apart or (chosen.name == TRTLLM and dtype == "int4" and of.group != _K2_GROUP):
+        return None
+    return names.get((package, dtype, chosen.name))
 
 
 def kernel_for(
@@ -206,6 +223,8 @@ def kernel_for(
 
     Parameters and errors are those of `public_kernel`.
     """
+    if of.named is not None:
+        return Kernel(of.named, sm, sm)
     holds = {
         GPT_OSS: of.model_type == "gpt_oss",
         KIMI_K3: _is_k3(of),

@@ -28,8 +28,8 @@ _ENGINES_WORDS = {
 ENGINE = "engine"
 """`graphs` of a deployment whose steps its own engine pads."""
 CONDITIONS = (
-    "attention", "moe", "dense", "batch", "context", "routing", "loads", "dtype", "weights",
-    "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus", "graphs",
+    "attention", "moe", "moe_backend", "dense", "batch", "context", "routing", "loads", "dtype",
+    "weights", "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus", "graphs",
 )  # fmt: skip
 """What options say of a model on a platform."""
 MODEL = (
@@ -88,6 +88,13 @@ def add_deployment(
         help="the same for MoE layers (default: vllm, but sglang for a schedule of SGLang, where "
         "--ep is neither 1 nor tp x dp, and where its kernel for the format is read and that of "
         "vllm is not)",
+    )
+    parser.add_argument(
+        "--moe-backend",
+        metavar="NAME",
+        help="the kernel of experts that vLLM's --moe-backend or SGLang's --moe-runner-backend "
+        "names, in the engine's word: marlin, triton, flashinfer_trtllm (default: the engine's "
+        "own choice)",
     )
     parser.add_argument(
         "--dense",
@@ -251,6 +258,7 @@ def make_spec(
         platforms=tuple(args.platform),
         attention=(args.attention,) if args.attention else (),
         moe=tuple(filter(None, (args.moe or moe,))),
+        moe_backend=args.moe_backend,
         dense=args.dense,
         batch=tuple(args.batch or batch),
         context=tuple(args.context or context),

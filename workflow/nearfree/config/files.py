@@ -50,7 +50,8 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     all, `weights`, `activations` and `kv_dtype` each its own; the model's files say the rest. `tp`,
     `dp`, `ep` and `pp` are the degrees of parallelism; `gpus` stands for tp where tp, dp and pp are
     1, else it is what they make. Without `moe` it is vllm, and sglang where ep is neither 1 nor
-    tp x dp, or where its kernel for the format is read and that of vllm is not.
+    tp x dp, or where its kernel for the format is read and that of vllm is not. `moe_backend` is
+    what its option for kernels of experts names, in its own words (backends/named_kernels.py).
     `graphs` is the release of vllm or sglang whose CUDA graphs steps are padded to, `engine` that
     of the deployment's engine where its graphs are on record, `none` (the default) for no padding.
     `drawn` says whether figures show them.
@@ -60,6 +61,7 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     platforms: Annotated[tuple[Name, ...], Meta(min_length=1)]
     attention: tuple[Text, ...] = ()
     moe: tuple[Text, ...] = ()
+    moe_backend: Text | None = None
     dense: Text | None = None
     batch: Listed = (1,)
     context: Listed = (4096,)

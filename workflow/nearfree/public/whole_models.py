@@ -31,10 +31,12 @@ _MEAN = re.compile(r"(?i)mean TPOT|TPOT \(mean")
 class WholeRow(Struct, frozen=True, kw_only=True):
     """One latency T of a decode step as it was published, in microseconds.
 
-    `precision`, `kv_dtype`, `engine` and `how` are the source's words. `batch` is b over all GPUs,
-    `positions` N, `context` the cached positions of a request. `isl` and `osl` are the lengths of
-    prompts and outputs where requests were served; `ratio` is T(N) / T(1) where the source says it.
-    `head` names the file of the head that drafts; without one the model's own layer does.
+    `precision`, `kv_dtype`, `engine` and `how` are the source's words, `moe_backend` what the
+    engine's option for kernels of experts was given, empty for its own choice. `batch` is b over
+    all GPUs, `positions` N, `context` the cached positions of a request. `isl` and `osl` are the
+    lengths of prompts and outputs where requests were served; `ratio` is T(N) / T(1) where the
+    source says it. `head` names the file of the head that drafts; without one the model's own layer
+    does.
     """
 
     line: int
@@ -51,6 +53,7 @@ class WholeRow(Struct, frozen=True, kw_only=True):
     dp: int = 1
     precision: str = ""
     kv_dtype: str = ""
+    moe_backend: str = ""
     engine_version: str = ""
     how: str = ""
     isl: int | None = None
@@ -137,6 +140,7 @@ _COUNTS = {"batch": 0, "positions": 1, "context": 1, "tp": 1, "ep": 1, "dp": 1}
 """Numbers from 1 on, and what an empty one is; 0 where there must be one."""
 _LENGTHS = ("isl", "osl")
 _RATIO, _DRAFT = "ratio_tN_t1", "draft_in_t"
+_NAMES = ("model", "config", "head", "moe_backend")
 _WORDS = ("precision", "kv_dtype", "engine_version", "how", "source", "gpu", "engine")
 
 
@@ -145,6 +149,7 @@ def _odd(row: Mapping[str, str | None]) -> Iterator[str]:
         yield "it has another number of fields than there are columns"
         return
     for name, pattern in (("model", _NAME), ("config", rf"({_NAME})?"), ("head", rf"({_NAME})?"),
+                          ("moe_backend", rf"({_NAME})?"),
                           *((each, _TEXT) for each in (*_WORDS, _DRAFT))):  # fmt: skip
         if not re.fullmatch(pattern, row.get(name) or ""):
             yield f"{name} {row.get(name)!r:.60} is no name"
@@ -174,7 +179,7 @@ def _row(line: int, row: Mapping[str, str]) -> WholeRow:
     fields: dict[str, Any] = {
         **{name: int(row.get(name) or empty) for name, empty in _COUNTS.items()},
         **{name: int(row[name]) for name in _LENGTHS if row.get(name)},
-        **{name: row.get(name) or "" for name in ("model", "config", "head", *_WORDS)},
+        **{name: row.get(name) or "" for name in _NAMES + _WORDS},
     }
     return WholeRow(
         line=line,

@@ -2,10 +2,25 @@
 
 import re
 
-from nearfree.backends.kernels import NO_FILE, Checkpoint, moe_kernel, moe_libraries, unread
-from nearfree.backends.moe_kernels import MARLIN, NEVER_TRITON, TRITON
+from nearfree.backends.kernels import (
+    NO_FILE,
+    Checkpoint,
+    moe_kernel,
+    moe_kernels,
+    moe_libraries,
+    unread,
+)
+from nearfree.backends.moe_kernels import (
+    MARLIN,
+    NEVER_TRITON,
+    TRITON,
+    TRITON_KERNELS,
+    TRTLLM,
+    TRTLLM_8,
+)
+from nearfree.backends.named_kernels import named_kernel
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.public_kernels import BY_PUBLIC_NAME, kernel_for, public_kernel
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME, PUBLIC_NAMES, kernel_for, public_kernel
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.moe_ffn import OTHER_MOE, MoeQuestion
 from nearfree.core.precision import Dtype as Format
@@ -53,20 +68,29 @@ def moe_format(activations: str, weights: str) -> Dtype | None:
     return MOE_FORMATS.get(formats) or _WIDE.get(formats)
 
 
-def moe_widens(release: BackendRelease, formats: Product, sm: int, *, spread: bool) -> bool:
+def moe_widens(
+    release: BackendRelease,
+    formats: Product,
+    sm: int,
+    *,
+    spread: bool,
+    named: str | None = None,
+) -> bool:
     """Return whether a release runs experts in float8 or nvfp4 by Marlin, which takes 16-bit rows.
 
     Parameters
     ----------
     formats, sm, spread
         As of `reads_moe`.
+    named
+        The kernel that is named in the place of the engine's choice.
     """
     dtype = MOE_FORMATS.get((formats.activations, formats.weights))
     if dtype is None or dtype not in _WIDENED or not release.version:
         return False
     try:
         known = moe_release(release.name, release.version, None)
-        return moe_kernel(*known, dtype, sm, spread=spread) == MARLIN
+        return (named or moe_kernel(*known, dtype, sm, spread=spread)) == MARLIN
     except EvidenceError:
         return False
 
@@ -74,7 +98,7 @@ def moe_widens(release: BackendRelease, formats: Product, sm: int, *, spread: bo
 _ROUNDING = 100
 
 
-def entering(engine: str, weights: str, sm: int | None) -> Format | None:
+def entering(engine: str, weights: str, sm: int | None, named: str | None = None) -> Format | None:
     """Return the format in which an engine lets rows enter experts, None where it is the model's.
 
     TensorRT-LLM rounds what enters mxfp4 experts to mxfp8 from compute capability 10.0 on, and
@@ -82,10 +106,15 @@ def entering(engine: str, weights: str, sm: int | None) -> Format | None:
     ModelConfig.get_mxfp4_quant_algo. SGLang does so on data-centre Blackwell: sglang 0.5.9,
     sglang/srt/layers/quantization/mxfp4.py:754-770, and 0.5.23, sglang/srt/arg_groups/fields/
     exec_.py:892-897. vLLM keeps them before 10.0, whatever a model's file says: there it runs
-    Marlin, Humming or triton_kernels, which take 16 bits (oracle/mxfp4.py).
+    Marlin, Humming or triton_kernels, which take 16 bits (oracle/mxfp4.py). A kernel that is
+    `named` in the place of the engine's choice takes its own.
     """
     if weights != "mxfp4" or sm is None:
         return None
+    if named == TRTLLM_8:
+        return "float8"
+    if named in (MARLIN, TRITON_KERNELS):
+        return "bfloat16"
     if sm < _ROUNDING:
         return "bfloat16" if engine == "vllm" else None
     return "float8" if engine == "trtllm" or (engine == "sglang" and sm // 10 == 10) else None
@@ -160,6 +189,8 @@ def library_of(
     try:
         known = moe_release(release.name, release.version, None)
         named = public_kernel(*known, dtype, sm, of=of, spread=spread)
+        if (named, entering) == (PUBLIC_NAMES["vllm", "mxfp4", TRTLLM], "float8"):
+            named = PUBLIC_NAMES["vllm", "mxfp4", TRTLLM_8]
         alone = moe_libraries(*known, dtype, sm) if stored in _LIBRARIES_ALONE else None
         return named or (alone if alone and re.search(OTHER_MOE, alone) else None)
     except EvidenceError:
@@ -179,3 +210,32 @@ def stands_in(release: BackendRelease, formats: Product, sm: int | None, of: Che
     except EvidenceError:
         return False
     return runs is None or runs.name != TRITON
+
+
+def named_moe(
+    release: BackendRelease, formats: Product, sm: int | None, word: str, *, spread: bool
+) -> str | None:
+    """Return the kernel that a word of an engine's option names for experts.
+
+    None where it is the only one that the release would take by itself, or where nothing says what
+    that would be: without a device or release, and in a format without kernels.
+
+    Parameters
+    ----------
+    formats, sm, spread
+        As of `reads_moe`.
+    word
+        As of `named_kernel`.
+
+    Raises
+    ------
+    EvidenceError
+        As `named_kernel`.
+    """
+    dtype = moe_format(formats.activations, formats.weights)
+    if sm is None or dtype is None or not release.version:
+        return None
+    known = moe_release(release.name, release.version, None)
+    kernel = named_kernel(*known, word, dtype, sm)
+    own = {(each.name, each.where) for each in moe_kernels(*known, dtype, sm, spread=spread)}
+    return None if own == {(kernel, "")} else kernel

@@ -249,7 +249,8 @@ class _Asker:
         cached = self._cache(row, platform, formats)
         spec = DeploymentSpec(
             models=(str(path),), platforms=(platform,), moe=(release,), routing=(ROUTING,),
-            tp=row.tp, ep=row.ep, dp=row.dp, **formats, **cached,
+            moe_backend=row.moe_backend or None, tp=row.tp, ep=row.ep, dp=row.dp, **formats,
+            **cached,
         )  # fmt: skip
         answerable, others = asked_about(self._config, spec)
         if others:
@@ -265,6 +266,7 @@ class _Asker:
         Where a source does not say it, quantised models are taken to be served over a cache in 8
         bits from compute capability 10.0 on, as the recipes of InferenceX do: SemiAnalysisAI/
         InferenceX, benchmarks/gptoss_fp4_b200.sh, gptoss_fp4_b200_trt.sh and dsr1_fp4_b200.sh.
+        The column `served` of the project's rows names such a recipe where it is the row's own.
         """
         said = row.kv_dtype.lower()
         sm = self._config.platforms[platform].sm or 0

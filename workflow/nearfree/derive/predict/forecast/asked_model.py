@@ -31,12 +31,13 @@ from nearfree.derive.granularity.moe_kernels import (
     entering,
     library_of,
     moe_widens,
+    named_moe,
     reads_moe,
     stands_in,
 )
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.forecast.attention_choice import chosen, untaken, unverified
-from nearfree.errors import ConfigError, Refusal
+from nearfree.errors import ConfigError, EvidenceError, Refusal
 from nearfree.hardware.platforms import Platform
 
 
@@ -79,10 +80,16 @@ def spread_of(spec: DeploymentSpec) -> Spread:
 
 
 class AskedModel:
-    """A model's files, in the precision and on the GPUs that are asked for."""
+    """A model's files, in the precision and on the GPUs that are asked for.
 
-    def __init__(self, file: ModelFile, override: Override, spread: Spread) -> None:
+    `moe_backend` names the kernel of its experts in the words of an engine's option.
+    """
+
+    def __init__(
+        self, file: ModelFile, override: Override, spread: Spread, moe_backend: str | None = None
+    ) -> None:
         self.file, self._spread, self._parallel = file, spread, spread.parallel
+        self._moe_backend = moe_backend
         own = file.around if override.stores_all else file.precision
         self.precision = override.of(own) if own else None
         self._mixed = () if override.stores_all else file.mixed
@@ -133,9 +140,10 @@ class AskedModel:
         found = own.changed(entered)
         if engine is None:
             return found
-        rounded = entering(engine.name, own.experts.weights, sm)
+        named = self._named(engine, sheet)
+        rounded = entering(engine.name, own.experts.weights, sm, named)
         spread = self._parallel.ep > 1
-        if sm is not None and moe_widens(engine, own.experts, sm, spread=spread):
+        if sm is not None and moe_widens(engine, own.experts, sm, spread=spread, named=named):
             rounded = plain
         if rounded is None:
             return found
@@ -187,11 +195,48 @@ class AskedModel:
         if moe is None or self.precision is None:
             return None
         spread = self._parallel.ep > 1
-        return library_of(moe, self.precision.experts, sheet.sm, self._checkpoint, spread=spread)
+        of = self._checkpoint._replace(named=self._named(moe, sheet))
+        return library_of(moe, self.precision.experts, sheet.sm, of, spread=spread)
+
+    def _named(self, moe: BackendRelease, sheet: Platform) -> str | None:
+        """Return the kernel that is named for its experts, None where an engine takes its own."""
+        try:
+            return self._kernel(moe, sheet)
+        except EvidenceError:
+            return None
+
+    def _kernel(self, moe: BackendRelease, sheet: Platform) -> str | None:
+        word, own, spread = self._moe_backend, self.precision, self._parallel.ep > 1
+        if word is None or own is None:
+            return None
+        return named_moe(moe, own.experts, sheet.sm, word, spread=spread)
+
+    def _unnamed(self, sheet: Platform, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
+        """Yield why the kernel that is named for its experts is none that engines run there."""
+        word = self._moe_backend
+        if word is None:
+            return
+        if not self.sparse or sheet.sm is None:
+            where = "on no GPU" if self.sparse else f"in {self.file.name}, which has no experts"
+            reason = f"{word!r:.60} names a kernel of experts {where}"
+            yield Refusal("", "moe_backend", reason, "Leave --moe-backend out")
+            return
+        for each in engines:
+            try:
+                kernel = self._kernel(each, sheet)
+            except EvidenceError as error:
+                yield Refusal("", "moe_backend", error.what, error.remedy)
+            else:
+                if kernel and self.library(each, sheet) is None:
+                    reason = (
+                        f"{word} of {each} is {kernel}, whose T(N) is not read for these experts"
+                    )
+                    yield Refusal("", "moe_backend", reason, "Leave --moe-backend out")
 
     def stands_in(self, moe: BackendRelease | None, sheet: Platform) -> bool:
         """Return whether Triton's kernel of experts stands for another that its engine may run."""
-        if moe is None or self.precision is None or self.library(moe, sheet) is not None:
+        named = self._moe_backend is not None
+        if named or moe is None or self.precision is None or self.library(moe, sheet) is not None:
             return False
         return stands_in(moe, self.precision.experts, sheet.sm, self._checkpoint)
 
@@ -230,6 +275,7 @@ class AskedModel:
             *self._spread.refusals,
             *self._uncut(engines),
             *_across(self._parallel, platform, sheet),
+            *self._unnamed(sheet, engines),
         )
         of_kernels = (why for each in attention if decoder for why in untaken(decoder, each))
         of_engines = (why for each in engines if decoder for why in unverified(decoder, each))

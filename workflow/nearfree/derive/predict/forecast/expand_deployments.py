@@ -78,7 +78,7 @@ def asked_about(
         dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
     )
     spread = spread_of(spec)
-    read = [AskedModel(file, override, spread) for file in files]
+    read = [AskedModel(file, override, spread, spec.moe_backend) for file in files]
     _distinct(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
     for name in spec.attention:

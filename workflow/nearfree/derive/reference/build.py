@@ -10,10 +10,11 @@ from nearfree.backends.decode_kernels import NAMES, WIDEST
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE
 from nearfree.core.modules.mla import MLA
+from nearfree.core.modules.moe_ffn import MOE_FFN
 from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.reference.groups import Group, Key, keys_of, made
+from nearfree.derive.reference.groups import Below, Group, Key, keys_of, made
 from nearfree.derive.reference.regimes import rows_of
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import Truth, narrowed, questions, truth
@@ -53,12 +54,16 @@ _TWO_KERNELS = ("attention",)
 
 
 class Curves(Struct, frozen=True):
-    """Curves of one form: a part of questions, T(N) [rows, grid], and the file of each."""
+    """Curves of one form: a part of questions, T(N) [rows, grid], and the file of each.
+
+    `below` are points of layers of experts below their baselines.
+    """
 
     part: Prepared
     latency_us: Array
     members: list[str]
     keys: list[Key]
+    below: Below | None = None
 
     @property
     def measured(self) -> Measured:
@@ -133,6 +138,7 @@ def curves_by_form(
     facts
         phi, beta and the number of SMs, a row a platform and dtype.
     """
+    below = _below(known, curves)
     known, curves = _with_points(known, curves)
     of = curves.settings.select("curve", "member")
     rows = with_facts(questions(known), facts)
@@ -153,8 +159,43 @@ def curves_by_form(
                 latency_us=padded(joined["latency_us"], part.counts.shape[1]),
                 members=joined["member"].to_list(),
                 keys=keys_of(part.rows),
+                below=_lower(part, below, resolver),
             )
             yield _not_from_a_cache(every) if part.family is ATTENTION_CACHED else every
+
+
+def _below(known: Truth, curves: ImportedCurves) -> pl.DataFrame:
+    """Return N and T(N) below baselines of layers of experts, a row a curve: asked, grid, us.
+
+    Of N powers of two are enough.
+    """
+    first = known.settings.filter(pl.col("module") == MOE_FFN.name).select("curve", "baseline")
+    power_of_two = (pl.col("n") & (pl.col("n") - 1)) == 0
+    return (
+        curves.points.join(first, on="curve")
+        .filter((pl.col("n") < pl.col("baseline")) & power_of_two)
+        .sort("curve", "n")
+        .group_by(pl.col("curve").alias("asked"), maintain_order=True)
+        .agg(pl.col("n").alias("grid"), pl.col("latency_us").alias("us"))
+    )
+
+
+def _lower(part: Prepared, below: pl.DataFrame, resolver: Resolver) -> Below | None:
+    """Return what curves of a part have below their baselines, None where none has.
+
+    Points whose experts' weights came faster than memory brings them were timed from a cache,
+    which weights of a served model do not come from.
+    """
+    rows = part.rows.drop("grid").join(below, on="asked", maintain_order="left")
+    for lower in prepare(rows, resolver, at_once=max(rows.height, 1)) if rows.height else ():
+        if isinstance(lower, Prepared):
+            of = lower.features
+            us = padded(lower.rows["us"], lower.counts.shape[1])
+            read = of["active"] * of["matrices"] * of["d_model"] * of["d_ff"] * of["weight_bytes"]
+            counts = lower.counts & (us >= read / of["beta"])
+            measured = Measured(features=of, latency_us=us, counts=counts)
+            return Below(lower.rows["asked"].to_list(), measured)
+    return None
 
 
 def _not_from_a_cache(curves: Curves) -> Curves:
@@ -301,6 +342,7 @@ def groups_of(
             taken(curves.measured, flags),
             [curves.members[place] for place in mine],
             epsilon,
+            below=curves.below,
         )
         if group is not None:
             found[key] = group

@@ -51,13 +51,13 @@ from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
-FORM = 10
+FORM = 11
 """Number of the forms, of their fit and of what is kept; a change of any raises it. 2 has latent
 attention, indexers and attention layers; 3 says how good each regime is; 4 has the depth of a tile
 of products in four bits; 5 has attention layers as rows that are decoded; 6 packs codes as
 steps; 7 learns from light products, too, and from none that a cache held; 8 has attention that
 decodes one position, 9 that of each engine by its own kernel; 10 has the warps and stages of
-fallback rules."""
+fallback rules; 11 has points of experts below the N from which all are awake."""
 _LEFT_OUT: dict[str, Fold] = {R0: "R0", R1: "R1", R2: "R2m", R3: "R3"}
 """What is left out to calibrate the band of a regime."""
 

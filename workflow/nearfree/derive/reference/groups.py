@@ -70,6 +70,8 @@ class Key(NamedTuple):
         return self[1:]
 
 
+Parts = tuple[Array, Array, Array, Flags]
+"""N, T(N), log(T / T_form) and which of them are a curve's own, [curves, grid]."""
 CURVE_COLUMNS = ("backend_version", "routing", *COORDINATES, *APART, "member")
 """What is kept of a curve beside its points."""
 
@@ -134,9 +136,9 @@ class Constants(Struct, frozen=True, kw_only=True):
 class Group(Struct, frozen=True, kw_only=True, dict=True):
     """A kernel's constants by hypothesis, and its curves.
 
-    `curves` has a row a curve: CURVE_COLUMNS. `n` [curves, grid] begins at its baseline, and
-    `counts` says how far a curve goes; `first_us` [curves] is T(baseline); `ratio` is
-    log(T(N) / T(baseline)) and `residual` log(T / T_form).
+    `curves` has a row a curve: CURVE_COLUMNS. `n` [curves, grid] begins at its first N, of experts
+    below the baseline where that was timed, and `counts` says how far a curve goes; `first_us`
+    [curves] is T(first N); `ratio` is log(T(N) / T(first N)) and `residual` log(T / T_form).
     """
 
     key: Key
@@ -270,8 +272,43 @@ def form_us(family: str, values: dict[str, dict[str, float]], features: Features
     return times_of(FAMILIES[family], Fitted(family=family, values=values, band=0.0), features)
 
 
+class Below(Struct, frozen=True):
+    """Points of curves below their baselines: the curves' numbers, and T(N) there.
+
+    Some experts sleep there, and boundaries are not judged from there: nothing is fitted to them,
+    and residuals say how far off the form is.
+    """
+
+    asked: list[int]
+    measured: Measured
+
+    def of(self, asked: Sequence[int], values: dict[str, dict[str, float]], family: str) -> Parts:
+        """Return N, T(N), log(T / T_form) and which of them count, [curves asked, grid].
+
+        Parameters
+        ----------
+        asked
+            The numbers of curves.
+        values, family
+            The constants and the form.
+        """
+        n, us = self.measured.features["n"], self.measured.latency_us
+        found = n, us, np.log(us / form_us(family, values, self.measured.features))
+        own = {each: place for place, each in enumerate(self.asked)}
+        known = np.array([each in own for each in asked])[:, None]
+        places = np.array([own.get(each, 0) for each in asked])
+        first, second, third = (each[places] for each in found)
+        return first, second, third, self.measured.counts[places] & known
+
+
 def made(
-    key: Key, rows: pl.DataFrame, measured: Measured, members: Sequence[str], epsilon: float
+    key: Key,
+    rows: pl.DataFrame,
+    measured: Measured,
+    members: Sequence[str],
+    epsilon: float,
+    *,
+    below: Below | None = None,
 ) -> Group | None:
     """Return the group of some curves, None of too few.
 
@@ -280,11 +317,13 @@ def made(
     rows
         A row a curve: the columns of a question.
     measured
-        Their points.
+        Their points from the baseline on.
     members
         The file that each is from.
     epsilon
         The tolerance up to four times whose N_max curves are fitted and kept.
+    below
+        Points below the baseline, of whichever curves have some.
     """
     if rows.height < LEAST_CURVES:
         return None
@@ -297,12 +336,15 @@ def made(
     values = {name: neutral(family) | {**each} for name, each in fitted.values.items()}
     ratio = np.log(measured.latency_us / measured.latency_us[:, :1])
     last = last_pass(measured.counts & (ratio <= np.log1p(epsilon)))
-    n = measured.features["n"]
+    n, us = measured.features["n"], measured.latency_us
     until = _UP_TO * n[np.arange(len(n)), last]
     counts = measured.counts & ((n <= until[:, None]) | (np.arange(n.shape[1])[None, :] < 2))
+    parts = n, us, np.log(us / form_us(key.family, values, measured.features)), counts
+    if below is not None:
+        lower = below.of(rows["asked"].to_list(), values, key.family)
+        parts = _compact(*map(np.hstack, zip(lower, parts, strict=True)))
+    n, us, residual, counts = parts
     width = int(counts.sum(axis=1).max())
-    residual = np.log(measured.latency_us / form_us(key.family, values, measured.features))
-    first = measured.latency_us[:, 0].astype(np.float32)
     return Group(
         key=key,
         values=values,
@@ -311,7 +353,16 @@ def made(
         ),
         n=n[:, :width],
         counts=counts[:, :width],
-        first_us=first.astype(np.float64),
-        ratio=Coded.of(ratio, counts),
+        first_us=us[:, 0].astype(np.float32).astype(np.float64),
+        ratio=Coded.of(np.log(us / us[:, :1]), counts),
         residual=Coded.of(residual, counts),
     )
+
+
+def _compact(n: Array, us: Array, residual: Array, counts: Flags) -> Parts:
+    """Return points with those that count first; behind them the last of them is repeated."""
+    order = np.argsort(~counts, axis=1, kind="stable")
+    last = counts.sum(axis=1, keepdims=True) - 1
+    order = np.take_along_axis(order, np.minimum(np.arange(n.shape[1]), last), axis=1)
+    first, second, third = (np.take_along_axis(each, order, axis=1) for each in (n, us, residual))
+    return first, second, third, np.arange(n.shape[1])[None, :] <= last

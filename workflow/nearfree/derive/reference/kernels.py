@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from packaging.version import InvalidVersion, Version
 
+from nearfree.core.modules.routing import first_full
 from nearfree.core.setting import FIELDS
 from nearfree.derive.reference.groups import Group
 from nearfree.derive.reference.kriging import COORDINATES
@@ -39,7 +40,7 @@ KERNELS = Table(
     name="kernels",
     row="a point T(N) of a public curve that is kept with its kernel, at its module's shown shape",
     key=(*_KERNEL, *_SHAPE, "routing", "n"),
-    formula="T(N) = T(baseline) exp(r), with r = log(T(N) / T(baseline)) as kept, in 8 bits; "
+    formula="T(N) = T(first N) exp(r), with r = log(T(N) / T(first N)) as kept, in 8 bits; "
     "N_max = max { N : T(N) <= (1 + epsilon) T(baseline) } over the points that are kept",
     paper="sec. 2.2, definition of N_max(epsilon)",
     code="nearfree.derive.reference.kernels",
@@ -57,9 +58,10 @@ KERNELS = Table(
         "n": count("N, positions a request"),
         "baseline": count("the N that ratios refer to: the curve's first, of experts the first at "
                           "which all are awake"),
-        "latency_us": amount("T(N) = T(baseline) ratio; at the baseline as the source has it"),
-        "ratio": amount("T(N) / T(baseline) = exp(low + code (high - low) / 255), with the ends "
-                        "low and high of its event; 1 at the baseline"),
+        "latency_us": amount("T(N) = T(first N) exp(low + code (high - low) / 255), with the ends "
+                             "low and high of its event; at the curve's first N as the source has "
+                             "it"),
+        "ratio": amount("T(N) / T(baseline); 1 at the baseline"),
         "epsilon": amount("tolerance of n_max"),
         "n_max": count("last pass: the largest kept N within the tolerance"),
         "next_n": count("the kept point after n_max, none at the end of what is kept",
@@ -178,22 +180,29 @@ def _version(release: str) -> tuple[bool, Version, str]:
 
 
 def _points(chosen: pl.DataFrame, groups: Sequence[Group]) -> pl.DataFrame:
-    """Return a row a point of some curves, with the number of its `curve`."""
+    """Return a row a point of some curves from their baselines on, with the number of its `curve`.
+
+    Experts are awake at the baseline, below which curves have points, too.
+    """
     ratios = {number: np.exp(groups[number].ratio.values(groups[number].counts))
               for number in chosen["group"].unique()}  # fmt: skip
-    places = chosen.select("group", "place").rows()
-    grids = [groups[number].n[place][groups[number].counts[place]] for number, place in places]
-    # What T(baseline) is held against is itself.
-    held = [[1.0, *ratios[number][place][1 : len(grid)]]
-            for grid, (number, place) in zip(grids, places, strict=True)]  # fmt: skip
-    first = [float(groups[number].first_us[place]) for number, place in places]
+    grids, held, us = [], [], []
+    for number, place, experts, top_k in chosen.select(
+        "group", "place", "experts", "top_k"
+    ).iter_rows():
+        of, counts = groups[number], groups[number].counts[place]
+        n = of.n[place][counts].astype(int)
+        awake = n >= first_full(BALANCED, experts, top_k, 1)
+        time = float(of.first_us[place]) * np.array([1.0, *ratios[number][place][counts][1:]])
+        grids.append(n[awake].tolist())
+        us.append(time[awake].tolist())
+        held.append((time[awake] / time[awake][0]).tolist())
     return (
         chosen.with_row_index("curve")
         .with_columns(
-            pl.Series("n", [grid.astype(int).tolist() for grid in grids], dtype=pl.List(pl.Int64)),
+            pl.Series("n", grids, dtype=pl.List(pl.Int64)),
             pl.Series("ratio", held, dtype=pl.List(pl.Float64)),
-            pl.Series("first_us", first, dtype=pl.Float64),
+            pl.Series("latency_us", us, dtype=pl.List(pl.Float64)),
         )
-        .explode("n", "ratio")
-        .with_columns((pl.col("first_us") * pl.col("ratio")).alias("latency_us"))
+        .explode("n", "ratio", "latency_us")
     )

@@ -20,6 +20,7 @@ from nearfree.derive.reference.build import (
     scored_of,
 )
 from nearfree.derive.reference.groups import Key
+from nearfree.derive.reference.kriging import coordinates
 from nearfree.public.curves import ImportedCurves, curves_of
 from public.test_curves import curve
 
@@ -248,3 +249,40 @@ def test_other_modules_stay_as_they_were_imported() -> None:
     after = decoded(before)
     assert after.settings.equals(before.settings)
     assert after.points.equals(before.points)
+
+
+def asleep(*us: float) -> ImportedCurves:
+    """Return layers timed at N = 1, 2, ... too, where experts sleep, at these T(N)."""
+    widths = [{**LAYER, "d_ff": each} for each in (512, 1024, 1536, 2048)]
+    found = []
+    for number, each in enumerate(events(curves(*widths))):
+        low = tuple(2**power for power in range(len(us)))
+        assert low[-1] < each.n[0]
+        every = replace(each, n=(*low, *each.n), latency_us=(*us, *each.latency_us))
+        found.append((every, f"e#{number}"))
+    return curves_of(found)
+
+
+def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
+    """T(N) there is answered as measured; constants and boundaries are as without it."""
+    whole, plain = (built(each)[0] for each in (asleep(900.0, 950.0), imported(
+        *curves(*({**LAYER, "d_ff": each} for each in (512, 1024, 1536, 2048))))))  # fmt: skip
+    (kept,), (awake,) = (groups_of(each, EPSILON).values() for each in (whole, plain))
+    assert kept.values == awake.values
+    assert (whole.part.features["n"] == plain.part.features["n"]).all()
+    assert kept.n[:, :3].tolist() == [[1.0, 2.0, awake.n[0, 0]]] * 4
+    assert kept.first_us.tolist() == [900.0] * 4
+    assert (kept.counts.sum(axis=1) == awake.counts.sum(axis=1) + 2).all()
+    asked = coordinates("moe_library", whole.part.rows, kept.n)
+    assert whole.below is not None
+    form = kept.form_us(whole.below.measured.features)
+    times = form * np.exp(kept.residuals(asked)[0][:, :2])
+    assert times == pytest.approx(np.array([[900.0, 950.0]] * 4), rel=1e-2)
+
+
+def test_experts_that_came_from_a_cache_say_nothing_of_one_position() -> None:
+    """Weights of those awake cannot come faster than memory brings them."""
+    (whole,) = built(asleep(0.001, 950.0))
+    (group,) = groups_of(whole, EPSILON).values()
+    assert group.n[:, 0].tolist() == [2.0] * 4
+    assert group.first_us.tolist() == [950.0] * 4

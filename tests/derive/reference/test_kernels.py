@@ -44,7 +44,8 @@ def test_every_module_has_the_points_of_its_curves() -> None:
     """A row is a point of a curve, with what the event and the file say of it."""
     table = made(*kept_on_two())
     assert set(table["module"]) == {"gemm", "moe_ffn", "attention"}
-    assert table.height == 2 * 2 * 3 * len(RATIOS)
+    awake = [n for n in RATIOS if n >= LAYER["experts"] / LAYER["top_k"]]
+    assert table.height == 2 * 2 * (2 * len(RATIOS) + len(awake))
     assert table["origin"].unique().to_list() == ["imported"]
     assert table["source"].unique().to_list() == [SOURCE]
     assert table["member"].unique().to_list() == [MEMBER]
@@ -60,6 +61,16 @@ def test_latency_is_that_of_the_baseline_times_the_kept_ratio() -> None:
     for found, latency, meant in zip(row["ratio"], row["latency_us"], RATIOS.values(), strict=True):
         assert meant / half / 1.0001 <= found <= meant * half * 1.0001
         assert latency == pytest.approx(40.0 * found)
+
+
+def test_experts_are_shown_from_where_all_are_awake() -> None:
+    """Their baseline is the first N that wakes every expert; what is kept below it is not shown."""
+    kept = kept_kernel(Kept(shape=LAYER, first_us=40.0), family="moe_triton")
+    shown = made(kept).sort("n")
+    assert shown["n"].to_list() == [4, 8, 16]
+    assert shown["baseline"].unique().to_list() == [4]
+    assert shown["ratio"].to_list() == pytest.approx([1.0, 1.5 / 1.15, 2.5 / 1.15], rel=5e-3)
+    assert shown["latency_us"].to_list() == pytest.approx([46.0, 60.0, 100.0], rel=5e-3)
 
 
 def test_a_baseline_that_codes_miss_is_still_its_own() -> None:

@@ -117,6 +117,19 @@ def test_loads_lie_in_order() -> None:
     assert 1 > near[0] > near[1]
 
 
+def test_loads_without_curves_are_no_law_that_has_some() -> None:
+    """Another exponent lies between its neighbours or beyond; measured loads by who sleeps."""
+    laws = [f"power_law:{each}" for each in ("0.5", "1.01", "1.1", "1.2", "1.5")]
+    (axis,) = places("moe_triton", *({**LAYER, "routing": each} for each in laws)).shape.T[-1:]
+    assert axis.tolist() == sorted(axis)
+    assert len({*axis}) == len(laws)
+    steep = np.arange(1, 257) ** -1.5
+    loads = [[1 / 256] * 256, (steep / steep.sum()).tolist()]
+    of = [{**LAYER, "routing": "measured:a", "shares": [each]} for each in loads]
+    even, uneven = places("moe_triton", *of).shape[:, -1]
+    assert 0 < even < axis[1] < uneven
+
+
 @given(SHAPES, st.randoms(use_true_random=False))
 def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], random: Any) -> None:
     """What curves say of another follows from which they are, not from how they are listed."""

@@ -1,7 +1,8 @@
 """What answers users' questions, and what is scored: every predictor behind one door.
 
-It sees settings, facts, rules and constants, and never a latency, but those of the curves that the
-constants of a platform's engine are fitted to.
+It sees settings, facts, rules, constants and the public curves on record; blind it sees none of
+those curves, as where they are what is scored. Of the latencies of a results root it sees those
+that the constants of a platform's engine are fitted to.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,12 +6,16 @@ weighted sum of those of others at the same place along N. Scales were set on cu
 H100 and B200, before any other was scored; those of products anew on these, when all had been seen.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nearfree.core.modules.routing import exponent_of
+from nearfree.derive.laws.spread import Loads, PowerLaw
 from nearfree.derive.work_model.family import Array
 
 COORDINATES = (
@@ -41,9 +45,11 @@ AT_ONE_PLACE = (1.0, _RELEASE)
 """The kernel of two curves of one shape, in one release or two."""
 _NOISE, _NOISE_OF_PRODUCTS = 0.05, 0.02
 """Variance of a curve's own noise, as a share of what is to be explained."""
-_ROUTES = {"balanced": 0.0, "skewed": 0.0, "power_law:1.01": 0.7, "power_law:1.2": 1.12}
-_FARTHEST = 1.12
-"""Where loads spread by another law lie; skewed ones lie with balanced ones, as at one token."""
+_EXPONENTS, _ROUTES = (0.0, 1.01, 1.2), (0.0, 0.7, 1.12)
+"""Exponents of laws by which curves' loads are spread, 0 for balanced ones, and where they lie.
+Skewed loads lie with balanced ones, as at one token."""
+_PASSES = 2.0
+"""At how many pairs an expert measured loads are held against those laws."""
 
 
 class Places(Struct, frozen=True):
@@ -72,7 +78,7 @@ def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Places:
     if kind in ("layer", "decode"):
         axes.extend(_NOWHERE_NEAR * np.log2(_numbers(rows, name)) for name in APART)
     if kind == "moe":
-        axes.append(_spread(rows["routing"]))
+        axes.append(_spread(rows))
         along = along * (_numbers(rows, "top_k") / _numbers(rows, "experts"))[:, None]
     return Places(np.stack(axes, axis=1), rows["backend_version"].to_list(), np.log2(along))
 
@@ -81,8 +87,28 @@ def _numbers(rows: pl.DataFrame, name: str) -> Array:
     return np.asarray(rows[name].cast(pl.Float64).to_numpy())
 
 
-def _spread(routing: pl.Series) -> Array:
-    return np.array([_ROUTES.get(each, _FARTHEST) for each in routing])
+def _spread(rows: pl.DataFrame) -> Array:
+    """Return where loads lie: between laws that have curves by their exponent.
+
+    Measured loads lie by how many experts sleep where each would have two pairs.
+    """
+    shares = rows["shares"].to_list() if "shares" in rows.columns else [None] * rows.height
+    asked = zip(rows["routing"], rows["experts"], rows["top_k"], shares, strict=True)
+    return np.array([_place(*each) for each in asked])
+
+
+def _place(routing: str | None, experts: int, top_k: int, shares: Sequence[Any] | None) -> float:
+    exponent = exponent_of(routing)
+    if exponent is not None:
+        beyond = max(exponent - _EXPONENTS[-1], 0.0)
+        slope = (_ROUTES[-1] - _ROUTES[-2]) / (_EXPONENTS[-1] - _EXPONENTS[-2])
+        return float(np.interp(exponent, _EXPONENTS, _ROUTES)) + slope * beyond
+    if shares is None:
+        return 0.0
+    tokens = math.ceil(_PASSES * experts / top_k)
+    laws: list[PowerLaw | Loads] = [*map(PowerLaw, _EXPONENTS[1:]), Loads(shares)]
+    *of_laws, asleep = (1.0 - law.awake(experts, top_k, tokens) / experts for law in laws)
+    return float(np.interp(asleep, [0.0, *of_laws], _ROUTES))
 
 
 def kernel(these: Places, those: Places) -> Array:

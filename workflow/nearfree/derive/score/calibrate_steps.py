@@ -75,7 +75,7 @@ def _event(
 ) -> ConstantsCalibrated | None:
     """Return an engine's constants as the log keeps them; None where it has too few rows."""
     constants = fit.of(engine)
-    if constants is None:
+    if constants is None or engine not in fit.bands:
         return None
     rows = [each for each in fit.used if each.row.engine == engine]
     used = [[each.row.line, each.row.t_us, each.asked] for each in rows]
@@ -86,7 +86,7 @@ def _event(
             each.calibrated(HYPOTHESIS, float(np.round(getattr(constants, each.name), 3)))
             for each in CONSTANTS
         ),
-        band=float(np.round(fit.band, 4)),
+        band=float(np.round(fit.bands[engine], 4)),
         epsilon=config.site.epsilon,
         platforms=tuple(sorted({e.deployment.platform for e in rows if e.deployment})),
         selection=", ".join(sorted({each.row.model for each in rows})),

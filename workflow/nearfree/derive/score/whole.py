@@ -15,7 +15,6 @@ from msgspec import Struct
 from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
 from nearfree.derive.score.whole_steps import Timed, device
 from nearfree.derive.work_model.family import Array
-from nearfree.errors import EvidenceError
 
 LEAST_FITTED = 6
 """Rows of other models that an engine's constants are fitted to at least."""
@@ -74,16 +73,17 @@ class StepFit:
         return predicted(step, constants, self._beta, first=first)
 
     @cached_property
-    def band(self) -> float:
-        """How far log T may be off: what COVERED of the rows stay within, their models unseen."""
-        misses = [abs(np.log(self.predicted_us(each) / each.row.t_us)) for each in self.used]
-        known = [each for each in misses if np.isfinite(each)]
-        if not known:
-            raise EvidenceError(
-                "no row of another model is there to hold constants against",
-                remedy="Give rows of two models or more for an engine",
-            )
-        return float(np.quantile(known, COVERED))
+    def bands(self) -> dict[str, float]:
+        """How far log T of an engine may be off: what COVERED of its rows stay within.
+
+        Their models are unseen; engines without rows of two models have none.
+        """
+        misses: dict[str, list[float]] = {}
+        for each in self.used:
+            miss = abs(np.log(self.predicted_us(each) / each.row.t_us))
+            if np.isfinite(miss):
+                misses.setdefault(each.row.engine, []).append(miss)
+        return {engine: float(np.quantile(each, COVERED)) for engine, each in misses.items()}
 
 
 def _model(step: Timed) -> str:
@@ -131,11 +131,14 @@ def _constants(values: Array) -> StepConstants:
 
 
 class WholeScore(Struct, frozen=True):
-    """Rows with what was predicted of them or why nothing was, their growth, and the band."""
+    """Rows with what was predicted of them or why nothing was, and their growth.
+
+    `bands` say how far log T may be off, by engine.
+    """
 
     rows: pl.DataFrame
     growth: pl.DataFrame
-    band: float
+    bands: Mapping[str, float]
 
     @property
     def answered(self) -> int:
@@ -158,15 +161,15 @@ def whole_score(steps: Sequence[Timed], fit: StepFit) -> WholeScore:
     Returns
     -------
     rows: BY, `t_us`, and of those that are answered `predicted_us`, `t_error` = |predicted /
-    measured - 1|, `covered`, and where the source says T(N) / T(1) `ratio_error`; `refusal` of the
-    others. growth: BY, `t_ratio_error`, |predicted / measured - 1| of T over that of the smallest
-    b N of its series.
+    measured - 1|, `covered`, `width` of its engine's band and where the source says T(N) / T(1)
+    `ratio_error`; `refusal` of the others. growth: BY, `t_ratio_error`, |predicted / measured - 1|
+    of T over that of the smallest b N of its series.
     """
     said = [(each, fit.predicted_us(each)) for each in steps]
     frame = pl.DataFrame([_row(each, us, fit) for each, us in said], schema=_SCHEMA)
     known = [(each, us) for each, us in said if np.isfinite(us)]
     growth = pl.DataFrame(list(_growth(known)), schema=_GROWTH)
-    return WholeScore(frame, growth, fit.band)
+    return WholeScore(frame, growth, fit.bands)
 
 
 _ABOUT = {
@@ -176,7 +179,8 @@ _ABOUT = {
 }
 _SCHEMA = _ABOUT | {
     "line": pl.Int64, "asked": pl.String, "t_us": pl.Float64, "predicted_us": pl.Float64,
-    "t_error": pl.Float64, "covered": pl.Boolean, "ratio_error": pl.Float64, "refusal": pl.String,
+    "t_error": pl.Float64, "covered": pl.Boolean, "width": pl.Float64,
+    "ratio_error": pl.Float64, "refusal": pl.String,
 }  # fmt: skip
 _GROWTH = _ABOUT | {"t_ratio_error": pl.Float64}
 
@@ -205,11 +209,13 @@ def _row(step: Timed, us: float, fit: StepFit) -> dict[str, Any]:
     ratio = None
     if row.ratio and row.positions > 1:
         ratio = abs(us / fit.predicted_us(step, first=True) / row.ratio - 1.0)
+    band = fit.bands[row.engine]
     return about | {
         "asked": step.asked,
         "predicted_us": us,
         "t_error": abs(us / row.t_us - 1.0),
-        "covered": bool(abs(np.log(us / row.t_us)) <= fit.band),
+        "covered": bool(abs(np.log(us / row.t_us)) <= band),
+        "width": float(np.exp(2 * band)),
         "ratio_error": ratio,
     }
 
@@ -234,7 +240,7 @@ def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
 
     `settings` counts rows; `t_error_median` and `t_within_20` are of those answered, `within_1_31`
     and `within_2` shares of all; `t_ratio_error` is the median error of growth, `ratio_error` that
-    of T(N) / T(1).
+    of T(N) / T(1), `interval_width` the median of high / low.
 
     Parameters
     ----------
@@ -253,6 +259,7 @@ def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
           for name, factor in (("1_31", 1.31), ("2", 2.0))),
         doubled.median().alias("median_abs_log2"),
         pl.col("covered").mean().alias("interval_coverage"),
+        pl.col("width").median().alias("interval_width"),
         pl.col("ratio_error").median(),
     )  # fmt: skip
     grown = score.growth.with_columns(every).group_by(names).agg(

@@ -1,6 +1,6 @@
 """Questions sorted by family, with the arrays that each family's form asks for."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -81,13 +81,16 @@ def common(rows: pl.DataFrame, n: Array) -> dict[str, Array]:
 
 
 def gemm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
-    """Return the features of rows of `gemm`, or of rows of `dense_ffn`: one module at a time."""
+    """Return the features of rows of `gemm`, or of rows of `dense_ffn`: one module at a time.
+
+    Gate and up of a gated FFN are one product, as engines run them.
+    """
     shared = common(rows, n)
     d_model, d_ff = column(rows, "d_model"), column(rows, "d_ff")
-    matrices: Sequence[tuple[Array, Array, Array | float]] = [(d_model, d_ff, 1.0)]
+    matrices = [(d_model, d_ff, 1.0)]
     if rows["module"][0] == "dense_ffn":
         gated = rows["gated"].fill_null(value=False).to_numpy()[:, None]
-        matrices = [(d_model, d_ff, np.where(gated, 2.0, 1.0)), (d_ff, d_model, 1.0)]
+        matrices = [(d_model, np.where(gated, 2.0, 1.0) * d_ff, 1.0), (d_ff, d_model, 1.0)]
     return {**shared, "rows": shared["tokens"], "matrices": matrices}
 
 

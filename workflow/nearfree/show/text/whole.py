@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
@@ -49,7 +48,8 @@ def lines(
     yield "predicted   T of a step; constants of its engine are fitted to other models' rows alone"
     yield f"routing     {ROUTING}, as of requests that were really served"
     yield "error       |predicted / measured - 1| of T; growth: of T over that of the fewest rows"
-    yield f"band        {score.band:.3f} of log T, for {COVERED:.0%} of rows"
+    bands = ", ".join(f"{engine} {band:.3f}" for engine, band in sorted(score.bands.items()))
+    yield f"bands       {bands} of log T, for {COVERED:.0%} of an engine's rows"
     for engine, values in sorted(constants.items()):
         said = ", ".join(f"{e.name} {getattr(values, e.name):.3f}" for e in CONSTANTS)
         yield f"constants   {engine}: {said} (of all rows)"
@@ -99,7 +99,6 @@ def as_json(score: WholeScore, by: Sequence[str]) -> list[dict[str, Any]]:
     `not_answered` counts the other rows of all by reason; `interval_width` is high / low of T.
     """
     of = {"predictor": PREDICTOR, "module": "model"}
-    beside = {"interval_width": float(np.exp(2 * score.band))}
     (whole,) = grouped(score, ()).drop("rows").to_dicts()
-    every = of | dict.fromkeys(by) | whole | beside | {"not_answered": score.refusals}
-    return [every, *(of | each | beside for each in grouped(score, by).to_dicts())]
+    every = of | dict.fromkeys(by) | whole | {"not_answered": score.refusals}
+    return [every, *(of | each for each in grouped(score, by).to_dicts())]

@@ -376,8 +376,14 @@ def ratio_rows(parts: Iterable[tuple[Prepared, Array]]) -> pl.DataFrame:
 
 
 def _in_sample(part: Prepared, event: ConstantsCalibrated, own: pl.Expr) -> pl.Expr:
-    """Return whether constants were fitted to a row's platform, in its formats."""
+    """Return whether constants were fitted to a row's platform, in its formats.
+
+    Those of collectives were to no more GPUs than a machine has: so do the public tables of GB200
+    end at 4, and those of others at 8 (AIConfigurator 0.12.0).
+    """
     seen = pl.col("platform").is_in(event.platforms) | own.is_not_null()
+    if part.family.name in COLLECTIVE_FAMILIES:
+        seen &= pl.col("gpus").le(pl.col("machine_gpus")).fill_null(value=True)
     return seen & pl.lit(part.carried is None)
 
 

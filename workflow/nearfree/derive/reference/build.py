@@ -31,16 +31,16 @@ from nearfree.public.plausible import with_slowness
 
 _MANY = ("attention", "mla", "layer", "decode", "indexer")
 """Families of which so many curves are kept."""
-MOST_ATTENTION = 90
+MOST_ATTENTION = 70
 """Curves of an attention kernel that are kept, evenly spread over its settings."""
-MOST_DECODING = 80
+MOST_DECODING = 60
 """Points of a kernel that decodes, one position each, that are kept so."""
-MOST_DECODED = 70
+MOST_DECODED = 55
 """Curves of a decoded layer that are kept so."""
 LIGHT_MB = 4.0
 """Products with weights below those of 64 MB that scores are of, and above this, are learnt from:
 on each rank a layer's are as light. Below it T is that of a launch."""
-MOST_LIGHT = 100
+MOST_LIGHT = 70
 """Such curves of a kernel that are kept, evenly spread over its shapes, at N of powers of two."""
 _MOST = {DECODE_LAYER.name: MOST_DECODED, ATTENTION_CACHED.name: MOST_DECODING}
 KEPT: tuple[Module, ...] = (

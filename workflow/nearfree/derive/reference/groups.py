@@ -24,6 +24,7 @@ from nearfree.derive.reference.kriging import (
     kernel,
     weights_of,
 )
+from nearfree.derive.reference.packing import first_us_of, told
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import (
@@ -353,7 +354,7 @@ def made(
         ),
         n=n[:, :width],
         counts=counts[:, :width],
-        first_us=us[:, 0].astype(np.float32).astype(np.float64),
+        first_us=first_us_of(told(us[:, 0]), len(us)),
         ratio=Coded.of(np.log(us / us[:, :1]), counts),
         residual=Coded.of(residual, counts),
     )

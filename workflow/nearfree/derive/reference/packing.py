@@ -20,8 +20,10 @@ _FILTER = {
     "id": lzma.FILTER_LZMA1, "preset": 9, "dict_size": 2**20, "lc": 0, "lp": 0, "pb": 0,
 }  # fmt: skip
 """Each byte is by itself: none says how the next is to be read, nor does its place."""
-_FLOAT32 = 4
-"""Bytes of a T(baseline)."""
+_FLOAT32, _LOGARITHM = "<f4", "<u2"
+"""How T(first N) is told: as it is, or as a logarithm in 16 bits."""
+_LOWEST, _STEPS_OF_E = -5.0, 500.0
+"""What the logarithm 0 stands for, ln of T in microseconds, and its steps to a factor of e."""
 _CODES, _FAR = 256, 2.0**40
 """A step is told but for whole rounds of all codes; none is as far as that."""
 
@@ -36,7 +38,7 @@ class Packed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The coordinates; and of each curve the places of its release, routing, member and grid."""
     grids: list[list[int]]
     first_us: bytes
-    """T(baseline), float32, the lowest byte first."""
+    """T(first N), float32 or a logarithm in 16 bits, the lowest byte first."""
     ratio: bytes
     residual: bytes
 
@@ -58,7 +60,7 @@ def squeezed(curves: Packed, scale: float) -> str:
     ratio, residual = (_steps(_bytes(each), first) for each in (curves.ratio, curves.residual))
     stepped = structs.replace(
         curves,
-        first_us=_turned(curves.first_us, (-1, _FLOAT32)),
+        first_us=_turned(curves.first_us, (len(curves.lengths), -1)),
         ratio=_codes(ratio[order]),
         residual=_codes((residual - _said(ratio, scale))[order]),
     )
@@ -100,10 +102,23 @@ def opened(text: str, scale: float, *, stepped: bool) -> Packed:
     residual = _sums(residual + _said(_steps(ratio, first), scale), first)
     return structs.replace(
         packed,
-        first_us=_turned(packed.first_us, (_FLOAT32, -1)),
+        first_us=_turned(packed.first_us, (-1, len(lengths))),
         ratio=_codes(ratio),
         residual=_codes(residual),
     )
+
+
+def told(first_us: NDArray[np.float64]) -> bytes:
+    """Return T(first N) in microseconds, as it is kept: within a tenth of a percent."""
+    steps = np.round((np.log(first_us) - _LOWEST) * _STEPS_OF_E)
+    return np.clip(steps, 0, np.iinfo(_LOGARITHM).max).astype(_LOGARITHM).tobytes()
+
+
+def first_us_of(kept: bytes, curves: int) -> NDArray[np.float64]:
+    """Return T(first N) of so many curves, in microseconds; ValueError for another number."""
+    logarithms = len(kept) == curves * np.dtype(_LOGARITHM).itemsize
+    found = np.frombuffer(kept, _LOGARITHM if logarithms else _FLOAT32).astype(np.float64)
+    return np.asarray(np.exp(_LOWEST + found / _STEPS_OF_E) if logarithms else found)
 
 
 def _along_n(lengths: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -11,7 +11,7 @@ from msgspec import MsgspecError, Struct
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Constants, Group, Key
 from nearfree.derive.reference.kriging import APART, COORDINATES, coordinates
-from nearfree.derive.reference.packing import Packed, opened, squeezed
+from nearfree.derive.reference.packing import Packed, first_us_of, opened, squeezed, told
 from nearfree.derive.reference.regimes import REGIMES, Known, Reference
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.work_model.families import FAMILIES
@@ -54,7 +54,7 @@ def referenced(
         | {name: [places[name][each] for each in rows[name]] for name in names}
         | {"grid": [every.index(each) for each in grids]},
         [list(each) for each in every],
-        group.first_us.astype("<f4").tobytes(),
+        told(group.first_us),
         group.ratio.codes,
         group.residual.codes,
     )
@@ -154,7 +154,7 @@ def _unpacked(
     width = max(map(len, grids))
     n = np.array([grid + grid[-1:] * (width - len(grid)) for grid in grids], dtype=np.float64)
     counts = np.arange(width)[None, :] < np.array([len(grid) for grid in grids])[:, None]
-    first = np.frombuffer(packed.first_us, "<f4").astype(np.float64)
+    first = first_us_of(packed.first_us, data.curves)
     named: dict[str, Sequence[str | None]] = {
         "backend_version": packed.releases,
         "routing": packed.routings,

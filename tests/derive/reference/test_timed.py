@@ -176,3 +176,11 @@ def test_collectives_stand_on_their_own_platform_or_on_others(platform: str, reg
     ((each, row),) = timed(question, known=recorded()).values()
     assert (each.regime[row], each.in_sample[row]) == (regime, regime == "R2")
     assert each.calibration[row] == [event.event_id]
+
+
+@pytest.mark.parametrize(("gpus", "regime"), [(4, "R2"), (8, "R0")])
+def test_collectives_of_more_gpus_than_curves_have_stand_on_others(gpus: int, regime: str) -> None:
+    """Curves of GB200 end at the GPUs of one machine, though NVLink joins those of several."""
+    question = {**OF_FAMILY["collective_nccl"], "platform": "gb200", "gpus": gpus}
+    ((each, row),) = timed(question, known=recorded()).values()
+    assert (each.regime[row], each.in_sample[row]) == (regime, regime == "R2")

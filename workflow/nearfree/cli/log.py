@@ -104,8 +104,9 @@ def run_adopt(args: argparse.Namespace) -> int:
 def run_repack(args: argparse.Namespace) -> int:
     """Seal again, in one take of fewer bytes, what is read of all takes of kernels.
 
-    Not a number changes but T at a curve's first N, by a tenth of a percent at most. Afterwards `nearfree adopt public kernels` adds the new take to git, and
-    `nearfree retire` takes out those that it replaces.
+    Not a number changes but T at a curve's first N, by a tenth of a percent at most. Afterwards
+    `nearfree adopt public kernels` adds the new take to git, and `nearfree retire` takes out those
+    that it replaces.
     """
     from nearfree.derive.reference.repack import repack_kernels
 

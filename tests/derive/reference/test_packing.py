@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 from msgspec.structs import replace
-from nearfree.derive.reference.packing import Packed, opened, squeezed
+from nearfree.derive.reference.packing import Packed, first_us_of, opened, squeezed, told
 
 
 def squeezed_raw(curves: Packed) -> str:
@@ -70,3 +70,12 @@ def test_ends_that_are_too_far_apart_are_refused(scale: float) -> None:
     """What a code is must be a number."""
     with pytest.raises(ValueError, match="too far apart"):
         opened(squeezed(packed([2]), 1.0), scale, stepped=True)
+
+
+@given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=20))
+def test_a_first_time_is_kept_within_a_tenth_of_a_percent(times: list[float]) -> None:
+    """As a logarithm in 16 bits; what was kept as it is, in 32, is read as it is."""
+    first_us = np.array(times)
+    assert first_us_of(told(first_us), len(times)) == pytest.approx(first_us, rel=1.01e-3)
+    as_it_is = first_us.astype("<f4")
+    assert first_us_of(as_it_is.tobytes(), len(times)).tolist() == as_it_is.tolist()

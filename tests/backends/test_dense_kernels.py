@@ -14,6 +14,7 @@ from nearfree.backends.dense_kernels import (
     dense_kernel,
     dense_rule,
     dense_widens,
+    instead_of_deepgemm,
 )
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
@@ -51,6 +52,19 @@ def test_scaled_blocks_went_to_deepgemm_with_the_wheel_that_has_it() -> None:
     assert dense_kernel("0.24.0", "float8_block", 90, columns=4128, depth=4096) == CUTLASS
     assert dense_kernel("0.24.0", "float8_block", 89, **WIDE) == "Triton"
     assert dense_kernel("0.33.0", "float8_block", 89, **WIDE) == MARLIN
+    on_12 = [dense_kernel(each, "float8_block", 120, **WIDE) for each in ("0.22.0", "0.24.0")]
+    assert on_12 == [CUTLASS, "DeepGEMM"]
+
+
+@pytest.mark.parametrize(
+    ("version", "families"), [("0.19.0", ()), ("0.22.0", (100,)), ("0.24.0", (100, 120))]
+)
+def test_deepgemm_is_off_for_qwen3_5_on_blackwell(version: str, families: tuple[int, ...]) -> None:
+    """There CUTLASS runs its scaled blocks; other models and GPUs keep what the release runs."""
+    for sm in (90, 100, 103, 120, 121):
+        runs = instead_of_deepgemm(version, "qwen3_5_text", sm)
+        assert runs == (CUTLASS if sm // 10 * 10 in families else None)
+        assert instead_of_deepgemm(version, "qwen3", sm) is None
 
 
 @pytest.mark.parametrize(

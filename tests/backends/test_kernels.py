@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from nearfree.backends.kernels import moe_kernel, unread
-from nearfree.backends.moe_kernels import SELECTIONS, Selection
+from nearfree.backends.kernels import SELECTIONS, moe_kernel, unread
+from nearfree.backends.moe_kernels import ELSE, Selection
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -28,6 +28,8 @@ WORDS = r"(?i)marlin|triton|cutlass|WNA16Mo|int8mo|fused_experts|fp8mo|trtllm|fl
         ("0.33.0", "int8", 90, "Triton"),
         ("0.33.0", "mxfp4", 80, "Marlin"),
         ("0.33.0", "mxfp4", 103, "FlashInfer's TRTLLM"),
+        ("0.20.2", "mxfp4", 120, "Marlin"),
+        ("0.24.0", "mxfp4", 121, "Marlin"),
         ("0.24.0", "nvfp4", 90, "Marlin"),
         ("0.33.0", "nvfp4", 90, "Humming"),
         ("0.33.0", "nvfp4", 120, "FlashInfer's CUTLASS"),
@@ -58,7 +60,7 @@ def test_a_refusal_names_the_kernels_and_what_works() -> None:
     with pytest.raises(EvidenceError, match=r"CuteDSL or CUTLASS.*Marlin, .*runs on 80 to 99"):
         moe_kernel("vllm", "0.24.0", "nvfp4", 100)
     with pytest.raises(EvidenceError, match="runs no kernel that is read for nvfp4 on"):
-        moe_kernel("sglang", "0.5.23", "nvfp4", 90)
+        moe_kernel("sglang", "0.5.10", "nvfp4", 90)
     with pytest.raises(EvidenceError, match=r"it is of 0\.5\.9, 0\.5\.10"):
         moe_kernel("sglang", "0.5.8", "nvfp4", 100)
 
@@ -92,6 +94,19 @@ def test_several_kernels_on_a_device_say_what_decides(selection: Selection) -> N
     for sm in (80, 86, 89, 90, 100, 103, 110, 120):
         found = [each for each in selection.kernels if each.first <= sm <= each.last]
         assert len(found) < 2 or all(each.where for each in found)
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+def test_kernels_of_single_models_say_of_which(selection: Selection) -> None:
+    """They come before all others, so that one without a case would hide them."""
+    assert all(each.where not in ELSE for each in selection.apart)
+
+
+@pytest.mark.parametrize("version", ["0.5.14", "0.5.23"])
+def test_sglang_runs_nvfp4_by_marlin_where_no_units_are(version: str) -> None:
+    """Below 10.0 it unpacks weights, and on 12.0 FlashInfer's CUTLASS runs, file or none."""
+    assert {moe_kernel("sglang", version, "nvfp4", sm) for sm in (80, 89, 90)} == {"Marlin"}
+    assert moe_kernel("sglang", version, "nvfp4", 120) == "FlashInfer's CUTLASS"
 
 
 @pytest.mark.slow

@@ -9,8 +9,10 @@ from nearfree.backends.public_kernels import (
     KIMI_K3_TYPE,
     MARLINS,
     TWINS,
+    kernel_for,
     public_kernel,
 )
+from nearfree.core.parallel import Parallel
 
 
 def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
@@ -39,19 +41,30 @@ def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
         ("glm4_moe", "bf16", "sglang_flashinfer_trtllm_moe"),
         ("gemma4_text", "nvfp4", "sglang_flashinfer_trtllm_moe"),
         ("nemotron_h", "nvfp4", "sglang_flashinfer_trtllm_moe"),
-        ("mistral4", "nvfp4", None),
+        ("mistral4", "nvfp4", "sglang_flashinfer_trtllm_moe"),
     ],
 )
 def test_what_a_release_presets_for_a_kind_of_model(
     model_type: str, dtype: str, named: str | None
 ) -> None:
-    """SGLang 0.5.23 says it of some; of other releases and kinds of models it is not stated."""
+    """SGLang 0.5.23 says it of some, and of any in nvfp4; of other releases it is not stated."""
     of = Checkpoint(model_type, compressed=False)
     assert public_kernel("sglang", "0.5.23", dtype, 100, of=of) == named
-    assert public_kernel("sglang", "0.5.10", dtype, 100, of=of) is None
-    if dtype == "nvfp4" and named:
-        of = Checkpoint(model_type, compressed=True)
-        assert public_kernel("sglang", "0.5.23", dtype, 100, of=of) is None
+    if model_type != "nemotron_h":
+        assert public_kernel("sglang", "0.5.10", dtype, 100, of=of) is None
+
+
+def test_nvfp4_of_compressed_tensors_runs_another_kernel() -> None:
+    """SGLang 0.5.23 runs TRTLLM for ModelOpt's files of any model, CUTLASS for those."""
+
+    def named(*, compressed: bool | None, version: str = "0.5.23") -> str | None:
+        of = Checkpoint("mixtral", compressed=compressed)
+        name = public_kernel("sglang", version, "nvfp4", 100, of=of)
+        return BY_PUBLIC_NAME.get(name or "")
+
+    assert named(compressed=False) == named(compressed=None) == "FlashInfer's TRTLLM"
+    assert named(compressed=True) == "FlashInfer's CUTLASS"
+    assert named(compressed=False, version="0.5.14") is None  # SGLang's CUTLASS
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.23"])
@@ -62,21 +75,26 @@ def test_gpt_oss_on_hopper_runs_triton_kernels_in_sglang(version: str) -> None:
     backend, kernel = TWINS[name or ""]
     assert backend == "vllm"
     assert BY_PUBLIC_NAME[kernel] == BY_PUBLIC_NAME[name or ""] == "triton_kernels"
-    assert public_kernel("sglang", version, "mxfp4", 90, of=of, spread=True) is None
+    whole = of._replace(parallel=Parallel(dp=2, ep=2))
+    assert public_kernel("sglang", version, "mxfp4", 90, of=whole) is None
     assert public_kernel("sglang", version, "mxfp4", 90, of=Checkpoint("llama")) is None
 
 
-def test_int4_of_kimi_k2_5_is_known_by_its_groups() -> None:
-    """SGLang 0.5.23 presets a kernel for groups of 32; AWQ's and GPTQ's files run Marlin."""
+@pytest.mark.parametrize("version", ["0.5.10", "0.5.14", "0.5.23"])
+def test_int4_of_kimi_k2_5_is_known_by_its_groups(version: str) -> None:
+    """SGLang presets a kernel for groups of 32 from 0.5.10 on; others and other files run Marlin.
 
-    def named(**said: Any) -> str | None:
+    In 0.5.23 others of compressed-tensors run Triton there, whose T(N) in int4 is not read.
+    """
+
+    def named(release: str = version, **said: Any) -> str | None:
         of = Checkpoint(**{"model_type": "deepseek_v3", "compressed": True, "group": 32, **said})
-        return public_kernel("sglang", "0.5.23", "int4", 100, of=of)
+        return public_kernel("sglang", release, "int4", 100, of=of)
 
     assert named() == "sglang_flashinfer_trtllm_moe"
-    assert named(compressed=False) == "sglang_marlin_moe"
+    assert named("0.5.9") == named(compressed=False) == "sglang_marlin_moe"
     for other in ({"group": 128}, {"compressed": None}, {"model_type": "qwen3_moe"}):
-        assert named(**other) is None
+        assert named(**other) == (None if version == "0.5.23" else "sglang_marlin_moe")
 
 
 def test_kimi_k3_runs_one_kernel_in_sglang() -> None:
@@ -144,7 +162,9 @@ def test_experts_in_float8_run_by_what_their_file_says(
         ("vllm 0.33.0", 100, "qwen3_moe", "FlashInfer's TRTLLM"),
         ("vllm 0.24.0", 120, "qwen3_moe", "FlashInfer's CUTLASS"),
         ("vllm 0.33.0", 90, "qwen3_moe", None),  # Triton, by its rules
-        ("vllm 0.22.0", 100, "qwen3_moe", None),  # unless an environment variable says not
+        ("vllm 0.22.0", 90, "qwen3_moe", "FlashInfer's CUTLASS"),
+        ("vllm 0.22.0", 100, "qwen3_moe", "FlashInfer's TRTLLM"),
+        ("vllm 0.22.0", 100, "nemotron_h", None),  # it took no experts without a gate
         ("vllm 0.33.0", 100, "gemma4_text", None),  # its activation is another
         ("sglang 0.5.23", 100, "qwen3_5_moe_text", "FlashInfer's TRTLLM"),
         ("sglang 0.5.23", 100, "deepseek_v3", None),  # preset from 0.5.14 on
@@ -157,3 +177,110 @@ def test_experts_in_16_bits_run_in_libraries_on_blackwell(
     """Where an engine takes FlashInfer's kernel for a model it is named; Triton's has no name."""
     found = public_kernel(*release.split(), "bf16", sm, of=Checkpoint(model_type))
     assert BY_PUBLIC_NAME.get(found or "") == kernel
+
+
+@pytest.mark.parametrize("version", ["0.20.2", "0.22.0", "0.24.0", "0.33.0"])
+def test_experts_in_16_bits_leave_cutlass_where_requests_are_spread(version: str) -> None:
+    """VLLM moves FlashInfer's CUTLASS behind Triton where dp is above 1; TRTLLM it keeps."""
+    of = Checkpoint("qwen3_moe")
+    spread = of._replace(parallel=Parallel(dp=2))
+    for sm in (90, 120):
+        alone, several = (kernel_for("vllm", version, "bf16", sm, of=each) for each in (of, spread))
+        assert alone is not None
+        assert several is not None
+        took = sm == 120 or version in ("0.20.2", "0.22.0")
+        assert (alone.name, several.name) == (
+            "FlashInfer's CUTLASS" if took else "Triton",
+            "Triton",
+        )
+    several = kernel_for("vllm", version, "bf16", 100, of=spread)
+    assert several is not None
+    assert several.name == "FlashInfer's TRTLLM"
+
+
+@pytest.mark.parametrize(
+    ("version", "degrees", "kernel"),
+    [
+        ("0.33.0", {"tp": 2, "dp": 2, "ep": 4}, "FlashInfer's CUTLASS"),
+        ("0.33.0", {"tp": 2, "dp": 2}, "FlashInfer's TRTLLM"),
+        ("0.33.0", {"tp": 4, "ep": 4}, "FlashInfer's TRTLLM"),
+        ("0.24.0", {"tp": 2, "dp": 2, "ep": 4}, "FlashInfer's TRTLLM"),
+    ],
+)
+def test_trtllm_takes_no_rows_that_are_split(
+    version: str, degrees: dict[str, int], kernel: str
+) -> None:
+    """Of float8 with one scale vLLM 0.33.0 runs CUTLASS where tp, dp and ep are above 1."""
+    of = Checkpoint("qwen3_moe", static=True, parallel=Parallel(**degrees))
+    found = public_kernel("vllm", version, "fp8", 100, of=of)
+    assert BY_PUBLIC_NAME[found or ""] == kernel
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_5_moe_text", "qwen3_moe"])
+def test_qwen3_5_in_blocks_runs_triton_on_12_0(model_type: str) -> None:
+    """VLLM 0.33.0 turns DeepGEMM off for it; 0.24.0 did so for dense products alone."""
+    of = Checkpoint(model_type)
+    off = model_type == "qwen3_5_moe_text"
+    newest = public_kernel("vllm", "0.33.0", "fp8_block", 120, of=of)
+    assert newest == ("vllm_fused_moe" if off else None)
+    assert public_kernel("vllm", "0.24.0", "fp8_block", 120, of=of) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "named"),
+    [
+        ("0.20.2", "vLLM's CUTLASS"),
+        ("0.22.0", "Marlin"),
+        ("0.24.0", "FlashInfer's TRTLLM"),
+        ("0.33.0", "FlashInfer's TRTLLM"),
+    ],
+)
+def test_gemma_4_runs_what_takes_its_activation(version: str, named: str) -> None:
+    """FlashInfer's kernels take its GELU in nvfp4 since vLLM 0.24.0 alone."""
+    found = public_kernel("vllm", version, "nvfp4", 100, of=Checkpoint("gemma4_text"))
+    assert BY_PUBLIC_NAME.get(found or "", found) == named
+
+
+def test_what_no_table_names_goes_by_its_own_name_where_one_model_runs_it() -> None:
+    """DeepSeek V4 in mxfp4 on 12.0 by DeepGEMM: without a name it would be answered by Marlin."""
+    for model_type, named in (("deepseek_v4", "DeepGEMM"), ("gpt_oss", "Marlin")):
+        found = public_kernel("vllm", "0.24.0", "mxfp4", 120, of=Checkpoint(model_type))
+        assert BY_PUBLIC_NAME.get(found or "", found) == named
+
+
+NEMOTRON = Checkpoint("nemotron_h", static=True, compressed=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "dtype", "sm", "kernel"),
+    [
+        ("0.5.9", "fp8", 90, "FlashInfer's CUTLASS"),
+        ("0.5.9", "fp8", 100, "FlashInfer's CUTLASS"),
+        ("0.5.10", "nvfp4", 100, "FlashInfer's CUTLASS"),
+        ("0.5.10", "bf16", 90, "Triton"),
+        ("0.5.14", "fp8", 90, "FlashInfer's CUTLASS"),
+        ("0.5.14", "bf16", 90, "FlashInfer's CUTLASS"),
+        ("0.5.14", "nvfp4", 90, "Marlin"),
+        ("0.5.14", "bf16", 100, "FlashInfer's TRTLLM"),
+        ("0.5.23", "fp8", 89, "FlashInfer's CUTLASS"),
+        ("0.5.23", "bf16", 120, "FlashInfer's CUTLASS"),
+        ("0.5.23", "fp8_block", 90, "Triton"),
+    ],
+)
+def test_nemotron_h_runs_cutlass_in_sglang(version: str, dtype: str, sm: int, kernel: str) -> None:
+    """Files of ModelOpt in all releases, 16 bits since 0.5.14, where TRTLLM is not preset."""
+    found = kernel_for("sglang", version, dtype, sm, of=NEMOTRON)
+    assert found is not None
+    assert found.name == kernel
+    if kernel == "FlashInfer's CUTLASS":
+        name = public_kernel("sglang", version, dtype, sm, of=NEMOTRON)
+        assert BY_PUBLIC_NAME[name or ""] == kernel
+        assert (name in TWINS) == (dtype == "fp8")
+
+
+def test_another_file_of_nemotron_h_runs_what_others_do() -> None:
+    """One of compressed-tensors, and of float8 one without scales, are not ModelOpt's."""
+    for said in ({"compressed": True}, {"static": False}):
+        found = kernel_for("sglang", "0.5.23", "fp8", 90, of=NEMOTRON._replace(**said))
+        assert found is not None
+        assert found.name == "Triton"

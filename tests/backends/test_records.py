@@ -9,6 +9,7 @@ from pathlib import Path
 import nearfree
 import pytest
 import yaml
+from nearfree.backends.named_kernels import WORDS
 from nearfree.backends.record import Backend
 from nearfree.backends.records import BACKENDS, BY_NAME, load
 from nearfree.sources.fetching.fetch import PARTS
@@ -80,10 +81,11 @@ def test_every_backend_that_a_study_names_has_a_record() -> None:
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "guide.md"], ids=str)
 def test_every_backend_that_the_docs_name_has_a_record(path: Path) -> None:
-    """What looks like a backend's name in the README and the guide is one."""
+    """What looks like a backend's name in the README and the guide is one, or an engine's word."""
     looks = r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_\w+)\b"
     found = set(re.findall(looks, path.read_text()))
-    assert found - NAMES - {"flashinfer_python"} == set()
+    words = {word for each in WORDS.values() for word in each}
+    assert found - NAMES - words - {"flashinfer_python"} == set()
 
 
 def literals(path: Path) -> Iterator[str]:

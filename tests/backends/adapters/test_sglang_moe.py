@@ -1,7 +1,10 @@
 """SGLang's fused experts: each call bound against the signatures that real releases have."""
 
 from collections import namedtuple
+from collections.abc import Callable
+from functools import partial
 from inspect import Signature
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -173,6 +176,12 @@ def test_the_oldest_form(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_newest_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """New releases take one routing object and a config, after arguments and a group are set."""
+    at_exit = list[Callable[[], None]]()
+
+    def register(*given: Any, **named: Any) -> None:
+        at_exit.append(partial(*given, **named))
+
+    monkeypatch.setattr(sglang_moe.atexit, "register", register)
     release = Release(known(NEWEST), NEW, {"get_exec", "use_symmetric_memory"})
     check(release, monkeypatch)
     release.kernel(monkeypatch)
@@ -180,6 +189,11 @@ def test_the_newest_form(monkeypatch: pytest.MonkeyPatch) -> None:
     assert published.args == ("dummy",)
     (group,) = release.called["init_distributed_environment"].calls
     assert (group.arguments["world_size"], group.arguments["rank"]) == (1, 0)
+    folder = Path(group.arguments["distributed_init_method"].removeprefix("file://")).parent
+    assert folder.is_dir()
+    (leaving,) = at_exit
+    leaving()
+    assert not folder.exists()
     assert len(release.called["initialize_model_parallel"].calls) == 1
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.tensors import TURNING, copies_for, turns
+from nearfree.backends.adapters.kernel import TURNING, ExecutionContext
+from nearfree.backends.adapters.tensors import copies_for, turns
 from torch import Tensor
 
 ITEM_BYTES = 64 * 4

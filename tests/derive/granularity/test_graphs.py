@@ -73,6 +73,16 @@ def test_attention_that_leaves_the_graph_leaves_sizes_unrounded() -> None:
         assert rows("vllm", "0.20.2", 1, 3, attention=name) == 3
 
 
+@pytest.mark.parametrize("sm", [100, 103])
+def test_flashinfer_is_in_full_graphs_where_it_runs_kernels_of_tensorrt_llm(sm: int) -> None:
+    """On data-centre Blackwell sizes are multiples of N; a backend that decides nothing is out."""
+    for positions, expected in ((3, 9), (5, 20), (9, 27)):
+        found = rows("vllm", "0.20.2", 3, positions, sm=sm, attention="flashinfer")
+        assert found == expected
+    assert rows("vllm", "0.20.2", 1, 3, sm=sm, attention="cutlass_mla") == 4
+    assert rows("vllm", "0.20.2", 1, 3, sm=120, attention="flashinfer") == 4
+
+
 @pytest.mark.parametrize("version", SGLANG)
 def test_sglang_pads_requests(version: str) -> None:
     """A graph is of one width: requests go to the next size, each with all its positions."""

@@ -1,19 +1,24 @@
 """Which library runs experts whose blocks T(N) does not take from rules."""
 
+import re
+
 import pytest
 from msgspec.structs import replace
 from nearfree.backends.kernels import Checkpoint
-from nearfree.backends.moe_kernels import CUTLASS, MARLIN, TRITON_KERNELS
+from nearfree.backends.moe_kernels import CUTLASS, MARLIN, TRITON_KERNELS, UNKNOWN_YET
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, PUBLIC_NAMES
-from nearfree.core.modules.moe_ffn import MoeQuestion, is_triton_moe
+from nearfree.core.modules.moe_ffn import OTHER_MOE, MoeQuestion, is_triton_moe
+from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Product
 from nearfree.derive.granularity.moe_kernels import (
     asked_kernel,
+    by_file,
     entering,
     library_of,
     moe_format,
     moe_widens,
+    named_moe,
     reads_moe,
     stands_in,
 )
@@ -21,6 +26,7 @@ from nearfree.derive.granularity.releases import moe_release
 from nearfree.errors import EvidenceError
 
 VLLM = BackendRelease("vllm", "0.33.0")
+SGLANG = BackendRelease("sglang", "0.5.23")
 MXFP4, INT4 = Product("mxfp4", "bfloat16"), Product("int4", "bfloat16")
 BLOCKS, NVFP4 = Product("float8_block", "float8_block"), Product("nvfp4", "nvfp4")
 OPENAI_TRITON = PUBLIC_NAMES["vllm", "mxfp4", TRITON_KERNELS]
@@ -47,7 +53,7 @@ def test_gpt_oss_runs_kernels_of_its_own(
 @pytest.mark.parametrize(
     ("release", "sm", "kernel"),
     [
-        (BackendRelease("sglang", "0.5.23"), 90, MARLIN),
+        (SGLANG, 90, MARLIN),
         (VLLM, 80, MARLIN),
         (VLLM, 90, None),  # Humming, of which no public table speaks
     ],
@@ -66,7 +72,8 @@ def test_experts_in_blocks_that_are_spread_run_in_cutlass_on_hopper(
     sm: int, *, spread: bool, kernel: str | None
 ) -> None:
     """There vLLM leaves Triton, whose blocks are read, for a library where experts are whole."""
-    library = library_of(VLLM, BLOCKS, sm, spread=spread)
+    of = Checkpoint(parallel=Parallel(tp=2, ep=2) if spread else Parallel())
+    library = library_of(VLLM, BLOCKS, sm, of)
     assert BY_PUBLIC_NAME.get(library or "") == kernel
     assert reads_moe(VLLM, BLOCKS, sm, spread=spread) == (kernel != CUTLASS)
 
@@ -74,10 +81,11 @@ def test_experts_in_blocks_that_are_spread_run_in_cutlass_on_hopper(
 @pytest.mark.parametrize(("sm", "wide"), [(80, True), (89, False), (90, False), (100, False)])
 def test_marlin_takes_rows_of_16_bits(sm: int, *, wide: bool) -> None:
     """Where it runs experts in float8 or nvfp4, rows are not rounded, and its blocks are read."""
-    assert moe_widens(VLLM, BLOCKS, sm, spread=False) == wide
-    assert moe_widens(VLLM, NVFP4, sm, spread=False) == (sm < 90)
-    assert not moe_widens(VLLM, INT4, sm, spread=False)
-    assert not moe_widens(BackendRelease("vllm", "0.23.0"), BLOCKS, sm, spread=False)
+    assert moe_widens(VLLM, BLOCKS, sm) == wide
+    assert moe_widens(VLLM, NVFP4, sm) == (sm < 90)
+    assert moe_widens(SGLANG, NVFP4, sm) == (sm < 100)
+    assert not moe_widens(VLLM, INT4, sm)
+    assert not moe_widens(BackendRelease("vllm", "0.23.0"), BLOCKS, sm)
     assert moe_format("bfloat16", "float8_block") == moe_format("float8_block", "float8_block")
     asked = MoeQuestion(
         backend="vllm", backend_version="0.33.0", kernel=None, dtype="bfloat16",
@@ -129,6 +137,7 @@ def test_blocks_of_openai_s_triton_are_read() -> None:
         ("0.33.0", 100, "qwen3_moe", True),
         ("0.33.0", 100, "gemma4_text", True),
         ("0.22.0", 90, "qwen3_moe", True),
+        ("0.22.0", 100, "nemotron_h", True),
         ("0.22.0", 80, "qwen3_moe", False),
         ("0.19.0", 100, "qwen3_moe", False),
     ],
@@ -141,3 +150,73 @@ def test_triton_stands_for_kernels_that_an_engine_may_run(
     plain = Product("bfloat16", "bfloat16")
     assert stands_in(release, plain, sm, of) == stand_in
     assert not stands_in(release, INT4, sm, of)
+
+
+def test_triton_stands_for_no_other_where_requests_are_spread() -> None:
+    """There vLLM runs Triton's kernel itself, in 16 bits on 12.0."""
+    plain, of = Product("bfloat16", "bfloat16"), Checkpoint("qwen3_moe")
+    assert stands_in(VLLM, plain, 120, of)
+    assert not stands_in(VLLM, plain, 120, of._replace(parallel=Parallel(dp=2)))
+
+
+@pytest.mark.parametrize("release", [VLLM, BackendRelease("vllm", "0.24.0"), SGLANG])
+def test_nvfp4_experts_whose_rows_keep_16_bits_run_marlin(release: BackendRelease) -> None:
+    """No other kernel takes them on Blackwell; those whose rows are rounded run libraries'."""
+    of, wide = Checkpoint("qwen3_5_moe_text", compressed=False), Product("nvfp4", "bfloat16")
+    for sm in (100, 120):
+        assert BY_PUBLIC_NAME[library_of(release, wide, sm, of) or ""] == MARLIN
+        assert BY_PUBLIC_NAME[library_of(release, NVFP4, sm, of) or ""] != MARLIN
+
+
+def test_a_release_that_knows_no_such_rows_names_no_kernel_that_has_a_form() -> None:
+    """SGLang reads such files from 0.5.23 on: before, nothing that it runs answers for them."""
+    wide = Product("nvfp4", "bfloat16")
+    for sm in (90, 100):
+        assert library_of(BackendRelease("sglang", "0.5.14"), wide, sm) == UNKNOWN_YET
+    assert not re.search(OTHER_MOE, UNKNOWN_YET)
+    assert not is_triton_moe(UNKNOWN_YET)
+
+
+@pytest.mark.parametrize(("kind", "wide"), [("gemma4_text", True), ("qwen3_moe", False)])
+def test_rows_are_rounded_by_what_a_model_runs(kind: str, *, wide: bool) -> None:
+    """Gemma 4 in nvfp4 runs Marlin in vLLM 0.22.0, where others run what rounds their rows."""
+    assert moe_widens(BackendRelease("vllm", "0.22.0"), NVFP4, 100, Checkpoint(kind)) == wide
+
+
+def test_marlin_rounds_no_rows_of_mxfp4() -> None:
+    """DeepSeek V4 stores mxfp4 for rows in float8: on 12.0 vLLM 0.22.0 unpacks it to 16 bits."""
+    of, rows = Checkpoint("deepseek_v4"), Product("mxfp4", "float8")
+    assert moe_widens(BackendRelease("vllm", "0.22.0"), rows, 120, of)
+    assert not moe_widens(BackendRelease("vllm", "0.24.0"), rows, 120, of)
+
+
+@pytest.mark.parametrize(
+    ("sm", "said", "kernel"),
+    [
+        (90, {"compressed": True}, "vLLM's CUTLASS"),
+        (90, {"compressed": False}, None),  # Triton
+        (90, {}, None),
+        (89, {"compressed": True}, None),  # Triton, whatever the file
+    ],
+)
+def test_what_a_file_decides_is_said_by_its_name(
+    sm: int, said: dict[str, bool], kernel: str | None
+) -> None:
+    """Where several kernels run float8 and its T(N) is not read, the one of the file is named."""
+    of = Checkpoint("glm4_moe", static=False, **said)
+    assert by_file(VLLM, Product("float8", "float8"), sm, of) == kernel
+
+
+@pytest.mark.parametrize(
+    ("word", "kernel"), [("flashinfer_trtllm", None), ("marlin", MARLIN), ("triton", "Triton")]
+)
+def test_a_word_for_the_engine_s_own_choice_names_nothing(word: str, kernel: str | None) -> None:
+    """Also where the model's file decides on that choice."""
+    of = Checkpoint("qwen3_moe", static=True, compressed=False)
+    assert named_moe(VLLM, Product("float8", "float8"), 100, word, of) == kernel
+
+
+def test_no_word_is_read_where_the_engine_s_own_choice_is_not() -> None:
+    """Of a format that was not read of a release, a word is not either."""
+    with pytest.raises(EvidenceError, match=r"vllm 0\.19\.0 runs for mxfp4 weights is not read"):
+        named_moe(BackendRelease("vllm", "0.19.0"), MXFP4, 90, "marlin", Checkpoint("gpt_oss"))

@@ -45,6 +45,28 @@ default is as `attention_order.py` says, and over a cache in 8 bits on Hopper Fl
 (vllm 0.33.0, vllm/v1/attention/backends/fa_utils.py:282-313). TensorRT-LLM's own tables
 (`torch_flow`) are left out: T(1) of other head layouts is off by .10 to .25 in the median and .3 to
 .6 in one of five, and published steps of it were answered no better by them."""
+
+
+class Otherwise(NamedTuple):
+    """Models that an engine decodes by FlashInfer's kernel where it takes `kernel` for others.
+
+    So do its releases from `since` on and before `until`, None where that is open.
+    """
+
+    kernel: str
+    models: frozenset[str]
+    since: str | None = None
+    until: str | None = None
+
+
+BY_FLASHINFER = (
+    Otherwise("fa3", frozenset({"qwen3_vl_text", "qwen3_vl_moe_text"}), since="0.5.23"),
+    Otherwise("trtllm_mha", frozenset({"nemotron_h"}), until="0.5.23"),
+)
+"""Releases are the oldest read that do so, or do so no more. Source: sglang 0.5.23, in
+sglang/srt/arg_groups/model_overrides: qwen3_vl.py:17-30 and 129 (on GPUs of 60 GiB and more, as all
+of compute capability 9.0 known here are), nemotron_h.py:123-148; 0.5.14,
+sglang/srt/arg_groups/nemotron_h_hook.py:60; 0.5.9, sglang/srt/server_args.py:1552."""
 NAMES = frozenset(each.kernel for each in DECODERS)
 
 

@@ -59,6 +59,7 @@ _DEEP_BLOCK = (
     DenseKernel(_DEEP, 90, 90, columns=64, depth=128),
     DenseKernel("DeepGEMM", 100, 109, columns=64, depth=128),
 )
+_DEEP_12 = DenseKernel("DeepGEMM", 120, 129, columns=64, depth=128)
 _FEW_BITS = (DenseKernel(MACHETE, 90, 90, columns=128, depth=64),)
 _ALLSPARK = DenseKernel("AllSpark", 80, 89, where="a scale is per channel")
 _MARLIN = DenseKernel(MARLIN, 75, columns=64, depth=128)
@@ -104,8 +105,15 @@ SELECTIONS = (
     DenseSelection(
         ("float8_block",),
         _LINEAR,
-        {"0.20.2": (188, 197), "0.22.0": (293, 302), "0.24.0": (320, 329)},
+        {"0.20.2": (188, 197), "0.22.0": (293, 302)},
         (*_DEEP_BLOCK, *_BLOCK),
+    ),
+    # DeepGEMM takes 12.0 since: `support_deep_gemm` in vllm/platforms/cuda.py, lines 663-669.
+    DenseSelection(
+        ("float8_block",),
+        _LINEAR,
+        {"0.24.0": (320, 329)},
+        (*_DEEP_BLOCK, _DEEP_12, *_BLOCK),
     ),
     DenseSelection(
         ("float8_block",),
@@ -113,7 +121,7 @@ SELECTIONS = (
         {"0.33.0": (494, 506)},
         (
             *_DEEP_BLOCK,
-            DenseKernel("DeepGEMM", 120, 129, columns=64, depth=128),
+            _DEEP_12,
             DenseKernel(MARLIN, 80, 89),
             DenseKernel(CUTLASS, 90),
         ),
@@ -209,6 +217,12 @@ _WIDE = {
     "nvfp4_w4a16": "nvfp4",
 }
 """Formats as which Marlin runs a layer of another: it unpacks the weights to the rows' 16 bits."""
+QWEN_3_5 = ("qwen3_5_text", "qwen3_5_moe_text")
+"""Qwen3.5 and Qwen3.6 by the types of their text parts."""
+_OFF = {"0.20.2": (100,), "0.22.0": (100,), "0.24.0": (100, 120), "0.33.0": (100, 120)}
+"""By release, the families of compute capabilities on which vLLM turns DeepGEMM off for those:
+`should_auto_disable_deep_gemm` in vllm/utils/deep_gemm.py, lines 26-42 of 0.20.2 and 28-54 of
+0.33.0, asked by kernels/linear/scaled_mm/deep_gemm.py:74-76 of each."""
 _ANY_SIDE = 128
 """A side that every kernel takes: whether Marlin runs such a layer does not depend on sides."""
 
@@ -258,6 +272,12 @@ def dense_kernel(version: str, format_: str, sm: int, columns: int, depth: int) 
     cases = "; ".join(f"{each.name} where {each.where or 'not'}" for each in found)
     kernels = f"one of several kernels ({cases})" if found else "no kernel that is read"
     raise dense_unread(version, format_, sm, kernels)
+
+
+def instead_of_deepgemm(version: str, model_type: str, sm: int) -> str | None:
+    """Return what runs a model's products in float8_block where vLLM turns DeepGEMM off for it."""
+    off = model_type in QWEN_3_5 and sm // 10 * 10 in _OFF.get(version, ())
+    return CUTLASS if off else None
 
 
 def dense_widens(version: str, activations: str, weights: str, sm: int) -> bool:

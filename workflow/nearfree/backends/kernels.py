@@ -4,19 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nearfree.backends.moe_kernels import (
-    COMPRESSED,
     ELSE,
     LAST,
     MARLIN,
-    SELECTIONS,
-    STORED,
     TRITON,
     TRITON_KERNELS,
     Kernel,
     Selection,
 )
+from nearfree.backends.sglang_moe_kernels import SGLANG
+from nearfree.backends.vllm_moe_kernels import VLLM
+from nearfree.core.parallel import ALONE, Parallel
 from nearfree.errors import EvidenceError
 
+SELECTIONS = (*VLLM, *SGLANG)
 _TITLES = {
     "bf16": "bfloat16",
     "fp16": "float16",
@@ -58,8 +59,6 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
         return found[0].name
     cases = "; ".join(f"{each.name} where {each.where}" for each in found)
     names = f"one of several kernels ({cases})" if found else "no kernel that is read"
-    if any(each.where in (STORED, COMPRESSED) for each in found):
-        names += ", as a file in that format says,"
     raise unread(package, version, dtype, sm, names)
 
 
@@ -80,12 +79,19 @@ def moe_kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool
     return [each for each in kernels if each.first <= sm <= each.last]
 
 
+def kernels_apart(package: str, version: str, dtype: str, sm: int) -> list[Kernel]:
+    """Return those of single models and files, which come before `moe_kernels`, with its errors."""
+    apart = _selection(package, version, dtype).apart
+    return [each for each in apart if each.first <= sm <= each.last]
+
+
 class Checkpoint(NamedTuple):
-    """What decides on a kernel beside formats and device, as a model's file says it.
+    """What decides on a kernel beside formats and device: a model's file, and how it is served.
 
     `model_type` is the kind of model, `static` whether scales of activations are stored, and
     `compressed` whether the file is one of compressed-tensors, `group` how many inputs of an expert
-    share a scale; None where that is not known. `named` is the kernel that an option of the engine
+    share a scale; None where that is not known. `wide` holds where rows enter experts in 16 bits.
+    `parallel` is how it is spread over GPUs, and `named` the kernel that an option of the engine
     names in the place of its own choice, None where none does.
     """
 
@@ -93,6 +99,8 @@ class Checkpoint(NamedTuple):
     static: bool | None = None
     compressed: bool | None = None
     group: int | None = None
+    wide: bool = False
+    parallel: Parallel = ALONE
     named: str | None = None
 
 

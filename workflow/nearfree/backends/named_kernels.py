@@ -6,14 +6,15 @@ fp8.py:193-206, unquantized.py:132-142, nvfp4.py:132-144 and mxfp4.py:170-187 of
 0.33.0) and of SGLang's `--moe-runner-backend` (sglang/srt/server_args.py:177-185 of 0.5.9 and
 232-244 of 0.5.14, arg_groups/choices.py:137-154 of 0.5.23). A release of vLLM that lacks a word
 may have an environment variable for it: VLLM_MXFP4_USE_MARLIN=1 is marlin,
-VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 flashinfer_trtllm_afp8, and flashinfer_trtllm of int4 needs
-VLLM_USE_FLASHINFER_MOE_INT4=1 in all.
+VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 flashinfer_trtllm_afp8, and VLLM_USE_FLASHINFER_MOE_INT4=1
+flashinfer_trtllm of int4, beside which 0.33.0 reads the word, too.
 """
 
 from collections.abc import Mapping
 
 from packaging.version import Version
 
+from nearfree.backends.kernels import NO_FILE, Checkpoint
 from nearfree.backends.moe_kernels import (
     CUTLASS,
     LAST,
@@ -38,7 +39,7 @@ def _each(kernel: str, *dtypes: str) -> dict[str, str]:
     return dict.fromkeys(dtypes, kernel)
 
 
-_WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "vllm": {
         "marlin": _each(MARLIN, *_EIGHT_BITS, *_FEW_BITS),
         "triton": {**_each(TRITON, "bf16", *_EIGHT_BITS), "mxfp4": TRITON_KERNELS},
@@ -52,7 +53,7 @@ _WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "triton_kernel": _each(TRITON_KERNELS, "mxfp4"),
         "flashinfer_trtllm": _each(TRTLLM, "bf16", *_EIGHT_BITS, "nvfp4", "int4"),
         "flashinfer_mxfp4": _each(TRTLLM, "mxfp4"),
-        "flashinfer_cutlass": _each(CUTLASS, "bf16", "nvfp4"),
+        "flashinfer_cutlass": _each(CUTLASS, "bf16", "fp8", "nvfp4"),
     },
 }
 """By package and word, the kernel of each format as a MoE query names it."""
@@ -72,9 +73,16 @@ _CAPABLE_OF = {
     (CUTLASS, "nvfp4"): (100, 129),
 }
 """The same for formats that a kernel takes on fewer."""
+_STORED = {"vllm": (TRTLLM, CUTLASS), "sglang": (CUTLASS,)}
+"""Kernels that take float8 with one scale where scales of activations are stored, too."""
+_NEVER = {("vllm", "0.24.0", TRTLLM, "int4")}
+"""What a release never runs: its TrtLlmMxint4Experts takes SWIGLUOAI alone, which no such model
+has (fused_moe/experts/trtllm_mxint4_moe.py:72-75), and the option is not read for int4."""
 
 
-def named_kernel(package: str, version: str, word: str, dtype: str, sm: int) -> str:
+def named_kernel(
+    package: str, version: str, word: str, dtype: str, sm: int, *, of: Checkpoint = NO_FILE
+) -> str:
     """Return the kernel that a word names to a release for experts of a format.
 
     Parameters
@@ -83,13 +91,16 @@ def named_kernel(package: str, version: str, word: str, dtype: str, sm: int) -> 
         As of `moe_kernel`.
     word
         What is given to the engine's option, such as marlin.
+    of
+        What the model's file says.
 
     Raises
     ------
     EvidenceError
-        The release has no such option or word, or what it names is not read for the format there.
+        The release has no such option or word, what it names is not read for the format there, or
+        the engine does not take it for such a file.
     """
-    words = _WORDS.get(package, {})
+    words = WORDS.get(package, {})
     if word not in words:
         raise EvidenceError(
             f"{word!r:.60} names no kernel of experts of {package} that is read",
@@ -110,7 +121,30 @@ def named_kernel(package: str, version: str, word: str, dtype: str, sm: int) -> 
             f"capability {sm}",
             remedy=f"{named} --moe-backend out",
         )
+    takes = _asks(package, version, str(kernel), dtype, of)
+    if takes:
+        raise EvidenceError(
+            f"{word} of {package} {version} takes {takes}", remedy="Leave --moe-backend out"
+        )
     return str(kernel)
+
+
+def _asks(package: str, version: str, kernel: str, dtype: str, of: Checkpoint) -> str | None:
+    """Return what a kernel asks of experts that these do not have, None where it takes them.
+
+    Source: `_supports_quant_scheme` of vLLM in fused_moe/experts: trtllm_fp8_moe.py:378-389 and
+    flashinfer_cutlass_moe.py:145-181 of 0.33.0, and its like in nvfp4; SGLang's
+    sglang/srt/arg_groups/moe_hook.py:80-93 and model_overrides/qwen3_moe.py:60-71 of 0.5.23.
+    """
+    if (package, version, kernel, dtype) in _NEVER:
+        return "no experts in int4"
+    if dtype == "nvfp4" and of.wide and kernel != MARLIN:
+        return "experts in nvfp4 with rows in nvfp4 alone, and these keep 16 bits"
+    stores = of.static and not (package == "sglang" and of.compressed)
+    whole = dtype == "fp8" and kernel in _STORED[package]
+    if whole and not stores:
+        return "experts in float8 whose file stores scales of activations, which this does not say"
+    return None
 
 
 def _runs(kernel: str | None, dtype: str, sm: int) -> bool:

@@ -2,25 +2,40 @@
 
 from typing import NamedTuple
 
-from nearfree.backends.kernels import NO_FILE, Checkpoint, chosen_kernel, moe_kernels
+from nearfree.backends.dense_kernels import QWEN_3_5 as QWEN_TYPES
+from nearfree.backends.kernels import (
+    NO_FILE,
+    Checkpoint,
+    chosen_kernel,
+    kernels_apart,
+    moe_kernels,
+)
 from nearfree.backends.moe_kernels import (
     COMPRESSED,
     COMPRESSED_4,
     CUTLASS,
     DEEPSEEK_V4,
+    GATED,
+    GEMMA_4,
     GPT_OSS,
+    GROUPS,
     INT4_K2,
     KIMI_K3,
     MARLIN,
+    NEMOTRON,
+    NOT_MODELOPT,
     PRESET,
+    QWEN_3_5,
     ROUTED,
     STORED,
     STORED_ROUTED,
+    STORED_SPLIT,
     TAKES,
     TRITON,
     TRITON_KERNELS,
     TRTLLM,
     TRTLLM_8,
+    WIDE,
     Kernel,
 )
 
@@ -43,33 +58,38 @@ _V3_KIND = frozenset({"deepseek_v3", "deepseek_v32", "kimi_k2", "kimi_k25", "glm
 PRESETS = _QWEN | _V3_KIND
 """Kinds of models whose architectures SGLang presets FlashInfer's TRTLLM for in all releases read,
 but for files of compressed-tensors; of 16 bits it does so for Qwen's in all of them:
-sglang/srt/server_args.py of 0.5.9, lines 1197-1203, 1287-1307 and 1556-1597."""
+sglang/srt/server_args.py of 0.5.9, lines 1197-1203, 1287-1307 and 1556-1597. Of those of
+compressed-tensors it does so for int4 in groups of 32 (`_K2_GROUP`)."""
 KIMI_K3_TYPE = "kimi_k3"
 """What Kimi K3 is called here; its text part is of Kimi Linear's type, whose presets are none."""
 _V4 = ("deepseek_v4", "deepseek_ref")
 """DeepSeek V4 by its names: one architecture, DeepseekV4ForCausalLM."""
+_NEMOTRON_H = "nemotron_h"
 _FORMATS = frozenset({"bf16", "fp8", "fp8_block", "nvfp4", "mxfp4"})
 _SOMETIMES = {
-    **dict.fromkeys(("nemotron_h", "minimax_m2", *_V4, "mistral4"), _FORMATS),
+    **dict.fromkeys((_NEMOTRON_H, "minimax_m2", *_V4, "mistral4"), _FORMATS),
     **dict.fromkeys(("llama4_text", "mimo_v2_flash"), frozenset({"fp8", "fp8_block"})),
     "glm4_moe": frozenset({"bf16", "nvfp4"}),
     "gemma4_text": frozenset({"nvfp4"}),
 }
 """Kinds of models, and formats in which some releases do so: of which it is stated below alone."""
+_NEMOTRON_STATED = {(_NEMOTRON_H, each): True for each in ("bf16", "fp8", "nvfp4")}
 _STATED = {
+    "0.5.14": _NEMOTRON_STATED,
     "0.5.23": {
+        **_NEMOTRON_STATED,
         **{("minimax_m2", each): each == "nvfp4" for each in ("bf16", "fp8", "fp8_block", "nvfp4")},
         **{("glm4_moe", each): True for each in ("bf16", "nvfp4")},
         ("mimo_v2_flash", "fp8_block"): True,
         ("gemma4_text", "nvfp4"): True,
         **{(kind, each): each == "nvfp4" for kind in _V4 for each in ("fp8_block", "nvfp4")},
-        **{("nemotron_h", each): True for each in ("bf16", "fp8", "nvfp4")},
     },
 }
 """Whether SGLang does so, by release, kind of model and format. Source: minimax_m2.py:22-32,
 glm4_moe.py:22-45, mimo_v2.py:30-49, gemma4.py:45-52, deepseek_v4.py:66-74 and nemotron_h.py:74-108
-of 0.5.23, in sglang/srt/arg_groups/model_overrides."""
-_TAKEN = PRESETS | {"mixtral", "glm4_moe", "glm4v_moe_text", "llama4_text", "nemotron_h"}
+of 0.5.23, in sglang/srt/arg_groups/model_overrides, and nemotron_h_hook.py:37-43 of 0.5.14 before
+them."""
+_TAKEN = PRESETS | {"mixtral", "glm4_moe", "glm4v_moe_text", "llama4_text", _NEMOTRON_H}
 """Kinds of models whose activation (SiLU, or squared ReLU without a gate) and routing (renormalised
 softmax, sigmoid) FlashInfer's kernels take in 16 bits: `_supports_activation` and
 `_supports_routing_method` in fused_moe/experts/trtllm_bf16_moe.py of vLLM 0.24.0, lines 72-89."""
@@ -101,17 +121,19 @@ PUBLIC_NAMES = {
     ("vllm", "fp8_block", CUTLASS): _CUTLASS_EXPERTS,
     ("vllm", "fp8", CUTLASS): _CUTLASS_EXPERTS,
     ("vllm", "fp8", TRTLLM): "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
-    ("vllm", "fp8", TRITON): "vllm_fused_moe",
+    **{("vllm", each, TRITON): "vllm_fused_moe" for each in ("fp8", "fp8_block")},
     ("sglang", "mxfp4", TRITON_KERNELS): _TRITON_KERNELS,
     **{("sglang", each, TRITON): "sglang_fused_moe_triton" for each in ("fp8", "fp8_block")},
     **{("sglang", each, CUTLASS): "sglang_flashinfer_cutlass_moe" for each in ("bf16", "nvfp4")},
+    ("sglang", "fp8", CUTLASS): _CUTLASS_EXPERTS,
     **{("sglang", each, TRTLLM): _TRTLLM_OF_SGLANG
        for each in ("bf16", "fp8_block", "nvfp4", "mxfp4", "int4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
 _K2_GROUP = 32
-"""Inputs that share a scale of int4 experts that FlashInfer's TRTLLM takes, which SGLang 0.5.23
-presets for DeepSeek V3's kind: sglang/srt/arg_groups/overrides.py:745-823."""
+"""Inputs that share a scale of int4 experts that FlashInfer's TRTLLM takes, which SGLang presets
+for DeepSeek V3's kind from 0.5.10 on: sglang/srt/server_args.py:1623-1650 of it, 3693-3733 of
+0.5.14, and arg_groups/overrides.py:745-823 of 0.5.23."""
 UNLIKE_A_STEP = (
     Unlike("vllm", "float8_block", None),
     Unlike("trtllm", "float8", None),
@@ -148,7 +170,9 @@ FlashInfer carries TensorRT-LLM's fused MoE with its products of blocks on Hoppe
 fp8_blockscale_gemm there). Of float8 vLLM's own curves are public, of a kernel that nobody tuned
 (ai-dynamo/aiconfigurator at 095f58a5, collector/vllm/collect_moe.py; TensorRT-LLM's are tuned,
 collect_moe.py there, lines 657-680): on Hopper they take three to five times as long. vLLM tunes it
-as it starts (`flashinfer_autotune` in vllm/model_executor/warmup/kernel_warmup.py).
+as it starts (`flashinfer_autotune` in vllm/model_executor/warmup/kernel_warmup.py), and so does
+SGLang (sglang/srt/model_executor/runner/base_runner.py:274-280 of 0.5.14), whose own in float8 no
+table has.
 
 The package `triton_kernels` runs gpt-oss' experts in vLLM and in SGLang, whose own curves in mxfp4
 are of another kernel (collector/sglang/collect_moe.py there, lines 599-600).
@@ -185,23 +209,21 @@ def public_kernel(
     sm: int,
     *,
     of: Checkpoint = NO_FILE,
-    spread: bool = False,
 ) -> str | None:
     """Return the public name of the kernel of its own curves that a release runs for experts.
 
-    None where several may run, or no public table names it. Marlin's is that of int4 where no table
-    has the format, and Triton's has none where it runs whatever the file. Parameters and errors are
-    those of `moe_kernel`.
+    None where several may run, or no public table names it: one of `kernels_apart` then goes by
+    what engines call it, as a question without a name would be answered by another. Marlin's is
+    that of int4 where no table has the format, and Triton's has none where it runs whatever the
+    file. Parameters and errors are those of `moe_kernel`.
 
     Parameters
     ----------
     of
         What the model's file says; mxfp4 experts are spoken of for gpt-oss, DeepSeek V4 and, by
         SGLang, Kimi K3 alone where they are not Marlin's.
-    spread
-        As of `moe_kernel`.
     """
-    chosen = kernel_for(package, version, dtype, sm, of=of, spread=spread)
+    chosen = kernel_for(package, version, dtype, sm, of=of)
     if chosen is None or (chosen.name == TRITON and not chosen.where):
         return _BY_NAME.get(package) if of.named == TRITON else None
     gpt_oss, v4 = of.model_type == "gpt_oss", of.model_type in _V4
@@ -211,38 +233,55 @@ def public_kernel(
     # vLLM runs Kimi K3's by compressed_tensors_moe_w4a4_mxfp4.py, lines 52-78 of 0.33.0.
     k3 = package == "sglang" and _is_k3(of)
     apart = dtype == "mxfp4" and not (gpt_oss or v4 or k3)
+    name = names.get((package, dtype, chosen.name))
     if apart or (chosen.name == TRTLLM and dtype == "int4" and of.group != _K2_GROUP):
-        return None
-    return names.get((package, dtype, chosen.name))
+        name = None
+    single = of.named is None and chosen in kernels_apart(package, version, dtype, sm)
+    return name or (chosen.name if single else None)
 
 
-def kernel_for(
-    package: str, version: str, dtype: str, sm: int, *, of: Checkpoint, spread: bool = False
-) -> Kernel | None:
+def kernel_for(package: str, version: str, dtype: str, sm: int, *, of: Checkpoint) -> Kernel | None:
     """Return the kernel that a release runs for a model's experts, None where that is not known.
 
     Parameters and errors are those of `public_kernel`.
     """
     if of.named is not None:
         return Kernel(of.named, sm, sm)
+    tp, dp, ep = of.parallel.tp, of.parallel.dp, of.parallel.ep
     holds = {
         GPT_OSS: of.model_type == "gpt_oss",
         KIMI_K3: _is_k3(of),
+        GEMMA_4: of.model_type == "gemma4_text",
+        NEMOTRON: _is_nemotron(of, dtype),
+        QWEN_3_5: of.model_type in QWEN_TYPES,
         INT4_K2: dtype == "int4" and _is_k2(of),
         DEEPSEEK_V4: of.model_type in _V4,
         PRESET: _preset(of, dtype, version),
         ROUTED: of.model_type in _TAKEN or None,
+        GATED: of.model_type in _TAKEN - {_NEMOTRON_H} or None,
         TAKES: of.model_type != "gpt_oss",
         STORED: of.static,
         STORED_ROUTED: None if of.static else of.static,
         COMPRESSED: of.compressed,
         COMPRESSED_4: of.compressed if dtype == "int4" else False,
+        NOT_MODELOPT: bool(of.compressed),
+        STORED_SPLIT: min(tp, dp, ep) > 1 and of.static,
+        GROUPS: dp > 1,
+        WIDE: of.wide,
     }
-    return chosen_kernel(moe_kernels(package, version, dtype, sm, spread=spread), holds)
+    kernels = moe_kernels(package, version, dtype, sm, spread=ep > 1)
+    return chosen_kernel([*kernels_apart(package, version, dtype, sm), *kernels], holds)
 
 
 def _is_k3(of: Checkpoint) -> bool:
     return of.model_type == KIMI_K3_TYPE and bool(of.compressed)
+
+
+def _is_nemotron(of: Checkpoint, dtype: str) -> bool | None:
+    """Return whether it is Nemotron-H of ModelOpt or of 16 bits; float8 of ModelOpt is static."""
+    if of.model_type != _NEMOTRON_H or of.compressed:
+        return False
+    return of.static if dtype == "fp8" else True
 
 
 def _is_k2(of: Checkpoint) -> bool:

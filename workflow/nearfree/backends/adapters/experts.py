@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.tensors import TURNING, Turns, filled, torch_dtype, weight
+from nearfree.backends.adapters.kernel import TURNING, ExecutionContext
+from nearfree.backends.adapters.tensors import Turns, filled, torch_dtype, weight
 from nearfree.core.modules.routing import SPREADS, routed_pairs
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.setting import Setting

@@ -21,6 +21,11 @@ else:
     Tensor = object
 
 
+TURNING = 64 * 2**20
+"""Bytes that copies take turns over where they are to fill a cache, and the cache is larger or its
+size is not known."""
+
+
 class ExecutionContext(Struct, frozen=True, kw_only=True):
     """Where a kernel runs, and how much of it takes turns."""
 

@@ -5,7 +5,9 @@ arguments of the whole process (0.5.4.post2), and ask for a tensor-parallel grou
 given as far as the installed release names it.
 """
 
+import atexit
 import inspect
+import shutil
 import tempfile
 from functools import cache
 from importlib import import_module
@@ -59,11 +61,13 @@ def prepare(launcher: Any, chooser: Any) -> None:
     if hasattr(launcher, "use_symmetric_memory"):
         parallel = bring("distributed.parallel_state")
         if not parallel.model_parallel_is_initialized():
+            folder = tempfile.mkdtemp(prefix="nearfree-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)  # groups read it until then
             parallel.init_distributed_environment(
                 world_size=1,
                 rank=0,
                 local_rank=0,
-                distributed_init_method=f"file://{tempfile.mkdtemp()}/group",
+                distributed_init_method=f"file://{folder}/group",
             )
             parallel.initialize_model_parallel()
 

@@ -7,14 +7,12 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from nearfree.backends.adapters.kernel import ExecutionContext
+from nearfree.backends.adapters.kernel import TURNING, ExecutionContext
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 
 _BLOCK = 2**20
 """Elements that are random; a larger tensor repeats them."""
-TURNING = 64 * 2**20
-"""Bytes that copies take turns over where they are to fill a cache, and the cache is larger."""
 Item = TypeVar("Item", bound="Tensor | tuple[Tensor | tuple[Tensor, ...], ...]")
 
 

@@ -38,7 +38,10 @@ class DenseStudy(StudyBase, frozen=True, kw_only=True, tag="dense_ffn"):
 
 
 class DenseQuestion(Struct, frozen=True, kw_only=True):
-    """One dense product of an engine on one platform, [rows, depth] by [depth, columns]."""
+    """One dense product of an engine on one platform, [rows, depth] by [depth, columns].
+
+    `kernel` is the one that a model has in the place of the engine's choice.
+    """
 
     backend: str
     backend_version: str | None
@@ -48,6 +51,7 @@ class DenseQuestion(Struct, frozen=True, kw_only=True):
     depth: int
     sm: int | None
     sm_count: int | None
+    kernel: str | None = None
 
 
 def gemm_work(

@@ -26,6 +26,9 @@ _WIDEST_STEP = 16
 """Between two sizes that vLLM captures: 8 up to 256 tokens, 16 beyond."""
 _SEVERAL = ("ALWAYS", "UNIFORM_BATCH")
 """What a backend of vLLM says whose full graphs take several tokens a request."""
+_TRTLLM = range(100, 110)
+"""Compute capabilities on which FlashInfer runs TensorRT-LLM's kernels (vLLM 0.33.0,
+v1/attention/backends/flashinfer.py, 1176-1226)."""
 REQUESTS = 4096
 """Requests that SGLang may run at once where its limit under speculation does not hold: more than
 any captured size."""
@@ -179,14 +182,15 @@ class GraphSteps:
     def _outside(self, graphs: Graphs) -> str:
         """Return what says that attention is in no full graph of several tokens a request.
 
-        Empty where it may be in one. A backend whose own method decides is outside where it may
-        say so: it is inside with TensorRT-LLM's kernels alone, and those have names of their own.
+        Empty where it may be in one. A backend whose own method decides is inside where
+        TensorRT-LLM's kernels run, and outside elsewhere.
         """
         rules, name = self._rules(graphs.release), f"mechanism_support_{graphs.attention}"
         if graphs.attention is None or name not in rules:
             return ""
         said = rules[name].value({})
-        if all(each in _SEVERAL for each in said.value.split(" or ")):
+        enough = any if graphs.sm in _TRTLLM else all
+        if enough(each in _SEVERAL for each in said.value.split(" or ")):
             return ""
         places = [f"{each.file} L{each.lines[0]}-{each.lines[1]}" for each in said.branch.quotes]
         return places[-1] if places else f"{graphs.attention} states no support of them"

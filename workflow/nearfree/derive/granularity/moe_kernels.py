@@ -6,7 +6,6 @@ from nearfree.backends.kernels import (
     NO_FILE,
     Checkpoint,
     moe_kernel,
-    moe_kernels,
     moe_libraries,
     unread,
 )
@@ -17,14 +16,15 @@ from nearfree.backends.moe_kernels import (
     TRITON_KERNELS,
     TRTLLM,
     TRTLLM_8,
+    Kernel,
 )
 from nearfree.backends.named_kernels import named_kernel
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, PUBLIC_NAMES, kernel_for, public_kernel
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.moe_ffn import OTHER_MOE, MoeQuestion
+from nearfree.core.precision import PLAIN, Product
 from nearfree.core.precision import Dtype as Format
-from nearfree.core.precision import Product
 from nearfree.derive.granularity.releases import Release, moe_release
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.marlin import BESIDE_TRITON
@@ -53,7 +53,7 @@ _WIDE: dict[tuple[str, str], Dtype] = {
     for stored in ("float8", "float8_block")
 }
 """The same where what enters is not rounded: layers in float8 are run so by Marlin alone."""
-_WIDENED = {*_WIDE.values(), "nvfp4"}
+_WIDENED = {*_WIDE.values(), "nvfp4", "mxfp4"}
 """Formats, as a release calls them, of layers that Marlin takes without rounding what enters."""
 _OF_LIBRARIES = ("bf16", "int4", "mxfp4", "nvfp4", "fp8", "fp8_block")
 """Formats, as a release calls them, whose kernels beside Triton's have public curves, if of Marlin
@@ -69,30 +69,17 @@ def moe_format(activations: str, weights: str) -> Dtype | None:
 
 
 def moe_widens(
-    release: BackendRelease,
-    formats: Product,
-    sm: int,
-    *,
-    spread: bool,
-    named: str | None = None,
+    release: BackendRelease, formats: Product, sm: int, of: Checkpoint = NO_FILE
 ) -> bool:
-    """Return whether a release runs experts in float8 or nvfp4 by Marlin, which takes 16-bit rows.
+    """Return whether a release runs experts in 8 or 4 bits by Marlin, which takes 16-bit rows.
 
-    Parameters
-    ----------
-    formats, sm, spread
-        As of `reads_moe`.
-    named
-        The kernel that is named in the place of the engine's choice.
+    Parameters are those of `library_of`.
     """
     dtype = MOE_FORMATS.get((formats.activations, formats.weights))
     if dtype is None or dtype not in _WIDENED or not release.version:
         return False
-    try:
-        known = moe_release(release.name, release.version, None)
-        return (named or moe_kernel(*known, dtype, sm, spread=spread)) == MARLIN
-    except EvidenceError:
-        return False
+    runs = _runs(release, formats, sm, of)
+    return runs is not None and runs.name == MARLIN
 
 
 _ROUNDING = 100
@@ -174,13 +161,18 @@ def library_of(
     formats: Product,
     sm: int | None,
     of: Checkpoint = NO_FILE,
-    *,
-    spread: bool = False,
 ) -> str | None:
     """Return what a release runs experts by where T(N) is a library's or of a kernel's own curves.
 
     None where blocks make T(N), or it is not known. Marlin and OpenAI's Triton kernels, which run
     gpt-oss's experts, have blocks that are read all the same.
+
+    Parameters
+    ----------
+    formats, sm
+        As of `reads_moe`.
+    of
+        What else decides; whether rows are wide is said by the formats.
     """
     stored, entering = formats
     dtype = moe_format(entering, stored)
@@ -188,7 +180,7 @@ def library_of(
         return None
     try:
         known = moe_release(release.name, release.version, None)
-        named = public_kernel(*known, dtype, sm, of=of, spread=spread)
+        named = public_kernel(*known, dtype, sm, of=_of(formats, of))
         if (named, entering) == (PUBLIC_NAMES["vllm", "mxfp4", TRTLLM], "float8"):
             named = PUBLIC_NAMES["vllm", "mxfp4", TRTLLM_8]
         alone = moe_libraries(*known, dtype, sm) if stored in _LIBRARIES_ALONE else None
@@ -212,30 +204,58 @@ def stands_in(release: BackendRelease, formats: Product, sm: int | None, of: Che
     return runs is None or runs.name != TRITON
 
 
+def by_file(
+    release: BackendRelease, formats: Product, sm: int | None, of: Checkpoint
+) -> str | None:
+    """Return the kernel beside Triton's that a release runs by what a model's file says.
+
+    None where it does not decide, or not alone. Parameters are those of `library_of`.
+    """
+    runs = None if sm is None else _runs(release, formats, sm, of)
+    return runs.name if runs and runs.where and runs.name != TRITON else None
+
+
+def _runs(release: BackendRelease, formats: Product, sm: int, of: Checkpoint) -> Kernel | None:
+    """Return the kernel that a release runs for a model's experts, None where it is not known."""
+    dtype = moe_format(formats.activations, formats.weights)
+    if dtype is None or not release.version:
+        return None
+    try:
+        known = moe_release(release.name, release.version, None)
+        return kernel_for(*known, dtype, sm, of=_of(formats, of))
+    except EvidenceError:
+        return None
+
+
+def _of(formats: Product, of: Checkpoint) -> Checkpoint:
+    return of._replace(wide=formats.activations in PLAIN)
+
+
 def named_moe(
-    release: BackendRelease, formats: Product, sm: int | None, word: str, *, spread: bool
+    release: BackendRelease, formats: Product, sm: int | None, word: str, of: Checkpoint
 ) -> str | None:
     """Return the kernel that a word of an engine's option names for experts.
 
-    None where it is the only one that the release would take by itself, or where nothing says what
-    that would be: without a device or release, and in a format without kernels.
+    None where it is the one that the release would take by itself, or where nothing says what that
+    would be: without a device or release, and in a format without kernels.
 
     Parameters
     ----------
-    formats, sm, spread
-        As of `reads_moe`.
+    formats, sm, of
+        As of `library_of`.
     word
         As of `named_kernel`.
 
     Raises
     ------
     EvidenceError
-        As `named_kernel`.
+        As `named_kernel`, or what the release runs for the format is not read.
     """
     dtype = moe_format(formats.activations, formats.weights)
     if sm is None or dtype is None or not release.version:
         return None
     known = moe_release(release.name, release.version, None)
-    kernel = named_kernel(*known, word, dtype, sm)
-    own = {(each.name, each.where) for each in moe_kernels(*known, dtype, sm, spread=spread)}
-    return None if own == {(kernel, "")} else kernel
+    of = _of(formats, of)
+    kernel = named_kernel(*known, word, dtype, sm, of=of)
+    own = kernel_for(*known, dtype, sm, of=of)
+    return None if own is not None and own.name == kernel else kernel

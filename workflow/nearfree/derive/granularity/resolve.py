@@ -184,6 +184,7 @@ class Resolver:
             format=format_,
             sm=asked.sm,
             sms=asked.sm_count,
+            kernel=asked.kernel,
         )
         product = DenseRules(known.rules, release.version, query)
         key = (release, product.rule, *sorted(product.inputs.items()))

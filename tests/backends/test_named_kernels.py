@@ -1,0 +1,124 @@
+"""Kernels of experts that an engine's own option names."""
+
+import pytest
+from nearfree.backends.kernels import Checkpoint
+from nearfree.backends.named_kernels import named_kernel
+from nearfree.errors import EvidenceError
+
+STATIC = Checkpoint(static=True, compressed=False)
+
+
+@pytest.mark.parametrize(
+    ("release", "word", "dtype", "sm", "kernel"),
+    [
+        ("vllm 0.33.0", "marlin", "fp8_block", 90, "Marlin"),
+        ("vllm 0.33.0", "triton", "bf16", 100, "Triton"),
+        ("vllm 0.33.0", "triton", "mxfp4", 90, "triton_kernels"),
+        ("vllm 0.20.2", "flashinfer_trtllm", "mxfp4", 100, "FlashInfer's TRTLLM"),
+        ("vllm 0.33.0", "flashinfer_trtllm_afp8", "mxfp4", 100,
+         "FlashInfer's TRTLLM over rows in mxfp8"),
+        ("vllm 0.33.0", "flashinfer_cutlass", "bf16", 90, "FlashInfer's CUTLASS"),
+        ("sglang 0.5.9", "triton_kernel", "mxfp4", 90, "triton_kernels"),
+        ("sglang 0.5.9", "flashinfer_mxfp4", "mxfp4", 103, "FlashInfer's TRTLLM"),
+        ("sglang 0.5.14", "marlin", "nvfp4", 100, "Marlin"),
+    ],
+)  # fmt: skip
+def test_a_word_names_a_kernel_by_format(
+    release: str, word: str, dtype: str, sm: int, kernel: str
+) -> None:
+    """One word is several kernels where formats have several, and engines have their own words."""
+    package, version = release.split()
+    assert named_kernel(package, version, word, dtype, sm) == kernel
+
+
+@pytest.mark.parametrize("package", ["vllm", "sglang"])
+def test_a_word_that_is_none_is_refused_with_those_that_are(package: str) -> None:
+    """Whatever it is: the remedy lists the engine's words."""
+    with pytest.raises(
+        EvidenceError, match=f"'cublas' names no kernel of experts of {package}"
+    ) as why:
+        named_kernel(package, "0.33.0", "cublas", "bf16", 90)
+    assert "Name marlin, triton, " in why.value.remedy
+
+
+def test_an_engine_without_the_option_is_asked_without_it() -> None:
+    """TensorRT-LLM's is not read."""
+    with pytest.raises(EvidenceError, match="'marlin' names no kernel of experts of tensorrt-llm"):
+        named_kernel("tensorrt-llm", "1.2.0", "marlin", "mxfp4", 90)
+
+
+@pytest.mark.parametrize(
+    ("release", "word", "first"),
+    [
+        ("vllm 0.14.0", "marlin", "0.19.0"),
+        ("sglang 0.5.8", "triton", "0.5.9"),
+        ("sglang 0.5.10", "marlin", "0.5.14"),
+    ],
+)
+def test_a_release_before_the_word_names_the_first_that_has_it(
+    release: str, word: str, first: str
+) -> None:
+    """An option came with a release, and a word may have come later."""
+    package, version = release.split()
+    with pytest.raises(EvidenceError, match=f"{release} has no --moe-.*{word} that is read") as why:
+        named_kernel(package, version, word, "mxfp4", 90)
+    assert why.value.remedy.startswith(f"Name a release from {first} on")
+
+
+@pytest.mark.parametrize(
+    ("word", "dtype", "sm", "others"),
+    [
+        ("flashinfer_trtllm", "bf16", 90, "Name triton or flashinfer_cutlass, or leave"),
+        ("flashinfer_cutlass", "fp8_block", 100, "Name marlin or triton or flashinfer_trtllm, or"),
+        ("triton", "fp8", 86, "Name marlin, or leave"),
+        ("triton", "int8", 90, "Leave --moe-backend out"),
+    ],
+)
+def test_a_kernel_that_does_not_run_there_names_those_that_do(
+    word: str, dtype: str, sm: int, others: str
+) -> None:
+    """By format and compute capability."""
+    with pytest.raises(EvidenceError, match=f"{word} of vllm 0.33.0 is not read for") as why:
+        named_kernel("vllm", "0.33.0", word, dtype, sm, of=STATIC)
+    assert why.value.remedy.startswith(others)
+
+
+@pytest.mark.parametrize("word", ["flashinfer_trtllm", "flashinfer_cutlass"])
+@pytest.mark.parametrize("static", [True, False, None])
+def test_flashinfer_takes_float8_whose_scales_are_stored(word: str, *, static: bool | None) -> None:
+    """VLLM raises where scales of activations are found as it runs; Triton and Marlin take both."""
+    of = Checkpoint(static=static)
+    for other in ("triton", "marlin"):
+        assert named_kernel("vllm", "0.33.0", other, "fp8", 100, of=of)
+    if static:
+        assert named_kernel("vllm", "0.33.0", word, "fp8", 100, of=of).startswith("FlashInfer's")
+        return
+    with pytest.raises(EvidenceError, match=f"{word} of vllm 0.33.0 takes experts in float8 whose"):
+        named_kernel("vllm", "0.33.0", word, "fp8", 100, of=of)
+
+
+def test_sglang_takes_float8_of_modelopt_by_cutlass() -> None:
+    """Of other files its server refuses the word."""
+    assert named_kernel("sglang", "0.5.23", "flashinfer_cutlass", "fp8", 90, of=STATIC)
+    for of in (STATIC._replace(compressed=True), Checkpoint()):
+        with pytest.raises(EvidenceError, match="takes experts in float8 whose file stores scales"):
+            named_kernel("sglang", "0.5.23", "flashinfer_cutlass", "fp8", 90, of=of)
+
+
+def test_int4_ran_by_flashinfer_in_all_but_one_release() -> None:
+    """The class of vLLM 0.24.0 takes an activation that no such model has, and reads no option."""
+    for version in ("0.22.0", "0.33.0"):
+        found = named_kernel("vllm", version, "flashinfer_trtllm", "int4", 100)
+        assert found == "FlashInfer's TRTLLM"
+    with pytest.raises(EvidenceError, match=r"0\.24\.0 takes no experts in int4"):
+        named_kernel("vllm", "0.24.0", "flashinfer_trtllm", "int4", 100)
+
+
+@pytest.mark.parametrize("package", ["vllm 0.33.0", "sglang 0.5.23"])
+def test_nvfp4_whose_rows_keep_16_bits_runs_marlin_alone(package: str) -> None:
+    """Both engines refuse another word for such a file."""
+    name, version = package.split()
+    of = Checkpoint(wide=True)
+    assert named_kernel(name, version, "marlin", "nvfp4", 100, of=of) == "Marlin"
+    with pytest.raises(EvidenceError, match="rows in nvfp4 alone, and these keep 16 bits"):
+        named_kernel(name, version, "flashinfer_trtllm", "nvfp4", 100, of=of)

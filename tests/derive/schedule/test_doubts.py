@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
+from nearfree.core.parallel import Parallel
+from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.decoders.model_file import read_model_file
 from nearfree.derive.memory import memory, needs
 from nearfree.derive.predict.forecast.deployment import Deployment
@@ -74,4 +76,32 @@ def test_what_drafts_is_held_beside_its_model(gb: float, batch: int) -> None:
     assert unknown == asked
 
 
+def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
+    """One that is left plain has wider weights; with pipeline stages all of it lies on the last."""
+    path = write(tmp_path, change("qwen3", quantization_config=FP8))
+    model = read_model_file(path)
+    decoder, taken = model.decoder, needs(model, model.precision)
+    assert decoder is not None
+    assert taken is not None
+    alone = memory(taken, 80.0, batch=4, context=512)
+    asked = Deployment(decoder=decoder, precision=model.precision, memory=alone, **ASKED)
+    plain = structs.replace(asked, drafts_plain=True)
+    own, left = beside_drafters([asked, plain], [], own=True)
+    assert own.memory is not None
+    assert left.memory is not None
+    wider = ELEMENT_BYTES["bfloat16"] / ELEMENT_BYTES["float8_block"]
+    more = (wider - 1) * alone.weights_bytes / decoder.layers
+    for of in ("drafter_bytes", "rank_bytes"):
+        grown = getattr(left.memory, of) - getattr(own.memory, of)
+        assert grown == pytest.approx(more, abs=2)
+    parallel = Parallel(pp=2)
+    parted = memory(taken, 80.0, parallel=parallel, batch=4, context=512)
+    staged = structs.replace(asked, memory=parted, parallel=parallel)
+    (own,) = beside_drafters([staged], [], own=True)
+    assert own.memory is not None
+    layer = parallel.pp * parted.lasting / decoder.layers
+    assert own.memory.rank_bytes - parted.rank_bytes == pytest.approx(layer, abs=2)
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 MODEL = Path(__file__).parents[3] / "config/models/qwen3_8b.json"

@@ -67,6 +67,14 @@ def test_text() -> None:
     assert any("one of 0, 3, 7" in note for note in option.notes)
 
 
+@pytest.mark.parametrize("last", [48, 49, 201])
+def test_more_requests_than_sglang_runs_are_asked_for(last: int) -> None:
+    """Under speculation it runs 48 at once: a schedule of more says which option has them run."""
+    notes = [each for each in sglang_option({1: 3, last: 1}).notes if "running" in each]
+    assert len(notes) == (last > 48)
+    assert all(note.startswith(f"Give --max-running-requests {last}: ") for note in notes)
+
+
 @pytest.mark.parametrize("k_by_batch", [{}, {2: 1}, {1: 0}, {1: -1}])
 def test_what_sglang_refuses_is_never_written(k_by_batch: dict[int, int]) -> None:
     """No entry, a negative step, or nothing but zero steps is refused."""

@@ -75,7 +75,10 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     },
     "exchange_normal_trtllm": {**EXCHANGE, "backend": "trtllm", "kernel": "trtllm_deepep_ht"},
     "collective_graph": {**REDUCE, "backend": "vllm", "kernel": "vLLM_custom_graph"},
-    "collective_eager": {**REDUCE, "backend": "sglang", "kernel": "SGLang_CustomAllReduce_eager"},
+    "collective_eager": {
+        **REDUCE, "backend": "sglang", "kernel": "SGLang_CustomAllReduce_eager",
+        "backend_version": "0.5.14",
+    },
     "collective_nccl": {**REDUCE, "backend": "nccl", "kernel": "NCCL"},
     "collective_trtllm": {**REDUCE, "backend": "trtllm", "kernel": "TRTLLM"},
     "collective_pcie": {**REDUCE, "backend": "nccl", "kernel": "NCCL", "platform": "l40s"},

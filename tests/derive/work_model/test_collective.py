@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from nearfree.core.modules.collective import busiest
+from nearfree.core.modules.collective import MULTICAST, RING, busiest, sent_share
 from nearfree.derive.reference.places import rule_places, stop_terms
+from nearfree.derive.work_model.all_reduce import ALGORITHMS
 from nearfree.derive.work_model.collective import EXCHANGES
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Features
@@ -55,6 +56,26 @@ def test_own_kernels_wait_in_rounds() -> None:
     found = times("collective_graph", few, one_shot_round_us=9.0, one_shot_hop_us=0.0,
                   one_shot_fixed_us=1.0, nccl_fixed_us=1.0, nccl_hop_us=0.0)  # fmt: skip
     assert found == pytest.approx(1.0 + 9.0 * given["rounds"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("platform", "algorithm", "like"),
+    [("b200", "push_two_shot", "pull"), ("h100", "pull_multicast", "multicast")],
+)
+def test_what_no_table_measures_is_timed_as_its_like(
+    platform: str, algorithm: str, like: str
+) -> None:
+    """An algorithm that sends as many bytes as often stands for it, under its own name."""
+    own = features(**REDUCE | {"backend": "sglang", "backend_version": "0.5.23",
+                               "kernel": "sglang_graph", "platform": platform})  # fmt: skip
+    places = own["algorithm"].astype(int)
+    assert algorithm in {ALGORITHMS[each] for each in places.ravel()}
+    mine = places == ALGORITHMS.index(algorithm)
+    alike = {**own, "algorithm": np.where(mine, ALGORITHMS.index(like), places)}
+    found = times("collective_graph", own)
+    assert found == pytest.approx(times("collective_graph", alike))
+    share = sent_share("all_reduce", 8, MULTICAST if like == "multicast" else RING)
+    assert own["sent"][mine] == pytest.approx(share * own["payload"][mine])
 
 
 def test_an_eager_one_takes_the_host_s_time() -> None:

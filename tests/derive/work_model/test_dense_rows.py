@@ -42,6 +42,17 @@ def test_the_products_of_a_gated_ffn_are_asked_as_they_run() -> None:
     assert list(dense_questions(plain)) == []
 
 
+def test_a_model_s_own_kernel_is_asked_in_the_place_of_the_release_s() -> None:
+    """Where DeepGEMM is off, CUTLASS has rows that are read, and the evidence is their rule's."""
+    question = {"dtype": "float8_block", **ENGINE, "platform": "b200"}
+    rows = frame(question, question)
+    rows = rows.with_columns(pl.Series("dense_kernel", [None, "CUTLASS"], dtype=pl.String))
+    timed = TimedQuestions(rows, RESOLVER, recorded_constants(LOG))
+    evidence = timed.answers([0.2]).sort("asked")["evidence"].to_list()
+    assert evidence[0].startswith("no rule, tiles of 16 to 128 rows assumed: vllm 0.33.0 runs Deep")
+    assert evidence[1].startswith("csrc/quantization/w8a8/cutlass/c3x/scaled_mm_blockwise_sm100")
+
+
 def test_marlin_s_second_pass_is_a_jump_that_goes_again() -> None:
     """At 65 rows weights are read twice, at 128 once: T(N) falls, by rule."""
     (ratio,) = ratios({**FORMATS, **ENGINE, "platform": "l40s"})

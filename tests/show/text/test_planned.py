@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from nearfree.show.text.planned import Planned, shortest
+from msgspec.structs import replace
+from nearfree.derive.schedule.expected import Choice
+from nearfree.show.text.planned import Planned, least_loss, shortest
 
 
 def planned(context: int, *ks: int) -> Planned:
@@ -15,3 +17,26 @@ def test_the_safe_length_is_near_free_at_each_context() -> None:
     """The longest K of one context may leave the tolerance at another, whose longest is longer."""
     found = shortest([planned(512, 0, 1, 2, 5), planned(4096, 0, 1, 2, 3, 4)], 0.0)
     assert {batch: choice.k for batch, choice in found.choices.items()} == {1: 2}
+
+
+def test_a_context_counts_as_far_as_memory_holds_its_batches() -> None:
+    """Behind the end of one context the safe K is what is near-free at the others."""
+    long, short = planned(4096, 0, 1, 2), planned(512, 0, 1, 2, 3)
+    more = {2: frozenset({0, 1, 2, 3}), 3: frozenset({0, 1})}
+    found = shortest([long, replace(short, near_free={**short.near_free, **more})], 0.0)
+    assert {batch: choice.k for batch, choice in found.choices.items()} == {1: 2, 2: 3, 3: 1}
+
+
+def test_a_schedule_loses_behind_its_end_too() -> None:
+    """It keeps its last K there, as engines do: one that is good while both hold may lose most."""
+    none: Any = None
+
+    def at(context: int, ks: dict[int, int], speeds: dict[int, dict[int, float]]) -> Planned:
+        choices = {batch: Choice(k, 1.0) for batch, k in ks.items()}
+        return Planned(context=context, asked=(), answers=none, choices=choices, speeds=speeds)
+
+    alike = {1: {1: 1.0, 3: 1.01}}
+    long = at(4096, {1: 3}, alike)
+    short = at(512, {1: 1, 2: 1}, {**alike, 2: {1: 2.0, 3: 1.0}})
+    assert least_loss([long, short]) is short
+    assert least_loss([long, at(512, {1: 1}, alike)]) is long

@@ -19,7 +19,10 @@ OWN = "own"
 def drafting_models(
     args: argparse.Namespace, config: "Config", most: int
 ) -> "Sequence[Deployment]":
-    """Return the deployments of the model or head that drafts, by batch size from 1 on."""
+    """Return the deployments of the model or head that drafts, by batch size from 1 on.
+
+    It lies on the last pipeline stage alone (vllm-project/vllm pulls 50514 and 53575).
+    """
     from msgspec import structs
 
     from nearfree.derive.predict.forecast.expand_deployments import deployments
@@ -29,8 +32,10 @@ def drafting_models(
         return []
     drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
     spec = make_spec(drafter, batch=range(1, most + 1), moe=ENGINES[args.engine].moe)
-    plain = {"dtype": None, "weights": None, "activations": None, "kv_dtype": None, "ep": 1}
-    return deployments(config, structs.replace(spec, **plain), drafters=True)
+    formats = dict.fromkeys(("dtype", "weights", "activations", "kv_dtype", "moe_backend"))
+    if spec.pp > 1:
+        spec = structs.replace(spec, pp=1, gpus=None)
+    return deployments(config, structs.replace(spec, **formats, ep=1), drafters=True)
 
 
 def draft_costs(

@@ -187,14 +187,22 @@ _SGLANG_PARSERS = (
     ),
 )
 
+_RUNNING = 48
+_MORE_RUN = (
+    f"Give --max-running-requests {{}}: without it SGLang runs at most {_RUNNING} requests under"
+    " speculation."
+)
+"""sglang 0.5.23, sglang/srt/arg_groups/speculative_hook.py:1086-1094."""
+
 
 def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
     """Return the file that holds a schedule: one candidate for each range of batch sizes.
 
     What its loader does (the parsers): keys of digits are batch sizes, each with a non-empty list
     `candidate_steps` of whole numbers >= 0; other keys are tuning for all, and at least one batch
-    size must be there. A batch takes the entry of the largest key that is not above it, after CUDA
-    graphs have padded it to a captured size. With one candidate the engine has nothing to adapt: it
+    size must be there. A batch takes the entry of the largest key that is not above it, or not
+    above the captured size that it is padded to where `--cuda-graph-bs-decode` names those
+    (speculative/eagle_worker_v2.py:1412). With one candidate the engine has nothing to adapt: it
     takes that many steps. Adaptive steps ask for top-k 1, where K steps make K draft tokens and
     `speculative_num_draft_tokens` = K + 1 positions.
 
@@ -209,6 +217,7 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
         Batch 1 is missing, no K is above 0, or a number is out of range.
     """
     schedule = ranges(k_by_batch)
+    last = schedule[-1].last
     steps = ", ".join(map(str, sorted({part.k for part in schedule})))
     return Option(
         place="the file that --speculative-adaptive-config names",
@@ -216,7 +225,8 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
         notes=(
             "Give --speculative-adaptive, and --speculative-eagle-topk 1 or none.",
             f"--speculative-num-steps must be left out or one of {steps}.",
-            f"Batches above {schedule[-1].last} keep the last K.",
+            *([_MORE_RUN.format(last)] if last > _RUNNING else []),
+            f"Batches above {last} keep the last K.",
             "Every distinct K has CUDA graphs of its own, and takes memory for them.",
             _SGLANG_DROPS,
         ),

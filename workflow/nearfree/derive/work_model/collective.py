@@ -13,6 +13,9 @@ from nearfree.derive.work_model.all_reduce import (
     ONE_SHOT,
     PULL,
     PUSH,
+    SWITCHED_PULL,
+    TIMED_AS,
+    TWO_PUSHES,
     TWO_SHOT,
 )
 from nearfree.derive.work_model.family import (
@@ -29,7 +32,7 @@ COLLECTIVE = ("collective",)
 _SHARPNESS = 3.0
 """p: how well a kernel hides the latency of its loads behind their bytes."""
 _ROUNDED = (ONE_SHOT, TWO_SHOT)
-_RECENT = [ALGORITHMS.index(name) for name in (PUSH, PULL)]
+_RECENT = [ALGORITHMS.index(name) for name in (PUSH, PULL, TWO_PUSHES, SWITCHED_PULL)]
 
 
 def _line(features: Features, values: Values, name: str) -> Array:
@@ -53,7 +56,7 @@ def graph_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """
     total = np.zeros(features["sent"].shape)
     slower = np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0)
-    for place, name in enumerate(ALGORITHMS):
+    for place, name in enumerate(TIMED_AS.get(each, each) for each in ALGORITHMS):
         moved = features["sent"] / (values[f"{name}_share"] * features["link"])
         if name in _ROUNDED:
             waits = slower * values[f"{name}_round_us"] * features["rounds"]

@@ -97,4 +97,5 @@ def dense_questions(row: Mapping[str, Any]) -> Iterator[DenseQuestion]:
             depth=depth,
             sm=row["sm"],
             sm_count=row["sm_count"],
+            kernel=row.get("dense_kernel"),
         )

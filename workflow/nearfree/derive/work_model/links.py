@@ -25,6 +25,7 @@ from nearfree.derive.work_model.all_reduce import (
     MULTICAST,
     ONE_SHOT,
     PUSH,
+    SWITCHED_PULL,
     algorithm_of,
     rounds_of,
 )
@@ -42,7 +43,7 @@ _NVLS_GPUS, _NVLS_SM = 8, 90
 _SMS = re.compile(r"_(\d+)_sms$")
 _DEFAULT_SMS = 20.0
 """What DeepEP's Buffer.num_sms is where nobody sets it (DeepEP, deep_ep/buffer.py)."""
-_SENT = {ONE_SHOT: WHOLE, PUSH: WHOLE, MULTICAST: SWITCHED}
+_SENT = {ONE_SHOT: WHOLE, PUSH: WHOLE, MULTICAST: SWITCHED, SWITCHED_PULL: SWITCHED}
 _NORMAL = ("deepep_normal", "deepep_ht", "deepep_v2_context", "trtllm_deepep_ht")
 """Kernels that send a token once to each rank that has some of its experts."""
 

@@ -77,11 +77,13 @@ class Planned(Struct, frozen=True, kw_only=True):
 def shortest(every: Sequence[Planned], worth: float) -> Planned:
     """Return the schedule with the longest K that is near-free at all contexts at each batch size.
 
-    It ends with the first of them.
+    Of each context the batch sizes that memory holds count, so that it ends with the last of them.
     """
-    last = min(every, key=lambda each: len(each.near_free))
+    last = max(every, key=lambda each: len(each.near_free))
     common = {
-        batch: frozenset.intersection(*(each.near_free[batch] for each in every))
+        batch: frozenset.intersection(
+            *(each.near_free[batch] for each in every if batch in each.near_free)
+        )
         for batch in last.near_free
     }
     return last.of_lengths(last.write, common, worth)
@@ -90,18 +92,16 @@ def shortest(every: Sequence[Planned], worth: float) -> Planned:
 def least_loss(every: Sequence[Planned]) -> Planned:
     """Return the schedule whose largest loss of tokens per second over all contexts is least.
 
-    It is cut where the first of them ends.
+    Of each context all batch sizes that memory holds count. Beyond its end a schedule keeps its
+    last K, as engines do.
     """
-    common = min((each.choices for each in every), key=len)
 
     def loss(one: Planned) -> float:
+        end = max(one.choices)
         return max(
-            1 - each.speeds[b][one.choices[b].k] / max(each.speeds[b].values())
+            1 - speeds[one.choices[min(batch, end)].k] / max(speeds.values())
             for each in every
-            for b in common
+            for batch, speeds in each.speeds.items()
         )
 
-    best = min(every, key=loss)
-    choices = {b: best.choices[b] for b in common}
-    option = best.write({b: choice.k for b, choice in choices.items()})
-    return replace(best, option=option, choices=choices)
+    return min(every, key=loss)

@@ -39,6 +39,21 @@ def test_what_does_not_fit_is_said_first(call: Call, tmp_path: Path) -> None:
     assert out.startswith("DOES NOT FIT")
 
 
+def test_float32_is_served_in_16_bits(call: Call, tmp_path: Path) -> None:
+    """Of a file in float32 a GPU holds half, as engines load it, unless float32 is asked for."""
+    wide = write(tmp_path, BIG | {"torch_dtype": "float32"})
+    asked = (wide, *H100, "--gpus", "2")
+    code, (found,) = predict(call, *asked)
+    assert (code, found["deployment"]["dtype"]) == (0, "bfloat16")
+    assert found["memory"]["weights_gb"] == pytest.approx(141.1, abs=0.05)
+    (note,) = found["memory"]["notes"]
+    assert note.startswith("dtype is float32: bfloat16, as engines take on GPUs")
+    for others in (("--dtype", "float32"), ("--platform", "cpu")):
+        _, (found,) = predict(call, *asked[:1], *H100, *others)
+        assert found["memory"]["weights_gb"] == pytest.approx(282.2, abs=0.05)
+        assert found["memory"]["notes"] == []
+
+
 def test_lookup_says_it_too(call: Call, tmp_path: Path) -> None:
     """The table is headed by the deployments that do not fit."""
     code, out, _ = call("lookup", "--model", str(write(tmp_path, BIG)), *H100)

@@ -189,7 +189,15 @@ _FILES: dict[str, dict[str, Any]] = {
 SMALL = {kind: {"model_type": kind, **values} for kind, values in _FILES.items()}
 """By model type."""
 DEFAULTED = {
-    ("gemma3_text", "vocab_size"), ("gemma4_text", "hidden_size_per_layer_input"),
+    *product(
+        ("gemma3_text",), ("vocab_size", "head_dim", "num_attention_heads", "num_key_value_heads")
+    ),
+    *product(
+        ("llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2",
+         "olmo3", "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe"),
+        ("num_key_value_heads",),
+    ),
+    ("gemma4_text", "hidden_size_per_layer_input"),
     ("gemma4_text", "global_head_dim"),
     *product(
         ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
@@ -200,7 +208,7 @@ DEFAULTED = {
         ("head_dim", "num_key_value_heads", "n_groups", "mamba_d_ssm", "mamba_ssm_cache_dtype"),
     ),
     ("nemotron_h", "num_hidden_layers"), ("mimo_v2_flash", "add_swa_attention_sink_bias"),
-    ("olmo3", "num_key_value_heads"), ("granitemoehybrid", "mamba_n_groups"),
+    ("granitemoehybrid", "mamba_n_groups"),
     *product(
         ("step3p5",), ("head_dim", "num_sliding_attention_heads", "layer_types")
     ),

@@ -40,6 +40,7 @@ STORED: dict[str, dict[str, Any]] = {
         for kind, values in SMALL.items()
         if kind not in NO_CLASS and kind != "step3p5" and not kind.endswith("_text")
     },
+    "llama_each": {**_SHAPE, "model_type": "llama", "num_key_value_heads": None},
     "llama_biased": {**_SHAPE, "model_type": "llama", "attention_bias": True, "mlp_bias": True},
     "ministral3": {**_WIDE, "sliding_window": None},
     "smollm3": _SHAPE,
@@ -51,9 +52,13 @@ STORED: dict[str, dict[str, Any]] = {
     "exaone4_letters": {**SMALL["exaone4"], "layer_types": ["full_attention"] * 6},
     "ernie4_5": {**_WIDE, "use_bias": True},
     "cohere": {**_SHAPE, "use_qk_norm": True},
-    "cohere2": {**_SHAPE, "sliding_window": 32},
+    "cohere2": {**_SHAPE, "head_dim": 8, "sliding_window": 32},
     "gemma2": {**_WIDE, "sliding_window": 32},
     "gemma3_text": {**_WIDE, "sliding_window": 32},
+    "gemma3_4b": {
+        "model_type": "gemma3_text", "vocab_size": 500, "hidden_size": 64, "num_hidden_layers": 6,
+        "intermediate_size": 96, "sliding_window": 32,
+    },
     "gemma4_text": {
         **_MOE, "sliding_window": 32, "top_k_experts": 2, "enable_moe_block": True,
         "attention_k_eq_v": True, "num_global_key_value_heads": 1, "global_head_dim": 32,

@@ -1,8 +1,10 @@
 """The collectives of a forward: which there are, how often, and what they send."""
 
 import pytest
+from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.precision import Dtype
 from nearfree.decoders.collectives import (
     ATTENTION_SUM,
     COMBINE,
@@ -68,7 +70,7 @@ def test_experts_over_ranks_of_the_same_rows() -> None:
 
 
 def test_data_parallel_attention_gathers_all_rows() -> None:
-    """The rows of all groups reach all ranks, and a rank's group gathers its own."""
+    """With ep the rows of all groups reach all ranks, and a rank's group gathers its own."""
     parallel = Parallel(tp=2, dp=4, ep=8)
     found = told(collectives(SPARSE, parallel, batch=3, engine=VLLM))
     assert found[DISPATCH] == (4, "all_gather", 8, 12)
@@ -78,6 +80,45 @@ def test_data_parallel_attention_gathers_all_rows() -> None:
     alone = told(collectives(SPARSE, Parallel(dp=4, ep=4), batch=3, engine=VLLM))
     assert sorted(alone) == sorted([DISPATCH, COMBINE])
     assert collectives(DENSE, Parallel(dp=4), batch=3, engine=VLLM) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "ep", "pp", "parted"),
+    [
+        ("deepseek_v3", 8, 1, True), ("deepseek_v3", 8, 2, True), ("deepseek_v3", 1, 1, False),
+        ("glm4_moe", 8, 1, False), ("deepseek_v4", 8, 1, True), ("deepseek_v4", 8, 2, False),
+    ],
+)  # fmt: skip
+def test_rows_of_a_group_are_parted_where_experts_are_whole(
+    kind: str, ep: int, pp: int, *, parted: bool
+) -> None:
+    """Where vLLM does not part them groups exchange rows, and each sums up what its ranks add."""
+    decoder, parallel = replace(SPARSE, model_type=kind), Parallel(tp=4, dp=2, ep=ep, pp=pp)
+    found = told(collectives(decoder, parallel, batch=3, engine=VLLM))
+    gpus = 8 if parted else 2
+    assert found[DISPATCH] == (4, "all_gather", gpus, 6)
+    assert found[COMBINE] == (4, "reduce_scatter", gpus, 6)
+    assert (REGATHER in found, MOE_SUM in found) == (parted, not parted)
+    assert parted or found[MOE_SUM] == (4, "all_reduce", 4, 3)
+    sglang = told(collectives(decoder, parallel, batch=3, engine=BackendRelease("sglang")))
+    assert sglang[DISPATCH] == (4, "all_gather", 8, 6)
+
+
+def test_what_groups_of_deepseek_v3_send() -> None:
+    """Without ep each of two groups sends the other its 32 rows, and sums up those that come."""
+    decoder = replace(SPARSE, model_type="deepseek_v3", d_model=7168)
+    uses = collectives(decoder, Parallel(tp=4, dp=2), batch=32, engine=VLLM)
+    sent = {use.role: sends(use, 1)["bytes_sent"] for use in uses}
+    assert (sent[DISPATCH], sent[COMBINE], sent[MOE_SUM]) == (458_752, 458_752, 688_128)
+
+
+@pytest.mark.parametrize(("sent", "share"), [("float8", 1 / 2), ("nvfp4", 9 / 32), (None, 1)])
+def test_rounded_rows_are_fewer_bytes(sent: Dtype | None, share: float) -> None:
+    """Rows that are rounded before they are sent to experts come back in 16 bits."""
+    uses = collectives(SPARSE, Parallel(dp=2), batch=8, engine=VLLM, sent=sent)
+    found = {use.role: sends(use, 1)["bytes_sent"] for use in uses}
+    assert found[COMBINE] == 8 * 64 * 2
+    assert found[DISPATCH] == share * 8 * 64 * 2
 
 
 def test_stages_send_to_the_next() -> None:

@@ -14,6 +14,7 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import read_details
 from nearfree.decoders.families import FAMILIES
+from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.text_part import text_part
 from nearfree.errors import ConfigError, RefusedError
 
@@ -382,6 +383,74 @@ def test_a_dtype_that_is_left_out_is_told(tmp_path: Path) -> None:
     assert part.keys.text("dtype") == "bfloat16"
     assert part.notes == ("dtype is not said: bfloat16, as engines take beside quantised weights",)
     assert not text_part(write(tmp_path, change("minimax_m2", **quantised))).notes
+
+
+def test_a_cache_that_engines_do_not_read_is_told(tmp_path: Path) -> None:
+    """What AutoFP8 says of the cache leaves it in the element type, and a note says so."""
+    section = {"quant_method": "fp8", "activation_scheme": "static", "kv_cache_scheme": "static"}
+    file = read_model_file(write(tmp_path, change("llama", quantization_config=section)))
+    assert file.precision is not None
+    assert (file.refusals, file.precision.kv) == ((), "bfloat16")
+    (note,) = file.notes
+    assert note.startswith("kv_cache_scheme is static: engines cache in the element type")
+
+
+@pytest.mark.parametrize(
+    ("kind", "new", "old"),
+    [
+        ("deepseek_v4", {"compress_rates": {"compressed_sparse_attention": 4}}, "compress_ratios"),
+        ("minimax_m3_vl_text", {"index_topk_blocks": 16}, "sparse_attention_config"),
+        ("step3p5", {"per_layer_config": {}}, "moe_num_experts"),
+    ],
+)
+def test_a_file_that_was_saved_again_is_refused_by_name(
+    tmp_path: Path, kind: str, new: dict[str, Any], old: str
+) -> None:
+    """Where transformers has given keys other names, the published file is asked for."""
+    assert read(tmp_path, change(kind, **new))
+    with pytest.raises(RefusedError) as error:
+        read(tmp_path, change(kind, **new, **{old: ...}))
+    (only,) = error.value.refusals
+    assert [only.key] == list(new)
+    assert f"stands in the place of {old}: transformers has saved the file again" in only.reason
+    assert "published" in only.remedy
+
+
+_FAR = {str(layer): {"head_dim": 32, "num_key_value_heads": 1} for layer in (1, 3, 5)}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_gemma_4_saved_again_is_the_same(tmp_path: Path, *, padded: bool) -> None:
+    """Heads of layers without a window are read layer by layer, too."""
+    alone = {"attention_k_eq_v": True}
+    published = read(tmp_path, change("gemma4_text", **alone, num_global_key_value_heads=1))
+    far = {f"{layer:0>2}" if padded else layer: of for layer, of in _FAR.items()}
+    again = change("gemma4_text", **alone, global_head_dim=..., per_layer_config=far)
+    assert read(tmp_path, again) == published
+
+
+@pytest.mark.parametrize(
+    "far",
+    [
+        {},
+        {**_FAR, "2": _FAR["1"]},
+        {"1": _FAR["1"], "3": _FAR["1"]},
+        {**_FAR, "5": {"head_dim": 16}},
+        {at: {**of, "intermediate_size": 8} for at, of in _FAR.items()},
+    ],
+    ids=["none", "with a window", "some", "others", "more"],
+)
+def test_layers_that_differ_otherwise_are_refused(tmp_path: Path, far: dict[str, Any]) -> None:
+    """Only layers without a window may have heads of their own, all the same and no more."""
+    with pytest.raises(RefusedError, match=r"per_layer_config \{...\} does not say the same"):
+        read(tmp_path, change("gemma4_text", per_layer_config=far))
+
+
+def test_each_head_has_its_key_where_a_file_says_no_number(tmp_path: Path) -> None:
+    """Llama's class takes as many heads of keys as of queries; memory has the same."""
+    file = read_model_file(write(tmp_path, change("llama", num_key_value_heads=...)))
+    assert (file.decoder and file.decoder.kv_heads, file.refusals) == (8, ())
+    assert [each.elements for each in file.cache] == [2 * 8 * 8]
 
 
 def test_a_folder_gives_its_name(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from nearfree.decoders.families import FAMILIES
 from nearfree.decoders.forms import AttentionForm, Clamp, Form
 from nearfree.decoders.rope import Llama3, Rope, Yarn
 from nearfree.decoders.routers import RouterRule
+from nearfree.decoders.weights import stored
 from nearfree.errors import ConfigError
 
 from decoders.files import CONFIG, SHIPPED, SMALL, change, refusal, write
@@ -245,6 +246,16 @@ def test_rotations_are_read_in_either_form(tmp_path: Path) -> None:
     default = {"rope_type": "default", "rope_theta": 5e5}
     plain = read(tmp_path, document("llama", rope_theta=..., rope_parameters=default))
     assert plain.rope == Rope(theta=5e5, width=8)
+
+
+@pytest.mark.parametrize(
+    ("said", "bias"), [(..., True), (True, True), (False, False), (None, False)]
+)
+def test_a_bias_has_its_weights(tmp_path: Path, said: object, *, bias: bool) -> None:
+    """Qwen2's class has a bias of query, key and value but where its file says that it has none."""
+    path = write(tmp_path, document("qwen2", qkv_bias=said))
+    assert read_details(path).qkv_bias is bias
+    assert any(each.name.endswith("q_proj.bias") for each in stored(path).weights) is bias
 
 
 @given(st.integers(1, 7), st.lists(st.integers(-2, 8), max_size=4))

@@ -8,11 +8,12 @@ from nearfree.backends.names import backend
 from nearfree.decoders.attention_uses import QKV
 from nearfree.decoders.config_file import read_decoder, read_drafter
 from nearfree.decoders.decoder import States
+from nearfree.decoders.draft_heads import own_layer
 from nearfree.decoders.model_file import find_drafter_file
 from nearfree.decoders.modules import HEAD, STATES, modules
 from nearfree.errors import ConfigError
 
-from decoders.files import write
+from decoders.files import change, write
 
 EAGLE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
@@ -64,6 +65,13 @@ def test_eagle_has_the_published_parameters(
         published, abs=0.005e9
     )
     assert read_drafter(path).states == States(width=shape[0], layers=1)
+
+
+def test_the_own_layer_has_one_ffn(tmp_path: Path) -> None:
+    """Where a model's FFNs differ in width it is the widest, once."""
+    decoder = read_decoder(write(tmp_path, change("nemotron-nas")))
+    assert len(decoder.dense_ffns) == 2
+    assert own_layer(decoder).dense_ffns == ((512, 1),)
 
 
 @pytest.mark.parametrize("file", [EAGLE_3, SPECULATORS])

@@ -68,6 +68,28 @@ def test_a_file_beside_is_read(tmp_path: Path) -> None:
     assert precision.ffn == Product("nvfp4", "nvfp4")
 
 
+@pytest.mark.parametrize(
+    ("left_out", "plain"),
+    [
+        (["model.layers.6*"], True),
+        (["mtp*"], True),
+        (["mtp.layers.0*"], True),
+        (["lm_head", "model.layers.1*"], False),
+        (["model.layers.6.self_attn.q_proj"], False),
+    ],
+)
+def test_the_layer_for_further_tokens_may_be_left_plain(
+    tmp_path: Path, left_out: list[str], *, plain: bool
+) -> None:
+    """Its name is that of a layer behind the last, or one of its own, and all of it is left out."""
+    section = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}
+    file = read_model_file(
+        write(tmp_path, change("qwen3", quantization_config={**section, "ignore": left_out}))
+    )
+    assert file.layers == 6
+    assert file.drafts_plain is plain
+
+
 def test_contradicting_files_are_refused_with_every_reason(tmp_path: Path) -> None:
     """A config that says FP8 beside one that says NVFP4 has no precision, and neither forward."""
     path = write(tmp_path, STATES | {"quantization_config": FP8}, "config.json")

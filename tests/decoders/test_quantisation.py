@@ -38,6 +38,7 @@ def read(section: dict[str, Any], plain: Dtype = "bfloat16") -> Quantised:
     [
         (FP8, "float8", "float8", 8),
         ({**FP8, "activation_scheme": "static", "ignored_layers": None}, "float8", "float8", 8),
+        ({**FP8, "kv_cache_scheme": "static"}, "float8", "float8", 8),
         (BLOCK, "float8_block", "float8_block", 8 + 32 / 128**2),
         ({**BLOCK, "weight_block_size": [1, 64]}, "float8_block", "float8_block", 8.5),
         ({"quant_method": "fbgemm_fp8", LIST: None}, "float8", "float8", 8),

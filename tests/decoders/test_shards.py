@@ -135,9 +135,9 @@ def test_parts_of_all_ranks_are_the_whole(
 ) -> None:
     """FLOPs add up over ranks, but for what each has whole.
 
-    That are heads of keys that lie on several, routers, latents and the mixing of streams. Rows
-    that only fill a vocabulary up count as the LM head's, columns that fill the last part of an
-    expert up as the experts'.
+    That are heads of keys that lie on several, latents, the mixing of streams, and routers where
+    ranks do not part their group's rows before them. Rows that only fill a vocabulary up count as
+    the LM head's, columns that fill the last part of an expert up as the experts'.
     """
     decoder, of = read_decoder(write(tmp_path, SMALL[kind])), ENGINES[engine]
     if decoder.experts is None:
@@ -145,12 +145,13 @@ def test_parts_of_all_ranks_are_the_whole(
     assume(not refusals(decoder, parallel, of, {}))
     if kind == "mimo_v2_flash":  # both kinds have one head of keys a rank then: one product
         assume(parallel.tp < 4)
-    batch = requests * parallel.dp * (decoder.experts.experts if decoder.experts else 1)
+    batch = requests * parallel.ranks * (decoder.experts.experts if decoder.experts else 1)
     whole, part = (roles(decoder, each, of, batch, dtype) for each in (ALONE, parallel))
     assert [*whole] == [*part]
     ranks, tp = parallel.ranks, parallel.tp
+    alike = ranks if of.over_all else tp
     wider = {
-        ROUTER: (ranks if of.over_all else tp, 1),
+        ROUTER: (1 if of.parts_rows(parallel, kind) else alike, 1),
         **dict.fromkeys((LATENTS, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, MIXING), (tp, 1)),
         HEAD: (of.padded(decoder.vocabulary, of.ranks(parallel)), decoder.vocabulary),
     }
@@ -228,6 +229,29 @@ def test_engines_differ_in_what_groups_share() -> None:
         assert (vllm[role].setting.batch, sglang[role].setting.batch) == (2, 8)
     assert vllm[DENSE].setting.d_ff == 4 * (sglang[DENSE].setting.d_ff or 0)
     assert vllm[OUTPUT].setting == sglang[OUTPUT].setting
+
+
+@pytest.mark.parametrize(("ep", "batch", "width"), [(8, 5, 48), (1, 20, 12)])
+def test_shared_experts_are_whole_where_rows_are_parted(
+    tmp_path: Path, ep: int, batch: int, width: int
+) -> None:
+    """With ep a rank of vLLM's makes its part of its group's rows ready, by all of the matrices."""
+    decoder = read_decoder(write(tmp_path, SMALL["deepseek_v3"]))
+    found = roles(decoder, Parallel(tp=4, dp=2, ep=ep), VLLM, 40, "bfloat16")
+    assert found[SHARED].setting.d_ff == width
+    assert {found[role].setting.batch for role in (ROUTER, SHARED)} == {batch}
+    assert (found[DENSE].setting.batch, found[MOE].setting.batch) == (20, 40)
+    groups = {"shared_experts": (48, 48)}
+    said = refusals(decoder, Parallel(tp=4, dp=2, ep=ep), VLLM, groups)
+    assert ["shared experts" in each.reason for each in said] == [True] * (ep == 1)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("mimo_v2_flash", 0), ("qwen3_moe", 1)])
+def test_blocks_of_keys_are_cut_where_an_engine_does_not_check_them(kind: str, said: int) -> None:
+    """SGLang asks whole blocks of queries, keys and values of all models but MiMo-V2."""
+    decoder = replace(LARGE, model_type=kind)
+    found = refusals(decoder, Parallel(tp=4), SGLANG, {"attention": (256, 256)})
+    assert len([each for each in found if "outputs of" in each.reason]) == said
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from nearfree.core.precision import uniform
 from nearfree.decoders.attention_kinds import Grouped, Kind, Mamba2, runs
 from nearfree.decoders.attention_uses import (
     DELTA_IN,
+    DELTA_NET,
     DELTA_OUT,
     MAMBA,
     OUTPUT,
@@ -26,7 +27,7 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import read_details
 from nearfree.decoders.draft_heads import own_layer
-from nearfree.decoders.engines import VLLM
+from nearfree.decoders.engines import SGLANG, VLLM
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.modules import (
     DENSE,
@@ -226,7 +227,33 @@ def test_a_mixer_has_two_products_about_one_pass(tmp_path: Path) -> None:
     assert (state.head_dim, state.value_dim, state.conv) == (10, 6, 4)
     assert (state.dtype, state.kv_dtype) == ("bfloat16", "float32")
     assert not uses[MAMBA].main
-    assert of(read(tmp_path, "falcon_h1"))[MAMBA].setting.kv_dtype is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "vllm"),
+    [("falcon_h1", MAMBA, None), ("qwen3_next", DELTA_NET, None), ("nemotron_h", MAMBA, "float32")],
+)
+def test_sglang_keeps_states_in_float32(
+    tmp_path: Path, kind: str, role: str, vllm: str | None
+) -> None:
+    """Where a file does not say in what, vLLM keeps them in the element type; memory has both."""
+    path = write(tmp_path, change(kind))
+    decoder, kept = read_decoder(path), needs(read_model_file(path), None)
+    assert kept is not None
+    for engine, dtype in ((VLLM, vllm), (SGLANG, "float32")):
+        uses = of(decoder, moe=BackendRelease(engine.name))
+        assert uses[role].setting.kv_dtype == dtype
+    matrices = sum(each.layers * (each.matrices or 0) for each in kept.cache)
+    more = kept.states(SGLANG) - kept.states(VLLM)
+    assert more == (0 if vllm else 2 * matrices)
+    assert memory(kept, None, engine=SGLANG).kv_bytes - memory(kept, None).kv_bytes == more
+
+
+def test_a_state_keeps_its_format_beside_others(tmp_path: Path) -> None:
+    """What a file says of it holds where another element type than the file's is asked for."""
+    wide = read(tmp_path, "nemotron_h", torch_dtype="float32")
+    state = of(wide, precision=uniform("bfloat16"))[MAMBA].setting
+    assert (state.dtype, state.kv_dtype) == ("bfloat16", "float32")
 
 
 def test_mixers_that_are_left_out_are_modules_of_their_own(tmp_path: Path) -> None:
@@ -311,12 +338,13 @@ def test_states_are_kept_in_their_format_by_their_heads(tmp_path: Path) -> None:
     kept = needs(read_model_file(path), uniform("bfloat16"))
     assert kept is not None
     window = (24 + 2 * 2 * 10) * 3
-    assert kept.states == 2 * (4 * 24 * 10 + 2 * window)
+    states = kept.states(VLLM)
+    assert states == 2 * (4 * 24 * 10 + 2 * window)
     cached = 16 * 2 * 2 * 16 * 2  # a page of one layer, two heads of keys and values
     one, four = (memory(kept, None, parallel=Parallel(tp=tp), batch=3, context=1).kv_bytes
                  for tp in (1, 4))  # fmt: skip
-    assert one == 3 * (kept.states + cached)
-    assert four == 3 * (kept.states + 2 * cached)  # each head of keys is on two ranks
+    assert one == 3 * (states + cached)
+    assert four == 3 * (states + 2 * cached)  # each head of keys is on two ranks
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nearfree.decoders.families import FAMILIES
 from nearfree.decoders.layouts import LAYOUTS
 from nearfree.decoders.weights import stored
 from nearfree.errors import RefusedError
@@ -18,7 +19,7 @@ from transformers import (
     AutoModelForImageTextToText,
 )
 
-from decoders.files import CONFIG, change, parameters, refusal, write
+from decoders.files import CONFIG, DEFAULTED, change, parameters, refusal, write
 from decoders.stored_files import NO_CLASS, STORED
 from decoders.test_config_file import VALUES
 
@@ -103,10 +104,13 @@ def kept(folder: Path, name: str, **changes: Any) -> set[tuple[int, int, int | N
         ("llama4_text", {(5, 2 * 2 * 16, 8192, 0), (1, 2 * 2 * 16, None, 0)}),
         ("mimo_v2_flash", {(2, 2 * (16 + 12), None, 0), (4, 4 * (16 + 12), 32, 0)}),
         ("deepseek_v3", {(6, 12 + 4, None, 0)}),
-        ("deepseek_v32", {(6, 12 + 4 + 14, None, 0)}),
-        ("glm_moe_dsa", {(3, 12 + 4 + 14, None, 0), (3, 12 + 4, None, 0)}),
+        ("deepseek_v32", {(6, 12 + 4, None, 0), (6, 14, None, 0)}),
+        ("glm_moe_dsa", {(6, 12 + 4, None, 0), (3, 14, None, 0)}),
         ("kimi_linear", {(2, 12 + 4, None, 0), (4, 0, None, 4 * 6 * 6 + 3 * 4 * 6 * 3)}),
-        ("deepseek_v4", {(6, 128, 32, 0), (2, (128 + 16) // 4, None, 0), (2, 1, None, 0)}),
+        (
+            "deepseek_v4",
+            {(6, 128, 32, 0), (2, 128 // 4, None, 0), (2, 16 // 4, None, 0), (2, 1, None, 0)},
+        ),
         ("minimax_m3_vl_text", {(6, 2 * 2 * 16, None, 0), (5, 12, None, 0)}),
         (
             "qwen3_5_text",
@@ -120,6 +124,25 @@ def kept(folder: Path, name: str, **changes: Any) -> set[tuple[int, int, int | N
 def test_what_layers_keep(tmp_path: Path, name: str, cache: set[Any]) -> None:
     """Each kind of attention keeps what its class caches of a position and of a request."""
     assert kept(tmp_path, name) == cache
+
+
+@pytest.mark.parametrize("kind", [kind for kind, each in FAMILIES.items() if each.says_head_dim])
+def test_a_head_s_width_is_not_guessed(tmp_path: Path, kind: str) -> None:
+    """Where it does not follow from d_model, a file without it has no memory, as it has no T(N)."""
+    path = write(tmp_path, change(kind, head_dim=...))
+    if (kind, "head_dim") in DEFAULTED:
+        assert stored(path).cache
+        return
+    with pytest.raises(RefusedError) as refused:
+        stored(path)
+    assert [str(each) for each in refused.value.refusals] == ["head_dim is missing"]
+
+
+@pytest.mark.parametrize("kind", ["mistral", "qwen2", "glm4_moe", "gpt_oss"])
+def test_heads_of_keys_are_not_guessed(tmp_path: Path, kind: str) -> None:
+    """Where the class has a number of its own, a file that says none has no memory."""
+    with pytest.raises(RefusedError, match="num_key_value_heads is missing"):
+        stored(write(tmp_path, change(kind, num_key_value_heads=...)))
 
 
 def test_a_shared_cache_is_kept_once(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from models.test_footprint import BIG, PROGRAM
 from msgspec import structs
 from msgspec.structs import replace
 from nearfree.core.parallel import Parallel
-from nearfree.core.precision import Override, uniform
+from nearfree.core.precision import ELEMENT_BYTES, Override, uniform
 from nearfree.decoders.engines import SGLANG, VLLM, Engine
 from nearfree.decoders.holding import Heads, Held, Holding, held
 from nearfree.decoders.model_file import find_model_file, read_model_file
@@ -309,6 +309,53 @@ def test_windows_bound_a_cache(context: int) -> None:
     assert memory(NEEDS, None, context=context).kv_bytes == held
 
 
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [("gpt_oss", True), ("gemma4_text", True), ("gemma2", False), ("gemma3_text", False),
+     ("olmo3", False)],
+)  # fmt: skip
+def test_sglang_keeps_windows_of_some_models_alone(
+    tmp_path: Path, kind: str, *, kept: bool
+) -> None:
+    """Of others its layers with a window cache all positions, as those without one do."""
+    taken = needs(read_model_file(write(tmp_path, SMALL[kind])), None)
+    assert taken is not None
+    assert any(each.window for each in taken.cache)
+    vllm, sglang = (
+        memory(taken, None, engine=each, context=1023).kv_bytes for each in (VLLM, SGLANG)
+    )
+    assert (sglang == vllm) is kept
+    elements = sum(each.layers * each.elements for each in taken.cache)
+    assert kept or sglang == 1024 * elements * 2
+
+
+@pytest.mark.parametrize(("tp", "width"), [(1, 2944), (2, 1536), (8, 384)])
+def test_experts_that_are_filled_up_take_more(tmp_path: Path, tp: int, width: int) -> None:
+    """Rows become a multiple of 256 elements, a rank's part of an expert one of 128."""
+    taken = needs(read_model_file(write(tmp_path, SHAPES["gpt_oss_120b"])), None)
+    assert taken is not None
+    stored = sum(each.size_bytes for each in taken.weights if each.kind == "experts")
+    plain, filled = (loaded(taken, Parallel(tp=tp), filled=each).weights for each in (False, True))
+    assert filled - plain == pytest.approx(stored * (3072 * width * tp / 2880**2 - 1))
+
+
+@pytest.mark.parametrize(("ep", "copies"), [(4, 4), (1, 2)])
+def test_shared_experts_are_whole_where_rows_are_parted(
+    tmp_path: Path, ep: int, copies: int
+) -> None:
+    """With ep each rank of vLLM's has them, without each of two groups of two ranks."""
+    taken = needs(read_model_file(write(tmp_path, SMALL["deepseek_v3"])), None)
+    assert taken is not None
+    (shared,) = (each for each in taken.weights if each.kind == "shared_experts")
+    without = structs.replace(
+        taken, weights=tuple(each for each in taken.weights if each is not shared)
+    )
+    both, rest = (loaded(each, Parallel(tp=2, dp=2, ep=ep)) for each in (taken, without))
+    assert both.weights - rest.weights == pytest.approx(copies * shared.size_bytes)
+    (one, _), (other, _) = both.stages[0], rest.stages[0]
+    assert one - other == pytest.approx(copies * shared.size_bytes / 4)
+
+
 def test_a_layer_s_heads_are_all_that_parts_its_cache() -> None:
     """With more GPUs than heads of keys each head is held several times."""
     two, eight = (memory(NEEDS, None, parallel=Parallel(tp=gpus)).kv_bytes for gpus in (2, 8))
@@ -324,6 +371,29 @@ def test_keys_of_an_indexer_are_whole_on_each_rank() -> None:
         asked = {"parallel": Parallel(tp=gpus), "context": PAGE_POSITIONS - 1}
         more = memory(with_index, None, **asked).kv_bytes - memory(without, None, **asked).kv_bytes
         assert more == gpus * 3 * PAGE_POSITIONS * 100 * 2
+
+
+@pytest.mark.parametrize("kv", ["bfloat16", "float8"])
+def test_an_index_key_takes_as_much_whatever_the_cache_is_in(tmp_path: Path, kv: Any) -> None:
+    """It has 128 bytes and a scale of four (DeepSeek V3.2), beside a latent in the cache's own."""
+    sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128}
+    file = read_model_file(write(tmp_path, change("deepseek_v32", **sizes)))
+    taken = needs(file, replace(uniform("bfloat16"), kv=kv))
+    assert taken is not None
+    found = memory(taken, None, context=PAGE_POSITIONS - 1).kv_bytes
+    assert found == PAGE_POSITIONS * 6 * (576 * ELEMENT_BYTES[kv] + 132)
+
+
+@pytest.mark.parametrize(("kv", "record"), [("float8", 584), ("bfloat16", 1024)])
+def test_an_entry_in_float8_has_scales_and_a_part_in_16_bits(
+    tmp_path: Path, kv: Any, record: int
+) -> None:
+    """Of 512 elements of DeepSeek V4 it takes 584 bytes, in a window and of several positions."""
+    path = write(tmp_path, change("deepseek_v4", head_dim=512, index_head_dim=128))
+    taken = needs(read_model_file(path), replace(uniform("bfloat16"), kv=kv))
+    assert taken is not None
+    found = memory(taken, None, context=127).kv_bytes
+    assert found == 6 * 32 * record + 2 * 32 * (record + 132) + 2 * record
 
 
 def test_an_unknown_memory_gives_no_verdict() -> None:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from gguf_files.files import Said, gguf, scalar, string
+import pytest
+from gguf_files.files import Said, array, gguf, scalar, string
 from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineMatrix, EngineShape
 from nearfree.models.gguf_forward import matrices_of, shape_of
@@ -31,3 +32,29 @@ def test_matrices_of_layers_are_counted_together(tmp_path: Path) -> None:
         EngineMatrix(part="output", type="q8_0", rows=96, columns=64, count=1),
     )
     assert shape_of(header) == EngineShape(layers=2, heads=4, kv_heads=2, head_dim=16)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "found"),
+    [
+        ([8] * 6, [2] * 6, (8, 2)),
+        ([8] * 6, [0, 0, 8, 0, 8, 0], (8, 3)),
+        ([4, 4, 4, 8, 8, 8], None, (6, 6)),
+    ],
+)
+def test_numbers_of_each_layer_are_one(
+    tmp_path: Path, heads: list[int], kv_heads: list[int] | None, found: tuple[int, int]
+) -> None:
+    """A list stands for its mean, rounded up; of none alike that is what each layer has."""
+    metadata = [
+        ("general.architecture", string("llama")),
+        ("llama.block_count", scalar("uint32", 6)),
+        ("llama.embedding_length", scalar("uint32", 96)),
+        ("llama.attention.head_count", array("int32", heads)),
+        *([("llama.attention.head_count_kv", array("int32", kv_heads))] if kv_heads else []),
+    ]
+    path = tmp_path / "small.gguf"
+    path.write_bytes(gguf(metadata, [Said("blk.0.ffn_up.weight", (64, 2), F32, 64 * 2 * 4)]))
+    shape = shape_of(read_header(path))
+    assert (shape.heads, shape.kv_heads) == found
+    assert shape.head_dim == 96 // found[0]

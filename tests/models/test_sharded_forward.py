@@ -93,15 +93,11 @@ def spread(folder: Path, count: int) -> list[list[dict[str, Any]]]:
 def predicted(decoder: Decoder, parallel: Parallel, engine: str) -> dict[str, int]:
     """Return the bytes that a rank of each stage sends in a forward, all stages together.
 
-    Where each of several groups has several ranks vLLM parts a group's rows among them first;
-    here each has all, and the ranks of one place send what a group of one rank does.
+    With ep vLLM parts a group's rows among its ranks first; here each has all, as it has without.
     """
-    alone = replace(parallel, tp=1, ep=1) if parallel.dp > 1 else parallel
     asked = {"batch": BATCH // parallel.dp, "engine": BackendRelease(engine)}
-    found = {use.role: use for use in collectives(decoder, alone, **asked)}
-    if parallel.dp > 1 and parallel.tp > 1:
-        beside = collectives(decoder, replace(parallel, dp=1, ep=1), **asked)
-        found |= {use.role: use for use in beside}
+    spread = collectives(decoder, replace(parallel, ep=1), **asked)
+    found = {use.role: use for use in spread}
     return {
         role: use.count * (sends(use, POSITIONS)["bytes_sent"] or 0) for role, use in found.items()
     }

@@ -208,7 +208,7 @@ class DeltaNet(
     Of a request each of `heads` heads of values keeps a matrix of `key_dim` by `value_dim`, which
     each position changes; `key_heads` heads of queries and keys serve them. A convolution spans
     `conv` positions of queries, keys and values, of which the last but one are kept, too. The
-    matrices are in `state`, None in the model's element type. With a `rank` each channel of a key
+    matrices are in `state`, None in what an engine takes. With a `rank` each channel of a key
     decays by a factor of its own, which two products make by way of so many elements, as two more
     make the gate of what leaves (Kimi's delta attention), or one does where it is a `full_gate`
     (Kimi K3). Widths are in elements.
@@ -259,7 +259,7 @@ class Mamba2(
     Of a request each of `heads` heads keeps a matrix of `head_dim` by `state_dim`, which each
     position decays and adds an outer product to; `groups` pairs of vectors of `state_dim`, B and C,
     serve them. A convolution spans `conv` positions of these and of what the heads add, of which
-    the last but one are kept, too. The matrices are in `state`, None in the model's element type.
+    the last but one are kept, too. The matrices are in `state`, None in what an engine takes.
     Widths are in elements.
     Source: NemotronHMamba2Mixer and FalconH1Mixer of transformers 5.23.
     """

@@ -11,10 +11,11 @@ from typing import Any
 from nearfree.backends.names import BackendRelease
 from nearfree.core.modules.collective import busiest_of, sent_bytes
 from nearfree.core.parallel import Parallel
+from nearfree.core.precision import Dtype
 from nearfree.core.setting import Setting
 from nearfree.core.setting_check import check_setting
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.engines import ENGINES
+from nearfree.decoders.engines import ENGINES, VLLM
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import ConfigError
 
@@ -38,6 +39,7 @@ def collectives(
     *,
     batch: int,
     engine: BackendRelease,
+    sent: Dtype | None = None,
 ) -> tuple[ModuleUse, ...]:
     """Return the collectives of a decoder's forward, in the order in which they first run.
 
@@ -51,6 +53,9 @@ def collectives(
         Requests b of one group of attention: with `dp` groups the forward has dp times as many.
     engine
         What serves the model, and its release: whose all-reduce runs.
+    sent
+        In what numbers rows are sent to experts; the decoder's own dtype if None. Scales of rows
+        are left out.
 
     Raises
     ------
@@ -76,14 +81,18 @@ def collectives(
         if decoder.dense_layers:
             found.append(summed(FFN_SUM, decoder.dense_layers))
     if decoder.experts and parallel.ranks > 1:
-        if parallel.dp == 1:
-            found.append(_summed_experts(decoder, parallel, own))
-        else:
+        apart = engine.name == VLLM.name and not VLLM.parts_rows(parallel, decoder.model_type)
+        if parallel.dp > 1:
             whole = partial(nccl, batch=batch * parallel.dp, groups=1)
-            found += _gathered(decoder, parallel, whole)
-            if tp > 1:
-                gathered = partial(nccl, operation="all_gather", gpus=tp, d_model=d_model)
-                found.append(gathered(REGATHER, decoder.moe_layers))
+            gpus = parallel.dp if apart else parallel.ranks
+            found += _gathered(decoder, gpus, whole, sent or decoder.dtype)
+        if parallel.dp > 1 and tp > 1 and not apart:
+            gathered = partial(nccl, operation="all_gather", gpus=tp, d_model=d_model)
+            found.append(gathered(REGATHER, decoder.moe_layers))
+        elif tp > 1:
+            # vLLM model_executor/layers/fused_moe/runner/moe_runner.py 515: each rank has what its
+            # experts, or its parts of them, add to the rows that all of its group have.
+            found.append(summed(MOE_SUM, decoder.moe_layers))
     if tp > 1:
         # vLLM model_executor/layers/logits_processor.py 130; SGLang layers/logits_processor.py.
         width = decoder.vocabulary
@@ -105,30 +114,16 @@ def sends(use: ModuleUse, n: int) -> dict[str, int | None]:
     }
 
 
-def _summed_experts(decoder: Decoder, parallel: Parallel, own: Use) -> ModuleUse:
-    """Return the sum over ranks that all have the same rows.
-
-    Each computes what its experts, or its parts of them, add (vLLM
-    model_executor/layers/fused_moe/runner/moe_runner.py 515).
-    """
-    return own(
-        MOE_SUM,
-        decoder.moe_layers,
-        operation="all_reduce",
-        gpus=parallel.ranks,
-        d_model=decoder.d_model,
-    )
-
-
-def _gathered(decoder: Decoder, parallel: Parallel, whole: Use) -> Iterator[ModuleUse]:
+def _gathered(decoder: Decoder, gpus: int, whole: Use, sent: Dtype) -> Iterator[ModuleUse]:
     """Yield what brings all rows to all ranks, and back summed up.
 
-    A rank brings its part of its group's rows, and gathers the others' afterwards (vLLM
-    config/parallel.py 768, use_sequence_parallel_moe; distributed/device_communicators/all2all.py,
-    AgRsAll2AllManager).
+    Where each rank of a group makes its part of the group's rows ready, it brings that, and gathers
+    the others' afterwards; where each makes all of them, the ranks of one place in all groups
+    exchange them, and a sum over the group follows (vLLM config/parallel.py 768,
+    use_sequence_parallel_moe; distributed/device_communicators/all2all.py, AgRsAll2AllManager).
     """
-    layers, sizes = decoder.moe_layers, {"gpus": parallel.ranks, "d_model": _routed(decoder)}
-    yield whole(DISPATCH, layers, operation="all_gather", **sizes)
+    layers, sizes = decoder.moe_layers, {"gpus": gpus, "d_model": _routed(decoder)}
+    yield whole(DISPATCH, layers, operation="all_gather", dtype=sent, **sizes)
     yield whole(COMBINE, layers, operation="reduce_scatter", **sizes)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
@@ -148,6 +148,17 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return self.layers
         attends = {layer for kind in self.attention for layer in kind.layers}
         return (len(attends) + self.ffn_layers + self.moe_layers) / 2
+
+
+def keeping_states(decoder: Decoder, dtype: Dtype | None) -> Decoder:
+    """Return a decoder whose states are in a format where its file does not say in what."""
+    if decoder.kinds is UNSET or dtype is None:
+        return decoder
+    kinds = tuple(
+        structs.replace(kind, state=kind.state or dtype) if isinstance(kind, State) else kind
+        for kind in decoder.kinds
+    )
+    return structs.replace(decoder, kinds=kinds)
 
 
 def first_said(kinds: Sequence[Kind]) -> Kind:

@@ -93,7 +93,7 @@ def _neither(keys: Keys) -> tuple[bool, bool]:  # noqa: ARG001
 
 
 def _inner(keys: Keys) -> tuple[bool, bool]:
-    return not keys.has("qkv_bias") or keys.flag("qkv_bias"), False
+    return keys.flag("qkv_bias"), False
 
 
 _LING = _Rules(

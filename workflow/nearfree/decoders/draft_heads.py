@@ -117,13 +117,14 @@ def as_layer(keys: Keys) -> Keys:
 def own_layer(decoder: Decoder) -> Decoder:
     """Return what a model drafts with itself: a layer like its last that attends, and its LM head.
 
+    Where FFNs differ in width it has the widest.
     That of a model with states attends (vllm 0.33.0, vllm/model_executor/models/nemotron_h_mtp.py
     and qwen3_next_mtp.py).
     """
     states = States(width=decoder.d_model, layers=1)
     one = structs.replace(
         decoder, layers=1, moe_layers=min(decoder.moe_layers, 1), states=states, layer_inputs=UNSET,
-        ffn_layers=UNSET,
+        ffn_layers=UNSET, ffn_widths=UNSET,
     )  # fmt: skip
     if decoder.kinds is UNSET:
         return one

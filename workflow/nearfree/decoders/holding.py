@@ -67,17 +67,20 @@ class Heads(Struct, frozen=True):
 
 
 class Holding(Struct, frozen=True):
-    """How the ranks of a deployment hold a model of some heads, experts and vocabulary."""
+    """How the ranks of a deployment hold a model of a kind, some heads, experts and vocabulary."""
 
     parallel: Parallel
     engine: Engine
     heads: Heads
     experts: int = 1
     vocabulary: int = 1
+    model_type: str = ""
 
     def share(self, how: Held, kind: Kind) -> float:
         """Return the share of weights that the rank with most of them holds."""
         tp, parallel = self.parallel.tp, self.parallel
+        if kind == "shared_experts" and self.engine.parts_rows(parallel, self.model_type):
+            return 1.0
         over = kind in ("ffn", "shared_experts", "lm_head")
         ranks = self.engine.ranks(parallel) if over else tp
         if how == "experts":

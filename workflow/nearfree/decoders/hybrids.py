@@ -13,7 +13,7 @@ from nearfree.decoders.feeds import (
 )
 from nearfree.decoders.kimi import KIMI, output_residual
 from nearfree.decoders.layout import Layout, block
-from nearfree.decoders.mixers import gqa, said_heads
+from nearfree.decoders.mixers import gqa
 from nearfree.decoders.nemotron import nemotron_h
 from nearfree.decoders.pieces import Plan, by_kind, every, norms, together
 from nearfree.decoders.special import BOTH
@@ -44,7 +44,7 @@ HYBRIDS = {
     "granitemoehybrid": block(
         by_kind(
             "layer_types",
-            {**dict.fromkeys(("attention", "full_attention"), gqa(shape=said_heads, **BOTH)),
+            {**dict.fromkeys(("attention", "full_attention"), gqa(**BOTH)),
              **dict.fromkeys(("mamba", "linear_attention"), _GRANITE_MIXER)},
         ),
         moe(

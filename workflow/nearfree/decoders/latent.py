@@ -7,6 +7,18 @@ from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import Kept, Layer, Part, Piece, Plan, linear, same, vector
 from nearfree.errors import Refusals
 
+_SCALED, _SCALE_BYTES = 128, 4
+
+
+def index_key(width: int, span: int = 1) -> Kept:
+    """Return what an indexer keeps of `span` positions: a key in float8 and its scales.
+
+    It is the same whatever the cache is in. Source: vllm 0.33.0,
+    vllm/models/deepseek_v32/attention.py:96-97 and deepseek_v4/attention.py:1024-1033; sglang
+    0.5.23, sglang/srt/mem_cache/index_key_cache.py:46 and deepseek_v4_memory_pool.py:53-57.
+    """
+    return Kept((width + width // _SCALED * _SCALE_BYTES) // span, dtype="float8")
+
 
 def mla(*, selects: bool = False, index: bool = False) -> Plan:
     """Return the plan of multi-head latent attention.
@@ -15,7 +27,7 @@ def mla(*, selects: bool = False, index: bool = False) -> Plan:
     them, else as an earlier layer chose.
 
     What is cached of a position is the latent of keys and values, the rotated part of the key and,
-    with an indexer, its key.
+    with an indexer, its key, apart.
     Source: DeepseekV3Attention and DeepseekV32Indexer of transformers 5.23.
     """
 
@@ -23,7 +35,7 @@ def mla(*, selects: bool = False, index: bool = False) -> Plan:
         d_model, of = keys.whole("hidden_size"), _latent(keys, selects=selects, index=index)
         bias, heads = keys.flag("attention_bias"), of.heads
         query, cached = heads * (of.nope_dim + of.rope_dim), of.latent + of.rope_dim
-        parts: list[Part] = []
+        parts, kept = list[Part](), [Kept(cached)]
 
         def add(name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
             parts.extend(linear(f"self_attn.{name}", "attention", inputs, outputs, bias=bias))
@@ -45,8 +57,8 @@ def mla(*, selects: bool = False, index: bool = False) -> Plan:
             parts += vector("self_attn.indexer.k_norm", width)
             parts += vector("self_attn.indexer.k_norm.bias", width)
             add("indexer.weights_proj", d_model, of.index_heads)
-            cached += width
-        return same(Piece(tuple(parts), (Kept(cached),), (of,)))
+            kept.append(index_key(width))
+        return same(Piece(tuple(parts), tuple(kept), (of,)))
 
     return plan
 

@@ -48,7 +48,6 @@ from nearfree.decoders.mixers import (
     gqa,
     in_selected_blocks,
     named_heads,
-    said_heads,
     window_of,
 )
 from nearfree.decoders.pieces import (
@@ -136,7 +135,7 @@ LAYOUTS = {
     "olmo2": Layout(together(POST_NORMS, gqa(window=unwindowed, norm=True, **WIDE), ffn())),
     "olmo3": Layout(together(POST_NORMS, alternating(4, norm=True, **WIDE), ffn())),
     "exaone4": Layout(
-        together(POST_NORMS, alternating(exaone_windows, shape=said_heads, norm=True), ffn())
+        together(POST_NORMS, alternating(exaone_windows, norm=True), ffn())
     ),
     "glm": block(gqa(window=unwindowed, qkv_bias="attention_bias"), ffn(form=FUSED)),
     "glm4": Layout(

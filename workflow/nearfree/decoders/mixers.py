@@ -8,6 +8,7 @@ from msgspec import structs
 from nearfree.decoders.attention_kinds import Compressed, Grouped
 from nearfree.decoders.decoder import head_width
 from nearfree.decoders.keys import Keys
+from nearfree.decoders.latent import index_key
 from nearfree.decoders.pieces import (
     Kept,
     Layer,
@@ -37,15 +38,9 @@ class Heads(NamedTuple):
 
 def heads(keys: Keys) -> Heads:
     """Return the heads of most models: where no head_dim is given, they part the width."""
-    queries = keys.whole("num_attention_heads")
+    queries, kv_heads = keys.wholes("num_attention_heads", "num_key_value_heads")
     width = head_width(keys)
-    return Heads(queries, keys.whole("num_key_value_heads", default=queries), width, width)
-
-
-def said_heads(keys: Keys) -> Heads:
-    """Return the heads of models whose files say how many keys have."""
-    keys.whole("num_key_value_heads")
-    return heads(keys)
+    return Heads(queries, kv_heads, width, width)
 
 
 def named_heads(queries: str, kv_heads: str, width: str, values: str) -> Callable[[Keys], Heads]:
@@ -208,8 +203,8 @@ def in_selected_blocks(keys: Keys, layers: int) -> Layer:
         if inner.has("sparse_score_type") and inner.text("sparse_score_type") != "max":
             raise inner.wrong("sparse_score_type", "is not max, and no other is read")
     with found.gathered():
-        if count != said_heads(keys).keys:
-            why = f"is not num_key_value_heads {said_heads(keys).keys}, as engines take for granted"
+        if count != heads(keys).keys:
+            why = f"is not num_key_value_heads {heads(keys).keys}, as engines take for granted"
             raise inner.wrong("sparse_num_index_heads", why)
     found.check()
     parts = (
@@ -237,6 +232,12 @@ def _marks(inner: Keys, layers: int) -> list[Any]:
     if any(selects[layer] and not off[layer] for layer in range(layers)):
         raise inner.wrong(without, "leaves a layer whose indexer has values, which are not read")
     return selects
+
+
+_RECORD = 584 - 512
+"""Bytes of a key or an entry in float8 beyond one for each of its 512 elements: 64 are in 16 bits,
+the others share scales. Source: vllm 0.33.0, vllm/models/deepseek_v4/attention.py:880-882; sglang
+0.5.23, sglang/srt/mem_cache/deepseek_v4_memory_pool.py:312-316."""
 
 
 def compressed(ratio: int, *, index: bool = False) -> Plan:
@@ -275,14 +276,16 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
         add("wo_a", queries * width // groups, groups * low)
         add("wo_b", groups * low, d_model)
         parts += vector("attn.attn_sink", queries, "attention")
-        kept = [Kept(width, keys.whole("sliding_window"))]
+        kept = [Kept(width, keys.whole("sliding_window"), more=_RECORD)]
         attends = Compressed(
             heads=queries, width=width, query_rank=rank, groups=groups, output_rank=low,
             window=keys.whole("sliding_window"), span=ratio or None,
         )  # fmt: skip
         if ratio:
             compressor("attn.compressor", width)
-            elements = width
+            if width % ratio:
+                raise keys.wrong("head_dim", f"is no multiple of {ratio}")
+            kept.append(Kept(width // ratio, more=_RECORD / ratio))
             if index:
                 indexers, size, selected = keys.wholes(
                     "index_n_heads", "index_head_dim", "index_topk"
@@ -293,10 +296,9 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
                 compressor("attn.indexer.compressor", size)
                 add("indexer.wq_b", rank, indexers * size)
                 add("indexer.weights_proj", d_model, indexers)
-                elements += size
-            if elements % ratio:
-                raise keys.wrong("head_dim", f"is no multiple of {ratio} with its indexer's")
-            kept.append(Kept(elements // ratio))
+                if size % ratio:
+                    raise keys.wrong("index_head_dim", f"is no multiple of {ratio}")
+                kept.append(index_key(size, ratio))
         return same(Piece(tuple(parts), tuple(kept), (attends,)))
 
     return plan

@@ -47,13 +47,16 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     Where weights are in formats that no forward here has, such as Q4_K, `precision` is None, and
     `unsaid` the format of what is never quantised and of the cache; `mixed` says why. `positions`
     is how many of them, cached and new, a request may have; None where the files do not say it.
-    `drafts` says whether it has a layer of its own for further tokens. `method` is the
+    `drafts` says whether it has a layer of its own for further tokens, and `drafts_plain` whether
+    its files leave that out of what they quantise. `method` is the
     `quant_method`, empty without one, and `static` whether scales of what enters products are
-    stored, None where that is not known.
+    stored, None where that is not known. `model_type` is that of its text part, empty where nothing
+    is known.
     """
 
     name: str
     file: str
+    model_type: str = ""
     decoder: Decoder | None = None
     precision: Precision | None = None
     weights: tuple[Weights, ...] = ()
@@ -71,6 +74,7 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     unsaid: Dtype | UnsetType = UNSET
     positions: int | None = None
     drafts: bool = False
+    drafts_plain: bool = False
     method: str = ""
     static: bool | None = None
 
@@ -167,6 +171,7 @@ def read_model_file(path: Path) -> ModelFile:
             known, positions=allowed_positions(keys), drafts=names_own_layer(keys), **shape
         )
     if kept is not None and said is not None and shape:
+        known = structs.replace(known, drafts_plain=said.drafts_plain(known.layers))
         parts, unknown = list[Part](), Refusals()
         for matrix in kept.weights:
             with unknown.gathered():
@@ -246,6 +251,7 @@ def _shape(stored: Stored, keys: Keys) -> dict[str, Any]:
             made[at] = made.get(at, 0) + times * matrix.outputs
     embedding = next(each for each in stored.weights if each.kind == "embedding")
     return {
+        "model_type": stored.model_type,
         "cache": stored.cache,
         "d_model": embedding.inputs,
         "vocabulary": embedding.outputs,

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.records import of_engine
@@ -30,7 +30,7 @@ from nearfree.decoders.attention_uses import (
 )
 from nearfree.decoders.attention_uses import OUTPUT as OUTPUT  # noqa: PLC0414
 from nearfree.decoders.attention_uses import QKV as QKV  # noqa: PLC0414
-from nearfree.decoders.decoder import Decoder, Experts
+from nearfree.decoders.decoder import Decoder, Experts, keeping_states
 from nearfree.decoders.engines import engine_of
 from nearfree.decoders.shards import shard
 from nearfree.errors import ConfigError
@@ -147,9 +147,9 @@ def modules(
     ConfigError
         The decoder has experts, and `moe` or `routing` is None.
     """
-    whole, part = decoder, shard(decoder, parallel, engine_of(moe.name if moe else None))
-    decoder = part.decoder
-    formats = precision or uniform(decoder.dtype)
+    engine, formats = engine_of(moe.name if moe else None), precision or uniform(decoder.dtype)
+    whole, part = decoder, shard(decoder, parallel, engine)
+    decoder = keeping_states(structs.replace(part.decoder, dtype=formats.plain), engine.states)
     use = partial(_use, precision=formats, batch=batch)
     multiply = partial(_product, precision=formats, batch=batch, dense=dense or _TORCH)
     gemm = partial(multiply, module="gemm")
@@ -175,7 +175,7 @@ def modules(
         uses.append(ffn(name, many, base=DENSE, main=not decoder.moe_layers, d_ff=d_ff))
     if decoder.experts:
         experts, moe_layers = decoder.experts, decoder.moe_layers
-        latent, product = experts.latent or None, partial(gemm, groups=part.ffn)
+        latent, product = experts.latent or None, partial(gemm, groups=part.ready)
         uses.append(product(ROUTER, moe_layers, d_model=d_model, d_ff=experts.experts))
         if latent:
             uses.append(product(LATENT_IN, moe_layers, d_model=d_model, d_ff=latent))
@@ -198,7 +198,8 @@ def modules(
         if latent:
             uses.append(product(LATENT_OUT, moe_layers, d_model=latent, d_ff=d_model))
         if experts.shared_d_ff:
-            uses.append(ffn(SHARED, moe_layers, d_ff=experts.shared_d_ff))
+            d_ff = experts.shared_d_ff
+            uses.append(ffn(SHARED, moe_layers, d_ff=d_ff, groups=part.ready))
     if decoder.layer_inputs:
         width = decoder.layer_inputs
         every = -(-decoder.layers * width // parallel.tp)

@@ -30,8 +30,10 @@ class Kept(NamedTuple):
     """Elements that a layer keeps of each of the last `window` positions, and of each request.
 
     `window` None stands for all positions. Of the `state` of a request `matrices` elements are in
-    `matrix_dtype`, None in the model's element type as all others. What is kept `whole` each rank
-    keeps, in the model's element type; the rest is parted by `heads`, one of what all heads share.
+    `matrix_dtype`, None where an engine decides on it; all others are in the model's element type.
+    What is kept `whole` each rank keeps, in the model's element type; the rest is parted by
+    `heads`, one of what all heads share. Elements are in `dtype` whatever the rest of the cache is
+    in, None in what that is in; `more` are the bytes that come to a position of a cache in float8.
     """
 
     elements: int = 0
@@ -41,6 +43,8 @@ class Kept(NamedTuple):
     matrix_dtype: Dtype | None = None
     whole: bool = False
     heads: int = 1
+    dtype: Dtype | None = None
+    more: float = 0.0
 
 
 class Piece(NamedTuple):

@@ -129,6 +129,12 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
                 )
         return found
 
+    def drafts_plain(self, layers: int) -> bool:
+        """Return whether what is left out has the layer for further tokens, behind the others."""
+        ignored = self.quantised.ignored
+        starts = [f"{each}layers.{layers}" for each in (*ignored.roots, "model.")]
+        return any(ignored.covers(f"{each}.layer") for each in (*starts, "mtp.0", "mtp.layers.0"))
+
     def _one(self, name: str) -> Scheme:
         said = self.quantised
         if self._names(said.ignored, name):

@@ -58,12 +58,13 @@ def _fp4_experts(keys: Keys, plain: Dtype) -> tuple[Scheme | None, Quantised]:
     """Return the scheme of experts that ModelOpt made of an FP8 checkpoint's, and what it says.
 
     What its lists leave out stays FP8. Source: DeepseekV4FP8Config of vllm 0.33.0, which reads
-    `moe_quant_algo` alone.
+    `moe_quant_algo` alone. Beside `fp8` engines read no `kv_cache_scheme` of AutoFP8, "static", as
+    `text_part` notes: sglang 0.5.23, sglang/srt/layers/quantization/fp8.py:349-387.
     """
     if not keys.has("moe_quant_algo"):
         found = Refusals()
         for key in MODELOPT_KEYS.split():
-            if not keys.empty(key):
+            if not (keys.empty(key) or (key == "kv_cache_scheme" and keys.is_text(key, "static"))):
                 found.add(keys.wrong(key, "stands beside no moe_quant_algo", _APART))
         found.check()
         return None, Quantised()

@@ -41,14 +41,16 @@ class Shard(Struct, frozen=True, kw_only=True):
     `decoder` has the rank's sizes, but all layers: a forward passes every pipeline stage, one after
     the other, so that its T(N) is the sum over stages, whose ranks all have these sizes. Experts
     are as many as in the model, each as wide as its cut, of which the rank has 1 / `ep`.
-    Requests are parted among `attention` groups of ranks where they attend, and among `ffn` groups
-    in the FFN, the shared experts and the LM head; the experts see all of them.
+    Requests are parted among `attention` groups of ranks where they attend, among `ffn` groups in
+    the FFN and the LM head, and among `ready` ones where rows are made ready for experts: in the
+    router, a latent and the shared experts. The experts see all of them.
     """
 
     decoder: Decoder
     ep: int = 1
     attention: int = 1
     ffn: int = 1
+    ready: int = 1
 
 
 def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -> Shard:
@@ -57,6 +59,7 @@ def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -
     Where ep does not divide the experts it is the rank with most.
     """
     ranks, kind = engine.ranks(parallel), decoder.model_type
+    groups, parted = engine.groups(parallel), engine.parts_rows(parallel, kind)
     cut = structs.replace(
         decoder,
         heads=decoder.heads // parallel.tp,
@@ -64,7 +67,9 @@ def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -
         d_ff=decoder.d_ff and decoder.d_ff // ranks,
         vocabulary=cut_vocabulary(decoder.vocabulary, engine, ranks),
         experts=decoder.experts
-        and _cut(decoder.experts, parallel.moe_tp, ranks, UNEVEN_EXPERTS.get(kind, 1)),
+        and _cut(
+            decoder.experts, parallel.moe_tp, 1 if parted else ranks, UNEVEN_EXPERTS.get(kind, 1)
+        ),
     )
     if decoder.ffn_widths is not UNSET:
         widths = tuple((width // ranks, layers) for width, layers in decoder.ffn_widths)
@@ -72,8 +77,8 @@ def shard(decoder: Decoder, parallel: Parallel = ALONE, engine: Engine = VLLM) -
     if decoder.kinds is not UNSET:
         kinds = tuple(_cut_kind(kind, parallel.tp) for kind in decoder.kinds)
         cut = structs.replace(cut, kinds=kinds)
-    groups = engine.groups(parallel)
-    return Shard(decoder=cut, ep=parallel.ep, attention=parallel.dp, ffn=groups)
+    ready = parallel.ranks if parted else groups
+    return Shard(decoder=cut, ep=parallel.ep, attention=parallel.dp, ffn=groups, ready=ready)
 
 
 def _cut_kind(kind: Kind, tp: int) -> Kind:
@@ -110,6 +115,10 @@ UNEVEN_EXPERTS = {"gpt_oss": 32}
 """Kinds of models whose experts are cut into parts of whole blocks of so many columns, the last of
 them filled up: vllm 0.20.2, vllm/model_executor/models/gpt_oss.py:373-380; sglang 0.5.9,
 sglang/srt/models/gpt_oss.py:783-809."""
+
+_UNCHECKED = ("mimo_v2_flash",)
+"""Kinds of models of whose query, key and value SGLang cuts blocks of quantisation: sglang 0.5.23,
+sglang/srt/models/mimo_v2.py:724 (skip_block_quant_check); mimo_v2_flash.py:461 of 0.5.9."""
 
 
 def _cut(experts: Experts, moe_tp: int, ranks: int, step: int) -> Experts:
@@ -186,17 +195,18 @@ def _cuts(
         what = f"a vocabulary of {vocabulary} rows with its padding"
         yield _uneven(over, ranks, what, _divisors(vocabulary))
     merged = engine.whole_blocks
+    checked = merged and decoder.model_type not in _UNCHECKED
     for each in decoder.attention:
         if each.heads % tp == 0:
             matrices = "state" if isinstance(each, State) else "attention"
-            yield from _cut_products(each, tp, groups.get(matrices, (1, 1)), merged=merged)
+            yield from _cut_products(each, tp, groups.get(matrices, (1, 1)), merged=checked)
     experts = decoder.experts
     for kind, name, size, key, parts in (
         *(("ffn", "width of the Dense FFN", width, over, ranks)
           for width, _ in decoder.dense_ffns),
         ("experts", "width of an expert", experts and experts.d_ff, "tp x dp / ep", moe_tp),
         ("shared_experts", "width of the shared experts", experts and experts.shared_d_ff, over,
-         ranks),
+         1 if engine.parts_rows(parallel, decoder.model_type) else ranks),
     ):  # fmt: skip
         rows, columns = groups.get(kind, (1, 1))
         step = columns if kind != "experts" and not merged else lcm(rows, columns)

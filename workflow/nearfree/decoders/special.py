@@ -6,7 +6,7 @@ from typing import Any
 from nearfree.decoders.decoder import Ffn, head_width
 from nearfree.decoders.feeds import FUSED, GATED, Names, everywhere, moe, some
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.mixers import Heads, gqa, said_heads, window_of
+from nearfree.decoders.mixers import Heads, gqa, heads, window_of
 from nearfree.decoders.pieces import (
     Layer,
     Part,
@@ -33,7 +33,8 @@ _WITHOUT, _INPUTS = "Give a model of Gemma 4 without it", "hidden_size_per_layer
 def gemma4_attention(keys: Keys, layers: int) -> Layer:
     """Read attention whose layers without a window have heads of their own.
 
-    Source: Gemma4TextAttention of transformers 5.23.
+    Source: Gemma4TextAttention of transformers 5.23; vllm 0.33.0,
+    vllm/model_executor/models/gemma4.py:577-580, reads `per_layer_config`.
     """
     if keys.flag("use_double_wide_mlp"):
         raise keys.wrong("use_double_wide_mlp", "is not read", _WITHOUT)
@@ -44,9 +45,13 @@ def gemma4_attention(keys: Keys, layers: int) -> Layer:
     alone = keys.flag("attention_k_eq_v")
 
     def shape(keys: Keys) -> Heads:
+        queries, again = keys.whole("num_attention_heads"), "per_layer_config"
+        if keys.has(again):
+            far = [at for at in range(layers) if marks[at : at + 1] == ["full_attention"]]
+            return Heads(queries, *_said_again(keys.inner(again), keys, far))
         width = keys.whole("global_head_dim")
         kv_heads = "num_global_key_value_heads" if alone else "num_key_value_heads"
-        return Heads(keys.whole("num_attention_heads"), keys.whole(kv_heads), width, width)
+        return Heads(queries, keys.whole(kv_heads), width, width)
 
     def kinds(*, shares: bool) -> Plan:
         near = gqa(window=WINDOW, norm=True, shares=shares, **BOTH)
@@ -62,6 +67,20 @@ def gemma4_attention(keys: Keys, layers: int) -> Layer:
         raise keys.wrong("num_kv_shared_layers", why)
     own, others = kinds(shares=False)(keys, layers), kinds(shares=True)(keys, layers)
     return lambda layer: (own if layer < first else others)(layer)
+
+
+def _said_again(of: Keys, keys: Keys, far: Sequence[int]) -> tuple[int, int, int]:
+    """Return heads of keys and their width as a file says them that transformers saved again."""
+    at = [name.lstrip("0") or "0" for name in of.names()]
+    each = [of.inner(name) for name in of.names()]
+    known = {"num_key_value_heads", "head_dim"}
+    alike = all(one.values == each[0].values and one.values.keys() <= known for one in each)
+    if not (each and alike and sorted(at) == sorted(map(str, far))):
+        why = "does not say the same of each layer without a window, and of these alone"
+        raise keys.wrong("per_layer_config", why)
+    kv_heads = each[0].whole("num_key_value_heads", default=keys.whole("num_key_value_heads"))
+    width = each[0].whole("head_dim")
+    return kv_heads, width, width
 
 
 def gemma4_experts(keys: Keys, layers: int) -> Layer:
@@ -154,7 +173,7 @@ def chunks(keys: Keys, layers: int) -> Sequence[str]:
 
 def _step_heads(keys: Keys) -> Heads:
     """Return the heads of Step 3's layers with a window. Source: Step3p7TextConfig."""
-    of, key = said_heads(keys), "num_sliding_attention_heads"
+    of, key = heads(keys), "num_sliding_attention_heads"
     if keys.has(key):
         return of._replace(queries=keys.whole(key))
     other = keys.inner("attention_other_setting")

@@ -66,6 +66,7 @@ def keeping(parts: list[Part], keeps: State) -> Piece:
 def _state_dtype(keys: Keys, key: str) -> Dtype | None:
     """Return in what a file says that states are kept; None, the element type, as vLLM's auto.
 
+    What another engine takes where a file says nothing, `engines` has.
     Source: vllm 0.32.0, vllm/model_executor/models/config.py:863-866; 0.33.0, the same file,
     812-839 (Nemotron-H) and 956-966.
     """

@@ -87,7 +87,10 @@ _HYBRID = {
 }  # fmt: skip
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma2": {**_TIED, "sliding_window_pattern": 2, "attn_logit_softcapping": 50.0},
-    "gemma3_text": {**_GEMMA, "vocab_size": 262208},
+    "gemma3_text": {
+        **_GEMMA, "vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
     "gemma4_text": {**_GEMMA, "global_head_dim": 512, "hidden_size_per_layer_input": 256},
     "cohere": _TIED,
     "cohere2": {**_TIED, "sliding_window_pattern": 4},
@@ -108,6 +111,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "mamba_dt_rank": "auto", "mamba_conv_bias": True, "mamba_d_state": 16, "mamba_d_conv": 4,
         "mamba_expand": 2, "num_experts": 16, "num_experts_per_tok": 2, "expert_layer_period": 2,
         "expert_layer_offset": 1, "attn_layer_period": 8, "attn_layer_offset": 4,
+        "num_key_value_heads": 8,
     },
     "falcon_h1": {
         "mamba_d_conv": 4, "mamba_conv_bias": True, "mamba_d_ssm": 1024, "num_key_value_heads": 8,
@@ -122,6 +126,19 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What the class of a model type takes where its file is silent and published ones are.
 Source: configurations of transformers 5.23."""
+_EACH_ITS_KEY = (
+    "llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2", "olmo3",
+    "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe",
+)  # fmt: skip
+"""Model types in which each head has a key of its own where the file says no number of them.
+Source: as above."""
+_SAVED_AGAIN = {
+    "deepseek_v4": ("compress_rates", "compress_ratios"),
+    "minimax_m3_vl_text": ("index_topk_blocks", "sparse_attention_config"),
+    "step3p5": ("per_layer_config", "moe_num_experts"),
+}
+"""By model type, a key of files that transformers 5.23 has saved again, and one of the published
+file that these no longer have."""
 
 
 class TextPart(NamedTuple):
@@ -177,8 +194,21 @@ def text_part(file: Path) -> TextPart:
     if text.has("quantization_config") and not (text.has("dtype") or text.has("torch_dtype")):
         values["dtype"] = "bfloat16"
         notes.append("dtype is not said: bfloat16, as engines take beside quantised weights")
-    keys = _named(file, values, text.text("model_type"), within)
-    return TextPart(keys, outer, whole, tuple(notes))
+    section = values.get("quantization_config")
+    if isinstance(section, dict) and section.get("kv_cache_scheme") == "static":
+        notes.append(
+            "kv_cache_scheme is static: engines cache in the element type all the same unless they "
+            "are asked, as --kv-dtype float8 asks"
+        )
+    part = text.text("model_type")
+    new, old = _SAVED_AGAIN.get(part, ("", ""))
+    if new and text.has(new) and not text.has(old):
+        raise text.wrong(
+            new,
+            f"stands in the place of {old}: transformers has saved the file again",
+            "Give the config.json that was published with the model",
+        )
+    return TextPart(_named(file, values, part, within), outer, whole, tuple(notes))
 
 
 def _layers(values: dict[str, Any]) -> dict[str, int]:
@@ -200,6 +230,9 @@ def _named(file: Path, values: dict[str, Any], kind: str, within: str = "") -> K
         value = renamed.get(key)
         if isinstance(value, list) and value and all(each == value[0] for each in value):
             renamed[key] = value[0]
+    heads = renamed.get("num_attention_heads")
+    if kind in _EACH_ITS_KEY and heads and renamed.get("num_key_value_heads") is None:
+        renamed["num_key_value_heads"] = heads
     if kind == "nemotron_h":
         given, renamed = Keys(file, values, within), _layers(values) | renamed
         for old, new in names.items():

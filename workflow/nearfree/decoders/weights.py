@@ -12,6 +12,7 @@ from nearfree.core.precision import Dtype
 from nearfree.core.protocols import Positive
 from nearfree.decoders.config_file import config_file
 from nearfree.decoders.decoder import Count
+from nearfree.decoders.families import FAMILIES
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.layout import Layout
@@ -58,10 +59,12 @@ class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What each of `layers` layers keeps, in elements.
 
     `elements` of each position, of the last `window` ones (None: of all), and `state_elements` of
-    each request, whatever its length, of which `matrices` are in `matrix_dtype` where that is said
-    to be another than the model's element type. What is `whole` each rank keeps, in the model's
-    element type, whatever the rest of the cache is in; the rest is parted by `heads`, of which a
-    rank has one at least, and what all heads share has one. A layer can have several of these.
+    each request, whatever its length, of which `matrices` are in `matrix_dtype`, or where that is
+    not said in what an engine takes. What is `whole` each rank keeps, in the model's element type,
+    whatever the rest of the cache is in; the rest is parted by `heads`, of which a rank has one at
+    least, and what all heads share has one. Elements with a `dtype` are in that, whatever the rest
+    of the cache is in; where the cache is in float8, `more` bytes come to those of a position. A
+    layer can have several of these.
     """
 
     layers: Positive
@@ -72,6 +75,8 @@ class CacheLayer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     matrix_dtype: Dtype | UnsetType = UNSET
     whole: bool | UnsetType = UNSET
     heads: Positive = 1
+    dtype: Dtype | UnsetType = UNSET
+    more: float | UnsetType = UNSET
 
 
 class Stored(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +113,10 @@ def stored(path: Path) -> Stored:
     text, found = text_part(config_file(path)), Refusals()
     layout, read, left_out = layout_of(text.keys), list[Piece](), list[str]()
     weights: list[Matrix] = []
+    rules = FAMILIES.get(text.keys.text("model_type"))
+    with found.gathered():
+        if rules and rules.says_head_dim:
+            text.keys.whole("head_dim")
     with found.gathered():
         read = layers_of(text.keys, layout)
     with found.gathered():
@@ -179,8 +188,10 @@ def _cache(pieces: list[Piece]) -> Iterator[CacheLayer]:
     for kept, layers in found.items():
         yield CacheLayer(
             layers=layers, elements=kept.elements, window=kept.window, state_elements=kept.state,
-            matrices=kept.matrices if kept.matrix_dtype else UNSET,
+            matrices=kept.matrices or UNSET,
             matrix_dtype=kept.matrix_dtype or UNSET,
             whole=kept.whole or UNSET,
             heads=kept.heads,
+            dtype=kept.dtype or UNSET,
+            more=kept.more or UNSET,
         )  # fmt: skip

@@ -30,6 +30,10 @@ COLLECTIVE_BYTES = (8 + 16 + 8 + 128) << 20
 for what is between, for its inputs and for its ranks' pointers, and the largest of torch's
 symmetric memory. Source: vllm 0.33.0, in vllm/distributed/device_communicators:
 custom_all_reduce.py:138-145 and 295-318, all_reduce_utils.py:58-83."""
+FILLED = (256, 128)
+"""Elements of whose multiples vLLM makes the rows and the width of a rank's part of experts in
+mxfp4, for Marlin and FlashInfer's TRTLLM: mxfp4_round_up_hidden_size_and_intermediate_size of vllm
+0.33.0, vllm/model_executor/layers/fused_moe/oracle/mxfp4.py:837-873."""
 _LOGIT_BYTES = 4
 _HIDDEN = 4
 """Hidden states that are alive beside what a layer makes: the sum, its norm, and their copies."""
@@ -105,43 +109,55 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
     """What a layer makes of a token, parted as the layer is."""
     logits: float
     """What it makes of each position whose logits are wanted."""
+    model_type: str = ""
+    expert: tuple[int, int] | None = None
+    """How wide rows and a routed expert are, None without any or where it is not known."""
     notes: tuple[str, ...] = ()
     engine: int = ENGINE_BYTES
     prompt_tokens: int = PROMPT_TOKENS
 
-    def request(self, context: int, tp: int) -> float:
-        """Return what one of `tp` ranks caches of the positions of one request, by their heads."""
-        parted = (each for each in self.cache if each.whole is not True)
-        held = (_positions(each, context) * head_share(each.heads, tp) for each in parted)
-        return self.cached * sum(held)
+    def rank(self, context: int, tp: int, *, windowed: bool) -> float:
+        """Return what one of `tp` ranks caches of the positions of one request, by their heads.
 
-    def whole(self, context: int) -> float:
-        """Return what every rank caches of the positions of one request."""
-        every = (each for each in self.cache if each.whole is True)
-        return self.kept * sum(_positions(each, context) for each in every)
+        Where layers are not `windowed` it caches all, however few of them they look back at.
+        """
+        total = 0.0
+        for each in self.cache:
+            share = 1.0 if each.whole is True else head_share(each.heads, tp)
+            total += _positions(each, context, windowed=windowed) * self._position(each) * share
+        return total
 
-    @property
-    def states(self) -> float:
-        """What all layers keep of one request, however long it is."""
-        return sum(each.layers * self._state(each) for each in self.cache)
+    def _position(self, each: CacheLayer) -> float:
+        """Return what a layer caches of a position."""
+        if each.whole is True:
+            return each.elements * self.kept
+        if each.dtype:
+            return each.elements * ELEMENT_BYTES[each.dtype]
+        more = (each.more or 0.0) if self.cached == ELEMENT_BYTES["float8"] else 0.0
+        return each.elements * self.cached + more
 
-    def _state(self, each: CacheLayer) -> float:
-        matrices = each.matrices or 0
-        wide = ELEMENT_BYTES[each.matrix_dtype] if each.matrix_dtype else self.kept
+    def states(self, engine: Engine) -> float:
+        """Return what all layers keep of one request, however long it is."""
+        return sum(each.layers * self._state(each, engine) for each in self.cache)
+
+    def _state(self, each: CacheLayer, engine: Engine) -> float:
+        matrices, dtype = each.matrices or 0, each.matrix_dtype or engine.states
+        wide = ELEMENT_BYTES[dtype] if dtype else self.kept
         return (each.state_elements - matrices) * self.kept + matrices * wide
 
 
-def _positions(each: CacheLayer, context: int) -> int:
-    """Return the elements that layers cache of the positions of one request."""
-    held = min(context, each.window or context)
-    pages = -(-held // PAGE_POSITIONS) * PAGE_POSITIONS
-    return each.layers * pages * each.elements
+def _positions(each: CacheLayer, context: int, *, windowed: bool) -> int:
+    """Return the positions of one request that all layers cache together, in whole pages."""
+    held = min(context, each.window or context) if windowed else context
+    return each.layers * -(-held // PAGE_POSITIONS) * PAGE_POSITIONS
 
 
 class Load(Struct, frozen=True, kw_only=True):
     """What the GPUs of a deployment hold, but for what grows with requests.
 
-    `stages` are the weights of a rank and the share of all layers, of each pipeline stage.
+    `stages` are the weights of a rank and the share of all layers, of each pipeline stage;
+    `states` is what all layers keep of a request, however long it is, and `windowed` says whether
+    windows end the growth of the cache.
     """
 
     gpus: int
@@ -150,17 +166,23 @@ class Load(Struct, frozen=True, kw_only=True):
     dp: int
     tp: int
     engine: int
+    states: float = 0.0
+    windowed: bool = True
 
 
 @cache
-def loaded(needs: Needs, parallel: Parallel = ALONE, engine: Engine = VLLM) -> Load:
+def loaded(
+    needs: Needs, parallel: Parallel = ALONE, engine: Engine = VLLM, *, filled: bool = False
+) -> Load:
     """Return what the GPUs of a deployment hold; layers of a cache are taken as evenly spread.
 
     What is stored outside of layers lies on the first stage but the LM head and what is behind the
     layers, on the last; a tied LM head on both. Source: vllm 0.33.0,
     vllm/model_executor/models/llama.py:378-397 and 502-517.
     """
-    holding = Holding(parallel, engine, needs.heads, needs.experts, needs.vocabulary)
+    kind, vocabulary = needs.model_type, needs.vocabulary
+    holding = Holding(parallel, engine, needs.heads, needs.experts, vocabulary, kind)
+    full = _filled(needs.expert, parallel) if filled and needs.expert else 1.0
     tied = not any(each.kind == "lm_head" for each in needs.weights)
     ranks, every, found = parallel.ranks, 0.0, list[tuple[float, float]]()
     stages = holding.stages(needs.layers)
@@ -169,6 +191,7 @@ def loaded(needs: Needs, parallel: Parallel = ALONE, engine: Engine = VLLM) -> L
         rank = 0.0
         for each in needs.weights:
             part = _there(each, layers, first=first, last=last, tied=tied) * each.size_bytes
+            part *= full if each.kind == "experts" else 1.0
             rank += part * holding.share(each.how, each.kind)
             every += part * holding.copies(each.how, each.kind)
         found.append((rank, len(layers) / needs.layers))
@@ -180,7 +203,17 @@ def loaded(needs: Needs, parallel: Parallel = ALONE, engine: Engine = VLLM) -> L
         dp=parallel.dp,
         tp=parallel.tp,
         engine=needs.engine + buffers,
+        states=needs.states(engine),
+        windowed=engine.keeps_windows(kind),
     )
+
+
+def _filled(expert: tuple[int, int], parallel: Parallel) -> float:
+    """Return what experts take once they are filled up, over what they take as stored."""
+    (rows, width), (of_rows, of_width) = expert, FILLED
+    part = -(-width // parallel.moe_tp)
+    wide = -(-part // of_width) * of_width * parallel.moe_tp
+    return (-(-rows // of_rows) * of_rows) * wide / (rows * width)
 
 
 def _there(each: Weights, layers: range, *, first: bool, last: bool, tied: bool) -> float:
@@ -207,8 +240,8 @@ class _Parts(Struct, frozen=True):
 
 
 def _parts(needs: Needs, load: Load, batch: int, context: int) -> _Parts:
-    rank = needs.request(context + 1, load.tp) + needs.whole(context + 1)
-    request = rank * load.tp + needs.states
+    rank = needs.rank(context + 1, load.tp, windowed=load.windowed)
+    request = rank * load.tp + load.states
     return _Parts(
         round(load.weights),
         round(batch * request),
@@ -227,8 +260,8 @@ def _passing(needs: Needs, load: Load, requests: int) -> float:
 def _most(needs: Needs, load: Load, batch: int, context: int) -> int:
     """Return what the GPU with most takes; the position itself is cached, too."""
     requests = -(-batch // load.dp)
-    each = needs.request(context + 1, load.tp) + needs.whole(context + 1)
-    cached = requests * (each + needs.states / load.tp)
+    each = needs.rank(context + 1, load.tp, windowed=load.windowed)
+    cached = requests * (each + load.states / load.tp)
     most = max([weights + cached * layers for weights, layers in load.stages])
     return round(most) + round(_passing(needs, load, requests)) + load.engine
 
@@ -240,6 +273,7 @@ def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
         return None
     kv: Dtype = stored.kv
     plain = ELEMENT_BYTES[stored.plain]
+    experts = model.decoder and model.decoder.experts
     return Needs(
         weights=model.stored(precision),
         cache=model.cache,
@@ -252,6 +286,8 @@ def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
         hidden=_HIDDEN * model.d_model * plain,
         made=model.widest * plain,
         logits=model.vocabulary * (_LOGIT_BYTES + plain),
+        model_type=model.model_type,
+        expert=(model.d_model, experts.d_ff) if experts and not experts.latent else None,
         notes=model.notes,
     )
 
@@ -265,6 +301,7 @@ def memory(
     engine: Engine = VLLM,
     batch: int = 1,
     context: int = 4096,
+    filled: bool = False,
 ) -> Memory:
     """Return what a deployment takes and whether it fits, at N = 1.
 
@@ -279,8 +316,10 @@ def memory(
         How GPUs share the model, and whose rules say what each of them holds.
     context
         L; the position itself is cached, too.
+    filled
+        Whether experts are filled up to whole blocks.
     """
-    asked = loaded(needs, parallel, engine)
+    asked = loaded(needs, parallel, engine, filled=filled)
     parts = _parts(needs, asked, batch, context)
     taken = Memory(
         gpus=parallel.gpus,
@@ -300,7 +339,8 @@ def memory(
     holding = (
         gpus
         for gpus in powers
-        if _most(needs, loaded(needs, Parallel(tp=gpus), engine), batch, context) <= each
+        if _most(needs, loaded(needs, Parallel(tp=gpus), engine, filled=filled), batch, context)
+        <= each
     )
     return structs.replace(
         taken,

@@ -12,8 +12,8 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.core.parallel import Parallel
-from nearfree.core.precision import Override, uniform
-from nearfree.decoders.collectives import ATTENTION_SUM, DISPATCH, LOGITS, MOE_SUM
+from nearfree.core.precision import Dtype, Override, uniform
+from nearfree.decoders.collectives import ATTENTION_SUM, COMBINE, DISPATCH, LOGITS, MOE_SUM
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.modules import ATTENTION, MOE
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
@@ -25,6 +25,8 @@ ASKED: dict[str, Any] = {
     "moe": BackendRelease("vllm", "0.20.2"),
     "routing": "balanced",
 }
+
+CUTLASS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
 
 
 def deployment(batch: int, moe: str = "vllm", **degrees: int) -> Deployment:
@@ -70,6 +72,84 @@ def test_what_is_gathered_for_cuts_over_all_ranks_is_said(moe: str, dp: int, sai
     """SGLang cuts what all groups share over all ranks, and its gathers for it are not counted."""
     caveats = deployment(2, moe, dp=dp).caveats
     assert sum("gathers the rows of all groups" in each for each in caveats) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel", "version", "said"),
+    [
+        ("qwen3_vl_text", "fa3", "0.5.23", 1),
+        ("qwen3_vl_text", "fa3", None, 1),
+        ("qwen3_vl_text", "fa3", "0.5.14", 0),
+        ("qwen3_vl_text", "trtllm_mha", "0.5.23", 0),
+        ("nemotron_h", "trtllm_mha", "0.5.9", 1),
+        ("nemotron_h", "trtllm_mha", "0.5.14", 1),
+        ("nemotron_h", "trtllm_mha", "0.5.23", 0),
+        ("qwen3", "fa3", "0.5.23", 0),
+    ],
+)
+def test_a_model_that_decodes_by_a_kernel_without_curves_is_a_caveat(
+    tmp_path: Path, kind: str, kernel: str, version: str | None, said: int
+) -> None:
+    """SGLang takes FlashInfer's for some, by release, where others' kernel is measured."""
+    decoder = read_decoder(write(tmp_path, change(kind)))
+    asked = ASKED | {"moe": BackendRelease("sglang", version), "decoder_kernel": kernel}
+    caveats = Deployment(decoder=decoder, **asked).caveats
+    assert sum(f"T(1) of attention is of {kernel}" in each for each in caveats) == said
+
+
+SHARED: dict[str, Any] = {
+    "n_routed_experts": 256, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "asked", "said"),
+    [
+        ("deepseek_v3", {}, {}, 257),
+        ("glm_moe_dsa", {}, {}, 257),
+        ("glm4_moe", {"n_routed_experts": 160}, {}, 161),
+        ("deepseek_v3", {"n_routed_experts": 128}, {}, 0),
+        ("deepseek_v32", {}, {}, 0),
+        ("deepseek_v3", {"n_shared_experts": 2}, {}, 0),
+        ("deepseek_v3", {}, {"moe": BackendRelease("vllm", "0.33.0")}, 0),
+        ("deepseek_v3", {}, {"parallel": Parallel(tp=2, ep=2)}, 0),
+        ("deepseek_v3", {}, {"library": "sglang_flashinfer_trtllm_moe"}, 0),
+    ],
+)
+def test_a_shared_expert_among_the_routed_ones_is_a_caveat(
+    tmp_path: Path, kind: str, changes: dict[str, Any], asked: dict[str, Any], said: int
+) -> None:
+    """SGLang runs it as one more of them where ep, its kernel and the model let it."""
+    decoder = read_decoder(write(tmp_path, change(kind, **SHARED | changes)))
+    every = ASKED | {"moe": BackendRelease("sglang", "0.5.23"), "served": True} | asked
+    found = Deployment(decoder=decoder, **every)
+    assert found.fused == said
+    assert any(f"by the blocks of {said} experts" in each for each in found.caveats) is (said > 0)
+
+
+@pytest.mark.parametrize(
+    ("moe", "weights", "library", "sent"),
+    [
+        ("vllm==0.33.0", "float8_block", None, "float8"),
+        ("vllm==0.33.0", "float8", None, "float8"),
+        ("vllm==0.33.0", "nvfp4", None, "nvfp4"),
+        ("vllm==0.33.0", "int4", None, "bfloat16"),
+        ("vllm==0.33.0", "bfloat16", None, "bfloat16"),
+        ("vllm==0.33.0", "float8_block", CUTLASS, "bfloat16"),
+        ("vllm==0.33.0", "float8", CUTLASS, "float8"),
+        ("vllm==0.14.0", "float8_block", None, "bfloat16"),
+        ("sglang==0.5.23", "float8_block", None, "bfloat16"),
+    ],
+)
+def test_rows_are_sent_as_an_engine_rounds_them(
+    moe: str, weights: Dtype, library: str | None, sent: str
+) -> None:
+    """From 0.19.0 on vLLM rounds rows of experts before it sends them, but for one kernel."""
+    asked = ASKED | {"moe": BackendRelease(*moe.split("==")), "library": library}
+    precision = Override(weights=weights).of(uniform("bfloat16"))
+    found = Deployment(decoder=SPARSE, parallel=Parallel(dp=2), precision=precision, **asked)
+    dtypes = {use.role: use.setting.dtype for use in found.uses()}
+    assert (dtypes[DISPATCH], dtypes[COMBINE]) == (sent, "bfloat16")
 
 
 @given(batch=st.integers(1, 99), dp=st.sampled_from([1, 2, 4, 8]), tp=st.sampled_from([1, 2]))

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
+from nearfree.core.parallel import Parallel
+from nearfree.core.precision import Product, uniform
+from nearfree.decoders.collectives import STAGE, STAGE_GATHER
 from nearfree.decoders.decoder import States
 from nearfree.decoders.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
@@ -46,6 +49,25 @@ def test_a_draft_is_a_layer_a_product_and_the_head_each_time(model: str) -> None
         assert drafted[at] == pytest.approx(first[at] + max(n - 2, 0) * each)  # type: ignore[index]
     states = {use.role: use.setting for use in own.uses()}[STATES]
     assert (states.d_model, states.d_ff) == (2 * one.decoder.d_model, one.decoder.d_model)
+
+
+def test_the_own_layer_runs_on_one_stage() -> None:
+    """Nothing goes from stage to stage while it drafts."""
+    spread = deployment(DENSE, "balanced", platform="h20", parallel=Parallel(tp=2, pp=2))
+    assert {STAGE, STAGE_GATHER} <= {use.role for use in spread.uses()}
+    alone = replace(spread, parallel=Parallel(tp=2))
+    assert as_own(spread).uses() == as_own(alone).uses()
+
+
+def test_an_own_layer_that_is_left_plain_computes_so() -> None:
+    """Its products are in plain numbers; the cache and the LM head are those of its model."""
+    formats = uniform("bfloat16").changed(lambda *_: Product("nvfp4", "nvfp4"))
+    formats = replace(formats, kv="float8")
+    one = deployment(SPARSE[0], platform="b200", precision=formats, library="trtllm")
+    assert as_own(one).precision == formats
+    own = as_own(replace(one, drafts_plain=True))
+    assert own.formats == replace(uniform("bfloat16"), kv="float8", lm_head=formats.lm_head)
+    assert own.library is None
 
 
 def test_sglang_drew_from_all_rows_for_some_releases() -> None:

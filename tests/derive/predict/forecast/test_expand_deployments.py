@@ -6,16 +6,21 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from decoders.files import change, refusal, write
 from decoders.quantised import CHANNEL, TOKEN, compressed, group
+from msgspec import structs
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.core.precision import Dtype, Product, uniform
+from nearfree.decoders.model_file import read_model_file
+from nearfree.derive.memory import loaded, needs
 from nearfree.derive.predict.forecast.asked_model import spread_of
 from nearfree.derive.predict.forecast.deployment import Questions
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
 from nearfree.errors import NearfreeError
+from nearfree.show.text.forecast import no_forward
 from packaging.version import Version
 
 from derive.predict.forecast.pool import CONFIG, GRID, deployment
@@ -156,6 +161,16 @@ def test_the_dtype_is_the_models_own() -> None:
     assert GRID[0] == 1
 
 
+def test_a_layer_for_further_tokens_is_left_plain_by_the_file_alone(tmp_path: Path) -> None:
+    """Where another format is asked for, the layer that drafts has it, too."""
+    section = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["mtp*"]}
+    file = write(tmp_path, change("qwen3", quantization_config=section), "config.json")
+    asked = DeploymentSpec(models=(str(file),), platforms=("h200",))
+    (own,) = deployments(CONFIG, asked)
+    (other,) = deployments(CONFIG, structs.replace(asked, weights="float8_block"))
+    assert (own.drafts_plain, other.drafts_plain) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("releases", "attention"),
     [
@@ -178,6 +193,50 @@ def test_what_an_engine_takes_gives_way_where_it_is_not_listed(
         return
     (found,) = deployments(Config(folder), asked)
     assert str(found.attention) == attention
+
+
+@pytest.mark.parametrize(
+    ("engine", "attention"),
+    [
+        ("vllm==0.24.0", "vllm_triton 0.24.0"),
+        ("vllm==0.20.2", "vllm_triton 0.20.2"),
+        ("vllm==0.22.0", "vllm_triton 0.33.0"),  # none of 0.22.0 is listed
+        ("vllm", "vllm_triton 0.33.0"),
+    ],
+)
+def test_an_engines_own_attention_is_of_its_release(
+    tmp_path: Path, engine: str, attention: str
+) -> None:
+    """A kernel in the engine's package is of the engine's release where sources.yaml lists it."""
+    file = write(tmp_path, change("gpt_oss"), "config.json")
+    asked = DeploymentSpec(models=(str(file),), platforms=("a100",), moe=(engine,))
+    assert {str(each.attention) for each in deployments(CONFIG, asked)} == {attention}
+
+
+def test_a_version_is_the_same_however_it_is_written() -> None:
+    """Releases are those that sources.yaml lists where it lists the same version."""
+    asked = DeploymentSpec(
+        models=("qwen3_8b",), platforms=("h200",), attention=("flashinfer==0.6.13",),
+        moe=("sglang==0.5.23",), dense="vllm-linear==0.33.0", graphs="vllm==0.33.0",
+        weights="int4",
+    )  # fmt: skip
+    other = structs.replace(
+        asked, attention=("flashinfer==0.6.13.0",), moe=("SGLang==0.5.23.0",),
+        dense="vllm-linear==0.33", graphs="vllm==0.33",
+    )  # fmt: skip
+    assert deployments(CONFIG, other) == deployments(CONFIG, asked)
+
+
+def test_graphs_and_dense_products_are_of_the_release_that_is_named() -> None:
+    """Also where it is not on record: its rules are then asked for, and none stand for them."""
+    asked = DeploymentSpec(
+        models=("qwen3_8b",), platforms=("h200",), moe=("vllm==77.0.0",), weights="int4",
+        graphs="engine",
+    )  # fmt: skip
+    (found,) = deployments(CONFIG, asked)
+    assert found.graphs is not None
+    assert {str(found.graphs.engine), str(found.server)} == {"vllm 77.0.0"}
+    assert str(found.dense) == "vllm_linear 77.0.0"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +303,9 @@ def test_where_an_older_release_is_known_it_is_named(
     platform: str, weights: Dtype, instead: str | None
 ) -> None:
     """It is the newest whose kernels of the experts are known, where the newest's are not."""
-    asked = DeploymentSpec(models=("qwen3_30b_a3b",), platforms=(platform,), weights=weights)
+    asked = DeploymentSpec(
+        models=("qwen3_30b_a3b",), platforms=(platform,), weights=weights, moe=("vllm",)
+    )
     found = deployments(CONFIG, asked)
     assert {each.instead and str(each.instead) for each in found} == {instead}
 
@@ -258,10 +319,11 @@ def test_where_an_older_release_is_known_it_is_named(
     ],
 )
 def test_an_answer_says_that_triton_stands_for_another_kernel(
-    release: str, platform: str, *, said: bool
+    release: str, platform: str, tmp_path: Path, *, said: bool
 ) -> None:
     """Experts in 16 bits, of a release that may run one of FlashInfer's there."""
-    asked = DeploymentSpec(models=("qwen3_30b_a3b",), platforms=(platform,), moe=(release,))
+    file = write(tmp_path, change("nemotron_h"), "config.json")
+    asked = DeploymentSpec(models=(str(file),), platforms=(platform,), moe=(release,))
     (found, *_) = deployments(CONFIG, asked)
     assert any("T(N) is of Triton's" in each for each in found.caveats) == said
 
@@ -303,3 +365,87 @@ def test_what_runs_attention_by_name_is_what_is_asked() -> None:
     latent = DeploymentSpec(models=("deepseek_v2_lite",), platforms=("h200",))
     assert {each.decoder_kernel for each in deployments(CONFIG, latent)} == {None}
     assert not any(" decodes by " in each for each in named.caveats)
+
+
+@pytest.mark.parametrize(
+    ("moe", "platform", "kind", "said", "cached"),
+    [
+        ("sglang", "b200", "deepseek_v32", None, "float8"),
+        ("sglang", "b200", "glm_moe_dsa", None, "float8"),
+        ("sglang", "h200", "deepseek_v32", None, "bfloat16"),
+        ("vllm", "b200", "deepseek_v32", None, "bfloat16"),
+        ("sglang", "b200", "deepseek_v3", None, "bfloat16"),
+        ("sglang", "b200", "deepseek_v32", "bfloat16", "bfloat16"),
+        ("vllm", "b200", "deepseek_v32", "float8", "float8"),
+    ],
+)
+def test_an_engine_s_cache_of_selected_latents_is_its_own_choice(
+    tmp_path: Path, moe: str, platform: str, kind: str, *, said: Dtype | None, cached: Dtype
+) -> None:
+    """SGLang takes float8 for it on Blackwell where nobody says otherwise, and memory has it."""
+    path = write(tmp_path, change(kind), "config.json")
+    spec = DeploymentSpec(
+        models=(str(path),), platforms=(platform,), moe=(moe,), routing=("balanced",), kv_dtype=said
+    )
+    (found,) = deployments(CONFIG, spec)
+    assert found.formats.kv == cached
+    wide = deployments(CONFIG, structs.replace(spec, kv_dtype="bfloat16"))[0]
+    assert found.memory is not None
+    assert wide.memory is not None
+    assert (found.memory.kv_bytes < wide.memory.kv_bytes) is (cached == "float8")
+
+
+@pytest.mark.parametrize(
+    ("moe", "platform", "filled"),
+    [("vllm", "b200", True), ("vllm", "h100", False), ("sglang", "b200", False)],
+)
+def test_experts_are_filled_up_for_kernels_that_ask_it(
+    tmp_path: Path, moe: str, platform: str, *, filled: bool
+) -> None:
+    """VLLM fills experts in mxfp4 up for FlashInfer's TRTLLM, not for triton_kernels."""
+    small = change("gpt_oss", quantization_config={"quant_method": "mxfp4"})
+    path = write(tmp_path, small, "config.json")
+    spec = DeploymentSpec(
+        models=(str(path),), platforms=(platform,), moe=(moe,), routing=("balanced",)
+    )
+    (found,) = deployments(CONFIG, spec)
+    plain = needs(read_model_file(path), None)
+    assert found.memory is not None
+    assert plain is not None
+    assert (found.memory.weights_bytes > round(loaded(plain).weights)) is filled
+
+
+@pytest.mark.parametrize(
+    ("kind", "platform", "kernel"),
+    [("qwen3_5_text", "b200", "CUTLASS"), ("qwen3_5_text", "h100", None), ("qwen3", "b200", None)],
+)
+def test_products_in_blocks_are_asked_of_what_a_model_runs(
+    tmp_path: Path, kind: str, platform: str, kernel: str | None
+) -> None:
+    """VLLM turns DeepGEMM off for Qwen3.5 on Blackwell; other products have no kernel of theirs."""
+    file = write(tmp_path, change(kind), "config.json")
+    asked = DeploymentSpec(
+        models=(str(file),), platforms=(platform,), moe=("vllm==0.33.0",), weights="float8_block"
+    )
+    rows = Questions(deployments(CONFIG, asked), [1, 2]).frame
+    in_blocks = pl.col("module").is_in(["gemm", "dense_ffn"]) & (pl.col("dtype") == "float8_block")
+    assert {*rows.filter(in_blocks)["dense_kernel"]} == {kernel}
+    assert {*rows.filter(~in_blocks)["dense_kernel"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("section", "platform", "kernel"),
+    [(CHANNELS, "h100", "vLLM's CUTLASS"), (DYNAMIC, "h100", None), (CHANNELS, "a100", None)],
+)
+def test_where_a_file_decides_its_kernel_is_named(
+    section: dict[str, Any], platform: str, kernel: str | None, tmp_path: Path
+) -> None:
+    """What to do about a T(N) that is not known begins with the kernel that its file says."""
+    values = json.loads((CONFIG.folder / "models/qwen3_30b_a3b.json").read_bytes())
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**values, "quantization_config": section}))
+    asked = DeploymentSpec(models=(str(file),), platforms=(platform,), moe=("vllm==0.33.0",))
+    (found, *_) = deployments(CONFIG, asked)
+    assert found.by_file == kernel
+    told = f"By its file vllm 0.33.0 runs {kernel} for its experts. "
+    assert no_forward(found).startswith(told) == (kernel is not None)

@@ -189,11 +189,11 @@ def spec(**changes: Any) -> DeploymentSpec:
         ({"moe": ("sglang",)}, "sglang 0.5.23"),
         ({"models": ("mixtral_8x7b",), "moe": ("vllm==0.20.2",)}, "vllm 0.20.2"),
         ({"models": ("mixtral_8x7b",), "moe": ("sglang==0.5.14",)}, "sglang 0.5.14"),
-        ({"models": ("mixtral_8x7b",), "moe": ("vllm==0.21.0",)}, None),
+        ({"models": ("mixtral_8x7b",), "moe": ("vllm==0.21.0",)}, "vllm 0.21.0"),
     ],
 )
 def test_the_engine_is_the_deployments_own(changes: dict[str, Any], engine: str | None) -> None:
-    """That of its experts, or as named; none where no graphs of its release are on record."""
+    """That of its experts, or as named, on record or not; the newest on record without either."""
     (query,) = deployments(CONFIG, spec(routing=("balanced",), **changes))
     assert (str(query.graphs.engine) if query.graphs else None) == engine
     assert query.about.get("graphs") == engine

@@ -8,8 +8,9 @@ from msgspec import UNSET, Struct, structs
 from nearfree.backends.decode_kernels import engine_decoder
 from nearfree.backends.dense_kernels import dense_widens
 from nearfree.backends.kernels import Checkpoint
+from nearfree.backends.moe_kernels import MARLIN, TRTLLM, TRTLLM_8, UNKNOWN_YET
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.public_kernels import KIMI_K3_TYPE
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME, KIMI_K3_TYPE
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import (
@@ -22,12 +23,13 @@ from nearfree.core.precision import (
     Precision,
     Product,
 )
-from nearfree.decoders.attention_kinds import Grouped
+from nearfree.decoders.attention_kinds import Grouped, Latent
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.precision import CACHE
 from nearfree.decoders.shards import refusals
 from nearfree.derive.granularity.moe_kernels import (
+    by_file,
     entering,
     library_of,
     moe_widens,
@@ -39,6 +41,10 @@ from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.forecast.attention_choice import chosen, untaken, unverified
 from nearfree.errors import ConfigError, EvidenceError, Refusal
 from nearfree.hardware.platforms import Platform
+
+_NARROW: Dtype = "float8"
+_FILLED = (MARLIN, TRTLLM, TRTLLM_8)
+"""Kernels for which vLLM fills experts in mxfp4 up, as `derive.memory` says."""
 
 
 class Unanswered(Struct, frozen=True, kw_only=True):
@@ -99,6 +105,12 @@ class AskedModel:
         self._needs = needs(file, self.precision)
         if self._needs and own is None and override.kv:
             self._needs = structs.replace(self._needs, cached=ELEMENT_BYTES[override.kv])
+        kinds = file.decoder.attention if file.decoder else ()
+        selects = any(isinstance(kind, Latent) and kind.selected for kind in kinds)
+        unsaid = own is not None and own.kv in PLAIN and not (override.kv or override.dtype)
+        self._narrowed = None
+        if self._needs and selects and unsaid:
+            self._narrowed = structs.replace(self._needs, cached=ELEMENT_BYTES[_NARROW])
 
     def attention(self, sheet: Platform, engine: BackendRelease) -> Iterator[str]:
         """Yield what may run attention on a platform, beside an engine, where nobody says it."""
@@ -128,6 +140,8 @@ class AskedModel:
         own, sm = self.precision, sheet.sm
         if own is None:
             return None
+        if self._narrows(sheet, engine):
+            own = structs.replace(own, kv=_NARROW)
         plain = own.plain
 
         def entered(product: Product, kind: str) -> Product:
@@ -140,14 +154,18 @@ class AskedModel:
         found = own.changed(entered)
         if engine is None:
             return found
-        named = self._named(engine, sheet)
-        rounded = entering(engine.name, own.experts.weights, sm, named)
-        spread = self._parallel.ep > 1
-        if sm is not None and moe_widens(engine, own.experts, sm, spread=spread, named=named):
+        of = self._served(engine, sheet)
+        rounded = entering(engine.name, own.experts.weights, sm, of.named)
+        if sm is not None and moe_widens(engine, own.experts, sm, of):
             rounded = plain
         if rounded is None:
             return found
         return structs.replace(found, experts=own.experts._replace(activations=rounded))
+
+    def _narrows(self, sheet: Platform, engine: BackendRelease | None) -> bool:
+        """Return whether an engine caches selected latents in float8 there by itself."""
+        first = engine_of(engine.name).narrow_latents if engine else None
+        return bool(self._narrowed and first and sheet.sm and sheet.sm >= first)
 
     @property
     def dense_quantised(self) -> bool:
@@ -186,30 +204,36 @@ class AskedModel:
         if self._uncut((moe,)) or self.precision is None:
             return False
         formats, spread = self.precision.experts, self._parallel.ep > 1
-        if self.library(moe, sheet) is not None:
-            return True
+        library = self.library(moe, sheet)
+        if library is not None:
+            return library != UNKNOWN_YET
         return reads_moe(moe, formats, sheet.sm, spread=spread)
 
     def library(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
         """Return the library that runs its experts, where their format has no blocks to read."""
         if moe is None or self.precision is None:
             return None
-        spread = self._parallel.ep > 1
-        of = self._checkpoint._replace(named=self._named(moe, sheet))
-        return library_of(moe, self.precision.experts, sheet.sm, of, spread=spread)
+        return library_of(moe, self.precision.experts, sheet.sm, self._served(moe, sheet))
 
-    def _named(self, moe: BackendRelease, sheet: Platform) -> str | None:
-        """Return the kernel that is named for its experts, None where an engine takes its own."""
-        try:
-            return self._kernel(moe, sheet)
-        except EvidenceError:
+    def by_file(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
+        """Return the kernel that runs its experts by what its file says, whose T(N) is not read."""
+        if moe is None or self.precision is None or self.library(moe, sheet) is not None:
             return None
+        return by_file(moe, self.precision.experts, sheet.sm, self._checkpoint)
+
+    def _served(self, moe: BackendRelease, sheet: Platform) -> Checkpoint:
+        """Return what decides on the kernel of its experts, with the one that is named for them."""
+        try:
+            return self._checkpoint._replace(named=self._kernel(moe, sheet))
+        except EvidenceError:
+            return self._checkpoint
 
     def _kernel(self, moe: BackendRelease, sheet: Platform) -> str | None:
-        word, own, spread = self._moe_backend, self.precision, self._parallel.ep > 1
+        """Return the kernel that is named for its experts, None where an engine takes its own."""
+        word, own = self._moe_backend, self.precision
         if word is None or own is None:
             return None
-        return named_moe(moe, own.experts, sheet.sm, word, spread=spread)
+        return named_moe(moe, own.experts, sheet.sm, word, self._checkpoint)
 
     def _unnamed(self, sheet: Platform, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
         """Yield why the kernel that is named for its experts is none that engines run there."""
@@ -242,16 +266,21 @@ class AskedModel:
 
     @property
     def _checkpoint(self) -> Checkpoint:
-        """What its file says that decides on kernels; of weights in another format than its own."""
+        """What decides on kernels: its file says nothing of weights in another format."""
         decoder, own = self.file.decoder, self.file.precision
         model_type = decoder.model_type if decoder else ""
         if decoder and decoder.residual_block is not UNSET:
             model_type = KIMI_K3_TYPE
         if own is None or self.precision is None or own.experts != self.precision.experts:
-            return Checkpoint(model_type)
-        compressed = self.file.method == "compressed-tensors"
+            return Checkpoint(model_type, parallel=self._parallel)
         groups = {kind: columns for kind, _, columns in self.file.groups}
-        return Checkpoint(model_type, self.file.static, compressed, groups.get("experts"))
+        return Checkpoint(
+            model_type,
+            static=self.file.static,
+            compressed=self.file.method == "compressed-tensors",
+            group=groups.get("experts"),
+            parallel=self._parallel,
+        )
 
     def refused(
         self,
@@ -311,16 +340,25 @@ class AskedModel:
         self, platform: Platform, batch: int, context: int, moe: BackendRelease | None = None
     ) -> Memory | None:
         """Return what it takes on a platform; None where that is not known."""
-        if self._needs is None:
+        taken = self._narrowed if self._narrows(platform, moe) else self._needs
+        if taken is None:
             return None
         return memory(
-            self._needs,
+            taken,
             platform.memory_gb,
             parallel=self._parallel,
             engine=engine_of(moe.name if moe else None),
             batch=batch,
             context=context,
+            filled=self._fills(platform, moe),
         )
+
+    def _fills(self, sheet: Platform, moe: BackendRelease | None) -> bool:
+        """Return whether an engine fills its experts up there."""
+        in_four = self.precision is not None and self.precision.experts.weights == "mxfp4"
+        if not in_four or moe is None or moe.name != VLLM.name:
+            return False
+        return BY_PUBLIC_NAME.get(self.library(moe, sheet) or "") in _FILLED
 
     def unanswered(
         self,

@@ -6,23 +6,26 @@ from functools import cached_property
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.backends.decode_kernels import DECODERS, WIDEST
+from nearfree.backends.decode_kernels import BY_FLASHINFER, DECODERS, WIDEST
+from nearfree.backends.moe_kernels import CUTLASS, TRTLLM
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.backends.records import BY_NAME
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.modules.attention import ATTENTION
+from nearfree.core.modules.dense_ffn import DENSE_FFN, GEMM
 from nearfree.core.modules.routing import first_full
 from nearfree.core.parallel import ALONE, Parallel
-from nearfree.core.precision import Dtype, Precision, Product, uniform
+from nearfree.core.precision import PLAIN, Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.routing_names import Routing
 from nearfree.decoders.attention_uses import LAYER
 from nearfree.decoders.caveats import caveats
 from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.engines import ENGINES, VLLM
+from nearfree.decoders.engines import ENGINES, FUSED, SGLANG, VLLM
 from nearfree.decoders.modules import MOE, ModuleUse, layer_format, modules, requests
+from nearfree.derive.engine_step.form import reached
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
@@ -43,6 +46,12 @@ _USES = {
 """`place` is that of the module in the forward; `module` is of which kind it is."""
 
 
+_SENT_ROUNDED = "0.19.0"
+"""The oldest release of vLLM read that rounds rows before they are sent to experts, but for those
+of FlashInfer's CUTLASS in blocks: vllm 0.19.0 and 0.33.0, in vllm/model_executor/layers/fused_moe,
+prepare_finalize/naive_dp_ep.py:16-40 and 26-61, experts/flashinfer_cutlass_moe.py:124 of 0.33.0."""
+_OF_EIGHT_BITS: dict[Dtype, Dtype] = {"float8_block": "float8", "mxfp8": "float8"}
+_DENSE = (GEMM.name, DENSE_FFN.name)
 MOST_POINTS = 1_000_000
 """Points T(N) that may be asked about at once: deployments times the N that are looked at."""
 
@@ -63,7 +72,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     it does not say. `assembled` says that how many GPUs a machine holds is its builder's choice.
     `instead` is the newest release of its engine whose kernels of experts are known, where those of
     `moe` are not. `stand_in` says that Triton's kernel of experts stands for another that `moe` may
-    run.
+    run. `dense_kernel` runs products in blocks of float8 where the engine's choice is another for
+    this model, and `by_file` the experts, by what its file says, where their T(N) is not read.
     """
 
     decoder: Decoder
@@ -88,6 +98,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
     assembled: bool = False
     instead: BackendRelease | None = None
     stand_in: bool = False
+    drafts_plain: bool = False
+    dense_kernel: str | None = None
+    by_file: str | None = None
 
     @property
     def engine(self) -> BackendRelease:
@@ -130,6 +143,12 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 f"curves of {BY_PUBLIC_NAME[self.library]} for experts are those of {backend}'s "
                 f"kernel of the same source, {kernel}"
             )
+        if self.fused:
+            said.append(
+                f"{self.engine.name} runs the shared expert as one more of the routed ones, which "
+                f"every token takes, by the blocks of {self.fused} experts: timed are the "
+                f"{self.fused - 1} by their own blocks, and the shared one beside them"
+            )
         if ENGINES[self.engine.name].over_all and self.parallel.dp > 1:
             said.append(
                 f"{self.engine.name} gathers the rows of all groups before a Dense FFN, shared "
@@ -141,6 +160,15 @@ class Deployment(Struct, frozen=True, kw_only=True):
             said.append(
                 f"{own.engine} decodes by {own.kernel}: tiles of {self.attention} stand for its own"
             )
+        said += [
+            f"{self.engine} decodes this model by FlashInfer's kernel on this GPU, of which there "
+            f"is no public curve: T(1) of attention is of {each.kernel}"
+            for each in BY_FLASHINFER
+            if each.kernel == self.decoder_kernel
+            and self.decoder.model_type in each.models
+            and (each.since is None or reached(self.engine.version, each.since))
+            and not (each.until and reached(self.engine.version, each.until))
+        ]
         of_layers = self.formats.of("attention", LAYER).weights
         if self.decoder.in_one and of_layers != layer_format(self.formats):
             said.append(
@@ -148,6 +176,31 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 f"{layer_format(self.formats)}, of as many bits: no public curve is of theirs"
             )
         return (*said, *caveats(self.decoder))
+
+    @property
+    def fused(self) -> int:
+        """The experts of a layer where a shared one runs as one of the routed ones, 0 elsewhere."""
+        experts, fused = self.decoder.experts, FUSED.get(self.decoder.model_type)
+        if not experts or not fused or not self.served or self.engine.name != SGLANG.name:
+            return 0
+        first, many = fused
+        holds = (
+            reached(self.engine.version, first)
+            and many in (None, experts.experts)
+            and experts.shared_d_ff == experts.d_ff
+            and self.parallel.ep == 1
+            and self.formats.experts.weights == self.formats.shared_experts.weights
+            and BY_PUBLIC_NAME.get(self.library or "") != TRTLLM
+        )
+        return experts.experts + 1 if holds else 0
+
+    @property
+    def sent(self) -> Dtype | None:
+        """In what numbers rows are sent to experts, None for the plain ones."""
+        rows = self.formats.experts.activations
+        rounds = self.engine.name == VLLM.name and reached(self.engine.version, _SENT_ROUNDED)
+        later = rows == "float8_block" and BY_PUBLIC_NAME.get(self.library or "") == CUTLASS
+        return None if rows in PLAIN or later or not rounds else _OF_EIGHT_BITS.get(rows, rows)
 
     @property
     def full_baseline(self) -> int:
@@ -212,6 +265,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             self.parallel,
             batch=requests(self.batch, self.parallel.dp),
             engine=self.engine,
+            sent=self.sent,
         )
 
 
@@ -283,9 +337,11 @@ class Questions:
         kernel = deployment.library if use.role == MOE else None
         if use.setting.module == ATTENTION.name and (use.setting.head_dim or 0) <= WIDEST:
             kernel = deployment.decoder_kernel
+        blocks = use.setting.dtype == "float8_block" and use.setting.module in _DENSE
+        dense_kernel = deployment.dense_kernel if blocks else None
         question = (
             *(deployment.platform, use.setting, use.backend_version, use.window),
-            *(batch, kernel),
+            *(batch, kernel, dense_kernel),
         )
         number = self._numbers.get(question)
         if number is None:
@@ -296,6 +352,7 @@ class Questions:
                 "backend_version": use.backend_version,
                 "kernel": kernel,
                 "window": use.window,
+                "dense_kernel": dense_kernel,
                 "shares": deployment.loads.shares if deployment.loads and setting.routing else None,
             }
             self._rows.append({"asked": number, **setting_row(setting), **beside})

@@ -20,13 +20,14 @@ import numpy as np
 from msgspec import UNSET, structs
 
 from nearfree.backends.names import BackendRelease
-from nearfree.core.precision import uniform
+from nearfree.core.precision import ELEMENT_BYTES, Product, uniform
 from nearfree.decoders.collectives import LOGITS
 from nearfree.decoders.draft_heads import own_layer
 from nearfree.decoders.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
 from nearfree.derive.engine_step.launches import draws_all, exposed_us, launches_us
 from nearfree.derive.engine_step.recorded import RecordedStep
+from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.total import Total
 from nearfree.derive.work_model.family import Array
@@ -82,16 +83,40 @@ def beside_drafters(
     for place, each in enumerate(asked):
         memory = each.memory
         if memory is not None and own:
-            memory = memory.beside(memory, 1 / each.decoder.layers)
+            memory = memory.beside(_as_stored(memory, each), 1 / each.decoder.layers)
         elif memory is not None and drafting and (drafter := drafting[place].memory):
             memory = memory.beside(drafter)
         found.append(structs.replace(each, memory=memory))
     return found
 
 
+def _as_stored(memory: Memory, deployment: Deployment) -> Memory:
+    """Return what a model would take if all its layers were as the own one, on one stage."""
+    formats, weights = deployment.formats, memory.weights_bytes
+    if deployment.drafts_plain:
+        wider = ELEMENT_BYTES[formats.plain] / ELEMENT_BYTES[deployment.main.weights]
+        weights = round(weights * wider)
+    lasting = memory.lasting + (weights - memory.weights_bytes) / memory.gpus
+    rank = memory.rank_bytes + round(deployment.parallel.pp * lasting - memory.lasting)
+    return structs.replace(memory, weights_bytes=weights, rank_bytes=rank)
+
+
 def as_own(deployment: Deployment) -> Deployment:
-    """Return the deployment of a model's own layer for further tokens, with its modules alone."""
-    return structs.replace(deployment, decoder=own_layer(deployment.decoder), memory=None)
+    """Return the deployment of a model's own layer for further tokens, with its modules alone.
+
+    What drafts runs on the last pipeline stage alone (vllm-project/vllm pull 50514).
+    """
+    own = structs.replace(
+        deployment,
+        decoder=own_layer(deployment.decoder),
+        memory=None,
+        parallel=structs.replace(deployment.parallel, pp=1),
+    )
+    if not own.drafts_plain:
+        return own
+    plain = Product(own.formats.plain, own.formats.plain)
+    formats = own.formats.changed(lambda shared, kind: shared if kind == "lm_head" else plain)
+    return structs.replace(own, precision=formats, library=None)
 
 
 def as_head(head: Deployment, deployment: Deployment) -> Deployment:

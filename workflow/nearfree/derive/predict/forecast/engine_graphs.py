@@ -87,15 +87,15 @@ def _engine(
 
 
 def _recorded(config: Config, engine: BackendRelease) -> BackendRelease | None:
-    """Return an engine's release whose graphs are on record, the newest where none is given."""
+    """Return an engine's release as given, else the newest whose graphs are on record."""
+    if engine.version is not None:
+        return engine
     versions = [
         release.partition("==")[2]
         for release in config.releases
         if release.startswith(f"{engine.name}-graphs==")
     ]
-    if engine.version is None and versions:
-        return BackendRelease(engine.name, max(versions, key=Version))
-    return engine if engine.version in versions else None
+    return BackendRelease(engine.name, max(versions, key=Version)) if versions else None
 
 
 def _named(config: Config, text: str) -> BackendRelease:
@@ -106,7 +106,7 @@ def _named(config: Config, text: str) -> BackendRelease:
             f"{text!r:.120} is no engine with CUDA graphs that are read",
             remedy=f"Name one of {', '.join(ENGINES)} as package==version, or none",
         )
-    release = engine if engine.version else _recorded(config, engine)
+    release = _recorded(config, engine)
     if release is None:
         raise ConfigError(
             f"no release of {engine.name}-graphs is listed in {config.folder}/sources.yaml",

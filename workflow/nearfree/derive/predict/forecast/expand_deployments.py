@@ -7,6 +7,7 @@ from itertools import combinations, product
 from msgspec import structs
 from packaging.version import Version
 
+from nearfree.backends.dense_kernels import instead_of_deepgemm
 from nearfree.backends.names import (
     BackendRelease,
     attention_backend,
@@ -21,6 +22,7 @@ from nearfree.core.precision import Override
 from nearfree.core.routing_names import Routing
 from nearfree.decoders.engines import ENGINES
 from nearfree.decoders.model_file import ModelFile, find_drafter_file, find_model_file
+from nearfree.decoders.served import as_served
 from nearfree.derive.granularity.releases import ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered, spread_of
@@ -72,6 +74,7 @@ def asked_about(
     ConfigError
         As `deployments`.
     """
+    spec = _as_listed(config, spec)
     find = find_drafter_file if drafters else find_model_file
     files = list(dict.fromkeys(find(config.folder, name) for name in spec.models))
     override = Override(
@@ -79,6 +82,8 @@ def asked_about(
     )
     spread = spread_of(spec)
     read = [AskedModel(file, override, spread, spec.moe_backend) for file in files]
+    taken = files if spec.dtype else map(as_served, files)
+    on_gpus = [AskedModel(file, override, spread, spec.moe_backend) for file in taken]
     _distinct(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
     for name in spec.attention:
@@ -92,7 +97,10 @@ def asked_about(
             if each.file.decoder:
                 loads.check(each.file.decoder)
     routings = (loads.routing,) if loads else spec.routing
-    asked = [_On(config, spec, routings, *each) for each in product(read, platforms)]
+    asked = [
+        _On(config, spec, routings, own if config.platforms[name].kind == "cpu" else gpu, name)
+        for (own, gpu), name in product(zip(read, on_gpus, strict=True), platforms)
+    ]
     kinds = sum(len(each.run) for each in asked)
     count = kinds * len(spec.batch) * len(spec.context)
     if count > MOST:
@@ -152,9 +160,19 @@ def _alike(
             positions=each.model.file.positions,
             assembled=each.sheet.node_gpus is None,
             graphs=graphs_of(config, spec, each.platform, parallel, attention=attention, moe=moe),
+            dense_kernel=_without_deepgemm(each, dense),
             stand_in=each.model.stands_in(moe, each.sheet),
+            drafts_plain=each.model.file.drafts_plain and not (spec.weights or spec.dtype),
+            by_file=each.model.by_file(moe, each.sheet),
             instead=moe and each.model.instead(moe, _listed(config, moe), each.sheet),
         )
+
+
+def _without_deepgemm(each: "_On", dense: BackendRelease | None) -> str | None:
+    """Return what runs products in float8_block where their engine turns DeepGEMM off for them."""
+    if each.decoder is None or each.sheet.sm is None or dense is None or dense.version is None:
+        return None
+    return instead_of_deepgemm(dense.version, each.decoder.model_type, each.sheet.sm)
 
 
 class _On:
@@ -189,7 +207,7 @@ class _On:
         routed = list(product(engines, routings)) if model.sparse else [(engines[0], None)]
         named = [newest(config, name, attention_backend) for name in spec.attention]
         beside = {
-            each: named or [_on_record(config, model.attention(self.sheet, each))]
+            each: named or [_on_record(config, model.attention(self.sheet, each), each)]
             for each in engines
         }
         decoding = {
@@ -219,7 +237,7 @@ _Runs = tuple[
 def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> BackendRelease | None:
     """Return what runs dense products of quantised weights: as named, or the engine of the experts.
 
-    None is torch; so it is where an engine's release has no rules of them on record.
+    None is torch; so it is where no release of the engine has rules of them on record.
     """
     if spec.dense:
         return newest(config, spec.dense, dense_backend)
@@ -228,10 +246,9 @@ def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> Backend
         return None
     (name,) = found.names
     known = [release for release in config.releases if release.startswith(f"{name}==")]
-    if moe.version is None:
-        return newest(config, name) if known else None
-    release = f"{name}=={moe.version}"
-    return backend(release) if release in known else None
+    if not known:
+        return None
+    return newest(config, f"{name}=={moe.version}" if moe.version else name)
 
 
 _MOE = ("vllm", "sglang")
@@ -265,7 +282,12 @@ def check_releases(config: Config, answerer: Answerer, queries: Sequence[Deploym
     ConfigError
         Which one, and which releases of the package are recorded.
     """
-    backends = {b for query in queries for b in (query.attention, query.moe, query.dense) if b}
+    backends = {
+        used
+        for query in queries
+        for used in (query.attention, query.moe, query.server, query.dense)
+        if used and used.version
+    }
     ruled = [ruled_release(used.name, used.version) for used in sorted(backends, key=str)]
     graphs = {query.graphs.release for query in queries if query.graphs}
     for release in filter(None, [*ruled, *sorted(graphs)]):
@@ -281,8 +303,10 @@ def check_releases(config: Config, answerer: Answerer, queries: Sequence[Deploym
             ) from error
 
 
-def _on_record(config: Config, names: Iterable[str]) -> BackendRelease:
+def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> BackendRelease:
     """Return the newest release of the first of some backends that has one on record.
+
+    Of a kernel in an engine's own package it is the engine's release, where that is on record.
 
     Raises
     ------
@@ -292,9 +316,13 @@ def _on_record(config: Config, names: Iterable[str]) -> BackendRelease:
     reasons = list[ConfigError]()
     for name in names:
         try:
-            return newest(config, name)
+            found = newest(config, name)
         except ConfigError as error:
             reasons.append(error)
+            continue
+        own = BY_NAME[found.name].package == BY_NAME[engine.name].package
+        listed = engine.version in _versions(config, found)
+        return BackendRelease(found.name, engine.version) if own and listed else found
     raise reasons[0]
 
 
@@ -314,12 +342,9 @@ def newest(
         The package is unknown, runs something else, or has no release on record.
     """
     requested = read(text)
-    release = ruled_release(requested.name, requested.version or "0")
-    record = BY_NAME[requested.name]
-    package = release.package if release else record.package if record.engine else None
-    if requested.version is not None or package is None:
+    if requested.version is not None or _package(requested) is None:
         return requested
-    known = _versions(config, package)
+    known = _versions(config, requested)
     if not known:
         raise ConfigError(
             f"no release of {text} is listed in {config.folder}/sources.yaml",
@@ -328,14 +353,36 @@ def newest(
     return backend(f"{text}=={known[0]}")
 
 
-def _versions(config: Config, package: str) -> list[str]:
-    """Return the releases of a package that sources.yaml lists, the newest first."""
+def _package(release: BackendRelease) -> str | None:
+    """Return the package of sources.yaml by whose releases a backend goes, None for none."""
+    ruled, record = ruled_release(release.name, release.version or "0"), BY_NAME[release.name]
+    return ruled.package if ruled else record.package if record.engine else None
+
+
+def _versions(config: Config, release: BackendRelease) -> list[str]:
+    """Return the releases of a backend that sources.yaml lists, the newest first."""
+    package = _package(release)
     listed = [name.split("==") for name in config.releases]
     return sorted((v for each, v in listed if each == package), key=Version, reverse=True)
 
 
 def _listed(config: Config, engine: BackendRelease) -> list[BackendRelease]:
     """Return the releases of an engine that sources.yaml lists, the newest first."""
-    release = ruled_release(engine.name, engine.version or "0")
-    versions = _versions(config, release.package) if release else []
-    return [BackendRelease(engine.name, each) for each in versions]
+    return [BackendRelease(engine.name, each) for each in _versions(config, engine)]
+
+
+def _as_listed(config: Config, spec: DeploymentSpec) -> DeploymentSpec:
+    """Return a question whose releases are written as sources.yaml writes the same version."""
+
+    def listed(text: str) -> str:
+        name, _, version = text.partition("==")
+        known = _versions(config, backend(text)) if version else []
+        return next((f"{name}=={v}" for v in known if Version(v) == Version(version)), text)
+
+    return structs.replace(
+        spec,
+        attention=tuple(map(listed, spec.attention)),
+        moe=tuple(map(listed, spec.moe)),
+        dense=spec.dense and listed(spec.dense),
+        graphs=listed(spec.graphs),
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import structs
 from nearfree.config.prompts import read_prompts
-from nearfree.core.candidates import SWEEP, candidates
+from nearfree.core.candidates import candidates
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
 from nearfree.derive.tune.choice import choose
@@ -31,6 +31,8 @@ from nearfree.log.take import take_name
 from nearfree.measure.decodes import measure_decodes
 
 SCOPE, REPEATS = "cpu", 3
+SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+"""K of the sweep by hand, besides none."""
 
 
 def newest(layout: Layout) -> Recorded:
@@ -50,12 +52,11 @@ def chosen_of(said: Recorded, kind: str) -> Drafting:
 def sweep_plan(said: Recorded) -> DecodePlan:
     """Return the plan of the sweep, on the threads and storage on which none is fastest."""
     none = said.choice.none.drafting
-    lengths = tuple(k for k in SWEEP if k)
     kinds = [*sorted({trace.kind for trace in said.traces}), "all"]
     runs = [
         structs.replace(each, threads=none.threads, repack=none.repack)
         for each in [
-            *candidates(said.plan.weighed, lengths),
+            *candidates(said.plan.weighed, SWEEP),
             *(chosen_of(said, kind) for kind in kinds),
         ]
     ]

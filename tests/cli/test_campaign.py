@@ -1,11 +1,14 @@
 """Plans for another machine, and the command that works them off there."""
 
 import io
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from derive.tables.logs import copy_config
+from nearfree.cli.waiting import Bar
 from nearfree.core.plan import Order, read_orders
 from nearfree.errors import StoppedError
 from nearfree.log.names import Layout
@@ -112,3 +115,22 @@ def test_a_line_that_is_no_order_is_refused(planned: Path, call: Call, line: byt
     code, _, err = call("campaign", "orders", "--results", "there")
     assert (code, "orders, line 4 is no order" in err) == (2, True)
     assert not Path("there").exists()
+
+
+@pytest.mark.slow
+def test_a_signal_in_the_last_round_ends_the_campaign_after_its_take(
+    planned: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A take that is complete is sealed all the same, and no other one begins."""
+
+    class Told(Bar):
+        def __call__(self, share: float) -> None:
+            if share == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("nearfree.cli.measure.Bar", Told)
+    Path("orders").write_text(call("plan", "cpu")[1])
+    code, out, err = call("campaign", "orders", "--results", "there")
+    assert (code, len(out.splitlines())) == (2, 2)
+    assert "told to stop" in err
+    assert [take.stream for take in Layout(Path("there")).takes()] == ["first", "hardware"]

@@ -1,14 +1,25 @@
 """`nearfree measure --engine`: what is refused of a user's file, before anything is probed."""
 
+import os
+import signal
 import struct
+import time
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
 import pytest
+from derive.tune.tuned import SOURCES, asked
 from gguf_files.files import Said, array, gguf, scalar, string
+from nearfree.cli import measure_engine
+from nearfree.core.drafting import Drafting
+from nearfree.derive.tune.plans import trace_plan
+from nearfree.errors import StoppedError
 
 from cli.conftest import Call
 
 Q8_0 = 8
+PLAN = trace_plan(asked(), SOURCES[:1], Drafting())
 
 
 def written(
@@ -66,6 +77,7 @@ CASES = {
         ("--context", "900000"),
         "GB are free",
     ),
+    "threads": (written, ("--threads", "1,5000"), "5000 threads are more than the"),
     "release": (written, ("--release", "9.9.9"), "no build of llama_cpp 9.9.9 is pinned"),
 }
 
@@ -139,3 +151,47 @@ def test_fewer_rounds_than_an_interval_needs_are_no_number_of_rounds(
     )
     assert code == 2
     assert says in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("then", "code"), [("trap 'sleep 0.1; exit 7' TERM", 7), ("trap 'exit 0' TERM", 0)]
+)
+def test_a_signal_reaches_what_measures_in_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, code: int
+) -> None:
+    """SIGTERM is passed on and waited for: what measures ends as it likes, and nothing is left."""
+    assert ended(tmp_path, monkeypatch, then) == code
+
+
+def test_what_a_signal_ends_without_a_word_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that had no time to note SIGTERM is told of by the one that started it."""
+    with pytest.raises(StoppedError, match="SIGTERM"):
+        ended(tmp_path, monkeypatch, ":")
+
+
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> int:
+    """Return how a program in another environment ends once this one is told to stop."""
+    program = tmp_path / "python"
+    program.write_text(
+        f"#!/bin/sh\n{then}\ncat >/dev/null\necho $$ >{tmp_path}/pid\n"
+        "while :; do sleep 0.05; done\n"
+    )
+    program.chmod(0o755)
+    made = SimpleNamespace(python=program)
+    monkeypatch.setattr(measure_engine, "made_environment", lambda _: made)
+
+    def stop() -> None:
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    told = Thread(target=stop)
+    told.start()
+    try:
+        return measure_engine.elsewhere(PLAN, "cpu", "study", 1)
+    finally:
+        told.join()
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -1,5 +1,6 @@
 """`nearfree tune`: what it refuses, and a whole tuning of the shipped model in short."""
 
+import argparse
 import json
 import os
 import signal
@@ -7,14 +8,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec import json as msgspec_json
-from nearfree.cli import main
+from nearfree.cli import main, tune_engine
 from nearfree.derive.tune import plans
+from nearfree.engines import threads
+from nearfree.errors import ConfigError, StoppedError
 from nearfree.log.events import DecodeMeasured, DraftsTraced
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
+from nearfree.measure.visits import silent, stoppable
 
 from cli.test_measure_engine import written
 
@@ -83,6 +88,40 @@ def test_a_part_of_a_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         said = refused(capsys, "llama_cpp", *words, *home)
         assert "part.gguf: split.count 2 says that the file is one of several" in said
     assert not (tmp_path / "home").exists()
+
+
+def test_more_threads_than_cpus_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would wait for each other; without a word all are weighed that this process may use."""
+    monkeypatch.setattr(threads, "usable_cpus", lambda: 3)
+    home = ("--results", str(tmp_path / "home" / "results"))
+    words = ("llama_cpp", "--model", str(written(tmp_path / "model.gguf")), *home)
+    said = refused(capsys, *words, "--threads", "1,5000")
+    assert "5000 threads are more than the 3 CPUs" in said
+    assert not (tmp_path / "home").exists()
+
+    def weighed(*_: object) -> None:
+        raise ConfigError(f"weighed: {_[2]}", remedy="None")
+
+    monkeypatch.setattr(tune_engine, "_plans", weighed)
+    assert "weighed: (1, 3)" in refused(capsys, *words)
+
+
+def test_a_signal_in_a_step_that_is_sealed_begins_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM in the last round of T(N) is not lost: the trace is not begun."""
+
+    def sealed(*_: object) -> None:
+        with stoppable(silent) as told:
+            os.kill(os.getpid(), signal.SIGTERM)
+            told(1.0)
+
+    job = SimpleNamespace(layout=Layout(Path("none")), forwards=None, draft=None)
+    monkeypatch.setattr(tune_engine, "_job", lambda _: job)
+    monkeypatch.setattr(tune_engine, "_forwards", sealed)
+    monkeypatch.setattr(tune_engine, "_traced", lambda *_: pytest.fail("it was begun"))
+    with pytest.raises(StoppedError, match="SIGTERM"):
+        tune_engine.tune(argparse.Namespace())
 
 
 def test_results_lie_in_the_users_own_folder(

@@ -67,6 +67,15 @@ def test_a_cut_ends_at_the_largest_edge_that_the_draft_fills() -> None:
     assert [usable(drafting, d, 100, 100) for d in (0, 2, 3, 6, 7, 9)] == [0, 0, 3, 3, 7, 7]
 
 
+def test_a_draft_that_is_cut_is_not_filled_up() -> None:
+    """Where drafts are padded each step has 1 + K rows; cut to edges, those of its own draft."""
+    padded = structs.replace(LOOKUP, k=8, padded=True)
+    offered = Available(prompt_tokens=20, longest=8, drafted=(8, 8, 1, 8, 8), agreed=(0,) * 5)
+    assert replay(offered, padded, 6, 20).rows == (9,) * 5
+    cut = structs.replace(padded, edges=(1, 4))
+    assert replay(offered, cut, 6, 20).rows == (4, 4, 1, 4, 4)
+
+
 def a_model(seed: int) -> Callable[[Sequence[int]], int]:
     """Return a greedy model: a token that the last two and their number decide, 0 ends a text."""
 

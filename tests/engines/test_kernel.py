@@ -11,11 +11,12 @@ from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
 from nearfree.core.setting import Setting
 from nearfree.core.weights import AnyWeights, RandomWeights, WeightsFile
 from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV
-from nearfree.engines import kernel
+from nearfree.engines import kernel, threads
 from nearfree.engines.files import weights_path
 from nearfree.engines.kernel import LlamaCppForward, cached_bytes, forward_work
 from nearfree.engines.library import Library
 from nearfree.errors import ConfigError, EvidenceError, LockError, NearfreeError
+from nearfree.gguf.header import stored_bytes
 from nearfree.gguf.reader import read_header
 from nearfree.log.line import sha256
 
@@ -166,6 +167,34 @@ def test_a_model_too_large_for_memory_is_refused(
         monkeypatch.setattr(kernel, "free_host_bytes", lambda free=free: free)
         with pytest.raises(AssertionError, match="was opened"):
             make(real)
+
+
+def test_weights_in_memory_are_not_counted_again(
+    real: Real, monkeypatch: pytest.MonkeyPatch, loaded: Library
+) -> None:
+    """A setting whose weights another one loaded needs room for its cache; others for both."""
+    execution = ExecutionContext(weights={"small": real.weights})
+    setting = make_engine_setting(real.weights)
+    LlamaCppForward(setting, (1,), execution)
+    half = stored_bytes(read_header(real.path)) // 2
+    monkeypatch.setattr(kernel, "free_host_bytes", lambda: half)
+    LlamaCppForward(structs.replace(setting, context=9), (1,), execution)
+    for other, where in (
+        (structs.replace(setting, repack=False), execution),
+        (setting, ExecutionContext(weights={"small": real.weights})),
+        (structs.replace(setting, batch=64, context=1000), execution),
+    ):
+        with pytest.raises(EvidenceError, match="GB are free"):
+            LlamaCppForward(other, (1,), where)
+
+
+def test_more_threads_than_cpus_are_refused(
+    real: Real, monkeypatch: pytest.MonkeyPatch, nothing_loads: None
+) -> None:
+    """Threads that would wait for each other start no forward, wherever they were asked for."""
+    monkeypatch.setattr(threads, "usable_cpus", lambda: 2)
+    with pytest.raises(EvidenceError, match="3 threads are more than the 2 CPUs"):
+        make(real, threads=3)
 
 
 def test_weights_are_compared_with_their_hash(

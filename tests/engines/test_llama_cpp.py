@@ -196,3 +196,17 @@ def test_a_call_over_several_sequences_is_as_many_forwards_as_is_said(
         assert asked[0] == once * len(list(forwards(rows)))
     finally:
         made.close()
+
+
+def test_a_state_that_cannot_be_taken_back_is_one_error(
+    context: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recurrent model has no cache of L positions any more once a forward ran: it is named."""
+    made = context(batch=1, cached=CACHED, positions=N)
+    with monkeypatch.context() as patched:
+        patched.setattr(made._calls, "llama_memory_seq_rm", lambda *_: False)
+        for again in (lambda: made.forward(N), made.rewind, lambda: made.forget(1)):
+            with pytest.raises(EvidenceError, match="cannot take back") as caught:
+                again()
+            assert "recurrent or hybrid" in caught.value.remedy
+    assert len(forward(made, N)) == N

@@ -11,7 +11,7 @@ from nearfree.core.drafting import Drafting, replay
 from nearfree.core.memories import followed
 from nearfree.core.sampling import draws
 from nearfree.engines.generation import GENERATORS, GeneratorOptions, make_generator
-from nearfree.engines.llama_cpp import Parts
+from nearfree.engines.llama_cpp import Context, Model, Parts
 from nearfree.engines.llama_cpp_generator import LlamaCppGenerator
 from nearfree.errors import ConfigError
 
@@ -196,8 +196,51 @@ def test_a_margin_is_the_lead_of_the_best_token(generator: LlamaCppGenerator) ->
     """After a text it is above nothing, and the next decode is as before."""
     prompt = generator.tokens(TEXT)
     plain = generator.decode(prompt, Drafting(), LIMIT)
-    assert (generator.margin(prompt) or 0) > 0
+    assert (generator.margin(prompt, repack=True) or 0) > 0
     assert generator.decode(prompt, Drafting(), LIMIT).tokens == plain.tokens
+
+
+@pytest.mark.parametrize("repack", [True, False])
+def test_a_margin_is_asked_of_the_weights_that_decode(real: Real, repack: bool) -> None:  # noqa: FBT001
+    """Of a plan of one storage the other one is never loaded."""
+    made = LlamaCppGenerator(structs.replace(options(real), draft_model=None, repack=repack))
+    try:
+        prompt = made.tokens(TEXT)
+        made.decode(prompt, Drafting(repack=repack), 2)
+        assert (made.margin(prompt, repack=repack) or 0) > 0
+        assert set(made._slots) == {repack}
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "exact"),
+    [
+        ((1, 257, 2), True),
+        ((2, 256, 2), True),
+        ((2, 257, 2), False),
+        ((1, 9, 63), True),
+        ((1, 9, 64), False),
+    ],
+)
+def test_a_row_is_computed_alike_beside_others_where_that_is_said(
+    model: Model,
+    generator: LlamaCppGenerator,
+    how: tuple[int, int, int],
+    exact: bool,  # noqa: FBT001
+) -> None:
+    """Keys of one row are parted among threads from 257 on, and 64 rows run in tiles."""
+    assert generator.exact(*how) is exact
+    threads, positions, rows = how
+    made = Context(model, batch=1, cached=positions - 1, positions=rows, threads=1)
+    try:
+        made.set_threads(threads)
+        made.forward(1)
+        alone = list(made.logits(0))
+        made.forward(rows)
+        assert (list(made.logits(0)) == alone) is exact
+    finally:
+        made.close()
 
 
 def test_drafts_without_a_draft_model_are_refused(real: Real) -> None:

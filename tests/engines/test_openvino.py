@@ -12,27 +12,34 @@ from typing import Any
 import nearfree
 import numpy as np
 import pytest
+from conftest import read_sealed
 from gguf_files.files import Said, gguf, scalar, string
 from measure import engine_takes
+from msgspec import structs
+from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.builds import build_of
 from nearfree.backends.environments.lock import Environment
 from nearfree.backends.environments.make import make
 from nearfree.cli import main
 from nearfree.core.protocols import Interleaved
+from nearfree.core.weights import WeightsFile
 from nearfree.derive.tune import plans
-from nearfree.engines import openvino
+from nearfree.engines import kernel, openvino, openvino_kernel
 from nearfree.engines.library import recorded_sha256
 from nearfree.engines.openvino import PACKAGES, checked, last_line, load, refuse_unread
+from nearfree.engines.openvino_kernel import OpenVinoForward
 from nearfree.engines.openvino_pages import Pages
 from nearfree.errors import ConfigError, EvidenceError, LockError
-from nearfree.gguf.reader import read_header
+from nearfree.gguf.header import stored_bytes
+from nearfree.gguf.reader import read_header, weights_sha256
 from nearfree.log.events import EngineLoaded, LatencyMeasured, SharesMeasured, WorkCounted
 from nearfree.log.names import Layout
-from nearfree.log.seal import read_seal, read_sealed
+from nearfree.log.seal import read_seal
 from nearfree.log.verify import verify
 from nearfree.measure.own_file import default_release, own_file
 
 from engines.conftest import Real
+from engines.test_kernel import make_engine_setting
 
 ROOT = Path(__file__).parents[2]
 RELEASE = "2026.4.1.0"
@@ -233,6 +240,41 @@ def test_a_cached_position_takes_its_part_of_the_engine_s_blocks() -> None:
     compiled: Any = SimpleNamespace(runtime=runtime, model=model)
     pages = Pages(compiled, batch=2, cached=0, positions=40, vocabulary=100)
     assert pages.position_bytes == 2 * 3 * 24
+
+
+def test_a_model_that_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    """A folder goes once nothing holds it; one that lives, or of which nothing is known, stays."""
+    killed, living = openvino._made(tmp_path), openvino._made(tmp_path)
+    (tmp_path / "openvino-of-before").mkdir()
+    killed[1].close()
+    made = openvino._made(tmp_path)
+    names = {Path(folder.name) for folder, _ in (living, made)}
+    assert set(tmp_path.glob("openvino-*")) == names | {tmp_path / "openvino-of-before"}
+    for folder, held in (killed, living, made):
+        held.close()
+        folder.cleanup()
+
+
+def test_a_model_that_is_compiled_is_not_counted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings of as many threads share it, and need room for their caches; others for both."""
+    path = written(tmp_path, Q8_0, 16 * 34)
+    weights = WeightsFile(file_type="q8_0", sha256=weights_sha256(path))
+    execution = ExecutionContext(weights={"small": weights}, files={weights.sha256: path})
+    setting = make_engine_setting(
+        weights, backend="openvino", release=RELEASE, model="small", batch=1, context=1
+    )
+    half = stored_bytes(read_header(path)) // 2
+    monkeypatch.setattr(kernel, "free_host_bytes", lambda: half)
+    monkeypatch.setattr(openvino_kernel, "load", lambda *_: None)
+    monkeypatch.setattr(openvino_kernel, "vocabulary", lambda _: 9)
+    monkeypatch.setattr(openvino_kernel, "Pages", lambda *_, **__: None)
+    execution.shared["openvino", str(path), 1] = SimpleNamespace()  # type: ignore[assignment]
+    execution.shared["openvino", str(path)] = SimpleNamespace()  # type: ignore[assignment]
+    OpenVinoForward(setting, (1,), execution)
+    with pytest.raises(EvidenceError, match="GB are free"):
+        OpenVinoForward(structs.replace(setting, threads=2), (1,), execution)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from conftest import read_sealed
 from msgspec.structs import replace
 from nearfree.core.plan import ProbePlan
 from nearfree.errors import ConfigError, EvidenceError, HardwareError
@@ -12,7 +13,6 @@ from nearfree.hardware.identity import cpu_fingerprint, require_probe
 from nearfree.hardware.simulated import simulate_probe
 from nearfree.log.events import HardwareProbed, RunStarted
 from nearfree.log.names import Layout
-from nearfree.log.seal import read_sealed
 from simulated_machine import make_machine, simulated_probe
 
 PLAN = ProbePlan(dtypes=("float32",), guard_s=0.2, rounds=2)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable
 
-from conftest import make_setting, make_started
+from conftest import make_setting, make_started, read_sealed
 from nearfree.core.plan import MeasurePlan
 from nearfree.errors import HardwareError
 from nearfree.hardware.clocks import Sample
 from nearfree.log.events import DeviceState, LatencyMeasured
 from nearfree.log.names import Layout
-from nearfree.log.seal import Seal, read_sealed
+from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds

@@ -1,23 +1,171 @@
 """Takes of decodes: what an interrupted one keeps, and where texts are kept."""
 
+import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from conftest import make_started
-from derive.tune.tuned import SOURCES, about, asked, available, decode
+from derive.tables.logs import write_probe
+from derive.tune.tuned import LOADED, SOURCES, about, asked, available, decode
 from msgspec import structs
-from nearfree.core.drafting import Drafting
+from nearfree.config.prompts import Prompt
+from nearfree.core.drafting import Available, Drafting, offers
 from nearfree.core.plan import DecodePlan
 from nearfree.derive.tune.plans import trace_plan
-from nearfree.log.events import DraftsTraced, Payload
-from nearfree.log.names import Layout
+from nearfree.derive.tune.replayed import traces
+from nearfree.engines import threads
+from nearfree.engines.generation import Decoded
+from nearfree.errors import EvidenceError, StoppedError
+from nearfree.hardware.identity import cpu_fingerprint
+from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded, Payload
+from nearfree.log.evidence import read_take
+from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import Segment, read_segment
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import take_name
+from nearfree.measure import decodes
+from nearfree.measure.decodes import measure_decodes
 from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.texts import Kept, Texts, ids_sha256, texts_folder
 
-PLAN = trace_plan(asked(), SOURCES[:2], Drafting())
+PLAIN = Drafting()
+PLAN = trace_plan(asked(), SOURCES[:2], PLAIN)
+PROMPTS = tuple(
+    Prompt(text=f"{word} one two one", kind="own", held_out=held)
+    for word, held in (("first", False), ("second", True))
+)
+
+
+class Rounding:
+    """An engine whose outputs are longer on more threads, and other ones where it drafts."""
+
+    loop = "own loop"
+
+    def __init__(self) -> None:
+        self.asked: list[bool] = []
+        self.closed = False
+
+    def exact(self, threads: int, positions: int, rows: int) -> bool:
+        """Keep to one row of one thread in a short text."""
+        return (threads, rows) == (1, 1) and positions < 20
+
+    def tokens(self, text: str) -> tuple[int, ...]:
+        """Return a token a word."""
+        return tuple(map(len, text.split()))
+
+    def decode(
+        self, prompt: Sequence[int], drafting: Drafting, limit: int, draws: Sequence[float] = ()
+    ) -> Decoded:
+        """Repeat a token, and end with another one where something drafts."""
+        del prompt, limit, draws
+        tokens = (*[3] * (6 + drafting.threads), 5 if drafting.k else 3)
+        return Decoded(tokens=tokens, steps=None, wall_s=1.0, process_s=1.0)
+
+    def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Available:
+        """Look drafts up."""
+        return offers(prompt, output, drafting, ())
+
+    def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
+        """Note which storage was asked."""
+        del tokens
+        self.asked.append(repack)
+        return 1.0
+
+    def loaded(self) -> EngineLoaded:
+        """Say what ran."""
+        return LOADED
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+@pytest.fixture
+def engine(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Rounding:
+    """Let it be the engine that decodes, on a machine that is known and has CPUs enough."""
+    write_probe(layout, fingerprint=cpu_fingerprint())
+    made = Rounding()
+    monkeypatch.setattr(decodes, "make_generator", lambda *_: made)
+    monkeypatch.setattr(decodes, "weights_path", lambda *_: Path("small.gguf"))
+    monkeypatch.setattr(threads, "usable_cpus", lambda: 4)
+    return made
+
+
+def planned(*runs: Drafting, traced: bool = True) -> tuple[DecodePlan, TakeName]:
+    """Return a plan of the prompts, and what its take is called."""
+    mine = structs.replace(asked(), prompts=tuple(each.part for each in PROMPTS))
+    plan = structs.replace(trace_plan(mine, SOURCES[:2], PLAIN), runs=runs)
+    plan = plan if traced else structs.replace(plan, traced=(), made_from=("a",))
+    return plan, take_name("cpu", "a_trace", 1, plan)
+
+
+def test_a_trace_is_of_the_output_that_is_on_record(layout: Layout, engine: Rounding) -> None:
+    """On other threads an output may be another one: what is kept of the first is not taken."""
+    for many in (1, 2):
+        plan, name = planned(Drafting(threads=many))
+        measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
+        found = traces([read_take(layout, name)])
+        assert [trace.tokens for trace in found] == [7 + many] * 2
+        for trace in found:
+            offered = trace.available.values()
+            assert {len(each.drafted) for each in offered} == {trace.tokens - 1}
+            assert all(sum(trace.steps(each).accepted) < trace.tokens for each in trace.available)
+
+
+def test_a_difference_is_asked_of_the_weights_that_made_it(
+    layout: Layout, engine: Rounding
+) -> None:
+    """The lead of the best logit is that of the setting's own storage, beside its own threads."""
+    runs = (
+        Drafting(threads=2),
+        *(structs.replace(SOURCES[0], k=4, threads=2, repack=repack) for repack in (True, False)),
+    )
+    plan, name = planned(*runs, traced=False)
+    measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
+    ran = [event.data for event in read_take(layout, name).of(DecodeMeasured)]
+    drafted = [each for each in ran if each.drafting.k]
+    assert engine.asked == [each.drafting.repack for each in drafted]
+    assert {(each.output_tokens, each.same_tokens, each.margin) for each in drafted} == {
+        (9, 8, 1.0)
+    }
+
+
+def test_what_is_exact_is_asked_of_each_decode(layout: Layout, engine: Rounding) -> None:
+    """Threads, positions and rows decide, and rows are no more than an output has."""
+    runs = (PLAIN, structs.replace(SOURCES[0], k=64), Drafting(threads=2))
+    told = list[tuple[int, int, int]]()
+    engine.exact = lambda *how: bool(told.append(how))  # type: ignore[method-assign, func-returns-value]
+    plan, name = planned(*runs, traced=False)
+    measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
+    assert set(told) == {(1, 4 + 8 - 1, 1), (1, 4 + 8 - 1, plan.limit), (2, 4 + 9 - 1, 1)}
+
+
+def test_a_signal_while_an_engine_loads_ends_the_take(
+    layout: Layout, engine: Rounding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM is noted as long as the engine is being made, too: it is closed, and prompts kept."""
+
+    def loading(*_: object) -> Rounding:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return engine
+
+    monkeypatch.setattr(decodes, "make_generator", loading)
+    plan, name = planned(PLAIN)
+    with pytest.raises(StoppedError):
+        measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
+    assert engine.closed
+    events = read_segment(layout.segment(name, 1), name.segment(1)).events
+    assert sum(isinstance(event.data, DecodeMeasured) for event in events) == 1
+
+
+def test_more_threads_than_cpus_decode_nothing(layout: Layout, engine: Rounding) -> None:
+    """Each would wait for the others: the plan is refused before anything is loaded."""
+    plan, name = planned(Drafting(threads=5))
+    with pytest.raises(EvidenceError, match="5 threads are more than the 4 CPUs"):
+        measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
+    assert not layout.attempts(name)
 
 
 def prompt_events(plan: DecodePlan, place: int) -> list[Payload]:
@@ -63,29 +211,30 @@ def test_prompts_that_are_decoded_at_once_are_kept_together(
 
 
 def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) -> None:
-    """The folder has the root's name with `.texts`; another model or prompt has other files."""
+    """The folder has the root's name with `.texts`; another prompt or way has others."""
     layout = Layout(tmp_path / "results")
     folder = texts_folder(layout)
     assert folder == tmp_path / "results.texts"
     texts = Texts(folder, PLAN)
     kept = Kept(prompt="hello", prompt_ids=(1, 2), output_ids=(3,))
-    texts.keep("a" * 64, kept, repack=True)
+    texts.keep("a" * 64, kept, PLAIN)
     assert folder.stat().st_mode & 0o077 == 0
-    assert texts.find("a" * 64, (1, 2), repack=True) == kept
-    assert texts.find("a" * 64, (1, 3), repack=True) is None
-    assert texts.find("a" * 64, (1, 2), repack=False) is None
-    assert texts.find("b" * 64, (1, 2), repack=True) is None
+    assert texts.find("a" * 64, (1, 2), PLAIN) == kept
+    assert texts.find("a" * 64, (1, 3), PLAIN) is None
+    assert texts.find("a" * 64, (1, 2), Drafting(repack=False)) is None
+    assert texts.find("a" * 64, (1, 2), Drafting(threads=2)) is None
+    assert texts.find("b" * 64, (1, 2), PLAIN) is None
     hot = Texts(folder, structs.replace(PLAN, temperature=0.8))
-    assert hot.find("a" * 64, (1, 2), repack=True) is None
+    assert hot.find("a" * 64, (1, 2), PLAIN) is None
 
 
 def test_a_text_that_was_damaged_is_decoded_again(tmp_path: Path) -> None:
     """The folder may be deleted or spoilt: nothing rests on it."""
     texts = Texts(tmp_path, PLAN)
-    texts.keep("a" * 64, Kept(prompt="p", prompt_ids=(1,), output_ids=(2,)), repack=True)
+    texts.keep("a" * 64, Kept(prompt="p", prompt_ids=(1,), output_ids=(2,)), PLAIN)
     (path,) = tmp_path.iterdir()
     path.write_bytes(b"{")
-    assert texts.find("a" * 64, (1,), repack=True) is None
+    assert texts.find("a" * 64, (1,), PLAIN) is None
 
 
 def test_ids_have_one_digest() -> None:

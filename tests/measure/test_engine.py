@@ -6,13 +6,16 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import nearfree
 import pytest
+from conftest import read_sealed
 from engines.conftest import Real
 from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD, OUTPUT, QKV
 from nearfree.engines import kernel
+from nearfree.engines.forward import EngineKernel
 from nearfree.errors import EvidenceError
 from nearfree.log.events import (
     EngineLoaded,
@@ -25,10 +28,11 @@ from nearfree.log.events import (
 )
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_segment
-from nearfree.log.seal import Seal, read_sealed
+from nearfree.log.seal import Seal
 from nearfree.log.take import take_name
 from nearfree.log.verify import verify
 from nearfree.measure import engine_shares
+from nearfree.measure.visits import Point
 from once import one_in
 
 from measure import engine_takes
@@ -136,6 +140,40 @@ def test_the_timed_seconds_hold_all_forwards(measured: tuple[Layout, Seal]) -> N
     parts = sum(us for each in of(layout, seal, SharesMeasured) for us in each.part_us.values())
     assert end.timed_s is not None
     assert (timed + parts) / 1e6 < end.timed_s <= end.wall_s
+
+
+def test_what_is_made_for_shares_is_no_second_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context that is watched is made before the clock runs: its first share is one as others."""
+    now = [0.0]
+
+    class Slow(EngineKernel):
+        cache = "cold"
+
+        def forward(self, n: int) -> None: ...
+        def finite(self, n: int) -> bool:
+            return n > 0
+
+        def work(self, n: int) -> Any: ...
+        def operations(self) -> tuple[str, ...]:
+            return ()
+
+        def loaded(self) -> Any: ...
+
+        def ready_shares(self) -> None:
+            now[0] += 100
+
+        def shares(self, n: int) -> dict[str, float]:
+            now[0] += n
+            return {ATTENTION: 1.0}
+
+    monkeypatch.setattr(engine_shares.time, "perf_counter", lambda: now[0])
+    appended = list[SharesMeasured]()
+    take: Any = SimpleNamespace(
+        events=[], append=lambda data, **_: appended.append(data), sync=lambda: None
+    )
+    sweep = engine_takes.plan().sweeps[0]
+    point = Point(sweep.setting, sweep.baseline, 1, Slow())
+    assert engine_shares.measure_shares(take, [point]) == engine_shares.ROUNDS == len(appended)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import make_setting, write_payloads
+from conftest import make_setting, read_sealed, write_payloads
 from derive.tables.logs import write_probe
 from msgspec import json
 from msgspec.structs import replace
@@ -17,7 +17,6 @@ from nearfree.core.plan import ProfilePlan, Sweep
 from nearfree.errors import EvidenceError, HardwareError
 from nearfree.log.events import Fingerprint, KernelProfiled, RunStarted
 from nearfree.log.names import Layout
-from nearfree.log.seal import read_sealed
 from nearfree.log.take import take_name
 from nearfree.measure import nsight
 from nearfree.measure.nsight import (

@@ -1,12 +1,19 @@
-"""Names of kernels: what a forward runs on a CPU, each once, without what computes nothing."""
+"""Names of kernels: what a forward runs on a CPU, each once, without what computes nothing.
+
+And the machine that kernels are made for.
+"""
 
 import pytest
 import torch
 from backends.adapters.shapes import make_moe, make_sdpa
 from conftest import make_setting
-from nearfree.backends.adapters.kernel import ExecutionContext, make_kernel
+from msgspec import structs
+from nearfree.backends.adapters.kernel import TURNING, ExecutionContext, make_kernel
+from nearfree.core.plan import MeasurePlan, Sweep
+from nearfree.core.protocols import Interleaved
 from nearfree.core.work import ExecutedWork
-from nearfree.measure.prepare import kernel_names
+from nearfree.hardware.identity import cpu_fingerprint
+from nearfree.measure.prepare import execution_of, kernel_names
 from torch import Tensor
 
 
@@ -63,3 +70,15 @@ def test_names_write_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """The profiler writes nothing to the terminal."""
     kernel_names(make_kernel(make_sdpa(), (1,), ExecutionContext()), 1, "cpu")
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("caches", [{}, {"l2": 1 << 20, "l3": 1 << 25}])
+def test_a_cache_that_no_system_tells_of_counts_as_one(caches: dict[str, int]) -> None:
+    """The last level's size decides what is cold; without a word it is what copies turn over."""
+    here = structs.replace(cpu_fingerprint(), caches=caches)
+    plan = MeasurePlan(
+        sweeps=(Sweep(setting=make_setting(), positions=(1,)),),
+        protocol=Interleaved(rounds=3),
+        environment="cpu",
+    )
+    assert execution_of(here, plan).cache_bytes == (caches.get("l3") or TURNING)

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from conftest import make_plan
+from conftest import make_plan, read_sealed
 from derive.tables.logs import write_probe
 from msgspec.structs import replace
 from nearfree.backends.adapters import torch_dense
@@ -25,7 +25,6 @@ from nearfree.log.events import (
 )
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_segment
-from nearfree.log.seal import read_sealed
 from nearfree.log.take import take_name
 from nearfree.measure import prepare, run, timers
 from nearfree.measure.run import measure

@@ -11,7 +11,7 @@ from pathlib import Path
 import nearfree
 import pytest
 import torch
-from conftest import make_plan
+from conftest import make_plan, read_sealed
 from nearfree.decoders.modules import (
     ATTENTION,
     BETWEEN,
@@ -27,7 +27,7 @@ from nearfree.errors import HardwareError
 from nearfree.log.events import LatencyMeasured, Payload, RunFinished, SharesMeasured
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_segment
-from nearfree.log.seal import Seal, read_sealed
+from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, take_name
 from nearfree.measure import shares
 from nearfree.measure.run import measure

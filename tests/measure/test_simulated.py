@@ -4,7 +4,7 @@ from collections import defaultdict
 from statistics import median, stdev
 
 import pytest
-from conftest import make_plan
+from conftest import make_plan, read_sealed
 from derive.tables.logs import write_probe
 from nearfree.backends.adapters.kernel import ADAPTERS
 from nearfree.core.boundary import boundary, ratios
@@ -14,7 +14,7 @@ from nearfree.errors import ConfigError, EvidenceError, StoppedError
 from nearfree.hardware.simulated import Machine, simulate_probe
 from nearfree.log.events import LatencyMeasured, RunStarted, WorkCounted
 from nearfree.log.names import Layout
-from nearfree.log.seal import Seal, read_sealed
+from nearfree.log.seal import Seal
 from nearfree.measure.adapter_runs import adapter_runs, never_run
 from nearfree.measure.run import measure
 from nearfree.measure.simulated import SIGMA, SimulatedKernel, SimulatedTimer, simulate

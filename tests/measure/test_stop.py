@@ -48,3 +48,14 @@ def test_a_second_signal_ends_the_program() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, b"")
+
+
+def test_a_signal_is_handed_on_to_who_noted_it_before() -> None:
+    """What a take that was sealed all the same did not tell, the one around it does."""
+    with stoppable(lambda _share: None) as around:
+        with stoppable(lambda _share: None) as told:
+            os.kill(os.getpid(), signal.SIGTERM)
+            told(1.0)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        with pytest.raises(StoppedError, match="SIGTERM"):
+            around(0.5)

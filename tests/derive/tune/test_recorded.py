@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from conftest import write_payloads
 from msgspec import structs
 from nearfree.core.drafting import Drafting, Steps
 from nearfree.core.plan import plan_digest
@@ -13,12 +14,14 @@ from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.plans import trace_plan
 from nearfree.derive.tune.proof import shared, verdict
 from nearfree.derive.tune.recorded import Recorded, recorded
-from nearfree.derive.tune.replayed import draft_forwards, refuse_empty
+from nearfree.derive.tune.replayed import draft_forwards, refuse_empty, traces
 from nearfree.derive.tune.table import ALL, TUNING, write_tuning
 from nearfree.errors import EvidenceError
-from nearfree.log.evidence import Take
+from nearfree.log.events import DraftsTraced
+from nearfree.log.evidence import Take, read_take
 from nearfree.log.names import Layout
 from nearfree.log.retract import retract
+from nearfree.log.take import take_name
 
 from derive.tune.tuned import (
     CACHE,
@@ -29,7 +32,11 @@ from derive.tune.tuned import (
     SETTING,
     SOURCES,
     STEEP,
+    TOKENS,
+    about,
     asked,
+    available,
+    decode,
     line,
     on,
     write_all,
@@ -50,6 +57,21 @@ def curve(t_us: dict[int, float]) -> EngineCurve:
     return EngineCurve(
         setting=SETTING, timer="wall", n=tuple(t_us), t_us=times, low_us=times, high_us=times
     )
+
+
+def test_a_trace_over_another_output_is_refused(layout: Layout) -> None:
+    """What drafters offer is of the output that was decoded, or nothing is replayed of it."""
+    plan = trace_plan(asked(), SOURCES[:1], Drafting())
+    (part, *_) = plan.prompts
+    other = about(plan, part) | {"output_tokens": TOKENS - 1, "output_sha256": "d" * 64}
+    payloads = [
+        decode(plan, part, Drafting(), seconds=1.0),
+        DraftsTraced(**other, drafting=plan.traced[0], available=available(part.kind)),  # type: ignore[arg-type]
+    ]
+    name = take_name("cpu", "llama_cpp_tiny_trace", 1, plan)
+    write_payloads(layout, name, plan, *payloads)
+    with pytest.raises(EvidenceError, match="over another output than the one"):
+        traces([read_take(layout, name)])
 
 
 def test_t_between_two_n_is_on_the_line_between_them() -> None:

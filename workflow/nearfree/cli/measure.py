@@ -263,26 +263,36 @@ def run_campaign(args: argparse.Namespace) -> int:
     raw = sys.stdin.buffer.read() if args.orders == "-" else Path(args.orders).read_bytes()
     orders = read_orders(raw.decode(errors="replace"), args.orders)
     need_torch()
-    failed = 0
-    for number, order in enumerate(orders):
-        if args.deadline and time.monotonic() - began > args.deadline:
-            left = ", ".join(order.stream for order in orders[number:])
-            print(f"the deadline of {args.deadline} s is over; left: {left}", flush=True)
-            break
-        try:
-            print(_make(layout_of(args), order, untested=bool(args.untested)), flush=True)
-        except StoppedError:
-            raise
-        except NearfreeError as error:
-            failed = 2
-            print(f"nearfree: error: {order.scope}/{order.stream}: {error}", file=sys.stderr)
-        except Exception:  # noqa: BLE001 (a backend that never ran here may raise anything)
-            failed = 2
-            print(f"nearfree: error: {order.scope}/{order.stream}:", file=sys.stderr)
-            import traceback
+    from nearfree.measure.visits import silent, stoppable
 
-            traceback.print_exc()
+    failed = 0
+    with stoppable(silent) as go_on:
+        for number, order in enumerate(orders):
+            go_on(number / len(orders))
+            if args.deadline and time.monotonic() - began > args.deadline:
+                left = ", ".join(order.stream for order in orders[number:])
+                print(f"the deadline of {args.deadline} s is over; left: {left}", flush=True)
+                break
+            failed |= _tried(layout_of(args), order, untested=bool(args.untested))
     return failed
+
+
+def _tried(layout: "Layout", order: "Order", *, untested: bool) -> int:
+    """Make a take and say so, or why it failed; return the exit code."""
+    try:
+        print(_make(layout, order, untested=untested), flush=True)
+    except StoppedError:
+        raise
+    except NearfreeError as error:
+        print(f"nearfree: error: {order.scope}/{order.stream}: {error}", file=sys.stderr)
+    except Exception:  # noqa: BLE001 (a backend that never ran here may raise anything)
+        print(f"nearfree: error: {order.scope}/{order.stream}:", file=sys.stderr)
+        import traceback
+
+        traceback.print_exc()
+    else:
+        return 0
+    return 2
 
 
 def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:

@@ -25,6 +25,7 @@ def run_engine(args: argparse.Namespace) -> int:
     """Measure a file in an engine, and print T(N) and where the time goes."""
     _check(args)
     from nearfree.core.protocols import Paired
+    from nearfree.engines.threads import refuse_threads
     from nearfree.hardware.platforms import resolve
     from nearfree.log.curves import curves
     from nearfree.log.evidence import read_take
@@ -51,6 +52,7 @@ def run_engine(args: argparse.Namespace) -> int:
     layout, take = layout_of(args), args.take or 1
     name = take_name(scope, own.stream, take, own.plan)
     if not layout.seal(name).exists():
+        refuse_threads(args.threads or (1,))
         release = next(sweep.setting.release or "" for sweep in own.plan.sweeps)
         ensure_library(args.engine, release)
         probed(args, scope)
@@ -79,6 +81,8 @@ def elsewhere(
 ) -> int:
     """Measure in the environment that a plan asks for, and return what its command ends with.
 
+    SIGTERM is passed on, so that it ends as it would here: after a whole round.
+
     Parameters
     ----------
     options
@@ -90,15 +94,29 @@ def elsewhere(
     ------
     ConfigError, LockError
         As `made_environment`.
+    StoppedError
+        SIGTERM ended it before it could say so.
     """
+    import signal
     import subprocess
 
     from msgspec import json
 
+    from nearfree.measure.visits import on_sigterm, stopped
+
     environment = made_environment(plan.environment)
     command = [str(environment.python), "-m", "nearfree", "measure", scope, stream]
     command += ["--take", str(take), "--plan", "-", *options]
-    return subprocess.run(command, input=json.encode(plan), stdout=out, check=False).returncode
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out) as measuring:
+        try:
+            with on_sigterm(measuring.send_signal):
+                measuring.communicate(json.encode(plan))
+        except BaseException:
+            measuring.kill()
+            raise
+    if measuring.returncode == -signal.SIGTERM:
+        raise stopped()
+    return measuring.returncode
 
 
 def made_environment(name: str) -> "Environment":

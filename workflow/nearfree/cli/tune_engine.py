@@ -1,7 +1,6 @@
 """The steps of `nearfree tune`: forwards, traces, choice, proof, each sealed before the next."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -49,14 +48,20 @@ class Job(NamedTuple):
 
 def tune(args: argparse.Namespace) -> int:
     """Run all steps, or read what is sealed of them, and print the answer."""
+    from nearfree.measure.visits import silent, stoppable
     from nearfree.show.text.tune import document, tune_text
 
     job = _job(args)
     print(f"results: {job.layout.root}; prompts and outputs: {_texts(job)}", file=sys.stderr)
-    forwards = [_forwards(job, job.forwards, f"1/{_STEPS} T(N)")]
-    draft = [_forwards(job, job.draft, "T(N) of the draft model")] if job.draft else []
-    forwards += draft
-    said = _proven(job, [*forwards, _traced(job, forwards)], args.repeats)
+    with stoppable(silent) as go_on:
+        forwards = [_forwards(job, job.forwards, f"1/{_STEPS} T(N)")]
+        if job.draft:
+            go_on(0)
+            forwards.append(_forwards(job, job.draft, "T(N) of the draft model"))
+        go_on(1 / _STEPS)
+        traced = _traced(job, forwards)
+        go_on(2 / _STEPS)
+        said = _proven(job, [*forwards, traced], args.repeats)
     if args.format == "json":
         print(json_text(document(said, args.model_path, args.draft_model)))
         return 0
@@ -74,6 +79,7 @@ def _job(args: argparse.Namespace) -> Job:
     from nearfree.core.candidates import drafters, own_default, own_defaults
     from nearfree.derive.tune.plans import Asked
     from nearfree.engines.generation import GENERATORS, refuse_batch, refuse_sampling
+    from nearfree.engines.threads import refuse_threads, usable_cpus
     from nearfree.gguf.vocabulary import refuse_another_vocabulary
     from nearfree.log.take import take_name
     from nearfree.measure.engine_files import ensure_library
@@ -97,7 +103,7 @@ def _job(args: argparse.Namespace) -> Job:
     args.model_path, args.name = (args.model, None) if args.model else _shipped(config, args)
     if args.draft_model is not None:
         refuse_another_vocabulary(args.model_path, args.draft_model)
-    threads = args.threads or tuple(sorted({1, os.cpu_count() or 1}))
+    threads = args.threads or tuple(sorted({1, usable_cpus()}))
     forwards, draft = _plans(args, prompts, threads, release)
     if draft is not None and forwards.files.keys() == draft.files.keys():
         raise ConfigError(
@@ -106,8 +112,10 @@ def _job(args: argparse.Namespace) -> Job:
         )
     layout = layout_of(args)
     first = take_name(SCOPE, forwards.stream, 1, forwards.plan)
-    if build.environment != OWN and not layout.seal(first).exists():
-        made_environment(build.environment)
+    if not layout.seal(first).exists():
+        refuse_threads(threads)
+        if build.environment != OWN:
+            made_environment(build.environment)
     ensure_library(args.engine, release, offline=args.offline)
     with redirect_stdout(sys.stderr):
         probed(argparse.Namespace(**{**vars(args), "platform": SCOPE, "take": None}), SCOPE)

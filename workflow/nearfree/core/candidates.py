@@ -10,8 +10,6 @@ from nearfree.errors import ConfigError
 
 LENGTHS = (1, 2, 3, 4, 6, 7, 8, 12, 15, 16, 31, 32)
 """K: those of a sweep, and those at which 1 + K rows fill tiles of 4, 8, 16 and 32."""
-SWEEP = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32)
-"""K of a sweep by hand, which a choice is compared with."""
 _OF_ONE_N: tuple[tuple[Drafter, tuple[int, ...]], ...] = (
     ("ngram_simple", (1, 2, 3, 4)),
     ("ngram_map_k", (2, 4)),

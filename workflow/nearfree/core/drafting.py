@@ -47,7 +47,8 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     """Of `ngram_mod`: a draft of fewer tokens is none."""
     first: bool = False
     padded: bool = False
-    """Whether a draft that is shorter than K is filled up: every step then has 1 + K rows."""
+    """Whether a draft that is shorter than K is filled up: every step then has 1 + K rows, but one
+    that is cut to `edges`."""
     edges: tuple[Positive, ...] = ()
     threads: Positive = 1
     repack: bool = True
@@ -186,6 +187,33 @@ def agreed(drafts: Sequence[int], output: Sequence[int]) -> int:
     return count
 
 
+def offers(
+    prompt: Sequence[int], output: Sequence[int], drafting: Drafting, chosen: Sequence[int]
+) -> Available:
+    """Return what a drafter that remembers nothing offers over a known output, up to K each time.
+
+    Parameters
+    ----------
+    chosen
+        What a draft model chooses after each token of the output but the last; a lookup needs none.
+    """
+    offered, right = [], []
+    for done in range(1, len(output)):
+        if drafting.drafter in LOOKUPS:
+            drafts = looked_up([*prompt, *output[:done]], drafting.k, drafting)
+            offered.append(len(drafts))
+        else:
+            drafts = chosen[done - 1 : done - 1 + drafting.k]
+            offered.append(drafting.k)
+        right.append(agreed(drafts, output[done:]))
+    return Available(
+        prompt_tokens=len(prompt),
+        longest=drafting.k,
+        drafted=tuple(offered),
+        agreed=tuple(right),
+    )
+
+
 def replay(available: Available | None, drafting: Drafting, tokens: int, limit: int) -> Steps:
     """Return the steps that a setting takes over an output that is known.
 
@@ -215,7 +243,7 @@ def replay(available: Available | None, drafting: Drafting, tokens: int, limit: 
         known = available.prompt_tokens + done
         drafted = usable(drafting, available.drafted[done - 1], known, limit - done)
         taken = min(drafted, available.agreed[done - 1])
-        rows.append(1 + (drafting.k if drafting.padded else drafted))
+        rows.append(1 + (drafting.k if drafting.padded and not drafting.edges else drafted))
         accepted.append(taken)
         done += taken + 1
     return Steps(rows=tuple(rows), accepted=tuple(accepted))

@@ -33,6 +33,9 @@ class EngineKernel(ABC):
     def loaded(self) -> EngineLoaded:
         """Return what is on record of what ran."""
 
+    def ready_shares(self) -> None:  # noqa: B027 (most engines tell none)
+        """Make what `shares` runs, so that its time is that of forwards alone."""
+
     def shares(self, n: int) -> dict[str, float]:
         """Return the microseconds of each module in one forward over N; none if not to be had."""
         del n

@@ -36,11 +36,22 @@ class Generator(Protocol):
     Its class is called with `GeneratorOptions`. Nothing of it is timed but `decode`.
     """
 
-    exact: bool
-    """Whether outputs are the same whatever is drafted: each row's numbers do not depend on how
-    many rows a forward has. What is replayed is then exact, else an estimate."""
     loop: str
     """What speculates, in words: the engine's own loop, or this project's over which calls."""
+
+    def exact(self, threads: int, positions: int, rows: int) -> bool:
+        """Return whether outputs are the same whatever is drafted.
+
+        They are where no row's numbers depend on how many rows a forward has. What is replayed is
+        then exact, else an estimate.
+
+        Parameters
+        ----------
+        positions
+            That were in the cache at the end.
+        rows
+            Of a forward, at most.
+        """
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Return the ids of a user's message as the model's chat template wraps it."""
@@ -79,8 +90,14 @@ class Generator(Protocol):
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Any:
         """Return what a drafter offers over a known output, as `Available` of `core.drafting`."""
 
-    def margin(self, tokens: Sequence[int]) -> float | None:
-        """Return by how much the best logit after some tokens leads the second, None if unknown."""
+    def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
+        """Return by how much the best logit after some tokens leads the second, None if unknown.
+
+        Parameters
+        ----------
+        repack
+            As of `Drafting`: which storage of the weights is asked.
+        """
 
     def loaded(self) -> EngineLoaded:
         """Return what is on record of what ran."""
@@ -108,6 +125,8 @@ class GeneratorOptions(Struct, frozen=True, kw_only=True):
     """Of sampling; 0 is greedy."""
     batch: int = 1
     """Slots in which prompts are decoded at once."""
+    repack: bool = True
+    """How the weights are stored of which a vocabulary is asked, where several ways are decoded."""
 
 
 GENERATORS: Mapping[str, str] = {

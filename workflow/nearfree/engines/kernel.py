@@ -1,6 +1,7 @@
 """A real engine's forward as a kernel of a study: loaded once, run at each N, and described."""
 
 import math
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from nearfree.engines.forward import EngineKernel
 from nearfree.engines.library import Library, load, sha256_of
 from nearfree.engines.llama_cpp import Context, Model
 from nearfree.engines.shares import Watch
+from nearfree.engines.threads import refuse_threads
 from nearfree.errors import EvidenceError
 from nearfree.gguf.header import GgufHeader, stored_bytes
 from nearfree.gguf.matrices import matrices
@@ -37,23 +39,32 @@ class LlamaCppForward(EngineKernel):
         self._build = build_of(setting.backend, setting.release or "")
         path = weights_path(weights, execution.files)
         self._header = read_header(path)
-        refuse_too_large(setting, self._header, max(positions))
+        key = ("llama_cpp", str(path), bool(setting.repack))
+        shared = key in execution.shared
+        refuse_too_large(setting, self._header, max(positions), shared=shared)
+        refuse_threads([setting.threads or 1])
         folder = library_folder(setting.backend, setting.release or "", self._build)
         self._library: Library = load(folder, self._build)
-        self._model = _shared_model(execution, self._library, path, repack=bool(setting.repack))
+        self._model = _shared_model(execution.shared, key, self._library, path)
         self._path = path
         self._most = max(positions)
         self._context = self._new(self._most)
-        self._watched: Context | None = None
+        self._watch = Watch(self._library)
         cache_bytes = execution.cache_bytes
         self.cache = "cold" if stored_bytes(self._header) > cache_bytes else "warm"
 
+    def ready_shares(self) -> None:
+        """Make the context that is watched."""
+        _ = self._watched
+
+    @cached_property
+    def _watched(self) -> Context:
+        made = self._new(self._most, self._watch)
+        made.forward(1)
+        return made
+
     def shares(self, n: int) -> dict[str, float]:
         """Return the microseconds of each module in one forward over N that is watched."""
-        if self._watched is None:
-            self._watch = Watch(self._library)
-            self._watched = self._new(self._most, self._watch)
-            self._watched.forward(1)
         self._watched.forward(n)  # warms up, as N was not seen yet
         self._watch.take()
         self._watched.forward(n)
@@ -112,11 +123,10 @@ class LlamaCppForward(EngineKernel):
 
 
 def _shared_model(
-    execution: ExecutionContext, library: Library, path: Path, *, repack: bool
+    shared: dict[Any, Any], key: tuple[str, str, bool], library: Library, path: Path
 ) -> Model:
     """Return a file's weights in memory, which settings share that store them alike."""
-    key = ("llama_cpp", str(path), repack)
-    shared: dict[Any, Any] = execution.shared
+    *_, repack = key
     if key not in shared:
         shared[key] = Model(library, path, repack=repack)
     model: Model = shared[key]
@@ -157,10 +167,17 @@ def forward_work(setting: Setting, header: GgufHeader, n: int, entry: int) -> Ex
     )
 
 
-def refuse_too_large(setting: Setting, header: GgufHeader, most: int) -> None:
+def refuse_too_large(
+    setting: Setting, header: GgufHeader, most: int, *, shared: bool = False
+) -> None:
     """Raise EvidenceError for a model that does not fit, or an N that its context does not hold.
 
     Its cache counts in float16, which is the most that an engine here takes by default.
+
+    Parameters
+    ----------
+    shared
+        Whether its weights are in memory already, and its cache alone has to fit.
     """
     longest = whole_or(header.metadata.get(f"{header.architecture}.context_length"), 1 << 31)
     asked = (setting.context or 0) + most
@@ -169,7 +186,8 @@ def refuse_too_large(setting: Setting, header: GgufHeader, most: int) -> None:
             f"L + N = {asked} positions are more than {header.file}'s {longest}",
             remedy="Choose a smaller context or fewer positions",
         )
-    needed = stored_bytes(header) + cached_bytes(header) * setting.batch * asked
+    weights = 0 if shared else stored_bytes(header)
+    needed = weights + cached_bytes(header) * setting.batch * asked
     free = free_host_bytes()
     if free is not None and needed > free:
         raise EvidenceError(

@@ -177,7 +177,7 @@ class Context:
     def rewind(self) -> None:
         """Remove all but the L cached positions of each sequence."""
         for sequence in range(self.batch):
-            self._calls.llama_memory_seq_rm(self._memory, sequence, self.cached, -1)
+            self.forget(self.cached, sequence)
 
     def decode(
         self, tokens: Sequence[int], first: int, *, sequence: int = 0, last_only: bool = False
@@ -198,8 +198,21 @@ class Context:
         self._decode(_Batch(self._calls, parts, range(rows)))
 
     def forget(self, first: int, sequence: int = 0) -> None:
-        """Remove a sequence's positions from one on."""
-        self._calls.llama_memory_seq_rm(self._memory, sequence, first, -1)
+        """Remove a sequence's positions from one on.
+
+        Raises
+        ------
+        EvidenceError
+            The model has layers whose state holds all positions in one: `seq_rm` of
+            src/llama-memory-recurrent.cpp, line 161, and of llama-memory-hybrid.cpp, line 143, in
+            release 3.22.1 of node-llama-cpp.
+        """
+        if not self._calls.llama_memory_seq_rm(self._memory, sequence, first, -1):
+            raise EvidenceError(
+                "this model keeps a state that llama.cpp cannot take back by some positions, which "
+                "each forward and each rejected draft asks for",
+                remedy="Give a model whose layers all attend: none that is recurrent or hybrid",
+            )
 
     def set_threads(self, many: int) -> None:
         """Set the threads of the forwards to come."""

@@ -11,7 +11,16 @@ from pathlib import Path
 
 from nearfree.backends.builds import build_of
 from nearfree.core.batching import taking_turns
-from nearfree.core.drafting import LOOKUPS, Available, Drafting, Steps, agreed, looked_up, usable
+from nearfree.core.drafting import (
+    LOOKUPS,
+    Available,
+    Drafting,
+    Steps,
+    agreed,
+    looked_up,
+    offers,
+    usable,
+)
 from nearfree.core.memories import Memory, memory_of, next_drafts
 from nearfree.engines.files import library_folder
 from nearfree.engines.generation import Decoded, GeneratorOptions
@@ -27,16 +36,19 @@ ENGINE = "llama_cpp"
 _ROLE = b"user"
 _REPLY = True
 """Whether a chat ends with what begins an assistant's turn."""
+_WHOLE = 256
+"""Positions up to which the keys of one row are summed in one piece. From 512 keys on several
+threads take a part each, of one row alone: `use_split_kv_path` of ggml/src/ggml-cpu/ops.cpp, line
+9261. Keys count in whole blocks of 256: `get_n_kv` of src/llama-kv-cache.cpp, line 1255. Both of
+release 3.22.1 of node-llama-cpp; 0.3.36 of llama-cpp-python has the same."""
+_TILED = 64
+"""Rows of a sequence from which on attention runs in tiles, which round otherwise: `use_tiled` of
+the same ops.cpp, line 9318, and GGML_FA_TILE_Q of ggml/src/ggml-cpu/common.h, line 9."""
 
 
 class LlamaCppGenerator:
-    """A model in llama.cpp; one context for each way of storing its weights, made when asked for.
+    """A model in llama.cpp; a context for each way of storing its weights, made when asked for."""
 
-    `exact` holds as far as the kernels of the weights' types compute a row alike whatever rows are
-    beside it; every output is compared.
-    """
-
-    exact = True
     loop = "own loop over llama_decode"
 
     def __init__(self, options: GeneratorOptions) -> None:
@@ -48,6 +60,13 @@ class LlamaCppGenerator:
         self._drafts: tuple[CachedSequence, ...] = ()
         if options.draft_model is not None:
             self._drafts = self._made(options.draft_model, repack=True)
+
+    def exact(self, threads: int, positions: int, rows: int) -> bool:
+        """Return whether attention computes a row alike whatever rows are beside it.
+
+        That products do rests on the kernels of the weights' types; every output is compared.
+        """
+        return (threads == 1 or positions <= _WHOLE) and rows < _TILED
 
     def _made(self, path: Path, *, repack: bool) -> tuple[CachedSequence, ...]:
         model = Model(self._library, path, repack=repack)
@@ -68,7 +87,7 @@ class LlamaCppGenerator:
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Return the ids of a user's message, as the model's chat template wraps it."""
-        model = self._of(repack=True).model
+        model = self._of(repack=self._options.repack).model
         written, special = chat_text(model, text)
         return model.ids(written, special=special)
 
@@ -123,27 +142,13 @@ class LlamaCppGenerator:
 
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Available:
         """Return what a drafter offers over a known output, up to K tokens each time."""
-        offered, right = [], []
-        if drafting.drafter in LOOKUPS:
-            for done in range(1, len(output)):
-                drafts = looked_up([*prompt, *output[:done]], drafting.k, drafting)
-                offered.append(len(drafts))
-                right.append(agreed(drafts, output[done:]))
-        else:
-            chosen = self._drafters(drafting)[0].teach(prompt, output)
-            for done in range(1, len(output)):
-                offered.append(drafting.k)
-                right.append(agreed(chosen[done - 1 : done - 1 + drafting.k], output[done:]))
-        return Available(
-            prompt_tokens=len(prompt),
-            longest=drafting.k,
-            drafted=tuple(offered),
-            agreed=tuple(right),
-        )
+        lookup = drafting.drafter in LOOKUPS
+        chosen = [] if lookup else self._drafters(drafting)[0].teach(prompt, output)
+        return offers(prompt, output, drafting, chosen)
 
-    def margin(self, tokens: Sequence[int]) -> float | None:
+    def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
         """Return by how much the best logit after some tokens leads the second."""
-        first, second = sorted(self._of(repack=True).logits(tokens))[:-3:-1]
+        first, second = sorted(self._of(repack=repack).logits(tokens))[:-3:-1]
         return first - second
 
     def loaded(self) -> EngineLoaded:

@@ -7,12 +7,15 @@ Where L is no multiple of a block, 8-bit keys of the last block are rounded anew
 as in the pipeline; no time depends on it.
 """
 
+import fcntl
 import os
 import re
+import shutil
 import tempfile
+from contextlib import suppress
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from msgspec import Struct
 
@@ -40,6 +43,8 @@ _CHANGING = re.compile(r"(?:OV|OPENVINO|ONEDNN|DNNL)_\w+")
 _NO_DEVICE = "NONE"
 """A device that there is not: a model is written before its device is asked for."""
 _MODEL = "openvino_model.xml"
+_FOLDER, _HELD = "openvino-", "held"
+"""How the folder of a model begins, and the file in it that is locked while its process lives."""
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 
 
@@ -153,7 +158,8 @@ def refuse_unread(header: GgufHeader) -> None:
 class Converted:
     """A GGUF file's model as OpenVINO's own reader writes it, with its tokenizer if it has one.
 
-    They lie in a folder of their own, which is removed with this object.
+    They lie in a folder of their own, which is removed with this object, or by the next one where
+    its process was killed.
     """
 
     def __init__(self, runtime: Runtime, path: Path) -> None:
@@ -166,7 +172,7 @@ class Converted:
         """
         under = default_cache().absolute()
         under.mkdir(parents=True, exist_ok=True)
-        self._folder = tempfile.TemporaryDirectory(dir=under, prefix="openvino-")
+        self._folder, self._held = _made(under)
         self.folder = Path(self._folder.name)
         self.xml = self.folder / _MODEL
         beside = self.folder / "model.gguf"  # what is written lies beside what is read
@@ -181,6 +187,26 @@ class Converted:
                 f"OpenVINO does not load {path.name}: {said}",
                 remedy="Give a GGUF file of a text model that this release knows",
             )
+
+
+def _made(under: Path) -> "tuple[tempfile.TemporaryDirectory[str], IO[str]]":
+    """Return a new folder and what holds it; those that no process holds any more are removed.
+
+    One process at a time does so, so that none finds a folder that is not held yet. Where the file
+    system has no locks nothing is removed.
+    """
+    with (under / "openvino.lock").open("w") as alone:
+        with suppress(OSError):
+            fcntl.flock(alone, fcntl.LOCK_EX)
+        for left in under.glob(f"{_FOLDER}*/{_HELD}"):
+            with suppress(OSError), left.open("r+") as held:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left.parent, ignore_errors=True)
+        folder = tempfile.TemporaryDirectory(dir=under, prefix=_FOLDER)
+        holding = Path(folder.name, _HELD).open("w")  # noqa: SIM115 (open as long as the model is)
+        with suppress(OSError):
+            fcntl.flock(holding, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, holding
 
 
 def last_line(error: BaseException) -> str:

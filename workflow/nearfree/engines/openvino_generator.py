@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfree.backends.builds import build_of
-from nearfree.core.drafting import Available, Drafting, Steps, agreed, looked_up, usable
+from nearfree.core.drafting import Available, Drafting, Steps, looked_up, offers, usable
 from nearfree.engines.generation import Decoded, GeneratorOptions
 from nearfree.engines.openvino import (
     Compiled,
@@ -37,7 +37,6 @@ _ROWS = 64
 class OpenVinoGenerator:
     """A model in OpenVINO; one pipeline for each way of drafting and number of threads."""
 
-    exact = False
     loop = "openvino_genai's own LLMPipeline"
 
     def __init__(self, options: GeneratorOptions) -> None:
@@ -74,6 +73,11 @@ class OpenVinoGenerator:
                 f"{path.name} has another vocabulary than the model that it drafts for",
                 remedy="Give a draft model of the same family, with the same tokenizer",
             )
+
+    def exact(self, threads: int, positions: int, rows: int) -> bool:
+        """Return False: its kernels round a row otherwise beside others."""
+        del threads, positions, rows
+        return False
 
     @property
     def _drafting_model(self) -> Converted:
@@ -147,24 +151,8 @@ class OpenVinoGenerator:
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Available:
         """Return what the drafter offers over a known output, up to K tokens each time."""
         _refuse_other_drafting(drafting)
-        offered, right = [], []
-        chosen: list[int] = []
-        if drafting.drafter == "draft_model":
-            chosen = self._taught(prompt, output)
-        for done in range(1, len(output)):
-            if drafting.drafter == "draft_model":
-                drafts: Sequence[int] = chosen[done - 1 : done - 1 + drafting.k]
-                offered.append(drafting.k)
-            else:
-                drafts = looked_up([*prompt, *output[:done]], drafting.k, drafting)
-                offered.append(len(drafts))
-            right.append(agreed(drafts, output[done:]))
-        return Available(
-            prompt_tokens=len(prompt),
-            longest=drafting.k,
-            drafted=tuple(offered),
-            agreed=tuple(right),
-        )
+        chosen = self._taught(prompt, output) if drafting.drafter == "draft_model" else []
+        return offers(prompt, output, drafting, chosen)
 
     def _taught(self, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
         """Return what the draft model chooses after each token of a known output but the last."""
@@ -174,8 +162,9 @@ class OpenVinoGenerator:
         best = [int(row.argmax()) for row in self._logits(compiled, path, known)]
         return best[len(prompt) :]
 
-    def margin(self, tokens: Sequence[int]) -> float | None:
+    def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
         """Return by how much the best logit after some tokens leads the second."""
+        del repack  # it has one way to store weights
         np = self._runtime.numpy
         *_, last = self._logits(self._compiled, self._options.model, tokens)
         second, first = np.partition(last, -2)[-2:]

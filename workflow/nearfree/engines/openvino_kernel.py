@@ -13,6 +13,7 @@ from nearfree.engines.kernel import forward_work, multiplied, refuse_too_large
 from nearfree.engines.library import sha256_of
 from nearfree.engines.openvino import Compiled, Converted, Runtime, load, refuse_unread
 from nearfree.engines.openvino_pages import Pages
+from nearfree.engines.threads import refuse_threads
 from nearfree.errors import EvidenceError
 from nearfree.gguf.header import GgufHeader, stored_bytes
 from nearfree.gguf.reader import read_header
@@ -35,10 +36,13 @@ class OpenVinoForward(EngineKernel):
         path = weights_path(execution.weights[setting.model or ""], execution.files)
         self._header = read_header(path)
         refuse_unread(self._header)
-        refuse_too_large(setting, self._header, max(positions))
+        threads = setting.threads or 1
+        shared = _key(path, threads) in execution.shared
+        refuse_too_large(setting, self._header, max(positions), shared=shared)
+        refuse_threads([threads])
         self._build = build_of(setting.backend, setting.release or "")
         runtime = load(setting.release or "", self._build)
-        self._compiled = _shared(execution.shared, runtime, path, setting.threads or 1)
+        self._compiled = _shared(execution.shared, runtime, path, threads)
         self._path = path
         self._pages = Pages(
             self._compiled,
@@ -112,9 +116,13 @@ def vocabulary(header: GgufHeader) -> int:
     return embedding.dims[-1]
 
 
+def _key(path: Path, threads: int) -> tuple[str, str, int]:
+    return "openvino", str(path), threads
+
+
 def _shared(shared: dict[Any, Any], runtime: Runtime, path: Path, threads: int) -> Compiled:
     """Return a file's compiled model, which settings of as many threads share."""
-    model, compiled = ("openvino", str(path)), ("openvino", str(path), threads)
+    model, compiled = ("openvino", str(path)), _key(path, threads)
     if model not in shared:
         shared[model] = Converted(runtime, path)
     if compiled not in shared:

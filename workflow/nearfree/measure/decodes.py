@@ -3,6 +3,7 @@
 import gc
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from nearfree.core.sampling import draws
 from nearfree.core.weights import WeightsFile
 from nearfree.engines.files import weights_path
 from nearfree.engines.generation import Decoded, Generator, GeneratorOptions, make_generator
+from nearfree.engines.threads import refuse_threads
 from nearfree.errors import ConfigError
 from nearfree.hardware.clocks import load_1m
 from nearfree.hardware.identity import check_identity, machine_fingerprint, require_probe
@@ -57,7 +59,8 @@ def measure_decodes(
     HardwareError
         This machine is not the platform that the log knows.
     EvidenceError
-        The platform was not probed yet, weights or libraries are not here, or the engine refuses.
+        The platform was not probed yet, weights or libraries are not here, there are fewer CPUs
+        than threads, or the engine refuses.
     ConfigError
         The texts are not those of the plan, a prompt is longer than the context, or the draft
         model has another vocabulary.
@@ -72,18 +75,17 @@ def measure_decodes(
     here = machine_fingerprint(require_probe(layout, scope).fingerprint.kind)
     check_identity(layout, scope, here)
     _check_texts(plan, prompts)
+    refuse_threads(run.threads for run in plan.runs)
 
     def work(open_take: OpenTake) -> float:
-        generator = make_generator(plan.engine, _options(plan, files))
-        gc.disable()
-        try:
-            with stoppable(progress) as stopping:
-                return _Decodes(open_take, plan, generator, Texts(texts_folder(layout), plan)).run(
-                    prompts, stopping
-                )
-        finally:
-            gc.enable()
-            generator.close()
+        options = _options(plan, files)
+        with stoppable(progress) as stopping, closing(make_generator(plan.engine, options)) as made:
+            gc.disable()
+            try:
+                texts = Texts(texts_folder(layout), plan)
+                return _Decodes(open_take, plan, made, texts).run(prompts, stopping)
+            finally:
+                gc.enable()
 
     return ensure_take(
         layout,
@@ -121,6 +123,7 @@ def _options(plan: DecodePlan, files: Mapping[str, Path]) -> GeneratorOptions:
         draft_model=None if plan.draft is None else weights_path(plan.draft, files),
         temperature=plan.temperature,
         batch=plan.batch,
+        repack=plan.runs[0].repack,
     )
 
 
@@ -144,7 +147,7 @@ class _Decodes:
         self, take: OpenTake, plan: DecodePlan, generator: Generator, texts: Texts
     ) -> None:
         self._take, self._plan, self._generator, self._texts = take, plan, generator, texts
-        self._outputs: dict[tuple[str, bool], tuple[int, ...]] = {}
+        self._outputs: dict[tuple[str, Drafting], tuple[int, ...]] = {}
         done = [e.data for e in take.events if isinstance(e.data, DecodeMeasured)]
         self._done = {(each.prompt_sha256, each.repeat) for each in done}
         self._loaded = any(isinstance(e.data, EngineLoaded) for e in take.events)
@@ -203,16 +206,15 @@ class _Decodes:
                 progress(place / len(order))
         for drafting, decoded in decodes:
             if drafting.drafter == "none" and plan.batch == 1:
-                self._known(texts[0], repack=drafting.repack, output=decoded[0].tokens)
+                self._known(texts[0], drafting, output=decoded[0].tokens)
         for place, (drafting, decoded) in enumerate(decodes):
             for text, each in zip(texts, decoded, strict=True):
                 measured = self._measured(each, drafting, text, repeat=repeat, order=place)
                 self._take.append(measured, sync=False)
         if repeat == 0:
-            for text in texts:
-                for drafting in plan.traced:
-                    output = self._known(text, repack=plan.runs[0].repack)
-                    self._take.append(self._traced(drafting, text, output), sync=False)
+            for text, each in zip(texts, dict(decodes)[plan.runs[0]], strict=True):
+                for drafting in plan.traced:  # over the output on record, which is no kept one
+                    self._take.append(self._traced(drafting, text, each.tokens), sync=False)
         return sum(each.wall_s for _, decoded in decodes for each in decoded)
 
     def _decoded(self, drafting: Drafting, texts: Sequence[_Tokens]) -> list[Decoded]:
@@ -229,40 +231,47 @@ class _Decodes:
         return draws(plan.seed, text.prompt.part.sha256, plan.limit) if plan.temperature else ()
 
     def _known(
-        self, text: _Tokens, *, repack: bool, output: tuple[int, ...] | None = None
+        self, text: _Tokens, drafting: Drafting, *, output: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
         """Return the output alone, without drafts: decoded once, untimed, where none is kept.
 
         Parameters
         ----------
+        drafting
+            On whose threads, and with whose storage.
         output
             Where it was just decoded: it is kept, unless another one is.
         """
-        key = (text.prompt.part.sha256, repack)
+        plain = Drafting(threads=drafting.threads, repack=drafting.repack)
+        key = (text.prompt.part.sha256, plain)
         if key not in self._outputs:
-            kept = self._texts.find(key[0], text.ids, repack=repack)
+            kept = self._texts.find(key[0], text.ids, plain)
             if kept is None:
-                plain = Drafting(threads=self._plan.runs[0].threads, repack=repack)
                 output = output or self._decoded(plain, [text])[0].tokens
                 kept = Kept(prompt=text.prompt.text, prompt_ids=text.ids, output_ids=output)
-                self._texts.keep(key[0], kept, repack=repack)
+                self._texts.keep(key[0], kept, plain)
             self._outputs[key] = kept.output_ids
         return self._outputs[key]
 
     def _measured(
         self, decoded: Decoded, drafting: Drafting, text: _Tokens, *, repeat: int, order: int
     ) -> DecodeMeasured:
-        plain = self._known(text, repack=drafting.repack)
+        plain = self._known(text, drafting)
         same = agreed(decoded.tokens, plain)
         differs = decoded.tokens != plain
         led = differs and not self._plan.temperature  # what was drawn need not be the best
-        margin = self._generator.margin((*text.ids, *plain[:same])) if led else None
+        parted = (*text.ids, *plain[:same])
+        margin = self._generator.margin(parted, repack=drafting.repack) if led else None
         return DecodeMeasured(
             **self._about(text.prompt, len(decoded.tokens), decoded.tokens),
             drafting=drafting,
             loop=self._generator.loop,
             batch=self._plan.batch,
-            exact=self._generator.exact,
+            exact=self._generator.exact(
+                drafting.threads,
+                len(text.ids) + len(decoded.tokens) - 1,
+                min(1 + drafting.k, self._plan.limit),
+            ),
             repeat=repeat,
             order=order,
             prompt_tokens=len(text.ids),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from nearfree.backends.adapters.kernel import ExecutionContext, Kernel, make_kernel
+from nearfree.backends.adapters.kernel import TURNING, ExecutionContext, Kernel, make_kernel
 from nearfree.core.plan import MeasurePlan, Sweep
 from nearfree.core.setting import Setting
 from nearfree.engines.forward import EngineKernel
@@ -63,7 +63,11 @@ def _cuda_names(kernel: Kernel, n: int) -> list[str]:
 def execution_of(
     here: Fingerprint, plan: MeasurePlan, files: Mapping[str, Path] | None = None
 ) -> ExecutionContext:
-    """Return where a plan's kernels run on a machine."""
+    """Return where a plan's kernels run on a machine.
+
+    Where its system tells no cache's size, what copies turn over counts as one: without any,
+    whatever is read would be called cold.
+    """
     if here.kind == "cuda" and not plan.protocol.weight_copies:
         raise ConfigError(
             "weight_copies 0 is for CPUs: a graph replays the copies that it was made with",
@@ -75,7 +79,7 @@ def execution_of(
         weights=plan.weights,
         files=files or {},
         copies=plan.protocol.weight_copies,
-        cache_bytes=max(here.caches.values(), default=0),
+        cache_bytes=max(here.caches.values(), default=TURNING),
         sms=here.cores if here.kind == "cuda" else None,
     )
 

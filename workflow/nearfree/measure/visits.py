@@ -132,6 +132,27 @@ class Bench:
 
 
 @contextmanager
+def on_sigterm(react: Callable[[int], object]) -> Iterator[None]:
+    """React to SIGTERM, and hand it on at the end to the function that reacted to it before.
+
+    So what ends a take is not lost to who goes on to the next one.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        react(number)
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if came and callable(before):
+            before(signal.SIGTERM, None)
+
+
+@contextmanager
 def stoppable(progress: Progress) -> Iterator[Progress]:
     """Give a progress that ends the take after a durable round, once SIGTERM has come.
 
@@ -142,20 +163,22 @@ def stoppable(progress: Progress) -> Iterator[Progress]:
     """
     came: list[int] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def note(number: int) -> None:
         came.append(number)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the program at once
 
     def stop_or_go_on(share: float) -> None:
         progress(share)
         if came and share < 1:
-            raise StoppedError(
-                "the job was told to stop (SIGTERM): preempted, cancelled or out of time",
-                remedy="Whole rounds are kept: run the same command again, and it goes on",
-            )
+            raise stopped()
 
-    before = signal.signal(signal.SIGTERM, note)
-    try:
+    with on_sigterm(note):
         yield stop_or_go_on
-    finally:
-        signal.signal(signal.SIGTERM, before)
+
+
+def stopped() -> StoppedError:
+    """Return what says that SIGTERM has come."""
+    return StoppedError(
+        "the job was told to stop (SIGTERM): preempted, cancelled or out of time",
+        remedy="Whole rounds are kept: run the same command again, and it goes on",
+    )

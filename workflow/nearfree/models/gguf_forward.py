@@ -8,7 +8,10 @@ from nearfree.log.events import EngineMatrix, EngineShape
 
 
 def shape_of(header: GgufHeader) -> EngineShape:
-    """Return the shape of a file's attention; zero where its metadata do not say it."""
+    """Return the shape of a file's attention; zero where its metadata do not say it.
+
+    Of numbers that differ by layer it is their mean, rounded up.
+    """
     known, name = header.metadata, header.architecture
 
     def whole(key: str, otherwise: int) -> int:
@@ -36,5 +39,7 @@ def matrices_of(header: GgufHeader) -> tuple[EngineMatrix, ...]:
 
 
 def whole_or(value: object, otherwise: int) -> int:
-    """Return a value that is a whole number, else another one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+    """Return a whole number, the mean of one for each layer, or else another one."""
+    each = value if isinstance(value, tuple) and value else (value,)
+    numbers = [number for number in each if type(number) is int]
+    return -(-sum(numbers) // len(numbers)) if len(numbers) == len(each) else otherwise

@@ -10,8 +10,7 @@ from nearfree.derive.tune.curve import EngineCurve, curve_of
 from nearfree.errors import EvidenceError
 from nearfree.log.events import DecodeMeasured, DraftsTraced, Event
 from nearfree.log.evidence import Take
-
-US_PER_S = 1e6
+from nearfree.units import US_PER_S
 
 
 class Trace(Struct, frozen=True, kw_only=True):
@@ -60,6 +59,12 @@ def _of_take(take: Take) -> Iterator[Trace]:
         drafts = offered.get(data.prompt_sha256, [])
         if data.repeat or data.drafting.drafter != "none":
             continue
+        if any(each.data.output_sha256 != data.output_sha256 for each in drafts):
+            raise EvidenceError(
+                f"{take.name} holds what drafters offer over another output than the one that was "
+                "decoded: an older release traced one that it had kept",
+                remedy="Tune into another results root: --results",
+            )
         yield Trace(
             prompt=data.prompt_sha256,
             kind=data.kind,

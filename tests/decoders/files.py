@@ -197,6 +197,7 @@ DEFAULTED = {
          "olmo3", "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe"),
         ("num_key_value_heads",),
     ),
+    ("exaone4", "sliding_window"),
     ("gemma4_text", "hidden_size_per_layer_input"),
     ("gemma4_text", "global_head_dim"),
     *product(

@@ -230,7 +230,7 @@ def test_sets_choose_studies(tmp_path: Path) -> None:
         ("default",): (["one"], []),
         ("extra",): (["two"], ["three"]),
         ("default", "extra"): (["one", "two"], ["three"]),
-        ("other",): ([], []),
+        ("paper",): ([], []),
     }
     for number, (sets, wanted) in enumerate(chosen.items()):
         config = load(tmp_path / str(number), **studies)

@@ -8,7 +8,7 @@ import yaml
 from decoders.files import write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nearfree.backends.moe_kernels import SELECTIONS
+from nearfree.backends.kernels import SELECTIONS
 from nearfree.core.precision import FORMATS
 
 from cli.conftest import ROOT, Call

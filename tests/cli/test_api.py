@@ -43,6 +43,16 @@ def test_answers_are_a_frame() -> None:
     assert chart["encoding"]["x"]["field"] == "n"
 
 
+def test_what_is_false_is_switched_off() -> None:
+    """It is the option's `--no-` form where there is one, and nothing where there is none."""
+    shape = {"heads": 32, "kv_heads": 8, "head_dim": 128, "device": "NVIDIA H20", "api": "dense"}
+    causal, full, plain = (
+        nearfree.granularity("xformers==0.0.34", **shape, **said)
+        for said in ({"causal": True}, {"causal": False}, {"paged": False})
+    )
+    assert causal == plain != full
+
+
 def test_mistakes_are_errors_to_catch(capsys: pytest.CaptureFixture[str]) -> None:
     """A model, an option and a curve that are none: each is an error with what to do."""
     with pytest.raises(NearfreeError, match="no/such"):
@@ -52,6 +62,9 @@ def test_mistakes_are_errors_to_catch(capsys: pytest.CaptureFixture[str]) -> Non
     for n, latency in (([], []), ([1, 1], [1.0, 1.0]), ([1, 2], [1.0]), ([1], [0.0])):
         with pytest.raises(ConfigError, match="no curve"):
             nearfree.boundary(n, latency)
+    for epsilon in (float("nan"), -1.0, float("inf")):
+        with pytest.raises(ConfigError, match="tolerance"):
+            nearfree.boundary([1, 2], [1.0, 1.0], epsilon)
     with pytest.raises(AttributeError, match="no attribute 'guess'"):
         _ = nearfree.guess  # type: ignore[attr-defined]
     assert capsys.readouterr() == ("", "")

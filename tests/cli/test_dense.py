@@ -69,6 +69,12 @@ def test_what_runs_no_dense_products_is_refused(call: Call) -> None:
     assert (code, "runs no dense products" in err) == (2, True)
 
 
+def test_an_engine_that_is_not_on_record_is_refused(call: Call) -> None:
+    """Also for a model without experts, whose graphs and rows are rules of the release."""
+    code, _, err = call("predict", *MODEL, "--platform", "h100", "--moe", "vllm==77.0.0")
+    assert (code, "Recorded in" in err and "vllm==0.33.0" in err) == (2, True)
+
+
 def test_granularity_of_a_product(call: Call) -> None:
     """Intervals of rows with the tile and, where it is several, the passes over the weights."""
     asked = ("granularity", NEWEST, *PRODUCT, "--dtype", "int4", "--sm", "80", "--tokens")

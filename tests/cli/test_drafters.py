@@ -37,6 +37,18 @@ def test_the_kernel_that_is_named_is_of_the_model_s_experts(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
+    ("named", "runs"), [("vllm-mla==0.33.0", "vllm_fa3"), ("flash-attn==2.8.3", "flash_attn")]
+)
+def test_attention_that_is_named_runs_a_drafter_that_it_has_kernels_for(
+    recorded: None, named: str, runs: str
+) -> None:
+    """That of the model's latents is none of a draft model's, which the engine's own runs."""
+    args = asked("--attention", named, "--drafter", "qwen3_8b")
+    drafting: list[Any] = list(drafting_models(args, config_of(args), 1))
+    assert {each.attention.name for each in drafting} == {runs}
+
+
+@pytest.mark.parametrize(
     ("argv", "parallel"),
     [
         (("--tp", "2", "--pp", "2"), Parallel(tp=2)),

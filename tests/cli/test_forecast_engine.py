@@ -69,6 +69,13 @@ def test_rules_answer_without_a_measurement(call: Call, file: Path) -> None:
     assert (found["release"], found["batch"], found["latency"]) == ("3.22.1", 1, [])
 
 
+def test_a_folder_stands_for_the_only_file_in_it(call: Call, file: Path) -> None:
+    """As it does without an engine."""
+    whole, folder = (answered(call, *asked(at, "--cpu-flags", ZEN4)) for at in (file, file.parent))
+    assert folder["model"] == str(file.parent)
+    assert {**folder, "model": str(file)} == whole
+
+
 def test_curves_of_the_release_say_what_positions_cost(
     call: Call, file: Path, tmp_path: Path
 ) -> None:
@@ -116,7 +123,8 @@ def test_several_batches_and_another_release(call: Call, file: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "names"),
     [
-        (("--release", "9.9.9"), "9.9.9"),
+        (("--release", "9.9.9"), "llama-cpp 9.9.9 is not in the cache. Recorded in "),
+        (("--release", "9.9.9"), "--online reads any other one"),
         (("--release", "latest"), "latest"),
         (("--cpu-flags", "neon"), "neon"),
         (("--moe", "vllm"), "--moe"),
@@ -145,6 +153,7 @@ def test_odd_files_and_engines_are_one_message(call: Call, tmp_path: Path) -> No
         (asked(odd, engine="tgi"), "'tgi'"),
         (("predict", "--platform", "h20", "--engine", "llama_cpp", "--model", str(odd)), "h20"),
         (("predict", "--platform", "cpu", "--threads", "2", "--model", str(odd)), "--threads"),
+        (("predict", "--platform", "cpu", "--no-repack", "--model", str(odd)), "--no-repack has"),
     ):
         code, out, err = call(*argv)
         assert (code, out) == (2, "")

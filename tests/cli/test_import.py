@@ -65,6 +65,18 @@ def test_a_curve_file(project: Path, call: Call) -> None:
     assert call("verify")[0] == 0
 
 
+def test_what_was_retracted_is_imported_again(project: Path, call: Call, server: Server) -> None:
+    """The take that is gone stays so, and another one of the same bytes holds its curves."""
+    write(project, *GOOD)
+    put_release(server, WHOLE)
+    for words in (("aiconfigurator",), ("curves", "mine.csv")):
+        name = call("import", *words)[1].partition(":")[0]
+        assert call("log", "retract", name, "--reason", "a table was wrong")[0] == 0
+        code, out, _ = call("import", *words, "--take", "2")
+        assert (code, out.partition(":")[0]) == (0, name.replace("/1-", "/2-"))
+    assert call("verify")[0] == 0
+
+
 def test_a_mistake_in_a_curve_file(project: Path, call: Call) -> None:
     """A mistake is one message with line and column, and no scope appears in the log."""
     write(project, *GOOD, GOOD[0])

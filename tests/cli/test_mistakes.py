@@ -121,6 +121,17 @@ def test_a_wrong_call_shows_the_usage(project: Path, call: Call, line: str, thin
     assert thing in err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_a_take_is_retracted_for_a_reason(project: Path, call: Call, reason: str) -> None:
+    """A blank one is refused, before anything is sealed for good."""
+    (take, *_) = Layout(Path("results")).takes()
+    before = sorted(Path("results").rglob("*"))
+    code, out, err = call("log", "retract", str(take), "--reason", reason)
+    assert (code, out) == (2, "")
+    assert "--reason: it is blank" in err
+    assert sorted(Path("results").rglob("*")) == before
+
+
 @pytest.mark.parametrize("scope", ["/etc", "*", "c*", "../cpu", "", "CPU"])
 def test_a_scope_to_adopt_is_a_name(project: Path, call: Call, scope: str) -> None:
     """Only a plain name can be adopted: no path, no pattern, nothing empty."""

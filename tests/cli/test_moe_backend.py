@@ -53,6 +53,15 @@ def test_a_word_that_names_no_kernel_of_the_model_is_refused(
     assert "Leave --moe-backend out" in out + err or "Name marlin, triton, " in out + err
 
 
+@pytest.mark.parametrize("engine", ["tensorrt-llm", "torch-grouped"])
+def test_an_engine_without_the_option_takes_no_word(call: Call, engine: str) -> None:
+    """Of one that has no option for its kernel any word is refused."""
+    asked = ("predict", "--model", "qwen3_30b_a3b", "--platform", "b200", "--moe", engine)
+    code, out, err = call(*asked, "--moe-backend", "marlin")
+    assert (code, "'marlin' names no kernel of experts of" in out + err) == (2, True)
+    assert "Leave --moe-backend out" in out + err
+
+
 def test_a_kernel_that_does_not_take_the_file_s_experts_is_refused(call: Call) -> None:
     """FlashInfer's take float8 with stored scales, which weights in another format do not say."""
     for word, code in (("flashinfer_cutlass", 2), ("triton", 0)):

@@ -64,6 +64,26 @@ def test_a_platform_s_name_opens_the_files_of_its_device(recorded: Path, call: C
     assert by_name == by_alias == by_driver
 
 
+def test_a_device_that_is_not_known_is_noted(recorded: Path, call: Call) -> None:
+    """What is answered without its capability and SMs says so."""
+    asked = ("granularity", "vllm==1.0", *LAYER, "--device")
+    note = "note: 'NVIDIA H2OO' is no device of config/platforms.yaml"
+    assert note in call(*asked, "NVIDIA H2OO")[1]
+    assert "note: " not in call(*asked, "NVIDIA H20")[1]
+
+
+def test_where_a_kernel_has_no_build_no_tile_is_named(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FlashAttention 3 is of Hopper alone in vLLM, and in FlashInfer where it is asked for."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    heads = ("--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--page-size", "16")
+    for asked in (("vllm-fa3==0.33.0",), ("flashinfer-python==0.6.13", "--backend", "fa3")):
+        code, _, err = call("granularity", *asked, *heads, "--device", "a100")
+        assert (code, "has no kernels for compute capability 80" in err) == (2, True)
+        assert call("granularity", *asked, *heads, "--device", "h100")[0] == 0
+
+
 def test_an_override_and_an_own_folder(recorded: Path, call: Call) -> None:
     """Both come before what the release says."""
     (recorded / "own").mkdir()
@@ -145,7 +165,10 @@ MISTAKES = [
     ("granularity vllm==1.0 --experts 8 --top-k 2 --d-ff 8 --d-model 8 --tuned-folder no", "no"),
     ("granularity vllm==1.0 --tokens 5:1", "5:1"),
     ("granularity vllm==1.0 --tokens 0:1", "--tokens: 0 is not"),
-    ("granularity vllm==1.0 --block-shape x", "x"),
+    ("granularity vllm==1.0 --block-shape x", "'x' is no pair"),
+    ("granularity vllm==1.0 --block-shape 128", "'128' is no pair: write rows,columns"),
+    ("granularity vllm==1.0 --block-shape x,128", "'x,128' is no pair"),
+    (" ".join(["granularity vllm==1.0", *LAYER, "--device h20 --config nowhere"]), "nowhere"),
     ("granularity vllm-graphs==0.33.0 --heads 32", "rules show vllm-graphs==0.33.0"),
     ("granularity sglang-graphs==0.5.23 --heads 32", "rules show sglang-graphs==0.5.23"),
 ]

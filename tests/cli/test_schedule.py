@@ -182,6 +182,7 @@ def test_what_stands_behind_goes_beside(call: Call) -> None:
     lines = err.splitlines()
     assert lines[0].startswith("# qwen3_8b on h800, bfloat16, L = 512, attention vllm_fa3 ")
     assert lines[1].startswith("# attention is assumed")
+    assert call("schedule", "vllm", *UNNAMED, *SHORT, "--attention", "")[2] == err
     assert "# goes to: --speculative-config" in lines
     assert any(line.startswith("# read by vllm ") for line in lines)
     begin = next(at for at, line in enumerate(lines) if "from b" in line)
@@ -384,6 +385,17 @@ def test_full_graphs_are_those_of_the_gpu(call: Call) -> None:
     left = leaving(kept, largest=1024)
     assert left != leaving(kept)
     assert f"# {len(left)} of 256 batch sizes (" in err
+
+
+def test_data_say_what_they_are_of(call: Call) -> None:
+    """JSON has the deployment as that of `predict`, but for b and L, and the tolerance."""
+    asked = ("schedule", "vllm", *WHERE, *SHORT, "--epsilon", "0.1", "--format", "json")
+    found, named = json.decode(call(*asked)[1]), ("--largest", "2", "--format", "json")
+    (told,) = json.decode(call("predict", *WHERE, "--moe", "vllm", *named)[1])
+    varying = {name: told["deployment"].pop(name) for name in ("batch", "context")}
+    assert varying.keys().isdisjoint(found["deployment"])
+    assert found["deployment"] == told["deployment"]
+    assert found["epsilon"] == 0.1
 
 
 def test_without_an_acceptance_a_table(call: Call) -> None:

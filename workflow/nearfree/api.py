@@ -5,6 +5,7 @@ Each function asks what its command asks, by the same words: `predict(model, pla
 """
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -125,7 +126,7 @@ def boundary(n: Sequence[int], latency_us: Sequence[float], epsilon: float = 0.2
     Raises
     ------
     ConfigError
-        The lists are no curve.
+        The lists are no curve, or the tolerance is no number from 0 on.
 
     Examples
     --------
@@ -141,6 +142,8 @@ def boundary(n: Sequence[int], latency_us: Sequence[float], epsilon: float = 0.2
             "no curve is given",
             remedy="Give rising N and as many latencies above 0",
         )
+    if not 0 <= epsilon < math.inf:
+        raise ConfigError(f"the tolerance {epsilon} is no number from 0 on", remedy="Give 0.2")
     first = latency_us[0]
     frame = pl.DataFrame({"curve": 0, "n": list(n), "ratio": [t / first for t in latency_us]})
     return int(boundaries(frame, [epsilon])["n_max"][0])
@@ -171,8 +174,12 @@ def curves(answers: Sequence[dict[str, Any]]) -> "pl.DataFrame":
 
 
 def _asked(*words: str, **options: object) -> Any:
-    """Return the JSON of a command that is asked by words and options, without printing."""
+    """Return the JSON of a command that is asked by words and options, without printing.
+
+    What is False is its option's `--no-` form, where it has one.
+    """
     argv = [*words, "--format", "json"]
+    off = [f"--no-{name.replace('_', '-')}" for name, value in options.items() if value is False]
     for name, value in options.items():
         if value is None or value is False:
             continue
@@ -182,7 +189,9 @@ def _asked(*words: str, **options: object) -> Any:
     out, told = StringIO(), StringIO()
     try:
         with redirect_stdout(out), redirect_stderr(told):
-            args = make_parser(argv).parse_args(argv)
+            parser = make_parser(argv)
+            _, unknown = parser.parse_known_args([*argv, *off])
+            args = parser.parse_args([*argv, *(each for each in off if each not in unknown)])
             args.run(args)
     except SystemExit as error:
         said = told.getvalue().rpartition("error: ")[2].strip() or str(error)

@@ -1,6 +1,8 @@
 """Tables of boundaries, sensitivity, settings, hardware facts and rules."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -15,6 +17,7 @@ from nearfree.derive.tables.boundaries import (
     measured_rows,
     published_rows,
     sensitivity_rows,
+    write_boundaries,
 )
 from nearfree.derive.tables.granularity import GRANULARITY
 from nearfree.derive.tables.latency import LATENCY, latency_rows
@@ -24,18 +27,24 @@ from nearfree.derive.tables.platforms import (
     newest_balances,
     platform_rows,
 )
+from nearfree.derive.tables.project import project
 from nearfree.derive.tables.settings import SETTINGS, setting_row
+from nearfree.derive.tables.store import read_table
 from nearfree.hardware.platforms import Platform
 from nearfree.log.curves import curves
+from nearfree.log.names import Layout
+from nearfree.public.published import import_published, newest_take
 
 from derive.tables.logs import (
     CONFIG,
     SHAPE,
+    SHEETS,
     TOLERANCES,
     knee,
     make_probed,
     make_take,
     make_visits,
+    write_public,
 )
 
 Reader = Callable[..., pl.DataFrame]
@@ -102,6 +111,31 @@ def test_printed_boundaries_are_those_that_are_asked_for(table: Reader) -> None:
     ]  # fmt: skip
     assert set(found["origin"]) == {"published"}
     assert not set(TOLERANCES) & {row["epsilon"] for row in published_rows([], TOLERANCES)}
+
+
+def test_a_mended_value_takes_the_place_of_the_one_before(empty: Layout, tmp_path: Path) -> None:
+    """Of several imports of the paper's values the newest is in the tables, whatever its name."""
+    older = write_public(empty).name
+    folder = shutil.copytree(CONFIG / "published", tmp_path / "published")
+    for name, printed, mended in (
+        ("sensitivity.csv", "-dense,b,1,0.2,32,", "-dense,b,1,0.2,64,"),
+        ("rules.csv", "otherwise,64", "otherwise,72"),
+    ):
+        path = folder / name
+        assert printed in path.read_text()
+        path.write_text(path.read_text().replace(printed, mended))
+    newer = import_published(empty, folder).name
+    project(empty, "public", SHEETS)
+    write_boundaries(empty, "public", tolerances=TOLERANCES, epsilon=0.2)
+    found = read_table(empty, "public", BOUNDARIES)
+    dense = pl.col("stream") == "tab:sensitivity-dense", pl.col("batch") == 1
+    assert found.filter(*dense, pl.col("epsilon") == 0.2)["n_max"].to_list() == [64]
+    assert "72" in read_table(empty, "public", GRANULARITY)["value"]
+    for table in (BOUNDARIES, GRANULARITY, SETTINGS):
+        ids = read_table(empty, "public", table)["from_ids"].explode()
+        assert not ids.str.starts_with(str(older)).any()
+        assert ids.str.starts_with(str(newer)).all()
+    assert newest_take(empty).name == newer
 
 
 def curve_rows(*n_max: int) -> pl.DataFrame:

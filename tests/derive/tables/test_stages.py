@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import polars as pl
 import pytest
+from conftest import read_sealed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.derive.claims.judge import CLAIMS
@@ -30,7 +31,6 @@ from nearfree.log.document import Manifest, manifest_path, read_document
 from nearfree.log.events import LatencyMeasured
 from nearfree.log.names import Layout
 from nearfree.log.retract import retract
-from nearfree.log.seal import read_sealed
 
 from derive.tables.logs import make_tables, write_probe, write_study
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from conftest import make_setting, write_payloads
+from conftest import make_setting, read_sealed, write_payloads
 from nearfree.core.work import ExecutedWork
 from nearfree.derive.tables.latency import LATENCY, latency_rows
 from nearfree.derive.tables.platforms import PLATFORMS, config_id, platform_rows
@@ -18,7 +18,7 @@ from nearfree.log.events import KernelProfiled, Payload, WorkCounted
 from nearfree.log.evidence import Take
 from nearfree.log.names import Layout
 from nearfree.log.retract import retract
-from nearfree.log.seal import Seal, read_sealed
+from nearfree.log.seal import Seal
 from nearfree.log.take import take_name
 
 from derive.tables.logs import (

@@ -27,6 +27,7 @@ from nearfree.derive.truth.datasets import (
     load_measured,
     load_published,
     measured_truth,
+    newest_release,
     published_truth,
 )
 from nearfree.derive.truth.truth import Truth, questions
@@ -34,6 +35,7 @@ from nearfree.errors import ConfigError, EvidenceError
 from nearfree.log.events import LatencyImported
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
+from nearfree.log.retract import retract
 from nearfree.log.take import take_name
 from nearfree.public import published
 
@@ -91,6 +93,20 @@ def test_the_newest_imported_release(layout: Layout) -> None:
         " gemm weights of 64 MB or more: 0 curves left out"
     )
     assert found.boundaries["n_max"].to_list() == [2]
+
+
+def test_an_older_release_counts_where_the_newest_is_retracted(layout: Layout) -> None:
+    """A retracted import is none; where no other is left, the way to a new take is named."""
+    steep = {1: 10.0, 2: 20.0, 4: 40.0}
+    import_gemm(layout, "aiconfigurator_core_0_12_0", steep, 8192)
+    import_gemm(layout, "aiconfigurator_core_0_9_0", steep, 8192)
+    older, newer = layout.takes(IMPORTED)[::-1]
+    retract(layout, str(newer), "a table was wrong")
+    assert newest_release(layout) == older.stream
+    retract(layout, str(older), "another was wrong")
+    with pytest.raises(EvidenceError, match="no curve of AIConfigurator") as refused:
+        newest_release(layout)
+    assert "--take 2" in refused.value.remedy
 
 
 def test_the_tables_of_every_platform(layout: Layout, published: Layout) -> None:

@@ -105,6 +105,15 @@ def test_inverse_lines_are_one_a_deployment(found: Forecast) -> None:
     assert beyond.endswith("beyond N_max")
 
 
+def test_an_n_max_that_ends_the_grid_is_at_least_that() -> None:
+    """So is its share at most that of the N that was looked at."""
+    short = asked(deployment(), grid=range(1, 5))
+    (line,) = list(inverse_report(short, 4, 0.2, 2.0))[2:]
+    assert ">= 4" in line
+    assert "<= 0.50" in line
+    assert inverse_rows(short, 4, 0.2)["censored"].to_list() == [True]
+
+
 @pytest.mark.slow
 def test_data_say_what_is_asked() -> None:
     """Every row of a frame has its deployment's model and conditions in front."""

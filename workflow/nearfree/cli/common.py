@@ -214,8 +214,11 @@ def config_of(args: argparse.Namespace) -> "Config":
 
 def platform_of(config: "Config", device: str) -> "Platform | None":
     """Return the platform of a device by the name that it gives itself, None if it is unknown."""
+    from nearfree.hardware.platforms import resolve
+
+    platforms = config.platforms  # a config that is missing or broken is no unknown device
     try:
-        return config.platform(re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_"))
+        return platforms[resolve(platforms, re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_"))]
     except ConfigError:
         return None
 

@@ -133,7 +133,7 @@ def add_deployment(
     parser.add_argument(
         "--graphs",
         help="vllm==VERSION or sglang==VERSION, whose CUDA graphs a step is padded to, or none "
-        "(default: the engine of --moe, where its graphs are on record)",
+        "(default: the engine of --moe)",
     )
     for option, what in (
         ("--dtype", "element type of all"),

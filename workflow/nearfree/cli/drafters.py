@@ -21,10 +21,14 @@ def drafting_models(
 ) -> "Sequence[Deployment]":
     """Return the deployments of the model or head that drafts, by batch size from 1 on.
 
-    It lies on the last pipeline stage alone (vllm-project/vllm pulls 50514 and 53575).
+    It lies on the last pipeline stage alone (vllm-project/vllm pulls 50514 and 53575). Attention
+    that is named runs it where it has kernels for its layers, else the engine's own does.
     """
     from msgspec import structs
 
+    from nearfree.backends.names import attention_backend
+    from nearfree.decoders.model_file import find_drafter_file
+    from nearfree.derive.predict.forecast.attention_choice import untaken
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.schedule.engines import ENGINES
 
@@ -33,6 +37,9 @@ def drafting_models(
     drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
     spec = make_spec(drafter, batch=range(1, most + 1), moe=ENGINES[args.engine].moe)
     formats = dict.fromkeys(("dtype", "weights", "activations", "kv_dtype", "moe_backend"))
+    decoder = find_drafter_file(config.folder, spec.models[0]).decoder
+    if decoder and any(any(untaken(decoder, attention_backend(each))) for each in spec.attention):
+        spec = structs.replace(spec, attention=())
     if spec.pp > 1:
         spec = structs.replace(spec, pp=1, gpus=None)
     return deployments(config, structs.replace(spec, **formats, ep=1), drafters=True)

@@ -190,7 +190,7 @@ def _told(
 
     query, refusal = answers.deployments[place], answers.total.refusals[place]
     if first is not None:
-        yield from first_block(query, first, args.accepted, assumed=args.attention is None)
+        yield from first_block(query, first, args.accepted, assumed=not args.attention)
     elif not args.all:
         yield from unknown_block(query, str(refusal))
     if args.all:

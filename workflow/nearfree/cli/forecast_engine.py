@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONTEXT = 64
 """L where none is given: that of the project's own curves."""
-_OPTIONS = ("release", "threads", "repack", "cpu_flags")
+_OPTIONS = ("release", "threads", "no_repack", "cpu_flags")
 _OF_ENGINES = ("batch", "context")
 _NO_USE = (*(name for name in CONDITIONS if name not in _OF_ENGINES), "positions", "accepted")
 
@@ -34,8 +34,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--threads", type=positive, help="threads of a forward (default: 1)")
     group.add_argument(
         "--no-repack",
-        dest="repack",
-        action="store_false",
+        action="store_true",
         default=None,
         help="weights stay as the file has them (use_extra_bufts off)",
     )
@@ -59,13 +58,17 @@ def predict_engine(args: argparse.Namespace) -> int:
     NearfreeError
         There is no such file, engine, release or CPU; or a rule of it is missing.
     """
+    from nearfree.decoders.config_file import config_file
     from nearfree.derive.granularity.engine import EngineForward
+    from nearfree.derive.granularity.releases import Release
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.engine_forecast import engine_forecast
+    from nearfree.derive.predict.forecast.expand_deployments import check_release
     from nearfree.gguf.header import refuse_part
     from nearfree.gguf.reader import read_header
     from nearfree.hardware.platforms import resolve
     from nearfree.models.gguf_forward import matrices_of, shape_of
+    from nearfree.sources.packages import parse_release
 
     refuse_options(args, _NO_USE, "with --engine", "ask without an engine")
     if args.format == "csv":
@@ -82,6 +85,7 @@ def predict_engine(args: argparse.Namespace) -> int:
     epsilon = tolerance_of(args, config)
     answerer = Answerer(layout_of(args), config, offline=not args.online)
     release = _release(engine, args.release)
+    check_release(config, answerer, Release(*parse_release(f"{engine}=={release}")))
     told: list[tuple[dict[str, Any], EngineForecast]] = []
     for name in platforms:
         flags, flags_from = _flags(args, answerer, name, engine, release)
@@ -89,7 +93,7 @@ def predict_engine(args: argparse.Namespace) -> int:
         for model, batch, context in product(
             args.model, args.batch or [1], args.context or [CONTEXT]
         ):
-            header = read_header(Path(model))
+            header = read_header(config_file(Path(model)))
             refuse_part(header)
             _refuse_too_long(header, context)
             forward = EngineForward(
@@ -98,7 +102,7 @@ def predict_engine(args: argparse.Namespace) -> int:
                 matrices=matrices_of(header),
                 shape=shape_of(header),
                 threads=args.threads or 1,
-                repack=args.repack is not False,
+                repack=not args.no_repack,
                 batch=batch,
                 context=context,
                 flags=flags,

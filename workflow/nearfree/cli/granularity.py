@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearfree.backends.records import ruled_packages
+from nearfree.backends.records import ruled_packages, running
 from nearfree.cli.common import (
     OFFLINE,
     TABLE_OR_JSON,
@@ -131,6 +131,8 @@ def run_granularity(args: argparse.Namespace) -> int:
     --context, --batch and --positions; for products on a CPU --type and --rows. Ranges are written
     first:last.
     """
+    from msgspec.structs import replace
+
     from nearfree.sources.packages import on_cpu, parse_release
 
     package, _ = parse_release(args.release)
@@ -138,6 +140,10 @@ def run_granularity(args: argparse.Namespace) -> int:
         print_products(args, product_answer(args, extraction_of(args, args.release)))
         return 0
     answer = _question(args.release, package)(args, extraction_of(args, args.release))
+    if args.device and platform_of(config_of(args), args.device) is None:
+        unknown = f"{args.device!r} is no device of {args.config}/platforms.yaml"
+        note = f"{unknown}: only what --sm and --sms say of it is known"
+        answer = replace(answer, notes=(*answer.notes, note))
     if args.format == "json":
         print(json_text(answer))
     else:
@@ -226,12 +232,21 @@ def _dense(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
 
 
 def _attention(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
+    from nearfree.core.modules.attention import ATTENTION
     from nearfree.sources.answers.granularity import attention_granularity
     from nearfree.sources.attention import AttentionQuery
 
     _need(args, "heads", "kv_heads", "head_dim")
     _api(args, ATTENTION_APIS)
     _, sm, sms = _device(args)
+    for each in running(ATTENTION.name).values():
+        asked = each.rules and each.rules.package == extraction.package
+        named = asked and each.kernels in (None, args.backend)
+        if named and sm and each.capabilities and sm not in each.capabilities:
+            raise EvidenceError(
+                f"{args.release} has no kernels for compute capability {sm}",
+                remedy="Ask about another release or device",
+            )
     facts = {"sm": sm, "sms": sms, "api": args.api or "kvcache"}
     captured = args.positions[1] if args.cuda_graph else None
     query = AttentionQuery(**_fields(args, AttentionQuery) | facts, capture_positions=captured)
@@ -319,5 +334,8 @@ def _table(answer: "Granularity") -> None:
 
 
 def _pair(text: str) -> tuple[int, int]:
-    first, _, second = text.partition(",")
-    return int(first), positive(second)
+    try:
+        rows, columns = map(positive, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no pair: write rows,columns") from None
+    return rows, columns

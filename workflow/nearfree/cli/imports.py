@@ -5,7 +5,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import OFFLINE, add_action, command, config_of, layout_of, print_seal
+from nearfree.cli.common import (
+    OFFLINE,
+    add_action,
+    command,
+    config_of,
+    layout_of,
+    positive,
+    print_seal,
+)
 
 if TYPE_CHECKING:
     from nearfree.public.aiconfigurator import Found
@@ -20,6 +28,10 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     curves = add_action(datasets, "curves", "curves T(N) from a CSV file")
     curves.add_argument("file", type=Path, metavar="FILE.csv", help="the file")
     curves.add_argument("--name", help="a name for the curves (default: the file's name)")
+    for action in (tables, curves):
+        action.add_argument(
+            "--take", type=positive, default=1, help="the take's number (default: 1)"
+        )
 
 
 @command("import", _import_arguments)
@@ -49,6 +61,7 @@ def _aiconfigurator(args: argparse.Namespace) -> None:
         config_of(args).platforms,
         cache=Cache(default_cache()),
         version=args.version or VERSION,
+        take=args.take,
         offline=args.offline,
     )
     print_seal(done.seal)
@@ -61,7 +74,9 @@ def _aiconfigurator(args: argparse.Namespace) -> None:
 def _curves(args: argparse.Namespace) -> None:
     from nearfree.public.curve_file import import_curves
 
-    seal, imported = import_curves(layout_of(args), args.file, config_of(args), name=args.name)
+    seal, imported = import_curves(
+        layout_of(args), args.file, config_of(args), name=args.name, take=args.take
+    )
     print_seal(seal)
     print(f"  {len(imported.curves)} curves of {args.file.name}")
     for name in imported.unchecked:

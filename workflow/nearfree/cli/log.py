@@ -2,10 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nearfree.cli.common import MISTAKE, add_action, argument, command, layout_of, log_of
 from nearfree.core.scopes import PUBLIC
 from nearfree.errors import EvidenceError, printable
+
+if TYPE_CHECKING:
+    from nearfree.log.names import Layout
 
 
 @command("ledger")
@@ -60,7 +64,23 @@ def _log_arguments(parser: argparse.ArgumentParser) -> None:
     recover.add_argument("take", nargs="?", help="the take to seal with its whole rounds")
     retract = add_action(actions, "retract", "declare an event or a take invalid, for good")
     retract.add_argument("id", help="an event (scope/stream/take-plan8.attempt#17) or a take")
-    retract.add_argument("--reason", required=True, help="why; it stays on record")
+    retract.add_argument("--reason", required=True, type=_reason, help="why; it stays on record")
+
+
+def _reason(text: str) -> str:
+    """Return a reason; argparse prints the error of a blank one."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is blank: say why, as it stays on record")
+    return text
+
+
+def _check_scope(layout: "Layout", what: str | None) -> None:
+    """Refuse a scope that no take is of, where there are takes of others."""
+    scopes = {take.scope for sealed in (True, False) for take in layout.takes(sealed=sealed)}
+    if what and "/" not in what and scopes and what not in scopes:
+        raise EvidenceError(
+            f"no takes in {what}", remedy=f"There are takes in {', '.join(sorted(scopes))}"
+        )
 
 
 @command("log", _log_arguments)
@@ -71,6 +91,7 @@ def run_log(args: argparse.Namespace) -> int:
         from nearfree.log.show import show
 
         lines = show(layout, args.what)
+        _check_scope(layout, args.what)
     elif args.action == "recover":
         from nearfree.measure.rounds import interrupted, recover
 

@@ -141,7 +141,8 @@ def run_schedule(args: argparse.Namespace) -> int:
         return 0
     safe, against = _safe(args, every), doubts(args, config)
     if args.format == "json":
-        print(schedules_json(args.engine, _goal(args), args.worth, every, safe, doubts=against))
+        of, epsilon = (args.engine, _goal(args), args.worth), tolerance_of(args, config)
+        print(schedules_json(*of, every, safe, epsilon=epsilon, doubts=against))
         return 0
     print(safe.option.text)
     said = (f"# {each}" for each in against)
@@ -169,7 +170,7 @@ def _evidence(
             yield f"# L = {each.context}: {each.option.text}"
         lengths = {batch: choice.k for batch, choice in each.choices.items()}
         yield from schedule_report(
-            each.answers, each.choices, each.option, assumed=args.attention is None
+            each.answers, each.choices, each.option, assumed=not args.attention
         )
         if each.speeds and args.worth:
             worst, mean = losses(each.speeds, lengths)

@@ -116,7 +116,7 @@ _ALL = (
         reads=("settings", "platforms", "latency"),
         log=True,
         answers=True,
-        parameters=("tolerances",),
+        parameters=("tolerances", "datasheets"),
     ),
     Stage(
         name="validation",

@@ -75,6 +75,12 @@ def test_a_step_below_n_max_is_told_apart() -> None:
     assert verdicts == [NEAR_FREE, DIP, NEAR_FREE, BEYOND]
 
 
+def test_an_n_max_at_the_end_of_the_grid_is_censored() -> None:
+    """It is the least that N_max may be, and no more than that is known."""
+    for times, censored in (((1.0, 1.1, 1.2), True), ((1.0, 1.1, 1.3), False)):
+        assert inverse(with_times(*times), 2, 0.2)["censored"].to_list() == [censored]
+
+
 def test_what_is_not_known_has_its_reason() -> None:
     """Without T(N) there is no ratio and no verdict, alone or beside others."""
     unknown = deployment(platform="cpu")
@@ -82,6 +88,7 @@ def test_what_is_not_known_has_its_reason() -> None:
         row = inverse(found, 4, 0.2).row(place, named=True)
         assert row["refusal"] == NO_PHI
         assert row["ratio"] is row["n_max"] is row["verdict"] is row["low"] is None
+        assert row["censored"] is None
         assert inverse(found, 4, 0.2)["refusal"].null_count() == place
 
 

@@ -18,7 +18,7 @@ from nearfree.backends.moe_kernels import (
     TRTLLM_8,
     Kernel,
 )
-from nearfree.backends.named_kernels import named_kernel
+from nearfree.backends.named_kernels import WORDS, named_kernel
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, PUBLIC_NAMES, kernel_for, public_kernel
 from nearfree.backends.records import BY_NAME
@@ -252,9 +252,12 @@ def named_moe(
         As `named_kernel`, or what the release runs for the format is not read.
     """
     dtype = moe_format(formats.activations, formats.weights)
-    if sm is None or dtype is None or not release.version:
+    optional = release.name in WORDS
+    if sm is None or dtype is None or (optional and not release.version):
         return None
-    known = moe_release(release.name, release.version, None)
+    known = Release(release.name, release.version or "")
+    if optional:
+        known = moe_release(release.name, release.version, None)
     of = _of(formats, of)
     kernel = named_kernel(*known, word, dtype, sm, of=of)
     own = kernel_for(*known, dtype, sm, of=of)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from nearfree.core.modules.moe_ffn import printed
-from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.resolve import Resolver
@@ -21,9 +20,9 @@ from nearfree.derive.tables.schema import Table
 from nearfree.errors import EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BoundaryPublished
-from nearfree.log.evidence import Take, read_scope
+from nearfree.log.evidence import Take
 from nearfree.log.names import Layout
-from nearfree.public.published import STREAM as PUBLISHED
+from nearfree.public.published import newest_take
 
 PRACTICAL = "tab:practical_lookup"
 PUBLISHED_LOOKUP = Table(
@@ -126,14 +125,14 @@ class Printed(NamedTuple):
 def published_answers(
     layout: Layout, sheets: dict[str, Platform], platforms: pl.DataFrame
 ) -> Printed:
-    """Return the paper's deployment table, computed anew.
+    """Return the paper's deployment table, computed anew from its newest import.
 
     Parameters
     ----------
     platforms
         Rows of the table `platforms`; none where rows need not say what they are made from.
     """
-    take = read_scope(layout, PUBLIC, stream=PUBLISHED)[-1]
+    take = newest_take(layout)
     rows = published_lookup(printed_rows(take), sheet_facts(sheets, platforms), Resolver(layout))
     return Printed(rows, [event.event_id for event in take.events])
 

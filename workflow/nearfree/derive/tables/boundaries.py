@@ -21,7 +21,7 @@ from nearfree.derive.tables.store import (
     write_table,
 )
 from nearfree.log.events import BoundaryPublished
-from nearfree.log.evidence import Take, read_scope
+from nearfree.log.evidence import Take, newest_takes, read_scope
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
@@ -180,8 +180,8 @@ def _from_1(curve: Sequence[Ratio]) -> list[Ratio]:
 
 
 def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[Row]:
-    """Yield the printed boundaries, at those of their tolerances that are asked for."""
-    for take in takes:
+    """Yield the newest printed boundaries, at those of their tolerances that are asked for."""
+    for take in newest_takes(takes, BoundaryPublished):
         for event in take.of(BoundaryPublished):
             data = event.data
             if data.epsilon not in tolerances:

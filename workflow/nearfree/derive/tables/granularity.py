@@ -1,11 +1,11 @@
 """Table `granularity`: block and tile rules, a row a branch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from nearfree.derive.tables.columns import ORIGINS, count, text
 from nearfree.derive.tables.schema import Table
 from nearfree.log.events import Branch, RuleExtracted, RulePublished, SourceFetched
-from nearfree.log.evidence import Take
+from nearfree.log.evidence import Take, newest_takes
 
 _COPIED = ("package", "versions", "path", "condition", "source")
 GRANULARITY = Table(
@@ -33,8 +33,8 @@ GRANULARITY = Table(
 
 
 def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
-    """Yield the published rules, and those read from source."""
-    for take in takes:
+    """Yield the published rules, and those read from source: of a stream the newest take's."""
+    for take in newest_takes(takes, RulePublished):
         for event in take.of(RulePublished):
             rule = event.data
             yield {
@@ -46,17 +46,8 @@ def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
                 "branch": rule.row,
                 "from_ids": [event.event_id],
             }
-    for take in newest_extractions(takes):
+    for take in newest_takes(takes, RuleExtracted):
         yield from _extracted(take)
-
-
-def newest_extractions(takes: Iterable[Take]) -> list[Take]:
-    """Return the newest take of each stream of extracted rules: a release has one at a time."""
-    newest: dict[str, Take] = {}
-    for take in sorted(takes, key=lambda candidate: candidate.order):
-        if take.of(RuleExtracted):
-            newest[take.name.stream] = take
-    return [newest[stream] for stream in sorted(newest)]
 
 
 def _extracted(take: Take) -> Iterator[dict[str, object]]:

@@ -26,7 +26,7 @@ from nearfree.log.events import (
     TunedIndexed,
     WorkCounted,
 )
-from nearfree.log.evidence import Take, open_takes
+from nearfree.log.evidence import Take, newest_takes, open_takes
 from nearfree.log.names import Layout
 from nearfree.log.reader import no_collection
 
@@ -113,7 +113,7 @@ def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, objec
     for curve in sorted(every, key=lambda curve: curve.order):
         key = (curve.take.name.scope, curve.origin, curve.setting, curve.first.baseline)
         grids[key] = curve.first_id, curve.visits
-    for take in takes:
+    for take in newest_takes(takes, BoundaryPublished):
         for event in take.of(BoundaryPublished):
             data = event.data
             if data.quantity == "n_max":

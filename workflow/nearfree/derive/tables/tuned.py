@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from itertools import repeat
 
 from nearfree.derive.tables.columns import count, flag, text
-from nearfree.derive.tables.granularity import newest_extractions
 from nearfree.derive.tables.schema import Table
-from nearfree.log.events import TunedIndexed
-from nearfree.log.evidence import Take
+from nearfree.log.events import RuleExtracted, TunedIndexed
+from nearfree.log.evidence import Take, newest_takes
 from nearfree.sources.answers.lookup import tuned_intervals
 
 _COPIED = (
@@ -54,7 +53,7 @@ TUNED = Table(
 
 def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
     """Yield the intervals of every tuned file; an odd file is one row without a value."""
-    for take in newest_extractions(takes):
+    for take in newest_takes(takes, RuleExtracted):
         for event in take.of(TunedIndexed):
             file: TunedIndexed = event.data
             shape = file.block_shape

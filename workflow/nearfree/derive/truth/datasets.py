@@ -9,7 +9,7 @@ from msgspec import Struct
 from nearfree.config.files import Config
 from nearfree.core.precision import ELEMENT_BYTES
 from nearfree.core.protocols import EAGER
-from nearfree.core.scopes import IMPORTED, PUBLIC
+from nearfree.core.scopes import IMPORTED
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.tables.latency import LATENCY, launched_on_gpu
@@ -18,7 +18,7 @@ from nearfree.derive.tables.store import read_table
 from nearfree.derive.truth.truth import EXCLUDED_COLUMNS, Truth, truth
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.log.events import BoundaryPublished
-from nearfree.log.evidence import Take, read_scope
+from nearfree.log.evidence import Take, open_takes
 from nearfree.log.names import Layout
 from nearfree.public import published
 from nearfree.public.curve_file import curves_from_csv
@@ -195,12 +195,7 @@ def load_published(layout: Layout, epsilons: Sequence[float]) -> tuple[str, Trut
     EvidenceError
         They are not in the log.
     """
-    takes = read_scope(layout, PUBLIC, stream=published.STREAM)
-    if not takes:
-        raise EvidenceError(
-            "the paper's values are not in the log", remedy="Run `nearfree import published`"
-        )
-    newest = max(takes, key=lambda take: take.order)
+    newest = published.newest_take(layout)
     return f"published ({newest.name})", published_truth(newest, epsilons)
 
 
@@ -227,12 +222,12 @@ def newest_release(layout: Layout) -> str:
     EvidenceError
         None is imported.
     """
-    streams = {take.stream for take in layout.takes(IMPORTED)}
+    streams = {name.stream for name, _, _ in open_takes(layout, IMPORTED)}
     releases = [stream for stream in streams if stream.startswith(AICONFIGURATOR)]
     if not releases:
         raise EvidenceError(
             "no curve of AIConfigurator is in the log",
-            remedy="Run `nearfree import aiconfigurator`",
+            remedy="Run `nearfree import aiconfigurator`, with --take 2 if the first is retracted",
         )
     return max(releases, key=_release)
 

@@ -40,12 +40,9 @@ def answer(
     rows = _with_share(answers, accepted).to_dicts()
     query, refusal = forecast.deployments[place], forecast.total.refusals[place]
     known = refusal is None
-    about = {name: value for name, value in query.about.items() if name not in query.parallel.said}
     return {
         "schema": SCHEMA,
-        "deployment": about
-        | {"revision": query.revision, "parallel": query.parallel.said}
-        | {"precision": query.said, "decoder": to_builtins(query.decoder)},
+        "deployment": deployment_json(query),
         "answer": _first(first) if first else None,
         "basis": _basis(first) if first else None,
         "memory": memory_json(query.memory),
@@ -58,6 +55,18 @@ def answer(
         "graphs": _graphs(forecast, place),
         "curve": forecast.curve(place).to_dicts(),
     } | ({"caveats": query.caveats} if query.caveats else {})
+
+
+def deployment_json(query: Deployment) -> dict[str, Any]:
+    """Return what is asked about: names and releases, degrees, formats and the decoder."""
+    about = {name: value for name, value in query.about.items() if name not in query.parallel.said}
+    return {
+        **about,
+        "revision": query.revision,
+        "parallel": query.parallel.said,
+        "precision": query.said,
+        "decoder": to_builtins(query.decoder),
+    }
 
 
 def _first(found: FirstAnswer) -> dict[str, Any]:

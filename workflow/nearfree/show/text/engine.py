@@ -42,7 +42,8 @@ def _curve(curve: Curve, epsilon: float) -> Iterator[str]:
     found = boundary(ratios, epsilon, curve.first.baseline)
     repacked = "repacked" if curve.setting.repack else "not repacked"
     named = label({name: getattr(curve.setting, name) for name in _AXES}, _AXES)
-    n_max = f"N_max = {found.last_pass} at {epsilon:.0%}"
+    sign = "≥" if found.next_n is None else "="
+    n_max = f"N_max {sign} {found.last_pass} at {epsilon:.0%}"
     yield f"{named}, {repacked}: {n_max}, measured in {samples.timer} time"
     rows: list[list[str]] = [["N", "T(N) ms", "T(N)/T(1)", "", "ms a position"]]
     by_n = {ratio.n: ratio for ratio in ratios}

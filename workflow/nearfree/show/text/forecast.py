@@ -28,7 +28,8 @@ _NOTHING = "nothing up to there"
 def no_forward(query: Deployment) -> str:
     """Return what to do where T(N) is not known: the release to ask of, if kernels of one are."""
     known = query.instead
-    return _NO_FORWARD + (f", such as --moe {known.name}=={known.version}" if known else "")
+    own = f"By its file {query.moe} runs {query.by_file} for its experts. " if query.by_file else ""
+    return own + _NO_FORWARD + (f", such as --moe {known.name}=={known.version}" if known else "")
 
 
 def columns(rows: Sequence[Sequence[object]], *, indent: int = 2, left: int = 1) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import json
 
 from nearfree.derive.schedule.draft_lengths import ranges
+from nearfree.show.text.answer_json import deployment_json
 from nearfree.show.text.memory import memory_lines, unfit
 from nearfree.show.text.planned import Planned
 
@@ -18,6 +19,7 @@ def schedules_json(
     every: Sequence[Planned],
     safe: Planned,
     *,
+    epsilon: float,
     doubts: Sequence[str] = (),
 ) -> str:
     """Return the schedule of each context, and the safe one, as JSON.
@@ -28,17 +30,22 @@ def schedules_json(
         The share that an entry has to be worth.
     safe
         What is pasted: that of the only context, or the one that is safe at all.
+    epsilon
+        The tolerance of near-free lengths.
     doubts
         What speaks against the drafter.
     """
-    option = safe.option
+    option, one = safe.option, safe.answers.deployments[0]
+    served = deployment_json(one).items()
     return json.encode({
         "engine": engine,
+        "deployment": {name: said for name, said in served if name not in ("batch", "context")},
         "goal": goal,
+        "epsilon": epsilon,
         "worth": worth,
         "contexts": [each.context for each in every],
         "place": option.place,
-        "notes": [*doubts, *option.notes, *safe.answers.deployments[0].caveats],
+        "notes": [*doubts, *option.notes, *one.caveats],
         "read_by": [str(parser) for parser in option.parsers],
         "safe": _schedule(safe),
         "schedules": [_schedule(each) for each in every],

@@ -135,9 +135,11 @@ def inverse_report(
             table.append([*setting, "-", "", "-", *(["-"] if used else []), row["refusal"]])
             continue
         interval = f"{row['low']:.2f} to {row['high']:.2f}"
-        share = [] if accepted is None else [f"{accepted / row['n_max']:.2f}"]
+        most = "<= " if row["censored"] else ""
+        share = [] if accepted is None else [f"{most}{accepted / row['n_max']:.2f}"]
+        n_max = amount(row["n_max"], censored=row["censored"])
         verdict = row["verdict"] + (", does not fit" if row["deployment"] in places else "")
-        table.append([*setting, f"{row['ratio']:.3f}", interval, row["n_max"], *share, verdict])
+        table.append([*setting, f"{row['ratio']:.3f}", interval, n_max, *share, verdict])
     yield from columns(table)
 
 

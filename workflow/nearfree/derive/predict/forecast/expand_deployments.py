@@ -23,7 +23,7 @@ from nearfree.core.routing_names import Routing
 from nearfree.decoders.engines import ENGINES
 from nearfree.decoders.model_file import ModelFile, find_drafter_file, find_model_file
 from nearfree.decoders.served import as_served
-from nearfree.derive.granularity.releases import ruled_release
+from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered, spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
@@ -291,16 +291,20 @@ def check_releases(config: Config, answerer: Answerer, queries: Sequence[Deploym
     ruled = [ruled_release(used.name, used.version) for used in sorted(backends, key=str)]
     graphs = {query.graphs.release for query in queries if query.graphs}
     for release in filter(None, [*ruled, *sorted(graphs)]):
-        try:
-            answerer.check(*release)
-        except NearfreeError as error:
-            package = release.package
-            known = [name for name in config.releases if name.startswith(f"{package}==")]
-            raise ConfigError(
-                error.what,
-                remedy=f"Recorded in {config.folder}/sources.yaml are "
-                f"{', '.join(known) or 'none'}; --online reads any other one",
-            ) from error
+        check_release(config, answerer, release)
+
+
+def check_release(config: Config, answerer: Answerer, release: Release) -> None:
+    """Refuse one release; the error is that of `check_releases`."""
+    try:
+        answerer.check(*release)
+    except NearfreeError as error:
+        known = [name for name in config.releases if name.startswith(f"{release.package}==")]
+        raise ConfigError(
+            error.what,
+            remedy=f"Recorded in {config.folder}/sources.yaml are "
+            f"{', '.join(known) or 'none'}; --online reads any other one",
+        ) from error
 
 
 def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> BackendRelease:

@@ -23,6 +23,7 @@ SCHEMA = {
     "low": pl.Float64,
     "high": pl.Float64,
     "n_max": pl.Int64,
+    "censored": pl.Boolean,
     "verdict": pl.String,
     "refusal": pl.String,
 }
@@ -91,7 +92,8 @@ def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
     Returns
     -------
     A row a deployment: T(K) / T(1) with its interval, and a verdict; the largest N that is
-    near-free is the forward question's N_max, whose interval is left to it.
+    near-free is the forward question's N_max, whose interval is left to it; it is `censored` where
+    the grid ends there.
 
     Raises
     ------
@@ -111,7 +113,7 @@ def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
     ratio = latency.model_us / base
     low, high = latency.moved_us(-1.0) / base, latency.moved_us(1.0) / base
     begin: Places = np.zeros(len(ratio), dtype=np.int64)
-    last = exits(ratio, low, high, begin, epsilon).last
+    out = exits(ratio, low, high, begin, epsilon)
     known = np.array([reason is None for reason in latency.refusals])
     frame = pl.DataFrame(
         {
@@ -121,7 +123,8 @@ def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
             "ratio": _where(known, ratio[:, at]),
             "low": _where(known, ratio[:, at] if at == 0 else low[:, at]),
             "high": _where(known, ratio[:, at] if at == 0 else high[:, at]),
-            "n_max": _where(known, latency.grid[last].astype(float)),
+            "n_max": _where(known, latency.grid[out.last].astype(float)),
+            "censored": _where(known, out.censored.astype(float)),
             "refusal": latency.refusals,
         },
         schema_overrides={"refusal": pl.String},

@@ -16,7 +16,8 @@ CONFIG = config.get("config", "config")
 REPORT = f"{RESULTS}/report/index.html"
 LEDGER = f"{RESULTS}/state/ledger.json"
 LOGS = config.get("logs", "logs")
-# An import's seal is named after the file that was found, so a mark stands for it.
+# An import's seal is named after the file that was found, so a mark stands for it: of a results
+# root that holds one.
 IMPORT = f"{LOGS}/import/{{stream}}.done"
 ENVIRONMENT = "../envs/cpu.yaml"
 # A batch system may start a job anew before it has seen the end of the old one.
@@ -36,6 +37,9 @@ def or_exit(call, *arguments):
 
 PIPELINE = or_exit(Pipeline, Path(RESULTS), Path(CONFIG))
 MARKS = [IMPORT.format(stream=stream) for stream in PIPELINE.imports]
+if workflow.is_main_process:
+    for stream in PIPELINE.unsealed_imports:
+        Path(IMPORT.format(stream=stream)).unlink(missing_ok=True)
 if PIPELINE.site.curves:  # what is simulated disturbs nothing
     EVERY_CORE = 1
 

@@ -17,10 +17,10 @@ from nearfree.config.files import Config
 from nearfree.core.plan import MeasurePlan, Plan, Sweep, plan_digest
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
-from nearfree.log.events import LatencyMeasured, Payload, RunFinished, RunStarted
+from nearfree.log.events import Event, LatencyMeasured, Payload, RunFinished, RunStarted
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import read_segment
-from nearfree.log.seal import Seal, seal_segment, write_receipt, write_seal
+from nearfree.log.seal import Seal, iter_sealed, seal_segment, write_receipt, write_seal
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.measure.rounds import whole_rounds
@@ -135,7 +135,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return Project(made_once(tmp_path_factory, "built", make))
 
 
-RECORDED = ("public/constants", "sources/vllm_0_33_0", "sources/flashinfer_python_0_6_13")
+RECORDED = (
+    *("public/constants", "sources/vllm_0_33_0", "sources/vllm_graphs_0_33_0"),
+    "sources/flashinfer_python_0_6_13",
+)
 DEPLOYED = """
 moe:
   models: [qwen3_30b_a3b]
@@ -144,6 +147,15 @@ moe:
   moe: [vllm==0.33.0]
   batch: [1, 64]
   context: [1024, 16384]
+
+graphs:
+  models: [qwen3_30b_a3b]
+  platforms: [h100]
+  attention: [flashinfer-python==0.6.13]
+  moe: [vllm==0.33.0]
+  batch: [1, 64]
+  context: [1024]
+  graphs: vllm==0.33.0
 """
 
 
@@ -288,6 +300,11 @@ def latencies(take: OpenTake) -> list[tuple[int, int]]:
     """Return the (round, n) of everything that a take kept of its earlier attempts."""
     kept = (event.data for event in take.events)
     return [(data.round, data.n) for data in kept if isinstance(data, LatencyMeasured)]
+
+
+def read_sealed(layout: Layout, seal: Seal) -> list[Event]:
+    """Return a sealed take's events, in order."""
+    return list(iter_sealed(layout, seal))
 
 
 def measure_rounds(take: OpenTake) -> float:

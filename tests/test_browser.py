@@ -1,6 +1,7 @@
 """The report and the figures in a real browser, from files, without a network."""
 
 import base64
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -266,6 +267,27 @@ def test_a_command_s_words_are_quoted(browser):
         told = browser.execute_script(f"{source}; return quoted(arguments[0])", text)
         assert shlex.split(f"nearfree {told}") == ["nearfree", text]
     assert told == text
+
+
+def test_a_number_stands_with_its_name_and_unit(browser):
+    """Tokens a second are no seconds, and a number in a title has its name before it."""
+    fields = json.dumps(inline.facts()["FIELDS"])
+    source = (Path(inline.__file__).parent / "assets" / "words.js").read_text()
+    browser.get("about:blank")
+    ask = f"const FIELDS = {fields}; {source}; return "
+    for column, said in {
+        "tokens_s": ["speed", "tokens/s"],
+        "predicted_tokens_s": ["predicted", "tokens/s"],
+        "tokens_s_low": ["speed, low end, tokens/s", ""],
+        "wall_s": ["wall", "s"],
+        "latency_us": ["T(N)", "µs"],
+        "bytes": ["bytes", "bytes"],
+    }.items():
+        words = "[inWords(arguments[0]) || named(arguments[0]).words, named(arguments[0]).unit]"
+        assert browser.execute_script(ask + words, column) == said
+    row = {"setting_key": "a", "backend": "llama_cpp", "context": 64, "threads": 2, "batch": None}
+    title = "subject({ key: ['setting_key'], at: (name) => arguments[0][name] ?? null }, 0)"
+    assert browser.execute_script(ask + title, row) == "llama_cpp, L 64, threads 2"
 
 
 @pytest.mark.parametrize("name", ["claims", "tolerance", "gallery"])

@@ -48,10 +48,10 @@ PRECISION = GUIDE.partition("## Precision and memory\n")[2].partition("\n## ")[0
 
 
 def test_the_guide_names_every_option_of_precision() -> None:
-    """The table of options has those that ask for formats and memory."""
+    """The table of options has those that ask for formats, kernels and memory."""
     named = set(re.findall(r"^\| `(--[a-z-]+)`", PRECISION, re.MULTILINE))
     asked = {"--weights", "--activations", "--kv-dtype", "--dtype"}
-    assert named == asked | {"--dense", "--ignore-memory"}
+    assert named == asked | {"--dense", "--moe-backend", "--ignore-memory"}
 
 
 def test_the_guide_has_the_constants_of_memory() -> None:

@@ -38,6 +38,7 @@ CHOICES = (
     "context",
     "batch",
 )
+CONDITION = (*CHOICES, "deployment")
 UNFIT = "does not fit"
 Row = dict[str, Any]
 
@@ -104,14 +105,15 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
     answerer = Answerer(Layout(answering / "results"), config, offline=True, log_alone=True)
     lookup = of_table(answers, "lookup")
     low = next(r for r in lookup if r["n_max"] is not None and r["n_max"] < r["baseline"])
-    for row in (low, *dice(7).sample(lookup, 6)):
+    padded = next(r for r in lookup if r["graphs"] and r["composition"] == "sum" and r["n_max"])
+    for row in (low, padded, *dice(7).sample(lookup, 6)):
         entry = deployments(config, config.deployments[row["deployment"]])
         place = next(
-            n for n, each in enumerate(entry) if each.about == {k: row[k] for k in CHOICES}
+            n for n, each in enumerate(entry) if all(each.about[k] == row[k] for k in CHOICES)
         )
         found = forecast(entry, answerer, [row["epsilon"]])
         told = answer(found, place, row["epsilon"], None)
-        choice = {name: row[name] for name in (*CHOICES, "baseline", "epsilon")}
+        choice = {name: row[name] for name in (*CONDITION, "baseline", "epsilon")}
         asked(browser, answering, kind="predicted", **choice)
         shown = numbers(browser)
         for each in told["predictors"]:
@@ -123,20 +125,22 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
                 for other in lookup
                 if (other["predictor"], other["composition"]) == way
                 and all(other[name] == value for name, value in choice.items())
-                and other["deployment"] == row["deployment"]
             ]
             unfit = row["fits"] is False and each["composition"] == "sum"
             assert shown[mine] == (UNFIT if unfit else printed(each))
         ratios = {point["n"]: point["ratio"] for point in told["curve"]}
+        times = {point["n"]: point["latency_us"] for point in told["curve"]}
         lines = browser.find_elements(By.CSS_SELECTOR, "#answered details tbody tr")
         assert bool(lines) == bool(ratios)
         for line in lines:
-            n, _, ratio = (
+            n, us, ratio = (
                 cell.get_attribute("textContent")
                 for cell in line.find_elements(By.TAG_NAME, "td")[:3]
             )
             assert ratio == f"{ratios[int(n)]:.3f}"
+            assert float(us) == pytest.approx(times[int(n)], rel=1e-5)
         text = browser.find_element(By.ID, "answered").text
+        assert (f"padded to the CUDA graphs of {row['graphs']}" in text) == bool(row["graphs"])
         late = row["baseline"] > 1 and row["fits"]
         assert (f"from N = {row['baseline']}," in text) == late
         best = [each for each in told["predictors"] if each["composition"] == "sum"]
@@ -150,7 +154,7 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
 def test_the_explorer_says_what_fits(answering, browser, answers, fits):
     """It names formats and parts of memory; what does not fit has that where N_max is, in words."""
     row = next(r for r in of_table(answers, "lookup") if r["fits"] is fits)
-    choice = {name: row[name] for name in (*CHOICES, "baseline", "epsilon")}
+    choice = {name: row[name] for name in (*CONDITION, "baseline", "epsilon")}
     asked(browser, answering, kind="predicted", **choice)
     text = browser.find_element(By.ID, "answered").text
     assert "weights bfloat16, products with bfloat16, cache bfloat16" in text
@@ -170,10 +174,12 @@ def test_the_explorer_says_what_fits(answering, browser, answers, fits):
 
 @pytest.mark.slow
 def test_the_command_beside_a_schedule_prints_it(answering, browser, answers):
-    """Each engine's option is what the command that stands beside it says."""
+    """Each engine's option is what the command that stands beside it says, with graphs or none."""
     asked_about = [row for row in of_table(answers, "schedules") if row["option"]]
-    for row in dice(5).sample(asked_about, 2):
-        choice = {name: row[name] for name in (*CHOICES[:-1], "epsilon")}
+    assert {row["graphs"] for row in asked_about} == {None, "vllm 0.33.0"}
+    for graphs in (None, "vllm 0.33.0"):
+        row = dice(5).choice([row for row in asked_about if row["graphs"] == graphs])
+        choice = {name: row[name] for name in (*CONDITION, "epsilon") if name != "batch"}
         asked(browser, answering, kind="predicted", **choice)
         options = [
             each.get_attribute("textContent")

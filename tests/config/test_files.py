@@ -81,10 +81,17 @@ MISTAKES: list[tuple[str, Change, str]] = [
     ("config.yaml", put("sets", value=[]), "sets"),
     ("config.yaml", put("sets", value=["A set"]), "sets"),
     ("config.yaml", put("sets", value="default"), "sets"),
+    (
+        "config.yaml",
+        put("sets", value=["defualt", "paper"]),
+        "sets names the unknown set 'defualt'",
+    ),
+    ("config.yaml", put("here", value=["cpu", "cpu"]), "here ['cpu', 'cpu'] name one twice"),
+    ("config.yaml", put("python", value={"vlm": "a"}), "the unknown environment 'vlm'"),
     ("config.yaml", put("untested", value="sometimes"), "untested"),
     ("config.yaml", put("imports", value=["aiconfigurator"]), "imports"),
     ("config.yaml", put("imports", value=["../x==1.0"]), "imports"),
-    ("config.yaml", put("imports", value=["aiconfigurator==0.12.0"] * 2), "name a release twice"),
+    ("config.yaml", put("imports", value=["aiconfigurator==0.12.0"] * 2), "name one twice"),
     # backends
     ("backends.yaml", put("torch", value={}), "environment"),
     ("backends.yaml", put("torch", value={"environment": "a b"}), "environment"),
@@ -243,6 +250,15 @@ def test_the_default_set_has_every_module(folder: Path) -> None:
     path = folder / "config.yaml"
     path.write_text(path.read_text().replace("[default, paper]", "[default, thorough]"))
     assert plans.keys() < Plans(Config(folder), "cpu").all().keys()
+
+
+def test_a_set_of_the_shipped_config_may_be_empty(folder: Path) -> None:
+    """A project whose own studies are of other sets keeps the line of sets that it came with."""
+    shipped = Config(folder).site.sets
+    studies = yaml.safe_load((folder / "studies.yaml").read_text())
+    (folder / "studies.yaml").write_text(yaml.safe_dump({STUDY: studies[STUDY] | {"set": "mine"}}))
+    assert Config(folder).site.sets == shipped
+    assert Config(folder).studied("cpu") == []
 
 
 def test_studies_can_be_left_out(folder: Path) -> None:

@@ -60,7 +60,7 @@ def test_what_was_asked_of_others_stays(folder: Path, layout: Layout) -> None:
 def test_a_study_of_another_set_is_not_retaken(folder: Path, layout: Layout) -> None:
     """What the site's sets leave out is not measured, so not asked for again either."""
     path = folder / "config.yaml"
-    site = yaml.safe_load(path.read_text()) | {"sets": ["other"]}
+    site = yaml.safe_load(path.read_text()) | {"sets": ["paper"]}
     path.write_text(yaml.safe_dump(site))
     assert raise_takes(Config(folder), layout, "cpu") == {}
     with pytest.raises(ConfigError, match="no study 'dense_ffn' on platform 'cpu'"):

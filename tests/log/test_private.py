@@ -4,7 +4,7 @@ import pwd
 from pathlib import Path
 
 import pytest
-from nearfree.log.line import home, private_parts, without_private
+from nearfree.log.line import holds_home, home, private_patterns, without_private
 
 
 @pytest.fixture
@@ -16,17 +16,57 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def private(text: str) -> list[str]:
+    """Return the pieces of a text that must not be on record."""
+    return [found for each in private_patterns() for found in each.findall(text)]
+
+
 def test_the_home_folder_is_private(folder: Path) -> None:
     """The home folder and the mark of a URL must not be on record."""
     assert home() == str(folder)
-    assert private_parts() == (str(folder).encode(), b"://")
+    assert private(f"in {folder}/cache") == [str(folder)]
+    assert private("see https://host") == ["://"]
+    assert holds_home(f"cache: {folder}/cache")
 
 
 def test_the_root_is_not_private(monkeypatch: pytest.MonkeyPatch) -> None:
     """A home folder `/`, which every path holds, hides nothing."""
     monkeypatch.setenv("HOME", "/")
     assert home() is None
-    assert private_parts() == (b"://",)
+    assert private("/of/any:/text://") == ["://"]
+    assert not holds_home("/of/any")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/data",
+        "/data/weights",
+        "no space in /data.",
+        '"path":"/data"',
+        r'"error":"two lines:\n/data/weights"',
+        "PATH=/bin:/data/bin",
+        "/data..",
+        '"nvcc -I/data/include"',
+    ],
+)
+def test_a_home_folder_of_one_name_is_private(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A short home folder is found wherever a path begins with it, behind a line's end too."""
+    monkeypatch.setenv("HOME", "/data")
+    assert private(text) == ["/data"]
+    assert "~" in without_private(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["flashinfer/data/include", "/mnt/data", "../data/x", "/data2/x", "/data-b", "/data.old/x"],
+)
+def test_a_piece_of_another_path_is_not_private(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A path that has the home folder's name in its midst, or begins with more, stays as it is."""
+    monkeypatch.setenv("HOME", "/data")
+    assert private(text) == []
+    assert not holds_home(text)
+    assert without_private(text) == text
 
 
 def test_an_unknown_user_has_no_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import make_latency, make_plan, make_started, write_take
+from conftest import make_latency, make_plan, make_started, read_sealed, write_take
 from msgspec import structs
 from nearfree.core.plan import plan_digest
 from nearfree.errors import BusyError, DamageError, LogError
@@ -16,7 +16,6 @@ from nearfree.log.seal import (
     Seal,
     check_sealed,
     read_seal,
-    read_sealed,
     seal_segment,
     write_receipt,
     write_seal,

@@ -100,11 +100,18 @@ def test_an_event_is_synced_unless_told_otherwise(
 def test_a_new_segment_is_durable_in_its_folder(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening a segment syncs the folder, or a power cut could drop the whole file."""
+    """Opening a segment syncs its folder, and each folder above it that takes in a new one.
+
+    Or a power cut could drop the whole file.
+    """
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
     SegmentWriter(layout, NAME, 1).close()
-    assert synced == [layout.segment(NAME, 1).parent.stat().st_ino]
+    folder = layout.segment(NAME, 1).parent
+    above = (layout.root.parent, layout.root, layout.events, folder.parent)
+    assert synced == [each.stat().st_ino for each in (*above, folder)]
+    SegmentWriter(layout, NAME, 2).close()
+    assert synced[5:] == [folder.stat().st_ino]
 
 
 def test_a_file_in_the_place_of_the_folder_is_a_write_error(layout: Layout) -> None:

@@ -24,12 +24,14 @@ def test_another_headline_tolerance_predicts_nothing_anew(project):
     assert project.jobs() == jobs
 
 
-def test_a_platform_fact_recomputes_the_scope_that_uses_it(project):
-    """A datasheet of a GPU is used by the public tables, not by those of the CPU."""
+def test_a_platform_fact_recomputes_what_uses_it(project):
+    """A datasheet of a GPU is used by the public tables, and by all that is predicted.
+
+    Of the CPU no observation is projected anew. Kernels of one GPU may speak of another's.
+    """
     project.edit("config/platforms.yaml", "bandwidth_gb_s: 4000", "bandwidth_gb_s: 4001")
-    # figures of the CPU show the published panel beside the measured one
-    after = {**AFTER_PROJECT, "outlook": 1, "schedules": 1, "figures": 2, "ledger": 1}
-    del after["engine_steps"], after["tuning"]  # rows of an engine rest on no datasheet
+    after = {**AFTER_RULES, "project": 1, "boundaries": 1}
+    del after["engine_steps"]  # rows of an engine rest on no datasheet
     assert project.jobs() == after
 
 
@@ -44,6 +46,13 @@ def test_changed_formula_code_recomputes_predictions(project):
     path = "workflow/nearfree/core/modules/dense_ffn.py"
     project.edit(path, "(setting) / (2 * setting.batch)", "(setting) / 2 / setting.batch")
     assert project.jobs() == {**AFTER_RULES, "kernels": 1}
+
+
+def test_changed_code_of_a_reader_recomputes_answers(project):
+    """How a package's rules are asked touches all that asks, though no import leads to it."""
+    path = "workflow/nearfree/sources/backends/flash_attn.py"
+    project.edit(path, "from collections.abc", "# asked in another way\nfrom collections.abc")
+    assert project.jobs() == AFTER_RULES
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,14 @@
 import shutil
 
 import pytest
+from nearfree.core.scopes import IMPORTED
 from nearfree.derive.engine_step import recorded
 from nearfree.derive.reference import record
+from nearfree.derive.stages import STAGES
 from nearfree.derive.work_model import constants
+from nearfree.log.evidence import RETRACTED
+from nearfree.log.names import Layout, TakeName
+from nearfree.log.retract import retract
 from nearfree.pipeline import pipeline
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.public import aiconfigurator
@@ -15,6 +20,7 @@ from pipeline.expected import AFTER_RULES, LEDGER
 from workflow import ROOT
 
 PUBLIC = "results/events/public"
+RELEASE = "aiconfigurator==0.12.0"
 IMPORTED_SEAL = "results/events/imported/aiconfigurator_core_0_12_0/1-00000000.seal.json"
 
 
@@ -49,19 +55,74 @@ def test_what_is_adopted_is_used(project, stream):
     assert jobs == {**AFTER_RULES, "project": 1, "boundaries": 1, "kernels": 1}
 
 
+def test_a_retraction_of_a_constant_is_evidence(tmp_path):
+    """What a retraction takes from answers is an input of all that asks for answers."""
+    layout = Layout(tmp_path)
+    shutil.copytree(ROOT / PUBLIC / "constants", layout.events / "public" / "constants")
+    before = Pipeline(tmp_path, ROOT / "config").answering()
+    take = retract(layout, str(layout.takes("public")[0]), "fitted to a slow machine").name
+    assert Pipeline(tmp_path, ROOT / "config").answering() == [*before, str(layout.seal(take))]
+
+
+def put_import(project, name=IMPORTED_SEAL):
+    """Let a file stand where the seal of an import stands."""
+    seal = next((project / "results/events/public").rglob("*.seal.json"))
+    (project / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(seal, project / name)
+
+
 def test_imported_curves_are_not_a_platform(project):
     """What was imported by hand changes nothing of the workflow before the config asks for it."""
-    seal = next((project / "results/events/public").rglob("*.seal.json"))
-    (project / IMPORTED_SEAL).parent.mkdir(parents=True)
-    shutil.copy(seal, project / IMPORTED_SEAL)
+    put_import(project)
     assert project.jobs() == {}
 
 
+SCORED = {"accuracy": 1, "figures": 1, "report": 1, "ledger": 1}
+
+
 def test_an_import_is_a_job_where_the_config_asks_for_it(project):
-    """The import, the table of its scores, and what shows them; nothing is measured."""
+    """The import, the table of its scores, and what shows them; nothing is measured.
+
+    The mark of another results root says nothing of a root that holds no such take.
+    """
     project.edit("config/config.yaml", "imports: []", "imports: [aiconfigurator==0.12.0]")
-    jobs = project.jobs()
-    assert jobs == {"import_curves": 1, "accuracy": 1, "figures": 1, "report": 1, "ledger": 1}
+    assert project.jobs() == {"import_curves": 1, **SCORED}
+    mark = project / "logs/import/aiconfigurator_core_0_12_0.done"
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    assert project.jobs() == {"import_curves": 1, **SCORED}
+    put_import(project)
+    mark.touch()
+    assert project.jobs() == SCORED
+
+
+def test_imports_beside_those_of_the_config_are_evidence(tmp_path):
+    """Scores rest on all imports: takes made by hand, and retractions, are inputs of theirs.
+
+    The take that the workflow's own import makes has its mark, before it is there and after.
+    """
+    (config := tmp_path / "config").mkdir()
+    shutil.copytree(ROOT / "config", config, dirs_exist_ok=True)
+    text = (config / "config.yaml").read_text()
+    (config / "config.yaml").write_text(text.replace("imports: []", f"imports: [{RELEASE}]"))
+    layout = Layout(tmp_path / "results")
+
+    def inputs():
+        return set(Pipeline(layout.root, config).inputs(STAGES["accuracy"], IMPORTED))
+
+    before = inputs()
+    own, again, retracted = (
+        TakeName(IMPORTED, stream, take, "0" * 8)
+        for stream, take in (
+            ("aiconfigurator_core_0_12_0", 1),
+            ("aiconfigurator_core_0_12_0", 2),
+            (RETRACTED, 1),
+        )
+    )
+    for take in (own, again, retracted, other := TakeName(IMPORTED, "curves_mine", 1, "0" * 8)):
+        layout.seal(take).parent.mkdir(parents=True, exist_ok=True)
+        layout.seal(take).touch()
+    assert inputs() - before == {str(layout.seal(take)) for take in (again, retracted, other)}
 
 
 def test_the_names_that_rules_use_are_those_of_the_log():

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from conftest import read_sealed
 from nearfree.config.files import Config
 from nearfree.errors import SourceError
 from nearfree.log.events import LatencyImported, SourceFetched
 from nearfree.log.names import Layout
-from nearfree.log.seal import read_sealed
 from nearfree.public import aiconfigurator, perf_tables
 from nearfree.public.aiconfigurator import Imported, import_aiconfigurator
 from nearfree.public.curves import read_curves

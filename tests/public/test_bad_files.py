@@ -87,4 +87,4 @@ def test_a_file_that_is_no_csv(layout: Layout, folder: Path, raw: bytes) -> None
 
 def test_a_folder_without_files(layout: Layout, tmp_path: Path) -> None:
     """A folder that holds no reference files is named."""
-    assert f"{tmp_path} holds no CSV files" in refusal(layout, tmp_path)
+    assert f"{tmp_path / 'sensitivity.csv'} cannot be read" in refusal(layout, tmp_path)

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from conftest import read_sealed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nearfree.config.files import Config
 from nearfree.errors import ConfigError
 from nearfree.log.events import LatencyImported
 from nearfree.log.names import Layout
-from nearfree.log.seal import read_sealed
 from nearfree.public.curve_file import curves_from_csv, import_curves
 from nearfree.public.curve_row import COLUMNS, OPTIONAL
 

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from conftest import read_sealed
 from nearfree.log.events import BoundaryPublished, Event, RulePublished
 from nearfree.log.names import Layout
-from nearfree.log.seal import read_sealed
 from nearfree.public.published import ATTENTION_GRID, FFN_GRID, import_published
 
 SHIPPED = Path(__file__).parents[2] / "config" / "published"
@@ -169,3 +169,10 @@ def test_other_files_are_another_take(layout: Layout, folder: Path) -> None:
         file.write("tab:x,vllm,1.0,path,always,16\n")
     assert import_published(layout, folder).name != first.name
     assert len(layout.takes()) == 2
+
+
+def test_a_file_that_is_not_read_is_no_other_take(layout: Layout, folder: Path) -> None:
+    """A stray file in the folder of reference files changes nothing."""
+    first = import_published(layout, SHIPPED)
+    (folder / "notes.csv").write_text("a,b\n")
+    assert import_published(layout, folder).name == first.name

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from nearfree.errors import SourceError
+from nearfree.errors import MOVED, SourceError
 from nearfree.sources import extraction
 from nearfree.sources.extraction import extract
 from nearfree.sources.fetching.cache import Cache
@@ -67,6 +67,17 @@ def test_what_is_not_known_is_refused_by_name(
         assert PATH in refused.value.what
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
     assert not (tmp_path / "cache" / "results").exists()
+
+
+def test_a_part_that_a_reader_looks_for_in_vain_is_a_refusal(
+    server: Server, tmp_path: Path
+) -> None:
+    """Where a reader meets nothing where it looks, the release is named, and no error escapes."""
+    text = "class VllmConfig:\n    def _set_cudagraph_sizes(self):\n        sizes = [1, 2, 4]\n"
+    server.put(WHEEL, make_wheel(Entry("vllm/config/vllm.py", text.encode())))
+    with pytest.raises(SourceError, match=r"^vllm-graphs 1\.0: .*not of the known form") as refused:
+        extract("vllm-graphs", "1.0", cache=Cache(tmp_path / "cache"))
+    assert refused.value.remedy == MOVED
 
 
 def test_two_definitions_are_refused(server: Server, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from nearfree.derive.reference.kernels import KERNELS, write_kernels
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout
+from nearfree.log.retract import retract
 from nearfree.prove.audit.graph import listed_figures, trace_query
 from nearfree.prove.audit.recompute import recompute
 
@@ -76,6 +77,19 @@ def test_an_event_and_a_take_can_be_asked_for(shared):
     take = event.partition("#")[0].rpartition(".")[0]
     assert list(graph.nodes) == [event, take]
     assert asked(shared, take).nodes[take].kind == "run"
+
+
+def test_what_was_retracted_says_so_with_its_reason(made):
+    """A retracted event, a retracted take and the events of one name the reason, others none."""
+    graph = asked(made, boundary(made)["row_id"])
+    first, second, *_ = (name for name in graph.nodes if "#" in name)
+    take = first.partition("#")[0].rpartition(".")[0]
+    retract(made.layout, first, "a backup ran")
+    assert asked(made, first).nodes[first].values["retracted"] == "a backup ran"
+    assert all("retracted" not in node.values for node in asked(made, second).nodes.values())
+    retract(made.layout, take, "the wrong machine")
+    for node in asked(made, second).nodes.values():
+        assert node.values["retracted"] == "the wrong machine"
 
 
 def test_an_imported_curve_leads_to_its_kernel_s_event(shared, layout):

@@ -136,6 +136,17 @@ def test_the_band_ends_at_the_tolerance(drawn: list[dict[str, object]]) -> None:
         assert end["label"] == f"N_max = {end['n_max']}"
 
 
+def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(rows: EngineRows) -> None:
+    """Where no N after N_max was measured, the figures of ratios and shares say so."""
+    ends = rows.boundaries.with_columns(pl.lit(None, dtype=pl.Int64).alias("next_n"))
+    charts = [chart for _, chart in engine_drawings(structs.replace(rows, boundaries=ends), 0.2)]
+    assert len(charts) == 2
+    for chart in charts:
+        labels = {mark["label"] for mark in marks(chart, "boundary")}
+        assert labels
+        assert all(label.startswith("N_max ≥ ") for label in labels)
+
+
 def test_marks_stand_where_the_passes_change(drawn: list[dict[str, object]]) -> None:
     """Blocks of four rows add a pass at N = 5, 9 and 13; else another kernel takes the rest."""
     first = f"{RELEASE}, q8_0, repacked: b = 1, L = 64, threads = 1"

@@ -102,10 +102,9 @@ def test_what_was_measured_says_so(entries: dict[str, Entry]) -> None:
         "dense_ffn_latency_against_n",
         "dense_ffn_nmax_against_batch",
     }, "no work was counted, so there is no utilisation"
-    assert all(each.rule.startswith("nearfree.show.figures.") for each in entry.figures)
-    assert {(each.href, each.rows) for each in entry.data} == {
-        ("tables/h20/boundaries.parquet", 8),
-        ("tables/public/boundaries.parquet", 24),
+    assert {(each.scope, each.table, each.rows) for each in entry.data} == {
+        ("h20", "boundaries", 8),
+        ("public", "boundaries", 24),
     }
 
 
@@ -116,7 +115,7 @@ def test_what_was_only_published_is_drawn_and_not_called_measured(
     entry = entries["tab:sensitivity-moe-lower-sglang"]
     assert entry.status == PUBLISHED
     assert [each.rows for each in entry.data] == [32]
-    assert [each.command for each in entry.fills] == ["snakemake h20/moe_sglang"]
+    assert entry.fills == ("snakemake h20/moe_sglang",)
 
 
 def test_what_is_not_there_names_what_is_alike(entries: dict[str, Entry]) -> None:
@@ -124,7 +123,7 @@ def test_what_is_not_there_names_what_is_alike(entries: dict[str, Entry]) -> Non
     entry = entries["fig:dense-ffn-h800"]
     assert (entry.status, entry.figures, entry.data) == (MISSING, (), ())
     assert {each.scope for each in entry.alike} == {"h20"}
-    assert [each.study for each in entry.fills] == ["dense_ffn_paper"]
+    assert entry.fills == ("snakemake h800/dense_ffn_paper",)
     assert entries["fig:model_valid_h20_main"].status == MISSING
 
 
@@ -134,7 +133,7 @@ def test_what_needs_no_gpu_is_computed_or_explained(
     """The trend, the lookup and the platforms follow from facts; letters stand in a document."""
     for label in ("fig:hardware-implication", "tab:practical_lookup", "tab:hardware_platforms"):
         assert entries[label].status == COMPUTED
-        assert all((root.root / each.href).is_file() for each in entries[label].data)
+        assert all(root.table(each.scope, each.table).is_file() for each in entries[label].data)
     assert [each.name for each in entries["fig:hardware-implication"].figures] == ["trend"]
     assert entries["tab:notation"].status == EXPLAINED
     page, _, place = entries["tab:notation"].document.partition("#")
@@ -170,7 +169,7 @@ def test_the_best_origin_is_the_status(paper: Paper, origins: list[str], status:
         routing=pl.lit("skewed"),
         model=pl.lit(None, dtype=pl.String),
     )
-    results = Results(listed={}, boundaries={"h20": rows}, granularity={}, counts={}, sets={})
+    results = Results(listed={}, boundaries={"h20": rows}, granularity={}, counts={})
     found = {each.label: each.status for each in gallery(paper, results)}
     assert found["fig:moe-lower-vllm-h20"] == status
     assert found["fig:moe-upper-vllm-h20"] == MISSING
@@ -205,19 +204,19 @@ def test_a_table_of_rules_says_what_of_it_was_read(
     """Each has the rules of its own code alone; where that is a kernel, its launch is what is."""
     printed = rule("flash-attn", "SM90", "tab:fa3-kblockm", "published")
     granularity = pl.DataFrame([rule(*read, "a.py"), rule(*read, "none"), printed])
-    results = Results(
-        listed={}, boundaries={}, granularity={"sources": granularity}, counts={}, sets={}
-    )
+    results = Results(listed={}, boundaries={}, granularity={"sources": granularity}, counts={})
     (entry,) = (each for each in gallery(paper, results) if each.label == label)
     assert (entry.status, sum(each.rows for each in entry.data)) == (status, rows)
 
 
-@pytest.mark.slow
-def test_a_study_is_said_with_its_set(entries: dict[str, Entry]) -> None:
-    """A site has to measure the set that a study is in, which for models is one of their own."""
-    sets = {label: {each.set for each in entries[label].fills} for label in
-            ("fig:dense-ffn-h800", "fig:dense-model-h20")}  # fmt: skip
-    assert sets == {"fig:dense-ffn-h800": {"paper"}, "fig:dense-model-h20": {"paper_models"}}
+def test_studies_of_models_are_a_set_of_their_own(paper: Paper) -> None:
+    """The page says which set a site has to measure for the figures of whole models."""
+    studies = Config(CONFIG).studies
+    sets = {studies[name].set for each in paper.figures if each.model for name in each.studies}
+    assert sets == {"paper_models"}
+    assert (
+        "for whole models that is\n<code>paper_models</code>" in (PAGE / "gallery.html").read_text()
+    )
 
 
 def test_unknown_panels_are_refused(tmp_path: Path) -> None:

@@ -59,6 +59,18 @@ def test_balanced_routing_has_two_bands(moe: Rows) -> None:
     assert [mark["n"] for mark in skewed] == [1]
 
 
+def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(moe: Rows) -> None:
+    """N_max is "at least" where no N after it was measured, and so is what is read from N = 1."""
+    from_one = pl.when(pl.col("n_max_from_1").is_not_null()).then(pl.lit(GRID[-1], dtype=pl.Int64))
+    ends = moe.boundaries.with_columns(
+        pl.lit(None, dtype=pl.Int64).alias("next_n"), from_one.alias("n_max_from_1")
+    )
+    found = marks(latency_against_n(moe.latency, ends, 0.2, MOE), "boundary")
+    labels = {mark["label"] for mark in found}
+    assert f"from N = 1: ≥ {GRID[-1]}" in labels
+    assert all(label.startswith(("N_max ≥ ", "from N = 1: ≥ ")) for label in labels)
+
+
 def test_the_subtitle_says_why_a_point_may_lie_outside(dense: Rows) -> None:
     """Medians are drawn, N_max is of paired ratios: the two may differ, and a reader is told."""
     chart = latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import altair as alt
+import polars as pl
 import pytest
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.registry import MAIN
@@ -22,6 +23,8 @@ from nearfree.show.figures.theme import (
     PUBLISHED,
     ROLES,
     in_order,
+    keyed,
+    lines_of,
     roles,
 )
 
@@ -169,3 +172,16 @@ def test_kinds_of_a_role_are_told_apart() -> None:
     assert len({*colours}) == len(names)
     lights = [int(colour[1:3], 16) + int(colour[5:7], 16) for colour in colours[:2]]
     assert lights[1] < lights[0]
+
+
+def test_a_channel_without_series_has_no_legend() -> None:
+    """An empty legend has no size, and its whole drawing none with it."""
+    assert keyed(alt.Color, "x:N", {}).to_dict()["legend"] is None
+    assert keyed(alt.Color, "x:N", {"a": PALETTE[0]}).to_dict()["legend"]["orient"] == "bottom"
+
+
+def test_more_lines_than_colours_are_told_apart() -> None:
+    """A colour that comes again has another dash."""
+    names = pl.Series([f"line {number}" for number in range(3 * len(PALETTE))])
+    looks = [(colour, *dash) for colour, dash in lines_of(names).values()]
+    assert len(looks) == names.len() == len(set(looks))

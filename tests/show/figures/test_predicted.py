@@ -6,12 +6,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 from nearfree.derive.predict.answers import PREDICTORS
+from nearfree.derive.score.accuracy import ACCURACY
 from nearfree.derive.score.validation import VALIDATION
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
 from nearfree.show.figures.families import accuracy_drawings
 from nearfree.show.figures.predicted import (
     SHARES,
+    error_by_version,
     predicted_against_measured,
     share_bars,
     shares_of,
@@ -83,6 +85,41 @@ def test_where_everything_is_refused_nothing_is_drawn(public: pl.DataFrame) -> N
     """Figures of predictions need one."""
     assert len(list(accuracy_drawings(public, 0.2))) == 3
     assert not list(accuracy_drawings(public.filter(~pl.col("answered")), 0.2))
+
+
+def test_without_a_known_error_there_is_no_figure_of_it(public: pl.DataFrame) -> None:
+    """Where all that is answered is undecided or unbounded, hits are drawn and errors are not."""
+    none = public.with_columns(pl.lit(None, dtype=pl.Float64).alias("log2_error"))
+    names = [figure.name for figure, _ in accuracy_drawings(none, 0.2)]
+    assert names == ["accuracy_predicted_against_measured", "accuracy_shares"]
+
+
+def test_figures_say_what_they_leave_out(public: pl.DataFrame) -> None:
+    """Undecided settings have no error; how often an interval holds is of stated ones alone."""
+    said = {
+        figure.name: " ".join(says(chart.to_dict()["title"]))
+        for figure, chart in accuracy_drawings(public, 0.2)
+    }
+    assert "refused or undecided is not here" in said["accuracy_error_by_backend"]
+    assert '"interval holds it": of stated intervals' in said["accuracy_shares"]
+
+
+def test_versions_stand_in_their_order() -> None:
+    """Of each backend 0.5.9 comes before 0.5.10; what is no version comes before both."""
+    versions = ["0.5.10", "0.5.9", "0.5.9rc1", "main", None]
+    known = {
+        "grouping": "version", "predictor": "principle", "module": "gemm", "seen": False,
+        "platform": "h20", "routing": None, "epsilon": 0.2, "settings": 1, "answered": 1,
+        "undecided": 0, "hits": 1, "hit_share": 1.0, "within_1_31": 1.0, "within_2": 1.0,
+        "t_ratio_error": 0.1, "interval_coverage": None, "interval_width": None,
+        "from_ids": ["e#1"],
+    }  # fmt: skip
+    rows = [known | {"backend": backend, "backend_version": version}
+            for backend in ("vllm", "sglang") for version in versions]  # fmt: skip
+    chart = error_by_version(ACCURACY.build(ACCURACY.frame(rows), {"e#1"}))
+    order = chart.to_dict()["spec"]["layer"][0]["encoding"]["x"]["sort"]
+    names = ("?", "main", "0.5.9rc1", "0.5.9", "0.5.10")
+    assert order == [f"{backend} {name}" for backend in ("sglang", "vllm") for name in names]
 
 
 def test_what_was_published_is_not_called_measured(public: pl.DataFrame) -> None:

@@ -1,6 +1,8 @@
 """The figure of `trend`: every GPU with a year is there, with its name and its numbers."""
 
+import math
 import re
+from itertools import combinations
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +15,8 @@ from nearfree.show.figures.trend import trend_drawings, trend_over_years
 from show.figures.marks import marks
 
 BOUNDARY = "dense boundary rho s / 2 b, b = {}, positions N"
+WIDEST, LINE = 5.9, 10.0
+"""Pixels of a character and of a line of a label, in a wide font."""
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +43,34 @@ def test_every_gpu_is_a_point_at_its_year(rows: pl.DataFrame) -> None:
     assert len(drawn) == dense(rows).height * 3 // 2
 
 
-def test_every_gpu_is_named_once_a_panel(rows: pl.DataFrame) -> None:
-    """Names are joined where points are near, and none is lost or said twice."""
+def test_every_gpu_is_named_or_counted_once_a_panel(rows: pl.DataFrame) -> None:
+    """Names are joined where points are near; those beyond two are counted, and none is lost."""
     labels = marks(trend_over_years(rows), "label")
     panels = {label["panel"] for label in labels}
-    every = sorted(name.replace("_", " ") for name in dense(rows)["platform"].unique())
+    every = {name.replace("_", " ") for name in dense(rows)["platform"].unique()}
     assert len(panels) == 3
     for panel in panels:
-        names = ", ".join(label["label"] for label in labels if label["panel"] == panel)
-        assert sorted(names.split(", ")) == every
+        texts = [label["label"].partition(" +") for label in labels if label["panel"] == panel]
+        names = [name for text, *_ in texts for name in text.split(", ")]
+        assert len(names) == len(set(names))
+        assert set(names) <= every
+        assert len(names) + sum(int(more or 0) for *_, more in texts) == len(every)
+        assert max(text.count(", ") for text, *_ in texts) == 1
     assert len(labels) < len(panels) * len(every)
+
+
+def test_no_name_reaches_another_one(rows: pl.DataFrame) -> None:
+    """A label ends before the next year, and is a line's height above the one below it."""
+    chart = trend_over_years(rows)
+    spec = chart.to_dict()["spec"]
+    x, y = (spec["layer"][-1]["encoding"][name]["scale"]["domain"] for name in ("x", "y"))
+    labels = marks(chart, "label")
+    for label in labels:
+        assert 10 + WIDEST * len(label["label"]) < spec["width"] / (x[1] - x[0])
+    octave = spec["height"] / math.log2(y[1] / y[0])
+    for one, other in combinations(labels, 2):
+        if (one["panel"], one["x"]) == (other["panel"], other["x"]):
+            assert abs(math.log2(one["y"] / other["y"])) * octave > LINE
 
 
 def test_tiles_stand_beside_the_boundary(rows: pl.DataFrame) -> None:

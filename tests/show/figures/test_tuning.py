@@ -28,6 +28,21 @@ def test_a_proof_is_drawn_with_its_own_curve(layout: Layout) -> None:
     chart.to_dict()
 
 
+def test_no_two_drafters_look_alike(layout: Layout) -> None:
+    """However many drafters were weighed, each has a colour and dash of its own."""
+    write_all(layout, FLAT)
+    tuning, latency = tables(layout)
+    one = tuning.filter(kind=ALL, k=tuning.filter(kind=ALL)["k"].max()).head(1)
+    more = [one.with_columns(pl.lit(f"drafter {n:02}").alias("drafter")) for n in range(14)]
+    ((_, chart),) = tuning_drawings(pl.concat([tuning, *more]), latency)
+    (line,) = [layer["encoding"] for layer in chart.to_dict()["spec"]["layer"]
+               if "strokeDash" in layer.get("encoding", {})]  # fmt: skip
+    colours, dashes = (line[name]["scale"] for name in ("color", "strokeDash"))
+    assert colours["domain"] == dashes["domain"]
+    looks = {(c, *d) for c, d in zip(colours["range"], dashes["range"], strict=True)}
+    assert len(looks) == len(colours["domain"]) > 14
+
+
 def test_a_proof_that_chose_no_drafts_is_drawn(layout: Layout) -> None:
     """Its dashed line is what is predicted of the choice itself."""
     write_all(layout, STEEP)

@@ -45,6 +45,6 @@ def hostile_report(root: Path) -> Path:
 
 def _entry(text: str) -> Entry:
     return Entry(
-        label=text, kind="figure", section="sec. 1", title=text, panels=(), families=(),
-        status=STATUSES[-1], figures=(), alike=(), data=(), fills=(), document="",
+        label=text, section="sec. 1", title=text, status=STATUSES[-1],
+        figures=(), alike=(), data=(), fills=(), document="",
     )  # fmt: skip

@@ -10,6 +10,7 @@ from nearfree.log.names import Layout
 from nearfree.show.page.headline import answers, predictors, unseen
 from nearfree.show.page.sections import n_max
 
+from show.figures.marks import again
 from show.figures.measured_models import model_rows
 
 pytestmark = pytest.mark.slow
@@ -58,6 +59,16 @@ def test_no_two_settings_of_a_line_have_one_label(made: Layout) -> None:
     fixed = at.with_columns(pl.lit(16, pl.Int64).alias("block_size_m"))
     (line,) = answers(pl.concat([at, fixed]), read_table(made, "cpu", COMPOSITION), 0.2)
     assert {chip.label for chip in line.chips} == {"", "block size 16"}
+
+
+def test_two_studies_of_one_setting_are_told_apart(made: Layout) -> None:
+    """Where two studies hold one setting, each number names its own."""
+    at = read_table(made, "cpu", BOUNDARIES).filter("newest", epsilon=0.2, batch=1)
+    (line,) = answers(again(at), read_table(made, "cpu", COMPOSITION), 0.2)
+    assert {chip.label for chip in line.chips} == {
+        "b 1, dense_ffn",
+        "b 1, dense_ffn_slowly",
+    }
 
 
 def test_stored_weights_are_a_line_of_their_own(made: Layout) -> None:

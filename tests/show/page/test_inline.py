@@ -6,6 +6,7 @@ import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nearfree.core.setting import STORED
+from nearfree.derive.outlook.outlook import LOOKUP
 from nearfree.derive.predict.predictions import PREDICTIONS
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.columns import count, counts, flag, number, text
@@ -14,7 +15,7 @@ from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.settings import SETTINGS
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
-from nearfree.show.page.inline import FORMATS, block, packed
+from nearfree.show.page.inline import FORMATS, block, facts, packed
 
 from show.page.page import Page
 
@@ -119,3 +120,12 @@ def test_a_block_is_the_same_each_time() -> None:
 def test_the_page_names_every_format() -> None:
     """What a setting stores in a format of its own is told beside what enters its products."""
     assert {*FORMATS} == {"dtype", *STORED}
+
+
+def test_the_explorer_asks_by_all_that_tells_deployments_apart() -> None:
+    """Its choices leave of `lookup` a row a predictor, their entry last."""
+    condition = facts()["CONDITION"]
+    assert isinstance(condition, list)
+    assert condition[-1] == "deployment"
+    left = {"baseline", "epsilon", "predictor", "composition"}
+    assert {*condition} | left == {*LOOKUP.key}

@@ -175,7 +175,10 @@ def test_each_miss_of_the_minimum_is_a_sentence(said: pl.DataFrame) -> None:
         assert text.startswith(f"{row['model']}, b = {row['batch']}, L = {row['context']}")
         assert f"names {row['limiter']} at N = {row['predicted']:.0f}" in text
         assert f"takes {row['limiter_share']:.0%} of T(N = {row['baseline']})" in text
-        assert f"measured was N_max = {row['n_max']}, and {row['measured_limiter']} grew" in text
+        sign = "≥" if row["next_n"] is None else "="
+        assert (
+            f"measured was N_max {sign} {row['n_max']}, and {row['measured_limiter']} grew" in text
+        )
 
 
 @pytest.mark.parametrize(
@@ -280,3 +283,18 @@ def test_what_does_not_fit_has_no_number_in_the_table_of_models() -> None:
         unfit = [text == "does not fit" for text in column(found, name)]
         assert unfit == [False, True, False, False]
     assert column(found, "limited by")[1] == "memory"
+
+
+def test_entries_that_differ_in_graphs_alone_have_a_line_each() -> None:
+    """Two entries of one condition are told apart by their names, each with all predictors."""
+    spec: Any = {"models": ("qwen3_8b",), "platforms": ("h100",), "batch": (9,),
+                 "attention": ("vllm-fa3==0.33.0",)}  # fmt: skip
+    plain, padded = DeploymentSpec(**spec), DeploymentSpec(**spec, graphs="vllm==0.33.0")
+    made = outlook(Given(CONFIG.folder, plain=plain, padded=padded), ANSWERER, sheet_table())
+    ids = pl.concat_str(pl.lit("lookup:"), pl.int_range(pl.len()))
+    lookup = made.lookup.filter(epsilon=0.2).with_columns(row_id=ids)
+    found = models_of(lookup)
+    assert column(found, "entry") == ["plain", "padded"]
+    place = found.head.index("work model")
+    summed = lookup.filter(predictor="work_model", composition="sum")
+    assert [row[place].row for row in found.rows] == summed["row_id"].to_list()

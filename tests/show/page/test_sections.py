@@ -20,6 +20,8 @@ from nearfree.log.names import Layout
 from nearfree.show.page import sections
 from nearfree.show.page.evidence import anchor, runs
 
+from show.figures.marks import again
+
 Row = dict[str, Any]
 
 
@@ -112,6 +114,13 @@ def test_every_line_of_the_answer_names_its_setting(reshaped: Layout) -> None:
     grid = sections.answer(*frames(reshaped, BOUNDARIES, PREDICTIONS), 0.2)
     assert len(grid.rows) == 4
     assert len({tuple(cell.text for cell in row[:2]) for row in grid.rows}) == 4
+
+
+def test_two_studies_of_one_setting_have_lines_of_their_own(made: Layout) -> None:
+    """Where two studies hold one setting, each line of the answer names its own."""
+    boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
+    grid = sections.answer(again(boundaries.filter(batch=1)), predictions, 0.2)
+    assert {row[1].text for row in grid.rows} == {"b 1, dense_ffn", "b 1, dense_ffn_slowly"}
 
 
 def test_the_subject_leaves_out_what_a_row_lacks() -> None:

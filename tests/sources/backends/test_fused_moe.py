@@ -1,6 +1,7 @@
 """The fused MoE readers: the blocks of Marlin, as a loop over sizes states them."""
 
 import pytest
+from nearfree.errors import SourceError
 from nearfree.sources.backends.fused_moe import marlin_blocks
 from nearfree.sources.language.expressions import UnknownConstructError
 from nearfree.sources.language.python_source import Modules
@@ -41,6 +42,29 @@ def test_the_first_size_that_is_left_half_empty_is_taken() -> None:
 def test_a_release_without_the_loop_states_no_rule(text: str) -> None:
     """It is not read as another rule, and the release's other rules are read."""
     assert marlin_blocks(Modules({PATH: text})) == []
+
+
+def test_rows_of_8_bit_activations_are_another_matter() -> None:
+    """What a release changes of them behind the loop leaves the rule of 16 bits as it is."""
+    asked = (
+        "    if input_dtype is not None and input_dtype.itemsize == 1:\n        block_size_m = 16\n"
+    )
+    rule = blocks(TEXT.replace("    return", f"{asked}    return"))
+    assert rule.value({"M": 7, "E": 8, "topk": 2}).value == 4
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "block_size_m = max(block_size_m, 16)",
+        "if E > 8:\n        block_size_m = 24",
+        "block_size_m += 8",
+    ],
+)
+def test_rows_that_are_set_again_are_refused(more: str) -> None:
+    """A change of the rows behind the loop is not passed over."""
+    with pytest.raises(SourceError, match="sets block_size_m 2 times"):
+        blocks(TEXT.replace("    return", f"    {more}\n    return"))
 
 
 def test_what_the_loop_asks_besides_is_not_taken_for_granted() -> None:

@@ -221,6 +221,21 @@ def test_text_of_another_form_is_refused(old: str, new: str, says: str) -> None:
         read(files(METHOD.replace(old, new)))
 
 
+KEPT = "self.compilation_config.cudagraph_capture_sizes"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [f"{KEPT}.append(3)", f"{KEPT} = [1]", f"{KEPT} += [3]", f"{KEPT}[0] = 3", f"del {KEPT}[0]"],
+)
+def test_a_list_that_is_changed_where_it_is_kept_is_refused(change: str) -> None:
+    """A change of the object's own list, behind the last one of the local name, is not unseen."""
+    with pytest.raises(SourceError, match=f"changes {KEPT} in line"):
+        vllm_graphs.readings(files(f"{METHOD}        {change}\n"))
+    without_graphs = f"    else:\n        {KEPT} = []\n"
+    assert vllm_graphs.readings(files(METHOD + without_graphs))
+
+
 def test_a_list_that_is_built_twice_is_refused() -> None:
     """Two methods of a name say nothing."""
     twice = {**files(), "vllm/config/__init__.py": files()["vllm/config/vllm.py"]}

@@ -1,8 +1,11 @@
 """Which FlashInfer backend SGLang's paged wrappers are asked for."""
 
 import pytest
-from nearfree.sources.backends.sglang import forced_backend
+from nearfree.errors import SourceError
+from nearfree.sources.backends.sglang import folders, forced_backend
 from nearfree.sources.language.reading import recorded
+
+from sources.language.rules import function
 
 PATH = "sglang/srt/layers/attention/flashinfer_backend.py"
 TEXT = """
@@ -42,3 +45,14 @@ def test_only_a_plain_name_counts(text: str, says: str, places: int) -> None:
     rule = recorded(forced_backend({PATH: text}), "sglang", "1.0")
     assert rule.branches[0].value == repr(says)
     assert len(rule.branches[0].quotes) == places
+
+
+def test_folders_that_are_listed_twice_are_refused() -> None:
+    """The order is that of the one list of versions; a second list says nothing."""
+    text = 'def f():\n    supported_triton_versions = ["3.4.0", "3.3.1"]\n    return look()'
+    (found,) = folders(function(text))
+    assert found.says == "3.4.0 3.3.1"
+    with pytest.raises(SourceError, match="2 times"):
+        folders(
+            function(text.replace("    return", "    supported_triton_versions = []\n    return"))
+        )

@@ -5,11 +5,12 @@ import re
 
 import pytest
 from nearfree.errors import EvidenceError, SourceError
-from nearfree.sources.backends.vllm_mla import KERNELS, WANTED, Decoding, read_decoding
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.mla_paths import VLLM_MLA, engine_paths, path_at
 from once import one_in
+
+from sources.backends.vllm_mla import KERNELS, WANTED, Decoding, read_decoding
 
 PLATFORM = """
 def _get_backend_priorities(use_mla, device_capability, kv=None):

@@ -27,7 +27,6 @@ def cut(body: str, stop: frozenset[str] = frozenset({"M"})) -> str:
         ),
         ("if y:\n    x = M", "x = M\nreturn x"),
         ("M = 5\nx = M", "x = M\nreturn x"),
-        ("x = M\nx = 2", "x = M\nreturn x"),
     ],
 )
 def test_value_of(body: str, left: str) -> None:
@@ -39,6 +38,9 @@ def test_value_of(body: str, left: str) -> None:
     "body",
     [
         "y = 1",
+        "x = M\nx = 2",
+        "x = M\nif y:\n    x = x and z",
+        "x = M\nx += 1",
         "a = 1\na = 2\nx = a",
         "a = 1\na += 2\nx = a",
         "a = 1\nfor a in (1, 2):\n    pass\nx = a",

@@ -82,6 +82,8 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 Epsilon = Annotated[float, Meta(gt=0, lt=1)]
 
 
+SHIPPED_SETS = ("default", "paper")
+"""The sets that the shipped config.yaml names: a project may have no study of them."""
 _OTHER_STREAMS = frozenset({"hardware", "retracted"})
 _OTHER_SCOPES = frozenset({PUBLIC, SOURCES, IMPORTED, "all", *COMMANDS})
 """Scopes that are no platform, and the workflow's rules, beside which a platform is a target."""
@@ -135,6 +137,12 @@ class Config:
             self._known("config.yaml", "here", "platform", name, self.platforms, more=more)
         for name in site.without:
             self._known("config.yaml", "without", "study", name, self.studies)
+        sets = dict.fromkeys((*SHIPPED_SETS, *(study.set for study in self.studies.values())))
+        for name in site.sets:
+            self._known("config.yaml", "sets", "set", name, sets)
+        for name in site.python:
+            environments = sorted(set(self.environments.values()))
+            self._known("config.yaml", "python", "environment", name, environments)
         if list(site.tolerances) != sorted(set(site.tolerances)):
             raise ConfigError(
                 f"{self.folder}/config.yaml: tolerances {list(site.tolerances)} do not rise",
@@ -145,11 +153,12 @@ class Config:
                 f"{self.folder}/config.yaml: epsilon {site.epsilon} is not one of the tolerances",
                 remedy="Add it to `tolerances`",
             )
-        if len(set(site.imports)) < len(site.imports):
-            raise ConfigError(
-                f"{self.folder}/config.yaml: imports {list(site.imports)} name a release twice",
-                remedy="List it once",
-            )
+        for entry, names in (("here", site.here), ("imports", site.imports)):
+            if len(set(names)) < len(names):
+                raise ConfigError(
+                    f"{self.folder}/config.yaml: {entry} {list(names)} name one twice",
+                    remedy="List it once",
+                )
         return site
 
     @cached_property

@@ -20,7 +20,7 @@ from msgspec import Struct
 from nearfree.errors import BusyError, DamageError, TableError, WriteError
 from nearfree.log.line import close_line, damaged_line, line_head, sha256
 from nearfree.log.reader import read_bytes
-from nearfree.log.segment import sync_folder
+from nearfree.log.segment import make_folder, sync_folder
 
 Document = TypeVar("Document", bound=Struct)
 
@@ -72,7 +72,7 @@ def replace(path: Path, raw: bytes) -> Path:
 def _partial(path: Path, raw: bytes) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}{time.time_ns()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with partial.open("wb") as file:
             file.write(raw)
             file.flush()

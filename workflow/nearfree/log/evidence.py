@@ -79,6 +79,15 @@ def read_scope(
     return [Take(*parts) for parts in open_takes(layout, scope, stream=stream, only=only)]
 
 
+def newest_takes(takes: Iterable[Take], kind: type[Payload]) -> list[Take]:
+    """Return the newest take of each stream, in their order, among those with events of a type."""
+    newest: dict[str, Take] = {}
+    for take in sorted(takes, key=lambda candidate: candidate.order):
+        if take.of(kind):
+            newest[take.name.stream] = take
+    return [newest[stream] for stream in sorted(newest)]
+
+
 def open_takes(
     layout: Layout, scope: str, *, stream: str | None = None, only: Kinds = PAYLOADS
 ) -> Iterator[tuple[TakeName, Seal, Iterator[Event]]]:

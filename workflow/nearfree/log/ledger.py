@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from nearfree.errors import BusyError, ConfigError, DamageError
 from nearfree.log.codebase import package_digest
 from nearfree.log.document import read_document, write_once
-from nearfree.log.line import GENESIS, home, sha256
+from nearfree.log.line import GENESIS, holds_home, sha256
 from nearfree.log.names import LEDGER_FILE, Layout, TakeName
 from nearfree.log.reader import read_bytes
 from nearfree.log.segment import utc_now
@@ -128,7 +128,7 @@ def write_ledger(
     """
     texts = config_texts(config)
     for name, text in texts.items():
-        if folder == layout.ledgers and (private := home()) and private in text:
+        if folder == layout.ledgers and holds_home(text):
             raise ConfigError(
                 f"config/{name} holds the path of your home folder",
                 remedy="Keep such paths in the environment, not in a file that a ledger records",

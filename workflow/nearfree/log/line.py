@@ -6,6 +6,7 @@ parser's tolerance. A line holds no home folder and no URL, for a chain cannot b
 """
 
 import hashlib
+import re
 from pathlib import Path
 
 from nearfree.errors import DamageError
@@ -69,14 +70,30 @@ def home() -> str | None:
     return folder if len(folder) > 1 else None
 
 
-def private_parts() -> tuple[bytes, ...]:
-    """Return the pieces of text that must not be on record."""
-    return tuple(part.encode() for part in (home(), URL) if part)
+def folder_pattern(folder: str) -> re.Pattern[str]:
+    """Return what finds a folder in a text, but no piece of another path: no /data of a/data/b.
+
+    The letter of an escape in a line of JSON, or of an option, may stand before it.
+    """
+    name = re.escape(folder)
+    letter = rf"(?<=\\[bfnrt]{name})|(?<=[\s\"]-\w{name})"
+    return re.compile(rf"{name}(?:(?<![\w.-]{name})|{letter})(?![\w-]|\.\w)")
+
+
+def holds_home(text: str) -> bool:
+    """Return whether a text holds the user's home folder."""
+    folder = home()
+    return folder is not None and folder_pattern(folder).search(text) is not None
+
+
+def private_patterns() -> tuple[re.Pattern[str], ...]:
+    """Return what finds the pieces of text that must not be on record."""
+    folder = home()
+    return (*([folder_pattern(folder)] if folder else []), re.compile(URL))
 
 
 def without_private(text: str) -> str:
     """Return an error's text with its folders shortened and its URLs broken up."""
-    here = str(Path.cwd())
-    text = (text.replace(here, ".") if len(here) > 1 else text).replace(URL, ":")
-    folder = home()
-    return text.replace(folder, "~") if folder else text
+    here, folder = str(Path.cwd()), home()
+    text = (folder_pattern(here).sub(".", text) if len(here) > 1 else text).replace(URL, ":")
+    return folder_pattern(folder).sub("~", text) if folder else text

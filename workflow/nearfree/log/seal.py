@@ -15,7 +15,6 @@ from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import (
     Segment,
     decode_lines,
-    no_collection,
     open_bytes,
     parse_segment,
     read_bytes,
@@ -74,12 +73,6 @@ def read_seal(layout: Layout, take: TakeName) -> Seal:
     if seal.name != take:
         raise DamageError(f"{path} seals {seal.name}", remedy="Put the file back in its own place")
     return seal
-
-
-def read_sealed(layout: Layout, seal: Seal) -> list[Event]:
-    """Return a sealed take's events, in order; DamageError if its bytes differ from the seal."""
-    with no_collection():
-        return list(iter_sealed(layout, seal))
 
 
 def iter_sealed(

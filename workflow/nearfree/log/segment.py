@@ -11,7 +11,7 @@ import msgspec
 
 from nearfree.errors import BusyError, LogError, NearfreeError, WriteError
 from nearfree.log.events import Payload
-from nearfree.log.line import GENESIS, close_line, private_parts, sequence_text, sha256
+from nearfree.log.line import GENESIS, close_line, private_patterns, sequence_text, sha256
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import decode
 
@@ -57,11 +57,11 @@ class SegmentWriter:
         self.head = GENESIS
         self._now = now
         self._held = held if held is not None else []
-        self._private = private_parts()
+        self._private = private_patterns()
         self._fd: int | None = None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
         except OSError as error:
             self._fail(error)
         try:
@@ -143,10 +143,10 @@ class SegmentWriter:
                 f"a {data.type_name} of {self.name} would not read back as it is",
                 remedy="Record finite numbers, and values that its type allows",
             )
-        for part in self._private:
-            if part in line:
+        for pattern in self._private:
+            if found := pattern.search(line.decode()):
                 raise LogError(
-                    f"an event of {self.name} would hold {part.decode()!r}",
+                    f"an event of {self.name} would hold {found[0]!r}",
                     remedy="Events keep no home folder and no URL: give paths inside the project",
                 )
 
@@ -190,6 +190,14 @@ def lock(fd: int, name: str) -> None:
             remedy="Keep the project on a file system with locks, such as NFS 4, or Lustre "
             "mounted with flock",
         ) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are not there, each durable in the one above it."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

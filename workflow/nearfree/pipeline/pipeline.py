@@ -27,13 +27,14 @@ from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.log.codebase import digest, package_digest
 from nearfree.log.document import manifest_path
+from nearfree.log.evidence import RETRACTED
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.take import take_name
 from nearfree.measure.engine_files import missing
 from nearfree.public.published import STREAM as PUBLISHED
 from nearfree.public.published import import_plan
-from nearfree.sources.packages import parse_release
+from nearfree.sources.packages import RULES, parse_release, reader_module
 from nearfree.sources.record import extract_take, stream_name
 
 CALIBRATED = ("constants", "collective_constants", "engine_step", "kernels")
@@ -150,9 +151,19 @@ class Pipeline:
         """The scope of imported curves, if the config asks for an import."""
         return [IMPORTED] if self.imports else []
 
+    @property
+    def unsealed_imports(self) -> list[str]:
+        """Streams of imports that the config asks for and that have no sealed take."""
+        sealed = {take.stream for take in self._sealed.get(IMPORTED, [])}
+        return [stream for stream in self.imports if stream not in sealed]
+
     def answering(self) -> list[str]:
-        """Return what predictions rest on besides a scope's tables: rules, constants, curves."""
-        calibrated = [take for take in self._sealed.get(PUBLIC, []) if take.stream in CALIBRATED]
+        """Return what predictions rest on besides a scope's tables: rules, constants, curves.
+
+        A retraction may be of one of them.
+        """
+        streams = (*CALIBRATED, RETRACTED)
+        calibrated = [take for take in self._sealed.get(PUBLIC, []) if take.stream in streams]
         return [
             *(file for scope in self.sources for file in self.evidence(scope)),
             *(str(self.layout.seal(take)) for take in calibrated),
@@ -190,9 +201,18 @@ class Pipeline:
         ]
 
     def _log(self, stage: Stage, scope: str) -> list[str]:
-        """Return what stands for the events that are read; of imports their rule's marks do."""
-        if not stage.log or scope == IMPORTED:
+        """Return what stands for the events that are read.
+
+        Of what an import of the config makes its rule's mark does; seals do of takes beside it.
+        """
+        if not stage.log:
             return []
+        if scope == IMPORTED:
+            return [
+                str(self.layout.seal(take))
+                for take in self._sealed.get(IMPORTED, [])
+                if take.stream not in self.imports or take.take > 1
+            ]
         return [self.seals_root(scope)] if stage.reads else self.evidence(scope)
 
     def parameters(self, stage: Stage, scope: str = "") -> dict[str, object]:
@@ -201,7 +221,8 @@ class Pipeline:
             "tolerances": lambda: self.site.tolerances,
             "epsilon": lambda: self.site.epsilon,
             "imports": lambda: self.site.imports if scope in ("", PUBLIC) else (),
-            "datasheets": lambda: self.datasheets(scope),
+            # answers look for relatives of a chip among all platforms
+            "datasheets": lambda: self.datasheets(PUBLIC if stage.answers else scope),
             "deployments": self.deployments,
         }
         return {name: values[name]() for name in stage.parameters}
@@ -348,5 +369,11 @@ class Pipeline:
     @staticmethod
     @cache
     def code(stage: str) -> str:
-        """Return a digest of the code that makes a stage's output."""
-        return digest(*STAGES[stage].modules) if stage in STAGES else package_digest()
+        """Return a digest of the code that makes a stage's output.
+
+        What answers asks the packages' readers, which it names by text: no import leads there.
+        """
+        if stage not in STAGES:
+            return package_digest()
+        readers = map(reader_module, RULES) if STAGES[stage].answers else ()
+        return digest(*STAGES[stage].modules, *readers)

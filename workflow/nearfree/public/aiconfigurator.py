@@ -314,6 +314,7 @@ def import_aiconfigurator(
     *,
     cache: Cache,
     version: str = VERSION,
+    take: int = 1,
     offline: bool = False,
 ) -> Imported:
     """Make sure that a release's latency tables are in the log, nothing in part.
@@ -324,6 +325,8 @@ def import_aiconfigurator(
         The platforms of config/platforms.yaml; a system that is none of them keeps its own name.
     cache
         Where the wheel's members are kept.
+    take
+        The take's number: a new one where the last was retracted.
     offline
         Whether to do without the network.
 
@@ -335,7 +338,7 @@ def import_aiconfigurator(
     source = fetch(PACKAGE, version, WANTED, cache=cache, offline=offline)
     record = source.record
     plan = ImportPlan(files={record.artefact: record.artefact_sha256}, form=FORM)
-    name = take_name(IMPORTED, stream_name(PACKAGE, record.version), 1, plan)
+    name = take_name(IMPORTED, stream_name(PACKAGE, record.version), take, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return Imported(sealed, None)

@@ -41,7 +41,7 @@ class CurveFile(Struct, frozen=True):
 
 
 def import_curves(
-    layout: Layout, path: Path, config: Config, *, name: str | None = None
+    layout: Layout, path: Path, config: Config, *, name: str | None = None, take: int = 1
 ) -> tuple[Seal, CurveFile]:
     """Make sure that a file's curves are in the log, in the stream `curves_<name>`.
 
@@ -49,6 +49,8 @@ def import_curves(
     ----------
     name
         What the file's stream is called; else the file's own name.
+    take
+        The take's number: a new one where the last was retracted.
 
     Raises
     ------
@@ -63,7 +65,7 @@ def import_curves(
         )
     file = read_file(path, config.platforms)
 
-    name_of_take = take_name(IMPORTED, stream, 1, file.plan)
+    name_of_take = take_name(IMPORTED, stream, take, file.plan)
     command = f"nearfree import curves {path.name}"
     seal = ensure_events(layout, name_of_take, file.plan, command, lambda: file.curves)
     return seal, file

@@ -12,7 +12,7 @@ from nearfree.core.scopes import IMPORTED
 from nearfree.core.setting import FIELDS
 from nearfree.errors import EvidenceError
 from nearfree.log.events import LatencyImported
-from nearfree.log.evidence import Take, read_scope
+from nearfree.log.evidence import newest_takes, read_scope
 from nearfree.log.names import Layout
 
 TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean()}
@@ -61,16 +61,13 @@ def read_curves(layout: Layout, stream: str | None = None) -> ImportedCurves:
     EvidenceError
         Nothing of that stream was imported.
     """
-    newest: dict[str, Take] = {}
-    for take in sorted(read_scope(layout, IMPORTED, stream=stream), key=lambda take: take.order):
-        if take.of(LatencyImported):
-            newest[take.name.stream] = take
+    newest = newest_takes(read_scope(layout, IMPORTED, stream=stream), LatencyImported)
     if not newest:
         raise EvidenceError(
             f"the log holds no imported curves{f' of {stream}' if stream else ''}",
             remedy="Run `nearfree import aiconfigurator` or `nearfree import curves FILE.csv`",
         )
-    events = [event for name in sorted(newest) for event in newest[name].of(LatencyImported)]
+    events = [event for take in newest for event in take.of(LatencyImported)]
     return curves_of((event.data, event.event_id) for event in events)
 
 

@@ -18,8 +18,9 @@ from nearfree.core.plan import ImportPlan
 from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting
 from nearfree.core.setting_check import check_setting
-from nearfree.errors import ConfigError, NearfreeError
+from nearfree.errors import ConfigError, EvidenceError, NearfreeError
 from nearfree.log.events import BoundaryPublished, Payload, RulePublished
+from nearfree.log.evidence import Take, newest_takes, read_scope
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
@@ -41,11 +42,20 @@ _BACKENDS = {
 
 
 def import_plan(folder: Path) -> ImportPlan:
-    """Return the plan that names the reference files and their digests."""
-    files = sorted(folder.glob("*.csv"))
-    if not files:
-        raise ConfigError(f"{folder} holds no CSV files", remedy="Restore it from the repository")
-    return ImportPlan(files={path.name: sha256(path.read_bytes()) for path in files})
+    """Return the plan that names the reference files and their digests.
+
+    Raises
+    ------
+    ConfigError
+        One of them cannot be read.
+    """
+    try:
+        return ImportPlan(files={name: sha256((folder / name).read_bytes()) for name in _FILES})
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename} cannot be read: {error.strerror}",
+            remedy="Restore it from the repository",
+        ) from error
 
 
 def import_published(layout: Layout, folder: Path) -> Seal:
@@ -57,12 +67,7 @@ def import_published(layout: Layout, folder: Path) -> Seal:
         A file lacks a column or holds a value that does not fit; the message names its line.
     """
     plan = import_plan(folder)
-    events = [
-        *_read(folder / "sensitivity.csv", _sensitivity),
-        *_read(folder / "lookup.csv", _lookup),
-        *_read(folder / "rules.csv", _rule),
-    ]
-
+    events = [event for name, convert in _FILES.items() for event in _read(folder / name, convert)]
     return ensure_events(
         layout,
         take_name(PUBLIC, STREAM, 1, plan),
@@ -70,6 +75,22 @@ def import_published(layout: Layout, folder: Path) -> Seal:
         "nearfree import published",
         lambda: events,
     )
+
+
+def newest_take(layout: Layout) -> Take:
+    """Return the take of the values that were imported last.
+
+    Raises
+    ------
+    EvidenceError
+        None is in the log.
+    """
+    takes = newest_takes(read_scope(layout, PUBLIC, stream=STREAM), BoundaryPublished)
+    if not takes:
+        raise EvidenceError(
+            "the paper's values are not in the log", remedy="Run `nearfree import published`"
+        )
+    return takes[0]
 
 
 Row = dict[str, str]
@@ -215,3 +236,7 @@ def _rule(line: int, row: Row) -> list[Payload]:
             value=int(row["value"]),
         )
     ]
+
+
+_FILES = {"sensitivity.csv": _sensitivity, "lookup.csv": _lookup, "rules.csv": _rule}
+"""The reference files, and what makes events of their lines."""

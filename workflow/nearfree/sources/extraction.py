@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nearfree.errors import SourceError
+from nearfree.errors import MOVED, SourceError
 from nearfree.log.codebase import digest
 from nearfree.log.events import RuleExtracted, SourceFetched, SourceMember, TunedIndexed
 from nearfree.sources.fetching.cache import Cache
@@ -86,6 +86,10 @@ _READ: dict[tuple[str, tuple[SourceMember, ...]], list[RuleExtracted]] = {}
 """Rules by the files that they were read from: neighbouring releases often share all of them."""
 
 
+_ODD = (StopIteration, RuntimeError, LookupError, ValueError, TypeError, AttributeError)
+"""What a reader meets where a name or a part that it looks for is not there."""
+
+
 def _rules(package: str, source: "Source") -> list[RuleExtracted]:
     from nearfree.sources.language.reading import read_rule, recorded
 
@@ -93,8 +97,14 @@ def _rules(package: str, source: "Source") -> list[RuleExtracted]:
     if key not in _READ:
         module, version = reader(package), source.record.version
         files = {path: source.text(path) for path in source.paths()}
-        rules = [read_rule(each, package, version) for each in module.readings(files)]
-        rules += [recorded(each, package, version) for each in module.mechanisms(files)]
+        try:
+            rules = [read_rule(each, package, version) for each in module.readings(files)]
+            rules += [recorded(each, package, version) for each in module.mechanisms(files)]
+        except _ODD as error:
+            what = f"{type(error).__name__} {error}".strip()
+            raise SourceError(
+                f"its source is not of the known form: {what}", remedy=MOVED
+            ) from error
         _READ[key] = rules
     return _READ[key]
 

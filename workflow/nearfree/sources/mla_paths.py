@@ -2,8 +2,8 @@
 
 An engine decodes a request of up to so many new positions over the latent itself, absorbed; more
 go to prefill, which first widens all cached latents to keys and values of each head. vLLM's part is
-what `backends/vllm_mla.py` reads in the text of releases from 0.11.1 on, which tests read again;
-all else was read by hand. The kernels' own tiles stand in `mla_tiles`.
+what tests read in the text of releases from 0.11.1 on (`tests/sources/backends/vllm_mla.py`); all
+else was read by hand. The kernels' own tiles stand in `mla_tiles`.
 """
 
 from collections.abc import Sequence

@@ -15,8 +15,8 @@ from nearfree.derive.outlook.about import MODELS, described, model_id
 from nearfree.derive.tables.platforms import config_id
 from nearfree.derive.tables.schema import Formula
 from nearfree.errors import EvidenceError
-from nearfree.log.events import Event, RunFinished
-from nearfree.log.evidence import Take, read_take, stored_line
+from nearfree.log.events import Event, ObservationRetracted, RunFinished
+from nearfree.log.evidence import RETRACTED, Take, read_take, stored_line
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName, parse_take
 from nearfree.log.reader import read_bytes
@@ -68,6 +68,7 @@ class Tracer:
         self.tables, self.config = tables, config
         self.layout: Layout = tables.layout
         self._takes: dict[str, tuple[Take, dict[str, Event]]] = {}
+        self._reasons: dict[str, dict[str, str]] = {}
 
     def trace(self, root: str, *, first: Node | None = None) -> Graph:
         """Return the graph below an id.
@@ -142,10 +143,22 @@ class Tracer:
             id=name,
             kind="event",
             title=event.type_name,
-            values={"time": event.time, **self._stored(event)},
+            values={"time": event.time, **self._retracted(take, name), **self._stored(event)},
             place=f"events/{segment}.jsonl:{line}",
             made_from=(str(take), *getattr(event.data, "made_from", ())),
         )
+
+    def _retracted(self, take: TakeName, name: str) -> dict[str, str]:
+        """Return why an event or a take must not be used any more, nothing where it may be."""
+        if take.scope not in self._reasons:
+            kept = (
+                read_take(self.layout, each) for each in self.layout.takes(take.scope, RETRACTED)
+            )
+            events = [event.data for of in kept for event in of.of(ObservationRetracted)]
+            self._reasons[take.scope] = {each.target: each.reason for each in events}
+        reasons = self._reasons[take.scope]
+        found = [reasons[each] for each in (name, str(take)) if each in reasons]
+        return {"retracted": found[0]} if found else {}
 
     def _stored(self, event: Event) -> dict[str, Any]:
         """Return an event's data as it lies on disk, in whichever version."""
@@ -166,6 +179,7 @@ class Tracer:
             title="one sealed take, and the run that sealed it",
             values={
                 "time": take.started.time,
+                **self._retracted(take.name, name),
                 **{k: v for k, v in started.items() if v is not None},
                 "wall_s": ended[-1].data.wall_s if ended else None,
                 "outcome": take.seal.outcome,

@@ -179,6 +179,8 @@ def unresolved_ids(layout: Layout) -> list[str]:
 def rules_behind(row: dict[str, object], index: TableIndex) -> list[str]:
     """Return the ids of the rules that a row's text names: branches, tuned intervals, printed rows.
 
+    Of lines that no row holds, as of a function that rules call, each rule of the file is named.
+
     Parameters
     ----------
     row
@@ -193,12 +195,18 @@ def rules_behind(row: dict[str, object], index: TableIndex) -> list[str]:
         inside = (lines.list.first() >= int(first)) & (lines.list.last() <= int(last))
         branches = index.matching("granularity", same_file, inside, place=place)
         # All intervals of a tuned file: its rows have no line numbers.
-        rules += branches or index.matching("tuned", same_file, file=place)
+        found = branches or index.matching("tuned", same_file, file=place)
+        rules += found or _one_of_each(index.matching("granularity", same_file, place=place))
     for place in _PRINTED.findall(text):
         printed = index.matching("granularity", place=place)
         named = [rule for rule in printed if _is_named(rule, text)]
         rules += named or printed
     return list(dict.fromkeys(rule["row_id"] for rule in rules))[:_MOST_RULES]
+
+
+def _one_of_each(rules: list[Row]) -> list[Row]:
+    """Return of each rule a row: its event quotes all lines that it rests on, the row its own."""
+    return list({(row["package"], row["versions"], row["path"]): row for row in rules}.values())
 
 
 def _is_named(rule: Row, text: str) -> bool:

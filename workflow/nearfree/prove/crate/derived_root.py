@@ -17,7 +17,7 @@ from nearfree.log.document import (
     read_document,
 )
 from nearfree.log.ledger import Ledger, config_texts, ledger_paths, seals_root
-from nearfree.log.line import home, sha256
+from nearfree.log.line import holds_home, sha256
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
 from nearfree.prove.audit.ledgers import (
@@ -92,9 +92,8 @@ def newest_ledger(layout: Layout) -> str:
 def check_config(named: NamedLedger) -> None:
     """Refuse a ledger whose config names files elsewhere, or holds the path of the home folder."""
     check_names(named.ledger)
-    home_path = home()
     for name, text in named.ledger.config.items():
-        if home_path and home_path in text:
+        if holds_home(text):
             raise ConfigError(
                 f"config/{name} of ledger {named.name} holds the path of your home folder",
                 remedy="Take it out, write a ledger, and make the crate of that one",

@@ -21,6 +21,7 @@ from nearfree.show.figures.theme import (
     label_beside,
     of_kind,
     positions,
+    reached,
     styled,
     tooltip,
 )
@@ -204,11 +205,11 @@ def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> p
     ends = points.group_by(*CURVE, "panel", maintain_order=True).agg(
         pl.col("n").min(), pl.col("n").max().alias("n2")
     )
-    return ends.join(boundaries.select(*CURVE, "n_max", "row_id"), on=CURVE).select(
+    return ends.join(boundaries.select(*CURVE, "n_max", "next_n", "row_id"), on=CURVE).select(
         *("panel", "n", "n2", "n_max", "row_id"),
         pl.lit(1.0).alias("one"),
         pl.lit(1.0 + epsilon).alias("limit"),
-        pl.format("N_max = {}", "n_max").alias("label"),
+        reached(pl.col("next_n").is_null()),
         (pl.col("n_max") ** 2 > pl.col("n") * pl.col("n2")).alias("late"),
         pl.lit("boundary").alias("kind"),
     )

@@ -12,6 +12,7 @@ from nearfree.show.figures.boundaries import nmax_against_own, sensitivity_map
 from nearfree.show.figures.latency import latency_against_n
 from nearfree.show.figures.listing import Drawing, drawing
 from nearfree.show.figures.predicted import (
+    OF_INTERVALS,
     error_by_backend,
     origins_of,
     predicted_against_measured,
@@ -144,19 +145,21 @@ def accuracy_drawings(validation: pl.DataFrame, epsilon: float) -> Iterator[Draw
         (
             shares_of(at, epsilon),
             f"Shares of hits, tolerance {epsilon:.0%}",
-            f"Of all {origins} settings: what is refused or undecided is a miss.",
+            f"Of all {origins} settings: what is refused or undecided is a miss. {OF_INTERVALS}",
         ),
         "accuracy_shares",
         "Predictions: shares of hits by predictor and module.",
         at,
     )
-    yield drawing(
-        error_by_backend,
-        (at, epsilon),
-        "accuracy_error_by_backend",
-        "Predictions: how far predictions are from the boundary, by backend and version.",
-        answered.drop_nulls("log2_error"),
-    )
+    known = answered.drop_nulls("log2_error")
+    if not known.is_empty():
+        yield drawing(
+            error_by_backend,
+            (at, epsilon),
+            "accuracy_error_by_backend",
+            "Predictions: how far predictions are from the boundary, by backend and version.",
+            known,
+        )
 
 
 def _drawing(

@@ -10,7 +10,6 @@ from pathlib import Path
 import polars as pl
 from msgspec import Struct
 
-from nearfree.config.files import Config
 from nearfree.config.yaml_file import read_file
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.registry import MAIN
@@ -52,11 +51,6 @@ class Exhibit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether those rules are what launches or calls the code that it prints, not that code."""
     document: str = ""
     """The document that explains what it lists."""
-
-    @property
-    def kind(self) -> str:
-        """Whether it is a figure or a table there."""
-        return "table" if self.label.startswith("tab:") else "figure"
 
     @property
     def subject(self) -> str:
@@ -103,60 +97,35 @@ STATUSES = (
 
 
 class DrawnFigure(Struct, frozen=True, kw_only=True):
-    """A figure of ours: its caption, the function that drew it and its file, its rows, its files.
-
-    `href` leads to the page and `picture` to the SVG, both from the results root.
-    """
+    """A figure of ours, by its scope and name."""
 
     scope: str
     name: str
-    caption: str
-    rule: str
-    source: str
-    rows: int
-    href: str
-    picture: str
 
 
 class Data(Struct, frozen=True, kw_only=True):
-    """A table of ours, how many of its rows are about an entry, and its file from the root."""
+    """A table of ours, and how many of its rows are about an entry."""
 
     scope: str
     table: str
     rows: int
-    href: str
-
-
-class Fill(Struct, frozen=True, kw_only=True):
-    """What would measure an entry: a study, the platform it needs, and the command.
-
-    `set` is the study's; it has to be among the site's `sets`.
-    """
-
-    platform: str
-    study: str
-    set: str
-    command: str
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A figure or table of the paper, with the figures, tables and studies of ours that answer it.
+    """A figure or table of the paper, with the figures and tables of ours that answer it.
 
     `figures` show its own platform or its published values; `alike` are of the same families and
-    module on other platforms of the log.
+    module on other platforms of the log; `fills` are the commands that would measure it.
     """
 
     label: str
-    kind: str
     section: str
     title: str
-    panels: tuple[str, ...]
-    families: tuple[str, ...]
     status: str
     figures: tuple[DrawnFigure, ...]
     alike: tuple[DrawnFigure, ...]
     data: tuple[Data, ...]
-    fills: tuple[Fill, ...]
+    fills: tuple[str, ...]
     document: str
 
 
@@ -170,33 +139,30 @@ _NOWHERE = "none"
 class Results(Struct, frozen=True, kw_only=True):
     """What a results root holds: figures and rows by scope, and how many rows other tables have.
 
-    `counts` has them by SCOPE/NAME, and `sets` the set of each study that there is.
+    `counts` has them by SCOPE/NAME.
     """
 
     listed: Mapping[str, Sequence[Figure]]
     boundaries: Mapping[str, pl.DataFrame]
     granularity: Mapping[str, pl.DataFrame]
     counts: Mapping[str, int]
-    sets: Mapping[str, str]
 
 
 def gallery(paper: Paper, results: Results) -> list[Entry]:
     """Return an entry for each figure and table of the paper, in its order."""
     return [
-        _entry(exhibit, paper.of(exhibit), results) for exhibit in (*paper.figures, *paper.tables)
+        _entry(exhibit, {*paper.of(exhibit).values()}, results)
+        for exhibit in (*paper.figures, *paper.tables)
     ]
 
 
 def read_gallery(layout: Layout, config: Path, scopes: Sequence[str]) -> list[Entry]:
     """Return the gallery of a results root, over the scopes whose figures are drawn."""
     paper = read_paper(config)
-    sets = {name: study.set for name, study in Config(config).studies.items()}
-    return gallery(paper, _results(layout, paper, scopes, sets))
+    return gallery(paper, _results(layout, paper, scopes))
 
 
-def _results(
-    layout: Layout, paper: Paper, scopes: Sequence[str], sets: Mapping[str, str]
-) -> Results:
+def _results(layout: Layout, paper: Paper, scopes: Sequence[str]) -> Results:
     folders = {scope: layout.root / "figures" / scope for scope in scopes}
     listed = {
         scope: read_figures(folder).figures
@@ -220,11 +186,10 @@ def _results(
             for name, path in files.items()
             if path.exists()
         },
-        sets=sets,
     )
 
 
-def _entry(exhibit: Exhibit, panels: Mapping[str, str], results: Results) -> Entry:
+def _entry(exhibit: Exhibit, families: set[str], results: Results) -> Entry:
     if exhibit.module:
         table = BOUNDARIES.name
         about = {
@@ -237,19 +202,16 @@ def _entry(exhibit: Exhibit, panels: Mapping[str, str], results: Results) -> Ent
     data = [_data(f"{scope}/{table}", frame.height) for scope, frame in about.items()]
     data += [_data(name, rows) for name, rows in results.counts.items() if name == exhibit.table]
     status = _status(exhibit, about, data)
-    figures, alike = _figures_of(exhibit, {*panels.values()}, results, about)
+    figures, alike = _figures_of(exhibit, families, results, about)
     return Entry(
         label=exhibit.label,
-        kind=exhibit.kind,
         section=exhibit.section,
         title=exhibit.subject,
-        panels=tuple(panels),
-        families=tuple(dict.fromkeys(panels.values())),
         status=status,
         figures=figures,
         alike=alike,
         data=tuple(data),
-        fills=() if status == MEASURED else _fills(exhibit, results.sets),
+        fills=() if status == MEASURED else _fills(exhibit),
         document=exhibit.document,
     )
 
@@ -304,37 +266,15 @@ def _figures_of(
             if figure.family in families and figure.name.startswith(exhibit.module):
                 bounded = any(row.startswith(_BOUNDARY) for row in figure.rows)
                 shows_it = not rows.isdisjoint(figure.rows) if bounded else of_platform
-                (own if shows_it else alike).append(_drawn(scope, figure))
+                drawn = DrawnFigure(scope=scope, name=figure.name)
+                (own if shows_it else alike).append(drawn)
     return tuple(own), tuple(alike)
-
-
-def _drawn(scope: str, figure: Figure) -> DrawnFigure:
-    module = figure.rule.rpartition(".")[0]
-    stem = f"figures/{scope}/{figure.name}"
-    return DrawnFigure(
-        scope=scope,
-        name=figure.name,
-        caption=figure.caption,
-        rule=figure.rule,
-        source=f"workflow/{module.replace('.', '/')}.py",
-        rows=len(figure.rows),
-        href=f"{stem}.html",
-        picture=f"{stem}.svg",
-    )
 
 
 def _data(name: str, rows: int) -> Data:
     scope, _, table = name.partition("/")
-    return Data(scope=scope, table=table, rows=rows, href=f"tables/{name}.parquet")
+    return Data(scope=scope, table=table, rows=rows)
 
 
-def _fills(exhibit: Exhibit, sets: Mapping[str, str]) -> tuple[Fill, ...]:
-    return tuple(
-        Fill(
-            platform=exhibit.platform,
-            study=study,
-            set=sets.get(study, ""),
-            command=f"snakemake {exhibit.platform}/{study}",
-        )
-        for study in exhibit.studies
-    )
+def _fills(exhibit: Exhibit) -> tuple[str, ...]:
+    return tuple(f"snakemake {exhibit.platform}/{study}" for study in exhibit.studies)

@@ -1,7 +1,6 @@
 """Public curves that the log keeps: T(N) / T(baseline) against N, a line a platform."""
 
 from collections.abc import Iterator
-from itertools import product
 from textwrap import wrap
 
 import altair as alt
@@ -16,8 +15,8 @@ from nearfree.show.figures.panels import in_rows, panel
 from nearfree.show.figures.theme import (
     BAND,
     PALETTE,
-    Line,
     lines_by,
+    lines_of,
     of_kind,
     positions,
     styled,
@@ -25,7 +24,6 @@ from nearfree.show.figures.theme import (
 )
 
 _COLOURS = (*PALETTE, "#000000")
-_DASHES = ([1, 0], [5, 3], [1, 2])
 _SHAPE, _EDGE = ORIGINS["imported"]
 _TOLERANCES = 5
 """How many tolerances above the baseline's T the axis ends."""
@@ -70,7 +68,7 @@ def imported_curves(kernels: pl.DataFrame) -> alt.FacetChart:
     scale = alt.Scale(domain=[lowest, 1 + _TOLERANCES * epsilon], nice=False)
     x, y = positions(points), alt.Y("ratio:Q", title="T(N) / T(baseline)", scale=scale)
     platforms = points["platform"]
-    look = lines_by("platform:N", None, _lines(platforms), platforms, columns=5)
+    look = lines_by("platform:N", None, lines_of(platforms, _COLOURS), platforms, columns=5)
     shown = tooltip(
         *("platform:N", "backend_version:N", "kernel:N", "n:Q", "latency_us:Q"),
         ("ratio:Q", "T(N) / T(baseline)", ".3f"),
@@ -132,12 +130,6 @@ def _across(points: pl.DataFrame) -> int | None:
     """Return how many panels stand side by side: a module's backends, where all have the same."""
     backends = points.group_by("module").agg(pl.col("backend").n_unique())["backend"].unique()
     return int(backends[0]) if len(backends) == 1 else None
-
-
-def _lines(platforms: pl.Series) -> dict[str, Line]:
-    """Return colour and dash of each platform: dashes begin where colours end."""
-    looks = ((colour, dash) for dash, colour in product(_DASHES, _COLOURS))
-    return dict(zip(platforms.unique().sort(), looks, strict=False))
 
 
 def _bands(points: pl.DataFrame, epsilon: float) -> pl.DataFrame:

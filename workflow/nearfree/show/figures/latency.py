@@ -12,6 +12,7 @@ from nearfree.show.figures.theme import (
     label_beside,
     of_kind,
     positions,
+    reached,
     roles,
     styled,
     tooltip,
@@ -100,18 +101,22 @@ def _bounds(points: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> p
     )
     bounds = (
         readings(boundaries.filter("newest", pl.col("epsilon") == epsilon))
-        .select(*CURVE, "baseline", "from_one", "n_max", "row_id")
+        .select(*CURVE, "baseline", "from_one", "n_max", "next_n", "row_id")
         .join(base, on=[*CURVE, "baseline"])
         .join(ends, on=CURVE)
         .sort("panel", "stream", "from_one")
     )
-    name = pl.when("from_one").then(pl.lit("from N = 1:")).otherwise(pl.lit("N_max ="))
+    least = pl.when(pl.col("n_max") == pl.col("n2")).then(pl.lit("≥ ")).otherwise(pl.lit(""))
+    from_one = pl.format("from N = 1: {}{}", least, "n_max")
     return bounds.select(
         *("stream", "setting_key", "panel", "of", "variant", "n_max", "n2", "row_id"),
         pl.col("baseline").alias("n"),
         pl.col("latency_ms").alias("base_ms"),
         (pl.col("latency_ms") * (1 + epsilon)).alias("limit_ms"),
-        pl.format("{} {}", name, "n_max").alias("label"),
+        pl.when("from_one")
+        .then(from_one)
+        .otherwise(reached(pl.col("next_n").is_null()))
+        .alias("label"),
         (pl.col("highest_ms") * (1 + _ROOM * pl.len().over("panel"))).alias("top_ms"),
         (pl.col("n_max") ** 2 > pl.col("square")).alias("late"),
         (pl.int_range(pl.len()).over("panel") * _LINE_PX).alias("line_px"),
@@ -185,16 +190,16 @@ def _stacked(named: pl.DataFrame) -> pl.DataFrame:
 def _ends(bars: pl.DataFrame, boundaries: pl.DataFrame, epsilon: float) -> pl.DataFrame:
     """Return N_max of each panel's curve, and the side of it that has room for its label."""
     curves = bars.group_by(*CURVE, "panel", maintain_order=True).agg(pl.col("n").unique())
-    ends = boundaries.filter(pl.col("epsilon") == epsilon).select(*CURVE, "n_max", "row_id")
+    at = boundaries.filter(pl.col("epsilon") == epsilon)
+    ends = at.select(*CURVE, "n_max", "row_id", reached(pl.col("next_n").is_null()))
     return (
         curves.join(ends, on=CURVE, maintain_order="left")
         .explode("n")
-        .group_by("panel", "n_max", "row_id", maintain_order=True)
+        .group_by("panel", "n_max", "row_id", "label", maintain_order=True)
         .agg(((pl.col("n") <= pl.col("n_max")).mean() > 0.5).alias("late"))
         .select(
-            *("panel", "row_id", "late"),
+            *("panel", "row_id", "label", "late"),
             pl.col("n_max").alias("n"),
-            pl.format("N_max = {}", "n_max").alias("label"),
             pl.lit("boundary").alias("kind"),
         )
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import altair as alt
 import polars as pl
+from packaging.version import InvalidVersion, Version
 
 from nearfree.show.figures.listing import Drawing, drawing
 from nearfree.show.figures.panels import in_rows, joined, panel
@@ -26,6 +27,8 @@ SHARES = {
     "covered": "interval holds it",
 }
 """What shares are shown of, by column."""
+OF_INTERVALS = f'"{SHARES["covered"]}": of stated intervals.'
+"""What the last of them is a share of."""
 _OCTAVES_SIDEWAYS = 0.12
 """How far, in octaves, predictors of one setting are moved apart sideways."""
 _DECADES = [2**k for k in range(16)]
@@ -192,8 +195,10 @@ def error_by_backend(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart
     return styled(
         in_rows(layers, at),
         f"Error by backend and version, tolerance {epsilon:.0%}",
-        f"Doublings from a prediction to the {known} [N_max, next N), 0 inside it. Tick: median. "
-        "What is refused or unbounded is not here.",
+        [
+            f"Doublings from a prediction to the {known} [N_max, next N), 0 inside. Tick: median.",
+            "What is refused or undecided is not here, nor what is unbounded where N_max is not.",
+        ],
     )
 
 
@@ -221,7 +226,7 @@ def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[D
         title = "Shares of hits on imported curves, unseen GPUs"
         subtitle = (
             "Of all measured settings: what is refused is a miss. twin version: another "
-            "version's curve, where there is one."
+            f"version's curve, where there is one. {OF_INTERVALS}"
         )
         arguments = (_shares(unseen), title, subtitle)
         caption = "Imported curves: shares of hits on GPUs that nothing was calibrated on."
@@ -255,8 +260,10 @@ def error_by_version(timed: pl.DataFrame) -> alt.FacetChart:
         panel(_ROUTED, "platform"),
         pl.format("{} {}", "backend", pl.col("backend_version").fill_null("?")).alias("version"),
     ).sort("panel", "version", "predictor")
+    releases = points.select("backend", "backend_version", "version").unique().rows()
+    order = [version for *_, version in sorted(releases, key=_by_release)]
     marks = alt.Chart().mark_point(size=60, filled=True, opacity=0.9).encode(
-        x=alt.X("version:N", title=None, axis=alt.Axis(labelAngle=-40)),
+        x=alt.X("version:N", title=None, sort=order, axis=alt.Axis(labelAngle=-40)),
         y=alt.Y("t_ratio_error:Q", title="median error of T(N)", axis=alt.Axis(format=".0%")),
         color=predictors(points["predictor"]),
         tooltip=tooltip("predictor:N", "version:N", "t_ratio_error:Q", "hit_share:Q", "settings:Q"),
@@ -270,6 +277,18 @@ def error_by_version(timed: pl.DataFrame) -> alt.FacetChart:
         "Median over N up to 4 N_max and over measured settings. twin version: what another "
         "version's curve is off by.",
     )
+
+
+def _by_release(named: tuple[str, str | None, str]) -> tuple[str, Version, str]:
+    """Return a backend's release as it is sorted: those that are no version come first."""
+    backend, version, text = named
+    try:
+        return backend, Version(version or ""), text
+    except InvalidVersion:
+        return backend, _NO_VERSION, text
+
+
+_NO_VERSION = Version("0.dev0")
 
 
 def drift_between_versions(moved: pl.DataFrame) -> alt.FacetChart:

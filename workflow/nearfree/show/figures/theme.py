@@ -1,6 +1,7 @@
 """One look for all figures: colours that colour-blind readers can tell apart, axes and legends."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, TypeVar
 
 import altair as alt
@@ -102,6 +103,8 @@ def keyed(
 ) -> Channel:
     """Return a channel of some series, each with its value, under a legend at the bottom.
 
+    Without a series there is no legend: an empty one has no size, and its whole drawing none.
+
     Parameters
     ----------
     channel
@@ -112,7 +115,9 @@ def keyed(
         The colour, dash or shape of each series that is drawn, in the legend's order.
     """
     scale = alt.Scale(domain=list(values), range=list(values.values()))
-    return channel(field, scale=scale, legend=alt.Legend(orient="bottom", **legend))
+    return channel(
+        field, scale=scale, legend=alt.Legend(orient="bottom", **legend) if values else None
+    )
 
 
 def looks(
@@ -123,6 +128,15 @@ def looks(
         name: keyed(channel, field, {key: look[place] for key, look in values.items()}, **legend)
         for place, (name, channel) in enumerate(channels.items())
     }
+
+
+def lines_of(names: pl.Series, colours: Sequence[str] = PALETTE) -> dict[str, Line]:
+    """Return colour and dash of each name: dashes begin where colours end."""
+    looks = ((colour, dash) for dash, colour in product(_DASHES, colours))
+    return dict(zip(names.unique().sort(), looks, strict=False))
+
+
+_DASHES = ([1, 0], [5, 3], [1, 2])
 
 
 def lines_by(
@@ -192,6 +206,12 @@ def label_beside(chart: alt.Chart, **marks: Any) -> alt.Chart:
         **{"dx": alt.ExprRef("datum.late ? -4 : 4"), "fontSize": 11, **marks},
     )
     return labels
+
+
+def reached(at_end: pl.Expr) -> pl.Expr:
+    """Return `label`: a row's N_max, at least that where its grid ends there."""
+    sign = pl.when(at_end).then(pl.lit("≥")).otherwise(pl.lit("="))
+    return pl.format("N_max {} {}", sign, "n_max").alias("label")
 
 
 def styled(chart: alt.FacetChart, title: str, subtitle: str | list[str]) -> alt.FacetChart:

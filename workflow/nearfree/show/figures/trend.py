@@ -15,12 +15,14 @@ from nearfree.show.figures.panels import in_rows, panel
 from nearfree.show.figures.theme import PALETTE, SPACED, THEORY, keyed, of_kind, styled, tooltip
 
 _RHO = "balance point rho, FLOP/byte"
-_PANEL = {"width": 620, "height": 260}
-_NEAR = 1.09
-"""Values of one year that are nearer than this factor share a label."""
+_PANEL = {"width": 1000, "height": 340}
+_NEAR = 1.24
+"""Values of one year that are nearer than this factor, a line of text, share a label."""
+_NAMED = 2
+"""How many GPUs a label names: more would reach the marks of the next year."""
 _ROOM = 1.4
 """By which factor the axis goes beyond its marks."""
-_YEARS_SIDEWAYS = 0.055
+_YEARS_SIDEWAYS = 0.04
 """How far, in years, the marks of M_attn stand apart."""
 _COLUMNS = ("panel", "kind", "x", "year", "y", "series", "group", "label", "platform", "rule",
             "row_id")  # fmt: skip
@@ -56,7 +58,7 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
     x = alt.X(
         "x:Q",
         title="year",
-        scale=alt.Scale(domain=[years[0] - 0.8, years[-1] + 1.8], nice=False),
+        scale=alt.Scale(domain=[years[0] - 0.5, years[-1] + 1.2], nice=False),
         axis=alt.Axis(values=years, format="d"),
     )
     reached = data["y"].drop_nulls()
@@ -73,16 +75,11 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
     marks = [alt.Tooltip(f"{name}:N") for name in ("series", "platform", "rule", "row_id")]
     value = alt.Tooltip("y:Q", title="value", format=".1f")
     gpus = of_kind("gpu")
-    # A legend without an entry has no size, and the whole drawing none with it.
-    resolved = [
-        of_kind("tile")
-        .mark_point(size=32, filled=True, opacity=0.9)
-        .encode(x=x, y=y, color=colour, shape=shape, tooltip=[*marks, value])
-        for shape in _by_group(tiles)
-    ]
     layers = alt.layer(
         of_kind("paper").mark_rule(strokeDash=[5, 4], color=THEORY).encode(y=y),
-        *resolved,
+        of_kind("tile")
+        .mark_point(size=32, filled=True, opacity=0.9)
+        .encode(x=x, y=y, color=colour, shape=_by_group(tiles), tooltip=[*marks, value]),
         gpus.transform_filter(f"datum.series == '{DTYPES[0]}'")
         .mark_circle(size=60, opacity=0.9)
         .encode(x=x, y=y, color=colour, tooltip=[*marks, value]),
@@ -90,7 +87,7 @@ def trend_over_years(trend: pl.DataFrame) -> alt.FacetChart:
         .mark_point(size=130, filled=False, strokeWidth=1.6)
         .encode(x=x, y=y, color=colour, tooltip=[*marks, value]),
         of_kind("label")
-        .mark_text(align="left", dx=10, fontSize=11)
+        .mark_text(align="left", dx=10, fontSize=10)
         .encode(x=x, y=y, text="label:N"),
         data=data,
     )
@@ -143,15 +140,25 @@ def _panel() -> pl.Expr:
 
 
 def _labels(points: pl.DataFrame) -> pl.DataFrame:
-    """Return the names of GPUs, joined where they are near each other, of one element type."""
+    """Return the names of GPUs, joined where they are near each other, of one element type.
+
+    Beyond the first names of a label stands how many more there are.
+    """
     named = points.filter(pl.col("series") == DTYPES[0]).sort("panel", "x", "y", "platform")
     fresh = pl.col("y") > _NEAR * pl.col("y").shift(1).over("panel", "x")
     return (
         named.with_columns(fresh.fill_null(value=True).cum_sum().alias("cluster"))
         .group_by("panel", "x", "cluster", maintain_order=True)
         .agg(
-            pl.col("platform").str.replace_all("_", " ").str.join(", ").alias("label"),
+            pl.col("platform").str.replace_all("_", " ").head(_NAMED).str.join(", ").alias("label"),
+            (pl.len().cast(pl.Int64) - _NAMED).alias("more"),
             pl.col("y").mean(),
+        )
+        .with_columns(
+            pl.when(pl.col("more") > 0)
+            .then(pl.format("{} +{}", "label", "more"))
+            .otherwise("label")
+            .alias("label")
         )
         .select("panel", "x", "y", "label", pl.lit("label").alias("kind"))
     )
@@ -189,12 +196,11 @@ def _tiles(dated: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([paper, resolved], how="diagonal_relaxed")
 
 
-def _by_group(tiles: pl.DataFrame) -> Iterator[alt.Shape]:
-    """Yield the shape of tiles by their group; nothing where no release has any."""
-    groups = sorted(tiles["group"].drop_nulls().unique()) if "group" in tiles.columns else []
-    if groups:
-        shapes = dict(zip(groups, ("triangle-up", "diamond", "square", "cross"), strict=False))
-        yield keyed(alt.Shape, "group:N", shapes, title=None)
+def _by_group(tiles: pl.DataFrame) -> alt.Shape:
+    """Return the shape of tiles by their group."""
+    groups = tiles["group"].drop_nulls().unique().sort()
+    shapes = dict(zip(groups, ("triangle-up", "diamond", "square", "cross"), strict=False))
+    return keyed(alt.Shape, "group:N", shapes, title=None)
 
 
 VERSION_LAWS = {"n_max_resolved": "principle_resolved", "n_max_work": "work_model"}

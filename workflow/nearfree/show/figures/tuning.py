@@ -11,9 +11,9 @@ from nearfree.show.figures.listing import TUNED_ENGINES, Drawing, drawing
 from nearfree.show.figures.panels import in_rows
 from nearfree.show.figures.theme import (
     MEASURED,
-    PALETTE,
     THEORY,
-    keyed,
+    lines_by,
+    lines_of,
     of_kind,
     styled,
     tooltip,
@@ -82,20 +82,19 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
     curve
         Rows of `latency`, as `curve_rows` finds them.
     """
-    drafters = tuning.filter(pl.col("k") > 0)["drafter"].unique().sort().to_list()
-    colours = {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(drafters)}
+    drafters = tuning.filter(pl.col("k") > 0)["drafter"]
     none = tuning.filter(pl.col("role").is_in(("none", "choice")), k=0)  # it may be the choice
     plain = none.row(0, named=True)["predicted_tokens_s"]
     x = alt.X("n:Q", title="rows of a forward, N = 1 + K", scale=alt.Scale(type="log", base=2))
     y = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True))
-    colour = keyed(alt.Color, "drafter:N", colours, title="predicted", columns=2)
+    look = lines_by("drafter:N", "predicted", lines_of(drafters), drafters, columns=2)
     said = tooltip(("drafter:N", "drafter"), ("k:Q", "K"), ("value:Q", "", ".2f"))
     of_curve, of_said, of_ran = of_kind("curve"), of_kind("predicted"), of_kind("measured")
     layers = alt.layer(
         of_curve.mark_line(color=MEASURED, point=True).encode(x=x, y=y, tooltip=tooltip("n:Q")),
         of_kind("none").mark_rule(color=THEORY, strokeDash=[4, 3]).encode(y=y),
         of_said.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=12)).encode(
-            x=x, y=y, color=colour, tooltip=said
+            x=x, y=y, tooltip=said, **look
         ),
         of_ran.mark_rule(color="black", strokeWidth=1.5).encode(
             x=x, y=alt.Y("low:Q", title=None), y2="high:Q"
@@ -129,7 +128,7 @@ def tokens_by_k(tuning: pl.DataFrame, curve: pl.DataFrame) -> alt.FacetChart:
         f"{first['model']} in {first['engine']} on {first['platform']}, {first['origin']}",
         [
             "Lines: predicted from T(N) and one trace,",
-            f"on held-out prompts{decoded(first)}; dashed: without drafts.",
+            f"on held-out prompts{decoded(first)}; grey, dashed: without drafts.",
             f"Black: measured, in {first['seconds']} time, with 95 % intervals.",
         ],
     )

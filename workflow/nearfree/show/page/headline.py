@@ -1,5 +1,6 @@
 """The first screen: this machine's boundaries, and how often each predictor was right."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import polars as pl
@@ -86,11 +87,16 @@ def _line(row: Row) -> tuple[str, str]:
 
 
 def _chips(rows: list[Row], limiters: dict[str, str]) -> Iterator[Chip]:
-    """Yield a line's settings, each named by the fields in which they differ."""
+    """Yield a line's settings, each named by the fields in which they differ.
+
+    The study is named where several hold one setting.
+    """
     known = [name for name in _FIELDS if any(row[name] is not None for row in rows)]
     telling = [name for name in known if len({row[name] for row in rows}) > 1] or known[:1]
+    studies = Counter(key for key, _ in {(row["setting_key"], row["stream"]) for row in rows})
     for row in rows:
-        yield _chip(label(row, telling, "short"), row, limiters)
+        fields = [*telling, "stream"] if studies[row["setting_key"]] > 1 else telling
+        yield _chip(label(row, fields, "short"), row, limiters)
 
 
 def _chip(label: str, row: Row, limiters: dict[str, str]) -> Chip:

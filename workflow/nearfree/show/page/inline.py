@@ -105,7 +105,8 @@ def facts() -> dict[str, object]:
     """Return the data of settings and deployments that the script uses, by its constants' names.
 
     `FIELDS` are the fields of a setting; by `CHOICES` the explorer narrows measured rows, and by
-    `CONDITION` those of deployments, whose formats are `FORMATS`.
+    `CONDITION` those of deployments, whose formats are `FORMATS`: by their entry last, which tells
+    apart those that differ in nothing else.
     """
     axes = ordered(AXES, "routing", "top_k", "context")
     first = ("platform", "module", "model", "backend", "moe", "stream", "dtype", *axes)
@@ -120,7 +121,7 @@ def facts() -> dict[str, object]:
             for name, field in FIELDS.items()
         },
         "CHOICES": (*ordered(FIELDS, *first), "setting_key", "epsilon"),
-        "CONDITION": [name for name in ABOUT if name != "deployment"],
+        "CONDITION": [*(name for name in ABOUT if name != "deployment"), "deployment"],
         "FORMATS": FORMATS,
     }
 

@@ -145,7 +145,8 @@ def _sentence(row: Row) -> str:
     if row["limiter_share"] is not None:
         named += f", which takes {row['limiter_share']:.0%} of T(N = {row['baseline']})"
     loosely = " (undecided)" if row["undecided"] else ""
-    return f"{named}; {row['origin']} was N_max = {row['n_max']}{loosely}{_grown(row)}."
+    sign = "≥" if row["next_n"] is None else "="
+    return f"{named}; {row['origin']} was N_max {sign} {row['n_max']}{loosely}{_grown(row)}."
 
 
 def _grown(row: Row) -> str:
@@ -229,7 +230,7 @@ def models(lookup: pl.DataFrame) -> Grid:
         Rows of that table at one tolerance.
     """
     rows = []
-    by = (*_KEY, *_SPREAD, *FORMATS)
+    by = (*_KEY, *_SPREAD, *FORMATS, "deployment")
     for _, part in headline(lookup).group_by(by, maintain_order=True):
         by_predictor = {row["predictor"]: row for row in part.to_dicts()}
         rows.append(by_predictor[PREDICTOR] | {"by": by_predictor})
@@ -237,6 +238,7 @@ def models(lookup: pl.DataFrame) -> Grid:
         **dict(zip(_HEAD, _KEY, strict=True)),
         "GPUs": lambda row: label(row, _SPREAD, "short") or "-",
         "weights / products / cache": lambda row: " / ".join(str(row[n]) for n in FORMATS),
+        "entry": "deployment",
         "memory": backed(_taken),
         **{name.replace("_", " "): partial(_answer, name) for name in PREDICTORS},
         "interval": backed(lambda row: "-" if row["fits"] is False else _interval(row)),

@@ -152,9 +152,15 @@ def labelled_settings(boundaries: pl.DataFrame) -> list[Row]:
 
 
 def _labels(group: pl.DataFrame, own: str) -> pl.Series:
-    """Return settings in words: the module's own variable, then what differs among them."""
+    """Return settings in words: the module's own variable, then what differs among them.
+
+    The study is named where several hold one setting.
+    """
     fields = [name for name in _telling(group, own) if name != "backend"]
-    texts = [label(row, fields, "short") for row in group.select(fields).to_dicts()]
+    several = pl.col("stream").n_unique().over("setting_key") > 1
+    study = pl.when(several).then("stream").alias("study")
+    rows = group.select(*fields, study).to_dicts()
+    texts = [label(row, (*fields, "study"), "short") for row in rows]
     return pl.Series("label", texts, dtype=pl.String)
 
 

@@ -5,6 +5,7 @@ Below it a kernel of their own unpacks on the way: AWQ's, and Exllama's of GPTQ'
 
 from collections.abc import Iterator, Mapping
 
+from nearfree.errors import MOVED, SourceError
 from nearfree.sources.cpp.nodes import assigned, part
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles, children
@@ -38,12 +39,12 @@ def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
         yield Reading("awq_dequantises", program, root, axis="rows", contexts=[{}])
     text = {path: text for path, text in files.items() if path.endswith("q_gemm.cu")}
     path, node = only_function(text, _EXLLAMA)
-    kept = [
-        each
-        for each in children(part(node, "body"))
-        if each.type == "if_statement" and _RECONSTRUCTS in assigned(each)
-    ]
-    alone = CppFiles({path: cut(text[path], node, kept[:1], _RECONSTRUCTS)}, quoted=text)
+    kept = [each for each in children(part(node, "body")) if _RECONSTRUCTS in assigned(each)]
+    if [each.type for each in kept] != ["if_statement"]:
+        raise SourceError(
+            f"{path}: {_EXLLAMA} sets {_RECONSTRUCTS} in {len(kept)} statements", remedy=MOVED
+        )
+    alone = CppFiles({path: cut(text[path], node, kept, _RECONSTRUCTS)}, quoted=text)
     program, root = cpp_program(alone, _EXLLAMA, leaves=_EXLLAMA_LEAVES, constants=_numbers(text))
     yield Reading(
         "exllama_dequantises",

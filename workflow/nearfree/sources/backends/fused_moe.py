@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearfree.backends.moe_kernels import ALIGNED
-from nearfree.errors import SourceError
+from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.cuts import (
     argument_of,
     arguments_of,
@@ -18,7 +18,7 @@ from nearfree.sources.language.cuts import (
     made,
     value_of,
 )
-from nearfree.sources.language.program import Function, at, quote
+from nearfree.sources.language.program import Function, at, bound_by, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import DENSE, Mechanism, Reading
 
@@ -110,19 +110,32 @@ def block_sizes(modules: Modules) -> list[Reading]:
     ]
 
 
+_ROWS, _OF_8_BITS = "block_size_m", "input_dtype is not None and input_dtype.itemsize == 1"
+"""The rows, and what vLLM asks of 8-bit activations: they take 16 rows or more
+(vllm/model_executor/layers/fused_moe/experts/marlin_moe.py of 0.33.0, line 350)."""
+
+
 def marlin_blocks(modules: Modules) -> list[Reading]:
     """Return how to read the rows of a block of the Marlin kernel, which few bits are run by.
 
     It is a loop over sizes, for activations of 16 bits; before 0.10.1 vLLM had none, and took the
     sizes above.
+
+    Raises
+    ------
+    SourceError
+        Something else sets those rows, too.
     """
     found = modules.find("fused_marlin_moe")
-    loops = [] if found is None else [s for s in found[1].body if isinstance(s, ast.For)]
-    loops = [loop for loop in loops if ast.unparse(loop.target) == "block_size_m"]
-    if found is None or not loops:
+    sets = [] if found is None else [s for s in found[1].body if _ROWS in bound_by(s)]
+    if found is None or not any(isinstance(each, ast.For) for each in sets):
         return []
-    answer = at(ast.Return(at(ast.Name("block_size_m", ast.Load()), loops[0])), loops[0])
-    cut = made("marlin_block_size_m", [loops[0], answer], loops[0])
+    sets = [s for s in sets if not (isinstance(s, ast.If) and ast.unparse(s.test) == _OF_8_BITS)]
+    if len(sets) > 1:
+        raise SourceError(f"fused_marlin_moe sets {_ROWS} {len(sets)} times", remedy=MOVED)
+    loop = sets[0]
+    answer = at(ast.Return(at(ast.Name(_ROWS, ast.Load()), loop)), loop)
+    cut = made("marlin_block_size_m", [loop, answer], loop)
     program, root = modules.program_of(found[0], cut, LEAVES)
     contexts = [{"E": experts, "topk": top_k} for experts, top_k in SHAPES]
     return [Reading("marlin_block_size_m", program, root, axis="M", contexts=contexts)]

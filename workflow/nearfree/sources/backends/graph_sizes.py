@@ -76,8 +76,9 @@ def listed(
     Raises
     ------
     SourceError
-        The method does not set the name.
+        The method does not set the name, or changes the list where it keeps it.
     """
+    _refuse_changes(function, answer)
     short = copied(function)
     short.body = _up_to(_local(short.body), answer)
     if not short.body:
@@ -87,6 +88,39 @@ def listed(
     short.name, short.decorator_list, short.returns = name, [], None
     short.args = parameters_named(inputs)
     return slice_to(replace_leaves(short, leaves))
+
+
+def _refuse_changes(function: Function, answer: str) -> None:
+    """Raise SourceError if a method changes its list where it keeps it, in an attribute.
+
+    An empty one stands there where there are no graphs.
+    """
+    plain = [e for e in nodes_of(function) if isinstance(e, ast.stmt) and not hasattr(e, "body")]
+    places = {
+        ast.unparse(each.targets[0])
+        for each in plain
+        if isinstance(each, ast.Assign) and ast.unparse(each.value) == answer
+    }
+    for each in plain:
+        changed = places & {_changed(node) for node in nodes_of(each)}
+        known = {f"{place} = {value}" for place in changed for value in (answer, "[]")}
+        if changed and ast.unparse(each) not in known:
+            raise SourceError(
+                f"{function.name} changes {' and '.join(changed)} in line {each.lineno}",
+                remedy=MOVED,
+            )
+
+
+def _changed(node: ast.AST) -> str:
+    """Return the attribute that a node sets, or whose object it may change in place, as text."""
+    match node:
+        case ast.Attribute(ctx=ast.Store() | ast.Del()):
+            return ast.unparse(node)
+        case ast.Subscript(value=ast.Attribute() as value, ctx=ast.Store() | ast.Del()):
+            return ast.unparse(value)
+        case ast.Call(func=ast.Attribute(value=ast.Attribute() as value)):
+            return ast.unparse(value)
+    return ""
 
 
 def parameters_named(inputs: Sequence[str]) -> ast.arguments:

@@ -17,7 +17,8 @@ from nearfree.sources.language.reading import Reading
 
 LOOP = "marlin_mm"
 _LAST = "m_block_size_8"
-_NAMES = {"max_par", "max_thread_m_blocks", "par_count", "prob_m_split", "thread_m_blocks", _LAST}
+_SETTLED = {"prob_m_split", "thread_m_blocks", _LAST}
+_NAMES = {"max_par", "max_thread_m_blocks", "par_count", *_SETTLED}
 _PASS = f"std::make_tuple(({_LAST} ? 8 : 16 * thread_m_blocks), prob_m_split)"
 """Rows of a tile, and rows of the pass."""
 LEAVES = {
@@ -58,14 +59,17 @@ def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading
 
 
 def _kept(path: str, function: Node) -> list[Node]:
-    """Return what the loop does first: statements up to the size of a block."""
-    kept: list[Node] = []
-    for each in _statements(part(function, "body")):
-        if (declared(each) | assigned(each)) & _NAMES:
-            kept.append(each)
-        if _LAST in declared(each):
-            return kept
-    raise SourceError(f"{path}: {LOOP} declares no {_LAST}", remedy=MOVED)
+    """Return what the loop does first: statements up to the size of a block, then settled."""
+    statements = _statements(part(function, "body"))
+    ends = [place for place, each in enumerate(statements, start=1) if _LAST in declared(each)]
+    if len(ends) != 1:
+        raise SourceError(f"{path}: {LOOP} declares {_LAST} {len(ends)} times", remedy=MOVED)
+    later = _SETTLED & set().union(*map(assigned, statements[ends[0] :]))
+    if later:
+        raise SourceError(
+            f"{path}: {LOOP} sets {' and '.join(sorted(later))} behind {_LAST}", remedy=MOVED
+        )
+    return [each for each in statements[: ends[0]] if (declared(each) | assigned(each)) & _NAMES]
 
 
 def _statements(body: Node) -> list[Node]:

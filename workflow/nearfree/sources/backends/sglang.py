@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping
 
 from nearfree.sources.backends import fused_moe
-from nearfree.sources.language.cuts import assignments
+from nearfree.sources.language.cuts import only_assignment
 from nearfree.sources.language.program import Function, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
@@ -92,10 +92,10 @@ def folders(function: Function) -> list[Mechanism]:
     Either a fixed list of versions, or all folders that there are, the newest first; releases
     before those keep all files in one folder, and give none.
     """
-    found = assignments(function, "supported_triton_versions")
-    if found:
-        versions = ast.literal_eval(found[0].value)
-        return [Mechanism("triton_folders", " ".join(versions), (quote(found[0]),))]
+    found = only_assignment(function, "supported_triton_versions")
+    if found is not None:
+        versions = ast.literal_eval(found.value)
+        return [Mechanism("triton_folders", " ".join(versions), (quote(found),))]
     listed = [
         each for each in ast.walk(function) if ast.unparse(each) == "os.listdir(configs_root)"
     ]

@@ -50,7 +50,6 @@ GROUPED = frozenset(record.vllm_file for record in BACKENDS if record.vllm_file)
 """Those of grouped attention."""
 INPUTS = ("max_num_seqs", "max_num_batched_tokens", "q", "sm", "performance_mode")
 DECODE_INPUTS = (*INPUTS, "tp")
-_OPTION = "cudagraph_capture_sizes"
 _LEAVES = {
     r"envs\.VLLM_USE_V1": "True",
     r"self\.model_config": "True",

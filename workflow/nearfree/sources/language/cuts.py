@@ -38,32 +38,32 @@ def assignments(function: Function, name: str) -> list[ast.Assign]:
 
 
 def value_of(function: Function, name: str, stop: frozenset[str]) -> Function:
-    """Return a function of no parameters that returns what `name` is assigned first.
+    """Return a function of no parameters that returns what `name` is assigned.
 
     Parameters
     ----------
     function
         The long function.
     name
-        The name; its first assignment counts.
+        The name; it must have one assignment.
     stop
         Names that are inputs of the rule; all others are followed back, and must then have one
-        assignment.
+        assignment, too.
 
     Raises
     ------
     SourceError
-        The function does not assign the name, or assigns a name on the way more than once.
+        The function does not assign the name, or assigns it or a name on the way more than once.
     """
-    found = assignments(function, name)
-    if not found:
+    found = only_assignment(function, name)
+    if found is None:
         raise SourceError(f"{function.name} assigns no {name}", remedy=MOVED)
-    body: list[ast.stmt] = [copied(found[0])]
-    waiting, seen = names_in(found[0].value) - stop, {name}
+    body: list[ast.stmt] = [copied(found)]
+    waiting, seen = names_in(found.value) - stop, {name}
     while waiting:
         other = waiting.pop()
         seen.add(other)
-        earlier = _only(function, other)
+        earlier = only_assignment(function, other)
         if earlier is not None:
             body.append(copied(earlier))
             waiting |= names_in(earlier.value) - stop - seen
@@ -71,13 +71,19 @@ def value_of(function: Function, name: str, stop: frozenset[str]) -> Function:
     if unsure:
         raise SourceError(f"{function.name} changes {' and '.join(sorted(unsure))} in place")
     body.sort(key=lambda each: each.lineno)
-    result = at(ast.Name(name, ast.Load()), found[0])
-    body.append(at(ast.Return(result), found[0]))
+    result = at(ast.Name(name, ast.Load()), found)
+    body.append(at(ast.Return(result), found))
     return made(f"value_of_{name}", body, function)
 
 
-def _only(function: Function, name: str) -> ast.Assign | None:
-    """Return the one statement that sets a name; None if the function sets it nowhere."""
+def only_assignment(function: Function, name: str) -> ast.Assign | None:
+    """Return the one statement that sets a name; None if the function sets it nowhere.
+
+    Raises
+    ------
+    SourceError
+        It is set several times, or not as a plain name.
+    """
     plain = assignments(function, name)
     times = sum(name in bound_by(each) for each in _simple(function.body))
     if times > len(plain) or len(plain) > 1 or (plain and name in parameters(function)):
@@ -123,7 +129,7 @@ def arguments_of(function: Function, callee: str) -> Function:
     Raises
     ------
     SourceError
-        The function does not call it as the value of an assignment or of a return.
+        The function does not call it in the value of an assignment.
     """
     short = copied(function)
     cutter = _Cutter(callee)

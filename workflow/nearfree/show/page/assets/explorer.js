@@ -1,12 +1,8 @@
 // The explorer: choose what there is, and see T(N), the boundary, what limits it, and the option.
 
 const KINDS = {
-  observed: { fields: CHOICES, table: 'boundaries', said: 'measured or published' },
-  predicted: {
-    fields: [...CONDITION, 'baseline', 'epsilon'],
-    table: 'lookup',
-    said: 'predicted',
-  },
+  observed: { fields: CHOICES, table: 'boundaries' },
+  predicted: { fields: [...CONDITION, 'baseline', 'epsilon'], table: 'lookup' },
 };
 const choices = document.getElementById('choices');
 const answer = document.getElementById('answered');
@@ -94,6 +90,7 @@ function inOrder(one, other) {
 }
 
 const LABELS = {
+  deployment: 'entry of deployments.yaml',
   attention: 'attention backend',
   epsilon: 'tolerance',
   baseline: 'baseline N',

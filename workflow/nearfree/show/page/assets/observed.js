@@ -42,7 +42,12 @@ async function observedParts(source, place) {
     predictorGrid(
       predictions,
       composition,
-      predictions.where({ ...setting, baseline: row.baseline, epsilon: row.epsilon }),
+      predictions.where({
+        ...setting,
+        origin: row.origin,
+        baseline: row.baseline,
+        epsilon: row.epsilon,
+      }),
       composed,
     ),
   ];

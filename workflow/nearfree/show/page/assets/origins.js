@@ -1,6 +1,6 @@
 // What a row rests on: the rule of a release, and other rows.
 
-const CITED = /^(\S+):(\d+)-(\d+) \(([0-9a-f]{12})\)/;
+const CITED = /(\S+):(\d+)-(\d+) \(([0-9a-f]{12})\)/g;
 
 // The rule that a row names: release, file, lines and hash, with the rows that hold it.
 async function ruleOf(source, place) {
@@ -8,20 +8,8 @@ async function ruleOf(source, place) {
   const quote = source.at('quote', place);
   if (quote) return part('As the release says it', make('pre', null, quote));
   if (!cited || source.table === 'claims') return null;
-  const [, file, first, last, digest] = CITED.exec(cited) || [];
-  const found = [];
-  for (const name of file ? ['granularity', 'tuned'] : []) {
-    const rules = await table(name);
-    for (let at = 0; rules && at < rules.length; at += 1) {
-      const begins = (rules.at('sha256', at) || '').startsWith(digest);
-      const [from, to] = (rules.at('lines', at) || '').split('-').map(Number);
-      const inside =
-        name === 'tuned' ||
-        (rules.at('place', at) === file && from <= Number(last) && to >= Number(first));
-      if (begins && inside)
-        found.push({ rules, at, version: rules.at('versions', at) ?? rules.at('version', at) });
-    }
-  }
+  const [branches, tuned] = await Promise.all(['granularity', 'tuned'].map(table));
+  const found = [...cited.matchAll(CITED)].flatMap((parts) => citedRows(branches, tuned, parts));
   const asked = ['moe', 'attention', 'version'].map((name) =>
     String(source.at(name, place)).split(' ').at(-1),
   );
@@ -33,6 +21,25 @@ async function ruleOf(source, place) {
     return make('li', null, opens(rules.id(at), `${rules.at('package', at)} ${version}: ${said}`));
   });
   return part('Rule', make('p', null, make('bdi', null, cited)), listed(links));
+}
+
+// The rows of rules that a text cites, as an audit finds them: those that hold lines inside of its
+// own, else what was tuned in its file, else of each rule of its file a row, whose event quotes it.
+function citedRows(branches, tuned, [, file, first, last, digest]) {
+  const of = (rules, where) =>
+    [...Array(rules?.length ?? 0).keys()]
+      .filter((at) => rules.at(where, at) === file)
+      .filter((at) => (rules.at('sha256', at) || '').startsWith(digest))
+      .map((at) => ({ rules, at, version: rules.at('versions', at) ?? rules.at('version', at) }));
+  const same = of(branches, 'place');
+  const inside = same.filter(({ at }) => {
+    const [from, to] = (branches.at('lines', at) || '').split('-').map(Number);
+    return from >= Number(first) && to <= Number(last);
+  });
+  const rule = ({ at, version }) =>
+    [branches.at('package', at), version, branches.at('path', at)].join();
+  const each = [...new Map(same.map((one) => [rule(one), one])).values()];
+  return [inside, of(tuned, 'file'), each].find((some) => some.length) || [];
 }
 
 // A list whose many items are folded.

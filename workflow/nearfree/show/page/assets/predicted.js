@@ -54,11 +54,11 @@ async function predictedParts(source, places) {
   ];
 }
 
-// The formats of weights, of what enters their products, and of the cache.
+// The formats of weights, of what enters their products, and of the cache; graphs, if there are any.
 function formats(row) {
-  return Object.entries(FORMATS)
-    .map(([name, words]) => `${words} ${row[name]}`)
-    .join(', ');
+  const parts = Object.entries(FORMATS).map(([name, words]) => `${words} ${row[name]}`);
+  if (row.graphs !== null) parts.push(`steps padded to the CUDA graphs of ${row.graphs}`);
+  return parts.join(', ');
 }
 
 // What a deployment takes in memory, and what fits there.
@@ -173,18 +173,20 @@ function scheduleParts(schedules, about, epsilon) {
     : null;
 }
 
-// The command that prints an engine's option; a release is written with `==`.
+// The command that prints an engine's option; a release is written with `==`. Without graphs it
+// says so: the command would take the engine's own.
 function scheduleCommand(schedules, place) {
   const text = (name) => {
     const value = String(schedules.at(name, place));
-    return ['attention', 'moe'].includes(name) ? value.replace(' ', '==') : value;
+    return ['attention', 'moe', 'graphs'].includes(name) ? value.replace(' ', '==') : value;
   };
   const options = schedules.key
     .filter((name) => !['deployment', 'engine', ...Object.keys(FORMATS)].includes(name))
     .filter((name) => ![null, FIELDS[name]?.quiet].includes(schedules.at(name, place)))
     .map((name) => `--${name.replaceAll('_', '-')} ${quoted(text(name))}`);
+  const graphs = `--graphs ${schedules.at('graphs', place) === null ? 'none' : quoted(text('graphs'))}`;
   const asked = schedules.at('asked', place);
-  return ['nearfree schedule', schedules.at('engine', place), ...options, '--worth 0', asked]
+  return ['nearfree schedule', schedules.at('engine', place), ...options, graphs, '--worth 0', asked]
     .filter(Boolean)
     .join(' ');
 }

@@ -55,7 +55,9 @@ function quoted(text) {
   return /^[\w./:@][\w./:@=#-]*$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
+// A unit that ends as another does comes before it.
 const UNITS = {
+  tokens_s: 'tokens/s',
   us: 'µs',
   gb_s: 'GB/s',
   tflops: 'TFLOP/s',
@@ -69,8 +71,8 @@ const UNITS = {
 
 // A column's name in words, and its unit.
 function named(column) {
-  const unit = Object.keys(UNITS).find((each) => column.endsWith(`_${each}`));
-  const words = unit ? column.slice(0, -unit.length - 1) : column;
+  const unit = Object.keys(UNITS).find((each) => `_${column}`.endsWith(`_${each}`));
+  const words = unit && unit !== column ? column.slice(0, -unit.length - 1) : column;
   return { words: words.replaceAll('_', ' ').replace(/\bn\b/, 'N'), unit: unit ? UNITS[unit] : '' };
 }
 
@@ -138,6 +140,9 @@ const IN_WORDS = {
   n_max_high: 'N_max at the largest tolerance',
   n_max_extended: 'N_max with all terms',
   log2_error: 'error, doublings',
+  tokens_s: 'speed',
+  tokens_s_low: 'speed, low end, tokens/s',
+  tokens_s_high: 'speed, high end, tokens/s',
   load_1m: 'load over a minute',
   sha256: 'SHA-256',
   plan8: 'plan',
@@ -159,11 +164,7 @@ function subject(source, place) {
     const value = source.at(name, place);
     if (value === null || value === '' || ['setting_key', 'plan8', 'deployment'].includes(name))
       continue;
-    const said = name === 'epsilon' ? percent(value) : shown(value);
-    const text =
-      typeof value === 'string' && !inWords(name)
-        ? said
-        : `${inWords(name) || named(name).words} ${said}`;
+    const text = withName(name, value);
     if (!parts.includes(text)) parts.push(text);
   }
   const axes = Object.keys(FIELDS).filter((name) => FIELDS[name].axis);
@@ -171,9 +172,16 @@ function subject(source, place) {
   if (!told && axes.some((name) => source.at(name, place) !== null)) {
     for (const name of ['backend', ...axes]) {
       const value = source.at(name, place);
-      if (value !== null && value !== FIELDS[name].quiet)
-        parts.push(inWords(name) ? `${inWords(name)} ${shown(value)}` : shown(value));
+      if (value !== null && value !== FIELDS[name].quiet) parts.push(withName(name, value));
     }
   }
   return parts.join(', ');
+}
+
+// A field's value behind its name; a text whose name has no words says enough alone.
+function withName(name, value) {
+  const said = name === 'epsilon' ? percent(value) : shown(value);
+  return typeof value === 'string' && !inWords(name)
+    ? said
+    : `${inWords(name) || named(name).words} ${said}`;
 }

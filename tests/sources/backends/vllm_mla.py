@@ -9,7 +9,6 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
-
 from nearfree.errors import SourceError
 
 WANTED = r"vllm/v1/attention/backends/mla/\w+\.py|vllm/platforms/cuda\.py"

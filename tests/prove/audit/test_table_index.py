@@ -1,0 +1,95 @@
+"""The rules that rows cite: an audit and the page find the same ones, and none is left unopened."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from browsing import start
+from derive.tables.logs import CONFIG
+from msgspec import json as msgspec_json
+from nearfree.core.scopes import SOURCES
+from nearfree.derive.tables.granularity import GRANULARITY
+from nearfree.derive.tables.project import project
+from nearfree.derive.tables.tuned import TUNED
+from nearfree.log.names import Layout
+from nearfree.prove.audit.table_index import TableIndex, rules_behind
+from nearfree.show.page import inline
+from nearfree.show.page.inline import facts, packed
+
+RECORDED = CONFIG.parent / "results/events/sources"
+RELEASES = ("flash_attn_2_8_3", "vllm_0_33_0")
+FLASH = "csrc/flash_attn/flash_api.cpp"
+CALLED = "317-317"
+"""The split heuristic's line in that file, which the rules of calls quote beside their own."""
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> TableIndex:
+    """Return the tables of two recorded releases: one with C++ sources, one with tuned files."""
+    layout = Layout(tmp_path_factory.mktemp("rules"))
+    for name in RELEASES:
+        shutil.copytree(RECORDED / name, layout.events / SOURCES / name)
+    project(layout, SOURCES, {})
+    return TableIndex(layout)
+
+
+@pytest.fixture(scope="module")
+def cited(index: TableIndex) -> dict[str, str]:
+    """Return texts that cite a branch, a line that no row holds, and a tuned file."""
+    read, tuned = (index.table(SOURCES, table.name) for table in (GRANULARITY, TUNED))
+    assert read is not None
+    assert tuned is not None
+    branch = read.filter(package="vllm", path="block_size_m").row(0, named=True)
+    flash = read.filter(place=FLASH).row(0, named=True)
+    file = tuned.row(0, named=True)
+    texts = {
+        "branch": (branch["place"], branch["lines"], branch["sha256"]),
+        "called": (FLASH, CALLED, flash["sha256"]),
+        "tuned": (file["file"], "2-2", file["sha256"]),
+    }
+    return {name: f"{at}:{lines} ({sha[:12]}), x" for name, (at, lines, sha) in texts.items()}
+
+
+def test_each_cited_rule_is_found(index: TableIndex, cited: dict[str, str]) -> None:
+    """Branches by their lines, tuned files whole; for other lines a row of each rule there."""
+    for name, text in cited.items():
+        rows = index.rows(rules_behind({"evidence": text}, index)).values()
+        assert rows
+        if name == "tuned":
+            assert {each.row["file"] for each in rows} == {text.partition(":")[0]}
+            continue
+        lines = {each.row["lines"] for each in rows}
+        assert (lines == {text.partition(":")[2].partition(" ")[0]}) == (name == "branch")
+        if name == "called":
+            rules = [each.row["path"] for each in rows]
+            assert {"dense_call", "varlen_call", "kvcache_call"} < set(rules)
+            assert len(rules) == len(set(rules))
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_page_opens_the_rules_that_an_audit_names(
+    index: TableIndex, cited: dict[str, str], tmp_path: Path
+) -> None:
+    """For each text the page finds the same rows."""
+    assets = Path(inline.__file__).parent / "assets"
+    constants = (
+        f"const {name} = {msgspec_json.encode(value).decode()};" for name, value in facts().items()
+    )
+    source = "".join((assets / name).read_text() for name in ("data.js", "words.js", "origins.js"))
+    tables = [packed(table, index.table(SOURCES, table.name)) for table in (GRANULARITY, TUNED)]
+    script = f"""{"".join(constants)}{source}
+    const rules = JSON.parse(arguments[0]).map(({{ from, ...rest }}) => new Table(rest));
+    return JSON.parse(arguments[1]).map((text) => [...text.matchAll(CITED)]
+      .flatMap((parts) => citedRows(...rules, parts)).map((row) => row.rules.id(row.at)));
+    """
+    browser = start(tmp_path / "profile")
+    try:
+        texts = json.dumps([*cited.values()])
+        found = browser.execute_script(script, msgspec_json.encode(tables).decode(), texts)
+    finally:
+        browser.quit()
+    assert [sorted(ids) for ids in found] == [
+        sorted(rules_behind({"evidence": text}, index)) for text in cited.values()
+    ]

@@ -1,0 +1,48 @@
+"""The explorer in a real browser, over a setting that was measured and published."""
+
+import pytest
+from browsing import open_report, start
+from derive.tables.logs import make_tables, write_study
+from nearfree.derive.predict.predictions import PREDICTIONS
+from nearfree.derive.tables.boundaries import BOUNDARIES
+from nearfree.derive.tables.store import read_table
+from nearfree.log.names import Layout
+from nearfree.show.figures.stage import draw
+from selenium.webdriver.common.by import By
+
+from show.page.conftest import written
+
+PAPER = {"d_model": 4096, "d_ff": 9216, "dtype": "bfloat16"}
+"""The paper's dense FFN, which it prints boundaries of on H20."""
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_predictions_stand_beside_the_boundary_that_they_are_of(
+    copy: Layout, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Of one setting, what is said of the measured boundary is not mixed with the printed one's."""
+    write_study(copy, "h20", stream="paper", batches=(1,), **PAPER)
+    make_tables(copy, "h20")
+    draw(copy, "h20", 0.2)
+    written(copy)
+    at = {"platform": "h20", "module": "dense_ffn", "batch": 1, "d_model": 4096, "epsilon": 0.2}
+    found = {
+        scope: read_table(copy, scope, BOUNDARIES).filter("newest", **at).row(0, named=True)
+        for scope in ("h20", "public")
+    }
+    assert len({(row["setting_key"], row["baseline"]) for row in found.values()}) == 1
+    browser = start(tmp_path_factory.mktemp("profile"))
+    try:
+        for scope, row in found.items():
+            page = copy.root / "report" / "index.html"
+            asked = "&".join(f"{name}={row[name]}" for name in (*at, "stream", "setting_key"))
+            open_report(browser, page, f"#kind=observed&{asked}")
+            links = browser.find_elements(By.CSS_SELECTOR, "#answered a[data-row^='predictions:']")
+            shown = {link.get_attribute("data-row") for link in links}
+            mine = read_table(copy, scope, PREDICTIONS).filter(
+                origin=row["origin"], setting_key=row["setting_key"], epsilon=0.2
+            )
+            assert shown == {*mine["row_id"]}
+    finally:
+        browser.quit()

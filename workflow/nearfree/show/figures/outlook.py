@@ -251,7 +251,8 @@ def _constants(lookup: pl.DataFrame) -> list[str]:
     """Return the constants that rows of `lookup` were made with, and the platforms in sample."""
     timed = lookup.drop_nulls("constants")
     every = {name for names in timed["constants"].unique() for name in names.split("; ")}
-    constants = {name.partition(" by ")[0] for name in every}  # of kernels: regime and form
+    # Of kernels regime and form, of engines' steps how many, without the models that they are of.
+    constants = {name.partition(" by ")[0].partition(" of ")[0] for name in every}
     if not constants:
         return []
     own = ", ".join(timed.filter("in_sample")["platform"].unique().sort())

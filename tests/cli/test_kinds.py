@@ -29,8 +29,9 @@ from cli.conftest import Call
 from cli.served_kinds import MODELS
 
 pytestmark = pytest.mark.usefixtures("recorded")
-KNOWN_SHARE = 0.8
-"""Share of T(1) that rests on a rule, a public curve or a measurement where a model is answered."""
+KNOWN_SHARE = 0.95
+"""Share of the modules' T(1) that rests on a rule, a public curve or a measurement where a model is
+answered; what is between and besides modules rests on published steps."""
 
 
 def predict(call: Call, folder: Path, model: str, *argv: str) -> tuple[int, dict[str, Any]]:
@@ -90,7 +91,8 @@ def test_models_of_several_kinds_are_answered(
     assert sorted(layers) == list(range(decoder["layers"]))
     first = found["curve"][0]
     assert sum(first[name] for name in (*modules, *found["besides"])) == pytest.approx(1.0)
-    assert sum(first[name] for name, each in modules.items() if known(each)) >= KNOWN_SHARE
+    shares = sum(first[name] for name in modules)
+    assert sum(first[n] for n, each in modules.items() if known(each)) >= KNOWN_SHARE * shares
     work = next(each for each in found["predictors"] if each["predictor"] == "work_model")
     assert work["n_max"] >= 1
 

@@ -36,7 +36,7 @@ def test_a_job_killed_for_memory_gets_twice_as_much_the_next_time(slurm, site):
     """SLURM kills the first attempt, which asked for too little; the second one is sealed."""
     site.edit("config/cluster.yaml", "memory_gb: 2", "memory_gb: 1")
     site.edit("config/studies.yaml", "{d_model: 256, d_ff: 512}", "{d_model: 4096, d_ff: 24576}")
-    site.edit("config/studies.yaml", "rounds: 300, forwards: 5", "rounds: 10, forwards: 1")
+    site.edit("config/studies.yaml", "rounds: 400, forwards: 5", "rounds: 10, forwards: 1")
     known = {job.id for job in slurm.jobs()}
     site.submit(f"{PLATFORM}/long")
     killed, done = (job for job in slurm.jobs() if job.id not in known)
@@ -65,7 +65,7 @@ def small_disk(site: Site) -> Iterator[Path]:
 
 def test_a_full_disk_loses_nothing_acknowledged(slurm, site, small_disk):
     """The job says that the disk is full; after space is freed the same command goes on."""
-    site.edit("config/studies.yaml", "rounds: 300", "rounds: 100")
+    site.edit("config/studies.yaml", "rounds: 400", "rounds: 100")
     run = site.start("--retries", "0", f"{PLATFORM}/long")
     site.end(run)
     assert run.returncode != 0

@@ -56,6 +56,7 @@ def make(
     signatures: dict[str, inspect.Signature] = SIGNATURES,
     *,
     copies: int = 1,
+    cache_bytes: int = 0,
 ) -> tuple[FlashAttn, StandIn]:
     """Return an adapter over N = 1 and 3, and what stands in for the function that it calls."""
     functions = {
@@ -63,7 +64,8 @@ def make(
         for name, known in signatures.items()
     }
     patch.setattr(flash_attn, "load", lambda: SimpleNamespace(**functions))
-    kernel = FlashAttn(setting, (1, 3), ExecutionContext(copies=copies, sms=132))
+    execution = ExecutionContext(copies=copies, cache_bytes=cache_bytes, sms=132)
+    kernel = FlashAttn(setting, (1, 3), execution)
     return kernel, functions[FUNCTIONS[setting.api or ""]]
 
 
@@ -157,6 +159,17 @@ def test_copies_of_the_cache_take_turns(monkeypatch: pytest.MonkeyPatch) -> None
         kernel.forward(1)
     first, second, third = (bound.arguments["k_cache"].data_ptr() for bound in called.calls)
     assert first == third != second
+
+
+@pytest.mark.parametrize("page_size", [None, 256])
+@pytest.mark.parametrize(("more", "cache"), [(0, "cold"), (1, "warm")])
+def test_keys_of_the_smallest_n_fill_the_cache(
+    monkeypatch: pytest.MonkeyPatch, page_size: int | None, more: int, cache: str
+) -> None:
+    """Neither what is left of a page nor room for more positions displaces what is read."""
+    read = 2 * 2 * 2 * 41 * 16 * 2
+    setting = make_attention(api="kvcache", page_size=page_size)
+    assert make(monkeypatch, setting, copies=2, cache_bytes=read + more)[0].cache == cache
 
 
 @pytest.mark.parametrize("api", ["prefill", None])

@@ -220,6 +220,13 @@ def test_copies_of_the_cache_take_turns(wrappers: Wrappers) -> None:
     assert first == third != second
 
 
+@pytest.mark.parametrize(("more", "cache"), [(0, "cold"), (1, "warm")])
+def test_pages_of_the_smallest_n_fill_the_cache(wrappers: Wrappers, more: int, cache: str) -> None:
+    """What is left of a page, and room for more positions, displaces nothing."""
+    execution = ExecutionContext(copies=2, cache_bytes=2 * 2 * 2 * 41 * 16 * 2 + more)
+    assert FlashInferFa2(make_attention(), (1, 9), execution).cache == cache
+
+
 def test_decode_is_one_query_of_each_request(wrappers: Wrappers) -> None:
     """Its rows are requests; it runs on CUDA cores, and no other library is chosen for it."""
     kernel = FlashInferDecode(make_attention(cuda_graph=True), (1,), ExecutionContext())

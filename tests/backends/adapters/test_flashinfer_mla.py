@@ -135,6 +135,13 @@ def test_each_n_is_planned_once(wrapper: Wrapper) -> None:
     assert (first["kv_indices"], first["kv_len_arr"]) == ([0, 1, 2, 4, 5, 6], [41, 41])
 
 
+@pytest.mark.parametrize(("more", "cache"), [(0, "cold"), (1, "warm")])
+def test_latents_of_the_smallest_n_fill_the_cache(wrapper: Wrapper, more: int, cache: str) -> None:
+    """What is left of a page, and room for more positions, displaces nothing."""
+    execution = ExecutionContext(copies=2, cache_bytes=2 * 41 * 576 * 2 + more)
+    assert FlashInferMlaFa2(make_latent(dtype="bfloat16"), (1, 9), execution).cache == cache
+
+
 @pytest.mark.parametrize("mask", [None, "block"])
 @pytest.mark.parametrize(("n", "page"), [(1, 16), (3, 16), (9, 64), (9, 1)])
 def test_a_call_asks_for_the_definition(

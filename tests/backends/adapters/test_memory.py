@@ -170,6 +170,7 @@ def test_weights_of_another_module_are_not_shared(made: Setting, asked: Setting)
     [
         (DENSE, 0, 1), (DENSE, 64, 2), (DENSE, 65, 3), (GEMM, 64, 3), (GATED, 192, 3),
         (make_moe(d_model=128, experts=8), 288, 5), (make_sdpa(heads=8), 41, 3),
+        (make_sdpa(), 44, 4),
     ],
 )  # fmt: skip
 def test_enough_copies_are_larger_than_the_cache(
@@ -177,7 +178,7 @@ def test_enough_copies_are_larger_than_the_cache(
 ) -> None:
     """Where none are asked for, the other copies are as large as a small cache; 1 is the least.
 
-    Of 8 experts a token that has 2 touches a quarter.
+    Of 8 experts a token that has 2 touches a quarter, and N = 1 reads 41 of 44 positions.
     """
     execution = ExecutionContext(copies=0, cache_bytes=cache_kb * 1024)
     assert copies_needed(setting, (1, 4), execution) == copies

@@ -105,6 +105,15 @@ def test_as_many_as_there_are_are_all() -> None:
         assert every.work(n).flop_executed == make().work(n).flop_executed
 
 
+@pytest.mark.parametrize(("more", "cache"), [(0, "cold"), (1, "warm")])
+def test_positions_of_the_smallest_n_fill_the_cache(more: int, cache: str) -> None:
+    """Room for 33 new positions displaces nothing at N = 1, of latents and of an indexer's keys."""
+    for kind, setting, width in ((TorchMla, make_mla(), 32), (TorchIndexer, make_indexer(), 7)):
+        read = BATCH * (CONTEXT + 1) * width * 4
+        execution = ExecutionContext(copies=2, cache_bytes=read + more)
+        assert kind(setting, POSITIONS, execution).cache == cache
+
+
 @pytest.mark.parametrize("n", POSITIONS)
 def test_an_indexers_numbers_are_of_what_is_seen(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     """Each query has a number of each position that it sees, at the FLOPs of every one.

@@ -102,6 +102,14 @@ def test_copies_of_keys_and_values_take_turns() -> None:
         assert is_nearly(kernel.forward(5), reference(kernel, 5, copy))
 
 
+@pytest.mark.parametrize(("more", "cache"), [(0, "cold"), (1, "warm")])
+def test_keys_of_the_smallest_n_fill_the_cache(more: int, cache: str) -> None:
+    """Room for 33 new positions displaces nothing at N = 1, which reads 41 of 73 positions."""
+    read = 2 * 2 * 2 * 41 * 16 * 4
+    execution = ExecutionContext(copies=2, cache_bytes=read + more)
+    assert TorchSdpa(make_sdpa(), POSITIONS, execution).cache == cache
+
+
 @by_heads
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_flash_kernel_runs(heads: int, kv_heads: int, dtype: Dtype) -> None:

@@ -15,6 +15,7 @@ from nearfree.backends.adapters.tensors import (
     evenly,
     filled,
     pages_of,
+    share_seen,
     torch_dtype,
 )
 from nearfree.core.modules.attention import attention_work, is_causal
@@ -71,6 +72,7 @@ class FlashKernel:
                 for _ in range(execution.copies)
             ],
             execution,
+            share=share_seen(setting, positions, page_size or 1),
         )
         self.cache = self._caches.cache
         queries = filled(execution, dtype, batch, max(positions), setting.heads or 0, head_dim)

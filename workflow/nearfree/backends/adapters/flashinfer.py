@@ -19,7 +19,14 @@ from nearfree.backends.adapters.flashinfer_plan import (
     workspace,
 )
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.tensors import Pages, Turns, filled, pages_of, torch_dtype
+from nearfree.backends.adapters.tensors import (
+    Pages,
+    Turns,
+    filled,
+    pages_of,
+    share_seen,
+    torch_dtype,
+)
 from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -72,7 +79,9 @@ class PagedInputs:
         owned = pages_of(context + most, self.page_size)
         shape = (batch * owned, 2, self.page_size, setting.kv_heads or 0, head_dim)
         self.caches = Turns(
-            [filled(execution, dtype, *shape) for _ in range(execution.copies)], execution
+            [filled(execution, dtype, *shape) for _ in range(execution.copies)],
+            execution,
+            share=share_seen(setting, positions, self.page_size),
         )
         rows = filled(execution, dtype, batch * most, setting.heads or 0, head_dim)
         self.queries = {n: rows[: batch * n] for n in positions}

@@ -24,6 +24,7 @@ from nearfree.backends.adapters.tensors import (
     evenly,
     filled,
     pages_of,
+    share_seen,
     torch_dtype,
 )
 from nearfree.core.modules.attention import is_causal
@@ -84,6 +85,7 @@ class _Mla:
         self._caches = Turns(
             [filled(execution, dtype, batch * owned, page, width) for _ in range(execution.copies)],
             execution,
+            share=share_seen(setting, positions, page),
         )
         self.cache = self._caches.cache
         rows = filled(execution, dtype, batch * most, heads, width)

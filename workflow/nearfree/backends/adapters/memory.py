@@ -7,7 +7,7 @@ import torch
 from nearfree.backends.adapters.experts import windows
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.stored import stored_bytes, stored_keys
-from nearfree.backends.adapters.tensors import copies_for, torch_dtype
+from nearfree.backends.adapters.tensors import copies_for, share_seen, torch_dtype
 from nearfree.backends.free_memory import free_host_bytes
 from nearfree.core.modules.attention import is_causal
 from nearfree.core.modules.mla import head_widths
@@ -48,8 +48,10 @@ def copies_needed(setting: Setting, positions: tuple[int, ...], execution: Execu
     """Return the copies that take turns: where `execution` gives 0, as many as fill the cache."""
     if setting.module == "moe_ffn":
         return len(windows(setting, positions, execution).starts)
-    copy_bytes = _needed(setting, positions, execution).copy
-    return execution.copies or copies_for(copy_bytes, execution.cache_bytes)
+    read_bytes: float = _needed(setting, positions, execution).copy
+    if setting.context is not None:
+        read_bytes *= share_seen(setting, positions, setting.page_size or 1)
+    return execution.copies or copies_for(read_bytes, execution.cache_bytes)
 
 
 def _needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> _Needed:

@@ -115,6 +115,16 @@ def _bytes(item: Tensor | tuple[Tensor | tuple[Tensor, ...], ...]) -> int:
     return item.nbytes if isinstance(item, Tensor) else sum(_bytes(part) for part in item)
 
 
+def share_seen(setting: Setting, positions: tuple[int, ...], page_size: int = 1) -> float:
+    """Return the part of a cache that a forward over the smallest N reads.
+
+    The cache has room for L and the largest N positions of each request, in whole pages.
+    """
+    context = setting.context or 0
+    room = pages_of(context + max(positions), page_size) * page_size
+    return (context + min(positions)) / room
+
+
 def evenly(batch: int, length: int, device: str) -> Tensor:
     """Return 0, length, 2 length, ...: where the rows of equally long requests begin and end.
 

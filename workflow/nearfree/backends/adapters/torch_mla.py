@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.tensors import filled, torch_dtype, turns
+from nearfree.backends.adapters.tensors import filled, share_seen, torch_dtype, turns
 from nearfree.backends.adapters.torch_sdpa import causal_mask
 from nearfree.core.modules.attention import is_causal
 from nearfree.core.modules.indexer import SELECT, indexer_work
@@ -135,7 +135,11 @@ class TorchMla:
         width, self._latent = head_widths(setting)
         self._scale = ((setting.nope_dim or 0) + (setting.rope_dim or 0)) ** -0.5
         length = self._context + max(positions)
-        self._caches = turns(execution, lambda _: filled(execution, dtype, batch, length, width))
+        self._caches = turns(
+            execution,
+            lambda _: filled(execution, dtype, batch, length, width),
+            share_seen(setting, positions),
+        )
         self.cache = self._caches.cache
         queries = filled(execution, dtype, batch, max(positions), heads, width)
         self._queries = {n: queries[:, :n].contiguous() for n in positions}
@@ -200,7 +204,11 @@ class TorchIndexer:
         dtype, batch, heads = torch_dtype(setting), setting.batch, setting.heads or 0
         width, most = setting.head_dim or 0, max(positions)
         shape = batch, self._context + most, width
-        self._keys = turns(execution, lambda _: filled(execution, dtype, *shape))
+        self._keys = turns(
+            execution,
+            lambda _: filled(execution, dtype, *shape),
+            share_seen(setting, positions),
+        )
         self.cache = self._keys.cache
         self._queries = filled(execution, dtype, batch, most, heads, width)
         self._weights = filled(execution, torch.float32, batch, most, heads)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_setting
+from nearfree.backends.adapters import kernel as adapter_kernel
 from nearfree.backends.adapters import memory
 from nearfree.backends.adapters.kernel import (
     ADAPTERS,
@@ -103,6 +104,19 @@ def test_a_package_that_is_not_installed() -> None:
     with pytest.raises(EvidenceError, match="needs the package sglang") as caught:
         make_kernel(make_moe(backend="sglang"), (1,), ExecutionContext(device="cuda"))
     assert "nearfree environment make sglang" in caught.value.remedy
+
+
+def test_a_package_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is built for another torch or CUDA says so in one message, whatever it imports."""
+
+    def broken(*_: object) -> None:
+        raise ImportError("libcudart.so.13: cannot open shared object file\nand more")
+
+    monkeypatch.setattr(adapter_kernel, "load", lambda _: broken)
+    with pytest.raises(EvidenceError, match="torch does not load here: libcudart") as caught:
+        make_kernel(make_setting(backend="torch"), (1,), ExecutionContext())
+    assert "\n" not in str(caught.value)
+    assert "nearfree environment make cpu" in caught.value.remedy
 
 
 @pytest.mark.parametrize("changes", [{"d_model": 10**7, "d_ff": 10**7}, {"batch": 10**12}])

@@ -153,13 +153,20 @@ def make_kernel(
     Raises
     ------
     EvidenceError
-        No adapter runs this module on this backend and device, its package is not installed, or
-        what it needs does not fit into memory (nothing is allocated then).
+        No adapter runs this module on this backend and device, its package is not installed or
+        does not load, or what it needs does not fit into memory (nothing is allocated then).
     """
     adapter, *_ = adapters_of(setting, execution.device)
     if setting.module not in WHOLE:  # which ask by themselves
         from nearfree.backends.adapters.memory import refuse_too_large
 
         refuse_too_large(setting, positions, execution)
-    kernel: Kernel = load(adapter.where)(setting, positions, execution)
+    try:
+        kernel: Kernel = load(adapter.where)(setting, positions, execution)
+    except ImportError as error:
+        raise EvidenceError(
+            f"{setting.backend} does not load here: {(str(error) or 'no reason').splitlines()[0]}",
+            remedy=f"Run `nearfree environment make {adapter.environment}`, whose packages go "
+            "together, and compare the GPU's driver with them",
+        ) from error
     return kernel

@@ -1,6 +1,7 @@
 """Serving engines' forwards: what is refused before an engine is loaded, and their work."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -40,6 +41,16 @@ def test_what_an_engine_does_not_run_is_one_message(
     """Another release, other weights, a context too short, and what the engine itself says."""
     with pytest.raises(EvidenceError, match=says):
         VllmForward(setting("vllm", **changes), (1, 5), context("vllm", **config))
+
+
+@pytest.mark.parametrize("vocabulary", [1, 8, 1000])
+def test_tokens_are_those_of_the_vocabulary(vocabulary: int) -> None:
+    """However small it is: an embedding has no row for another one."""
+    model: Any = SimpleNamespace(_decoder=SimpleNamespace(vocabulary=vocabulary))
+    found = VllmForward.tokens(model, 1, 100)
+    assert len(found) == 100
+    assert set(found) <= set(range(vocabulary))
+    assert found == VllmForward.tokens(model, 1, 100)
 
 
 def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:

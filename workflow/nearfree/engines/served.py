@@ -34,8 +34,6 @@ from nearfree.log.events import EngineLoaded, EngineShape
 
 _TYPES = {"bf16": "bfloat16", "f16": "float16"}
 """Element types by GGUF's name of weights that are stored in them."""
-_FEWEST_TOKENS = 16
-"""Tokens are drawn from a vocabulary of so many at least."""
 
 
 class ServedForward(EngineKernel):
@@ -81,8 +79,7 @@ class ServedForward(EngineKernel):
     def tokens(self, request: int, count: int) -> list[int]:
         """Return tokens of no meaning, the same ones each time, of a request."""
         drawn = random.Random(request)  # noqa: S311
-        most = max(self._decoder.vocabulary, _FEWEST_TOKENS)
-        return [drawn.randrange(most) for _ in range(count)]
+        return [drawn.randrange(self._decoder.vocabulary) for _ in range(count)]
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work of the model's modules, without padding inside kernels."""

@@ -114,6 +114,51 @@ def test_int4_ran_by_flashinfer_in_all_but_one_release() -> None:
         named_kernel("vllm", "0.24.0", "flashinfer_trtllm", "int4", 100)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "word", "dtype", "since"),
+    [
+        ("nemotron_h", "flashinfer_trtllm", "bf16", "0.24.0"),
+        ("gemma4_text", "flashinfer_trtllm", "nvfp4", "0.24.0"),
+        ("gemma4_text", "flashinfer_cutlass", "bf16", "0.24.0"),
+        ("gemma4_text", "flashinfer_trtllm", "bf16", None),
+        ("gpt_oss", "flashinfer_trtllm", "bf16", None),
+    ],
+)
+def test_a_kernel_without_the_activation_is_refused(
+    model_type: str, word: str, dtype: str, since: str | None
+) -> None:
+    """VLLM raises where the kernel that a word names does not take the experts."""
+    of = Checkpoint(model_type)
+    for version in ("0.22.0", "0.24.0", "0.33.0"):
+        if since is not None and version >= since:
+            assert named_kernel("vllm", version, word, dtype, 100, of=of).startswith("FlashInfer")
+            continue
+        with pytest.raises(EvidenceError, match=f"{dtype} with the activation of {model_type}"):
+            named_kernel("vllm", version, word, dtype, 100, of=of)
+    assert named_kernel("vllm", "0.22.0", word, dtype, 100, of=Checkpoint("qwen3_moe"))
+
+
+def test_what_a_release_lacks_is_no_way_out() -> None:
+    """A word that came later, or that asks for another file, is not named instead."""
+    with pytest.raises(EvidenceError) as early:
+        named_kernel("sglang", "0.5.9", "flashinfer_trtllm", "nvfp4", 90)
+    assert early.value.remedy == "Leave --moe-backend out"
+    with pytest.raises(EvidenceError) as dynamic:
+        named_kernel("vllm", "0.33.0", "flashinfer_cutlass", "fp8", 100)
+    assert dynamic.value.remedy == "Name marlin or triton, or leave --moe-backend out"
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_block"])
+def test_float8_whose_rows_keep_16_bits_runs_marlin_alone(dtype: str) -> None:
+    """All others round what enters."""
+    of = Checkpoint(wide=True)
+    assert named_kernel("vllm", "0.33.0", "marlin", dtype, 100, of=of) == "Marlin"
+    for word in ("triton", "flashinfer_trtllm"):
+        with pytest.raises(EvidenceError, match=f"rows in {dtype} alone, and these keep") as why:
+            named_kernel("vllm", "0.33.0", word, dtype, 100, of=of)
+        assert why.value.remedy.startswith("Name marlin, or leave")
+
+
 @pytest.mark.parametrize("package", ["vllm 0.33.0", "sglang 0.5.23"])
 def test_nvfp4_whose_rows_keep_16_bits_runs_marlin_alone(package: str) -> None:
     """Both engines refuse another word for such a file."""

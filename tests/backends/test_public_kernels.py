@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from nearfree.backends.kernels import Checkpoint
+from nearfree.backends.moe_kernels import UNKNOWN_YET
 from nearfree.backends.public_kernels import (
     BY_PUBLIC_NAME,
     KIMI_K3_TYPE,
@@ -157,6 +158,26 @@ def test_experts_in_float8_run_by_what_their_file_says(
 
 
 @pytest.mark.parametrize(
+    ("release", "dtype", "sm"),
+    [
+        ("vllm 0.33.0", "fp8_block", 100),
+        ("vllm 0.33.0", "fp8", 90),
+        ("sglang 0.5.23", "fp8_block", 100),
+        ("sglang 0.5.23", "fp8_block", 90),
+    ],
+)
+def test_float8_whose_rows_keep_16_bits_has_marlin_alone(release: str, dtype: str, sm: int) -> None:
+    """A kernel that rounds what enters is none for experts whose rows are not rounded."""
+    of = Checkpoint("qwen3_moe", static=True)
+    package, version = release.split()
+    assert kernel_for(package, version, dtype, sm, of=of) is not None
+    assert kernel_for(package, version, dtype, sm, of=of._replace(wide=True)) is None
+    marlin = kernel_for("vllm", "0.33.0", dtype, 86, of=of._replace(wide=True))
+    assert marlin is not None
+    assert marlin.name == "Marlin"
+
+
+@pytest.mark.parametrize(
     ("release", "sm", "model_type", "kernel"),
     [
         ("vllm 0.33.0", 100, "qwen3_moe", "FlashInfer's TRTLLM"),
@@ -264,11 +285,17 @@ NEMOTRON = Checkpoint("nemotron_h", static=True, compressed=False)
         ("0.5.14", "bf16", 100, "FlashInfer's TRTLLM"),
         ("0.5.23", "fp8", 89, "FlashInfer's CUTLASS"),
         ("0.5.23", "bf16", 120, "FlashInfer's CUTLASS"),
+        ("0.5.14", "bf16", 80, UNKNOWN_YET),
+        ("0.5.23", "bf16", 86, UNKNOWN_YET),
+        ("0.5.23", "bf16", 89, "FlashInfer's CUTLASS"),
         ("0.5.23", "fp8_block", 90, "Triton"),
     ],
 )
 def test_nemotron_h_runs_cutlass_in_sglang(version: str, dtype: str, sm: int, kernel: str) -> None:
-    """Files of ModelOpt in all releases, 16 bits since 0.5.14, where TRTLLM is not preset."""
+    """Files of ModelOpt in all releases, 16 bits since 0.5.14, where TRTLLM is not preset.
+
+    Below 8.9 SGLang asks for it as well, and FlashInfer has none there: nothing runs.
+    """
     found = kernel_for("sglang", version, dtype, sm, of=NEMOTRON)
     assert found is not None
     assert found.name == kernel

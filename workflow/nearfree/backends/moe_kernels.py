@@ -16,8 +16,8 @@ TRTLLM_8 = "FlashInfer's TRTLLM over rows in mxfp8"
 """The same where an engine's own choice keeps 16 bits, and an option of it rounds."""
 CUTLASS = "FlashInfer's CUTLASS"
 UNREAD = "one that is not read"
-UNKNOWN_YET = "(none for rows in 16 bits)"
-"""What a release lacks for weights that a later one takes."""
+UNKNOWN_YET = "(none that takes them there)"
+"""What a release lacks for weights that a later one takes, or for a GPU that others run on."""
 NAIVE, ALIGNED = "naive", "aligned"
 """How the Triton kernel gets its rows: token by token, or sorted by expert and padded to blocks."""
 GPT_OSS = "the model is gpt-oss"
@@ -41,6 +41,8 @@ GROUPS = "requests are spread over groups (dp)"
 STORED_SPLIT = f"{STORED}, and tp, dp and ep are above 1"
 ELSE = ("", "it is not", "it does not", "neither")
 """What holds where nothing that stands before it does."""
+EIGHT_BITS = ("fp8", "fp8_block")
+"""Formats of float8, whose rows all kernels but Marlin round as they enter."""
 NEVER_TRITON = ("mxfp4", "nvfp4")
 """Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
 LAST = 999

@@ -17,6 +17,7 @@ from packaging.version import Version
 from nearfree.backends.kernels import NO_FILE, Checkpoint
 from nearfree.backends.moe_kernels import (
     CUTLASS,
+    EIGHT_BITS,
     LAST,
     MARLIN,
     TRITON,
@@ -31,7 +32,6 @@ _FIRST = {"vllm": "0.19.0", "sglang": "0.5.9"}
 _LATER = {("sglang", "marlin"): "0.5.14"}
 """The first that has a word, where it came later."""
 _OPTIONS = {"vllm": "--moe-backend", "sglang": "--moe-runner-backend"}
-_EIGHT_BITS = ("fp8", "fp8_block")
 _FEW_BITS = ("nvfp4", "mxfp4", "int4", "int8_w8a16")
 
 
@@ -41,17 +41,17 @@ def _each(kernel: str, *dtypes: str) -> dict[str, str]:
 
 WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "vllm": {
-        "marlin": _each(MARLIN, *_EIGHT_BITS, *_FEW_BITS),
-        "triton": {**_each(TRITON, "bf16", *_EIGHT_BITS), "mxfp4": TRITON_KERNELS},
-        "flashinfer_trtllm": _each(TRTLLM, "bf16", *_EIGHT_BITS, "nvfp4", "mxfp4", "int4"),
+        "marlin": _each(MARLIN, *EIGHT_BITS, *_FEW_BITS),
+        "triton": {**_each(TRITON, "bf16", *EIGHT_BITS), "mxfp4": TRITON_KERNELS},
+        "flashinfer_trtllm": _each(TRTLLM, "bf16", *EIGHT_BITS, "nvfp4", "mxfp4", "int4"),
         "flashinfer_trtllm_afp8": _each(TRTLLM_8, "mxfp4"),
-        "flashinfer_cutlass": _each(CUTLASS, "bf16", *_EIGHT_BITS, "nvfp4"),
+        "flashinfer_cutlass": _each(CUTLASS, "bf16", *EIGHT_BITS, "nvfp4"),
     },
     "sglang": {
         "marlin": _each(MARLIN, *_FEW_BITS),
-        "triton": _each(TRITON, "bf16", *_EIGHT_BITS),
+        "triton": _each(TRITON, "bf16", *EIGHT_BITS),
         "triton_kernel": _each(TRITON_KERNELS, "mxfp4"),
-        "flashinfer_trtllm": _each(TRTLLM, "bf16", *_EIGHT_BITS, "nvfp4", "int4"),
+        "flashinfer_trtllm": _each(TRTLLM, "bf16", *EIGHT_BITS, "nvfp4", "int4"),
         "flashinfer_mxfp4": _each(TRTLLM, "mxfp4"),
         "flashinfer_cutlass": _each(CUTLASS, "bf16", "fp8", "nvfp4"),
     },
@@ -78,6 +78,19 @@ _STORED = {"vllm": (TRTLLM, CUTLASS), "sglang": (CUTLASS,)}
 _NEVER = {("vllm", "0.24.0", TRTLLM, "int4")}
 """What a release never runs: its TrtLlmMxint4Experts takes SWIGLUOAI alone, which no such model
 has (fused_moe/experts/trtllm_mxint4_moe.py:72-75), and the option is not read for int4."""
+_SWIGLU = ("bf16", *EIGHT_BITS, "nvfp4")
+_ACTIVATIONS: Mapping[tuple[str, str, str], str | None] = {
+    **{("gemma4_text", TRTLLM, dtype): None for dtype in ("bf16", *EIGHT_BITS)},
+    ("gemma4_text", TRTLLM, "nvfp4"): "0.24.0",
+    **{("gemma4_text", CUTLASS, dtype): "0.24.0" for dtype in _SWIGLU},
+    **{("gpt_oss", TRTLLM, dtype): None for dtype in _SWIGLU},
+    ("nemotron_h", TRTLLM, "bf16"): "0.24.0",
+}
+"""The first release of vLLM read that takes a kind of model's activation by a kernel, None where
+none does: vLLM raises for a word whose kernel does not take the experts (`_return_or_raise` in
+fused_moe/oracle). Source: `_supports_activation` in fused_moe/experts: trtllm_bf16_moe.py:69-70 of
+0.22.0 and 72-74 of 0.24.0, trtllm_fp8_moe.py:180-187 of 0.33.0, trtllm_nvfp4_moe.py:139-147 of both
+and flashinfer_cutlass_moe.py:191-196 of 0.22.0 and 188-194 of 0.24.0."""
 
 
 def named_kernel(
@@ -106,49 +119,65 @@ def named_kernel(
             f"{word!r:.60} names no kernel of experts of {package} that is read",
             remedy=f"Name {', '.join(words)}" if words else "Leave --moe-backend out",
         )
-    first = _LATER.get((package, word), _FIRST[package])
-    if Version(version) < Version(first):
+    if not _has(package, version, word):
         raise EvidenceError(
             f"{package} {version} has no {_OPTIONS[package]} {word} that is read",
-            remedy=f"Name a release from {first} on, or leave --moe-backend out",
+            remedy=f"Name a release from {_first(package, word)} on, or leave --moe-backend out",
         )
-    kernel = words[word].get(dtype)
-    if not _runs(kernel, dtype, sm):
-        others = [each for each, kernels in words.items() if _runs(kernels.get(dtype), dtype, sm)]
-        named = f"Name {' or '.join(others)}, or leave" if others else "Leave"
-        raise EvidenceError(
-            f"{word} of {package} {version} is not read for experts in {dtype} on compute "
-            f"capability {sm}",
-            remedy=f"{named} --moe-backend out",
-        )
-    takes = _asks(package, version, str(kernel), dtype, of)
-    if takes:
-        raise EvidenceError(
-            f"{word} of {package} {version} takes {takes}", remedy="Leave --moe-backend out"
-        )
-    return str(kernel)
+
+    def untaken(name: str) -> str | None:
+        return _untaken((package, version, words[name].get(dtype), dtype), sm, of)
+
+    reason = untaken(word)
+    if reason is None:
+        return words[word][dtype]
+    others = [each for each in words if _has(package, version, each) and untaken(each) is None]
+    named = f"Name {' or '.join(others)}, or leave" if others else "Leave"
+    raise EvidenceError(
+        f"{word} of {package} {version} {reason}", remedy=f"{named} --moe-backend out"
+    )
 
 
-def _asks(package: str, version: str, kernel: str, dtype: str, of: Checkpoint) -> str | None:
-    """Return what a kernel asks of experts that these do not have, None where it takes them.
+def _first(package: str, word: str) -> str:
+    return _LATER.get((package, word), _FIRST[package])
+
+
+def _has(package: str, version: str, word: str) -> bool:
+    return Version(version) >= Version(_first(package, word))
+
+
+def _untaken(runs: tuple[str, str, str | None, str], sm: int, of: Checkpoint) -> str | None:
+    """Return why a kernel is not what runs such experts there, None where it is.
 
     Source: `_supports_quant_scheme` of vLLM in fused_moe/experts: trtllm_fp8_moe.py:378-389 and
     flashinfer_cutlass_moe.py:145-181 of 0.33.0, and its like in nvfp4; SGLang's
     sglang/srt/arg_groups/moe_hook.py:80-93 and model_overrides/qwen3_moe.py:60-71 of 0.5.23.
+
+    Parameters
+    ----------
+    runs
+        An engine's package and release, its kernel, and the format of the experts.
     """
-    if (package, version, kernel, dtype) in _NEVER:
-        return "no experts in int4"
-    if dtype == "nvfp4" and of.wide and kernel != MARLIN:
-        return "experts in nvfp4 with rows in nvfp4 alone, and these keep 16 bits"
+    package, version, kernel, dtype = runs
+    if kernel is None or not _runs(kernel, dtype, sm):
+        return f"is not read for experts in {dtype} on compute capability {sm}"
+    if runs in _NEVER:
+        return "takes no experts in int4"
+    if dtype in (*EIGHT_BITS, "nvfp4") and of.wide and kernel != MARLIN:
+        return f"takes experts in {dtype} with rows in {dtype} alone, and these keep 16 bits"
+    if package == "vllm" and (of.model_type, kernel, dtype) in _ACTIVATIONS:
+        since = _ACTIVATIONS[of.model_type, kernel, dtype]
+        if since is None or Version(version) < Version(since):
+            return f"takes no experts in {dtype} with the activation of {of.model_type}"
     stores = of.static and not (package == "sglang" and of.compressed)
-    whole = dtype == "fp8" and kernel in _STORED[package]
-    if whole and not stores:
-        return "experts in float8 whose file stores scales of activations, which this does not say"
+    if dtype == "fp8" and kernel in _STORED[package] and not stores:
+        return (
+            "takes experts in float8 whose file stores scales of activations, which this does not "
+            "say"
+        )
     return None
 
 
-def _runs(kernel: str | None, dtype: str, sm: int) -> bool:
-    if kernel is None:
-        return False
+def _runs(kernel: str, dtype: str, sm: int) -> bool:
     first, last = _CAPABLE_OF.get((kernel, dtype), _CAPABLE[kernel])
     return first <= sm <= last

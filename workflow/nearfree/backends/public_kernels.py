@@ -15,6 +15,7 @@ from nearfree.backends.moe_kernels import (
     COMPRESSED_4,
     CUTLASS,
     DEEPSEEK_V4,
+    EIGHT_BITS,
     GATED,
     GEMMA_4,
     GPT_OSS,
@@ -243,6 +244,7 @@ def public_kernel(
 def kernel_for(package: str, version: str, dtype: str, sm: int, *, of: Checkpoint) -> Kernel | None:
     """Return the kernel that a release runs for a model's experts, None where that is not known.
 
+    So it is where rows keep 16 bits, and the kernel for experts in such a format rounds them.
     Parameters and errors are those of `public_kernel`.
     """
     if of.named is not None:
@@ -270,7 +272,9 @@ def kernel_for(package: str, version: str, dtype: str, sm: int, *, of: Checkpoin
         WIDE: of.wide,
     }
     kernels = moe_kernels(package, version, dtype, sm, spread=ep > 1)
-    return chosen_kernel([*kernels_apart(package, version, dtype, sm), *kernels], holds)
+    chosen = chosen_kernel([*kernels_apart(package, version, dtype, sm), *kernels], holds)
+    rounds = dtype in EIGHT_BITS and of.wide and chosen is not None and chosen.name != MARLIN
+    return None if rounds else chosen
 
 
 def _is_k3(of: Checkpoint) -> bool:

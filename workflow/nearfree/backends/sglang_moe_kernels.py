@@ -58,13 +58,15 @@ _INT4_K2 = (
 )
 
 
-def _nemotron(first: int) -> tuple[Kernel, ...]:
-    """Return where Nemotron-H runs CUTLASS since TRTLLM is preset for it.
+_NEMOTRON = (Kernel(CUTLASS, 89, 99, NEMOTRON), Kernel(CUTLASS, 110, LAST, NEMOTRON))
+"""Where Nemotron-H runs CUTLASS since TRTLLM is preset for it.
 
-    Source: sglang/srt/arg_groups/nemotron_h_hook.py:37-57 of 0.5.14 and
-    arg_groups/model_overrides/nemotron_h.py:99-122 of 0.5.23.
-    """
-    return Kernel(CUTLASS, first, 99, NEMOTRON), Kernel(CUTLASS, 110, LAST, NEMOTRON)
+Source: sglang/srt/arg_groups/nemotron_h_hook.py:37-57 of 0.5.14 and
+arg_groups/model_overrides/nemotron_h.py:99-122 of 0.5.23.
+"""
+_NEMOTRON_PLAIN = (Kernel(UNKNOWN_YET, 80, 88, NEMOTRON), *_NEMOTRON)
+"""The same of 16 bits: below 8.9 SGLang asks for CUTLASS as well, which FlashInfer refuses to build
+(`get_cutlass_fused_moe_module` in flashinfer/fused_moe/core.py of 0.7.2.post1, lines 629-641)."""
 
 
 def _nemotron_before(first: int) -> tuple[Kernel, ...]:
@@ -86,7 +88,7 @@ SGLANG = (
         _ARGS,
         {"0.5.14": (4168, 4176)},
         _PLAIN,
-        apart=_nemotron(80),
+        apart=_NEMOTRON_PLAIN,
     ),
     Selection(
         "sglang",
@@ -94,11 +96,11 @@ SGLANG = (
         "sglang/srt/arg_groups/model_overrides/qwen3_moe.py",
         {"0.5.23": (78, 86)},
         _PLAIN,
-        apart=_nemotron(80),
+        apart=_NEMOTRON_PLAIN,
     ),
     Selection("sglang", ("fp8_block",), _FP8, {**_FP8_BEFORE, **_FP8_SINCE}, _EIGHT_BITS),
     Selection("sglang", ("fp8",), _FP8, _FP8_BEFORE, _EIGHT_BITS, apart=_nemotron_before(89)),
-    Selection("sglang", ("fp8",), _FP8, _FP8_SINCE, _EIGHT_BITS, apart=_nemotron(89)),
+    Selection("sglang", ("fp8",), _FP8, _FP8_SINCE, _EIGHT_BITS, apart=_NEMOTRON),
     Selection(
         "sglang",
         ("nvfp4",),

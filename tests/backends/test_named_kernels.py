@@ -1,8 +1,13 @@
 """Kernels of experts that an engine's own option names."""
 
+from itertools import product
+from typing import Any
+
 import pytest
-from nearfree.backends.kernels import Checkpoint
-from nearfree.backends.named_kernels import named_kernel
+from nearfree.backends.kernels import SELECTIONS, Checkpoint
+from nearfree.backends.moe_kernels import Selection
+from nearfree.backends.named_kernels import WORDS, named_kernel
+from nearfree.backends.public_kernels import kernel_for
 from nearfree.errors import EvidenceError
 
 STATIC = Checkpoint(static=True, compressed=False)
@@ -136,6 +141,39 @@ def test_a_kernel_without_the_activation_is_refused(
         with pytest.raises(EvidenceError, match=f"{dtype} with the activation of {model_type}"):
             named_kernel("vllm", version, word, dtype, 100, of=of)
     assert named_kernel("vllm", "0.22.0", word, dtype, 100, of=Checkpoint("qwen3_moe"))
+
+
+KINDS = ("qwen3_moe", "gpt_oss", "gemma4_text", "nemotron_h", "deepseek_v4")
+
+
+def answered(package: str, version: str, word: str, *of: Any) -> str:
+    """Return the kernel that a word names for a format, device and file, or why it names none."""
+    dtype, sm, file = of
+    try:
+        return named_kernel(package, version, word, dtype, sm, of=file)
+    except EvidenceError as why:
+        return why.what
+
+
+CASES = list(product((80, 89, 90, 100, 120), KINDS, (True, False), (True, False)))
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
+def test_what_an_engine_takes_by_itself_may_be_named(selection: Selection) -> None:
+    """Two statements of what a kernel takes agree: of its own choice no word is refused for that.
+
+    Words of other kernels, of releases without the option and of devices that are not read are left
+    out.
+    """
+    package, asked = selection.package, product(selection.lines, selection.dtypes, CASES)
+    for version, dtype, (sm, kind, static, wide) in asked:
+        of = Checkpoint(kind, static=static, compressed=False, wide=wide)
+        own = kernel_for(package, version, dtype, sm, of=of)
+        for word, kernels in WORDS[package].items():
+            if own is None or kernels.get(dtype) != own.name:
+                continue
+            told = answered(package, version, word, dtype, sm, of)
+            assert told == own.name or " takes " not in told, (version, dtype, sm, of)
 
 
 def test_what_a_release_lacks_is_no_way_out() -> None:

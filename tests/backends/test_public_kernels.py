@@ -262,6 +262,28 @@ def test_gemma_4_runs_what_takes_its_activation(version: str, named: str) -> Non
     assert BY_PUBLIC_NAME.get(found or "", found) == named
 
 
+@pytest.mark.parametrize(
+    ("version", "dtype", "sm", "static", "kernel"),
+    [
+        ("0.33.0", "fp8_block", 100, None, "Triton"),
+        ("0.33.0", "fp8_block", 120, None, "Triton"),
+        ("0.33.0", "fp8", 100, True, "FlashInfer's CUTLASS"),
+        ("0.22.0", "fp8", 100, True, "Triton"),
+        ("0.33.0", "fp8_block", 86, None, "Marlin"),
+    ],
+)
+def test_gemma_4_in_float8_runs_what_takes_its_activation(
+    version: str, dtype: str, sm: int, *, static: bool | None, kernel: str
+) -> None:
+    """TRTLLM and DeepGEMM do not in float8, and CUTLASS does since vLLM 0.24.0."""
+    of = Checkpoint("gemma4_text", static=static, compressed=False)
+    found = kernel_for("vllm", version, dtype, sm, of=of)
+    assert found is not None
+    assert found.name == kernel
+    if kernel == "Triton":
+        assert public_kernel("vllm", version, dtype, sm, of=of) == "vllm_fused_moe"
+
+
 def test_what_no_table_names_goes_by_its_own_name_where_one_model_runs_it() -> None:
     """DeepSeek V4 in mxfp4 on 12.0 by DeepGEMM: without a name it would be answered by Marlin."""
     for model_type, named in (("deepseek_v4", "DeepGEMM"), ("gpt_oss", "Marlin")):

@@ -3,12 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from packaging.version import Version
+
 from nearfree.backends.moe_kernels import (
+    CUTLASS,
+    EIGHT_BITS,
     ELSE,
     LAST,
     MARLIN,
     TRITON,
     TRITON_KERNELS,
+    TRTLLM,
     Kernel,
     Selection,
 )
@@ -126,6 +131,41 @@ def chosen_kernel(kernels: Sequence[Kernel], holds: Mapping[str, bool | None]) -
         if said is not False:
             return each if said else None
     return None
+
+
+_SWIGLU = ("bf16", *EIGHT_BITS, "nvfp4")
+_ACTIVATIONS: Mapping[tuple[str, str, str], str | None] = {
+    **{("gemma4_text", TRTLLM, dtype): None for dtype in ("bf16", *EIGHT_BITS)},
+    ("gemma4_text", TRTLLM, "nvfp4"): "0.24.0",
+    **{("gemma4_text", CUTLASS, dtype): "0.24.0" for dtype in _SWIGLU},
+    ("gemma4_text", "DeepGEMM", "fp8_block"): None,
+    **{("gpt_oss", TRTLLM, dtype): None for dtype in _SWIGLU},
+    ("nemotron_h", TRTLLM, "bf16"): "0.24.0",
+}
+"""The first release of vLLM read that takes a kind of model's activation by a kernel, None where
+none does: it goes on to the next kernel, and raises where a word names this one (`_return_or_raise`
+in fused_moe/oracle). Source: `_supports_activation` in fused_moe/experts: trtllm_bf16_moe.py:69-70
+of 0.22.0 and 72-74 of 0.24.0, trtllm_fp8_moe.py:180-187 and deep_gemm_moe.py:191-200 of 0.33.0,
+trtllm_nvfp4_moe.py:139-147 of 0.22.0 and 0.24.0, and flashinfer_cutlass_moe.py:191-196 of 0.22.0
+and 188-194 of 0.24.0."""
+
+
+def takes_activation(package: str, version: str, kernel: str, dtype: str, model_type: str) -> bool:
+    """Return whether nothing read says that a release's kernel lacks a model's activation.
+
+    Parameters
+    ----------
+    package, version, dtype
+        As of `moe_kernel`.
+    kernel
+        By its name here.
+    model_type
+        The kind of model.
+    """
+    if package != "vllm" or (model_type, kernel, dtype) not in _ACTIVATIONS:
+        return True
+    since = _ACTIVATIONS[model_type, kernel, dtype]
+    return since is not None and Version(version) >= Version(since)
 
 
 def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> EvidenceError:

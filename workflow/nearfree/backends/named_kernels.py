@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from packaging.version import Version
 
-from nearfree.backends.kernels import NO_FILE, Checkpoint
+from nearfree.backends.kernels import NO_FILE, Checkpoint, takes_activation
 from nearfree.backends.moe_kernels import (
     CUTLASS,
     EIGHT_BITS,
@@ -78,19 +78,6 @@ _STORED = {"vllm": (TRTLLM, CUTLASS), "sglang": (CUTLASS,)}
 _NEVER = {("vllm", "0.24.0", TRTLLM, "int4")}
 """What a release never runs: its TrtLlmMxint4Experts takes SWIGLUOAI alone, which no such model
 has (fused_moe/experts/trtllm_mxint4_moe.py:72-75), and the option is not read for int4."""
-_SWIGLU = ("bf16", *EIGHT_BITS, "nvfp4")
-_ACTIVATIONS: Mapping[tuple[str, str, str], str | None] = {
-    **{("gemma4_text", TRTLLM, dtype): None for dtype in ("bf16", *EIGHT_BITS)},
-    ("gemma4_text", TRTLLM, "nvfp4"): "0.24.0",
-    **{("gemma4_text", CUTLASS, dtype): "0.24.0" for dtype in _SWIGLU},
-    **{("gpt_oss", TRTLLM, dtype): None for dtype in _SWIGLU},
-    ("nemotron_h", TRTLLM, "bf16"): "0.24.0",
-}
-"""The first release of vLLM read that takes a kind of model's activation by a kernel, None where
-none does: vLLM raises for a word whose kernel does not take the experts (`_return_or_raise` in
-fused_moe/oracle). Source: `_supports_activation` in fused_moe/experts: trtllm_bf16_moe.py:69-70 of
-0.22.0 and 72-74 of 0.24.0, trtllm_fp8_moe.py:180-187 of 0.33.0, trtllm_nvfp4_moe.py:139-147 of both
-and flashinfer_cutlass_moe.py:191-196 of 0.22.0 and 188-194 of 0.24.0."""
 
 
 def named_kernel(
@@ -165,10 +152,8 @@ def _untaken(runs: tuple[str, str, str | None, str], sm: int, of: Checkpoint) ->
         return "takes no experts in int4"
     if dtype in (*EIGHT_BITS, "nvfp4") and of.wide and kernel != MARLIN:
         return f"takes experts in {dtype} with rows in {dtype} alone, and these keep 16 bits"
-    if package == "vllm" and (of.model_type, kernel, dtype) in _ACTIVATIONS:
-        since = _ACTIVATIONS[of.model_type, kernel, dtype]
-        if since is None or Version(version) < Version(since):
-            return f"takes no experts in {dtype} with the activation of {of.model_type}"
+    if not takes_activation(package, version, kernel, dtype, of.model_type):
+        return f"takes no experts in {dtype} with the activation of {of.model_type}"
     stores = of.static and not (package == "sglang" and of.compressed)
     if dtype == "fp8" and kernel in _STORED[package] and not stores:
         return (

@@ -9,6 +9,7 @@ from nearfree.backends.kernels import (
     chosen_kernel,
     kernels_apart,
     moe_kernels,
+    takes_activation,
 )
 from nearfree.backends.moe_kernels import (
     COMPRESSED,
@@ -131,6 +132,9 @@ PUBLIC_NAMES = {
        for each in ("bf16", "fp8_block", "nvfp4", "mxfp4", "int4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
+_LAST_OF_FLOAT8 = Kernel(TRITON, 89, where="it does not")
+"""What vLLM goes on to in float8, which takes every activation: fused_moe/experts/triton_moe.py and
+the order of fused_moe/oracle/fp8.py, lines 79-145 of 0.33.0."""
 _K2_GROUP = 32
 """Inputs that share a scale of int4 experts that FlashInfer's TRTLLM takes, which SGLang presets
 for DeepSeek V3's kind from 0.5.10 on: sglang/srt/server_args.py:1623-1650 of it, 3693-3733 of
@@ -272,7 +276,15 @@ def kernel_for(package: str, version: str, dtype: str, sm: int, *, of: Checkpoin
         WIDE: of.wide,
     }
     kernels = moe_kernels(package, version, dtype, sm, spread=ep > 1)
-    chosen = chosen_kernel([*kernels_apart(package, version, dtype, sm), *kernels], holds)
+    tried = [*kernels_apart(package, version, dtype, sm), *kernels]
+    taken = [
+        each
+        for each in tried
+        if takes_activation(package, version, each.name, dtype, of.model_type)
+    ]
+    if len(taken) < len(tried) and dtype in EIGHT_BITS:
+        taken.append(_LAST_OF_FLOAT8)
+    chosen = chosen_kernel(taken, holds)
     rounds = dtype in EIGHT_BITS and of.wide and chosen is not None and chosen.name != MARLIN
     return None if rounds else chosen
 

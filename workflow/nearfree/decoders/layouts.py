@@ -66,6 +66,7 @@ from nearfree.decoders.special import (
     gemma4_experts,
     gemma4_inputs,
     gemma4_tables,
+    hunyuan_window,
     hyper,
     hyper_head,
     indexers,
@@ -108,7 +109,7 @@ _LING = block(
 )._replace(embedding="word_embeddings")
 _ERNIE: dict[str, Any] = {"qkv_bias": "use_bias", "output_bias": "use_bias", "window": unwindowed}
 _HUNYUAN = gqa(
-    window=unwindowed, norm=True, norm_names=("query_layernorm", "key_layernorm"), **BOTH
+    window=hunyuan_window, norm=True, norm_names=("query_layernorm", "key_layernorm"), **BOTH
 )
 
 

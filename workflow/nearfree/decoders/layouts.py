@@ -15,7 +15,7 @@ from nearfree.decoders.decoder import (
 )
 from nearfree.decoders.feeds import (
     FUSED,
-    LINEAR,
+    GRANITE,
     NUMBERED,
     PLAIN,
     SHARED_EXPERT,
@@ -218,18 +218,7 @@ LAYOUTS = {
         head_bias="lm_head_bias",
     ),
     "olmoe": block(gqa(window=unwindowed, norm=True, **WIDE), moe(all_experts)),
-    "granitemoe": block(
-        gqa(window=unwindowed, **BOTH),
-        moe(
-            all_experts,
-            Names(
-                at="block_sparse_moe",
-                experts="",
-                form=LINEAR,
-                router="router.layer",
-            ),
-        ),
-    ),
+    "granitemoe": block(gqa(window=unwindowed, **BOTH), GRANITE),
     "qwen2_moe": block(gqa(window=switched_off, qkv_bias="qkv_bias"), moe(qwen_moe, SHARED_EXPERT)),
     "glm4v_moe_text": block(
         gqa(window=unwindowed, qkv_bias="attention_bias"), moe(first_dense)

@@ -441,6 +441,29 @@ def test_heads_whose_values_are_narrower_have_the_work_of_their_mean(tmp_path: P
     assert caveats(read(tmp_path, "step3p5")) == ()
 
 
+@pytest.mark.parametrize(("key", "value"), [("num_attention_groups", 4), ("head_dim", 32)])
+def test_keys_of_step_3_are_alike_in_all_layers(tmp_path: Path, key: str, value: int) -> None:
+    """Engines disagree on keys of layers with a window that differ: a file that has them is none.
+
+    Without them, and where they are those of other layers, it is read.
+    """
+    same = {"num_attention_heads": 12, "num_attention_groups": 2, "head_dim": 16}
+    few: dict[str, Any] = {"num_sliding_attention_heads": ...}
+    for other in ({"num_attention_heads": 12}, same):
+        decoder = read(tmp_path, "step3p5", attention_other_setting=other, **few)
+        assert {(kind.heads, kind.window) for kind in decoder.attention} == {(8, None), (12, 32)}
+    setting = {**same, key: value}
+    for others in (few, {}):
+        with pytest.raises(RefusedError, match=f"attention_other_setting.{key} {value} is not"):
+            read(tmp_path, "step3p5", attention_other_setting=setting, **others)
+
+
+def test_a_chunk_is_taken_as_filled_and_that_is_said(tmp_path: Path) -> None:
+    """Layers in chunks see fewer positions at most places of a context: a caveat says so."""
+    (said,) = caveats(read(tmp_path, "llama4_text", attention_chunk_size=256))
+    assert said.startswith("5 of 6 layers are timed as if a request had filled its chunk of 256")
+
+
 def test_what_stands_for_something_near_is_said(tmp_path: Path) -> None:
     """Positions as requests and layers without entries each are a caveat, once."""
     rows, alone = caveats(read(tmp_path, "deepseek_v4"))

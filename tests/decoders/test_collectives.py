@@ -1,5 +1,7 @@
 """The collectives of a forward: which there are, how often, and what they send."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
@@ -11,17 +13,22 @@ from nearfree.decoders.collectives import (
     DISPATCH,
     EMBEDDING_SUM,
     FFN_SUM,
+    KEYS,
     LOGITS,
     MOE_SUM,
+    QUERIES,
     REGATHER,
     STAGE,
     STAGE_GATHER,
     collectives,
     sends,
 )
+from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.modules import ModuleUse
 from nearfree.errors import ConfigError
+
+from decoders.files import change, write
 
 VLLM = BackendRelease("vllm", "0.24.0")
 DENSE = Decoder(
@@ -67,6 +74,51 @@ def test_experts_over_ranks_of_the_same_rows() -> None:
         found = told(collectives(SPARSE, Parallel(tp=4, ep=ep), batch=3, engine=VLLM))
         assert found[MOE_SUM] == (4, "all_reduce", 4, 3)
         assert found[FFN_SUM][0] == 1
+
+
+def test_granite_sums_what_every_token_passes_apart(tmp_path: Path) -> None:
+    """Its Dense FFN is none of the experts' shared ones: each layer has three sums, two without.
+
+    vllm 0.33.0, vllm/model_executor/models/granitemoehybrid.py, and granitemoeshared.py.
+    """
+    for changes, sums in (({}, {MOE_SUM: 6}), ({"num_local_experts": 0}, {})):
+        decoder = read_decoder(write(tmp_path, change("granitemoehybrid", **changes)))
+        found = told(collectives(decoder, Parallel(tp=2), batch=1, engine=VLLM))
+        counts = {role: each[0] for role, each in found.items() if role in (FFN_SUM, MOE_SUM)}
+        assert counts == {FFN_SUM: 6, **sums}
+        assert found[ATTENTION_SUM][0] == 6
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine", "gathers"),
+    [
+        ("olmo2", "vllm", True),
+        ("olmo3", "sglang", True),
+        ("olmoe", "vllm", True),
+        ("olmoe", "sglang", False),
+        ("qwen3", "vllm", False),
+    ],
+)
+def test_queries_and_keys_are_gathered_for_a_norm_of_all_heads(
+    tmp_path: Path,
+    kind: str,
+    engine: str,
+    gathers: bool,  # noqa: FBT001
+) -> None:
+    """Olmo's norms are as wide as all heads: each layer gathers queries, then keys."""
+    decoder = read_decoder(write(tmp_path, change(kind)))
+    found = collectives(decoder, Parallel(tp=2), batch=3, engine=BackendRelease(engine, "0.5.23"))
+    widths = {
+        use.role: (use.count, use.setting.operation, use.setting.d_model)
+        for use in found
+        if use.role in (QUERIES, KEYS)
+    }
+    width = decoder.head_dim
+    expected = {
+        QUERIES: (decoder.layers, "all_gather", decoder.heads * width),
+        KEYS: (decoder.layers, "all_gather", decoder.kv_heads * width),
+    }
+    assert widths == (expected if gathers else {})
 
 
 def test_data_parallel_attention_gathers_all_rows() -> None:

@@ -74,6 +74,35 @@ def test_the_own_layer_has_one_ffn(tmp_path: Path) -> None:
     assert own_layer(decoder).dense_ffns == ((512, 1),)
 
 
+_LAST_SEES_ALL = [*["sliding_attention"] * 2, "full_attention"] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "changes"),
+    [
+        ("step3p5", "window 32", {"layer_types": _LAST_SEES_ALL}),
+        ("mimo_v2_flash", "window 32", {}),
+        ("ernie4_5_moe", "all positions", {"moe_layer_start_index": 1}),
+    ],
+)
+def test_an_own_layer_with_a_dense_ffn(
+    tmp_path: Path, kind: str, words: str, changes: dict[str, Any]
+) -> None:
+    """The last layer has experts and sees all positions, and the one behind it has not."""
+    decoder = read_decoder(write(tmp_path, change(kind, **changes)))
+    own = own_layer(decoder)
+    assert (own.experts, own.moe_layers, own.dense_ffns) == (None, 0, ((decoder.d_ff, 1),))
+    assert [each.words for each in own.attention] == [words]
+
+
+@pytest.mark.parametrize("ratios", [[0, 4, 128, 4, 128, 4, 0], [4, 128, 4, 128, 4, 128, 0]])
+def test_the_own_layer_of_deepseek_v4_sees_its_window(tmp_path: Path, ratios: list[int]) -> None:
+    """It has no entries, whether or not another layer is so."""
+    own = own_layer(read_decoder(write(tmp_path, change("deepseek_v4", compress_ratios=ratios))))
+    assert [each.words for each in own.attention] == ["window 32 alone"]
+    assert (own.moe_layers, own.layers) == (1, 1)
+
+
 @pytest.mark.parametrize("file", [EAGLE_3, SPECULATORS])
 def test_eagle_3_has_the_widths_that_vllm_loads(tmp_path: Path, file: dict[str, Any]) -> None:
     """Three states make one; query, key and value see two rows; the LM head has fewer tokens.

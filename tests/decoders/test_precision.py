@@ -18,6 +18,7 @@ from decoders.quantised import (
     CHANNEL,
     FOUR,
     FP8,
+    GPTQ,
     INT4,
     LIST,
     MODELOPT,
@@ -85,6 +86,25 @@ def test_each_method_leaves_out_its_own(
     precision = read(tmp_path, section)
     assert weights(precision, Q, EXPERT, GATE, "lm_head") == stored
     assert weights(precision, NORM, EMBEDDING) == ["bfloat16", "bfloat16"]
+
+
+@pytest.mark.parametrize(
+    "router", ["mlp.gate.wg", "block_sparse_moe.router.layer", "router.proj", "moe.gate"]
+)
+def test_a_router_is_plain_whatever_it_is_called(tmp_path: Path, router: str) -> None:
+    """Hunyuan's, Granite's, Gemma 4's and Step 3.5's are matrices in a gate or router."""
+    for section in (GPTQ, BLOCK, compressed(group(INT4))):
+        assert weights(read(tmp_path, section), f"model.layers.0.{router}") == ["bfloat16"]
+
+
+@pytest.mark.parametrize("experts", ["block_sparse_moe.input_linear", "moe.up_proj"])
+def test_experts_are_routed_whatever_they_are_called(tmp_path: Path, experts: str) -> None:
+    """Granite's and Step 3.5's have no part `experts`; what every token passes is none of them."""
+    name = f"model.layers.0.{experts}"
+    shared = "model.layers.0.block_sparse_moe.shared_experts.up_proj"
+    assert weights(read(tmp_path, MXFP4), name, shared) == ["mxfp4", "bfloat16"]
+    with pytest.raises(RefusedError, match="engines differ"):
+        read(tmp_path, {**BNB, "load_in_4bit": True}).of(name)
 
 
 def test_a_router_that_is_named_is_quantised(tmp_path: Path) -> None:

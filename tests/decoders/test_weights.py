@@ -283,6 +283,9 @@ def test_a_vision_tower_is_counted(tmp_path: Path, whole: str, text: str, deep: 
         ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq 2 is not understood"),
         ("llama4_text", {"moe_layers": [6]}, "moe_layers [...] names others than 6 layers"),
         ("hunyuan_v1_moe", {"moe_intermediate_size": 95}, "moe_intermediate_size 95 differs"),
+        ("hunyuan_v1_moe", {"use_mixed_mlp_moe": False}, "use_mixed_mlp_moe False leaves out"),
+        ("hunyuan_v1_moe", {"use_cla": True, "use_qk_norm": False}, "use_qk_norm False is one"),
+        ("hunyuan_v1_dense", {"use_cla": True}, "use_cla True lets layers share a cache"),
     ],
 )
 def test_what_is_not_understood_is_refused(

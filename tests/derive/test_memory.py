@@ -384,6 +384,22 @@ def test_an_index_key_takes_as_much_whatever_the_cache_is_in(tmp_path: Path, kv:
     assert found == PAGE_POSITIONS * 6 * (576 * ELEMENT_BYTES[kv] + 132)
 
 
+def test_a_record_that_is_larger_than_its_elements_is_said(tmp_path: Path) -> None:
+    """FlashMLA keeps 656 bytes of a selected latent of DeepSeek V3.2 in float8, not 576."""
+    sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    said = {}
+    for kind in ("deepseek_v32", "deepseek_v3"):
+        file = read_model_file(write(tmp_path, change(kind, **sizes)))
+        for kv in ("bfloat16", "float8"):
+            taken = needs(file, Override(kv=kv).of(uniform("bfloat16")))
+            assert taken is not None
+            said[kind, kv] = [each for each in taken.notes if "latents in float8" in each]
+    (note,) = said.pop(("deepseek_v32", "float8"))
+    assert "counts 576 bytes" in note
+    assert note.endswith("keeps 656")
+    assert not any(said.values())
+
+
 @pytest.mark.parametrize(("kv", "record"), [("float8", 584), ("bfloat16", 1024)])
 def test_an_entry_in_float8_has_scales_and_a_part_in_16_bits(
     tmp_path: Path, kv: Any, record: int

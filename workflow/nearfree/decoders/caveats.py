@@ -16,7 +16,8 @@ def caveats(decoder: Decoder) -> tuple[str, ...]:
     vllm/models/deepseek_v4/sparse_mla.py:138); public curves of decoding whole layers are of one
     position of each of several requests.
     """
-    return tuple(dict.fromkeys((*sorted(_wide_keys(decoder)), *_layers(decoder), *_kinds(decoder))))
+    said = (*sorted(_wide_keys(decoder)), *_chunks(decoder), *_layers(decoder), *_kinds(decoder))
+    return tuple(dict.fromkeys(said))
 
 
 def _wide_keys(decoder: Decoder) -> Iterator[str]:
@@ -27,6 +28,16 @@ def _wide_keys(decoder: Decoder) -> Iterator[str]:
                 f"is timed as of {kind.called_dim} for both, whose bytes and FLOPs are the same; "
                 "on Blackwell engines run FlashAttention 4 for it, whose tile for such heads is "
                 "not read"
+            )
+
+
+def _chunks(decoder: Decoder) -> Iterator[str]:
+    for kind in decoder.attention:
+        if isinstance(kind, Grouped) and kind.chunk:
+            yield (
+                f"{len(kind.layers)} of {decoder.layers} layers are timed as if a request had "
+                f"filled its chunk of {kind.chunk} positions where the context is as long: at any "
+                "other place in a chunk it sees fewer, half of them in the mean"
             )
 
 

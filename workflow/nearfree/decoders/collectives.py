@@ -1,7 +1,9 @@
 """The collectives of a decoder's forward over several GPUs, each as a module.
 
 They stand where vLLM 0.33.0 and SGLang 0.5.23 have them, whose sources are cited at each. What is
-gathered or reduced beside the rows themselves is left out: router weights, token ids and counts.
+gathered or reduced beside the rows themselves is left out: router weights, token ids and counts,
+and the squares that a norm over all heads sums up (queries and keys of MiniMax M2, and what leaves
+a Mamba-2 mixer of one group: vLLM layers/mamba/mamba_mixer2.py, Mixer2RMSNormGated).
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +23,13 @@ from nearfree.errors import ConfigError
 
 ATTENTION_SUM, FFN_SUM, MOE_SUM = "attention all-reduce", "FFN all-reduce", "MoE all-reduce"
 EMBEDDING_SUM, LOGITS = "embedding all-reduce", "logits gather"
+QUERIES, KEYS = "query gather", "key gather"
 DISPATCH, COMBINE, REGATHER = "expert dispatch", "expert combine", "rows gather"
 STAGE, STAGE_GATHER = "stage send", "stage gather"
 """The collectives of a forward."""
 ROLES = (
-    ATTENTION_SUM, FFN_SUM, MOE_SUM, EMBEDDING_SUM, LOGITS, DISPATCH, COMBINE, REGATHER, STAGE,
-    STAGE_GATHER,
+    ATTENTION_SUM, FFN_SUM, MOE_SUM, EMBEDDING_SUM, LOGITS, QUERIES, KEYS, DISPATCH, COMBINE,
+    REGATHER, STAGE, STAGE_GATHER,
 )  # fmt: skip
 Use = Callable[..., ModuleUse]
 """Makes a collective of a role, how often it runs, and a setting's fields."""
@@ -77,6 +80,10 @@ def collectives(
         found.append(summed(EMBEDDING_SUM, 1))
         # vLLM model_executor/layers/linear.py 1818, RowParallelLinear of o_proj and of down_proj.
         attends = sum(len(kind.layers) for kind in decoder.attention)
+        if decoder.model_type in ENGINES[engine.name].gathers:
+            every = partial(nccl, operation="all_gather", gpus=tp)
+            found.append(every(QUERIES, attends, d_model=decoder.heads * decoder.head_dim))
+            found.append(every(KEYS, attends, d_model=decoder.kv_heads * decoder.head_dim))
         found.append(summed(ATTENTION_SUM, attends))
         if decoder.dense_layers:
             found.append(summed(FFN_SUM, decoder.dense_layers))

@@ -203,7 +203,7 @@ def _heads(keys: Keys, rules: Family) -> dict[str, Callable[[], Any]]:
     return {
         "heads": lambda: keys.whole("num_attention_heads"),
         "kv_heads": lambda: _kv_heads(keys),
-        "head_dim": lambda: _head_dim(keys, required=rules.says_head_dim),
+        "head_dim": lambda: keys.whole("head_dim") if rules.says_head_dim else head_width(keys),
         "window": lambda: _window(keys, rules),
     }
 
@@ -227,10 +227,6 @@ def _window(keys: Keys, rules: Family) -> int | None:
     window = rules.window and rules.window(keys, keys.whole("num_hidden_layers"))
     check_layer_types(keys, window)
     return window
-
-
-def _head_dim(keys: Keys, *, required: bool) -> int:
-    return keys.whole("head_dim") if required else head_width(keys)
 
 
 def _dtype(keys: Keys) -> Dtype:

@@ -272,11 +272,14 @@ def ernie_moe(keys: Keys, layers: int) -> Ffn:
 def hunyuan_moe(keys: Keys, layers: int) -> Ffn:
     """Return the FFN of Hunyuan's MoE models: experts in every layer, as wide as the shared ones.
 
-    Source: HunYuanMoEV1Moe of transformers 5.23.
+    Source: HunYuanMoEV1Moe of transformers 5.23; vllm 0.33.0,
+    vllm/model_executor/models/hunyuan_v1.py, has shared ones where `use_mixed_mlp_moe` says so.
     """
-    width = keys.whole("intermediate_size")
+    width, key = keys.whole("intermediate_size"), "use_mixed_mlp_moe"
     if keys.whole("moe_intermediate_size", default=width) != width:
         raise keys.wrong("moe_intermediate_size", f"differs from intermediate_size {width}")
+    if keys.has(key) and keys.empty(key):
+        raise keys.wrong(key, "leaves out shared experts in some engines alone")
     shared = width * keys.whole("num_shared_expert", least=0, default=1)
     experts = routed(keys, "num_experts", width="intermediate_size", shared_d_ff=shared)
     return Ffn(None, range(layers), experts)

@@ -11,11 +11,12 @@ prediction) brings embedding and state together as EAGLE does: vllm 0.20.2,
 vllm/model_executor/models/deepseek_mtp.py; sglang 0.5.6, sglang/srt/models/deepseek_nextn.py:98.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import UNSET, structs
 
-from nearfree.decoders.attention_kinds import Grouped, Kind, State
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, State
 from nearfree.decoders.decoder import Decoder, States, said_of
 from nearfree.decoders.gguf_config import read_values
 from nearfree.decoders.keys import Keys
@@ -114,23 +115,43 @@ def as_layer(keys: Keys) -> Keys:
     return keys.replaced("model_type", "llama")
 
 
+_DENSE = ("ernie4_5_moe", "mimo_v2_flash", "step3p5")
+"""Model types whose own layer has a Dense FFN, whatever the others have. Source: in
+vllm/model_executor/models of vllm 0.33.0 ernie_mtp.py (a layer of Llama's) and step3p5_mtp.py (a
+layer that `moe_layers_enum` leaves out); sglang 0.5.9, sglang/srt/models/mimo_v2_flash_nextn.py."""
+_NEAR = ("mimo_v2_flash", "step3p5")
+"""Those of them whose own layer has a window. Source: as above, and layer_types of Step 3.5's file,
+whose entries behind the last layer are those of its own ones."""
+
+
 def own_layer(decoder: Decoder) -> Decoder:
     """Return what a model drafts with itself: a layer like its last that attends, and its LM head.
 
     Where FFNs differ in width it has the widest.
     That of a model with states attends (vllm 0.33.0, vllm/model_executor/models/nemotron_h_mtp.py
-    and qwen3_next_mtp.py).
+    and qwen3_next_mtp.py). That of DeepSeek V4 sees its window alone: the entry of compress_ratios
+    behind the last layer's, in published files.
     """
     states = States(width=decoder.d_model, layers=1)
     one = structs.replace(
         decoder, layers=1, moe_layers=min(decoder.moe_layers, 1), states=states, layer_inputs=UNSET,
         ffn_layers=UNSET, ffn_widths=UNSET,
     )  # fmt: skip
+    if decoder.model_type in _DENSE and decoder.d_ff:
+        one = structs.replace(one, moe_layers=0, experts=None)
     if decoder.kinds is UNSET:
         return one
-    attends = [kind for kind in decoder.kinds if not isinstance(kind, State)]
-    kind: Kind = max(attends or decoder.kinds, key=lambda kind: kind.layers[-1])
-    kind = structs.replace(kind, layers=(0,))
-    if isinstance(kind, Grouped):
-        kind = structs.replace(kind, shares=False)
+    kind = structs.replace(_own_kind(decoder, decoder.kinds), layers=(0,))
     return structs.replace(one, kinds=(kind,), **said_of(kind))
+
+
+def _own_kind(decoder: Decoder, kinds: Sequence[Kind]) -> Kind:
+    attends = [kind for kind in kinds if not isinstance(kind, State)] or kinds
+    if decoder.model_type in _NEAR:
+        attends = [kind for kind in attends if isinstance(kind, Grouped) and kind.window] or attends
+    kind = max(attends, key=lambda kind: kind.layers[-1])
+    if isinstance(kind, Grouped):
+        return structs.replace(kind, shares=False)
+    if isinstance(kind, Compressed):
+        return structs.replace(kind, span=None, selected=None, index_heads=None, index_dim=None)
+    return kind

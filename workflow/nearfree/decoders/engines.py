@@ -65,7 +65,8 @@ class Engine(NamedTuple):
     end the growth of their cache, None for all. From the compute capability `narrow_latents` on,
     100 for 10.0, a cache of latents of which some are selected is in float8 where nobody says
     otherwise, None if it never is. What layers keep of a request in place of a cache is in
-    `states` where its file does not say in what, None for the element type.
+    `states` where its file does not say in what, None for the element type. Of the kinds of models
+    in `gathers` each rank of a group gathers all queries and keys, whose norm is as wide as these.
     """
 
     name: EngineName
@@ -81,6 +82,7 @@ class Engine(NamedTuple):
     windowed: frozenset[str] | None = None
     narrow_latents: int | None = None
     states: Dtype | None = None
+    gathers: frozenset[str] = frozenset()
 
     def parts_rows(self, parallel: Parallel, model_type: str) -> bool:
         """Return whether each rank of a group makes its part of the rows ready for experts."""
@@ -113,6 +115,7 @@ class Engine(NamedTuple):
 
 
 _V4 = frozenset({"deepseek_v4", "deepseek_ref"})
+_OLMO = frozenset({"olmo2", "olmo3"})
 VLLM = Engine(
     name="vllm",
     layers=before_the_last,
@@ -128,6 +131,7 @@ VLLM = Engine(
         "nemotron_h", "llama4_text", "gpt_oss", "granitemoe", "mimo_v2_flash",
     },
     one_stage=_V4 | {"kimi_linear"},
+    gathers=_OLMO | {"olmoe"},
 )  # fmt: skip
 """Source: vllm 0.33.0, in vllm/model_executor: layers/fused_moe/config.py:1198-1245 (each dp group
 has its own matrices; experts are cut over all ranks, or each rank has whole ones),
@@ -140,7 +144,7 @@ vllm/config/parallel.py:768-785, and the models that ask it, in vllm/model_execu
 (deepseek_v2.py:312 and 252-275, qwen3_moe.py:152, qwen3_next.py:150, qwen2_moe.py:85-105,
 nemotron_h.py:157 and 101-123, llama4.py:95 and 115, gpt_oss.py:372, granitemoe.py:271,
 mimo_v2.py:136) and vllm/models (deepseek_v4/nvidia/model.py:571-581 and 140-170,
-kimi_k3/nvidia/model.py:709-714)."""
+kimi_k3/nvidia/model.py:709-714). Queries and keys: _apply_qk_norm of olmo2.py and olmoe.py."""
 SGLANG = Engine(
     name="sglang",
     layers=at_the_last,
@@ -153,6 +157,7 @@ SGLANG = Engine(
     windowed=_V4 | {"llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "gemma4_text"},
     narrow_latents=100,
     states="float32",
+    gathers=_OLMO,
 )
 """Without an all-to-all backend and with its defaults, under which tokens of all groups are
 gathered before the FFN. Source: sglang 0.5.23, in sglang/srt: runtime_context.py:73-76 and 142-157
@@ -162,7 +167,7 @@ layers/moe/fused_moe_triton/layer.py:414 (experts that ep must divide),
 layers/quantization/fp8.py:595-609. Shared experts in captured graphs: models/deepseek_v2.py:569-580
 of 0.5.9. Windows: is_hybrid_swa_model of configs/model_config.py:2651-2700. Latents:
 arg_groups/overrides.py:490-546, and server_args.py:1142 of 0.5.9. States:
-configs/mamba_utils.py:47-112."""
+configs/mamba_utils.py:47-112. Queries and keys: models/olmo2.py, Olmo2Attention._apply_qk_norm."""
 TRTLLM = Engine(
     name="trtllm",
     layers=at_the_first,

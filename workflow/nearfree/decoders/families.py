@@ -35,7 +35,7 @@ from nearfree.decoders.keys import Keys
 from nearfree.decoders.kimi import STATES, kimi_moe
 from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
-from nearfree.decoders.special import decilm_ffn
+from nearfree.decoders.special import decilm_ffn, hunyuan_window
 
 
 class Family(NamedTuple):
@@ -70,7 +70,7 @@ FAMILIES = {
     "llada": Family(dense, unwindowed),
     "cohere": Family(dense, unwindowed),
     "granite": Family(dense, unwindowed),
-    "hunyuan_v1_dense": Family(dense, unwindowed),
+    "hunyuan_v1_dense": Family(dense, hunyuan_window),
     "olmo2": Family(dense, unwindowed),
     "glm": Family(dense, unwindowed, says_head_dim=True),
     "glm4": Family(dense, unwindowed, says_head_dim=True),
@@ -100,7 +100,7 @@ FAMILIES = {
     "minimax_m2": Family(all_experts, unwindowed, says_head_dim=True),
     "olmoe": Family(all_experts, unwindowed),
     "granitemoe": Family(all_experts, unwindowed),
-    "hunyuan_v1_moe": Family(hunyuan_moe, unwindowed),
+    "hunyuan_v1_moe": Family(hunyuan_moe, hunyuan_window),
     "qwen2_moe": Family(qwen_moe, switched_off),
     "qwen3_moe": Family(qwen_moe, switched_off, says_head_dim=True),
     "qwen3_vl_moe_text": Family(qwen_moe, unwindowed, says_head_dim=True),

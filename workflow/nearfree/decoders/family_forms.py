@@ -23,10 +23,6 @@ def _activation(keys: Keys, *, key: str = "hidden_act") -> Activation:
     return _ACTIVATIONS[name]
 
 
-def _switch(keys: Keys, key: str, *, default: bool) -> bool:
-    return keys.flag(key) if keys.has(key) else default
-
-
 def _off(keys: Keys, *names: str) -> None:
     for key in names:
         if not keys.empty(key):
@@ -54,18 +50,18 @@ def gemma2(keys: Keys, decoder: Decoder) -> Form:
     return _gemma(keys, forms, from_one=True)
 
 
-def _layered(keys: Keys, kind: Grouped, local: str) -> Rope:
+def _layered(keys: Keys, kind: Grouped) -> Rope:
     """Return the rotation of a kind in a file with one for layers with a window and one without.
 
     Both stand within `rope_parameters`; or `rope_scaling` is that of layers without a window, and
-    `local` the key of the other's base.
+    `rope_local_base_freq` the other's base.
     """
     inner = parameters(keys)
     name = "sliding_attention" if kind.window else "full_attention"
     if keys.has("rope_parameters"):
         return scaled_rope(keys, inner.inner(name), kind.head_dim)
     if kind.window:
-        return Rope(theta=keys.number(local, above=1.0), width=kind.head_dim)
+        return Rope(theta=keys.number("rope_local_base_freq", above=1.0), width=kind.head_dim)
     return scaled_rope(keys, inner, kind.head_dim)
 
 
@@ -74,7 +70,7 @@ def gemma3(keys: Keys, decoder: Decoder) -> Form:
     _off(keys, "attn_logit_softcapping")
     scale = keys.number("query_pre_attn_scalar") ** -0.5
     forms = tuple(
-        AttentionForm(scale=scale, rope=_layered(keys, kind, "rope_local_base_freq"))
+        AttentionForm(scale=scale, rope=_layered(keys, kind))
         for kind in decoder.attention
         if isinstance(kind, Grouped)
     )
@@ -84,7 +80,7 @@ def gemma3(keys: Keys, decoder: Decoder) -> Form:
 def gemma4(keys: Keys, decoder: Decoder) -> Form:
     """Return the form of Gemma 4: logits as they are, normalised values, a weight a layer."""
     forms = tuple(
-        AttentionForm(scale=1.0, rope=_layered(keys, kind, "rope_local_base_freq"), value_norm=True)
+        AttentionForm(scale=1.0, rope=_layered(keys, kind), value_norm=True)
         for kind in decoder.attention
         if isinstance(kind, Grouped)
     )
@@ -174,7 +170,7 @@ def _latent(keys: Keys, kind: Kind) -> AttentionForm:
     stretch = 1.0
     if rope.yarn and not inner.empty("mscale_all_dim"):
         stretch = mscale(rope.yarn.factor, inner.number("mscale_all_dim"))
-    interleaved = _switch(keys, "rope_interleave", default=True)
+    interleaved = keys.flag("rope_interleave") if keys.has("rope_interleave") else True
     return AttentionForm(
         scale=width**-0.5 * stretch**2, rope=structs.replace(rope, interleaved=interleaved)
     )

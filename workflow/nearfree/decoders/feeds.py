@@ -15,6 +15,7 @@ from nearfree.decoders.pieces import (
     flag,
     linear,
     same,
+    together,
     under,
     vector,
 )
@@ -281,15 +282,33 @@ token's own number, whose router's product runs all the same (DeepseekV4HashRout
 
 
 def granite_hybrid_moe(keys: Keys, layers: int) -> Ffn:
-    """Return the FFNs of Granite 4: what every token passes alone, where there are no experts.
+    """Return the FFNs of Granite 4: a Dense FFN in every layer, and experts beside it, if any.
 
-    Source: GraniteMoeHybridDecoderLayer of transformers 5.23.
+    Engines run it behind the experts, and sum both over ranks apart, which they do of no shared
+    experts. Source: GraniteMoeHybridDecoderLayer of transformers 5.23; vllm 0.33.0,
+    vllm/model_executor/models/granitemoehybrid.py and granitemoeshared.py (GraniteMoeSharedMLP),
+    and sglang 0.5.23, sglang/srt/models/granitemoehybrid.py.
     """
     width = keys.whole("shared_intermediate_size")
     if not keys.whole("num_local_experts", least=0):
         return Ffn(width)
-    experts = routed(keys, "num_local_experts", width="intermediate_size", shared_d_ff=width)
-    return Ffn(None, range(layers), experts)
+    experts = routed(keys, "num_local_experts", width="intermediate_size")
+    return Ffn(width, range(layers), experts, beside=True)
+
+
+GRANITE = moe(
+    some(everywhere, count=("num_local_experts",), width="intermediate_size"),
+    Names(at="block_sparse_moe", experts="", form=LINEAR, router="router.layer"),
+)
+"""The experts of Granite's models."""
+
+
+def granite_hybrid_ffn(keys: Keys, layers: int) -> Layer:
+    """Read what `granite_hybrid_moe` counts."""
+    dense = ffn(at="shared_mlp", width="shared_intermediate_size", form=LINEAR)
+    if not keys.whole("num_local_experts", least=0):
+        return dense(keys, layers)
+    return together(dense, GRANITE)(keys, layers)
 
 
 step3_moe = some(listed, count=("num_experts",), shared=("share_expert_dim",))

@@ -2,11 +2,10 @@
 
 from nearfree.decoders.decoder import qwen_moe
 from nearfree.decoders.feeds import (
-    LINEAR,
     SHARED_EXPERT,
     Names,
     ffn,
-    granite_hybrid_moe,
+    granite_hybrid_ffn,
     moe,
     periodic,
     some,
@@ -47,18 +46,7 @@ HYBRIDS = {
             {**dict.fromkeys(("attention", "full_attention"), gqa(**BOTH)),
              **dict.fromkeys(("mamba", "linear_attention"), _GRANITE_MIXER)},
         ),
-        moe(
-            granite_hybrid_moe,
-            Names(
-                at="",
-                experts="block_sparse_moe",
-                form=LINEAR,
-                router="block_sparse_moe.router.layer",
-                shared="shared_mlp",
-                shared_form=LINEAR,
-                dense="shared_mlp",
-            ),
-        ),
+        granite_hybrid_ffn,
     ),
     "jamba": Layout(
         together(

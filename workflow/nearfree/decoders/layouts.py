@@ -15,7 +15,7 @@ from nearfree.decoders.decoder import (
 )
 from nearfree.decoders.feeds import (
     FUSED,
-    LINEAR,
+    GRANITE,
     NUMBERED,
     PLAIN,
     SHARED_EXPERT,
@@ -66,6 +66,7 @@ from nearfree.decoders.special import (
     gemma4_experts,
     gemma4_inputs,
     gemma4_tables,
+    hunyuan_window,
     hyper,
     hyper_head,
     indexers,
@@ -108,7 +109,7 @@ _LING = block(
 )._replace(embedding="word_embeddings")
 _ERNIE: dict[str, Any] = {"qkv_bias": "use_bias", "output_bias": "use_bias", "window": unwindowed}
 _HUNYUAN = gqa(
-    window=unwindowed, norm=True, norm_names=("query_layernorm", "key_layernorm"), **BOTH
+    window=hunyuan_window, norm=True, norm_names=("query_layernorm", "key_layernorm"), **BOTH
 )
 
 
@@ -217,18 +218,7 @@ LAYOUTS = {
         head_bias="lm_head_bias",
     ),
     "olmoe": block(gqa(window=unwindowed, norm=True, **WIDE), moe(all_experts)),
-    "granitemoe": block(
-        gqa(window=unwindowed, **BOTH),
-        moe(
-            all_experts,
-            Names(
-                at="block_sparse_moe",
-                experts="",
-                form=LINEAR,
-                router="router.layer",
-            ),
-        ),
-    ),
+    "granitemoe": block(gqa(window=unwindowed, **BOTH), GRANITE),
     "qwen2_moe": block(gqa(window=switched_off, qkv_bias="qkv_bias"), moe(qwen_moe, SHARED_EXPERT)),
     "glm4v_moe_text": block(
         gqa(window=unwindowed, qkv_bias="attention_bias"), moe(first_dense)

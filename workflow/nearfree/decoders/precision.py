@@ -29,9 +29,13 @@ _TEXT = ("text_config", "llm_config")
 
 _HEADS = ("lm_head", "head")
 _ROUTERS = ("gate", "router", "shared_expert_gate")
-"""Engines build these without a quantisation and quantisers leave them out; a file that stores
-them otherwise names them. Source: the models of vllm 0.33.0, where qwen3_moe.py alone passes one,
-whose files leave the gates out."""
+"""Engines build these, and what is in them (`gate.wg`, `router.layer`), without a quantisation and
+quantisers leave them out; a file that stores them otherwise names them. Source: the models of vllm
+0.33.0, where qwen3_moe.py alone passes one, whose files leave the gates out."""
+_ROUTED = (
+    ".experts", ".moe.", ".block_sparse_moe.input_linear", ".block_sparse_moe.output_linear",
+)  # fmt: skip
+"""What names of routed experts' matrices hold: Step 3.5 and Granite have no part `experts`."""
 _LOOKED_UP = ("embed_tokens", "embeddings", "word_embeddings", "wte", "conv1d")
 """No products of a linear layer: quantised only where a file names them."""
 _BUILT_PLAIN = (
@@ -145,7 +149,7 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
         if found:
             return found.pop()
         stored, among = said.others, self._among(name)
-        if among and ".experts" in name:
+        if among and any(part in name for part in _ROUTED):
             stored, among = said.routed or stored, said.experts
         if stored is None or among is False:
             return self._plain
@@ -159,7 +163,8 @@ class StoredPrecision(Struct, frozen=True, kw_only=True):
     def _among(self, name: str) -> bool | None:
         """Return whether a matrix that no file names is among all others, None if unknown."""
         leaf = name.rpartition(".")[2]
-        if leaf in (*_LOOKED_UP, *_ROUTERS, *_BUILT_PLAIN) or "norm" in leaf:
+        router = not {*name.split(".")[-2:]}.isdisjoint(_ROUTERS)
+        if router or leaf in (*_LOOKED_UP, *_BUILT_PLAIN) or "norm" in leaf:
             return False
         return self.quantised.head if leaf in _HEADS else ".compressor." not in name
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from nearfree.decoders.decoder import Ffn, head_width
+from nearfree.decoders.decoder import Ffn, head_width, unwindowed
 from nearfree.decoders.feeds import FUSED, GATED, Names, everywhere, moe, some
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.mixers import Heads, gqa, heads, window_of
@@ -21,6 +21,7 @@ from nearfree.decoders.pieces import (
     together,
     vector,
 )
+from nearfree.errors import Refusals
 
 BOTH: dict[str, Any] = {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}
 """Attention whose four products have a bias if the file says so."""
@@ -172,12 +173,38 @@ def chunks(keys: Keys, layers: int) -> Sequence[str]:
 
 
 def _step_heads(keys: Keys) -> Heads:
-    """Return the heads of Step 3's layers with a window. Source: Step3p7TextConfig."""
-    of, key = heads(keys), "num_sliding_attention_heads"
+    """Return the heads of Step 3's layers with a window.
+
+    Source: Step3p7TextConfig of transformers 5.23, which takes queries alone of them; vllm 0.33.0,
+    vllm/model_executor/models/step3p5.py, takes keys and their width, too.
+    """
+    of, key, found = heads(keys), "num_sliding_attention_heads", Refusals()
+    other = keys.inner("attention_other_setting")
+    for name, same_as in (("num_attention_groups", of.keys), ("head_dim", of.width)):
+        with found.gathered():
+            if other.whole(name, default=same_as) != same_as:
+                raise other.wrong(name, f"is not {same_as}, as of other layers: engines disagree")
+    found.check()
     if keys.has(key):
         return of._replace(queries=keys.whole(key))
-    other = keys.inner("attention_other_setting")
     return of._replace(queries=other.whole("num_attention_heads", default=of.queries))
+
+
+def hunyuan_window(keys: Keys, layers: int) -> int | None:
+    """Return None, for Hunyuan's models, which look at all positions by keys of each layer's own.
+
+    Source: HunYuanMoEV1Attention of transformers 5.23, which reads neither flag; vllm 0.33.0,
+    vllm/model_executor/models/hunyuan_v1.py (HunYuanCrossAttention), reads both.
+    """
+    found = Refusals()
+    with found.gathered():
+        if not keys.empty("use_cla"):
+            raise keys.wrong("use_cla", "lets layers share a cache, which is not read")
+    with found.gathered():
+        if keys.has("use_qk_norm") and not keys.flag("use_qk_norm"):
+            raise keys.wrong("use_qk_norm", "is one that engines disagree on: set or left out")
+    found.check()
+    return unwindowed(keys, layers)
 
 
 STEP_3 = by_kind(

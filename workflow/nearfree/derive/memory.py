@@ -4,13 +4,14 @@ Weights, cache and activations follow from the model's files and from how GPUs s
 engine keeps for itself is a stated allowance. What fits is decided by the GPU that holds most.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 from msgspec import Struct, structs
 
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import ELEMENT_BYTES, Dtype, Precision
+from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.engines import VLLM, Engine
 from nearfree.decoders.holding import Heads, Holding, head_share
 from nearfree.decoders.model_file import ModelFile
@@ -64,7 +65,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     largest_batch: int | None = None
     largest_context: int | None = None
     notes: tuple[str, ...] = ()
-    """What is left out of the weights."""
+    """What is left out of the weights, and what a cache may take beyond what is counted."""
     drafter_bytes: int = 0
     """Weights and cache of what drafts beside it; `fits` counts them, the largest sizes do not."""
 
@@ -288,8 +289,24 @@ def needs(model: ModelFile, precision: Precision | None) -> Needs | None:
         logits=model.vocabulary * (_LOGIT_BYTES + plain),
         model_type=model.model_type,
         expert=(model.d_model, experts.d_ff) if experts and not experts.latent else None,
-        notes=model.notes,
+        notes=(*model.notes, *_records(model, kv)),
     )
+
+
+def _records(model: ModelFile, kv: Dtype) -> Iterator[str]:
+    """Yield what an engine's own record of a selected latent in float8 takes beyond its elements.
+
+    Source: MLAAttentionSpec of vllm 0.33.0, vllm/v1/kv_cache_interface.py; sglang 0.5.23,
+    sglang/srt/mem_cache/memory_pool.py (the pool of DSA).
+    """
+    kinds = model.decoder.attention if model.decoder else ()
+    of = next((kind for kind in kinds if isinstance(kind, Latent) and kind.selected), None)
+    if of is not None and kv == "float8":
+        record = of.latent + of.latent // 128 * 4 + 2 * of.rope_dim
+        yield (
+            f"a position of selected latents in float8 counts {of.cached} bytes: FlashMLA, which "
+            f"engines run for it below compute capability 10.0, keeps {record}"
+        )
 
 
 @cache

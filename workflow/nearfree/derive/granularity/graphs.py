@@ -12,6 +12,7 @@ from msgspec import Struct
 from nearfree.backends.names import BackendRelease
 from nearfree.derive.granularity.releases import Release
 from nearfree.errors import EvidenceError
+from nearfree.sources.attention import require_mechanism
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.statements import REFUSED
 
@@ -117,6 +118,8 @@ class GraphSteps:
             size = next((size for size in sizes if size * width >= tokens), None)
             if size is not None:
                 return Step(tokens, size * width, size, evidence)
+        if not by_requests:
+            require_mechanism(self._rules(graphs.release), "beyond")
         return Step(tokens, tokens, None, evidence)
 
     def most(self, graphs: Graphs) -> tuple[int, int]:
@@ -214,6 +217,12 @@ class GraphSteps:
         speculating = self._limits.get(graphs.release)
         if speculating is None:
             said, _ = _answer(rules, "mechanism_running_requests", {})
+            if not said.isdecimal():  # `absent`, or several numbers
+                raise EvidenceError(
+                    f"how many requests {graphs.engine.name} {graphs.engine.version} runs at once "
+                    f"under speculation is not read: its text says {said}",
+                    remedy="Ask with --graphs of another release, or with --graphs none",
+                )
             speculating = self._limits[graphs.release] = int(said)
         limited = width > 1 and requests <= speculating
         return width if graphs.groups > 1 else min(width, 2), speculating if limited else REQUESTS

@@ -49,11 +49,16 @@ def test_decodes_of_several_tokens_have_multiples_of_them() -> None:
 
 
 def test_above_the_largest_size_nothing_is_padded() -> None:
-    """The last size is 512, on sm10x 1024 since 0.28.0; between the ends of lists it is mixed."""
+    """The last size is 512, on sm10x 1024 since 0.28.0; between the ends of lists it is mixed.
+
+    Before 0.29.0 the list of a server that drafts is the rounded one alone: the step has no graph.
+    """
+    assert rows("vllm", "0.20.2", 167, 3) is None
     assert rows("vllm", "0.20.2", 513, 1) is None
     assert rows("vllm", "0.33.0", 513, 1, sm=100) == 528
     assert rows("vllm", "0.33.0", 1025, 1, sm=100) is None
-    assert rows("vllm", "0.20.2", 167, 3) == 512  # 166 requests are the last of three tokens each
+    assert rows("vllm", "0.20.2", 166, 3) == 498  # the last of three tokens each
+    assert [rows("vllm", "0.33.0", b, 5) for b in (100, 101)] == [500, 512]
     assert rows("sglang", "0.5.9", 257, 1) is None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease
 from nearfree.derive.granularity.releases import Release
@@ -25,6 +26,11 @@ MOST_POSITIONS = 1024
 them."""
 _WIDEST_STEP = 16
 """Between two sizes that vLLM captures: 8 up to 256 tokens, 16 beyond."""
+_MIXED_SINCE = (0, 29)
+"""vLLM's release from which on the runner of a server keeps graphs of sizes that are not rounded
+beside those of decodes (v1/worker/gpu/cudagraph_utils.py of 0.33.0, lines 300-345). Before it the
+rounded sizes take the place of all (config/compilation.py of 0.20.2, line 1491), and none of a
+server that drafts is larger; runners of single architectures since 0.22 are not told apart."""
 _SEVERAL = ("ALWAYS", "UNIFORM_BATCH")
 """What a backend of vLLM says whose full graphs take several tokens a request."""
 _TRTLLM = range(100, 110)
@@ -151,6 +157,8 @@ class GraphSteps:
         rounded = self._once(self._rounded, graphs, positions)
         if rounded.sizes:
             yield _Listed(rounded.sizes, f"{largest.evidence}; {rounded.evidence}")
+            if Version(str(graphs.engine.version)).release < _MIXED_SINCE:
+                return
         if not rounded.sizes or rounded.sizes[-1] < batch * positions:
             yield self._once(self._every, graphs, positions)
 

@@ -236,9 +236,9 @@ def compiled_intervals(
     known = recorded_compiled(layout, found.package, found.version)
     if known is None or query.sm is None or query.dtype != "bf16" or query.kernel:
         return ()
-    query = with_pinned(found, query)
     made = {Asked(*(getattr(each, name) for name in Asked._fields)): each for each in known.blocks}
-    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), query, last)
+    layer = with_pinned(found, query)
+    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), layer, last)
     points = [(n, _asked(rules.at(n), query.sm)) for n in range(first, last + 1)]
     return tuple(
         CompiledInterval(

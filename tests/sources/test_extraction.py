@@ -73,10 +73,12 @@ def test_a_part_that_a_reader_looks_for_in_vain_is_a_refusal(
     server: Server, tmp_path: Path
 ) -> None:
     """Where a reader meets nothing where it looks, the release is named, and no error escapes."""
-    text = "class VllmConfig:\n    def _set_cudagraph_sizes(self):\n        sizes = [1, 2, 4]\n"
-    server.put(WHEEL, make_wheel(Entry("vllm/config/vllm.py", text.encode())))
-    with pytest.raises(SourceError, match=r"^vllm-graphs 1\.0: .*not of the known form") as refused:
-        extract("vllm-graphs", "1.0", cache=Cache(tmp_path / "cache"))
+    name = "VLLM_FUSED_MOE_CHUNK_SIZE"  # without the default that is looked for behind it
+    options = f'variables = {{"{name}": lambda: int(os.getenv("{name}"))}}\n'
+    entries = Entry(PATH, TEXT.encode()), Entry("vllm/envs.py", options.encode())
+    server.put(WHEEL, make_wheel(*entries))
+    with pytest.raises(SourceError, match=r"^vllm 1\.0: .*not of the known form") as refused:
+        extract("vllm", "1.0", cache=Cache(tmp_path / "cache"))
     assert refused.value.remedy == MOVED
 
 

@@ -3,8 +3,12 @@
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
 from nearfree.derive.granularity.graphs import Graphs, GraphSteps
+from nearfree.derive.granularity.releases import Release
+from nearfree.errors import EvidenceError
+from nearfree.sources.language.rule import Rule
 
 from derive.questions import RESOLVER
 
@@ -45,11 +49,16 @@ def test_decodes_of_several_tokens_have_multiples_of_them() -> None:
 
 
 def test_above_the_largest_size_nothing_is_padded() -> None:
-    """The last size is 512, on sm10x 1024 since 0.28.0; between the ends of lists it is mixed."""
+    """The last size is 512, on sm10x 1024 since 0.28.0; between the ends of lists it is mixed.
+
+    Before 0.29.0 the list of a server that drafts is the rounded one alone: the step has no graph.
+    """
+    assert rows("vllm", "0.20.2", 167, 3) is None
     assert rows("vllm", "0.20.2", 513, 1) is None
     assert rows("vllm", "0.33.0", 513, 1, sm=100) == 528
     assert rows("vllm", "0.33.0", 1025, 1, sm=100) is None
-    assert rows("vllm", "0.20.2", 167, 3) == 512  # 166 requests are the last of three tokens each
+    assert rows("vllm", "0.20.2", 166, 3) == 498  # the last of three tokens each
+    assert [rows("vllm", "0.33.0", b, 5) for b in (100, 101)] == [500, 512]
     assert rows("sglang", "0.5.9", 257, 1) is None
 
 
@@ -97,6 +106,33 @@ def test_more_than_48_speculating_requests_are_asked_for(version: str) -> None:
     """At most 48 run where no option says otherwise; who asks for more has said otherwise."""
     assert rows("sglang", version, 47, 2) == 96
     assert rows("sglang", version, 49, 2) == 104
+
+
+def lacking(release: Release, mechanism: str, says: str = "") -> GraphSteps:
+    """Return steps of a release whose text says something else of a mechanism, or nothing."""
+    known = dict(RESOLVER.rules(release))
+    rule = known[mechanism].rule
+    (branch,) = rule.branches
+    odd = replace(rule, branches=(replace(branch, value=repr(says or "absent")),))
+    return GraphSteps(lambda _: known | {mechanism: Rule(odd)})
+
+
+@pytest.mark.parametrize("says", ["", "32 or 48"])
+def test_a_limit_of_requests_that_is_not_read_is_refused(says: str) -> None:
+    """No number, or several: without speculation, and of other widths, nothing is guessed."""
+    asked = graphs("sglang", "0.5.23")
+    odd = lacking(asked.release, "mechanism_running_requests", says)
+    with pytest.raises(EvidenceError, match=rf"sglang 0\.5\.23 runs .* text says {says or 'abs'}"):
+        odd.step(asked, 4, 2)
+
+
+def test_a_release_that_may_pad_above_its_largest_size_is_refused() -> None:
+    """Where the lines that leave such a step without graph are gone; smaller steps are answered."""
+    asked = graphs("vllm", "0.20.2")
+    odd = lacking(asked.release, "mechanism_beyond")
+    assert odd.step(asked, 3, 1) == STEPS.step(asked, 3, 1)
+    with pytest.raises(EvidenceError, match=r"vllm-graphs 0\.20\.2: the lines for beyond,"):
+        odd.step(asked, 513, 1)
 
 
 @pytest.mark.parametrize(("engine", "version"), [*product(["vllm"], VLLM),

@@ -110,4 +110,4 @@ def _ready(package: str, version: str, query: AttentionQuery) -> Call:
         assert found is not None
         _RULES[package, version] = found.by_name()
     rules, module = _RULES[package, version], reader(package)
-    return Call(module=module, rules=rules, query=query, page=query.page_size)  # type: ignore[arg-type]
+    return Call(module=module, rules=rules, query=query)  # type: ignore[arg-type]

@@ -102,6 +102,33 @@ def test_heads_that_cannot_be_shared_are_refused() -> None:
         ask("flash-attn", "2.8.3", 10, heads=31)
 
 
+@pytest.mark.parametrize(
+    ("package", "version"),
+    [("flash-attn", "2.8.3"), ("xformers", "0.0.34"), ("flash-attn-4", "4.0.0b36")],
+)
+def test_windows_are_refused_where_they_are_not_read(package: str, version: str) -> None:
+    """FlashAttention 2 packs no heads of one position under a window: its tiles are others."""
+    with pytest.raises(EvidenceError, match=f"{package} {version}: tiles of calls with a window"):
+        ask(package, version, 10, window=128)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "given"),
+    [
+        ("flashinfer-python", "0.6.13", {"backend": "fa2"}),
+        ("flashinfer-python", "0.6.13", {"backend": "fa3"}),
+        ("vllm-triton", "0.33.0", {}),
+    ],
+)
+def test_windows_that_change_no_tile_are_answered(
+    package: str, version: str, given: dict[str, Any]
+) -> None:
+    """What chooses these tiles asks for no window."""
+    assert tiles(ask(package, version, 40, window=128, **given)) == tiles(
+        ask(package, version, 40, **given)
+    )
+
+
 def test_a_missing_device_is_refused_where_it_matters() -> None:
     """Splitting depends on the number of SMs, and the message says how to give it."""
     with pytest.raises(EvidenceError, match=r"number of SMs.*--sms"):

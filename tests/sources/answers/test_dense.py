@@ -64,6 +64,29 @@ def test_a_kernel_that_the_user_sets_is_asked_instead() -> None:
     assert [forced.at(m).value for m in (3, 4, 5)] == [16, 128, 16]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernel": "Machete"},
+        {"kernel": "Machete", "sm": 90, "columns": 14400},
+        {"kernel": "Machete", "sm": 90, "depth": 4128},
+        {"kernel": "Machete", "sm": 90, "format": "float8"},
+        {"kernel": "Marlin", "format": "int8"},
+    ],
+)
+def test_a_named_kernel_that_takes_no_such_product_is_refused(changes: dict[str, object]) -> None:
+    """Machete is Hopper's, of weights in whole numbers, in blocks of 128 by 64; Marlin no w8a8."""
+    with pytest.raises(EvidenceError, match=f"{changes['kernel']} takes no"):
+        asked(**changes)  # type: ignore[arg-type]
+
+
+def test_machete_is_answered_where_it_runs() -> None:
+    """Named or not, its rows are those of the release's own table."""
+    named, own = asked(kernel="Machete", sm=90), asked(sm=90)
+    assert named.kernel == own.kernel == "Machete"
+    assert [named.at(m) for m in (1, 16, 17, 200)] == [own.at(m) for m in (1, 16, 17, 200)]
+
+
 def test_a_kernel_without_rows_is_named() -> None:
     """With the file and lines that choose it."""
     with pytest.raises(EvidenceError, match=r"DeepGEMM .*__init__\.py:494-506"):

@@ -5,14 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nearfree.errors import EvidenceError
+from nearfree.log.names import Layout
 from nearfree.sources.answers.granularity import moe_granularity
 from nearfree.sources.answers.intervals import Granularity
 from nearfree.sources.answers.moe import MoeQuery
+from nearfree.sources.language.reading import Mechanism, recorded
+from nearfree.sources.record import recorded_extraction
 from nearfree.sources.tuned import index_tuned
 
 from sources.moe_release import PATH, TEXT, TUNED, made_release
 
+LOG = Layout(Path(__file__).parents[3] / "results")
 LAYER = {"experts": 256, "top_k": 8, "d_ff": 1024, "d_model": 4096, "device": "NVIDIA H20"}
 
 
@@ -127,6 +132,47 @@ def test_an_odd_file_that_would_be_opened_is_refused() -> None:
     odd = made_release(tuned={next(iter(TUNED)): {"1": {"BLOCK_SIZE_N": 16}}})
     with pytest.raises(EvidenceError, match="no BLOCK_SIZE_M"):
         moe_granularity(odd, MoeQuery(**{**LAYER, "d_ff": 512}), 1, 10)  # type: ignore[arg-type]
+
+
+def test_a_release_whose_blocks_align_nothing_is_refused() -> None:
+    """Where BLOCK_SIZE_M is handed to no alignment of tokens, it says nothing of slack."""
+    release = made_release()
+    lost = recorded(Mechanism("alignment", "tokens are padded"), "vllm", "1.0")
+    kept = [each for each in release.rules if each.rule != lost.rule]
+    assert len(kept) == len(release.rules) - 1
+    with pytest.raises(EvidenceError, match=r"vllm 1\.0: the lines for alignment,"):
+        moe_granularity(replace(release, rules=(*kept, lost)), MoeQuery(**LAYER), 1, 10)  # type: ignore[arg-type]
+
+
+def test_own_files_that_are_not_opened_are_told_of() -> None:
+    """A name that the release does not look for changes nothing, and the right one is said."""
+    raw = json.dumps({"1": {"BLOCK_SIZE_M": 80}}).encode()
+    own = tuple(index_tuned("vllm", "1.0", {"E=1,N=2,device_name=NVIDIA_H20.json": raw}))
+    (note,) = answer(own=own).notes
+    assert note.endswith("its name would be E=256,N=1024,device_name=NVIDIA_H20.json")
+    assert values(answer(own=own)) == values(answer())
+
+
+def test_a_device_that_only_own_files_are_for_must_be_named() -> None:
+    """A file of the user's for a device that the release has none for depends on it as well."""
+    raw = json.dumps({"1": {"BLOCK_SIZE_M": 80}}).encode()
+    own = tuple(index_tuned("vllm", "1.0", {"E=256,N=1024,device_name=NVIDIA_B200.json": raw}))
+    with pytest.raises(EvidenceError, match="tuned files for NVIDIA_B200"):
+        answer(device=None, own=own)
+
+
+def test_the_triton_that_a_release_pins_is_taken_for_granted() -> None:
+    """SGLang 0.5.9 pins 3.5.1: of several folders it opens one, which another Triton does not."""
+    found = recorded_extraction(LOG, "sglang", "0.5.9")
+    assert found is not None
+    query = MoeQuery(experts=8, top_k=2, d_ff=7168, d_model=4096, device="NVIDIA H100 80GB HBM3")
+    folders = [
+        moe_granularity(found, replace(query, triton=triton), 1, 64)
+        .intervals[0]
+        .file.split("/")[-2]
+        for triton in (None, "3.5.1", "3.1.0")
+    ]
+    assert folders == ["triton_3_3_1", "triton_3_3_1", "triton_3_1_0"]
 
 
 def test_impossible_layers_are_refused() -> None:

@@ -44,6 +44,15 @@ def test_one_folder_holds_all_files() -> None:
     assert find_tuned(TunedFiles(files), NAME.replace("H20", "H200"), folders=None, last=9) is None
 
 
+def test_folders_that_no_rule_speaks_of_are_not_passed_over() -> None:
+    """Without an order of folders a file in one of them is neither opened nor taken for absent."""
+    files = index(("triton_3_4_0/", 16))
+    with pytest.raises(EvidenceError, match=r"sglang 1\.0 has .* in folders of Triton versions"):
+        find_tuned(TunedFiles(files), NAME, folders=None, last=9)
+    both = index(("triton_3_4_0/", 16), ("", 32))
+    assert size(find_tuned(TunedFiles(both), NAME, folders=None, last=9)) == 32
+
+
 def test_the_running_triton_comes_first() -> None:
     """The folder of the running version is searched before the fixed order, listed or not."""
     files = index(("triton_3_1_0/", 16), ("triton_3_4_0/", 32), ("triton_9_0_0/", 64))

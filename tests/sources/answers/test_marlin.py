@@ -84,7 +84,7 @@ def test_triton_kernels_take_an_experts_whole_rows(version: str) -> None:
 def test_four_bit_floats_are_answered_by_the_kernel_that_runs_or_is_named() -> None:
     """Never by Triton's blocks: Marlin's on Ampere; on Hopper the model decides, and is named."""
     found = recorded("vllm", "0.33.0")
-    ampere = moe_granularity(found, replace(GPT_OSS, d_ff=2944, d_model=2944, sm=80), 1, 200)
+    ampere = moe_granularity(found, replace(GPT_OSS, sm=80), 1, 200)
     assert ampere.intervals[0].file.endswith("marlin_moe.py")
     with pytest.raises(EvidenceError, match="triton_kernels where the model is gpt-oss"):
         moe_granularity(found, GPT_OSS, 1, 200)
@@ -97,6 +97,18 @@ def test_four_bit_floats_are_answered_by_the_kernel_that_runs_or_is_named() -> N
         moe_granularity(found, replace(GPT_OSS, kernel="CUTLASS"), 1, 200)
     with pytest.raises(EvidenceError, match="depends on the compute capability"):
         moe_granularity(found, replace(GPT_OSS, sm=None), 1, 200)
+
+
+def test_widths_that_marlin_does_not_take_are_refused_unless_they_are_rounded_up() -> None:
+    """An int4 layer of 2880 runs another kernel; one in mxfp4, as gpt-oss's, is padded."""
+    known = rules("vllm", "0.20.2")
+    for odd in ({"d_ff": 2880}, {"d_model": 2880}):
+        with pytest.raises(EvidenceError, match="multiples of 128"):
+            MarlinRules(known, replace(QUERY, **odd))
+    padded = MarlinRules(known, replace(GPT_OSS, sm=80))
+    assert [padded.at(m).value for m in (1, 100, 2000)] == [
+        first_that_fits(m, 32, 4) for m in (1, 100, 2000)
+    ]
 
 
 def test_warps_and_stages_of_fallbacks_are_on_record() -> None:

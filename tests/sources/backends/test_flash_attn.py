@@ -8,7 +8,7 @@ from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.backends import flash_attn
 from nearfree.sources.extraction import extract
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.language.reading import read_rule
+from nearfree.sources.language.reading import Mechanism, read_rule, recorded
 from nearfree.sources.language.rule import Rule
 from once import one_in
 
@@ -256,6 +256,12 @@ def test_a_missing_fact_is_named(rules: dict[str, Rule]) -> None:
         ask(rules, 300, sm=None)
 
 
+def test_a_device_older_than_its_kernels_is_refused(rules: dict[str, Rule]) -> None:
+    """Every function checks for 8.0 or newer before it does anything."""
+    with pytest.raises(EvidenceError, match="no kernels for compute capability 75"):
+        ask(rules, 2, sm=75)
+
+
 def test_a_head_dimension_without_kernel_is_refused(rules: dict[str, Rule]) -> None:
     """Beyond the largest specialisation nothing is launched."""
     with pytest.raises(EvidenceError, match=r"launches nothing at .*head_dim=81"):
@@ -361,6 +367,18 @@ def test_a_mechanism_that_is_gone_is_absent(old: str, new: str, gone: str) -> No
     """Where such a line is gone, nothing is quoted."""
     found = {each.name: each for each in flash_attn.mechanisms(changed("launch.h", old, new))}
     assert found[gone].quotes == ()
+
+
+@pytest.mark.parametrize(("gone", "positions"), [("grid", 300), ("split_grid", 24)])
+def test_a_lost_grid_refuses_the_answers_of_its_kernel(
+    rules: dict[str, Rule], gone: str, positions: int
+) -> None:
+    """Where blocks no longer count tiles of queries, nothing is answered; other kernels are."""
+    lost = recorded(Mechanism(gone, "blocks count tiles"), "demo", "1.0")
+    known = {**rules, lost.rule: Rule(lost)}
+    with pytest.raises(EvidenceError, match=rf"demo 1\.0: the lines for {gone},"):
+        ask(known, positions)
+    assert ask(known, 324 - positions) == ask(rules, 324 - positions)
 
 
 # The real releases.

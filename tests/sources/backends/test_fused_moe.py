@@ -1,8 +1,10 @@
 """The fused MoE readers: the blocks of Marlin, as a loop over sizes states them."""
 
+import ast
+
 import pytest
 from nearfree.errors import SourceError
-from nearfree.sources.backends.fused_moe import marlin_blocks
+from nearfree.sources.backends.fused_moe import always_aligned, marlin_blocks
 from nearfree.sources.language.expressions import UnknownConstructError
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import read_rule
@@ -65,6 +67,35 @@ def test_rows_that_are_set_again_are_refused(more: str) -> None:
     """A change of the rows behind the loop is not passed over."""
     with pytest.raises(SourceError, match="sets block_size_m 2 times"):
         blocks(TEXT.replace("    return", f"    {more}\n    return"))
+
+
+LAUNCHER = """
+def fused_experts_impl(hidden_states, topk_ids, config, few):
+    for chunk in range(4):
+        ids = moe_align_block_size(topk_ids, config["BLOCK_SIZE_M"], 8)
+    return run(ids)
+"""
+
+
+def test_a_launcher_that_aligns_has_one_path() -> None:
+    """Whatever the number of tokens, where it aligns them each time."""
+    _, rule = always_aligned(Modules({PATH: LAUNCHER}))
+    assert "aligned" in ast.unparse(rule)
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        ("ids = other(topk_ids)", "nowhere"),
+        ("if few:\n            topk_ids\n        else:\n            {}", "under a condition"),
+        ("ids = topk_ids if few else moe_align_block_size(topk_ids)", "under a condition"),
+    ],
+)
+def test_a_launcher_that_may_not_align_is_refused(new: str, why: str) -> None:
+    """A new way without alignment is not read as the old one."""
+    old = 'ids = moe_align_block_size(topk_ids, config["BLOCK_SIZE_M"], 8)'
+    with pytest.raises(SourceError, match=f"moe_align_block_size {why}: a new kernel path"):
+        always_aligned(Modules({PATH: LAUNCHER.replace(old, new.format(old))}))
 
 
 def test_what_the_loop_asks_besides_is_not_taken_for_granted() -> None:

@@ -205,6 +205,8 @@ def test_the_rule_is_what_the_method_itself_does() -> None:
     ("old", "new", "says"),
     [
         ("_set_cudagraph_sizes", "_set_sizes", "nowhere in the release"),
+        ("cudagraph_capture_sizes", "graph_sizes", "_set_cudagraph_sizes sets neither"),
+        ("max_num_seqs * 2", "max_num_seqs * (1 + self.num_speculative_tokens)", "adjust_cudagr"),
         ("list(range(8, most + 1, 8))", "sizes_of(most)", "unknown"),
         ("self.scheduler_config.max_num_seqs", "self.scheduler_config.seqs", "outside the known"),
         ("sorted(set(cudagraph_capture_sizes))", "set(os.sched_getaffinity(0))", "outside|unknown"),

@@ -10,6 +10,9 @@ from nearfree.sources.backends import vllm_fa3
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.fork import STANDS_IN
 from nearfree.sources.history import read_lock, standing
+from nearfree.sources.language.reading import Mechanism
+from nearfree.sources.language.reading import recorded as absent
+from nearfree.sources.language.rule import Rule
 from nearfree.sources.record import recorded_extraction
 
 DIMENSIONS = (64, 96, 128, 192, 256)
@@ -75,6 +78,13 @@ def test_other_calls_are_refused() -> None:
         vllm_fa3.tile(rules, replace(ASKED, api="dense"), 1)
     with pytest.raises(EvidenceError, match="page size"):
         vllm_fa3.tile(rules, replace(ASKED, page_size=None), 4096)
+
+
+def test_a_lost_grid_refuses_the_answer() -> None:
+    """Where blocks no longer count rows of packed heads, nothing is answered."""
+    lost = absent(Mechanism("grid", "blocks count rows"), "vllm-fa3", "1.0")
+    with pytest.raises(EvidenceError, match=r"vllm-fa3 1\.0: the lines for grid,"):
+        vllm_fa3.tile({**recorded("0.20.2").by_name(), lost.rule: Rule(lost)}, ASKED, 1)
 
 
 def test_conditions_are_those_of_the_build() -> None:

@@ -7,6 +7,7 @@ from derive.questions import LOG
 from nearfree.errors import EvidenceError
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.backends import vllm_triton
+from nearfree.sources.language.reading import read_rule
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.record import recorded_extraction
 
@@ -63,6 +64,22 @@ def test_keys_are_split_for_few_requests() -> None:
     """
     assert [tile(1, batch=batch).path for batch in (16, 17)] == ["split_kv", "standard"]
     assert [tile(8, batch=batch).path for batch in (4, 5)] == ["split_kv", "standard"]
+
+
+def test_rows_of_the_queries_are_those_of_all_requests() -> None:
+    """A split that rests on the blocks of a call counts every request's rows, not one's."""
+    text = """
+def unified_attention(q, k, v, max_seqlen_q, seqused_k):
+    num_seqs = len(seqused_k)
+    num_kv_heads = k.shape[2]
+    BLOCK_M = 16
+    use_3d = max_seqlen_q <= 1 and q.shape[0] * num_kv_heads <= 128
+    return launch(BLOCK_M, use_3d)
+"""
+    readings = vllm_triton.readings({"vllm/attention/ops/triton_unified_attention.py": text})
+    split = Rule(read_rule(readings[1], "vllm-triton", "1.0"))
+    given = {"positions": 1, "heads": 32, "kv_heads": 8, "head_dim": 64, "sm": 80}
+    assert [split.value({**given, "batch": b}).value for b in (1, 16, 17)] == [True, True, False]
 
 
 def test_old_releases_say_less() -> None:

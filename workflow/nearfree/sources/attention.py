@@ -166,7 +166,7 @@ def stated_facts(known: Mapping[str, Any]) -> dict[str, Any]:
     return {fact: value for fact, value in known.items() if value is not None or fact not in FACTS}
 
 
-def require_mechanism(rules: Mapping[str, Rule], mechanism: str, package: str) -> None:
+def require_mechanism(rules: Mapping[str, Rule], mechanism: str) -> None:
     """Do nothing where a mechanism holds, or is not known to be gone.
 
     Raises
@@ -175,9 +175,11 @@ def require_mechanism(rules: Mapping[str, Rule], mechanism: str, package: str) -
         Its lines were looked for in this release, and are not there.
     """
     if is_absent(rules, mechanism):
+        of = rules[f"mechanism_{mechanism}"].rule
         raise EvidenceError(
-            f"the lines for {mechanism} are gone from this release of {package}",
-            remedy="It takes a new kernel path, which must be read first",
+            f"{of.package} {of.version}: the lines for {mechanism}, which tie rules to what runs, "
+            "are gone",
+            remedy="Ask about an earlier release: the new way must be read first",
         )
 
 

@@ -1,4 +1,4 @@
-"""The packages whose rules are read: one module each, all with the same four names."""
+"""The packages whose rules are read: one module each, with the names that `PackageReader` has."""
 
 import re
 from collections.abc import Mapping
@@ -19,12 +19,18 @@ RULES = {backend.rules.package: backend.rules for backend in BACKENDS if backend
 
 
 class PackageReader(Protocol):
-    """What a module offers: which files it needs, and how it reads rules and evidence from them."""
+    """What a module offers: which files it needs, and how it reads rules and evidence from them.
+
+    Beside `WANTED`, `readings` and `mechanisms` all is of attention backends alone.
+    """
 
     WANTED: str
     FOLLOWING_RULES: Mapping[str, tuple[str, ...]]
     """The rules that are given what those of `rule_queries` answer, each with the facts of the
     question that it rests on besides; MoE packages have none."""
+
+    WINDOWS: bool
+    """Whether what is read holds of calls with a window, too; no where a module says nothing."""
 
     def readings(self, files: Mapping[str, str]) -> "list[Reading]":
         """Return how to read each rule of a release."""

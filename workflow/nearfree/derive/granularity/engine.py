@@ -9,20 +9,19 @@ from msgspec import Struct
 
 from nearfree.backends.records import BY_NAME
 from nearfree.core.setting import Setting
-from nearfree.derive.granularity.releases import Release, ruled_release
+from nearfree.derive.granularity.releases import Release
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import EvidenceError
 from nearfree.log.events import EngineLoaded, EngineMatrix, EngineShape
 from nearfree.sources.answers.ggml import Product
-from nearfree.sources.answers.ggml_cpu import told_features, told_flags
+from nearfree.sources.answers.ggml_cpu import told_build
 from nearfree.sources.answers.ggml_passes import Passes, ProductQuery, Step, changed
 from nearfree.sources.answers.granularity import Files
 from nearfree.sources.extraction import Extraction
+from nearfree.sources.packages import parse_release
 
 _READER = "ggml"
 """What reads the products of an engine on a CPU."""
-_SGEMM, _REPACK = "LLAMAFILE", "REPACK"
-"""What a library says of itself where it has these paths."""
 
 
 class EngineForward(Struct, frozen=True, kw_only=True):
@@ -94,15 +93,6 @@ class Change(Struct, frozen=True, kw_only=True):
     place: str
 
 
-def _refuse_unread(engine: str) -> None:
-    """Raise EvidenceError for an engine whose products no reader speaks of."""
-    known = BY_NAME.get(engine)
-    if known is None or known.rules is None or known.rules.reader != _READER:
-        raise EvidenceError(
-            f"no rules of {engine}'s own forward are read", remedy="Ask about llama_cpp"
-        )
-
-
 Products = dict[object, Product]
 """Products that are ready, so that forwards of one release share them."""
 
@@ -130,7 +120,6 @@ class EngineRules:
     def __init__(
         self, forward: EngineForward, resolver: Resolver, made: Products | None = None
     ) -> None:
-        _refuse_unread(forward.engine)
         self.forward = forward
         self._extraction = _extraction(forward, resolver)
         self._files = Files(self._extraction.fetched)
@@ -170,14 +159,8 @@ class EngineRules:
         forward = self.forward
         if forward.flags is not None:
             return forward.flags, forward.repack
-        features = told_features(forward.system_info)
-        if _SGEMM not in features:
-            raise EvidenceError(
-                f"{self.who}: a library without {_SGEMM} = 1 in its system_info is not read",
-                remedy="Measure a library that is built with it, as releases are",
-            )
         rules = self._extraction.by_name()
-        return told_flags(rules, forward.system_info), forward.repack and _REPACK in features
+        return told_build(rules, forward.system_info, repack=forward.repack)
 
     def share(self, kind: str) -> float:
         """Return the share of a type's matrices in the elements of all; zero without one."""
@@ -279,10 +262,11 @@ def _alike(passes: tuple[Passes, ...]) -> tuple[frozenset[str], int]:
 
 
 def _extraction(forward: EngineForward, resolver: Resolver) -> Extraction:
-    release: Release | None = ruled_release(forward.engine, forward.release)
-    if release is None:
+    """Return what a forward's release says; EvidenceError if no reader speaks of its products."""
+    known = BY_NAME.get(forward.engine)
+    rules = None if known is None else known.rules
+    if rules is None or rules.reader != _READER:
         raise EvidenceError(
-            f"no rules of {forward.engine} are read: its kernels are in its libraries",
-            remedy="Its own curve says T(N), as `nearfree measure` prints it",
+            f"no rules of {forward.engine}'s own forward are read", remedy="Ask about llama_cpp"
         )
-    return resolver.extraction(release)
+    return resolver.extraction(Release(*parse_release(f"{rules.package}=={forward.release}")))

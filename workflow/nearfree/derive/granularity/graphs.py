@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease
 from nearfree.derive.granularity.releases import Release
 from nearfree.errors import EvidenceError
+from nearfree.sources.attention import require_mechanism
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.statements import REFUSED
 
@@ -24,6 +26,11 @@ MOST_POSITIONS = 1024
 them."""
 _WIDEST_STEP = 16
 """Between two sizes that vLLM captures: 8 up to 256 tokens, 16 beyond."""
+_MIXED_SINCE = (0, 29)
+"""vLLM's release from which on the runner of a server keeps graphs of sizes that are not rounded
+beside those of decodes (v1/worker/gpu/cudagraph_utils.py of 0.33.0, lines 300-345). Before it the
+rounded sizes take the place of all (config/compilation.py of 0.20.2, line 1491), and none of a
+server that drafts is larger; runners of single architectures since 0.22 are not told apart."""
 _SEVERAL = ("ALWAYS", "UNIFORM_BATCH")
 """What a backend of vLLM says whose full graphs take several tokens a request."""
 _TRTLLM = range(100, 110)
@@ -117,6 +124,8 @@ class GraphSteps:
             size = next((size for size in sizes if size * width >= tokens), None)
             if size is not None:
                 return Step(tokens, size * width, size, evidence)
+        if not by_requests:
+            require_mechanism(self._rules(graphs.release), "beyond")
         return Step(tokens, tokens, None, evidence)
 
     def most(self, graphs: Graphs) -> tuple[int, int]:
@@ -148,6 +157,8 @@ class GraphSteps:
         rounded = self._once(self._rounded, graphs, positions)
         if rounded.sizes:
             yield _Listed(rounded.sizes, f"{largest.evidence}; {rounded.evidence}")
+            if Version(str(graphs.engine.version)).release < _MIXED_SINCE:
+                return
         if not rounded.sizes or rounded.sizes[-1] < batch * positions:
             yield self._once(self._every, graphs, positions)
 
@@ -214,6 +225,12 @@ class GraphSteps:
         speculating = self._limits.get(graphs.release)
         if speculating is None:
             said, _ = _answer(rules, "mechanism_running_requests", {})
+            if not said.isdecimal():  # `absent`, or several numbers
+                raise EvidenceError(
+                    f"how many requests {graphs.engine.name} {graphs.engine.version} runs at once "
+                    f"under speculation is not read: its text says {said}",
+                    remedy="Ask with --graphs of another release, or with --graphs none",
+                )
             speculating = self._limits[graphs.release] = int(said)
         limited = width > 1 and requests <= speculating
         return width if graphs.groups > 1 else min(width, 2), speculating if limited else REQUESTS

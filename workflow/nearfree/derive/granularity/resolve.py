@@ -220,7 +220,6 @@ class Resolver:
             raise _unknown(f"{asked.backend} has no kernels for compute capability {asked.sm}")
         known = _once(self._releases, release, self._read)
         _check_device(asked)
-        page = asked.page_size
         query = AttentionQuery(
             heads=asked.heads,
             kv_heads=asked.kv_heads,
@@ -228,8 +227,8 @@ class Resolver:
             batch=asked.batch,
             sm=asked.sm,
             sms=asked.sm_count,
-            paged=page is not None,
-            page_size=page,
+            paged=asked.page_size is not None,
+            page_size=asked.page_size,
             kv_bytes=FORMATS[cache].bits // 8,
             api=_api(asked, backend),
             backend=backend.kernels or "fa2",
@@ -237,7 +236,7 @@ class Resolver:
             window=asked.window,
         )
         module = reader(release.package)
-        return Call(module=module, rules=known.rules, query=query, page=page), known.files
+        return Call(module=module, rules=known.rules, query=query), known.files
 
     def _read(self, release: Release) -> "_ReleaseRules":
         if self._cache is None:

@@ -26,16 +26,15 @@ LARGEST = 1 << 31
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """One attention call of a release: its reader, rules, and page size, None without pages."""
+    """One attention call of a release: its reader and its rules."""
 
     module: PackageReader
     rules: dict[str, Rule]
     query: AttentionQuery
-    page: int | None
 
     def tile(self, context: int, positions: int) -> Tile:
         """Return the tile of N positions over a context."""
-        query = replace(self.query, context=room(context + positions, self.page))
+        query = replace(self.query, context=self._room(context + positions))
         return self.module.tile(self.rules, query, positions)
 
     def kinds(
@@ -46,14 +45,17 @@ class Call(Struct, frozen=True, kw_only=True):
         The tile is None where each point must be asked alone; its `tiles` are those of one point.
         """
         try:
-            point = Point(positions, batch, room(context + positions, self.page))
+            point = Point(positions, batch, self._room(context + positions))
             codes, some = self._codes(point)
         except (*NO_VALUE, NearfreeError):
             return np.zeros(len(positions), np.int64), [None]
         return codes, [self._one(*(int(each[place]) for each in point)) for place in some]
 
-    def _one(self, positions: int, batch: int, room: int) -> Tile | None:
-        query = replace(self.query, batch=batch, context=room)
+    def _room(self, keys: Any) -> Any:
+        return room(keys, self.query.page_size)
+
+    def _one(self, positions: int, batch: int, context: int) -> Tile | None:
+        query = replace(self.query, batch=batch, context=context)
         try:
             return self.module.tile(self.rules, query, positions)
         except NearfreeError:

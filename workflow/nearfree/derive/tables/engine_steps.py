@@ -19,7 +19,7 @@ from nearfree.log.events import EngineLoaded, EngineMatrix, Event, RuleExtracted
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 from nearfree.sources.answers.ggml import Product
-from nearfree.sources.answers.ggml_cpu import told_features, told_flags
+from nearfree.sources.answers.ggml_cpu import told_build
 from nearfree.sources.answers.ggml_passes import ProductQuery, Step
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.record import extraction_of, recorded_take
@@ -49,8 +49,6 @@ ENGINE_STEPS = Table(
 _SAME = tuple(name for name in (*CURVE, "origin") if name not in SETTING_COLUMNS)
 _TAKE = ("stream", "take", "plan8")
 _PACKAGES = {each.name: each.rules.package for each in BACKENDS if each.rules}
-_SGEMM, _REPACK = "LLAMAFILE", "REPACK"
-"""What a library tells of itself where it has these ways."""
 Row = dict[str, Any]
 
 
@@ -159,19 +157,18 @@ def _steps(
         if row["backend"] not in _PACKAGES:
             return f"no rules of {row['backend']} are read: its kernels are in its libraries"
         return f"the log holds no rules of {row['backend']} {row['release']}"
-    features = told_features(loaded.system_info)
     if matrix.routed:
         return "how rows fall on experts is not read"
-    if _SGEMM not in features:
-        return f"a library without {_SGEMM} = 1 in its system_info is not read"
     try:
+        rules = release.extraction.by_name()
+        flags, repack = told_build(rules, loaded.system_info, repack=loaded.repack)
         query = ProductQuery(
             weight=matrix.type,
             columns=matrix.rows,
             depth=matrix.columns,
-            flags=told_flags(release.extraction.by_name(), loaded.system_info),
+            flags=flags,
             threads=row["threads"],
-            repack=loaded.repack and _REPACK in features,
+            repack=repack,
         )
         product = Product(release.extraction, query)
         steps = product.steps(row["batch"] * row["n"])

@@ -6,13 +6,23 @@ from typing import Any
 
 from msgspec import Struct
 
-from nearfree.backends.dense_kernels import MARLIN, dense_kernel, dense_rule, dense_unread
+from nearfree.backends.dense_kernels import (
+    MACHETE,
+    MARLIN,
+    dense_kernel,
+    dense_rule,
+    dense_unread,
+)
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch
 from nearfree.sources.language.rule import Answer, Rule
 
 _BITS = 16
 """Of the activations of a product whose weights alone are quantised, or are unpacked for it."""
+_WHOLE = ("int4", "int8_w8a16")
+"""Formats of weights alone, in whole numbers."""
+_SIDES = 128, 64
+"""Columns and depth of which Machete takes multiples."""
 
 
 class DenseQuery(Struct, frozen=True, kw_only=True):
@@ -45,6 +55,28 @@ class Rows(Struct, frozen=True, kw_only=True):
     branch: Branch
 
 
+def _refuse_others(query: DenseQuery) -> None:
+    """Raise EvidenceError for a product that the named kernel does not take.
+
+    Machete takes weights alone in whole numbers, on 9.0: `can_implement` of
+    vllm/model_executor/kernels/linear/mixed_precision/machete.py in vLLM 0.20.2, and
+    `check_machete_supports_shape`. Marlin takes no 8-bit whole numbers of activations.
+    """
+    columns, depth = _SIDES
+    takes = {
+        MACHETE: query.format in _WHOLE and query.sm == 90
+        and not (query.columns % columns or query.depth % depth),
+        MARLIN: query.format != "int8",
+    }  # fmt: skip
+    if not takes.get(query.kernel or "", True):
+        raise EvidenceError(
+            f"{query.kernel} takes no {query.format} of {query.columns} columns by {query.depth} "
+            f"on compute capability {query.sm}",
+            remedy="Ask without --kernel; Machete takes int4 and int8_w8a16 on 90 where columns "
+            "are a multiple of 128 and the depth one of 64",
+        )
+
+
 class DenseRules:
     """The rule of one release, ready for one product.
 
@@ -60,11 +92,13 @@ class DenseRules:
     Raises
     ------
     EvidenceError
-        Which kernel runs is not read, or no rows of it are.
+        Which kernel runs is not read, no rows of it are, or the one that is named takes no such
+        product.
     """
 
     def __init__(self, rules: Mapping[str, Rule], version: str, query: DenseQuery) -> None:
         sides = query.columns, query.depth
+        _refuse_others(query)
         self.kernel = query.kernel or dense_kernel(version, query.format, query.sm, *sides)
         name = dense_rule(self.kernel, query.format, query.sm)
         if name is None or name not in rules:

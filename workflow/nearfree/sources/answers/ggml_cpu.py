@@ -15,6 +15,8 @@ VARIANTS, FEATURE = "mechanism_variants", "mechanism_feature_"
 NAMES = frozenset(FACTS.values())
 UNREAD = frozenset({"amxint8", "amxtile", "amxbf16"})
 """Instructions with kernels of their own, which are not read."""
+_SGEMM, _REPACK = "LLAMAFILE", "REPACK"
+"""What a library says of itself where it has these ways."""
 _HELD = re.compile(r"\b([A-Z][A-Z0-9_]*) = 1\b")
 
 
@@ -125,3 +127,31 @@ def told_flags(rules: Mapping[str, Rule], system_info: str) -> frozenset[str]:
         rule = rules.get(f"{FEATURE}{name}")
         flags += rule.value({}).value.partition(";")[0].split() if rule else [name]
     return with_implied(flags)
+
+
+def told_build(
+    rules: Mapping[str, Rule], system_info: str, *, repack: bool
+) -> tuple[frozenset[str], bool]:
+    """Return what a loaded library is compiled for, and whether it repacks weights.
+
+    Parameters
+    ----------
+    rules
+        The rules of its release.
+    system_info
+        What it tells of itself.
+    repack
+        Whether weights may be repacked, where it can.
+
+    Raises
+    ------
+    EvidenceError
+        It is built without llamafile's products.
+    """
+    features = told_features(system_info)
+    if _SGEMM not in features:
+        raise EvidenceError(
+            f"a library without {_SGEMM} = 1 in its system_info is not read",
+            remedy="Measure a library that is built with it, as releases are",
+        )
+    return told_flags(rules, system_info), repack and _REPACK in features

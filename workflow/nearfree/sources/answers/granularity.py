@@ -18,12 +18,12 @@ from nearfree.sources.answers.intervals import (
     Interval,
     PathInterval,
 )
-from nearfree.sources.answers.lookup import TunedFiles
+from nearfree.sources.answers.lookup import TunedFiles, nearest
 from nearfree.sources.answers.marlin import BESIDE_TRITON, RowsOfBlocks
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
 from nearfree.sources.attention import AttentionQuery, Tile, room
 from nearfree.sources.extraction import Extraction
-from nearfree.sources.packages import reader
+from nearfree.sources.packages import RULES, reader
 
 MOST_POINTS = 1 << 20
 ONE_SCREEN = 30
@@ -98,8 +98,8 @@ def _quoted(block: Block, tokens: int, files: Files) -> list[Evidence]:
 
 
 def _tuned_place(tuned: TunedIndexed, tokens: int) -> Evidence:
-    key = min(tuned.tokens, key=lambda each: abs(each - tokens))
-    number = tuned.tokens.index(key)
+    number = nearest(tuned.tokens, tokens)
+    key = tuned.tokens[number]
     line = tuned.lines[number] if tuned.lines else None
     return Evidence(
         file=tuned.file,
@@ -204,6 +204,8 @@ def _points(at: Callable[[int], Any], first: int, last: int) -> list[tuple[int, 
 def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -> Granularity:
     """Return BLOCK_SIZE_M and path of a MoE layer for each number of tokens.
 
+    The running Triton is the one that the release pins, where the question names none.
+
     Raises
     ------
     EvidenceError
@@ -215,6 +217,7 @@ def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -
             remedy="Choose at most as many experts a token as there are",
         )
     files = Files(found.fetched)
+    query = with_pinned(found, query)
     other = _beside_triton(found, query)
     if other is not None:
         return _answer(found, *moe_intervals(other.at, first, last, files))
@@ -227,6 +230,12 @@ def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -
         )
     notes = (*rules.notes, *_other_kernel(found, query))
     return _answer(found, paths, intervals, order=order, notes=notes)
+
+
+def with_pinned(found: Extraction, query: MoeQuery) -> MoeQuery:
+    """Return a question with the Triton that a release pins, if it names none and one is read."""
+    pinned = RULES[found.package].triton.get(found.version)
+    return query if query.triton or pinned is None else replace(query, triton=pinned)
 
 
 def _beside_triton(found: Extraction, query: MoeQuery) -> RowsOfBlocks | None:
@@ -287,6 +296,11 @@ def attention_granularity(
             remedy="Choose a number of heads that is a multiple",
         )
     rules, module = found.by_name(), reader(found.package)
+    if query.window is not None and not getattr(module, "WINDOWS", False):
+        raise EvidenceError(
+            f"{found.package} {found.version}: tiles of calls with a window are not read",
+            remedy="Ask without --window, or about vllm-fa3, vllm-triton or flashinfer-python",
+        )
 
     def at(n: int) -> Tile:
         keys = room(query.context + n, query.page_size)

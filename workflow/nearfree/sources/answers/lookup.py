@@ -149,11 +149,18 @@ def find_tuned(
     Raises
     ------
     EvidenceError
-        The answer depends on `triton` and that is not given, or the file is odd.
+        The answer depends on `triton` and that is not given, the file is odd, or it lies in a
+        folder of a Triton version although the release's rules name no such folders.
     """
     files = index.named(name)
     if folders is None:
         found = next((each for each in files if each.triton is None), None)
+        if files and found is None:
+            raise EvidenceError(
+                f"{files[0].package} {files[0].version} has {name} in folders of Triton versions, "
+                "and which of them it opens is not read",
+                remedy="Ask about another release, or set the block with --override",
+            )
     else:
         found = _in_folders(files, name, folders, triton, last)
     if found is not None and found.odd is not None:

@@ -16,6 +16,10 @@ from nearfree.sources.language.thresholds import changes
 _WIDTHS = 128
 """Widths of a layer, of which Marlin takes multiples: `check_moe_marlin_supports_layer`, in
 quantization/utils/marlin_utils.py of vLLM 0.20.2, lines 229-245, with groups of 128."""
+_ROUNDED_UP = "mxfp4"
+"""The format whose widths vLLM rounds up to what Marlin takes, as it loads them: gpt-oss's 2880 to
+2944 and 3072 (`mxfp4_round_up_hidden_size_and_intermediate_size` of fused_moe/oracle/mxfp4.py,
+before that `Mxfp4MoEMethod.create_weights`)."""
 
 
 class RowsOfBlocks:
@@ -83,7 +87,8 @@ class MarlinRules(RowsOfBlocks):
 
     def facts(self, query: MoeQuery) -> dict[str, Any]:
         """Return experts and experts a token; refuse a layer of other widths."""
-        if query.d_model % _WIDTHS or query.d_ff % _WIDTHS:
+        fits = query.dtype == _ROUNDED_UP or not (query.d_model % _WIDTHS or query.d_ff % _WIDTHS)
+        if not fits:
             raise EvidenceError(
                 f"Marlin takes widths that are multiples of {_WIDTHS}, not d_model"
                 f" {query.d_model} and d_ff {query.d_ff}",

@@ -22,6 +22,7 @@ from nearfree.sources.answers.lookup import (
     nearest,
     tuned_intervals,
 )
+from nearfree.sources.attention import is_absent, require_mechanism
 from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.rule import Answer, Rule
 from nearfree.sources.language.thresholds import UnsettledError, changes, same_up_to
@@ -154,9 +155,22 @@ def opened_file(
 def _opened(
     rules: Mapping[str, Rule], index: TunedFiles, query: MoeQuery, last: int
 ) -> TunedIndexed | None:
-    ignored = "absent" not in _statement(rules, "mechanism_tuned_ignored")
+    ignored = not is_absent(rules, "tuned_ignored")
     if query.override is not None or (query.deterministic and ignored):
         return None
+    name = _file_name(rules, query)
+    if query.device is None:
+        _same_anywhere(index, query.own, name)
+        return None
+    file = name(query.device)
+    own = find_tuned(TunedFiles(query.own), file, folders=None, last=last)
+    order = rules.get("mechanism_triton_folders")
+    folders = None if order is None else str(order.value({}).value)
+    return own or find_tuned(index, file, folders=folders, triton=query.triton, last=last)
+
+
+def _file_name(rules: Mapping[str, Rule], query: MoeQuery) -> Callable[[str], str]:
+    """Return what says the name of a layer's tuned file, of a device."""
     # Two int4 values share a byte, so the tensor's last size is half of d_ff.
     size = query.d_ff // 2 if query.dtype == "int4" else query.d_ff
     asked = _facts(rules, query) | {
@@ -167,23 +181,15 @@ def _opened(
     names = ("E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe")
     given = {"per_channel_quant": False, "down_moe": False}
     given |= dict(zip(names, key, strict=False))
-
-    def name(device: str) -> str:
-        return str(rules["tuned_name"].value(given | {"device": device}).value)
-
-    if query.device is None:
-        _same_anywhere(index, TunedFiles(query.own), name)
-        return None
-    file = name(query.device)
-    own = find_tuned(TunedFiles(query.own), file, folders=None, last=last)
-    folders = _statement(rules, "mechanism_triton_folders") or None
-    return own or find_tuned(index, file, folders=folders, triton=query.triton, last=last)
+    return lambda device: str(rules["tuned_name"].value(given | {"device": device}).value)
 
 
-def _same_anywhere(index: TunedFiles, own: TunedFiles, name: Callable[[str], str]) -> None:
+def _same_anywhere(
+    index: TunedFiles, own: Sequence[TunedIndexed], name: Callable[[str], str]
+) -> None:
     """Refuse to answer without a device where some device has a tuned file."""
-    names = {device: name(device) for device in devices(index.files)}
-    having = [device for device, each in names.items() if index.named(each) or own.named(each)]
+    every = TunedFiles((*index.files, *own))
+    having = [device for device in devices(every.files) if every.named(name(device))]
     if having:
         shown = ", ".join(having)
         raise EvidenceError(
@@ -214,6 +220,7 @@ class MoeRules:
     def __init__(
         self, rules: Mapping[str, Rule], tuned: TunedFiles, query: MoeQuery, last: int
     ) -> None:
+        require_mechanism(rules, "alignment")
         self.query = query
         self.fixed = _facts(rules, query)
         # What changes with the number of tokens is put in place: thousands of them are asked.
@@ -227,13 +234,17 @@ class MoeRules:
         self._whole = same_up_to(self.tokens, "num_tokens")
         self.path = rules["path"].steady(self.fixed, ())
         self._only_path: Answer | None = None
-        modular = query.modular and "absent" in _statement(rules, "mechanism_modular_naive")
+        modular = query.modular and is_absent(rules, "modular_naive")
         self.aligned = modular or query.spread  # the path without alignment asks for no map
         self.tuned = opened_file(rules, tuned, query, last)
         self._blocks: dict[int, Block] = {}
         self.notes: tuple[str, ...] = ()
-        if query.device is None and query.override is None and not query.deterministic:
+        looked = query.override is None and not query.deterministic
+        if query.device is None and looked:
             self.notes = ("no file of this release is tuned for this layer, whatever the device",)
+        if query.own and looked and self.tuned not in query.own:
+            sought = _file_name(rules, query)(query.device or "DEVICE")
+            self.notes += (f"no tuned file of your own is opened: its name would be {sought}",)
         self.order = self._order(rules, query)
 
     @staticmethod
@@ -371,8 +382,3 @@ class MoeRules:
     def _size(self, m: int) -> Answer:
         self._sized["M"] = m
         return self.block_size.value(self._sized)
-
-
-def _statement(rules: Mapping[str, Rule], name: str) -> str:
-    """Return what a mechanism says, an empty text where the package has none of that name."""
-    return str(rules[name].value({}).value) if name in rules else ""

@@ -16,6 +16,7 @@ from nearfree.sources.attention import (
     Tile,
     facts,
     point_of,
+    require_mechanism,
     rule_answer,
     tiles_of,
 )
@@ -47,6 +48,8 @@ LEAVES = {
 }
 NOTHING = {"params": "None", "stream": "None", "elem_type": "None"}
 DEVICES = (80, 86, 90)
+_OLDEST = 80
+"""The least compute capability: each function of flash_api.cpp checks for Ampere or newer."""
 DENSE = range(8, 265, 8)
 PASSED = ("head_dim", "causal", "num_splits", "keep_probability", "rows", "force_split_kernel")
 """What a launch is given: the entries of these rules' answers, in order."""
@@ -268,6 +271,11 @@ def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
     """Return how a call is tiled."""
+    if query.sm is not None and query.sm < _OLDEST:
+        raise EvidenceError(
+            f"{PACKAGE} has no kernels for compute capability {query.sm}",
+            remedy=f"Ask about a device from {_OLDEST} on, or about another backend",
+        )
     ((name, known),) = rule_queries(query, point_of(query, positions))
     call = rule_answer(rules, name, known)
     if query.paged and "paged" not in call.rule.inputs:
@@ -278,6 +286,7 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
     passed = {**known, **dict(zip(PASSED, call.value, strict=True))}
     path, rows = rule_answer(rules, "path", passed), rule_answer(rules, "tile", passed)
     kernel, rows_per_position = path.value[0], passed["rows"]
+    require_mechanism(rules, "grid" if kernel == "standard" else "split_grid")
     return Tile(
         path=f"{kernel}_swapped" if rows_per_position > 1 else kernel,
         tile=rows.value,

@@ -17,6 +17,7 @@ from nearfree.sources.attention import (
     Tile,
     facts,
     point_of,
+    require_mechanism,
     rule_answer,
     tiles_of,
 )
@@ -284,6 +285,7 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         raise EvidenceError(
             f"{PACKAGE}: a {query.api} call has no paged cache", remedy="Ask for another call"
         )
+    require_mechanism(rules, "grid")
     passed, call = passed_on(rules, rule_queries(query, point_of(query, positions)))
     launch = rule_answer(rules, "launch", passed)
     kernel = dict(zip(KERNEL, launch.value, strict=True))

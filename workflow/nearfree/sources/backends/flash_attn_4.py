@@ -20,7 +20,7 @@ from nearfree.sources.attention import (
     rule_answer,
     tiles_of,
 )
-from nearfree.sources.backends.flash_attn_4_rules import call_facts, readings
+from nearfree.sources.backends.flash_attn_4_rules import FAMILIES, call_facts, readings
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import quote
 from nearfree.sources.language.python_source import Modules
@@ -128,6 +128,11 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
             remedy="Name the device with --device, or give --sm and --sms",
         )
     family = query.sm // 10 * 10
+    if family not in FAMILIES:
+        raise EvidenceError(
+            f"{PACKAGE} has no kernel for compute capability {query.sm}",
+            remedy=f"Ask about a device of {', '.join(map(str, FAMILIES))} and the like",
+        )
     ((name, known),) = rule_queries(query, point_of(query, positions))
     chosen = rule_answer(rules, name, known)
     rows, stages, splits, packed, built = chosen.value
@@ -151,4 +156,4 @@ def _checked(rules: Mapping[str, Rule], built: str, *, packed: bool, staged: boo
         )
     links = ["tiles"] + ["packed"] * packed + ["stages"] * staged
     for each in links:
-        require_mechanism(rules, f"{each}_{KERNELS[built]}", PACKAGE)
+        require_mechanism(rules, f"{each}_{KERNELS[built]}")

@@ -34,6 +34,8 @@ WANTED = (
     r"(flashinfer/data/)?include/flashinfer/(utils|attention/scheduler)\.cuh"
     r"|flashinfer/(utils|prefill)\.py"
 )
+WINDOWS = True
+"""Neither planner asks for a window."""
 NO_PROMISE = 0
 """The uniform length of requests where the caller promises none, as by default."""
 
@@ -89,7 +91,7 @@ def _chosen(rules: Mapping[str, Rule], query: AttentionQuery) -> RuleAnswer:
 
 def _fa2(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
     for mechanism in ("tiles", "packed_rows"):
-        require_mechanism(rules, mechanism, PACKAGE)
+        require_mechanism(rules, mechanism)
     captured = query.capture_positions
     if captured is not None and positions > captured:
         raise EvidenceError(
@@ -118,7 +120,7 @@ def _fa2(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
 
 def _fa3(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
     for mechanism in ("sm90_tiles", "sm90_rows"):
-        require_mechanism(rules, mechanism, PACKAGE)
+        require_mechanism(rules, mechanism)
     facts = {"head_dim": query.head_dim}
     chosen = rule_answer(rules, "sm90_tile", facts)
     return Tile(

@@ -18,6 +18,7 @@ from nearfree.sources.language.cuts import (
     made,
     value_of,
 )
+from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, at, bound_by, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import DENSE, Mechanism, Reading
@@ -224,11 +225,21 @@ def launcher(modules: Modules) -> tuple[str, Function]:
 
 
 def always_aligned(modules: Modules) -> tuple[str, Function]:
-    """Return a rule without inputs: the launcher aligns tokens to blocks, whatever their number."""
+    """Return a rule without inputs: the launcher aligns tokens to blocks, whatever their number.
+
+    Raises
+    ------
+    SourceError
+        The launcher does not call the alignment, or under a condition alone.
+    """
     path, function = launcher(modules)
     place = calls(function, "moe_align_block_size")
-    if not place:
-        raise SourceError(f"{function.name} calls no moe_align_block_size: a new kernel path")
+    tests = [node for node in nodes_of(function) if isinstance(node, ast.If | ast.IfExp)]
+    if not place or any(calls(test, "moe_align_block_size") for test in tests):
+        some = "under a condition" if place else "nowhere"
+        raise SourceError(
+            f"{function.name} calls moe_align_block_size {some}: a new kernel path", remedy=MOVED
+        )
     answer = ast.Return(at(ast.Constant(ALIGNED), place[0]))
     return path, made("path", [answer], place[0])
 

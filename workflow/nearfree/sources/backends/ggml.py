@@ -9,9 +9,8 @@ them serves depends on the weights' type, the release and what the CPU has.
 import re
 from collections.abc import Mapping
 
-from nearfree.errors import MOVED, EvidenceError, SourceError
+from nearfree.errors import MOVED, SourceError
 from nearfree.log.events import Quote
-from nearfree.sources.attention import AttentionQuery, Point, RuleQuery, Tile
 from nearfree.sources.backends.ggml_repack import repack_rules
 from nearfree.sources.backends.ggml_sgemm import sgemm_rules
 from nearfree.sources.backends.ggml_text import BUILT, composed, found_in, span
@@ -23,7 +22,6 @@ from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Text
 from nearfree.sources.language.reading import Mechanism, Reading
-from nearfree.sources.language.rule import Rule
 
 PACKAGE = "llama-cpp"
 WANTED = (
@@ -33,7 +31,6 @@ WANTED = (
 )
 VENDORED = "vendor/llama.cpp/"
 """Where the Python package's sdist has the files."""
-FOLLOWING_RULES: tuple[str, ...] = ()
 CPU, OPS = "ggml/src/ggml-cpu/ggml-cpu.c", "ggml/src/ggml-cpu/ops.cpp"
 COMMON, PANELS = "ggml/src/ggml-cpu/common.h", "ggml/src/ggml-cpu/iqp.cpp"
 _OLDER = ("avx", "avx2", "fma", "f16c")
@@ -224,21 +221,3 @@ def _panels(files: Mapping[str, str], inside: str) -> list[Mechanism]:
         raise SourceError(f"{PANELS}:{line} names no types", remedy=MOVED)
     last = line + named.group().count("\n")
     return [Mechanism("panels", ", ".join(types), (text.quote(line, last),))]
-
-
-def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-    """Return nothing: products are asked for elsewhere, see `sources.answers.ggml`."""
-    del query, point
-    return ()
-
-
-def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
-    """Refuse: attention on a CPU is asked for with its products."""
-    del rules, query, positions
-    raise EvidenceError(f"{PACKAGE} is asked for products", remedy="Give --type and --rows")
-
-
-def notes(query: AttentionQuery) -> tuple[str, ...]:
-    """Return nothing."""
-    del query
-    return ()

@@ -49,7 +49,6 @@ def _backend(call: ast.AST, trees: list[ast.Module]) -> str | None:
     return str(texts.pop()) if len(texts) == 1 and None not in texts else None
 
 
-PACKAGE = "sglang"
 _MOE = r"sglang/srt/layers/moe/(fused_moe_triton|moe_runner/triton_utils)/"
 WANTED = (
     rf"{_MOE}(fused_moe|fused_marlin_moe|fused_moe_triton_config|moe_align_block_size)\.py"

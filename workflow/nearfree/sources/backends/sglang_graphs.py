@@ -25,7 +25,6 @@ from nearfree.sources.language.program import Function, Program, at, copied, quo
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
-PACKAGE = "sglang-graphs"
 _SRT = r"sglang/srt/"
 WANTED = (
     rf"{_SRT}server_args\.py|{_SRT}arg_groups/(cuda_graph|memory|speculative)_hook\.py"

@@ -12,7 +12,6 @@ from nearfree.sources.language.program import Function, at, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
-PACKAGE = "vllm"
 _MOE = r"vllm/model_executor/layers/fused_moe/"
 WANTED = (
     rf"{_MOE}((experts/marlin|fused_marlin)_moe|fused_moe|config|moe_align_block_size|experts/triton_moe|oracle/unquantized)\.py"

@@ -18,6 +18,7 @@ from nearfree.sources.attention import (
     RuleQuery,
     Tile,
     point_of,
+    require_mechanism,
     rule_answer,
     tiles_of,
 )
@@ -50,6 +51,7 @@ KERNEL_LEAVES = (
         r"opaque\('cute::is_same_v<\w+, cutlass::half_t>'\)": "False",
     }
 )
+WINDOWS = True
 WINDOW_KERNEL = "window_kernel"
 _LOCAL = {"params_is_local": "True", "params_is_causal": "False"}
 WINDOW_LEAVES = _LOCAL | {name: leaf for name, leaf in KERNEL_LEAVES.items() if name not in _LOCAL}
@@ -162,6 +164,7 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         raise EvidenceError(
             "vLLM makes no dense call of FlashAttention-3", remedy="Ask for a varlen call"
         )
+    require_mechanism(rules, "grid")
     passed, call = upstream.passed_on(rules, rule_queries(query, point_of(query, positions)))
     kernel = rule_answer(rules, WINDOW_KERNEL if passed["is_local"] else "kernel", passed)
     rows, split, packed = kernel.value

@@ -26,11 +26,10 @@ from nearfree.sources.backends.graph_sizes import (
     program_of,
 )
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, Program, at, copied, quote
+from nearfree.sources.language.program import Function, Program, at, copied, names_in, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
-PACKAGE = "vllm-graphs"
 WANTED = (
     r"vllm/config\.py|vllm/config/(__init__|compilation|scheduler|vllm)\.py"
     r"|vllm/engine/arg_utils\.py|vllm/utils/(__init__|math_utils)\.py|vllm/utils\.py"
@@ -91,7 +90,9 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     modules = Modules(files)
     path, method = needed(method_of(modules, ["_set_cudagraph_sizes"]), "_set_cudagraph_sizes")
     names = ("cudagraph_capture_sizes", "batch_size_capture_list")
-    answer = next(name for name in names if _sets(method, name))
+    answer = next((name for name in names if _sets(method, name)), None)
+    if answer is None:
+        raise SourceError(f"{method.name} sets neither {' nor '.join(names)}", remedy=MOVED)
     leaves = _LEAVES | {r"self\.scheduler_config\.cuda_graph_sizes": _graph_sizes(modules)}
     program = program_of(modules, path, listed(method, answer, INPUTS, leaves))
     return [
@@ -145,9 +146,17 @@ def _graph_sizes(modules: Modules) -> str:
 
 
 def _decode(modules: Modules, program: Program) -> Iterator[Reading]:
-    """Yield how to read the sizes of decodes of q tokens a request; nothing before 0.11.1."""
+    """Yield how to read the sizes of decodes of q tokens a request; nothing before 0.11.1.
+
+    Raises
+    ------
+    SourceError
+        Nothing rounds sizes in a release whose list goes by the tokens of a decode.
+    """
     found = method_of(modules, [_ADJUST])
     if found is None:
+        if "q" in names_in(*program.functions[SIZES].body):
+            raise SourceError(f"{_ADJUST} is nowhere in the release", remedy=MOVED)
         return
     there, method = found
     rounded = listed(_starting(method), "rounded_sizes", DECODE_INPUTS, _ADJUSTED, name="rounded")

@@ -16,7 +16,6 @@ from nearfree.sources.cpp.source import CppFiles
 from nearfree.sources.language.program import Program, names_in
 from nearfree.sources.language.reading import Mechanism, Reading
 
-PACKAGE = "vllm-linear"
 _CSRC = r"csrc/(libtorch_stable/)?quantization"
 WANTED = (
     rf"{_CSRC}/((w8a8/cutlass|cutlass_w8a8)/(c3x/scaled_mm(_\w+_dispatch)?|scaled_mm_c2x(_\w+)?)\.cuh"

@@ -27,7 +27,7 @@ WANTED = r"vllm/(v1/)?attention/ops/triton_unified_attention\.py"
 FUNCTION = "unified_attention"
 ROWS, SPLIT = "block_m", "split_keys"
 LEAVES = {
-    r"q\.shape\[0\]": "positions",
+    r"q\.shape\[0\]": "(batch * positions)",
     r"q\.shape\[1\]": "heads",
     r"k\.shape\[2\]": "kv_heads",
     r"q\.shape\[2\]": "head_dim",
@@ -51,6 +51,8 @@ LEAVES = {
     r"num_par_softmax_segments|softmax_segm_(output|max|expsum)": "True",
     r"seq_threshold_3D": "blocks_of_2d",
 }
+WINDOWS = True
+"""A window makes no other block of queries, and splits keys no otherwise."""
 _MOST_BLOCKS = 128
 """Blocks up to which keys are split, over the key and value heads: MIN_LAUNCH_GRID_SIZE_2D of
 vllm/v1/attention/backends/triton_attn.py, lines 40 (0.14.0) and 58 (0.33.0). It is moved to the

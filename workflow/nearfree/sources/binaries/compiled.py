@@ -22,6 +22,7 @@ from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
+from nearfree.sources.answers.granularity import with_pinned
 from nearfree.sources.answers.intervals import CompiledInterval
 from nearfree.sources.answers.lookup import DEFAULT_STAGES, DEFAULT_WARPS, TunedFiles
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
@@ -236,7 +237,8 @@ def compiled_intervals(
     if known is None or query.sm is None or query.dtype != "bf16" or query.kernel:
         return ()
     made = {Asked(*(getattr(each, name) for name in Asked._fields)): each for each in known.blocks}
-    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), query, last)
+    layer = with_pinned(found, query)
+    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), layer, last)
     points = [(n, _asked(rules.at(n), query.sm)) for n in range(first, last + 1)]
     return tuple(
         CompiledInterval(

@@ -21,7 +21,7 @@ rule figures:
         config=of(STAGES["figures"], PIPELINE.parameters),
         code=lambda wildcards: PIPELINE.code("figures"),
     shell:
-        "{params.command} {wildcards.scope} > {log} 2>&1"
+        "{params.command} {wildcards.scope} > {log:q} 2>&1"
 
 
 rule report:
@@ -40,12 +40,13 @@ rule report:
         config=PIPELINE.parameters(STAGES["report"]),
         code=lambda wildcards: PIPELINE.code("report"),
     shell:
-        "{params.command} > {log} 2>&1"
+        "{params.command} > {log:q} 2>&1"
 
 
 rule ledger:
     input:
         [PIPELINE.evidence(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
+        PIPELINE.imported_beside,
         MARKS,
     output:
         LEDGER,
@@ -58,4 +59,4 @@ rule ledger:
         config=PIPELINE.config_digest(),
         code=lambda wildcards: PIPELINE.code("ledger"),
     shell:
-        "{params.command} > {log} 2>&1"
+        "{params.command} > {log:q} 2>&1"

@@ -19,4 +19,4 @@ rule environment:
     params:
         command=nearfree("environment"),
     shell:
-        "{params.command} {wildcards.name} > {log} 2>&1"
+        "{params.command} {wildcards.name} > {log:q} 2>&1"

@@ -25,7 +25,7 @@ rule probe:
     params:
         command=nearfree("probe"),
     shell:
-        "{params.command} {wildcards.scope} --take {wildcards.take} > {log} 2>&1"
+        "{params.command} {wildcards.scope} --take {wildcards.take} > {log:q} 2>&1"
 
 
 rule foretell:
@@ -44,7 +44,7 @@ rule foretell:
         command=nearfree("foretell"),
     shell:
         "{params.command} {wildcards.scope} {wildcards.stream} --take {wildcards.take}"
-        " > {log} 2>&1"
+        " > {log:q} 2>&1"
 
 
 rule measure:
@@ -65,15 +65,17 @@ rule measure:
         **ASKED,
     params:
         plan=nearfree_command("plan"),
-        python=lambda wildcards: PIPELINE.python(wildcards.scope, wildcards.study),
-        options=lambda wildcards: f"--results {RESULTS} --wait {WAIT_S}"
+        python=lambda wildcards: shlex.quote(
+            PIPELINE.python(wildcards.scope, wildcards.study)
+        ),
+        options=lambda wildcards: f"--results {shlex.quote(RESULTS)} --wait {WAIT_S}"
         + " --untested" * PIPELINE.site.untested
         + PIPELINE.simulated(wildcards.scope),
     shell:
         # On SIGTERM the shells wait for the measurement, which ends after its round.
         "trap : TERM; (trap : TERM; {params.plan} {wildcards.scope} {wildcards.study} |"
         " {params.python} -m nearfree measure {wildcards.scope} {wildcards.study}"
-        " --take {wildcards.take} --plan - {params.options}) > {log} 2>&1"
+        " --take {wildcards.take} --plan - {params.options}) > {log:q} 2>&1"
 
 
 rule publish:
@@ -86,7 +88,7 @@ rule publish:
     params:
         command=nearfree("publish"),
     shell:
-        "{params.command} > {log} 2>&1"
+        "{params.command} > {log:q} 2>&1"
 
 
 rule extract:
@@ -102,7 +104,7 @@ rule extract:
         command=nearfree("extract"),
         release=lambda wildcards: PIPELINE.release(wildcards.stream),
     shell:
-        "{params.command} {params.release} --take {wildcards.take} > {log} 2>&1"
+        "{params.command} {params.release} --take {wildcards.take} > {log:q} 2>&1"
 
 
 rule import_curves:
@@ -118,4 +120,4 @@ rule import_curves:
         command=nearfree("import_curves"),
         release=lambda wildcards: " --version ".join(PIPELINE.imports[wildcards.stream]),
     shell:
-        "{params.command} {params.release} > {log} 2>&1"
+        "{params.command} {params.release} > {log:q} 2>&1"

@@ -1,5 +1,6 @@
 """The config, checked before anything runs, and what all rules share."""
 
+import shlex
 import sys
 from functools import cache
 from pathlib import Path
@@ -11,11 +12,11 @@ from nearfree.errors import NearfreeError
 from nearfree.pipeline.cluster.check import require_slurm
 from nearfree.pipeline.pipeline import Pipeline
 
-RESULTS = config.get("results", "results")
-CONFIG = config.get("config", "config")
+RESULTS = str(config.get("results", "results"))
+CONFIG = str(config.get("config", "config"))
 REPORT = f"{RESULTS}/report/index.html"
 LEDGER = f"{RESULTS}/state/ledger.json"
-LOGS = config.get("logs", "logs")
+LOGS = str(config.get("logs", "logs"))
 # An import's seal is named after the file that was found, so a mark stands for it: of a results
 # root that holds one.
 IMPORT = f"{LOGS}/import/{{stream}}.done"
@@ -51,9 +52,8 @@ def nearfree(rule):
 
 def nearfree_command(command):
     """Return a command with this workflow's interpreter, results root and config."""
-    return (
-        f"{sys.executable} -m nearfree {command} --results {RESULTS} --config {CONFIG}"
-    )
+    roots = ("--results", RESULTS, "--config", CONFIG)
+    return shlex.join([sys.executable, "-m", "nearfree", *command.split(), *roots])
 
 
 onstart:

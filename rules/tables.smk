@@ -26,4 +26,4 @@ for stage in STAGES.values():
                 config=of(stage, PIPELINE.parameters),
                 code=of(stage, lambda stage, _: PIPELINE.code(stage.name)),
             shell:
-                "{params.command} > {log} 2>&1"
+                "{params.command} > {log:q} 2>&1"

@@ -90,6 +90,19 @@ def test_a_conda_file_is_over_its_lock(name: str) -> None:
     assert rest == ([] if PACKAGES[name] in BUILT else [{"pip": [f"-r {name}.lock"]}])
 
 
+def test_a_conda_file_names_no_lock_without_hashes() -> None:
+    """One hash makes pip ask for all: a lock without them, such as cpu.lock, has a step of its own.
+
+    Each line of such a lock that names a version would end conda's only call of pip.
+    """
+    for path in ENVS.glob("*.yaml"):
+        _, _, *rest = yaml.safe_load(path.read_text())["dependencies"]
+        locks = [line.removeprefix("-r ") for each in rest for line in each["pip"]]
+        texts = [(ENVS / lock).read_text() for lock in locks]
+        pinned = re.findall(r"(?m)^[a-z].*==.*$", "\n".join(texts))
+        assert all(line.endswith("\\") for line in pinned), path
+
+
 def test_every_environment_that_is_named_has_a_lock() -> None:
     """The environments of the backends have their locks under envs/."""
     named = set(Config(ROOT / "config").environments.values())

@@ -56,6 +56,15 @@ def test_a_bomb_of_aliases_does_not_go_off(folder: Path, file: str) -> None:
     assert f"config/{file}" in refusal(folder)
 
 
+@pytest.mark.parametrize("file", ["platforms.yaml", "takes.yaml"])
+def test_a_list_that_aliases_make_long_is_not_written_out(folder: Path, file: str) -> None:
+    """A list where names should be is called one: a few lines of it may stand for billions."""
+    lines = ["- &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"- &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 6)]
+    (folder / file).write_text("\n".join(lines))
+    assert "expected names, got a list" in refusal(folder)
+
+
 def test_a_site_may_say_where_its_backends_run(folder: Path) -> None:
     """backends.yaml names other environments than the records; it need not be there."""
     plain = Config(folder).environments

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from derive.questions import ROOT
+from nearfree.cli.common import positions
 from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.derive.predict.forecast.expand_deployments import deployments
 from nearfree.errors import ConfigError
@@ -40,6 +41,14 @@ def test_an_absent_file_asks_nothing(folder: Path) -> None:
     assert Config(folder).deployments == {}
 
 
+def test_a_context_may_be_as_long_as_one_of_the_command_line(folder: Path) -> None:
+    """A million positions and more, which models are made for, up to `--context`'s most."""
+    longest = positions("99999999")
+    for context in (1_048_576, longest):
+        entry = given(folder, f"a: {{{LEAST}, context: [{context}]}}")
+        assert entry["a"].context == (context,)
+
+
 def test_the_least_that_is_said(folder: Path) -> None:
     """Models and platforms are enough; the rest is b = 1, L = 4096 and both bounds."""
     assert given(folder, f"a: {{{LEAST}}}") == {
@@ -60,6 +69,7 @@ def test_the_least_that_is_said(folder: Path) -> None:
         (f"a: {{{LEAST}, batch: [1.5]}}", "batch"),
         (f"a: {{{LEAST}, context: x}}", "context"),
         (f"a: {{{LEAST}, context: [.nan]}}", "context"),
+        (f"a: {{{LEAST}, context: [100000000]}}", "context"),
         (f"a: {{{LEAST}, routing: [random]}}", "routing"),
         (f"a: {{{LEAST}, attention: flash-attn}}", "attention"),
         (f"a: {{{LEAST}, moe: [1]}}", "moe"),

@@ -150,7 +150,11 @@ def test_a_mistake_in_the_weights_is_one_message(entry: object, text: str, tmp_p
     assert ".yaml" in said
 
 
-@pytest.mark.parametrize("raw", [b"[1]", b"{", b"", b"\xff", None])
+@pytest.mark.parametrize(
+    "raw",
+    [b"[1]", b"{", b"", b"\xff", b'{"a":"\xff"}', b'{"a":' + b"[" * 200_000, None],
+    ids=["list", "cut", "empty", "a byte", "no UTF-8", "deep", "folder"],
+)
 def test_a_config_that_is_none_is_one_message(raw: bytes | None, tmp_path: Path) -> None:
     """Random weights of a file that is no config.json are refused, and the file named."""
     config = write(tmp_path, STUDY | {"model": "made"}, WEIGHTS)

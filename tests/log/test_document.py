@@ -71,8 +71,9 @@ def test_a_missing_document_is_a_clean_error(tmp_path: Path) -> None:
         b'{"version":2,"table":"a","rows":1,"sha256":"","made_from":{}}',
         b'{"version":1,"table":"a","rows":1,"sha256":"","made_from":{},"new":1}',
         b'{"version":1,"table":"a"}',
+        b'{"version":1,"table":"\xff","rows":1,"sha256":"","made_from":{}}',
     ],
-    ids=["version", "field", "lack"],
+    ids=["version", "field", "lack", "no UTF-8"],
 )
 def test_another_version_is_refused(tmp_path: Path, body: bytes) -> None:
     """A whole document of another version is refused with the advice to use that version."""

@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import make_latency, make_plan, make_started, write_payloads, write_take
-from nearfree.core.plan import RetractPlan
+from nearfree.core.plan import RetractPlan, plan_digest
 from nearfree.errors import DamageError
 from nearfree.log.events import (
     LatencyMeasured,
@@ -11,8 +11,16 @@ from nearfree.log.events import (
     RunFinished,
     RunStarted,
 )
-from nearfree.log.evidence import open_takes, read_scope, read_take, retracted_targets
+from nearfree.log.evidence import (
+    newest_takes,
+    open_takes,
+    read_scope,
+    read_take,
+    retracted_targets,
+)
 from nearfree.log.names import Layout, TakeName
+from nearfree.log.reader import read_segment
+from nearfree.log.seal import Seal, seal_segment, write_seal
 from nearfree.log.segment import SegmentWriter
 from nearfree.log.take import take_name
 
@@ -131,6 +139,23 @@ def test_the_run_that_sealed_a_take_dates_it(layout: Layout) -> None:
     assert take.order == (1, take.started.time, name().plan8)
     newer = read_take(layout, write_take(layout, take=2).name)
     assert newer.order > take.order
+
+
+def test_a_take_that_nobody_ran_is_damaged(layout: Layout) -> None:
+    """A sealed take that does not begin with a run, as none is written, is told of by name."""
+    with SegmentWriter(layout, name(), 1) as writer:
+        writer.append(make_latency())
+    segment = read_segment(writer.path, writer.name)
+    part = seal_segment(writer.path, segment, 1, 1)
+    digest = plan_digest(PLAN)
+    seal = Seal(
+        scope="cpu", stream="dense", take=1, plan_digest=digest, outcome="complete",
+        segments=(part,),
+    )  # fmt: skip
+    write_seal(layout, seal)
+    (take,) = read_scope(layout, "cpu")
+    with pytest.raises(DamageError, match=f"{name()} does not say who ran it"):
+        newest_takes([take], LatencyMeasured)
 
 
 def test_takes_can_be_read_for_some_types_alone(layout: Layout) -> None:

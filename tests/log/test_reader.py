@@ -162,8 +162,9 @@ def test_a_renamed_segment_is_damage(path: Path) -> None:
         (b'"n":4', b'"n":"four"'),
         (b'"sequence":"00000004"', b'"sequence":"00000004","subject":"x"'),
         (b'"specversion":"1.0"', b'"specversion":"2.0"'),
+        (b'"cold"', b'"\xff"'),
     ],
-    ids=["version", "type", "field", "kind", "attribute", "envelope"],
+    ids=["version", "type", "field", "kind", "attribute", "envelope", "no UTF-8"],
 )
 def test_an_unknown_event_is_named(path: Path, old: bytes, new: bytes) -> None:
     """A sound line of an unknown type, version or field says where it is and what reads it."""
@@ -177,9 +178,13 @@ def test_an_unknown_event_is_named(path: Path, old: bytes, new: bytes) -> None:
 def test_a_plan_that_is_refused_today_is_named(path: Path) -> None:
     """A sound line whose plan this version would not accept says where it is, too."""
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
-    edit_line(path, 1, lambda body: body.replace(b"[1,2,4]", b"[2,4]"))
-    with pytest.raises(LogError, match="line 1 holds an event"):
-        read(path)
+    whole = path.read_bytes()
+    deep = b'"models":{"a":{"b":' + b"[" * 200_000 + b"]" * 200_000 + b'}},"environment"'
+    for old, new in ((b"[1,2,4]", b"[2,4]"), (b'"environment"', deep)):
+        path.write_bytes(whole)
+        edit_line(path, 1, lambda body, old=old, new=new: body.replace(old, new))
+        with pytest.raises(LogError, match="line 1 holds an event"):
+            read(path)
 
 
 def test_a_sound_line_that_is_no_json_is_named(path: Path) -> None:

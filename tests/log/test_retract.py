@@ -65,6 +65,8 @@ def test_retractions_are_numbered(layout: Layout) -> None:
         (f"{NAME}.1#99", "holds no event"),
         (f"{NAME}.2#2", "holds no event"),
         (f"{NAME}.1#02", "holds no event"),
+        (f"{NAME}.1#", "holds no event"),
+        (f"{NAME}#", "holds no event"),
         (f"{NAME}.1#1", "is bookkeeping"),
         (f"{NAME}.1#11", "is bookkeeping"),
     ],
@@ -98,6 +100,14 @@ def test_a_target_of_another_form_is_refused(layout: Layout, target: str) -> Non
     """Text that names neither a take nor an event gives a LogError with the right form."""
     with pytest.raises(LogError, match="is not the name of a take"):
         retract(layout, target, "noise")
+
+
+def test_a_reason_that_is_no_text_is_refused(layout: Layout) -> None:
+    """Bytes of a terminal in another encoding than UTF-8 are refused before anything is written."""
+    with pytest.raises(LogError, match="which is no UTF-8"):
+        retract(layout, f"{NAME}.1#3", "le caf\udce9")
+    assert layout.takes(sealed=False) == []
+    assert len(read_scope(layout, "cpu")[0].events) == 11
 
 
 def test_the_reason_is_no_place_for_private_text(layout: Layout) -> None:

@@ -185,8 +185,9 @@ def test_a_folder_that_cannot_be_synced_leaves_no_open_writer(
         make_latency(order="1"),
         make_latency(setting=make_setting(batch=0)),
         make_latency(cache="tepid"),
+        RunFailed(error="no file caf\udce9", remedy="Rename it"),
     ],
-    ids=["nan", "inf", "optional nan", "text", "range", "literal"],
+    ids=["nan", "inf", "optional nan", "text", "range", "literal", "no UTF-8"],
 )
 def test_what_would_not_read_back_is_refused(writer: SegmentWriter, event: Payload) -> None:
     """An event that would not read back as it is, NaN for one, is refused, not written.

@@ -77,6 +77,7 @@ def test_imported_curves_are_not_a_platform(project):
     assert project.jobs() == {}
 
 
+LEDGER_LOG = "logs/ledger.log"
 SCORED = {"accuracy": 1, "figures": 1, "report": 1, "ledger": 1}
 
 
@@ -94,6 +95,11 @@ def test_an_import_is_a_job_where_the_config_asks_for_it(project):
     put_import(project)
     mark.touch()
     assert project.jobs() == SCORED
+    put_import(project, beside := "results/events/imported/curves_mine/1-00000000.seal.json")
+    for rule, log in (("accuracy", "logs/tables/imported-accuracy.log"), ("ledger", LEDGER_LOG)):
+        read, _ = project.files()[rule, log]
+        assert beside in read  # else no ledger would vouch for what is made of it
+        assert IMPORTED_SEAL not in read
 
 
 def test_imports_beside_those_of_the_config_are_evidence(tmp_path):

@@ -73,6 +73,18 @@ def test_a_good_file_is_in_the_log(tmp_path: Path, layout: Layout) -> None:
     assert (seal.scope, seal.stream) == ("imported", "curves_mine")
 
 
+@pytest.mark.parametrize("name", ["m\udcffne.csv", "mi\nne.csv"], ids=["latin-1", "two lines"])
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path, layout: Layout, name: str) -> None:
+    """Events keep a file's name for good, so bytes that are no text stand in none."""
+    path = write(tmp_path, *GOOD, name=name)
+    with pytest.raises(ConfigError, match="is no plain text") as caught:
+        import_curves(layout, path, CONFIG)
+    assert "Rename the file" in caught.value.remedy
+    assert not layout.root.exists()
+    with pytest.raises(ConfigError, match="is no plain text"):
+        curves_from_csv(path, CONFIG)
+
+
 def test_curves_beside_the_log(tmp_path: Path) -> None:
     """A file that is only looked at has the same curves, each named by the file and its line."""
     found = curves_from_csv(write(tmp_path, *GOOD), CONFIG)

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from nearfree.config.files import Config
 from nearfree.core.modules.attention import attention_work
 from nearfree.core.modules.dense_ffn import dense_work
-from nearfree.core.modules.moe_ffn import moe_work
+from nearfree.core.modules.moe_ffn import moe_work, rank_pairs
 from nearfree.core.modules.routing import routed_pairs
-from nearfree.core.setting import Setting
+from nearfree.core.routing_names import Controlled
+from nearfree.core.setting import Module, Setting
 from nearfree.log.events import LatencyImported
 from nearfree.public.curves import curves_of
 from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
@@ -159,3 +160,35 @@ def test_weights_that_a_cache_can_hold() -> None:
     assert not is_fast(judged(small, (2.0,)))
     assert is_fast(judged(large, (40.0,)))
     assert not is_fast(judged(large, (160.0,)))
+
+
+@pytest.mark.parametrize("routing", ["balanced", "skewed"])
+def test_a_rank_has_its_share_of_the_experts(routing: Controlled) -> None:
+    """What a rank of eight does in its own work's time is true of it, and too fast of them all."""
+    shape = {"experts": 256, "top_k": 8, "d_model": 7168, "d_ff": 2048, "routing": routing}
+    rank, whole = (
+        Setting(module="moe_ffn", backend="any", dtype="float8_block", **shape, ep=ep)
+        for ep in (8, 1)
+    )
+    h100 = PLATFORMS["h100"]
+    assert h100.bandwidth_gb_s
+    works = [moe_work(rank, rank_pairs(rank, n), "test") for n in NS]
+    least_us = tuple(
+        max(
+            each.bytes_compulsory / (h100.bandwidth_gb_s * 1e3),
+            each.flop_logical / (h100.peak_tflops["float8"] * 1e6),
+            1.5,
+        )
+        for each in works
+    )
+    assert not is_fast(judged(rank, least_us))
+    assert not is_slow(judged(rank, least_us))
+    assert is_fast(judged(whole, least_us)) == (routing == "balanced")
+
+
+@pytest.mark.parametrize("module", ["delta_net", "mamba2", "stream_mixing"])
+def test_nobody_knows_how_slow_unknown_work_may_be(module: Module) -> None:
+    """Where no work of a module is counted, only the shortest kernel bounds its latency."""
+    setting = Setting(module=module, backend="any", dtype="bfloat16", batch=1024)
+    assert not is_slow(judged(setting, (900.0, 1e5)))
+    assert is_fast(judged(setting, (0.4,)))

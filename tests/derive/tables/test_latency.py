@@ -285,6 +285,12 @@ def test_a_round_that_cannot_be_is_refused() -> None:
         points(make_visit(10**30, 1, [1.0], [False]))
 
 
+def test_samples_of_which_not_all_are_told_of_are_refused() -> None:
+    """A visit with marks for another number of samples than it has is named, whoever wrote it."""
+    with pytest.raises(EvidenceError, match=r"1#2 has 2 samples, and says of 1 whether"):
+        points(make_visit(0, 1, [1.0, 2.0], [True]))
+
+
 def test_the_cpu_time_of_several_threads_is_no_latency() -> None:
     """An engine's forward of two threads stays in wall time, of all samples, one thread's not."""
     timed = []

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, structs
 
 from nearfree.core.names import Name
+from nearfree.hardware.platforms import Count
 from nearfree.units import MB_PER_GB
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:-]*$(?!\n)", max_length=200)]
@@ -14,7 +15,6 @@ Feature = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_\[(][A-Za-z0-9_.,:*&|()\[\]-]*$(?!\n)", max_length=200)
 ]
 """Features of nodes, with SLURM's operators."""
-Count = Annotated[int, Meta(ge=1, lt=1_000_000)]
 _PLAIN = re.compile(r"[A-Za-z0-9_.]+")
 """Types of GPUs that Snakemake's plugin takes; SLURM has others, such as a100-sxm4."""
 

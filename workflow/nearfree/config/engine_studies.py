@@ -16,6 +16,7 @@ from nearfree.core.setting import Setting
 from nearfree.core.weights import AnyWeights, Digest, FileType, RandomWeights, WeightsFile
 from nearfree.decoders.config_file import find_file
 from nearfree.errors import ConfigError
+from nearfree.log.reader import UNREADABLE
 
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 
@@ -58,7 +59,7 @@ class WeightsSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         file = find_file(folder, drawn.config)
         try:
             config = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise ConfigError(
                 f"{file} is no model's config: {error}", remedy="Give a config.json of models/"
             ) from error

@@ -29,14 +29,15 @@ from nearfree.core.weights import AnyWeights
 from nearfree.decoders.model import Model, read_model
 from nearfree.derive.stages import COMMANDS
 from nearfree.errors import ConfigError
-from nearfree.hardware.platforms import Platform, check_platforms, resolve
+from nearfree.hardware.platforms import Count, Platform, check_platforms, resolve
 
 BOUNDS = SPREADS
 """The two controlled routings, between which any real one lies (paper, app. C.3)."""
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
-Small = Annotated[int, Meta(ge=1, lt=1_000_000)]
-Listed = Annotated[tuple[Small, ...], Meta(min_length=1)]
+Listed = Annotated[tuple[Count, ...], Meta(min_length=1)]
+Contexts = Annotated[tuple[Annotated[int, Meta(ge=1, lt=100_000_000)], ...], Meta(min_length=1)]
+"""Cached positions: models are made for ten million."""
 
 
 class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +65,7 @@ class DeploymentSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     moe_backend: Text | None = None
     dense: Text | None = None
     batch: Listed = (1,)
-    context: Listed = (4096,)
+    context: Contexts = (4096,)
     routing: Annotated[tuple[Controlled, ...], Meta(min_length=1)] = BOUNDS
     dtype: Dtype | None = None
     weights: Dtype | None = None

@@ -75,13 +75,22 @@ class Plans:
     def _apart(self, study: ModelStudy) -> tuple[Sweep, ...]:
         return module_sweeps(study, self._config.model(study.model))
 
+    @cached_property
+    def streams(self) -> list[str]:
+        """Every stream of the platform: the probe's, and each study's behind what it waits for."""
+        streams = [HARDWARE]
+        for stream, study in self.measured.items():
+            foretold = f"{study}{FORETOLD_SUFFIX}"
+            streams += [foretold] * (stream == study and foretold in self.foretold)
+            streams.append(stream)
+        return streams
+
     def all(self) -> dict[str, RequestedPlan]:
         """Return the plan of every stream of the platform."""
         plans: dict[str, RequestedPlan] = {HARDWARE: self.probe()}
-        for stream, study in self.measured.items():
-            if stream == study and f"{study}{FORETOLD_SUFFIX}" in self.foretold:
-                plans[f"{study}{FORETOLD_SUFFIX}"] = self.foretell(f"{study}{FORETOLD_SUFFIX}")
-            plans[stream] = self.measure(stream)
+        for stream in self.streams[1:]:
+            foretold = stream in self.foretold
+            plans[stream] = self.foretell(stream) if foretold else self.measure(stream)
         return plans
 
     def probe(self) -> ProbePlan:
@@ -170,10 +179,10 @@ def raise_takes(
     ConfigError
         The platform has no such study, or none on that backend.
     """
-    known = [stream for stream in Plans(config, scope).all() if stream != HARDWARE]
-    if study is not None and study not in (HARDWARE, *known):
+    known = Plans(config, scope).streams
+    if study is not None and study not in known:
         config.study(scope, study)
-    streams = [study] if study else known
+    streams = [study] if study else known[1:]  # without the probe
     if backend is not None:
         streams = [name for name in streams if backend in _backends(config, name)]
         if not streams:

@@ -28,7 +28,9 @@ def read_entries(path: Path, kind: type[T]) -> dict[str, T]:
 def entries(path: Path, document: object, kind: type[T], prefix: str = "") -> dict[str, T]:
     """Return a mapping of names to structs, each converted by itself so that errors name it."""
     if not isinstance(document, dict):
-        raise _wrong(path, prefix or "the file", f"expected names, got {document!r:.60}")
+        # A list is not written out: by aliases a few lines stand for as many as one likes.
+        found = "a list" if isinstance(document, list) else f"{document!r:.60}"
+        raise _wrong(path, prefix or "the file", f"expected names, got {found}")
     converted = {}
     for name, value in document.items():
         if not isinstance(name, str) or not re.fullmatch(NAME, name):

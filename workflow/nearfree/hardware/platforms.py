@@ -16,9 +16,11 @@ from nearfree.errors import ConfigError, EvidenceError
 from nearfree.units import balance_flop_per_byte
 
 Amount = Annotated[float, Meta(gt=0, lt=1e12)]
+Count = Annotated[int, Meta(ge=1, lt=1_000_000)]
 PCIE_GPUS = 8
 """GPUs that meet over PCIe and are taken to fit one machine, where its builder chooses how many."""
 _NO_FACTS = frozenset({"kind", "vendor_name", "aliases", "sources", "unknown"})
+_PEAKS = tuple(dict.fromkeys(each.peak for each in FORMATS.values()))
 
 
 class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -39,10 +41,10 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     vendor_name: str | None = None
     device_name: str | None = None
     aliases: tuple[Name, ...] = ()
-    year: int | None = None
+    year: Count | None = None
     architecture: str | None = None
-    sm: int | None = None
-    sm_count: int | None = None
+    sm: Count | None = None
+    sm_count: Count | None = None
     boost_clock_mhz: Amount | None = None
     peak_tflops: dict[str, Amount] = {}
     bandwidth_gb_s: Amount | None = None
@@ -50,11 +52,11 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     shared_memory_per_sm_kib: Amount | None = None
     shared_memory_per_block_kib: Amount | None = None
     memory_gb: Amount | None = None
-    nvlink: int | None = None
+    nvlink: Count | None = None
     nvlink_gb_s: Amount | None = None
     pcie_gb_s: Amount | None = None
-    node_gpus: int | None = None
-    machine_gpus: int | None = None
+    node_gpus: Count | None = None
+    machine_gpus: Count | None = None
     host_cpu: Literal["grace"] | None = None
     network_gb_s: Amount | None = None
     sources: dict[str, str] = {}
@@ -89,8 +91,13 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
 
 def check_platforms(platforms: dict[str, Platform]) -> None:
-    """Raise ConfigError for a fact without a source, or a name that two platforms share."""
+    """Raise ConfigError for a fact without a source, or of no known name, or a shared name.
+
+    A peak under another name than a format's would say that the units multiply no such format.
+    """
     owner: dict[str, str] = {}
+    facts = sorted(set(Platform.__struct_fields__) - _NO_FACTS)
+    known = {*facts, *(f"peak_tflops.{peak}" for peak in _PEAKS)}
     for name, platform in platforms.items():
         for alias in (name, *platform.aliases):
             if alias in owner:
@@ -99,7 +106,13 @@ def check_platforms(platforms: dict[str, Platform]) -> None:
                     remedy="Give each platform its own names",
                 )
             owner[alias] = name
-        for fact in sorted(set(platform.__struct_fields__) - _NO_FACTS):
+        for fact in (*(f"peak_tflops.{peak}" for peak in platform.peak_tflops), *platform.unknown):
+            if fact not in known:
+                raise ConfigError(
+                    f"config/platforms.yaml: {name} names the unknown fact {fact!r:.80}",
+                    remedy=f"Peaks are of {', '.join(_PEAKS)}; other facts {', '.join(facts)}",
+                )
+        for fact in facts:
             if getattr(platform, fact) and fact not in platform.sources:
                 raise ConfigError(
                     f"config/platforms.yaml: {name}.{fact} has no source",

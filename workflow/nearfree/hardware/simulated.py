@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta, MsgspecError, Struct, json, structs
+from msgspec import Meta, Struct, json, structs
 
 from nearfree.core.names import Name
 from nearfree.core.plan import ProbePlan
@@ -17,15 +17,16 @@ from nearfree.core.protocols import Natural, Positive
 from nearfree.core.setting import Setting
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.identity import STREAM, check_identity
+from nearfree.hardware.platforms import Amount
 from nearfree.log.events import BandwidthPeak, ComputePeak, Fingerprint, HardwareProbed
 from nearfree.log.evidence import refuse_mixed
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
+from nearfree.log.reader import UNREADABLE
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
 from nearfree.units import GFLOP_PER_TFLOP
 
-Amount = Annotated[float, Meta(gt=0, lt=1e12)]
 MOST_BYTES = 256 * 1024**2
 
 
@@ -178,7 +179,7 @@ def read_machine(path: Path, platform: str) -> Machine:
     raw = read_curves(path, platform)
     try:
         file = json.decode(raw, type=CurveFile)
-    except (MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{path} is no curve file: {error}", remedy=_again(platform)) from error
     if file.platform != platform:
         raise ConfigError(

@@ -135,6 +135,12 @@ class Gathering:
                 f"{event.event_id} is of round {event.data.round}: no take has so many",
                 remedy="Retract it",
             ) from error
+        except ValueError as error:
+            raise EvidenceError(
+                f"{event.event_id} has {len(event.data.wall_us)} samples, and says of "
+                f"{len(event.data.dirty)} whether they were disturbed",
+                remedy="Retract it",
+            ) from error
 
     def curves(self, take: Take) -> list[Curve]:
         """Return what was gathered, as curves of a take in the order of tables."""

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from nearfree.errors import BusyError, DamageError, TableError, WriteError
 from nearfree.log.line import close_line, damaged_line, line_head, sha256
-from nearfree.log.reader import read_bytes
+from nearfree.log.reader import UNREADABLE, read_bytes
 from nearfree.log.segment import make_folder, sync_folder
 
 Document = TypeVar("Document", bound=Struct)
@@ -41,7 +41,7 @@ def read_document(path: Path, kind: type[Document]) -> Document:
         raise damaged_line(str(path))
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise DamageError(
             f"{path} is not a {kind.__name__.lower()} of this version: {error}",
             remedy="Read it with the nearfree version that wrote it",

@@ -7,13 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from msgspec import MsgspecError
-
 from nearfree.core.plan import ProfilePlan, RequestedPlan
-from nearfree.errors import EvidenceError, NearfreeError
+from nearfree.errors import DamageError, EvidenceError, NearfreeError
 from nearfree.log.events import PAYLOADS, Event, ObservationRetracted, Payload, RunStarted
+from nearfree.log.line import REMEDY
 from nearfree.log.names import Layout, TakeName
-from nearfree.log.reader import decode, no_collection, read_bytes
+from nearfree.log.reader import UNREADABLE, decode, no_collection, read_bytes
 from nearfree.log.seal import Seal, iter_sealed, read_seal
 
 _HARDWARE = "hardware"
@@ -43,8 +42,11 @@ class Take:
 
     @property
     def started(self) -> Event:
-        """The event of the run that sealed the take."""
-        return self.of(RunStarted)[-1]
+        """The event of the run that sealed the take; DamageError where no event says one."""
+        runs = self.of(RunStarted)
+        if not runs:
+            raise DamageError(f"{self.name} does not say who ran it", remedy=REMEDY)
+        return runs[-1]
 
     @property
     def order(self) -> tuple[int, str, str]:
@@ -134,7 +136,7 @@ def first_start(layout: Layout, take: TakeName) -> RunStarted | None:
         try:
             with layout.segment(take, attempt).open("rb") as segment:
                 started = decode(segment.readline()).data
-        except (OSError, MsgspecError, NearfreeError):
+        except (OSError, *UNREADABLE, NearfreeError):
             continue  # a killed attempt may hold nothing; whoever reads the take tells of damage
         if isinstance(started, RunStarted):
             return started

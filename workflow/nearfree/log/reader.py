@@ -21,6 +21,8 @@ from nearfree.log.line import (
     sequence_text,
 )
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises of bytes that are not what they should be, whoever wrote them."""
 _decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
 _LINK = slice(-SUFFIX - len(b',"prevhash":""') - len(GENESIS), -SUFFIX)
 
@@ -134,7 +136,7 @@ def _decode_in_place(line: bytes, name: str, path: Path, number: int) -> Event:
     """Return the event of a segment's line, refused unless it is that segment's and number's."""
     try:
         event = decode(line)
-    except (msgspec.MsgspecError, NearfreeError) as error:
+    except (*UNREADABLE, NearfreeError) as error:
         raise LogError(
             f"{path} line {number} holds an event that this version does not know: {error}",
             remedy="Read it with the nearfree version that wrote it, or a newer one",

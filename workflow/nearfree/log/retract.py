@@ -24,11 +24,11 @@ def retract(layout: Layout, target: str, reason: str) -> Seal:
     EvidenceError
         No sealed take holds the target, or it is bookkeeping that nothing is derived from.
     """
-    segment, _, sequence = target.partition("#")
-    take = parse_take(segment.rsplit(".", 1)[0] if sequence else segment)
+    segment, of_event, _ = target.partition("#")
+    take = parse_take(segment.rsplit(".", 1)[0] if of_event else segment)
     if not layout.seal(take).exists():
         raise EvidenceError(f"no sealed take {take}", remedy="`nearfree log show` lists the takes")
-    if sequence:
+    if of_event:
         events = {event.event_id: event for event in read_take(layout, take).events}
         if target not in events:
             raise EvidenceError(

@@ -83,6 +83,10 @@ class SegmentWriter:
     def append(self, data: Payload, *, sync: bool = True) -> str:
         """Write one event and return its id; with `sync` it is durable when this returns."""
         number = str(self.events + 1)
+        try:
+            encoded = _encode(data)
+        except UnicodeEncodeError as error:
+            raise self._unreadable(data) from error
         body = b"".join(
             (
                 b'{"specversion":"1.0","type":"',
@@ -94,7 +98,7 @@ class SegmentWriter:
                 b'","time":"',
                 self._now().encode(),
                 b'","datacontenttype":"application/json","data":',
-                _encode(data),
+                encoded,
                 b',"sequence":"',
                 sequence_text(self.events + 1).encode(),
                 b'","prevhash":"',
@@ -139,16 +143,19 @@ class SegmentWriter:
         except (msgspec.MsgspecError, NearfreeError):
             same = False
         if not same:
-            raise LogError(
-                f"a {data.type_name} of {self.name} would not read back as it is",
-                remedy="Record finite numbers, and values that its type allows",
-            )
+            raise self._unreadable(data)
         for pattern in self._private:
             if found := pattern.search(line.decode()):
                 raise LogError(
                     f"an event of {self.name} would hold {found[0]!r}",
                     remedy="Events keep no home folder and no URL: give paths inside the project",
                 )
+
+    def _unreadable(self, data: Payload) -> LogError:
+        return LogError(
+            f"a {data.type_name} of {self.name} would not read back as it is",
+            remedy="Record finite numbers, text in UTF-8, and values that its type allows",
+        )
 
     def _open_fd(self) -> int:
         if self._fd is None:

@@ -135,8 +135,20 @@ class Attempts:
 
 
 def take_name(scope: str, stream: str, take: int, plan: Plan) -> TakeName:
-    """Return the name of a take of a plan."""
-    return TakeName(scope, stream, take, plan_digest(plan)[:8])
+    """Return the name of a take of a plan.
+
+    Raises
+    ------
+    LogError
+        The plan holds text that is none, such as a file's name in another encoding than UTF-8.
+    """
+    try:
+        return TakeName(scope, stream, take, plan_digest(plan)[:8])
+    except UnicodeEncodeError as error:
+        raise LogError(
+            f"a take of {scope}/{stream} would hold {error.object!r:.80}, which is no UTF-8",
+            remedy="Rename the file that is called so, or write the text anew",
+        ) from error
 
 
 class OpenTake:

@@ -3,6 +3,7 @@
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from nearfree.core.plan import (
     RequestedPlan,
 )
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
+from nearfree.decoders.config_file import find_file
+from nearfree.decoders.model_file import read_model_file
 from nearfree.derive.stages import STAGES, Stage
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, NearfreeError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.log.codebase import digest, package_digest
 from nearfree.log.document import manifest_path
@@ -96,7 +99,7 @@ class Pipeline:
                     f"{self.config.folder}/takes.yaml names the unknown platform {scope!r}",
                     remedy="Remove it",
                 )
-            known = self.releases if scope == SOURCES else Plans(self.config, scope).all()
+            known = self.releases if scope == SOURCES else Plans(self.config, scope).streams
             for stream in streams:
                 if stream not in known:
                     what = "release" if scope == SOURCES else "study"
@@ -157,6 +160,16 @@ class Pipeline:
         sealed = {take.stream for take in self._sealed.get(IMPORTED, [])}
         return [stream for stream in self.imports if stream not in sealed]
 
+    @property
+    def imported_beside(self) -> list[str]:
+        """Seals in the scope of imported curves of takes that no import of the config makes.
+
+        None if the config asks for no import: then nothing rests on them.
+        """
+        takes = self._sealed.get(IMPORTED, []) if self.imports else []
+        beside = (take for take in takes if take.stream not in self.imports or take.take > 1)
+        return [str(self.layout.seal(take)) for take in beside]
+
     def answering(self) -> list[str]:
         """Return what predictions rest on besides a scope's tables: rules, constants, curves.
 
@@ -208,11 +221,7 @@ class Pipeline:
         if not stage.log:
             return []
         if scope == IMPORTED:
-            return [
-                str(self.layout.seal(take))
-                for take in self._sealed.get(IMPORTED, [])
-                if take.stream not in self.imports or take.take > 1
-            ]
+            return self.imported_beside
         return [self.seals_root(scope)] if stage.reads else self.evidence(scope)
 
     def parameters(self, stage: Stage, scope: str = "") -> dict[str, object]:
@@ -229,10 +238,17 @@ class Pipeline:
 
     def deployments(self) -> str:
         """Return a digest of the deployments, and of the files of the models that they name."""
-        deployments = self.config.deployments
-        files = sorted((self.config.folder / "models").glob("*.json"))
+        deployments, own = self.config.deployments, self.config.folder / "models"
         raw = json.encode(deployments, order="deterministic")
-        return sha256(raw + b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
+        raw += b"".join(
+            file.name.encode() + file.read_bytes() for file in sorted(own.glob("*.json"))
+        )
+        for model in sorted({name for spec in deployments.values() for name in spec.models}):
+            with suppress(NearfreeError):  # the stage says what is wrong with it
+                path = find_file(self.config.folder, model)
+                if path.parent != own:
+                    raw += json.encode(read_model_file(path))
+        return sha256(raw)[:16]
 
     def release(self, stream: str) -> str:
         """Return the release that a stream of rules is of, as package==version."""

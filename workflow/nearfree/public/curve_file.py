@@ -87,9 +87,13 @@ def read_file(path: Path, platforms: Mapping[str, Platform]) -> CurveFile:
     Raises
     ------
     ConfigError
-        The file cannot be read, or a field does not fit, or the N of a curve do not rise, or a
-        curve has one point alone, or its unit cannot be right.
+        The file cannot be read, or is named by no plain text, or a field does not fit, or the N of
+        a curve do not rise, or a curve has one point alone, or its unit cannot be right.
     """
+    if not path.name.isprintable():
+        raise ConfigError(
+            f"the name of {path} is no plain text", remedy="Rename the file: its name is kept"
+        )
     raw = _bytes(path)
     points: dict[Key, list[tuple[int, float, int]]] = {}
     for line, values in _lines(path, raw):

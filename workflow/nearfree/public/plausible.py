@@ -51,7 +51,8 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
     -------
     polars.DataFrame
         Also `slowness_cold`, where no cache holds anything. Both are null where nothing can be
-        said: a module of unknown work, a platform that is no GPU or whose bandwidth is not known.
+        said: a whole model, a platform that is no GPU or whose bandwidth is not known. The second
+        is null, too, where nothing is known of a module's work: how slow may that be?
     """
     facts = pl.DataFrame(
         [
@@ -67,11 +68,12 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
     )
     moved = _moved()
     uncached = (moved - pl.col("_cache_bytes")).clip(lower_bound=0.0)
+    bounded = _least_us(moved).is_not_null() & ~pl.col("module").is_in(_MANY)
     return (
         points.join(facts, on=["platform", "dtype"], how="left", maintain_order="left")
         .with_columns(
             _slowness(uncached).alias("slowness"),
-            pl.when(~pl.col("module").is_in(_MANY)).then(_slowness(moved)).alias("slowness_cold"),
+            pl.when(bounded).then(_slowness(moved)).alias("slowness_cold"),
         )
         .drop(_FACTS)
     )
@@ -95,14 +97,18 @@ _FACTS = ("_peak", "_bandwidth", "_cache_bytes", "_link")
 
 def _slowness(moved: pl.Expr) -> pl.Expr:
     """Return latency over the fastest possible time, given the bytes that must be moved."""
-    fastest_us = pl.max_horizontal(
+    fastest_us = pl.max_horizontal(_least_us(moved), pl.lit(SHORTEST_KERNEL_US))
+    known = pl.col("_bandwidth").is_not_null() & (pl.col("module") != "model")
+    return pl.when(known).then(pl.col("latency_us") / fastest_us)
+
+
+def _least_us(moved: pl.Expr) -> pl.Expr:
+    """Return the time in us that a point's work takes at least, null where none is known."""
+    return pl.max_horizontal(
         moved / pl.col("_bandwidth") * US_PER_S,
         _flop() / pl.col("_peak") * US_PER_S,
         _sent() / pl.col("_link") * US_PER_S,
-        pl.lit(SHORTEST_KERNEL_US),
     )
-    known = pl.col("_bandwidth").is_not_null() & (pl.col("module") != "model")
-    return pl.when(known).then(pl.col("latency_us") / fastest_us)
 
 
 def _speeds(platform: Platform, dtype: str) -> tuple[float | None, float, float, float | None]:
@@ -136,7 +142,7 @@ def _matrices() -> pl.Expr:
 
 
 def _flop() -> pl.Expr:
-    """Return the FLOPs of a point's definition (paper, sec. 3)."""
+    """Return the FLOPs of a point's definition (paper, sec. 3), of experts a rank's even share."""
     tokens, n = _number("batch") * _number("n"), _number("n")
     product = 2.0 * tokens * _matrices() * _number("d_model") * _number("d_ff")
     pairs = n * _number("context") + n * (n + 1.0) / 2.0
@@ -150,7 +156,7 @@ def _flop() -> pl.Expr:
     return _by_module(
         gemm=product,
         dense_ffn=product,
-        moe_ffn=product * _number("top_k"),
+        moe_ffn=product * _number("top_k") / _number("ep"),
         attention=attention,
         mla=2.0 * _number("heads") * width * least,
         indexer=pl.when(pl.col("api") == LOGITS).then(
@@ -180,7 +186,8 @@ def _bytes(stored: str | None = None) -> pl.Expr:
 def _moved() -> pl.Expr:
     """Return the bytes that a point must move at least: weights, or keys and values.
 
-    Of experts those that are surely active: all that balanced tokens reach, else one token's.
+    Of experts those that are surely active: all that balanced tokens reach, else one token's; the
+    busiest of `ep` ranks has its even share of them and of the tokens, or more.
     """
     tokens, n = _number("batch") * _number("n"), _number("n")
     reached = pl.min_horizontal(_number("experts"), tokens * _number("top_k"))
@@ -195,7 +202,7 @@ def _moved() -> pl.Expr:
     return _by_module(
         gemm=weights + tokens * (_number("d_model") + _number("d_ff")) * size,
         dense_ffn=weights + 2.0 * tokens * _number("d_model") * size,
-        moe_ffn=weights * active + 2.0 * tokens * _number("d_model") * size,
+        moe_ffn=(weights * active + 2.0 * tokens * _number("d_model") * size) / _number("ep"),
         attention=twice * (cached + _number("heads") * n * size),
         mla=_number("batch") * read * each.otherwise(0.0) * _bytes("kv_dtype"),
         indexer=_number("batch")

@@ -1,0 +1,85 @@
+"""What the rules are told, asked of the pipeline itself."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import yaml
+from nearfree.errors import ConfigError
+from nearfree.log.names import Layout
+from nearfree.pipeline.pipeline import Pipeline
+
+from workflow import ROOT, make_project
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return the shipped config with few studies."""
+    folder = tmp_path / "config"
+    shutil.copytree(ROOT / "config", folder, ignore=shutil.ignore_patterns("takes.yaml"))
+    shutil.copytree(ROOT / "tests/configs/tiny", folder, dirs_exist_ok=True)
+    return folder
+
+
+def test_a_model_elsewhere_is_part_of_what_deployments_rest_on(
+    config: Path, layout: Layout, tmp_path: Path
+) -> None:
+    """Another file of a model, wherever a deployment names it, makes the tables of it anew."""
+    named = tmp_path / "mine" / "config.json"
+    named.parent.mkdir()
+    shutil.copy(config / "models/qwen3_8b.json", named)
+    entry = {"models": [str(named.parent)], "platforms": ["h200"]}
+    (config / "deployments.yaml").write_text(yaml.safe_dump({"mine": entry}))
+    before = Pipeline(layout.root, config).deployments()
+    assert Pipeline(layout.root, config).deployments() == before
+    layers = ('"num_hidden_layers": 36', '"num_hidden_layers": 9')
+    named.write_text(named.read_text().replace(*layers))
+    changed = Pipeline(layout.root, config).deployments()
+    assert changed != before
+    named.unlink()
+    assert Pipeline(layout.root, config).deployments() not in (before, changed)
+
+
+def test_takes_of_a_platform_without_curves_stand_beside_simulated_ones(
+    config: Path, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes.yaml asks of a platform that is not here needs none of its files."""
+    monkeypatch.chdir(tmp_path)
+    path = config / "config.yaml"
+    site = yaml.safe_load(path.read_text()) | {"here": ["h200"], "curves": "curves"}
+    path.write_text(yaml.safe_dump(site))
+    Path("curves").mkdir()
+    Path("curves/h200.json").write_text("{}")
+    (config / "takes.yaml").write_text("cpu: {dense_ffn: 2}\n")
+    assert Pipeline(layout.root, config).platforms == ["h200"]
+    (config / "takes.yaml").write_text("cpu: {nothing: 2}\n")
+    with pytest.raises(ConfigError, match="cpu has no study 'nothing'"):
+        Pipeline(layout.root, config)
+
+
+@pytest.mark.slow
+def test_folders_may_have_blanks_in_their_names(tmp_path: Path) -> None:
+    """An interpreter, a results root, a config and logs in such folders are named to the shell."""
+    project = make_project(tmp_path / "my project")
+    (project / "config").rename(project / "my config")
+    python = tmp_path / "my python" / "python"
+    python.parent.mkdir()
+    python.symlink_to(Path(sys.executable).resolve())
+    packages = sysconfig.get_path("purelib")
+    folders = [f"{name}=my {name}" for name in ("results", "config", "logs")]
+    done = subprocess.run(
+        [python, "-m", "snakemake", "--cores", "1", "my results/tables/public/boundaries.parquet",
+         "--config", *folders],
+        cwd=project.folder,
+        env={**os.environ, "PYTHONPATH": f"{project / 'workflow'}{os.pathsep}{packages}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (project / "my results/tables/public/boundaries.parquet").is_file()
+    assert (project / "my logs/tables/public-boundaries.log").is_file()

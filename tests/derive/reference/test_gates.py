@@ -73,7 +73,8 @@ def test_a_kernel_without_a_gate_speaks_of_such_experts_alone(
     *, gated: bool | None, kernel: str
 ) -> None:
     """Where no kernel is named it is one for experts as they are, whichever is newer."""
-    found = told(BOTH, **{**LAYER, "d_ff": 928, "kernel": None, "gated": gated})
+    question = {**LAYER, "d_ff": 928, "kernel": None, "backend_version": "2.0"}
+    found = told(BOTH, **question, gated=gated)
     assert (found.regime, found.kernels) == (["R3"], (kernel,))
 
 

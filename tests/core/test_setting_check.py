@@ -38,3 +38,23 @@ def test_heads_that_do_not_divide() -> None:
     shape = SHAPES["attention"] | {"heads": 5}
     with pytest.raises(ConfigError, match="heads 5 is no multiple of kv_heads 2"):
         check_setting(Setting(module="attention", **COMMON, **shape))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shape", "known"),
+    [
+        ({"latent": 512}, True),
+        ({"kv_heads": 2, "head_dim": 128}, True),
+        ({"kv_heads": 2}, False),
+        ({"selected": 2048}, False),
+    ],
+)
+def test_a_layer_attends_to_entries_of_a_kind(shape: dict[str, Any], *, known: bool) -> None:
+    """Without a latent and without keys and values of heads an entry has no width."""
+    layer = {"context": 64, "d_model": 256, "heads": 16, "projected": 1000, **shape}
+    setting = Setting(module="attention_layer", **COMMON, **layer)
+    if known:
+        check_setting(setting)
+        return
+    with pytest.raises(ConfigError, match="lacks latent, or kv_heads and head_dim"):
+        check_setting(setting)

@@ -68,12 +68,15 @@ def test_rows_of_eight_bits_have_scales() -> None:
 LOADS = st.lists(st.integers(0, 50), min_size=8, max_size=8)
 
 
-@given(LOADS, st.sampled_from([1, 2, 4, 8]))
+@given(LOADS, st.integers(1, 8))
 def test_the_busiest_rank_has_most(loads: Sequence[int], ranks: int) -> None:
-    """No rank of whole experts has more pairs, and alike ranks have no busiest one."""
+    """No rank of whole experts has more pairs, and alike ranks have no busiest one.
+
+    Each expert is some rank's, and the first ranks have one more where they are not as many.
+    """
     found = busiest(loads, ranks)
-    held = len(loads) // ranks
-    parts = [sum(loads[r * held : (r + 1) * held]) for r in range(ranks)]
+    held = [len(loads) // ranks + (rank < len(loads) % ranks) for rank in range(ranks)]
+    parts = [sum(loads[sum(held[:rank]) : sum(held[: rank + 1])]) for rank in range(ranks)]
     assert found.load * sum(loads) / ranks == pytest.approx(max(parts) if sum(loads) else 0)
     if found.rank is None:
         assert len(set(parts)) == 1
@@ -89,7 +92,17 @@ def test_routing_says_the_busiest_rank() -> None:
                    | {"routing": "balanced"})  # fmt: skip
     assert busiest_of(even) == EVEN
     assert sent_bytes(DISPATCH, 1) == 4 * sent_bytes(even, 1)
-    assert sent_bytes(DISPATCH, 1, load=1.5) == 1.5 * sent_bytes(even, 1)
+
+
+def test_a_rank_with_one_expert_more_is_the_busiest() -> None:
+    """Of 16 experts three ranks have 6, 5 and 5; the first has all of the first two."""
+    from msgspec.structs import replace
+
+    uneven = replace(DISPATCH, gpus=3)
+    assert busiest_of(uneven) == Busiest(0, 3.0)
+    assert busiest_of(replace(uneven, top_k=9)) == Busiest(0, pytest.approx(6 * 3 / 9))
+    for routing in (None, "balanced"):
+        assert busiest_of(replace(uneven, routing=routing)) == Busiest(0, 6 * 3 / 16)
 
 
 def test_a_load_that_nobody_says_is_refused() -> None:

@@ -170,6 +170,26 @@ def test_the_resolved_law_follows_the_release() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "n_max", "path"),
+    [
+        ({}, 1.0, "naive"),
+        ({"batch": 8}, 1 / 8, "naive"),
+        ({"batch": 9}, 16 / 9, "aligned"),
+        ({"ep": 2}, 16.0, "aligned"),
+        ({"routing": "balanced"}, 32.0, "aligned"),
+    ],
+)
+def test_pairs_without_alignment_have_no_slack(
+    changes: dict[str, Any], n_max: float, path: str
+) -> None:
+    """Up to E / 4 pairs vLLM 0.20.2 gives each a block of its own, which no position shares."""
+    skewed = MOE | {"backend_version": "0.20.2", "routing": "skewed"}
+    found = answer("principle_resolved", **skewed | changes)
+    assert found["n_max"] == pytest.approx(n_max)
+    assert f"path {path}" in found["evidence"]
+
+
+@pytest.mark.parametrize(
     ("backend", "expected"),
     [
         ({"backend": "flash_attn", "api": "kvcache", "backend_version": "2.8.3"}, 64),

@@ -158,6 +158,14 @@ def test_a_grid_that_begins_later_has_constants_alone() -> None:
     assert (ours.kernels, ours.constants) == ([()], without.constants)
 
 
+def test_several_positions_of_a_table_s_kernel_are_refused() -> None:
+    """A file's own curve of an engine's kernel over N: no rule says the tiles of more than one."""
+    question = {**CALL, "backend": "vllm", "kernel": "vllm_flash_attn_fa3"}
+    timed = TimedQuestions(facts_of(question), RESOLVER, recorded_constants(LOG))
+    assert timed.refusals() == {0: "no rules of the attention kernels of vllm are read"}
+    assert timed.answers([EPSILON]).height == 1
+
+
 def test_wider_heads_have_other_kernels() -> None:
     """Of heads of over 256 elements no curve of these speaks."""
     for width, told in ((256, "vllm_flash_attn_fa3"), (512, None)):

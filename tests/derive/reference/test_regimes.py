@@ -71,6 +71,8 @@ def residual_of(known: Reference, platform: str, question: dict[str, Any]) -> np
         ({}, "R2", ("h100",)),
         ({"dtype": "float16"}, "R2", ("h100",)),
         ({"dtype": "float16", "d_model": DEPTHS[2]}, "R3", ("h100",)),
+        ({"weights": "bfloat16"}, "R2", ("h100",)),
+        ({"dtype": "float16", "weights": "bfloat16", "d_model": DEPTHS[2]}, "R3", ("h100",)),
         ({"kernel": None}, "R2", ("h100",)),
         ({"platform": "h200"}, "R1", ("h100",)),
         ({"platform": "h200", "d_model": DEPTHS[2]}, "R1", ("h100",)),

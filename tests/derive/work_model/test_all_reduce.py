@@ -51,6 +51,20 @@ def test_the_switches(
     assert algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size) == found
 
 
+@pytest.mark.parametrize(
+    ("dtype", "size", "found"),
+    [
+        ("bfloat16", 256 * KIB, "multicast"),
+        ("float16", 256 * KIB - 16, "one_shot"),
+        ("float16", 256 * KIB, "nccl"),
+    ],
+)
+def test_symmetric_memory_is_of_bfloat16(dtype: str, size: int, found: str) -> None:
+    """Own kernels of vLLM end at the same size in float16, and NCCL has what is larger."""
+    given = algorithm_of("vllm", None, sm=90, nvlink=True, gpus=8, size=size, dtype=dtype)
+    assert given == found
+
+
 @pytest.mark.parametrize(("gpus", "found"), [(2, "one_shot"), (4, "nccl")])
 def test_over_pcie_more_than_two_use_nccl(gpus: int, found: str) -> None:
     """Without NVLink the engines' own kernels join two GPUs at most."""

@@ -78,6 +78,16 @@ def test_what_no_table_measures_is_timed_as_its_like(
     assert own["sent"][mine] == pytest.approx(share * own["payload"][mine])
 
 
+@pytest.mark.parametrize(("dtype", "larger"), [("bfloat16", "multicast"), ("float16", "nccl")])
+def test_the_element_type_decides_which_algorithm_runs(dtype: str, larger: str) -> None:
+    """Symmetric memory of vLLM sums bfloat16 alone."""
+    given = features(**REDUCE | {"backend": "vllm", "kernel": "vLLM_custom_graph",
+                                 "backend_version": "0.33.0", "platform": "h100",
+                                 "dtype": dtype})  # fmt: skip
+    found = {ALGORITHMS[each] for each in given["algorithm"].astype(int).ravel()}
+    assert found == {"one_shot", larger}
+
+
 def test_an_eager_one_takes_the_host_s_time() -> None:
     """Launched one by one, none is faster than a launch."""
     given = features(**REDUCE | {"backend": "vllm", "kernel": "vLLM_custom_eager"})

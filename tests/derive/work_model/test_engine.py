@@ -169,6 +169,15 @@ def test_constants_are_of_one_platform_release_threads_and_features(changes, pla
         calibrated(rules(**changes), GRID, platform, [curve(rules(context=1), CONSTANTS)])
 
 
+def test_one_n_says_nothing_of_a_ratio() -> None:
+    """Curves of one N would fit without an error, and so with no band: they calibrate nothing."""
+    one, several = (curve(rules(context=1), CONSTANTS, name=name, grid=grid)
+                    for name, grid in (("one", (1,)), ("several", GRID)))  # fmt: skip
+    with pytest.raises(EvidenceError, match=r"no curve of .* over two N or more is on record"):
+        calibrated(rules(), (1,), "cpu", [one])
+    assert [c.name for c in calibrated(rules(), (1,), "cpu", [one, several]).curves] == ["several"]
+
+
 def test_a_path_that_no_curve_ran_is_refused_by_name() -> None:
     """The kernel that is missing is said: its type, path and rows."""
     ran = curve(rules(batch=4), CONSTANTS, grid=(1, 2, 4, 8))

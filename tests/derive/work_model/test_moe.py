@@ -197,6 +197,23 @@ def test_uneven_loads_fill_what_is_expected(changes: dict[str, Any]) -> None:
     assert awake[1].tolist() == [4, 4, 4]
 
 
+def test_pairs_that_are_not_aligned_have_a_block_each() -> None:
+    """Whatever the loads are, but by a power law, of whose curves such blocks were counted."""
+    sizes = {"experts": 64, "top_k": 2}
+    loads, law = "loads:0123456789ab", "power_law:1.2"
+    names = ("skewed", "balanced", loads, law)
+    rows = facts_of(*({**MOE, **sizes, "routing": each} for each in names))
+    shares = [[1 / 4] * 4 + [0.0] * 60]
+    rows = rows.with_columns(pl.Series("shares", [None, None, shares, None]))
+    n = np.array([[1.0, 5.0, 8.0]] * len(names))
+    features = moe_features(rows, n, triton=True) | {"unaligned": np.ones(n.shape)}
+    blocks = blocks_of(features, np.full(n.shape, 16.0))
+    assert blocks[:3].tolist() == [[2, 10, 16]] * 3
+    spread = spread_of(law)
+    assert spread is not None
+    assert blocks[3].tolist() == [spread.blocks(64, 2, each, 16) for each in (1, 5, 8)]
+
+
 @given(values=constants(MOE_LIBRARY), n=st.integers(1, 4096))
 def test_a_library_takes_its_best_tile(values: dict[str, float], n: int) -> None:
     """A library is as fast as the best of the row tiles 16 to 128 with columns 128 and K 64."""

@@ -88,6 +88,24 @@ def test_blocks_are_the_release_s() -> None:
     assert part.features["tokens"][1].tolist() == [64 * 2**step for step in range(8)]
 
 
+def test_pairs_that_a_release_does_not_align_share_no_block() -> None:
+    """Up to E / 4 pairs vLLM 0.14.0 aligns none: skewed, k experts have b N blocks each, not one.
+
+    Every expert has one pair at most where loads are even, so that nothing changes; from there on
+    pairs share blocks of 16.
+    """
+    skewed = {**TRITON, "routing": "skewed"}
+    (part,) = prepared(skewed, {**skewed, "batch": 3}, {**TRITON, "baseline": 1})
+    assert part.features["unaligned"].tolist() == [
+        [1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]
+    ]  # fmt: skip
+    blocks = part.features["blocks"]
+    assert blocks[0, :6].tolist() == [8, 16, 32, 64, 8, 16]
+    assert blocks[1, :4].tolist() == [24, 48, 8, 16]
+    assert blocks[2, :5].tolist() == [8, 16, 32, 64, 128]
+    assert part.features["active"][0].tolist() == [8] * 8
+
+
 def test_tiles_are_the_release_s() -> None:
     """Tiles and packing over a cache are those of FlashAttention-2's call with a cache."""
     (part,) = prepared({**ATTENTION, "kv_heads": 8}, {**ATTENTION, "backend": "flashinfer"})

@@ -33,6 +33,12 @@ def check_setting(setting: Setting) -> None:
             f"a {setting.operation} lacks {', '.join(lacking)}",
             remedy="Say among how many experts each token chooses, and how many it chooses",
         )
+    grouped = setting.kv_heads is not None and setting.head_dim is not None
+    if setting.module == "attention_layer" and setting.latent is None and not grouped:
+        raise ConfigError(
+            "an attention_layer setting lacks latent, or kv_heads and head_dim",
+            remedy="Say what the cache holds of a position: a latent, or keys and values of heads",
+        )
     if (setting.top_k or 0) > (setting.experts or setting.top_k or 0):
         raise ConfigError(
             f"top_k {setting.top_k} is larger than experts {setting.experts}",

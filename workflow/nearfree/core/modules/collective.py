@@ -5,9 +5,11 @@ What a collective sends says how long it takes at least; its kernels say what it
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.modules.moe_ffn import first_experts
 from nearfree.core.setting import Setting
 from nearfree.core.setting_check import ROUTED_OPERATIONS
 from nearfree.core.work import ExecutedWork, element_bytes
@@ -79,16 +81,13 @@ def busiest(loads: Sequence[float], ranks: int) -> Busiest:
     Parameters
     ----------
     loads
-        Pairs, or shares of them, by expert; rank r holds the E / ranks experts from r E / ranks on.
+        Pairs, or shares of them, by expert, which ranks hold in their order (`first_experts`).
     ranks
-        The ranks that the experts are spread over; they divide the experts.
-
-    Source: vLLM 0.33.0, model_executor/layers/fused_moe/layer.py, determine_expert_map (linear
-    placement).
+        The ranks that the experts are spread over.
     """
     total = math.fsum(loads)
-    held = len(loads) // ranks
-    parts = [math.fsum(loads[r * held : (r + 1) * held]) for r in range(ranks)]
+    ends = (*first_experts(len(loads), ranks), len(loads))
+    parts = [math.fsum(loads[first:end]) for first, end in pairwise(ends)]
     most = max(parts)
     if most * ranks <= total:
         return EVEN
@@ -99,7 +98,7 @@ def busiest_of(setting: Setting) -> Busiest:
     """Return the busiest rank and its load over the mean one, from the setting's own routing.
 
     Balanced routing, and a setting that says none (random experts, as the public tables have), load
-    all alike; skewed routing sends every token to the first k experts.
+    all experts alike; skewed routing sends every token to the first k.
 
     Raises
     ------
@@ -107,35 +106,25 @@ def busiest_of(setting: Setting) -> Busiest:
         The routing says no loads; they are asked of the sampler or of a file of loads.
     """
     experts, top_k, ranks = setting.experts or 0, setting.top_k or 0, setting.gpus or 1
-    if setting.operation not in ROUTED_OPERATIONS or setting.routing in (None, "balanced"):
+    alike = setting.routing in (None, "balanced")
+    if setting.operation not in ROUTED_OPERATIONS or (alike and experts % ranks == 0):
         return EVEN
-    if setting.routing == "skewed":
-        return busiest([float(expert < top_k) for expert in range(experts)], ranks)
+    if alike or setting.routing == "skewed":
+        return busiest([float(alike or expert < top_k) for expert in range(experts)], ranks)
     raise EvidenceError(
         f"{setting.routing} routing says no load of a rank by itself",
         remedy="Give the experts' loads, or balanced or skewed routing",
     )
 
 
-def sent_bytes(
-    setting: Setting, n: int, algorithm: str = RING, *, load: float | None = None
-) -> float:
+def sent_bytes(setting: Setting, n: int) -> float:
     """Return the bytes that the busiest rank sends or receives in a collective of b N positions.
 
-    A rank that gets more pairs than the mean one receives more in a dispatch, and sends more in a
-    combine; that rank's link is what all others wait for.
-
-    Parameters
-    ----------
-    algorithm
-        How it is done, of those above.
-    load
-        The load of the busiest rank over the mean one, where it is known from elsewhere; the
-        setting's own routing says it if None.
+    An all-reduce goes around a ring. A rank that gets more pairs than the mean one receives more in
+    a dispatch, and sends more in a combine; that rank's link is what all others wait for.
     """
-    share = sent_share(setting.operation or "", setting.gpus or 1, algorithm)
-    most = busiest_of(setting).load if load is None else load
-    return payload_bytes(setting, n) * share * most
+    share = sent_share(setting.operation or "", setting.gpus or 1)
+    return payload_bytes(setting, n) * share * busiest_of(setting).load
 
 
 def collective_work(

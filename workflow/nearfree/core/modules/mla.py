@@ -7,8 +7,6 @@ the heads share nothing (DeepSeek-V2, arXiv 2405.04434, sec. 2.1.2 and eq. 9 to 
 selection lets each query attend to `selected` positions that an indexer chose.
 """
 
-import math
-
 from msgspec import Struct
 
 from nearfree.core.modules.attention import is_causal, tiled_pairs, visible_pairs
@@ -192,9 +190,7 @@ def principle_terms(
             "no tile of latent attention is known: the paper prints none",
             remedy="Name a backend and release whose rules say it",
         )
-    if math.isinf(granularity.rows) or setting.selected is None:
-        return {M_MLA: granularity.rows}
-    return {M_MLA: min(granularity.rows, 1.0)}
+    return {M_MLA: granularity.rows if setting.selected is None else min(granularity.rows, 1.0)}
 
 
 MLA = ModuleKind(

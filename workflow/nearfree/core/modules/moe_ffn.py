@@ -126,13 +126,19 @@ def _work(
 
 
 def local_experts(experts: int, ep: int) -> int:
-    """Return how many whole experts the rank with most of them has.
+    """Return how many whole experts the rank with most of them has, as of `first_experts`."""
+    return -(-experts // ep)
+
+
+def first_experts(experts: int, ep: int) -> list[int]:
+    """Return the first of the whole experts of each rank.
 
     They are spread in their order, and the first ranks have one more where ep does not divide them.
     Source: determine_expert_map of vllm 0.33.0,
     vllm/model_executor/layers/fused_moe/expert_map_manager.py:66-76.
     """
-    return -(-experts // ep)
+    whole, more = divmod(experts, ep)
+    return [rank * whole + min(rank, more) for rank in range(ep)]
 
 
 def rank_pairs(setting: Setting, n: int) -> list[int]:

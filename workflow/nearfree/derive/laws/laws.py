@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from nearfree.backends.moe_kernels import NAIVE
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.kind import Granularity, Laws, ModuleKind, smallest
 from nearfree.core.modules.mla import MlaQuestion
@@ -143,7 +144,8 @@ def _blocks(resolver: Resolver, question: MoeQuestion, _baseline: int, tokens: i
     steps = resolver.moe(question)
     block = steps.at(tokens)
     place = f"{steps.evidence(tokens)}, {block.source}, path {block.path}"
-    return Granularity(rows=block.value, until=steps.tau(tokens), place=place)
+    shared = 1 if block.path == NAIVE else block.value  # each pair has a block of its own
+    return Granularity(rows=shared, until=steps.tau(tokens), place=place)
 
 
 def _tiles(

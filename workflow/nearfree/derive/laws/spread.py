@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from nearfree.core.modules.moe_ffn import first_experts
 from nearfree.core.modules.routing import MEASURED, bounds, exponent_of, first_full
 from nearfree.errors import EvidenceError
 
@@ -107,7 +108,7 @@ class Loads:
     def _busiest(self, ep: int) -> "Loads":
         """Return the loads of the rank that has most pairs, in each layer."""
         if ep not in self._ranks:
-            parts = np.split(self._all, _starts(self._all.shape[1], ep)[1:], axis=1)
+            parts = np.split(self._all, first_experts(self._all.shape[1], ep)[1:], axis=1)
             most = np.argmax([part.sum(axis=1) for part in parts], axis=0)
             loads = np.zeros((len(most), parts[0].shape[1]))
             for layer, rank in enumerate(most):
@@ -182,12 +183,6 @@ def _mostly(law: Spread, experts: int, top_k: int, tokens: int) -> bool:
     return law.awake(experts, top_k, tokens) >= AWAKE * experts
 
 
-def _starts(experts: int, ep: int) -> list[int]:
-    """Return the first expert of each rank; where ep does not divide E the first have one more."""
-    whole, more = divmod(experts, ep)
-    return [rank * whole + min(rank, more) for rank in range(ep)]
-
-
 @lru_cache(maxsize=2**16)
 def _mean(exponent: float, layer: Layer, tokens: int, rows: int | None) -> float:
     """Return a power law's blocks of so many rows, of 0 its pairs, and of None its awake experts.
@@ -249,7 +244,7 @@ def _power_law(exponent: float, layer: Layer, tokens: int) -> tuple[Array, Array
 def _of_busiest(counts: Array, ep: int) -> Array:
     """Return the pairs of the experts of the busiest rank, of all forwards together."""
     forwards, experts = counts.shape
-    starts = _starts(experts, ep)
+    starts = first_experts(experts, ep)
     placed = np.take_along_axis(counts, _places(experts, forwards), axis=1)
     most = np.argmax(np.add.reduceat(placed, starts, axis=1), axis=1)
     rank_of = np.repeat(np.arange(ep), np.diff([*starts, experts]))

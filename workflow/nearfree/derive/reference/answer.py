@@ -8,6 +8,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.granularity.resolve import Resolver
+from nearfree.derive.reference.other_caches import other_caches
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference, rows_of_bands
 from nearfree.derive.reference.regimes import AT_ONE_POSITION, LEANS_ON, R0, R2, R3, rows_of
@@ -131,10 +132,12 @@ class TimedQuestions:
 
     def _by_kernels(self, part: Prepared) -> None:
         """Time the questions whose kernels are known, of a family without shared constants."""
-        none = np.zeros(part.rows.height, dtype=bool)
-        known = none if self._reference is None else self._reference.reference.knows(part)
-        reason = pl.lit(f"no constants of {part.family.name} in the log{self._instead(part)}")
+        name, none = part.family.name, np.zeros(part.rows.height, dtype=bool)
+        reference = self._reference.reference if self._reference else None
+        known = none if reference is None else reference.knows(part)
         unknown = part.rows.filter(pl.Series(~known))
+        instead = other_caches(unknown, name, reference, self._resolver) if reference else ""
+        reason = pl.lit(f"no constants of {name} in the log{instead}")
         self._refused.append(unknown.select("asked", reason.alias("refusal")))
         if self._reference is None or not known.any():
             return
@@ -147,14 +150,6 @@ class TimedQuestions:
             in_sample=[False] * height, host_us=eager_us(mine.rows),
         )  # fmt: skip
         self._parts.append(_with_kernels(empty, self._reference))
-
-    def _instead(self, part: Prepared) -> str:
-        """Return over which other caches a family has kernels, to be said behind a refusal."""
-        groups = self._reference.reference.groups if self._reference else {}
-        caches = {key.kv_dtype or key.dtype for key in groups if key.family == part.family.name}
-        others = sorted(caches - {*part.rows["kv_dtype"].fill_null(part.rows["dtype"])})
-        asked = " or ".join(f"--kv-dtype {each}" for each in others)
-        return f" for this GPU and cache: others are known with {asked}" if others else ""
 
     def _timed(self, part: Prepared) -> Timed:
         """Return T(N) by the family's shared constants, and by a kernel's own where it is known."""

@@ -6,12 +6,13 @@ these bits: what is scored is what answers.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from packaging.version import InvalidVersion, Version
 
 from nearfree.backends.public_kernels import TWINS
 from nearfree.backends.records import BACKENDS
@@ -52,6 +53,7 @@ _PRINTED = {name: each.name for each in BACKENDS for name in each.printed}
 """Names of the paper's tables, which hold a release, by their backend's own."""
 RUN_AS = {"float16": "bfloat16"}
 """Formats whose kernels are those of another."""
+FORMAT_COLUMNS = ("dtype", "weights", "kv_dtype")
 
 
 class Key(NamedTuple):
@@ -85,15 +87,30 @@ def keys_of(rows: pl.DataFrame) -> list[Key]:
         "family",
         pl.coalesce(*ran, pl.col("backend").replace(_PRINTED)).alias("backend"),
         pl.coalesce(*ran, "kernel").alias("kernel"),
-        *(pl.col(name).replace(RUN_AS).alias(name) for name in ("dtype", "weights", "kv_dtype")),
+        *formats(),
     )
     return [_twin(Key(*row)) for row in named.iter_rows()]
+
+
+def formats() -> list[pl.Expr]:
+    """Return `dtype` by its kernels, and `weights` and `kv_dtype` where they are others."""
+    entering, *stored = (pl.col(name).replace(RUN_AS) for name in FORMAT_COLUMNS)
+    return [entering, *(pl.when(each != entering).then(each) for each in stored)]
 
 
 def _twin(key: Key) -> Key:
     """Return a key, or that of the kernel of the same source whose curves are public."""
     backend, kernel = TWINS.get(key.kernel or "", (key.backend, key.kernel))
     return key._replace(backend=backend, kernel=kernel)
+
+
+@cache
+def version_of(release: str | None) -> Version:
+    """Return a release as a version, the least of what is no number."""
+    try:
+        return Version(release or "0")
+    except InvalidVersion:
+        return Version("0")
 
 
 class Coded(Struct, frozen=True):

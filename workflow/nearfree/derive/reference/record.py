@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import MsgspecError, Struct
 
 from nearfree.core.scopes import PUBLIC
-from nearfree.derive.reference.groups import CURVE_COLUMNS, RUN_AS, Coded, Constants, Group, Key
+from nearfree.derive.reference.groups import CURVE_COLUMNS, Coded, Constants, Group, Key, formats
 from nearfree.derive.reference.kriging import APART, COORDINATES, coordinates
 from nearfree.derive.reference.packing import Packed, first_us_of, opened, squeezed, told
 from nearfree.derive.reference.regimes import REGIMES, Known, Reference
@@ -271,15 +271,11 @@ class RecordedReference(Struct, frozen=True, kw_only=True):
 
 def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
     """Return what each question's band is by: module, formats, and how loads are spread."""
-    kernels = pl.col(*FORMAT_COLUMNS).replace(RUN_AS)
-    named = rows.select(pl.col("module").replace("dense_ffn", "gemm"), kernels, "routing")
+    named = rows.select(pl.col("module").replace("dense_ffn", "gemm"), *formats(), "routing")
     return [
         (module, "/".join(filter(None, formats)), (routing or "").partition(":")[0])
         for module, *formats, routing in named.iter_rows()
     ]
-
-
-FORMAT_COLUMNS = ("dtype", "weights", "kv_dtype")
 
 
 def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], dict[_Band, Event]]:

@@ -7,16 +7,17 @@ kernel was measured, or the shared ones of its family.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from msgspec import Struct, structs
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from nearfree.backends.public_kernels import MARLINS, UNLIKE_A_STEP
 from nearfree.backends.records import BACKENDS
-from nearfree.derive.reference.groups import Constants, Group, Key, keys_of
+from nearfree.derive.reference import gates
+from nearfree.derive.reference.groups import Constants, Group, Key, keys_of, version_of
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.reference.siblings import Chip, alike_built, siblings
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
@@ -143,19 +144,15 @@ class Reference:
 
     def knows(self, part: Prepared) -> Flags:
         """Return of which questions there are groups, [rows]."""
-        releases = part.rows["backend_version"].to_list()
-        every = zip(keys_of(part.rows), releases, strict=True)
-        return np.array([bool(self._choose(*each)[1]) for each in every], dtype=bool)
+        return np.array([bool(self._choose(each)[1]) for each in _asked(part)], dtype=bool)
 
     def timed(self, part: Prepared) -> Iterator[tuple[Flags, Known]]:
         """Yield T(N) of the rows of which groups are known, with which rows they are."""
-        keys = keys_of(part.rows)
-        releases = part.rows["backend_version"].to_list()
         asked: dict[tuple[str, tuple[Key, ...]], list[int]] = {}
-        chosen: dict[tuple[Key, str | None], tuple[str, tuple[Key, ...]]] = {}
-        for place, each in enumerate(zip(keys, releases, strict=True)):
+        chosen: dict[_Asked, tuple[str, tuple[Key, ...]]] = {}
+        for place, each in enumerate(_asked(part)):
             if each not in chosen:
-                chosen[each] = self._choose(*each)
+                chosen[each] = self._choose(each)
             asked.setdefault(chosen[each], []).append(place)
         for (regime, groups), places in asked.items():
             if not groups:
@@ -164,14 +161,15 @@ class Reference:
             rows[places] = True
             yield rows, self._timed(rows_of(part, rows), regime, groups)
 
-    def _choose(self, key: Key, release: str | None) -> tuple[str, tuple[Key, ...]]:
+    def _choose(self, asked: "_Asked") -> tuple[str, tuple[Key, ...]]:
         """Return the regime of a kernel, and the groups that speak of it.
 
         Of products that no kernel is named of, curves that are unlike an engine's step do not; an
         engine's own library does before others'. Of decoding, those of the kernel itself do, on
-        this GPU or a sibling.
+        this GPU or a sibling. Of experts, kernels with a gate or without one do, as is asked.
         """
-        named = self._alike(key)
+        key, release = gates.named(asked.key, gated=asked.gated), asked.release
+        named = gates.of_gate(self._alike(key), gated=asked.gated)
         if not named and key.family in OF_KERNELS:
             return R0, self._over_another_cache(key)
         if key.family == ATTENTION_CACHED.name:
@@ -253,8 +251,8 @@ class Reference:
 
         def order(key: Key) -> tuple[bool, Version, int, str]:
             group = self.groups[key]
-            versions = [_version(each) for each in group.releases]
-            before = [each for each in versions if release is None or each <= _version(release)]
+            versions = [version_of(each) for each in group.releases]
+            before = [each for each in versions if release is None or each <= version_of(release)]
             return bool(before), max(before or [Version("0")]), group.curves.height, str(key)
 
         return max(keys, key=order)
@@ -287,6 +285,20 @@ class Reference:
         )
 
 
+class _Asked(NamedTuple):
+    """What a question asks of: a kernel, a release, and whether experts have a gate."""
+
+    key: Key
+    release: str | None
+    gated: bool
+
+
+def _asked(part: Prepared) -> Iterator[_Asked]:
+    """Return what each question of a part asks of."""
+    releases = part.rows["backend_version"].to_list()
+    return map(_Asked, keys_of(part.rows), releases, gates.gates_of(part.rows))
+
+
 def _of_group(part: Prepared, group: Group | Constants) -> tuple[Array, Array, Flags]:
     """Return what a group says of questions, or its constants alone.
 
@@ -299,7 +311,7 @@ def _of_group(part: Prepared, group: Group | Constants) -> tuple[Array, Array, F
     near, measured = np.zeros((rows.height, 0)), np.ones(rows.height, dtype=bool)
     total = np.zeros(n.shape)
     for shape, features, times in _calls(part):
-        time = group.form_us(features)
+        time = group.form_us(gates.counted(shape, features, group))
         if isinstance(group, Group):
             residual, mine = group.residuals(coordinates(family, shape, n))
             time = time * np.exp(residual)
@@ -376,11 +388,3 @@ def _nearest_of(near: Array) -> list[tuple[int, ...]]:
         (places,) = np.nonzero(among)
         found.append(tuple(places[np.argsort(-row[places], kind="stable")][:many].tolist()))
     return found
-
-
-@cache
-def _version(name: str | None) -> Version:
-    try:
-        return Version(name or "0")
-    except InvalidVersion:
-        return Version("0")

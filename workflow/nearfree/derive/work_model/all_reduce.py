@@ -50,6 +50,9 @@ _SYMMETRIC = {
 """vLLM 0.33.0, all_reduce_utils.py, 58: up to which size symmetric memory takes the rest."""
 _MULTICAST = {90: (4, 6, 8), 100: (6, 8), 103: (6, 8)}
 """vLLM 0.33.0, symm_mem.py, _WORLD_SIZES_MULTIMEM."""
+_SYMMETRIC_DTYPE = "bfloat16"
+"""vLLM 0.33.0, symm_mem.py, should_use_symm_mem: what it takes; of others the own kernels have the
+same caps, and NCCL the rest."""
 _SYMMETRIC_SINCE = Version("0.18.0")
 """Its default is on since 0.11.0 (envs.py, VLLM_ALLREDUCE_USE_SYMM_MEM), but the public tables of
 0.14.0 have the own kernels' times above its sizes, those of 0.18.0 have symmetric memory's."""
@@ -112,6 +115,7 @@ def algorithm_of(
     nvlink: bool,
     gpus: int,
     size: float,
+    dtype: str = _SYMMETRIC_DTYPE,
     machine: int | None = None,
 ) -> str:
     """Return the algorithm of an engine's all-reduce, one of ALGORITHMS.
@@ -128,6 +132,8 @@ def algorithm_of(
         The GPUs that take part.
     size
         Bytes of a rank's buffer.
+    dtype
+        What it holds.
     machine
         GPUs of one operating system, where a node has several: no engine's own kernels reach
         beyond it (vLLM 0.33.0, custom_all_reduce.py, in_the_same_node_as).
@@ -142,7 +148,7 @@ def algorithm_of(
     symmetric = version >= _SYMMETRIC_SINCE and nvlink and sm in _SYMMETRIC
     if together and size < min(_LARGEST, _CAPPED[sm][gpus] if symmetric else _LARGEST):
         return _own(gpus, size)
-    if symmetric and size <= _SYMMETRIC[sm][gpus]:
+    if symmetric and dtype == _SYMMETRIC_DTYPE and size <= _SYMMETRIC[sm][gpus]:
         return MULTICAST if gpus in _MULTICAST[sm] else TORCH
     return NCCL
 

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from nearfree.core.modules.delta_net import DELTA_NET as KIND
+from nearfree.derive.work_model.columns import column
 from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values
 
 FLOOR, SHARE = "call_us", "bandwidth_share"
@@ -34,15 +35,11 @@ DELTA_NET = Family(
 
 def state_features(rows: pl.DataFrame) -> dict[str, Array]:
     """Return the elements of a request's states and of a position's rows, [rows, 1]."""
-
-    def number(name: str) -> Array:
-        return np.asarray(rows[name].cast(pl.Float64).to_numpy()[:, None])
-
-    values = number("heads") * number("value_dim")
+    values, width = column(rows, "heads") * column(rows, "value_dim"), column(rows, "head_dim")
     return {
-        "conv": number("conv"),
-        "matrices": values * number("head_dim"),
-        "mixed": 2.0 * number("kv_heads") * number("head_dim") + values,
+        "conv": column(rows, "conv"),
+        "matrices": values * width,
+        "mixed": 2.0 * column(rows, "kv_heads") * width + values,
         "values": values,
     }
 

@@ -173,15 +173,18 @@ def calibrated(
     Raises
     ------
     EvidenceError
-        There is no curve of the platform, release, features and threads, or none that ran a kernel
-        that is needed; it is named.
+        There is no curve of the platform, release, features and threads, or of one N alone, or none
+        that ran a kernel that is needed; it is named.
     """
     forward = rules.forward
-    mine = [curve for curve in curves if curve.platform == platform and alike(curve.rules, rules)]
+    alike_here = [c for c in curves if c.platform == platform and alike(c.rules, rules)]
+    # One N alone says nothing of a ratio, nor of how far it may be off.
+    mine = [curve for curve in alike_here if len(curve.latency_us) > 1]
     what = f"{forward.engine} {forward.release} with {_threads(forward.threads)} on {platform}"
     remedy = "Measure a study of the module engine that runs them: `nearfree measure`"
     if not mine:
-        raise EvidenceError(f"no curve of {what} is on record", remedy=remedy)
+        several = " over two N or more" if alike_here else ""
+        raise EvidenceError(f"no curve of {what}{several} is on record", remedy=remedy)
     needed = kernels(rules, grid)
     own = {each.key for each in mine if _same(each.rules, rules)}
     others = chosen_curves(rules, needed, [c for c in mine if c.key not in own])

@@ -12,6 +12,7 @@ import polars as pl
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER, VERIFY
 from nearfree.core.modules.indexer import INDEXER, SELECT
+from nearfree.derive.work_model.columns import column
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
     Array,
@@ -61,32 +62,25 @@ def layer_kernels(rows: pl.DataFrame) -> pl.DataFrame:
 
 def layer_features(rows: pl.DataFrame) -> dict[str, Array]:
     """Return sizes of attention layers or indexers, [rows, 1], in elements and positions."""
-
-    def number(name: str, missing: float) -> Array:
-        return np.asarray(rows[name].cast(pl.Float64).fill_null(missing).to_numpy()[:, None])
-
-    heads, latent = number("heads", 0.0), number("latent", 0.0)
-    entry = latent + number("rope_dim", 0.0)
-    grouped = 2.0 * number("kv_heads", 0.0) * number("head_dim", 0.0)
-    is_latent = latent > 0
+    heads, latent = column(rows, "heads", 0.0), column(rows, "latent", 0.0)
+    entry = latent + column(rows, "rope_dim", 0.0)
     return {
         "heads": heads,
         "together": (rows["api"].fill_null("") == VERIFY).to_numpy()[:, None].astype(float),
-        "d_model": number("d_model", 0.0),
-        "projected": number("projected", 0.0),
-        "span": number("span", 1.0),
-        "selected": number("selected", np.inf),
-        "stored_width": np.where(is_latent, entry, grouped),
-        "pair_width": np.where(is_latent, entry + latent, 2.0 * number("head_dim", 0.0)),
-        "index_width": number("index_heads", 0.0) * number("index_dim", 0.0),
-        "index_stored": number("index_dim", 0.0),
+        "d_model": column(rows, "d_model", 0.0),
+        "projected": column(rows, "projected", 0.0),
+        "span": column(rows, "span", 1.0),
+        "selected": column(rows, "selected", np.inf),
+        "pair_width": np.where(latent > 0, entry + latent, 2.0 * column(rows, "head_dim", 0.0)),
+        "index_width": column(rows, "index_heads", 0.0) * column(rows, "index_dim", 0.0),
+        "index_stored": column(rows, "index_dim", 0.0),
     }
 
 
 def indexer_features(rows: pl.DataFrame) -> dict[str, Array]:
     """Return sizes of an indexer, [rows, 1]; of a selection alone it multiplies nothing."""
     found = layer_features(rows)
-    width = rows["head_dim"].cast(pl.Float64).fill_null(0.0).to_numpy()[:, None]
+    width = column(rows, "head_dim", 0.0)
     chosen = (rows["api"].fill_null("") == SELECT).to_numpy()[:, None]
     none = np.zeros_like(width)
     return {

@@ -34,6 +34,7 @@ from nearfree.derive.work_model.collective import (
     COLLECTIVE_GRAPH,
     EXCHANGES,
 )
+from nearfree.derive.work_model.columns import column
 from nearfree.derive.work_model.family import Array
 from nearfree.units import BYTES_PER_GB, US_PER_S
 
@@ -63,15 +64,15 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
     settings = [_setting(row) for row in rows.select("module", *_ASKED).iter_rows(named=True)]
     link = _per_us(rows, "link_gb_s")
     network = np.nan_to_num(_per_us(rows, "network_gb_s"), nan=1.0)
-    gpus = _column(rows, "gpus")
-    node = np.nan_to_num(_column(rows, "node_gpus"), nan=np.inf)
+    gpus = column(rows, "gpus")
+    node = column(rows, "node_gpus", np.inf)
     payload = np.array([payload_bytes(each, 1) for each in settings])[:, None] * n
     ring = np.array([sent_share(each.operation or "", each.gpus or 1) for each in settings])
     operations = np.array([each.operation for each in settings])[:, None]
     found = {
         "n": n,
         "grid": n,
-        "tokens": _column(rows, "batch") * n,
+        "tokens": column(rows, "batch") * n,
         "payload": payload,
         "sent": payload * ring[:, None],
         "switched": payload * (1.0 + 1.0 / gpus),
@@ -79,7 +80,7 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
         "nodes": np.ceil(gpus / node),
         "link": link,
         "network": network,
-        "nvlink5": (np.nan_to_num(_column(rows, "nvlink")) >= _NVLINK5).astype(float),
+        "nvlink5": (column(rows, "nvlink", 0.0) >= _NVLINK5).astype(float),
         "grace": (rows["host_cpu"] == _GRACE).fill_null(value=False).to_numpy()[:, None] * 1.0,
         "steps": (gpus - 1.0) * np.where(operations == "all_reduce", 2.0, 1.0),
         "exchange": (operations == "all_to_all").astype(float),
@@ -101,30 +102,26 @@ def _setting(row: dict[str, Any]) -> Setting:
     return convert({name: value for name, value in row.items() if value is not None}, Setting)
 
 
-def _column(rows: pl.DataFrame, name: str) -> Array:
-    return rows[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()[:, None]
-
-
 def _per_us(rows: pl.DataFrame, name: str) -> Array:
     """Return a bandwidth in bytes a microsecond, [rows, 1]."""
-    return np.asarray(_column(rows, name) * (BYTES_PER_GB / US_PER_S))
+    return np.asarray(column(rows, name) * (BYTES_PER_GB / US_PER_S))
 
 
 def _nvls(rows: pl.DataFrame, operations: Array) -> Array:
     """Return whether the switch can reduce, 1 or 0, [rows, 1]: floats alone."""
     floats = rows["dtype"].is_in(["bfloat16", "float16"]).to_numpy()[:, None]
-    able = (_column(rows, "gpus") >= _NVLS_GPUS) & (_column(rows, "sm") >= _NVLS_SM)
+    able = (column(rows, "gpus") >= _NVLS_GPUS) & (column(rows, "sm") >= _NVLS_SM)
     return np.asarray((floats & able & (operations == "all_reduce")).astype(float))
 
 
 def _algorithms(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
     """Return the algorithm at each point as a place in ALGORITHMS, its bytes, and its rounds."""
     places, sent, rounds = (np.zeros(payload.shape) for _ in range(3))
-    names = ("backend", "backend_version", "sm", "nvlink", "gpus", "machine_gpus")
-    for row, (backend, release, sm, nvlink, gpus, machine) in enumerate(
+    names = ("backend", "backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
+    for row, (backend, release, sm, nvlink, gpus, dtype, machine) in enumerate(
         rows.select(names).iter_rows()
     ):
-        for column, size in enumerate(payload[row]):
+        for at, size in enumerate(payload[row]):
             name = algorithm_of(
                 backend,
                 release,
@@ -132,12 +129,13 @@ def _algorithms(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
                 nvlink=nvlink is not None,
                 gpus=gpus,
                 size=size,
+                dtype=dtype,
                 machine=machine,
             )
-            places[row, column] = ALGORITHMS.index(name)
+            places[row, at] = ALGORITHMS.index(name)
             share = sent_share("all_reduce", gpus, _SENT.get(name, RING))
-            sent[row, column] = size * share
-            rounds[row, column] = rounds_of(name, gpus, size)
+            sent[row, at] = size * share
+            rounds[row, at] = rounds_of(name, gpus, size)
     return {"algorithm": places, "sent": sent, "rounds": rounds}
 
 
@@ -149,7 +147,7 @@ def _exchanged(
     Low-latency kernels send each of a token's k copies, the others one to each rank that has some
     of its experts: of g ranks with experts at random (g - 1) (1 - (1 - 1/g)^k) further ones.
     """
-    gpus, top_k = _column(rows, "gpus"), _column(rows, "top_k")
+    gpus, top_k = column(rows, "gpus"), column(rows, "top_k")
     kernels = rows["kernel"].fill_null(rows["api"]).fill_null("").to_list()
     once = np.array([kernel.startswith(_NORMAL) for kernel in kernels])[:, None]
     sms = [float(found[1]) if (found := _SMS.search(kernel)) else _DEFAULT_SMS

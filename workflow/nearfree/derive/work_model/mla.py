@@ -10,6 +10,7 @@ import polars as pl
 
 from nearfree.core.modules.mla import MLA, NAIVE
 from nearfree.derive.work_model.attention import LEAST_KEYS, causal_keys
+from nearfree.derive.work_model.columns import column
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
     Array,
@@ -35,7 +36,7 @@ def mla_features(rows: pl.DataFrame, widened: Array) -> dict[str, Array]:
         Where an engine prefills instead of decoding, [rows, grid]: more than 0 there.
     """
     number = {
-        name: rows[name].cast(pl.Float64).fill_null(0.0).to_numpy()[:, None]
+        name: column(rows, name, 0.0)
         for name in ("heads", "latent", "rope_dim", "nope_dim", "value_dim")
     }
     given = (rows["api"].fill_null("") == NAIVE).to_numpy()[:, None]
@@ -50,7 +51,7 @@ def mla_features(rows: pl.DataFrame, widened: Array) -> dict[str, Array]:
         "query_width": heads * (key + value),
         "stored_width": np.where(naive, heads * (key + value), key),
         "widening": np.where(naive & ~given, 2.0 * number["latent"] * wide, 0.0),
-        "selected": rows["selected"].cast(pl.Float64).fill_null(np.inf).to_numpy()[:, None],
+        "selected": column(rows, "selected", np.inf),
     }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from nearfree.core.modules.moe_ffn import OTHER_MOE, is_triton_moe
 from nearfree.derive.granularity.releases import is_moe_package
+from nearfree.derive.laws.spread import PowerLaw
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
     Array,
@@ -138,14 +139,21 @@ def blocks_of(features: Features, block_m: Array) -> Array:
 
     Balanced: every expert has floor(b N k / E) pairs and some one more; skewed: k have b N. Where
     whole experts are spread over ranks, the first of all lie on the rank that is asked. By a power
-    law or measured loads: as many as are expected of the rank that has most pairs.
+    law or measured loads: as many as are expected of the rank that has most pairs. Where a release
+    aligns no pairs, `unaligned` [rows, grid], each pair has a block of its own, but by a power law:
+    its constants and residuals are of curves whose few such pairs were counted as shared, of which
+    nine in ten are alone anyway.
     """
     tokens, local = features["tokens"], features["local_experts"]
     whole, more = _evenly(features)
     balanced = more * np.ceil((whole + 1) / block_m) + (local - more) * np.ceil(whole / block_m)
     skewed = np.minimum(features["top_k"], local) * np.ceil(tokens / block_m)
     even = np.where(features["skewed"] > 0, skewed, balanced)
-    return _expected(features, even, lambda spread, *layer: spread.blocks(*layer), block_m)
+    shared = _expected(features, even, lambda spread, *layer: spread.blocks(*layer), block_m)
+    if "unaligned" not in features:
+        return shared
+    of_law = np.array([[isinstance(spread, PowerLaw)] for (spread,) in features["spread"]])
+    return np.where((features["unaligned"] > 0) & ~of_law, pairs_of(features), shared)
 
 
 def _evenly(features: Features) -> tuple[Array, Array]:

@@ -7,16 +7,19 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.backends.moe_kernels import NAIVE
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.indexer import LOGITS
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
 from nearfree.derive.granularity.resolve import Resolver, tile_sizes
 from nearfree.derive.granularity.steps import Steps, block_sizes
+from nearfree.derive.granularity.tiles import Whole
 from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.attention_rows import decode_tiles, decoders, measured_curves
 from nearfree.derive.work_model.collective import COLLECTIVE
+from nearfree.derive.work_model.columns import column
 from nearfree.derive.work_model.delta_net import DELTA_NET, state_features
 from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
@@ -140,11 +143,6 @@ def attention_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     """Return the features of attention without its tiles."""
     names = ("batch", "context", "heads", "kv_heads", "head_dim")
     return {**common(rows, n), **{name: column(rows, name) for name in names}}
-
-
-def column(rows: pl.DataFrame, name: str) -> Array:
-    """Return a column as [rows, 1], null as NaN."""
-    return rows[name].cast(pl.Float64).to_numpy()[:, None]
 
 
 def _sizes(formats: pl.Series, sizes: Mapping[str, float] = ELEMENT_BYTES) -> Array:
@@ -307,9 +305,13 @@ def _mla_rules(
 def _moe_rules(
     rows: pl.DataFrame, n: Array, resolver: Resolver
 ) -> tuple[dict[str, Array], list[str | None]]:
-    """Return the sizes of blocks [rows, grid] by name, and why where no rule says them."""
+    """Return the sizes of blocks [rows, grid] by name, and why where no rule says them.
+
+    `unaligned` is 1 where the release gives each pair a block of its own.
+    """
     tokens = (column(rows, "batch") * n).astype(np.int64)
-    sizes = np.ones((5, *n.shape))
+    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages", "unaligned")
+    sizes = np.ones((len(names), *n.shape))
     refused: list[str | None] = [None] * rows.height
     alike: dict[Steps[Block], list[int]] = {}
     for place, row in enumerate(rows.select(MoeQuestion.__struct_fields__).iter_rows(named=True)):
@@ -319,22 +321,31 @@ def _moe_rules(
             refused[place] = error.what
     for steps, places in alike.items():
         try:
-            sizes[:, places] = block_sizes(steps, tokens[places])
+            sizes[:, places] = _blocks(steps, tokens[places])
         except NearfreeError:  # at some numbers of tokens
             for place in places:
                 try:
-                    sizes[:, place] = block_sizes(steps, tokens[place])
+                    sizes[:, place] = _blocks(steps, tokens[place])
                 except NearfreeError as error:
                     refused[place] = error.what
-    names = ("block_m", "block_n", "block_k", "num_warps", "num_stages")
     return dict(zip(names, sizes, strict=True)), refused
+
+
+def _blocks(steps: Steps[Block], tokens: Whole) -> Whole:
+    """Return `block_sizes` at numbers of tokens, and 1 where pairs share no block, [6, ...]."""
+    numbers, places = np.unique(tokens, return_inverse=True)
+    alone = np.array([int(steps.at(each).path == NAIVE) for each in numbers.tolist()], np.int64)
+    return np.concatenate([block_sizes(steps, tokens), alone[places.reshape(1, *tokens.shape)]])
 
 
 def _attention_rules(
     rows: pl.DataFrame, n: Array, resolver: Resolver
 ) -> tuple[dict[str, Array], list[str | None]]:
-    """Return the sizes of tiles [rows, grid] by name, and why where no rule says them."""
-    curves = measured_curves(rows)
+    """Return the sizes of tiles [rows, grid] by name, and why where no rule says them.
+
+    A public curve's point is of one position, whose tile no rule need say.
+    """
+    curves = measured_curves(rows) & (n == 1).all(axis=1)
     given = rows.with_columns(pl.col("grid").list.max().alias("most"))
     fields = AttentionQuestion.__struct_fields__
     asked = [

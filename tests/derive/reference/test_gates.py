@@ -1,0 +1,94 @@
+"""Experts with a gate and without one: whose curves speak of which, and how many matrices count."""
+
+from typing import Any
+
+import pytest
+from nearfree.derive.reference.regimes import Known, Reference
+
+from derive.reference.made import LAYER, reference
+from derive.work_model.forms import prepared
+
+CUTLASS = "vllm_unquantizedfusedmoe_flashinfer_cutlass_flashinferexperts"
+NANO = {
+    **LAYER, "backend": "vllm", "kernel": CUTLASS, "backend_version": "0.24.0", "d_model": 2688,
+    "experts": 128, "top_k": 6,
+}  # fmt: skip
+"""Experts of Nemotron 3 Nano, as a table has them: it does not say that they have no gate."""
+WIDTHS = (232, 464, 928, 1856)
+QWEN = {**NANO, "d_model": 2048, "top_k": 8}
+"""Experts of the same kernel in other numbers: as all models' but Nemotron-H's, gated."""
+KNOWN = reference(*({**each, "d_ff": width} for each in (NANO, QWEN) for width in WIDTHS))
+
+
+def told(known: Reference, **question: Any) -> Known:
+    """Return what is known of a question."""
+    (part,) = prepared(question)
+    ((_, found),) = known.timed(part)
+    return found
+
+
+@pytest.mark.parametrize("d_ff", [928, 700], ids=["a shape with curves", "a new shape"])
+def test_curves_without_a_gate_answer_for_experts_without_one(d_ff: int) -> None:
+    """They were kept as if they had three matrices: so counted, T is what was measured."""
+    question = {**NANO, "d_ff": d_ff}
+    plain, kept = (told(KNOWN, **question, gated=each) for each in (False, None))
+    assert plain.regime == kept.regime == ["R3" if d_ff in WIDTHS else "R2"]
+    assert plain.latency_us == pytest.approx(kept.latency_us)
+
+
+@pytest.mark.parametrize(
+    ("changes", "whose"),
+    [
+        ({"d_model": 2048, "top_k": 8}, "another model's"),
+        ({"backend_version": "0.22.0"}, "an earlier release's, in which all have a gate"),
+        ({"platform": "b200"}, "constants alone"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else None,
+)
+def test_other_curves_are_of_experts_with_a_gate(changes: dict[str, Any], whose: str) -> None:
+    """Experts without a gate have two of their three matrices, and take less."""
+    question = {**NANO, "d_ff": 928, **changes}
+    before = changes.get("backend_version")
+    known = reference(*({**question, "d_ff": each} for each in WIDTHS)) if before else KNOWN
+    plain, gated = (told(known, **question, gated=each) for each in (False, True))
+    assert (plain.latency_us < 0.95 * gated.latency_us).all(), whose
+
+
+PLAIN = {**LAYER, "kernel": "moe_torch_flow_nongated", "gated": False, "backend_version": "2.0"}
+BOTH = reference(*(
+    {**each, "d_ff": width}
+    for each in ({**LAYER, "kernel": "moe_torch_flow_cutlass"}, PLAIN) for width in WIDTHS
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gated", "kernel"),
+    [
+        (True, "moe_torch_flow_cutlass"),
+        (None, "moe_torch_flow_cutlass"),
+        (False, "moe_torch_flow_nongated"),
+    ],
+)
+def test_a_kernel_without_a_gate_speaks_of_such_experts_alone(
+    *, gated: bool | None, kernel: str
+) -> None:
+    """Where no kernel is named it is one for experts as they are, whichever is newer."""
+    question = {**LAYER, "d_ff": 928, "kernel": None, "backend_version": "2.0"}
+    found = told(BOTH, **question, gated=gated)
+    assert (found.regime, found.kernels) == (["R3"], (kernel,))
+
+
+def test_a_kernel_that_is_named_is_meant_as_experts_are() -> None:
+    """TensorRT-LLM's CUTLASS kernel has another name in tables where experts have no gate."""
+    question = {**LAYER, "d_ff": 928, "kernel": "moe_torch_flow_cutlass"}
+    names = [told(BOTH, **question, gated=each).kernels for each in (True, False)]
+    assert names == [("moe_torch_flow_cutlass",), ("moe_torch_flow_nongated",)]
+
+
+def test_the_only_kernel_speaks_of_all() -> None:
+    """One that is named, and one without another beside it, is not left out by its gate."""
+    named = told(BOTH, **{**PLAIN, "d_ff": 928, "gated": None})
+    assert named.kernels == ("moe_torch_flow_nongated",)
+    alone = reference(*({**PLAIN, "d_ff": width} for width in WIDTHS))
+    found = told(alone, **{**LAYER, "kernel": None, "gated": None})
+    assert found.kernels == ("moe_torch_flow_nongated",)

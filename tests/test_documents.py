@@ -15,7 +15,7 @@ from workflow import ROOT
 DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
-    *(f"docs/{name}.md" for name in ("guide", "cluster", "crate")),
+    *(f"docs/{name}.md" for name in ("guide", "scores", "cluster", "crate")),
 )
 TOP = "docs|config|rules|tests|envs|benchmarks|profiles|workflow"
 ROOMS = "|".join(path.parent.name for path in (ROOT / "workflow/nearfree").glob("*/__init__.py"))

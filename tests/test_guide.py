@@ -1,4 +1,4 @@
-"""The guide: what it points to is there, and its numbers are those of the code and the log."""
+"""The guide and its scores: what they point to is there, numbers are the code's and the log's."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ from nearfree.public.curve_row import COLUMNS, OPTIONAL
 from workflow import ROOT
 
 PACKAGE = Path(nearfree.__file__).parent
-GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
+GUIDE, SCORES = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("guide", "scores"))
 SECTION = GUIDE.partition("## Where is what")[2].partition("\n## ")[0]
 ROWS = [line.split("|")[1:3] for line in SECTION.splitlines() if line.startswith("| ")]
 ROOMS = {name for place, _ in ROWS for name in re.findall(r"^ ?`([a-z_]+)/`|, `([a-z_]+)/`", place)}
@@ -26,16 +26,16 @@ QUESTIONS = {
 }
 
 
-def section(name: str) -> str:
-    """Return a section of the guide, without its heading."""
-    found = GUIDE.partition(f"\n{name}\n")[2]
+def section(name: str, text: str = GUIDE) -> str:
+    """Return a section of the guide or of another text, without its heading."""
+    found = text.partition(f"\n## {name}\n")[2]
     assert found, name
     return re.split(r"\n#{2,3} ", found)[0]
 
 
-def rows(name: str) -> list[list[str]]:
+def rows(name: str, text: str = GUIDE) -> list[list[str]]:
     """Return the rows of a section's tables, without their heads."""
-    lines = [line for line in section(name).splitlines() if line.startswith("| ")]
+    lines = [line for line in section(name, text).splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     heads = {at - 1 for at, row in enumerate(cells) if row[0] == "---"}
     return [row for at, row in enumerate(cells) if at not in heads and row[0] != "---"]
@@ -98,7 +98,7 @@ def test_the_guide_names_every_method_of_quantisation() -> None:
 
 def test_the_guide_lists_the_columns_of_a_curve_file() -> None:
     """The list has those that a file needs, and of the others the kernel; the rest is named."""
-    told = section("## Public data and your own")
+    told = section("Public data and your own")
     listed = told.partition("with the columns\n\n`")[2].partition("`")[0]
     assert {*re.split(r",\s+", listed)} == {*COLUMNS} - OPTIONAL | {"kernel"}
     others = OPTIONAL - {"kernel", "tp", "dp", "ep", "pp", "threads"}
@@ -124,7 +124,7 @@ def test_how_good_predictions_are_is_what_is_on_record() -> None:
         for event in {event.event_id: event for event in events.values()}.values()
         for of in event.data.bands
     }
-    told = rows("## How good the predictions are")
+    told = rows("How good the predictions are")
     assert {kind for kind, *_ in told} == KINDS.keys()
     for kind, formats, curves, *cells in told:
         found = [scores.get((*KINDS[kind], formats, f"R{number}")) for number in range(4)]
@@ -140,7 +140,7 @@ def test_the_paper_s_settings_are_scored_as_shown(
 ) -> None:
     """Hits of 54 and of 270, the share within x2 and that of intervals are the command's."""
     monkeypatch.chdir(ROOT)
-    shown = {row[0].partition(" (R0")[0]: row[1:] for row in rows("### What they are")}
+    shown = {row[0].partition(" (R0")[0]: row[1:] for row in rows("What they are", SCORES)}
     asked = ["validate", "--offline", "--by", "predictor", "--format", "json"]
     told: list[dict[str, dict[str, float]]] = []
     for more in ([], ["--epsilon", "all"]):
@@ -160,7 +160,7 @@ def test_the_paper_s_settings_are_scored_as_shown(
 
 def test_the_guide_names_what_an_answer_holds() -> None:
     """The table has the keys of an entry of `nearfree predict --format json`."""
-    table = section("## Whole models").partition("| key of an entry |")[2]
+    table = section("Whole models").partition("| key of an entry |")[2]
     named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     (told,) = nearfree.predict(ROOT / "config/models/qwen3_8b.json", "h200", largest=4)
     assert {*named} - {"caveats"} == told.keys() - {"caveats"}

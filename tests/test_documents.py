@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 import nearfree
 import pytest
+import yaml
+from nearfree.backends.environments.lock import OWN
 from nearfree.cli import make_parser
+from nearfree.config.files import Config
+from nearfree.config.plans import Plans
 
 from workflow import ROOT
 
@@ -82,3 +86,22 @@ def test_the_package_says_where_its_forms_are_told() -> None:
     told = re.search(r"`(nearfree\.predict\.v\d+)` \((docs/\w+\.md)\)", nearfree.predict.__doc__)
     assert told
     assert f"`{told[1]}`" in (ROOT / told[2]).read_text()
+
+
+CLUSTER, CONFIG = (ROOT / "docs/cluster.md").read_text(), Config(ROOT / "config")
+
+
+def test_a_cluster_s_first_run_leaves_out_what_needs_a_backend() -> None:
+    """The page's list has the studies that need an environment of their own, and no other."""
+    listed = re.search(r"^ +(without: .*?\])$", CLUSTER, re.MULTILINE | re.DOTALL)
+    assert listed
+    plans = Plans(CONFIG, "h200").all()
+    apart = {name for name, plan in plans.items() if getattr(plan, "environment", OWN) != OWN}
+    assert {*yaml.safe_load(listed[1])["without"]} == apart
+
+
+def test_a_cluster_s_page_names_the_gpus_that_studies_are_of() -> None:
+    """Whoever has another GPU reads that no study names it."""
+    told = CLUSTER.partition("(`platforms` in `config/studies.yaml`):")[2].partition(".")[0]
+    named = {each for study in CONFIG.studies.values() for each in study.platforms}
+    assert {*re.findall(r"`(\w+)`", told)} == named - {"cpu"}

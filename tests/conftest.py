@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hypothesis
 import pytest
@@ -28,6 +28,9 @@ from nearfree.sources.fetching.cache import Cache, default_cache
 from once import ALL, made_once, session_folder, shared, turn
 
 from workflow import NO_NETWORK, ROOT, Project, make_project
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
 
 # Each job of a workflow is a process, which would otherwise compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -179,6 +182,16 @@ def answering(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Proje
             project.snakemake()
 
     return Project(made_once(tmp_path_factory, "answering", make))
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Chrome"]:
+    """Return a headless browser for all tests of this process."""
+    from browsing import start  # which needs selenium
+
+    driver = start(tmp_path_factory.mktemp("profile"))
+    yield driver
+    driver.quit()
 
 
 @pytest.fixture(scope="session")

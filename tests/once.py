@@ -5,11 +5,14 @@ import os
 import shutil
 import subprocess
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+
+Made = TypeVar("Made")
 
 
 def session_folder(factory: pytest.TempPathFactory) -> Path:
@@ -38,6 +41,25 @@ def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], ob
             make(partial)
             partial.rename(made)
     return made
+
+
+class Lazily(Mapping[str, Made]):
+    """Things by name, each made when it is first asked for: to collect tests makes none."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Made]]) -> None:
+        self._makers = makers
+        self._made: dict[str, Made] = {}
+
+    def __getitem__(self, name: str) -> Made:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
 
 
 ALL = os.environ.get("NEARFREE_CASES") == "all"

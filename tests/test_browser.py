@@ -3,12 +3,12 @@
 import base64
 import json
 import shlex
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from browsing import open_page, open_report, quiet, screen, start, until
+from browsing import open_page, open_report, quiet, screen, until
 from nearfree.show.figures.listing import OUTLOOK, read_figures
 from nearfree.show.page import inline
 from selenium import webdriver
@@ -19,14 +19,6 @@ from show.page.hostile import HOSTILE, hostile_report
 pytestmark = pytest.mark.browser
 REPORT = "results/report/index.html"
 MOST_BYTES, MOST_MS = 8_000_000, 2_000
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """Return a browser for all tests of this file."""
-    driver = start(tmp_path_factory.mktemp("profile"))
-    yield driver
-    driver.quit()
 
 
 def put_in(browser: webdriver.Chrome) -> None:
@@ -302,8 +294,7 @@ def test_a_link_from_outside_lands_on_its_section(built, browser, name):
 
 def test_the_report_s_folder_stands_alone(built, browser, tmp_path):
     """Moved elsewhere, the page and its figures still open."""
-    copy = built.copy(tmp_path / "copy")
-    folder = Path(copy / "results/report").rename(tmp_path / "mailed")
+    folder = Path(shutil.copytree(built / "results/report", tmp_path / "mailed"))
     open_report(browser, folder / "index.html")
     figure = browser.find_element(By.CSS_SELECTOR, "figcaption a").get_attribute("href")
     open_page(browser, Path(figure.removeprefix("file://")))

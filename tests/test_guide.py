@@ -1,4 +1,4 @@
-"""The guide: what it points to is there, and what it says of memory is what is computed with."""
+"""The guide and its scores: what they point to is there, numbers are the code's and the log's."""
 
 import re
 import shlex
@@ -6,19 +6,48 @@ from pathlib import Path
 
 import nearfree
 import pytest
+from msgspec import json
 from nearfree.cli import main
+from nearfree.decoders.quantisation import METHODS
 from nearfree.derive import memory
+from nearfree.derive.reference.record import newest_kernels
+from nearfree.log.names import Layout
+from nearfree.public.curve_row import COLUMNS, OPTIONAL
 
 from workflow import ROOT
 
 PACKAGE = Path(nearfree.__file__).parent
-GUIDE = (Path(__file__).parents[1] / "docs" / "guide.md").read_text()
+GUIDE, SCORES = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("guide", "scores"))
 SECTION = GUIDE.partition("## Where is what")[2].partition("\n## ")[0]
 ROWS = [line.split("|")[1:3] for line in SECTION.splitlines() if line.startswith("| ")]
 ROOMS = {name for place, _ in ROWS for name in re.findall(r"^ ?`([a-z_]+)/`|, `([a-z_]+)/`", place)}
 QUESTIONS = {
     question.strip(): answer for question, answer in ROWS if question.strip().endswith("?")
 }
+
+
+def section(name: str, text: str = GUIDE) -> str:
+    """Return a section of the guide or of another text, without its heading."""
+    found = text.partition(f"\n## {name}\n")[2]
+    assert found, name
+    return re.split(r"\n#{2,3} ", found)[0]
+
+
+def rows(name: str, text: str = GUIDE) -> list[list[str]]:
+    """Return the rows of a section's tables, without their heads."""
+    lines = [line for line in section(name, text).splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    heads = {at - 1 for at, row in enumerate(cells) if row[0] == "---"}
+    return [row for at, row in enumerate(cells) if at not in heads and row[0] != "---"]
+
+
+def test_the_contents_have_every_section() -> None:
+    """Its list links to each section once but those before it, and to none that is gone."""
+    sections = re.findall(r"^## (.+)$", GUIDE, re.MULTILINE)
+    linked = re.findall(r"\[([^]]+)\]\(#([\w-]+)\)", GUIDE.partition("\n## ")[0])
+    assert {name for name, _ in linked} == {*sections} - {"What it does", "What has run where"}
+    for name, anchor in linked:
+        assert anchor == re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-")
 
 
 def test_every_room_has_its_row() -> None:
@@ -59,6 +88,86 @@ def test_the_guide_has_the_constants_of_memory() -> None:
     assert f"pages of {memory.PAGE_POSITIONS}" in PRECISION
     assert f"{memory.PROMPT_TOKENS} prompt tokens" in PRECISION
     assert f"{memory.ENGINE_BYTES / 1e9} GB a GPU" in PRECISION
+
+
+def test_the_guide_names_every_method_of_quantisation() -> None:
+    """What is read of a model's own file is said to be read, by its name there."""
+    told = PRECISION.partition("Read are the\nmethods ")[2].partition("\n\n")[0]
+    assert {name for name in METHODS if not re.search(rf"\b{name}\b", told)} == {"modelopt_fp4"}
+
+
+def test_the_guide_lists_the_columns_of_a_curve_file() -> None:
+    """The list has those that a file needs, and of the others the kernel; the rest is named."""
+    told = section("Public data and your own")
+    listed = told.partition("with the columns\n\n`")[2].partition("`")[0]
+    assert {*re.split(r",\s+", listed)} == {*COLUMNS} - OPTIONAL | {"kernel"}
+    others = OPTIONAL - {"kernel", "tp", "dp", "ep", "pp", "threads"}
+    assert {name for name in others if f"`{name}`" not in told} == set()
+
+
+KINDS = {
+    "MoE FFN, balanced": ("moe_ffn", "balanced"),
+    "MoE FFN, power law": ("moe_ffn", "power_law"),
+    "products of 64 MB or more": ("gemm", ""),
+    "attention without a cache": ("attention", ""),
+    "latent attention": ("mla", ""),
+    "attention layers that select positions, over a cache": ("attention_layer", ""),
+}
+"""What the table of scores calls modules and routings."""
+
+
+def test_how_good_predictions_are_is_what_is_on_record() -> None:
+    """Hits and shares within x2 are those that the log has beside its constants, by regime."""
+    _, events = newest_kernels(Layout(ROOT / "results"))
+    scores = {
+        (of.module, of.routing, of.formats, of.regime): of
+        for event in {event.event_id: event for event in events.values()}.values()
+        for of in event.data.bands
+    }
+    told = rows("How good the predictions are")
+    assert {kind for kind, *_ in told} == KINDS.keys()
+    for kind, formats, curves, *cells in told:
+        found = [scores.get((*KINDS[kind], formats, f"R{number}")) for number in range(4)]
+        assert found[0]
+        assert curves == f"{found[0].curves:,}"
+        assert cells == [
+            f"{of.hit:.2f}, {of.within_x2:.2f}".replace("0.", ".") if of else "" for of in found
+        ]
+
+
+def test_the_paper_s_settings_are_scored_as_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hits of 54 and of 270, the share within x2 and that of intervals are the command's."""
+    monkeypatch.chdir(ROOT)
+    shown = {row[0].partition(" (R0")[0]: row[1:] for row in rows("What they are", SCORES)}
+    asked = ["validate", "--offline", "--by", "predictor", "--format", "json"]
+    told: list[dict[str, dict[str, float]]] = []
+    for more in ([], ["--epsilon", "all"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*asked, *more])
+        assert not ended.value.code
+        found = json.decode(capsys.readouterr().out)
+        told.append({each["predictor"]: each for each in found})
+    for name, row in (("principle, principle_resolved", "principle"), ("work_model",) * 2):
+        few, many = (of[row] for of in told)
+        near, met = (
+            "" if share is None else f"{share:.2f}".lstrip("0")
+            for share in (few["within_2"], many["interval_coverage"])
+        )
+        assert shown[name] == [str(few["hits"]), near, str(many["hits"]), met]
+
+
+def test_the_guide_names_what_an_answer_holds() -> None:
+    """The table has the keys of an entry of `nearfree predict --format json`."""
+    table = section("Whole models").partition("| key of an entry |")[2]
+    named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    (told,) = nearfree.predict(ROOT / "config/models/qwen3_8b.json", "h200", largest=4)
+    assert {*named} - {"caveats"} == told.keys() - {"caveats"}
+    assert told["schema"] in table
+    for key in ("answer", "basis", "memory", "deployment"):
+        (holds,) = re.findall(rf"^\| `{key}` \| (.*) \|$", table, re.MULTILINE)
+        assert {*re.findall(r"`(\w+)`", holds)} <= told[key].keys()
 
 
 SHOWN = re.findall(r"^```\n\$ nearfree (.*?[^\\])\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)

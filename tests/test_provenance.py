@@ -6,13 +6,12 @@ Rows and events are read here from Parquet and JSON lines themselves, without th
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 
 import polars as pl
 import pytest
-from browsing import dice, open_report, quiet, start, until
+from browsing import dice, open_report, quiet, until
 from nearfree.config.files import Config
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.expand_deployments import deployments
@@ -41,14 +40,6 @@ CHOICES = (
 CONDITION = (*CHOICES, "deployment")
 UNFIT = "does not fit"
 Row = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """Return a browser for all tests of this file."""
-    driver = start(tmp_path_factory.mktemp("profile"))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")

@@ -103,27 +103,6 @@ def test_the_readme_shows_what_commands_print(begins, capsys, monkeypatch):
     assert shown.split() == capsys.readouterr().out.split()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "CONTRIBUTING.md"])
-def test_every_file_that_a_document_names_is_there(name):
-    """A path in back quotes with a folder in it exists, unless it is one that a run makes."""
-    text = (ROOT / name).read_text()
-    for path in re.findall(r"`((?:docs|config|rules|tests|envs|cli|workflow)/[\w/.-]*)`", text):
-        found = ROOT / path if not path.startswith("cli/") else ROOT / "workflow/nearfree" / path
-        assert found.exists(), path
-
-
-def test_the_generated_references_are_current():
-    """`make docs` would change nothing."""
-    done = subprocess.run(
-        [sys.executable, "docs/generate.py", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def on_cpu(adapter: Adapter, asked: set[tuple[str, str]]) -> str:
     """Return what the table says of an adapter on a CPU, by what the default set asks for."""
     if "cpu" not in adapter.devices:
@@ -153,7 +132,10 @@ def test_the_guide_tells_which_adapters_never_ran():
     }
     rows = re.findall(
         r"^\| (\w+) \| (\w+) \|([^|]*)\| ([^|]*) \|$",
-        (ROOT / "docs/guide.md").read_text().partition("## What has run where")[2],
+        (ROOT / "docs/guide.md")
+        .read_text()
+        .partition("## What has run where")[2]
+        .partition("\n## ")[0],
         re.MULTILINE,
     )
     told = {(module, backend): (cpu.strip(), gpu) for module, backend, cpu, gpu in rows[1:]}

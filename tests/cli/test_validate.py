@@ -18,6 +18,7 @@ from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.log.names import Layout
 
 from cli.conftest import Call
+from workflow import ROOT
 
 KEYS = {
     "predictor", "platform", "module", "backend", "backend_version", "in_sample", "settings",
@@ -273,7 +274,10 @@ def test_nothing_left_to_score(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("recorded")
 def test_published_steps_of_whole_models(call: Call) -> None:
-    """A row for all and one a group, with the keys of other scores, the error of T, and reasons."""
+    """A row for all and one a group, with the keys of other scores, the error of T, and reasons.
+
+    What documents say of all rows is what the command says.
+    """
     code, out, err = call("validate", "--dataset", "whole", "--offline", "--format", "json")
     assert (code, err) == (0, "")
     whole, *groups = json.decode(out)
@@ -286,6 +290,20 @@ def test_published_steps_of_whole_models(call: Call) -> None:
     assert whole["t_within_20"] > 0.60
     assert whole["t_ratio_error"] < 0.12
     assert 0.75 <= whole["interval_coverage"] <= 0.88
+    documents = ("README.md", "docs/guide.md", "docs/scores.md")
+    readme, guide, scores = (" ".join((ROOT / name).read_text().split()) for name in documents)
+    error = f"off by {100 * whole['t_error_median']:.1f} % in the median"
+    of_steps = f"{whole['answered']} published steps of whole models"
+    near = f"{100 * whole['t_within_20']:.0f} % of them within 20 %"
+    assert f"Against {of_steps} T is {error}, {near}" in readme
+    assert f"T of {of_steps} is {error}" in guide
+    numbers = (
+        f"{whole['t_error_median']:.3f}", f"{whole['t_within_20']:.3f}",
+        f"{whole['interval_coverage']:.2f}", f"{whole['t_ratio_error']:.3f}",
+    )  # fmt: skip
+    share = f"{whole['answered']} ({whole['answered'] / whole['settings']:.0%})".replace("%", " %")
+    told = (f"all, {whole['settings']}", share, *(each.lstrip("0") for each in numbers))
+    assert f"| {' | '.join(told)} |" in scores
 
 
 @pytest.mark.slow

@@ -89,10 +89,11 @@ def test_only_known_names_are_mapped(tmp_path) -> None:
 
 
 def test_without_the_file_the_defaults_hold(tmp_path) -> None:
-    """A config folder without cluster.yaml is whole."""
+    """A config folder without cluster.yaml is whole: a CPU's job has its node for itself."""
     folder = copy_config(tmp_path / "config")
     (folder / "cluster.yaml").unlink()
-    assert Config(folder).job_resources("cpu", "dense_ffn").exclusive
+    plain = JobResources(gpus=0, cpus=4, memory_gb=16, minutes=60, exclusive=True)
+    assert Config(folder).job_resources("cpu", "dense_ffn") == plain
 
 
 def test_the_shipped_file_says_the_defaults() -> None:

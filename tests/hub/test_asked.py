@@ -100,19 +100,29 @@ def test_a_snapshot_folder_says_its_repository(repository: str) -> None:
     assert snapshot_of(folder / "config.json") == Snapshot(repository, COMMIT)
 
 
-@given(st.text(max_size=120))
-@example("Qwen/..")
-@example("a/b/c")
-@example("a/b.git")
-@example("-a/b")
+PIECES = ("a", "a", "B9", "_", "a.b", "a-b", ".", "..", "--", "\u00e9")
+SIDE = st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map("".join)
+"""What stands on one side of a slash, an id's or not."""
+
+
+@given(st.builds("{}/{}".format, SIDE, SIDE))
 def test_no_id_climbs(text: str) -> None:
-    """What is taken for an id has one slash, and nothing that is a path of its own."""
+    """What is taken for an id has no side that is a path of its own, and only plain letters."""
     if REPOSITORY.fullmatch(text):
         org, name = text.split("/")
         assert not {"", ".", ".."} & {org, name}
         assert text.isascii()
         assert ".." not in text
         assert "--" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Qwen/..", "../Qwen", "Qwen", "a/b/c", "a/b.git", "-a/b", "a/b--c", "a/.", "a/b\n", "/b"],
+)
+def test_what_climbs_is_no_id(text: str) -> None:
+    """A path, a name of one word, and what the hub does not allow are not taken for an id."""
+    assert REPOSITORY.fullmatch(text) is None
 
 
 def test_work_that_takes_too_long_is_left() -> None:

@@ -5,15 +5,18 @@ from typing import Any
 
 import numpy as np
 from nearfree.core.setting import Setting
-from nearfree.derive.reference.build import Curves, groups_of
+from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
 from nearfree.derive.reference.groups import Group, Key, form_us, keys_of
 from nearfree.derive.reference.regimes import Reference
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.work_model.family import Array
 from nearfree.log.events import LatencyImported
+from nearfree.public.curves import ImportedCurves, curves_of
 from public.test_curves import curve
 
+from derive.curves import SHEETS
+from derive.questions import FACTS, RESOLVER
 from derive.work_model.forms import GEMM, LIBRARY, PREFILL, prepared
 from derive.work_model.imported import TRUE
 
@@ -90,6 +93,18 @@ def reference(*questions: dict[str, Any], bent: Bent = straight) -> Reference:
     groups: dict[Key, Group] = {}
     for each in curves(*questions, bent=bent):
         groups |= groups_of(each, EPSILON)
+    return Reference(groups, CHIPS)
+
+
+def by_form(found: ImportedCurves) -> list[Curves]:
+    """Return imported curves by platform and form."""
+    return list(curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER))
+
+
+def known(imported: Sequence[LatencyImported]) -> Reference:
+    """Return the groups that imported curves make."""
+    every = by_form(curves_of([(each, f"e#{number}") for number, each in enumerate(imported)]))
+    groups = {key: group for each in every for key, group in groups_of(each, EPSILON).items()}
     return Reference(groups, CHIPS)
 
 

@@ -13,7 +13,6 @@ from nearfree.core.setting import Setting
 from nearfree.derive.reference import build
 from nearfree.derive.reference.build import (
     Curves,
-    curves_by_form,
     decoded,
     groups_of,
     known_truth,
@@ -25,13 +24,13 @@ from nearfree.public.curves import ImportedCurves, curves_of
 from public.test_curves import curve
 
 from derive.curves import SHEETS
-from derive.questions import FACTS, RESOLVER
 from derive.reference.made import (
     DEPTHS,
     EPSILON,
     HEADS,
     LAYER,
     ROWS,
+    by_form,
     curves,
     events,
     noisy,
@@ -46,17 +45,12 @@ def imported(*every: Curves) -> ImportedCurves:
     return curves_of([(each, f"e#{number}") for number, each in enumerate(events(every))])
 
 
-def built(found: ImportedCurves) -> list[Curves]:
-    """Return them by form."""
-    return list(curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER))
-
-
 def test_curves_come_by_platform_and_form() -> None:
     """Each with its own points, its file and its kernel, however they are mixed in the log."""
     of_all = curves(*products("h100", "a100"), LAYER, {**HEADS, "kernel": "fa3"}, bent=noisy(1))
     mixed = list(events(of_all))[::-1]
     found = curves_of([(each, f"e#{number}") for number, each in enumerate(mixed)])
-    every = built(found)
+    every = by_form(found)
     assert sorted((each.part.rows["platform"][0], each.part.family.name) for each in every) == [
         ("a100", "gemm"), ("h100", "attention_prefill"), ("h100", "gemm"), ("h100", "moe_library"),
     ]  # fmt: skip
@@ -73,7 +67,7 @@ def test_curves_come_by_platform_and_form() -> None:
 
 def test_attention_counts_from_two_positions_on() -> None:
     """One position runs in another kernel, which says nothing of several."""
-    (each,) = built(imported(only_curves(HEADS)))
+    (each,) = by_form(imported(only_curves(HEADS)))
     assert each.part.features["n"][0].tolist() == [2.0**power for power in range(1, 8)]
 
 
@@ -81,7 +75,7 @@ def test_a_context_that_varies_is_no_curve_over_n() -> None:
     """Curves of one position over contexts are left out."""
     (event,) = events([only_curves(HEADS)])
     varied = replace(event, n=(1, 1), latency_us=(1.0, 2.0), contexts=(128, 256))
-    assert built(curves_of([(varied, "e#1")])) == []
+    assert by_form(curves_of([(varied, "e#1")])) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +93,7 @@ def test_light_products_are_learnt_from_and_not_scored(
 ) -> None:
     """Weights as stored of 4 MB are learnt from, of 64 MB scored; layers are heavy together."""
     found = imported(only_curves(question))
-    assert len(built(found)) == learnt
+    assert len(by_form(found)) == learnt
     assert scored_of(known_truth(found, SHEETS, EPSILON)).settings.height == scored
 
 
@@ -141,7 +135,7 @@ def test_products_faster_than_the_memory_were_timed_from_a_cache() -> None:
     brought_us = weights / (1e3 * (SHEETS[ROWS["platform"]].bandwidth_gb_s or 0.0))
     for first, kept in ((0.9 * brought_us, False), (1.1 * brought_us, True)):
         rising = tuple(first * (1.0 + 0.1 * at) for at in range(len(cold.n)))
-        assert bool(built(curves_of([(replace(cold, latency_us=rising), "e#1")]))) == kept
+        assert bool(by_form(curves_of([(replace(cold, latency_us=rising), "e#1")]))) == kept
 
 
 def test_collectives_are_no_kernels_of_one_gpu() -> None:
@@ -149,7 +143,7 @@ def test_collectives_are_no_kernels_of_one_gpu() -> None:
     (event,) = events([only_curves(ROWS)])
     setting = Setting(**{"backend": "nccl", "dtype": "bfloat16", **REDUCE})
     reduce_ = replace(event, setting=setting)
-    assert built(curves_of([(reduce_, "e#1")])) == []
+    assert by_form(curves_of([(reduce_, "e#1")])) == []
 
 
 def test_every_kernel_and_format_is_a_group_of_its_own() -> None:
@@ -265,7 +259,7 @@ def asleep(*us: float) -> ImportedCurves:
 
 def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
     """T(N) there is answered as measured; constants and boundaries are as without it."""
-    whole, plain = (built(each)[0] for each in (asleep(900.0, 950.0), imported(
+    whole, plain = (by_form(each)[0] for each in (asleep(900.0, 950.0), imported(
         *curves(*({**LAYER, "d_ff": each} for each in (512, 1024, 1536, 2048))))))  # fmt: skip
     (kept,), (awake,) = (groups_of(each, EPSILON).values() for each in (whole, plain))
     assert kept.values == awake.values
@@ -282,7 +276,7 @@ def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
 
 def test_experts_that_came_from_a_cache_say_nothing_of_one_position() -> None:
     """Weights of those awake cannot come faster than memory brings them."""
-    (whole,) = built(asleep(0.001, 950.0))
+    (whole,) = by_form(asleep(0.001, 950.0))
     (group,) = groups_of(whole, EPSILON).values()
     assert group.n[:, 0].tolist() == [2.0] * 4
     assert group.first_us == pytest.approx(np.array([950.0] * 4), rel=1.01e-3)

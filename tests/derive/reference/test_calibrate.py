@@ -3,7 +3,7 @@
 import pytest
 from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting
-from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
+from nearfree.derive.reference.build import groups_of
 from nearfree.derive.reference.calibrate import calibrate_kernels
 from nearfree.derive.reference.folds import COVERED, Fold, band_of, needed, predicted
 from nearfree.derive.reference.record import STREAM as KERNELS
@@ -17,11 +17,11 @@ from nearfree.public.curves import read_curves
 from public.test_curves import curve, put
 
 from derive.curves import SHEETS
-from derive.questions import FACTS, RESOLVER
 from derive.reference.made import (
     CHIPS,
     EPSILON,
     HEADS,
+    by_form,
     curves,
     events,
     noisy,
@@ -81,15 +81,9 @@ def test_every_kernel_is_sealed(log: Layout) -> None:
         assert (said.source, said.epsilon) == ("somebody", EPSILON)
 
 
-def by_form(layout: Layout) -> list[Curves]:
-    """Return the imported curves of a log by form."""
-    found = read_curves(layout, STREAM)
-    return list(curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER))
-
-
 def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:
     """Constants and residuals in the log are those that follow from the imported curves."""
-    known, every = read(log).reference, by_form(log)
+    known, every = read(log).reference, by_form(read_curves(log, STREAM))
     made = {key: each for one in every for key, each in groups_of(one, EPSILON).items()}
     assert set(known.groups) == set(made)
     for key, group in known.groups.items():
@@ -115,7 +109,7 @@ def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
     for each in said.bands:
         assert (each.module, each.formats, each.routing) == ("attention", "bfloat16", "")
         assert 0 < each.band < 1
-    every = by_form(log)
+    every = by_form(read_curves(log, STREAM))
     for regime, fold in WITHOUT.items():
         values = [
             value

@@ -1,6 +1,7 @@
 """Attention that decodes: T(1) by public curves of the kernel, growth by shared constants."""
 
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,16 @@ from nearfree.config.files import Config
 from nearfree.core.setting import Setting
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.reference.answer import Timed, TimedQuestions
-from nearfree.derive.reference.build import curves_by_form, groups_of, known_truth
 from nearfree.derive.reference.groups import Group
 from nearfree.derive.reference.record import group_of, newest_kernels
 from nearfree.derive.reference.regimes import LEANS_ON, R0, Reference
 from nearfree.derive.work_model.attention_rows import decoders
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.log.events import LatencyImported
-from nearfree.public.curves import curves_of
 from public.test_curves import curve
 
-from derive.curves import SHEETS
-from derive.questions import ATTENTION, FACTS, LOG, RESOLVER, ROOT, ask
-from derive.reference.made import CHIPS, EPSILON
+from derive.questions import ATTENTION, LOG, RESOLVER, ROOT, ask
+from derive.reference.made import CHIPS, known
 from derive.reference.test_timed import recorded
 from derive.work_model.forms import facts_of
 
@@ -65,14 +63,6 @@ def decoded(
     ]  # fmt: skip
 
 
-def known(curves: list[LatencyImported]) -> Reference:
-    """Return the groups that curves make."""
-    found = curves_of([(each, f"e#{number}") for number, each in enumerate(curves)])
-    every = curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER)
-    groups = {key: group for each in every for key, group in groups_of(each, EPSILON).items()}
-    return Reference(groups, CHIPS)
-
-
 def asked(question: dict[str, Any], reference: Reference) -> Timed:
     """Return T(N) of a question with shared constants and what is known of kernels."""
     shared = recorded_constants(LOG)
@@ -81,13 +71,18 @@ def asked(question: dict[str, Any], reference: Reference) -> Timed:
     return timed
 
 
-OURS = known(decoded())
 NONE = Reference({}, CHIPS)
+
+
+@cache
+def public() -> Reference:
+    """Return the groups of a kernel that decodes."""
+    return known(decoded())
 
 
 def test_curves_over_contexts_are_a_kernel_by_its_public_name() -> None:
     """Each point says T(1) at its context and batch."""
-    ((key, group),) = OURS.groups.items()
+    ((key, group),) = public().groups.items()
     assert (key.family, key.backend) == ("attention_cached", key.kernel)
     assert key.kernel == "vllm_flash_attn_fa3"
     assert group.curves.height == len(HEADS) * len(CONTEXTS)
@@ -108,7 +103,7 @@ def test_another_kernel_is_none_of_a_backend() -> None:
 def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> None:
     """On its GPU and on a sibling; what more positions take is as without curves."""
     question = {**CALL, "batch": 64, "context": 4096, "platform": platform}
-    ours, without = asked(question, OURS), asked(question, NONE)
+    ours, without = asked(question, public()), asked(question, NONE)
     if platform == "h200":
         assert ours.latency_us[0, 0] == pytest.approx(20.0 + read_us((32, 8), 4096) / 0.8, rel=0.05)
     grown = [each.latency_us[0] - each.latency_us[0, 0] for each in (ours, without)]
@@ -135,14 +130,14 @@ def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> 
 def test_of_other_gpus_and_kernels_nothing_is_said(other: dict[str, Any]) -> None:
     """Neither another architecture nor another kernel has anything of these curves."""
     question = {**CALL, **other, "page_size": 256}
-    assert asked(question, OURS).constants == asked(question, NONE).constants
-    assert asked(question, OURS).kernels == [()]
+    assert asked(question, public()).constants == asked(question, NONE).constants
+    assert asked(question, public()).kernels == [()]
 
 
 def test_an_engines_own_kernel_comes_before_its_backends() -> None:
     """A question that names the engine's kernel stands on its curves, whatever gives the tiles."""
     other = known(decoded("fa3", engine="sglang", fixed_us=12.0))
-    both = Reference({**OURS.groups, **other.groups}, CHIPS)
+    both = Reference({**public().groups, **other.groups}, CHIPS)
     question = {**CALL, "batch": 64, "context": 4096}
     own = asked({**question, "kernel": "fa3"}, both)
     assert own.kernels == [("fa3",)]
@@ -153,7 +148,7 @@ def test_an_engines_own_kernel_comes_before_its_backends() -> None:
 def test_a_grid_that_begins_later_has_constants_alone() -> None:
     """What curves of one position say is T(1), which a grid from N = 2 on does not hold."""
     question = {**CALL, "batch": 64, "context": 4096, "baseline": 2}
-    ours, without = asked(question, OURS), asked(question, NONE)
+    ours, without = asked(question, public()), asked(question, NONE)
     assert ours.latency_us[0] == pytest.approx(without.latency_us[0])
     assert (ours.kernels, ours.constants) == ([()], without.constants)
 

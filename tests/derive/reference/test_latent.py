@@ -1,5 +1,6 @@
 """Latent attention in the regimes: constants of one position, and no answer without a kernel."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -7,19 +8,17 @@ import pytest
 from msgspec.structs import replace
 from nearfree.core.setting import Setting
 from nearfree.derive.reference.answer import TimedQuestions
-from nearfree.derive.reference.build import curves_by_form, groups_of, known_truth
+from nearfree.derive.reference.build import groups_of
 from nearfree.derive.reference.record import group_of
 from nearfree.derive.reference.regimes import R0, R2, R3, Reference
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.log.events import LatencyImported
-from nearfree.public.curves import curves_of
 from public.test_curves import curve
 
-from derive.curves import SHEETS
-from derive.questions import FACTS, RESOLVER
+from derive.questions import RESOLVER
 from derive.reference.kept import kept_events
-from derive.reference.made import CHIPS, EPSILON, curves, noisy
+from derive.reference.made import CHIPS, EPSILON, curves, known, noisy
 from derive.reference.test_record import event_of
 from derive.reference.test_timed import recorded
 from derive.work_model.forms import MLA, SPARSE_LAYER, facts_of, prepared, start
@@ -50,26 +49,21 @@ def decoded(platform: str = "h100") -> list[LatencyImported]:
     return found
 
 
-def known() -> Reference:
+@cache
+def ours() -> Reference:
     """Return the groups that those curves make."""
-    found = curves_of([(each, f"e#{number}") for number, each in enumerate(decoded())])
-    every = curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER)
-    groups = {key: group for each in every for key, group in groups_of(each, EPSILON).items()}
-    return Reference(groups, CHIPS)
+    return known(decoded())
 
 
-OURS = known()
-
-
-def asked(*questions: dict[str, Any], reference: Reference | None = OURS) -> TimedQuestions:
+def asked(*questions: dict[str, Any], reference: Reference | None = None) -> TimedQuestions:
     """Return questions with what is known of kernels, and no shared constants at all."""
-    of = None if reference is None else recorded(reference)
+    of = recorded(reference or ours())
     return TimedQuestions(facts_of(*questions), RESOLVER, {}, reference=of)
 
 
 def test_points_over_contexts_are_a_kernel() -> None:
     """Each point of a curve over contexts says T(1) there; kernels are named whoever ran them."""
-    ((key, group),) = OURS.groups.items()
+    ((key, group),) = ours().groups.items()
     assert (key.family, key.backend, key.kernel) == ("mla_cached", "fa3", "fa3")
     assert group.curves.height == len(HEADS) * len(CONTEXTS)
     assert sorted(set(group.curves["context"])) == list(CONTEXTS)
@@ -111,9 +105,8 @@ def test_an_engines_choice_is_the_kernel_that_was_measured() -> None:
 def test_without_its_kernel_a_question_is_refused() -> None:
     """Nothing is guessed for a family without shared constants, whatever else is known."""
     layer = {**SPARSE_LAYER, "platform": "h100"}
-    for reference in (OURS, None):
-        refused = asked(layer, reference=reference).refusals()
-        assert refused == {0: "no constants of layer_attention in the log"}
+    for questions in (asked(layer), TimedQuestions(facts_of(layer), RESOLVER, {}, reference=None)):
+        assert questions.refusals() == {0: "no constants of layer_attention in the log"}
     mixed = asked({**MLA, "platform": "h100"}, layer)
     assert mixed.refusals() == {1: "no constants of layer_attention in the log"}
     assert [each.asked for each in mixed.curves()] == [[0]]
@@ -165,7 +158,7 @@ def test_an_engines_layer_of_entries_is_the_one_that_was_measured() -> None:
 
 def test_another_cache_has_the_constants_of_the_known_one() -> None:
     """Of a cache in a format without curves the form speaks, with constants of another: R0."""
-    ((key, group),) = OURS.groups.items()
+    ((key, group),) = ours().groups.items()
     question = {**MLA, "platform": "h100", "heads": 16, "context": 65536}
     (part,) = prepared(question)
     of_bytes = Reference({key._replace(kv_dtype="float8"): group}, CHIPS)

@@ -33,6 +33,7 @@ from nearfree.log.events import BandsCalibrated, Event, KernelReferenced, Regime
 from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 from nearfree.log.take import OpenTake
+from once import Lazily
 
 from derive.reference.made import (
     CHIPS,
@@ -46,19 +47,19 @@ from derive.reference.made import (
     products,
 )
 
-OF_EACH: dict[str, Group] = {
-    "gemm": only_group(
+OF_EACH: Lazily[Group] = Lazily({
+    "gemm": lambda: only_group(
         *products(), *products(backend_version="2.0", depths=(4096, 9216)), bent=noisy(1)
     ),
-    "moe_library": only_group(
+    "moe_library": lambda: only_group(
         *({**LAYER, "d_ff": 512 * each, "routing": routing}
           for each in (1, 2, 3) for routing in ("balanced", "power_law:1.2")), bent=noisy(2),
     ),
-    "attention_prefill": only_group(
+    "attention_prefill": lambda: only_group(
         *({**HEADS, "kv_heads": each} for each in (1, 2, 4, 8)),
         bent=noisy(3),
     ),
-}  # fmt: skip
+})  # fmt: skip
 """Groups with several releases, several loads and grids, and places along N."""
 BANDS = BandsCalibrated(
     epsilon=EPSILON,
@@ -84,7 +85,7 @@ def event_of(group: Group) -> KernelReferenced:
     return referenced(group, source="ours", epsilon=EPSILON, members=members)
 
 
-EVENTS = {name: event_of(group) for name, group in OF_EACH.items()}
+EVENTS = Lazily({name: lambda name=name: event_of(OF_EACH[name]) for name in OF_EACH})
 
 
 def put(layout: Layout, *payloads: KernelReferenced | BandsCalibrated, take: int = 1) -> None:
@@ -183,48 +184,56 @@ def hungry() -> str:
     return base64.b85encode(bytes(stream)).decode()
 
 
-HOSTILE: dict[str, str] = {
-    "nothing": "",
-    "not base85": "ö" * 40,
-    "no stream": base64.b85encode(b"not an LZMA stream").decode(),
-    "half a stream": base64.b85encode(
-        lzma.compress(msgpack.encode(opened(EVENTS["gemm"])))[:-60]
-    ).decode(),
-    "a bomb": base64.b85encode(lzma.compress(bytes(64 * 2**20))).decode(),
-    "a hungry stream": hungry(),
-    "no message": base64.b85encode(lzma.compress(b"\xc1")).decode(),
-    "another schema": packed({"curves": []}),
-    "a field more": changed(lambda fields: fields.append(1)),
-    "a field less": changed(lambda fields: fields.pop()),
-    "no columns": changed(put_at(COLUMNS, {})),
-    "no shapes": changed(lambda fields: fields[COLUMNS].pop("d_model")),
-    "no places": changed(lambda fields: fields[COLUMNS].pop("grid")),
-    "a curve less in one column": changed(columns(d_model=lambda old: old[:-1])),
-    "a curve less in all": changed(
-        lambda fields: [each.pop() for each in fields[COLUMNS].values()]
-    ),
-    "a curve less in places": changed(columns(backend_version=lambda old: old[:-1])),
-    "null places": changed(columns(grid=lambda old: [None] * len(old))),
-    "a null release": changed(columns(backend_version=lambda old: [None, *old[1:]])),
-    "a null size": changed(columns(d_model=lambda old: [None, *old[1:]])),
-    "no size": changed(columns(d_model=lambda old: [0, *old[1:]])),
-    "a place beyond the grids": changed(columns(grid=lambda old: [99, *old[1:]])),
-    "a place before the grids": changed(columns(grid=lambda old: [-1, *old[1:]])),
-    "a place beyond the releases": changed(columns(backend_version=lambda old: [99, *old[1:]])),
-    "a place before the files": changed(columns(member=lambda old: [-1, *old[1:]])),
-    "a huge size": changed(columns(d_model=lambda old: [2**63, *old[1:]])),
-    "no grids": changed(put_at(GRIDS, [])),
-    "an empty grid": changed(put_at(GRIDS, lambda old: [[], *old[1:]])),
-    "empty grids": changed(put_at(GRIDS, lambda old: [[] for _ in old])),
-    "a grid that falls": changed(put_at(GRIDS, lambda old: [each[::-1] for each in old])),
-    "a grid from zero": changed(put_at(GRIDS, lambda old: [[0, *each[1:]] for each in old])),
-    "a grid of words": changed(put_at(GRIDS, [["one"]])),
-    "half a time": changed(put_at(FIRST, lambda old: old[:-1])),
-    "a time less": changed(put_at(FIRST, lambda old: old[:-4])),
-    "a ratio less": changed(put_at(RATIO, lambda old: old[:-1])),
-    "a residual more": changed(put_at(RESIDUAL, lambda old: old + b"\0")),
-    "no releases": changed(put_at(RELEASES, [])),
-}
+HOSTILE: Lazily[str] = Lazily(
+    {
+        "nothing": lambda: "",
+        "not base85": lambda: "ö" * 40,
+        "no stream": lambda: base64.b85encode(b"not an LZMA stream").decode(),
+        "half a stream": lambda: base64.b85encode(
+            lzma.compress(msgpack.encode(opened(EVENTS["gemm"])))[:-60]
+        ).decode(),
+        "a bomb": lambda: base64.b85encode(lzma.compress(bytes(64 * 2**20))).decode(),
+        "a hungry stream": hungry,
+        "no message": lambda: base64.b85encode(lzma.compress(b"\xc1")).decode(),
+        "another schema": lambda: packed({"curves": []}),
+        "a field more": lambda: changed(lambda fields: fields.append(1)),
+        "a field less": lambda: changed(lambda fields: fields.pop()),
+        "no columns": lambda: changed(put_at(COLUMNS, {})),
+        "no shapes": lambda: changed(lambda fields: fields[COLUMNS].pop("d_model")),
+        "no places": lambda: changed(lambda fields: fields[COLUMNS].pop("grid")),
+        "a curve less in one column": lambda: changed(columns(d_model=lambda old: old[:-1])),
+        "a curve less in all": lambda: changed(
+            lambda fields: [each.pop() for each in fields[COLUMNS].values()]
+        ),
+        "a curve less in places": lambda: changed(columns(backend_version=lambda old: old[:-1])),
+        "null places": lambda: changed(columns(grid=lambda old: [None] * len(old))),
+        "a null release": lambda: changed(columns(backend_version=lambda old: [None, *old[1:]])),
+        "a null size": lambda: changed(columns(d_model=lambda old: [None, *old[1:]])),
+        "no size": lambda: changed(columns(d_model=lambda old: [0, *old[1:]])),
+        "a place beyond the grids": lambda: changed(columns(grid=lambda old: [99, *old[1:]])),
+        "a place before the grids": lambda: changed(columns(grid=lambda old: [-1, *old[1:]])),
+        "a place beyond the releases": lambda: changed(
+            columns(backend_version=lambda old: [99, *old[1:]])
+        ),
+        "a place before the files": lambda: changed(columns(member=lambda old: [-1, *old[1:]])),
+        "a huge size": lambda: changed(columns(d_model=lambda old: [2**63, *old[1:]])),
+        "no grids": lambda: changed(put_at(GRIDS, [])),
+        "an empty grid": lambda: changed(put_at(GRIDS, lambda old: [[], *old[1:]])),
+        "empty grids": lambda: changed(put_at(GRIDS, lambda old: [[] for _ in old])),
+        "a grid that falls": lambda: changed(
+            put_at(GRIDS, lambda old: [each[::-1] for each in old])
+        ),
+        "a grid from zero": lambda: changed(
+            put_at(GRIDS, lambda old: [[0, *each[1:]] for each in old])
+        ),
+        "a grid of words": lambda: changed(put_at(GRIDS, [["one"]])),
+        "half a time": lambda: changed(put_at(FIRST, lambda old: old[:-1])),
+        "a time less": lambda: changed(put_at(FIRST, lambda old: old[:-4])),
+        "a ratio less": lambda: changed(put_at(RATIO, lambda old: old[:-1])),
+        "a residual more": lambda: changed(put_at(RESIDUAL, lambda old: old + b"\0")),
+        "no releases": lambda: changed(put_at(RELEASES, [])),
+    }
+)
 
 
 def test_what_is_packed_again_is_the_same_group() -> None:

@@ -1,12 +1,11 @@
 """The pages of figures in a real browser, from files: each draws itself, and text stays text."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import altair as alt
 import polars as pl
 import pytest
-from browsing import open_page, start
+from browsing import open_page
 from nearfree.log.names import Layout
 from nearfree.show.figures.page import write_bundle
 from nearfree.show.figures.stage import draw, save, specification
@@ -16,14 +15,6 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 pytestmark = pytest.mark.browser
 HOSTILE = "</script><img src=x onerror='document.title=1'>\u202e\"'&amp;"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    """Return a browser for all tests of this file."""
-    driver = start(tmp_path_factory.mktemp("profile"))
-    yield driver
-    driver.quit()
 
 
 def drawn_height(browser: webdriver.Chrome, path: Path) -> int:

@@ -18,6 +18,7 @@ from nearfree.derive.predict.forecast.draft import (
     as_own,
     draft_of,
     drafter_shares,
+    drafting_grid,
     model_shares,
 )
 from nearfree.derive.predict.forecast.total import total
@@ -85,15 +86,10 @@ def test_sglang_drew_from_all_rows_for_some_releases() -> None:
 
 
 def test_shares_are_of_one_position_at_the_same_batch() -> None:
-    """A draft model runs once a token, and once where nothing is drafted; shares are of T(1)."""
+    """Of the own layer they are of T(1) of the same batch size."""
     grid = [1, 2, 3, 4]
     asked = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (1, 8)]
     found = total(Questions(asked, grid), BLIND)
-    drafting = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (8, 1)]
-    drafter = total(Questions(drafting, [1]), BLIND)
-    assert model_shares(found, asked, drafter, drafting) == {
-        batch: pytest.approx([1.0, 1.0, 2.0, 3.0]) for batch in (1, 8)
-    }
     layers = [as_own(each) for each in asked]
     drafter = total(Questions(layers, grid), BLIND)
     own = drafter_shares(found, asked, drafter, layers, {})
@@ -101,6 +97,25 @@ def test_shares_are_of_one_position_at_the_same_batch() -> None:
         drafted = draft_of(layers[place], drafter, place, each.engine).modules_us
         assert own[each.batch] == pytest.approx((drafted / found.model_us[place, 0]).tolist())
         assert 0 < own[each.batch][0] < 0.2
+
+
+@pytest.mark.parametrize(("engine", "more"), [("vllm", 1), ("sglang", 0)])
+def test_a_draft_model_first_runs_on_the_rows_of_the_step(engine: str, more: int) -> None:
+    """In vLLM it has one row more a request; it draws from one, and runs once without drafts."""
+    grid, server = [1, 2, 3, 4], BackendRelease(engine)
+    drafting = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (256, 1)]
+    asked = [replace(each, server=server) for each in drafting[::-1]]
+    found = total(Questions(asked, grid), BLIND)
+    drafter = total(Questions(drafting, drafting_grid(grid)), BLIND)
+    shares = model_shares(found, asked, drafter, drafting)
+    for place, each in enumerate(drafting):
+        us = drafter.model_us[place]
+        (head,) = (at for at, role in drafter.roles[place].items() if role == HEAD)
+        undrawn = drafter.latency_us[place, head] - drafter.latency_us[place, head, 0]
+        first = [us[n - 1 + more] - undrawn[n - 1 + more] for n in grid]
+        wanted = [us_n + max(n - 2, 0) * us[0] for n, us_n in zip(grid, first, strict=True)]
+        assert shares[each.batch] == pytest.approx(np.array(wanted) / us[0])
+    assert shares[256][3] > 3.2
 
 
 GRID = np.array([1.0, 2.0, 3.0, 4.0])

@@ -129,20 +129,24 @@ def run_schedule(args: argparse.Namespace) -> int:
     context's own.
     """
     in_one_thread()
-    from nearfree.show.text.choices import choices_json, choices_table
-    from nearfree.show.text.schedule_json import schedules_json
+    from nearfree.show.text.choices import choices_table
+    from nearfree.show.text.schedule_json import choices_json, schedules_json
 
     _check(args)
     config = config_of(args)
     asked = list(dict.fromkeys(args.context or [_CONTEXT]))
     every = [_at(args, config, context) for context in asked]
+    of, against = (args.engine, _goal(args)), doubts(args, config)
     if _goal(args) == THROUGHPUT and args.acceptance is None:
-        print(choices_json(every) if args.format == "json" else "\n".join(choices_table(every)))
+        if args.format == "json":
+            print(choices_json(*of, every, doubts=against))
+        else:
+            print("\n".join(choices_table(every, against)))
         return 0
-    safe, against = _safe(args, every), doubts(args, config)
+    safe = _safe(args, every)
     if args.format == "json":
-        of, epsilon = (args.engine, _goal(args), args.worth), tolerance_of(args, config)
-        print(schedules_json(*of, every, safe, epsilon=epsilon, doubts=against))
+        epsilon = tolerance_of(args, config)
+        print(schedules_json(*of, args.worth, every, safe, epsilon=epsilon, doubts=against))
         return 0
     print(safe.option.text)
     said = (f"# {each}" for each in against)

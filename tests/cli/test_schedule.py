@@ -270,6 +270,16 @@ def test_a_wrong_call_shows_the_usage(call: Call, line: str, thing: str) -> None
     assert thing in err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_several_groups_have_no_schedule(call: Call, engine: str) -> None:
+    """Engines drop a schedule under data parallelism: it is refused, and a table is not."""
+    asked = ("schedule", engine, *UNNAMED, *SHORT, "--tp", "2", "--dp", "2")
+    one_message(call(*asked), f"{engine} drops a schedule under data parallelism")
+    table = ("--goal", "throughput", "--draft-cost", "0.02")
+    assert call(*asked, *table)[0] == 0
+    one_message(call(*asked, *table, "--acceptance", "0.8"), "Ask about one group without --dp")
+
+
 def test_a_platform_without_facts_has_no_schedule(call: Call) -> None:
     """Where the predictor refuses, so does the schedule, with its reason."""
     argv = ("--model", "qwen3_8b", "--platform", "h20", "--dtype", "float32")

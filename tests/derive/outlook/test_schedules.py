@@ -110,6 +110,17 @@ def test_a_refusal_is_a_row() -> None:
     }
 
 
+def test_engines_drop_schedules_of_several_groups() -> None:
+    """Under data parallelism a row says so in the place of an option."""
+    spread = replace(DENSE, platforms=("h200",), context=(1024,), tp=2, dp=2)
+    found = rows(a=spread)
+    assert found["option"].null_count() == found.height > 0
+    assert set(found["refusal"]) == {
+        f"{engine} drops a schedule under data parallelism, and 2 groups are asked about"
+        for engine in ("vllm", "sglang")
+    }
+
+
 def test_no_deployment_no_row() -> None:
     """Without deployments the table is empty, with all its columns."""
     assert rows().columns == list(SCHEDULES.columns)

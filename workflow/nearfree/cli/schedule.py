@@ -316,7 +316,7 @@ def _held(args: argparse.Namespace, every: "Sequence[Deployment]") -> "Sequence[
 
 def _check(args: argparse.Namespace) -> None:
     from nearfree.derive.schedule.draft_lengths import check_most
-    from nearfree.derive.schedule.engines import ENGINES
+    from nearfree.derive.schedule.engines import ENGINES, dropped
     from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
     from nearfree.derive.schedule.merging import check_worth
 
@@ -353,6 +353,13 @@ def _check(args: argparse.Namespace) -> None:
             f"expected tokens per second, and what {LLAMA_CPP} takes, need T(N), which only the "
             "work model gives",
             remedy="Leave --by and --cautious out",
+        )
+    why = dropped(args.engine, args.dp or 1)
+    if why and (goal == TOLERANCE or args.acceptance is not None):
+        raise ConfigError(
+            why,
+            remedy="Ask about one group without --dp, or choose one K by the table of --goal "
+            "throughput without --acceptance",
         )
 
 

@@ -27,7 +27,7 @@ from nearfree.derive.predict.forecast.expand_deployments import deployments, ent
 from nearfree.derive.predict.forecast.forecast import positions
 from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.schedule.draft_lengths import draft_lengths
-from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES
+from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES, dropped
 from nearfree.derive.tables.columns import IDS, text
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import Table
@@ -157,7 +157,8 @@ def _option_rows(
             for engine in BY_LENGTHS:
                 named = each.moe or each.server
                 if named and named.name == ENGINES[engine].moe:
-                    option_text = (None, reason) if reason else _option(engine, known)
+                    why = reason or dropped(engine, each.parallel.dp)
+                    option_text = (None, why) if why else _option(engine, known)
                     yield place, epsilon, engine, *option_text, calibration
 
 

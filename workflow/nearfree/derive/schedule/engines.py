@@ -245,3 +245,19 @@ ENGINES = {
 """The engines by the name that the command line calls them."""
 BY_LENGTHS = {name: engine.lengths for name, engine in ENGINES.items() if engine.lengths}
 """What writes the option of each engine that takes draft lengths by batch size."""
+
+
+def dropped(engine: str, groups: int) -> str | None:
+    """Return why an engine drops every schedule, None where it does not.
+
+    Parameters
+    ----------
+    engine
+        A name of ENGINES.
+    groups
+        How many groups of GPUs attend to requests of their own: under data parallelism both
+        engines that take draft lengths by batch size run one K (the parsers).
+    """
+    if groups == 1 or ENGINES[engine].lengths is None:
+        return None
+    return f"{engine} drops a schedule under data parallelism, and {groups} groups are asked about"

@@ -24,15 +24,12 @@ class Engine(NamedTuple):
         Writes its option, given K by batch size; None for an engine that takes one K.
     largest_batch
         The largest batch size that its option speaks of; None for any.
-    parsers
-        The lines of the engine that read the option.
     """
 
     name: str
     moe: str
     lengths: Callable[[Mapping[int, int]], Option] | None = None
     largest_batch: int | None = None
-    parsers: tuple[Parser, ...] = ()
 
 
 KEY = "num_speculative_tokens_per_batch_size"
@@ -41,7 +38,7 @@ _VLLM_DROPS = (
     " methods other than ngram, eagle, eagle3, mtp, draft_model and dflash."
 )
 _vllm = partial(Parser, package="vllm", version="0.33.0")
-_VLLM_PARSERS = (
+VLLM_PARSERS = (
     _vllm(
         file="vllm/v1/spec_decode/dynamic/utils.py",
         name="validate_and_normalize_dynamic_sd_schedule",
@@ -128,7 +125,7 @@ def vllm_option(
             _VLLM_DROPS,
             *_vllm_leaves(k_by_batch, requests, largest),
         ),
-        parsers=_VLLM_PARSERS,
+        parsers=VLLM_PARSERS,
     )
 
 
@@ -156,7 +153,7 @@ _adaptive = partial(
     version="0.5.23",
     file="sglang/srt/speculative/adaptive_spec_params.py",
 )
-_SGLANG_PARSERS = (
+SGLANG_PARSERS = (
     _adaptive(
         name="_load_adaptive_config",
         lines=(103, 139),
@@ -230,15 +227,15 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
             "Every distinct K has CUDA graphs of its own, and takes memory for them.",
             _SGLANG_DROPS,
         ),
-        parsers=_SGLANG_PARSERS,
+        parsers=SGLANG_PARSERS,
     )
 
 
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine(name="vllm", moe="vllm", lengths=vllm_option, parsers=_VLLM_PARSERS),
-        Engine(name="sglang", moe="sglang", lengths=sglang_option, parsers=_SGLANG_PARSERS),
+        Engine(name="vllm", moe="vllm", lengths=vllm_option),
+        Engine(name="sglang", moe="sglang", lengths=sglang_option),
         Engine(name=LLAMA_CPP, moe="vllm", largest_batch=1),
     )
 }

@@ -10,6 +10,7 @@ from nearfree.decoders.collectives import STAGE, STAGE_GATHER
 from nearfree.decoders.decoder import States
 from nearfree.decoders.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
+from nearfree.derive.engine_step.form import host_us as host_us_of
 from nearfree.derive.engine_step.launches import DRAFTING, LAUNCH_US
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.draft import (
@@ -116,6 +117,25 @@ def test_a_draft_model_first_runs_on_the_rows_of_the_step(engine: str, more: int
         wanted = [us_n + max(n - 2, 0) * us[0] for n, us_n in zip(grid, first, strict=True)]
         assert shares[each.batch] == pytest.approx(np.array(wanted) / us[0])
     assert shares[256][3] > 3.2
+
+
+def test_the_scheduler_runs_once_for_all_forwards_of_a_draft_model() -> None:
+    """What the host takes of a step is not taken of each draft; what it exposes is, once a step."""
+    grid, release = [1, 2, 3, 4], BackendRelease("sglang", "0.5.23")
+    one = deployment(DENSE, "balanced", batch=8, platform="h20")
+    served = replace(one, server=release, served=True)
+    found = total(Questions([served], grid), BLIND)
+    drafter = total(Questions([served], drafting_grid(grid)), BLIND)
+    host_us = host_us_of(BLIND.engine_steps["sglang"].constants, batch=8)
+    assert host_us > 100
+    drafted = np.array(model_shares(found, [served], drafter, [served])[8]) * found.model_us[0, 0]
+    each = drafted[3] - drafted[2] - (found.model_us[0, 3] - found.model_us[0, 2])
+    (head,) = (at for at, role in drafter.roles[0].items() if role == HEAD)
+    each += drafter.latency_us[0, head, 3] - drafter.latency_us[0, head, 2]
+    assert each == pytest.approx(found.model_us[0, 0] - host_us)
+    old = replace(served, server=BackendRelease("sglang", "0.5.6"))
+    later = np.array(model_shares(found, [old], drafter, [served])[8]) * found.model_us[0, 0]
+    assert later - drafted == pytest.approx(DRAFTING["sglang"].exposed_us)
 
 
 GRID = np.array([1.0, 2.0, 3.0, 4.0])

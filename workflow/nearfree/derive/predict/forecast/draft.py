@@ -7,8 +7,9 @@ the LM head; EAGLE-3's brings states together before the first run alone. Betwee
 synchronisations the GPU runs what the host launched, so a draft takes the longer of both
 (`engine_step.launches`), and a step with drafts shows what no overlap hides. A draft model runs a
 forward for each token: the first, too, on all rows of the step, of which it has not seen those
-that were accepted, and in vLLM on one more a request, the token behind them. With K = 0 either
-still runs once, for its cache; such a step of vLLM was measured to take 6.6 % more at 2 requests
+that were accepted, and in vLLM on one more a request, the token behind them. No scheduler runs
+between these forwards: the host's time for a step is that of the verifying one alone. With K = 0
+either still runs once, for its cache; such a step of vLLM was measured to take 6.6 % more at 2 requests
 and 21.6 % more at 189 (vllm-project/vllm issue 49548). Source: vllm 0.20.2,
 vllm/v1/spec_decode/llm_base_proposer.py:443-554 (rows of the first forward, and its logits); vllm
 0.33.0, the same file, line 619 (K = 0); vllm-project/vllm at 00c4f22d, the same file,
@@ -263,7 +264,15 @@ def model_shares(
             raise _unknown(drafting[own], reason)
         more = 1 if each.engine.name == VLLM.name else 0
         rows = np.searchsorted(drafter.grid, found.grid + more)
-        us = drafter.model_us[own]
+        us = _unscheduled_us(drafter, own)
         first = (us - _undrawn_us(drafter, own, each.engine))[rows]
-        shares[each.batch] = ((first + later * us[0]) / found.model_us[place, 0]).tolist()
+        exposed = exposed_us(each.engine) if each.served else 0.0
+        drafted = first + later * us[0] + exposed
+        shares[each.batch] = (drafted / found.model_us[place, 0]).tolist()
     return shares
+
+
+def _unscheduled_us(found: Total, place: int) -> Array:
+    """Return T(N) of a forward without the host's time for a step, but with what it waits for."""
+    waits = found.padding.waits_us[place] if found.padding else 0.0
+    return np.asarray(found.model_us[place] - found.latency_us[place, -1] + waits)

@@ -52,7 +52,7 @@ def test_a_draft_model_has_the_model_s_vocabulary(tmp_path: Path) -> None:
 
 
 def test_sglang_runs_no_schedule_of_a_draft_model(tmp_path: Path) -> None:
-    """Its adaptive steps are of EAGLE's algorithms alone: that a draft model has another is told."""
+    """Its adaptive steps are of EAGLE's algorithms alone, and a draft model has another."""
     model = read_model_file(write(tmp_path, SMALL["qwen3"]))
     (dropped,) = drafter_doubts("sglang", model, model)
     assert "drops the schedule of a draft model" in dropped

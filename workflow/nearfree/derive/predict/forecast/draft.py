@@ -9,8 +9,8 @@ synchronisations the GPU runs what the host launched, so a draft takes the longe
 forward for each token: the first, too, on all rows of the step, of which it has not seen those
 that were accepted, and in vLLM on one more a request, the token behind them. No scheduler runs
 between these forwards: the host's time for a step is that of the verifying one alone. With K = 0
-either still runs once, for its cache; such a step of vLLM was measured to take 6.6 % more at 2 requests
-and 21.6 % more at 189 (vllm-project/vllm issue 49548). Source: vllm 0.20.2,
+either still runs once, for its cache; such a step of vLLM was measured to take 6.6 % more at 2
+requests and 21.6 % more at 189 (vllm-project/vllm issue 49548). Source: vllm 0.20.2,
 vllm/v1/spec_decode/llm_base_proposer.py:443-554 (rows of the first forward, and its logits); vllm
 0.33.0, the same file, line 619 (K = 0); vllm-project/vllm at 00c4f22d, the same file,
 `net_num_new_slots_per_request` and `set_inputs_first_pass` (a draft model's rows); sglang 0.5.6,

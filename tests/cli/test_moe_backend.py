@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec import json
+from nearfree.backends.moe_kernels import TRITON, TRTLLM
 
 from cli.conftest import Call
 
@@ -25,6 +26,8 @@ def test_a_kernel_that_is_named_answers(call: Call) -> None:
     own, named = predicted(call), predicted(call, "--moe-backend", "triton")
     assert [each["n"] for each in own["curve"]] == [each["n"] for each in named["curve"]]
     assert own["curve"] != named["curve"]
+    kernels = [each["deployment"]["moe_kernel"] for each in (own, named)]
+    assert kernels == [TRTLLM, TRITON]
     code, out, _ = call("predict", "--model", "qwen3_30b_a3b", *ASKED, "--moe-backend", "triton")
     assert code == 0
     assert "experts by vllm 0.33.0 (Triton), " in out.splitlines()[0]

@@ -270,6 +270,16 @@ def test_a_wrong_call_shows_the_usage(call: Call, line: str, thing: str) -> None
     assert thing in err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_several_groups_have_no_schedule(call: Call, engine: str) -> None:
+    """Engines drop a schedule under data parallelism: it is refused, and a table is not."""
+    asked = ("schedule", engine, *UNNAMED, *SHORT, "--tp", "2", "--dp", "2")
+    one_message(call(*asked), f"{engine} drops a schedule under data parallelism")
+    table = ("--goal", "throughput", "--draft-cost", "0.02")
+    assert call(*asked, *table)[0] == 0
+    one_message(call(*asked, *table, "--acceptance", "0.8"), "Ask about one group without --dp")
+
+
 def test_a_platform_without_facts_has_no_schedule(call: Call) -> None:
     """Where the predictor refuses, so does the schedule, with its reason."""
     argv = ("--model", "qwen3_8b", "--platform", "h20", "--dtype", "float32")
@@ -409,8 +419,24 @@ def test_without_an_acceptance_a_table(call: Call) -> None:
     best = best_lengths(curves(call), independent(0.8, most=16), draft_cost=0.02)
     data = json.decode(call(*asked, "--format", "json")[1])
     assert data["option"] is None
+    near_free = json.decode(call("schedule", "vllm", *WHERE, *SHORT, "--format", "json")[1])
+    assert {each: data[each] for each in ("engine", "deployment", "contexts")} == {
+        each: near_free[each] for each in ("engine", "deployment", "contexts")
+    }
+    assert (data["goal"], near_free["goal"]) == ("throughput", "tolerance")
+    (ends,) = data["memory"]
+    assert ends.items() <= near_free["safe"].items()
     at = {row["batch"]: row["k"] for row in data["choices"] if row["acceptance"] == 0.8}
     assert [at[b] for b in SOME] == [best[b].k for b in SOME]
+
+
+def test_a_table_doubts_its_drafter(call: Call) -> None:
+    """What speaks against the drafter stands above the table, and among the notes of the data."""
+    asked = ("schedule", "vllm", *WHERE, *SHORT, "--goal", "throughput", "--drafter", "own")
+    doubt = "qwen3_8b's file names no layer of its own for further tokens"
+    assert call(*asked)[1].splitlines()[1].startswith(f"# {doubt}")
+    (note,) = json.decode(call(*asked, "--format", "json")[1])["notes"]
+    assert note.startswith(doubt)
 
 
 @pytest.mark.slow

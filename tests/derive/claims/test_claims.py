@@ -285,6 +285,15 @@ def test_counted_blocks_stand_for_rules_that_nobody_read(name: str, bound: Row, 
     assert judge(name, log([bound], other))["verdict"] == larger
 
 
+def test_counted_blocks_give_no_law_of_other_routings() -> None:
+    """The paper states laws of balanced and skewed routing: of a power law none can be told."""
+    for routing, unclear in (("skewed", 0), ("power_law:1.2", 1)):
+        bound = moe(16, 17, routing=routing)
+        counted = work(bound, {1: 1.0, 4: 1.0}, block_rows=16)
+        found = judge("finding_2", log([bound], counted))
+        assert (found["checked"], found["unclear"]) == (1, unclear)
+
+
 @pytest.mark.parametrize(
     ("make", "verdict"), [(moe, "holds"), (balanced, "fails")], ids=["skewed", "balanced"]
 )

@@ -9,6 +9,9 @@ from msgspec.structs import replace
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.derive.outlook import schedules as module
 from nearfree.derive.outlook.schedules import SCHEDULES, schedules
+from nearfree.derive.predict.answers import Answerer
+from nearfree.derive.predict.forecast.deployment import Questions
+from nearfree.derive.predict.forecast.total import Total, total
 
 from derive.sheeted import ANSWERER, CONFIG, sheet_table
 
@@ -73,12 +76,48 @@ def test_formats_that_an_entry_asks_for_are_said() -> None:
     assert (small["weights_bytes"] == plain["weights_bytes"]).all()
 
 
+def test_kernels_that_an_entry_names_are_said() -> None:
+    """They are among the command's options, so that it prints the option that the row has."""
+    named = replace(SPARSE, moe=("vllm==0.33.0",), moe_backend="triton", dense="torch")
+    assert set(rows(a=named)["asked"]) == {"--dense torch --moe-backend triton"}
+
+
+def test_what_memory_does_not_hold_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch size whose T(N) is not known takes no schedule away from those below it."""
+    spec = replace(DENSE, platforms=("l40s",), context=(4096,))
+    known = rows(a=spec)
+    last = known["largest_batch"][0]
+
+    def refused(questions: Questions, answerer: Answerer) -> Total:
+        found = total(questions, answerer)
+        why = [
+            "unknown" if each.batch > last else reason
+            for each, reason in zip(questions.deployments, found.refusals, strict=True)
+        ]
+        return replace(found, refusals=why)
+
+    monkeypatch.setattr(module, "total", refused)
+    assert known["option"].null_count() == 0
+    assert rows(a=spec).equals(known)
+
+
 def test_a_refusal_is_a_row() -> None:
     """Where T(N) is not known, the row says why, and nothing else is there."""
     found = rows(a=replace(DENSE, platforms=("b200",), attention=("xformers==0.0.34",)))
     assert found["option"].null_count() == found.height > 0
     assert set(found["refusal"]) == {
         "attention: flash_attn_3 has no kernels for compute capability 100"
+    }
+
+
+def test_engines_drop_schedules_of_several_groups() -> None:
+    """Under data parallelism a row says so in the place of an option."""
+    spread = replace(DENSE, platforms=("h200",), context=(1024,), tp=2, dp=2)
+    found = rows(a=spread)
+    assert found["option"].null_count() == found.height > 0
+    assert set(found["refusal"]) == {
+        f"{engine} drops a schedule under data parallelism, and 2 groups are asked about"
+        for engine in ("vllm", "sglang")
     }
 
 

@@ -47,8 +47,16 @@ def test_a_draft_model_has_the_model_s_vocabulary(tmp_path: Path) -> None:
     (refused,) = drafter_doubts("vllm", model, other)
     assert "640 tokens" in refused
     assert "vLLM refuses such a draft model" in refused
-    (translated,) = drafter_doubts("sglang", model, other)
+    *_, translated = drafter_doubts("sglang", model, other)
     assert "have to be translated" in translated
+
+
+def test_sglang_runs_no_schedule_of_a_draft_model(tmp_path: Path) -> None:
+    """Its adaptive steps are of EAGLE's algorithms alone, and a draft model has another."""
+    model = read_model_file(write(tmp_path, SMALL["qwen3"]))
+    (dropped,) = drafter_doubts("sglang", model, model)
+    assert "drops the schedule of a draft model" in dropped
+    assert "STANDALONE" in dropped
 
 
 @given(gb=st.floats(1.0, 200.0), batch=st.integers(1, 64))

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from nearfree.derive.schedule.engines import ENGINES
+from nearfree.derive.schedule.engines import SGLANG_PARSERS, VLLM_PARSERS
 from nearfree.derive.schedule.option import Parser
 from nearfree.sources.history import read_lock
 
@@ -12,7 +12,7 @@ from derive.schedule.conftest import Sources
 from derive.schedule.engine import lines, place
 
 LOCK = read_lock(Path(__file__).parents[3] / "config" / "rules.lock")
-PARSERS = [parser for engine in ENGINES.values() for parser in engine.parsers]
+PARSERS = (*VLLM_PARSERS, *SGLANG_PARSERS)
 EACH = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from hypothesis import given
-from nearfree.derive.schedule.engines import ENGINES, sglang_option
+from nearfree.derive.schedule.engines import SGLANG_PARSERS, sglang_option
 from nearfree.errors import ConfigError
 
 from derive.schedule.conftest import Sources
@@ -86,7 +86,7 @@ def test_what_sglang_refuses_is_never_written(k_by_batch: dict[int, int]) -> Non
 @pytest.mark.parametrize(("name", "expression"), RULES)
 def test_sglang_reads_the_file_so(source: Sources, name: str, expression: str) -> None:
     """Each expression that the file's form rests on stands in SGLang's own source."""
-    parser = next(each for each in ENGINES["sglang"].parsers if each.name == name)
+    parser = next(each for each in SGLANG_PARSERS if each.name == name)
     node = place(source(parser.package, parser.version, parser.file), name)
     wanted = ast.dump(ast.parse(expression, mode="eval").body)
     assert wanted in map(ast.dump, ast.walk(node))

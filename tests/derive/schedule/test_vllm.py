@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from nearfree.derive.schedule.draft_lengths import draft_lengths
-from nearfree.derive.schedule.engines import ENGINES, KEY, vllm_option
+from nearfree.derive.schedule.engines import KEY, VLLM_PARSERS, vllm_option
 from nearfree.errors import ConfigError
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Program
@@ -79,7 +79,7 @@ class _Cut(ast.NodeTransformer):
 
 def program(source: Sources) -> Program:
     """Return vLLM's lookup with its validator, in the form that is stepped through."""
-    parser = next(each for each in ENGINES["vllm"].parsers if each.name == LOOKUP)
+    parser = next(each for each in VLLM_PARSERS if each.name == LOOKUP)
     tree = _Cut().visit(ast.parse(source(parser.package, parser.version, parser.file)))
     # Entries out of JSON are lists, which is what these ask for.
     leaves = {r"isinstance\(.*\)": "True"}

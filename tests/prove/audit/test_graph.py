@@ -124,6 +124,7 @@ def test_an_event_is_shown_in_the_version_on_disk(shared):
         ("boundaries:platform=nowhere", "0 rows of boundaries fit"),
         ("boundaries:colour=red", "has no column 'colour'"),
         ("boundaries:n_max=many", "n_max is a number, not 'many'"),
+        ("boundaries:newest=ture", "newest is true or false, not 'ture'"),
         ("boundaries:from_ids=x", "has no column 'from_ids'"),
         ("tuning:forwards=cpu/llama_cpp_m/1-0123abcd,kind=all", "0 rows of tuning fit"),
         ("no_such_figure", "0 figures are named"),

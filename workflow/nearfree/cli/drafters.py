@@ -59,6 +59,7 @@ def draft_costs(
         as_head,
         as_own,
         drafter_shares,
+        drafting_grid,
         model_shares,
     )
     from nearfree.derive.predict.forecast.total import total
@@ -77,7 +78,7 @@ def draft_costs(
         heads = [as_head(each, answers.deployments[0]) for each in drafting]
         drafted = total(Questions(heads, grid), answerer)
         return drafter_shares(answers.total, answers.deployments, drafted, heads, steps)
-    drafted = total(Questions(drafting, [1]), answerer)
+    drafted = total(Questions(drafting, drafting_grid(grid)), answerer)
     return model_shares(answers.total, answers.deployments, drafted, drafting)
 
 

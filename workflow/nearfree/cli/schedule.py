@@ -129,20 +129,24 @@ def run_schedule(args: argparse.Namespace) -> int:
     context's own.
     """
     in_one_thread()
-    from nearfree.show.text.choices import choices_json, choices_table
-    from nearfree.show.text.schedule_json import schedules_json
+    from nearfree.show.text.choices import choices_table
+    from nearfree.show.text.schedule_json import choices_json, schedules_json
 
     _check(args)
     config = config_of(args)
     asked = list(dict.fromkeys(args.context or [_CONTEXT]))
     every = [_at(args, config, context) for context in asked]
+    of, against = (args.engine, _goal(args)), doubts(args, config)
     if _goal(args) == THROUGHPUT and args.acceptance is None:
-        print(choices_json(every) if args.format == "json" else "\n".join(choices_table(every)))
+        if args.format == "json":
+            print(choices_json(*of, every, doubts=against))
+        else:
+            print("\n".join(choices_table(every, against)))
         return 0
-    safe, against = _safe(args, every), doubts(args, config)
+    safe = _safe(args, every)
     if args.format == "json":
-        of, epsilon = (args.engine, _goal(args), args.worth), tolerance_of(args, config)
-        print(schedules_json(*of, every, safe, epsilon=epsilon, doubts=against))
+        epsilon = tolerance_of(args, config)
+        print(schedules_json(*of, args.worth, every, safe, epsilon=epsilon, doubts=against))
         return 0
     print(safe.option.text)
     said = (f"# {each}" for each in against)
@@ -312,7 +316,7 @@ def _held(args: argparse.Namespace, every: "Sequence[Deployment]") -> "Sequence[
 
 def _check(args: argparse.Namespace) -> None:
     from nearfree.derive.schedule.draft_lengths import check_most
-    from nearfree.derive.schedule.engines import ENGINES
+    from nearfree.derive.schedule.engines import ENGINES, dropped
     from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
     from nearfree.derive.schedule.merging import check_worth
 
@@ -349,6 +353,13 @@ def _check(args: argparse.Namespace) -> None:
             f"expected tokens per second, and what {LLAMA_CPP} takes, need T(N), which only the "
             "work model gives",
             remedy="Leave --by and --cautious out",
+        )
+    why = dropped(args.engine, args.dp or 1)
+    if why and (goal == TOLERANCE or args.acceptance is not None):
+        raise ConfigError(
+            why,
+            remedy="Ask about one group without --dp, or choose one K by the table of --goal "
+            "throughput without --acceptance",
         )
 
 

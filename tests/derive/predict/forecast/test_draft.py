@@ -10,6 +10,7 @@ from nearfree.decoders.collectives import STAGE, STAGE_GATHER
 from nearfree.decoders.decoder import States
 from nearfree.decoders.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
+from nearfree.derive.engine_step.form import host_us as host_us_of
 from nearfree.derive.engine_step.launches import DRAFTING, LAUNCH_US
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.draft import (
@@ -18,6 +19,7 @@ from nearfree.derive.predict.forecast.draft import (
     as_own,
     draft_of,
     drafter_shares,
+    drafting_grid,
     model_shares,
 )
 from nearfree.derive.predict.forecast.total import total
@@ -85,15 +87,10 @@ def test_sglang_drew_from_all_rows_for_some_releases() -> None:
 
 
 def test_shares_are_of_one_position_at_the_same_batch() -> None:
-    """A draft model runs once a token, and once where nothing is drafted; shares are of T(1)."""
+    """Of the own layer they are of T(1) of the same batch size."""
     grid = [1, 2, 3, 4]
     asked = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (1, 8)]
     found = total(Questions(asked, grid), BLIND)
-    drafting = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (8, 1)]
-    drafter = total(Questions(drafting, [1]), BLIND)
-    assert model_shares(found, asked, drafter, drafting) == {
-        batch: pytest.approx([1.0, 1.0, 2.0, 3.0]) for batch in (1, 8)
-    }
     layers = [as_own(each) for each in asked]
     drafter = total(Questions(layers, grid), BLIND)
     own = drafter_shares(found, asked, drafter, layers, {})
@@ -101,6 +98,44 @@ def test_shares_are_of_one_position_at_the_same_batch() -> None:
         drafted = draft_of(layers[place], drafter, place, each.engine).modules_us
         assert own[each.batch] == pytest.approx((drafted / found.model_us[place, 0]).tolist())
         assert 0 < own[each.batch][0] < 0.2
+
+
+@pytest.mark.parametrize(("engine", "more"), [("vllm", 1), ("sglang", 0)])
+def test_a_draft_model_first_runs_on_the_rows_of_the_step(engine: str, more: int) -> None:
+    """In vLLM it has one row more a request; it draws from one, and runs once without drafts."""
+    grid, server = [1, 2, 3, 4], BackendRelease(engine)
+    drafting = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (256, 1)]
+    asked = [replace(each, server=server) for each in drafting[::-1]]
+    found = total(Questions(asked, grid), BLIND)
+    drafter = total(Questions(drafting, drafting_grid(grid)), BLIND)
+    shares = model_shares(found, asked, drafter, drafting)
+    for place, each in enumerate(drafting):
+        us = drafter.model_us[place]
+        (head,) = (at for at, role in drafter.roles[place].items() if role == HEAD)
+        undrawn = drafter.latency_us[place, head] - drafter.latency_us[place, head, 0]
+        first = [us[n - 1 + more] - undrawn[n - 1 + more] for n in grid]
+        wanted = [us_n + max(n - 2, 0) * us[0] for n, us_n in zip(grid, first, strict=True)]
+        assert shares[each.batch] == pytest.approx(np.array(wanted) / us[0])
+    assert shares[256][3] > 3.2
+
+
+def test_the_scheduler_runs_once_for_all_forwards_of_a_draft_model() -> None:
+    """What the host takes of a step is not taken of each draft; what it exposes is, once a step."""
+    grid, release = [1, 2, 3, 4], BackendRelease("sglang", "0.5.23")
+    one = deployment(DENSE, "balanced", batch=8, platform="h20")
+    served = replace(one, server=release, served=True)
+    found = total(Questions([served], grid), BLIND)
+    drafter = total(Questions([served], drafting_grid(grid)), BLIND)
+    host_us = host_us_of(BLIND.engine_steps["sglang"].constants, batch=8)
+    assert host_us > 100
+    drafted = np.array(model_shares(found, [served], drafter, [served])[8]) * found.model_us[0, 0]
+    each = drafted[3] - drafted[2] - (found.model_us[0, 3] - found.model_us[0, 2])
+    (head,) = (at for at, role in drafter.roles[0].items() if role == HEAD)
+    each += drafter.latency_us[0, head, 3] - drafter.latency_us[0, head, 2]
+    assert each == pytest.approx(found.model_us[0, 0] - host_us)
+    old = replace(served, server=BackendRelease("sglang", "0.5.6"))
+    later = np.array(model_shares(found, [old], drafter, [served])[8]) * found.model_us[0, 0]
+    assert later - drafted == pytest.approx(DRAFTING["sglang"].exposed_us)
 
 
 GRID = np.array([1.0, 2.0, 3.0, 4.0])

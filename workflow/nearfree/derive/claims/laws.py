@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
+from nearfree.core.modules.routing import SPREADS
 from nearfree.derive.claims.cases import Case, doublings, n_max, plain, setting_case, within_step
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
@@ -34,8 +35,8 @@ def granularity(tables: ScopeTables, row: Row) -> Granularity | None:
 def _counted(tables: ScopeTables, row: Row) -> Granularity | None:
     work = tables.work(row)
     first = work.get(row["baseline"])
-    if first is None or first["block_rows"] is None:
-        return None
+    if first is None or first["block_rows"] is None or row["routing"] not in (None, *SPREADS):
+        return None  # of other routings the paper has no law
     block, batch = first["block_rows"], row["batch"]
     until = max(n for n, at in work.items() if at["block_rows"] == block)
     if row["routing"] == "balanced":

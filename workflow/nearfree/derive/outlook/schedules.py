@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from shlex import quote
 
 import numpy as np
 import polars as pl
@@ -26,7 +27,7 @@ from nearfree.derive.predict.forecast.expand_deployments import deployments, ent
 from nearfree.derive.predict.forecast.forecast import positions
 from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.schedule.draft_lengths import draft_lengths
-from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES
+from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES, dropped
 from nearfree.derive.tables.columns import IDS, text
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import Table
@@ -59,8 +60,8 @@ SCHEDULES = Table(
             nullable=True,
         ),
         "asked": text(
-            "the formats that the entry asks for instead of the model's own, as the command takes "
-            "them",
+            "formats and kernels that the entry asks for instead of the model's and the engine's "
+            "own, as the command takes them",
             nullable=True,
         ),
         "refusal": text("why there is none", nullable=True),
@@ -109,12 +110,12 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
     for name, spec in config.deployments.items():
         with entry(config, name):
             every = list(_served(config, structs.replace(spec, batch=(1,))))
-        ids, formats = model_ids(config, spec), pl.lit(_formats(spec), dtype=pl.String)
+        ids, more = model_ids(config, spec), pl.lit(_options(spec), dtype=pl.String)
         for begin in range(0, len(every), _AT_ONCE):
             some = every[begin : begin + _AT_ONCE]
             options = list(_option_rows(some, answerer, config.site.tolerances))
             rows = pl.DataFrame(options, schema=_SCHEMA, orient="row")
-            about = about_rows(name, some, ids, platforms).with_columns(formats.alias("asked"))
+            about = about_rows(name, some, ids, platforms).with_columns(more.alias("asked"))
             made_from = pl.concat_list("sources", "calibration").alias("from_ids")
             frames.append(rows.join(about, on="place").select(*SCHEDULES.body, made_from))
     return pl.concat(frames)
@@ -130,11 +131,12 @@ def _served(config: Config, spec: DeploymentSpec) -> Iterator[Deployment]:
             yield from (each for each in named if each.server)
 
 
-def _formats(spec: DeploymentSpec) -> str | None:
-    """Return the formats that an entry asks for as options of the command, None without any."""
+def _options(spec: DeploymentSpec) -> str | None:
+    """Return what an entry asks for besides, as options of the command, None without any."""
     names = {"dtype": spec.dtype, "weights": spec.weights, "activations": spec.activations,
-             "kv-dtype": spec.kv_dtype}  # fmt: skip
-    return " ".join(f"--{name} {value}" for name, value in names.items() if value) or None
+             "kv-dtype": spec.kv_dtype, "dense": spec.dense,
+             "moe-backend": spec.moe_backend}  # fmt: skip
+    return " ".join(f"--{name} {quote(value)}" for name, value in names.items() if value) or None
 
 
 def _option_rows(
@@ -147,16 +149,16 @@ def _option_rows(
         last = sum_exits(total_latency, rows, begin, epsilon).last
         n_max = total_latency.grid[last].reshape(-1, len(_BATCHES)).tolist()
         for place, each in enumerate(asked):
-            first = place * len(_BATCHES)
-            reasons = filter(None, total_latency.refusals[first : first + len(_BATCHES)])
-            held = _held(each)
+            first, held = place * len(_BATCHES), _held(each)
+            reasons = filter(None, total_latency.refusals[first : first + held])
             reason = next(reasons, None) if held else f"{UNFIT} in memory"
             calibration = list(total_latency.calibration[first])
             known = tuple(n_max[place][:held])
             for engine in BY_LENGTHS:
                 named = each.moe or each.server
                 if named and named.name == ENGINES[engine].moe:
-                    option_text = (None, reason) if reason else _option(engine, known)
+                    why = reason or dropped(engine, each.parallel.dp)
+                    option_text = (None, why) if why else _option(engine, known)
                     yield place, epsilon, engine, *option_text, calibration
 
 

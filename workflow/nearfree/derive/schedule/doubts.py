@@ -17,6 +17,11 @@ _REFUSED = (
 )
 """Source: vllm-project/vllm at 0052a5b8, vllm/config/speculative.py,
 verify_equal_vocab_size_if_draft_model."""
+_STANDALONE = (
+    "sglang drops the schedule of a draft model, which is its algorithm STANDALONE: it drafts "
+    "--speculative-num-steps at any batch size"
+)
+"""Source: adaptive_unsupported_reason of `engines.SGLANG_PARSERS`."""
 
 
 def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> Iterator[str]:
@@ -34,6 +39,8 @@ def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> 
     own, other = model.decoder, drafter.decoder
     if own is None or other is None or other.states is not UNSET:
         return
+    if engine == "sglang":
+        yield _STANDALONE
     if own.vocabulary != other.vocabulary:
         yield (
             f"{drafter.name} has {other.vocabulary:,} tokens and {model.name} "

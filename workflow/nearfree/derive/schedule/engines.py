@@ -24,15 +24,12 @@ class Engine(NamedTuple):
         Writes its option, given K by batch size; None for an engine that takes one K.
     largest_batch
         The largest batch size that its option speaks of; None for any.
-    parsers
-        The lines of the engine that read the option.
     """
 
     name: str
     moe: str
     lengths: Callable[[Mapping[int, int]], Option] | None = None
     largest_batch: int | None = None
-    parsers: tuple[Parser, ...] = ()
 
 
 KEY = "num_speculative_tokens_per_batch_size"
@@ -41,7 +38,7 @@ _VLLM_DROPS = (
     " methods other than ngram, eagle, eagle3, mtp, draft_model and dflash."
 )
 _vllm = partial(Parser, package="vllm", version="0.33.0")
-_VLLM_PARSERS = (
+VLLM_PARSERS = (
     _vllm(
         file="vllm/v1/spec_decode/dynamic/utils.py",
         name="validate_and_normalize_dynamic_sd_schedule",
@@ -128,7 +125,7 @@ def vllm_option(
             _VLLM_DROPS,
             *_vllm_leaves(k_by_batch, requests, largest),
         ),
-        parsers=_VLLM_PARSERS,
+        parsers=VLLM_PARSERS,
     )
 
 
@@ -156,7 +153,7 @@ _adaptive = partial(
     version="0.5.23",
     file="sglang/srt/speculative/adaptive_spec_params.py",
 )
-_SGLANG_PARSERS = (
+SGLANG_PARSERS = (
     _adaptive(
         name="_load_adaptive_config",
         lines=(103, 139),
@@ -230,18 +227,34 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
             "Every distinct K has CUDA graphs of its own, and takes memory for them.",
             _SGLANG_DROPS,
         ),
-        parsers=_SGLANG_PARSERS,
+        parsers=SGLANG_PARSERS,
     )
 
 
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine(name="vllm", moe="vllm", lengths=vllm_option, parsers=_VLLM_PARSERS),
-        Engine(name="sglang", moe="sglang", lengths=sglang_option, parsers=_SGLANG_PARSERS),
+        Engine(name="vllm", moe="vllm", lengths=vllm_option),
+        Engine(name="sglang", moe="sglang", lengths=sglang_option),
         Engine(name=LLAMA_CPP, moe="vllm", largest_batch=1),
     )
 }
 """The engines by the name that the command line calls them."""
 BY_LENGTHS = {name: engine.lengths for name, engine in ENGINES.items() if engine.lengths}
 """What writes the option of each engine that takes draft lengths by batch size."""
+
+
+def dropped(engine: str, groups: int) -> str | None:
+    """Return why an engine drops every schedule, None where it does not.
+
+    Parameters
+    ----------
+    engine
+        A name of ENGINES.
+    groups
+        How many groups of GPUs attend to requests of their own: under data parallelism both
+        engines that take draft lengths by batch size run one K (the parsers).
+    """
+    if groups == 1 or ENGINES[engine].lengths is None:
+        return None
+    return f"{engine} drops a schedule under data parallelism, and {groups} groups are asked about"

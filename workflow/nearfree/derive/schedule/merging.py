@@ -36,8 +36,10 @@ def check_worth(worth: float) -> None:
 def merged_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
     """Return K by batch size: fewest entries within `worth` of the best, then fewest distinct K.
 
-    Of such schedules that with most K + 1 that are powers of two (vLLM keeps its full graphs
-    there), then that of most expected tokens per second on the geometric mean over the batches.
+    Of the sets of K that make such schedules it is the first, in rising order, with most K + 1 that
+    are powers of two (vLLM keeps its full graphs there); a K that another one stands for at all its
+    batch sizes is in none. With these K it is the schedule of most expected tokens per second on
+    the geometric mean over the batches.
 
     Parameters
     ----------

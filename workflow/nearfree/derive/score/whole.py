@@ -73,17 +73,33 @@ class StepFit:
         return predicted(step, constants, self._beta, first=first)
 
     @cached_property
-    def bands(self) -> dict[str, float]:
-        """How far log T of an engine may be off: what COVERED of its rows stay within.
+    def _misses(self) -> list[tuple[str, str, float]]:
+        """Engine, model, and how far log T is off, of each row that others' constants answer."""
+        known = [(each, self.predicted_us(each)) for each in self.used]
+        return [
+            (each.row.engine, _model(each), float(abs(np.log(us / each.row.t_us))))
+            for each, us in known
+            if np.isfinite(us)
+        ]
 
-        Their models are unseen; engines without rows of two models have none.
+    def band(self, engine: str, without: str | None = None) -> float | None:
+        """Return how far log T of an engine may be off: what COVERED of its rows stay within.
+
+        None where there are no rows.
+
+        Parameters
+        ----------
+        without
+            A model whose rows are left out, as where its own are to be covered.
         """
-        misses: dict[str, list[float]] = {}
-        for each in self.used:
-            miss = abs(np.log(self.predicted_us(each) / each.row.t_us))
-            if np.isfinite(miss):
-                misses.setdefault(each.row.engine, []).append(miss)
-        return {engine: float(np.quantile(each, COVERED)) for engine, each in misses.items()}
+        misses = [miss for of, model, miss in self._misses if of == engine and model != without]
+        return float(np.quantile(misses, COVERED)) if misses else None
+
+    @property
+    def bands(self) -> dict[str, float]:
+        """The band of each engine that has one, of all its rows."""
+        known = ((engine, self.band(engine)) for engine in self.engines)
+        return {engine: band for engine, band in known if band is not None}
 
 
 def _model(step: Timed) -> str:
@@ -133,7 +149,7 @@ def _constants(values: Array) -> StepConstants:
 class WholeScore(Struct, frozen=True):
     """Rows with what was predicted of them or why nothing was, and their growth.
 
-    `bands` say how far log T may be off, by engine.
+    `bands` say how far log T may be off, by engine, by all its rows.
     """
 
     rows: pl.DataFrame
@@ -161,9 +177,10 @@ def whole_score(steps: Sequence[Timed], fit: StepFit) -> WholeScore:
     Returns
     -------
     rows: BY, `t_us`, and of those that are answered `predicted_us`, `t_error` = |predicted /
-    measured - 1|, `covered`, `width` of its engine's band and where the source says T(N) / T(1)
-    `ratio_error`; `refusal` of the others. growth: BY, `t_ratio_error`, |predicted / measured - 1|
-    of T over that of the smallest b N of its series.
+    measured - 1|, `covered` by the band of its engine's other models and the `width` of that, both
+    empty where there are none, and where the source says T(N) / T(1) `ratio_error`; `refusal` of
+    the others. growth: BY, `t_ratio_error`, |predicted / measured - 1| of T over that of the
+    smallest b N of its series.
     """
     said = [(each, fit.predicted_us(each)) for each in steps]
     frame = pl.DataFrame([_row(each, us, fit) for each, us in said], schema=_SCHEMA)
@@ -209,13 +226,13 @@ def _row(step: Timed, us: float, fit: StepFit) -> dict[str, Any]:
     ratio = None
     if row.ratio and row.positions > 1:
         ratio = abs(us / fit.predicted_us(step, first=True) / row.ratio - 1.0)
-    band = fit.bands[row.engine]
+    band = fit.band(row.engine, without=_model(step))
     return about | {
         "asked": step.asked,
         "predicted_us": us,
         "t_error": abs(us / row.t_us - 1.0),
-        "covered": bool(abs(np.log(us / row.t_us)) <= band),
-        "width": float(np.exp(2 * band)),
+        "covered": None if band is None else bool(abs(np.log(us / row.t_us)) <= band),
+        "width": None if band is None else float(np.exp(2 * band)),
         "ratio_error": ratio,
     }
 

@@ -23,6 +23,7 @@ _SOURCE_LINES = re.compile(r"(\S+):(\d+)-(\d+) \(([0-9a-f]{12})\)")
 _PRINTED = re.compile(r"tab:[a-z0-9-]+")
 _RULE_COLUMNS = ("evidence", "rule")
 _MOST_RULES = 40
+_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 Row = dict[str, Any]
 
 
@@ -143,7 +144,12 @@ def _equals(column: str, dtype: Any, value: str) -> pl.Expr:
                 f"{column} is a number, not {value!r}", remedy="Write it as column=number"
             ) from None
     if dtype == pl.Boolean():
-        return pl.col(column) == (value.lower() in {"true", "yes", "1"})
+        if value.lower() not in _FLAGS:
+            raise EvidenceError(
+                f"{column} is true or false, not {value!r:.80}",
+                remedy="Write it as column=true or column=false",
+            )
+        return pl.col(column) == _FLAGS[value.lower()]
     return pl.col(column) == value
 
 

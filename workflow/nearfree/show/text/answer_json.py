@@ -62,6 +62,7 @@ def deployment_json(query: Deployment) -> dict[str, Any]:
     about = {name: value for name, value in query.about.items() if name not in query.parallel.said}
     return {
         **about,
+        "moe_kernel": query.moe_kernel,
         "revision": query.revision,
         "parallel": query.parallel.said,
         "precision": query.said,

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import json
-
 from nearfree.show.text.forecast import columns
 from nearfree.show.text.planned import RATES, Planned
 
 
-def choices_table(every: Sequence[Planned]) -> Iterator[str]:
-    """Yield the lines of a table a context: K and gain over no drafts, at doubling batch sizes."""
+def choices_table(every: Sequence[Planned], doubts: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the lines of a table a context: K and gain over no drafts, at doubling batch sizes.
+
+    Parameters
+    ----------
+    doubts
+        What speaks against the drafter.
+    """
     yield "# no option without --acceptance: best K, and its gain over serving without drafts"
     caveats = (caveat for each in every for caveat in each.answers.deployments[0].caveats)
-    yield from (f"# {each}" for each in dict.fromkeys(caveats))
+    yield from (f"# {each}" for each in dict.fromkeys((*doubts, *caveats)))
     for each in every:
         yield f"# L = {each.context}"
         heads: list[object] = ["b", *(f"acceptance {rate}" for rate in RATES)]
@@ -22,18 +26,6 @@ def choices_table(every: Sequence[Planned]) -> Iterator[str]:
             cells = [f"K = {choice.k}, {choice.speedup - 1:+.0%}" for choice in found]
             rows.append([batch, *cells])
         yield from columns(rows, left=0)
-
-
-def choices_json(every: Sequence[Planned]) -> str:
-    """Return the best K and its gain by context, acceptance and batch size as JSON."""
-    rows = [
-        {"context": each.context, "acceptance": rate, "batch": batch, "k": choice.k,
-         "gain": choice.speedup - 1}
-        for each in every
-        for rate, best in each.best.items()
-        for batch, choice in best.items()
-    ]  # fmt: skip
-    return json.encode({"option": None, "choices": rows}).decode()
 
 
 def _doubling(last: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Schedules as data: entries, evidence, where memory ends them, and the engine's option."""
+"""Schedules as data: entries or choices, evidence, where memory ends them, and the option."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -35,31 +35,68 @@ def schedules_json(
     doubts
         What speaks against the drafter.
     """
-    option, one = safe.option, safe.answers.deployments[0]
-    served = deployment_json(one).items()
-    return json.encode({
-        "engine": engine,
-        "deployment": {name: said for name, said in served if name not in ("batch", "context")},
-        "goal": goal,
+    option = safe.option
+    return json.encode(_asked(engine, goal, every) | {
         "epsilon": epsilon,
         "worth": worth,
-        "contexts": [each.context for each in every],
         "place": option.place,
-        "notes": [*doubts, *option.notes, *one.caveats],
+        "notes": [*doubts, *option.notes, *_caveats(every)],
         "read_by": [str(parser) for parser in option.parsers],
         "safe": _schedule(safe),
         "schedules": [_schedule(each) for each in every],
     }).decode()  # fmt: skip
 
 
+def choices_json(
+    engine: str, goal: str, every: Sequence[Planned], *, doubts: Sequence[str] = ()
+) -> str:
+    """Return the best K and its gain by context, acceptance and batch size as JSON.
+
+    Parameters are those of `schedules_json`; there is no option without an acceptance.
+    """
+    choices = [
+        {"context": each.context, "acceptance": rate, "batch": batch, "k": choice.k,
+         "gain": choice.speedup - 1}
+        for each in every
+        for rate, best in each.best.items()
+        for batch, choice in best.items()
+    ]  # fmt: skip
+    return json.encode(_asked(engine, goal, every) | {
+        "notes": [*doubts, *_caveats(every)],
+        "option": None,
+        "memory": [_ends(each) for each in every],
+        "choices": choices,
+    }).decode()  # fmt: skip
+
+
+def _caveats(every: Sequence[Planned]) -> list[str]:
+    """Return what the times at any of the contexts leave out."""
+    said = (caveat for each in every for caveat in each.answers.deployments[0].caveats)
+    return list(dict.fromkeys(said))
+
+
+def _asked(engine: str, goal: str, every: Sequence[Planned]) -> dict[str, Any]:
+    """Return what is asked: the deployment as that of `predict`, but for b and L."""
+    served = deployment_json(every[0].answers.deployments[0]).items()
+    return {
+        "engine": engine,
+        "deployment": {name: said for name, said in served if name not in ("batch", "context")},
+        "goal": goal,
+        "contexts": [each.context for each in every],
+    }
+
+
 def _schedule(plan: Planned) -> dict[str, Any]:
+    return _ends(plan) | {"entries": list(_entries(plan)), "option": plan.option.text}
+
+
+def _ends(plan: Planned) -> dict[str, Any]:
+    """Return the first batch size at a context that memory does not hold, and why."""
     over = next((each for each in plan.asked if unfit(each.memory)), None)
     return {
         "context": plan.context,
-        "entries": list(_entries(plan)),
         "memory_ends_at": over and over.batch,
         "memory": over and next(memory_lines(over.memory, over.platform)),
-        "option": plan.option.text,
     }
 
 

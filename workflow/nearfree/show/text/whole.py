@@ -50,6 +50,7 @@ def lines(
     yield "error       |predicted / measured - 1| of T; growth: of T over that of the fewest rows"
     bands = ", ".join(f"{engine} {band:.3f}" for engine, band in sorted(score.bands.items()))
     yield f"bands       {bands} of log T, for {COVERED:.0%} of an engine's rows"
+    yield "covered     share within the band that rows of the engine's other models gave"
     for engine, values in sorted(constants.items()):
         said = ", ".join(f"{e.name} {getattr(values, e.name):.3f}" for e in CONSTANTS)
         yield f"constants   {engine}: {said} (of all rows)"

@@ -178,6 +178,11 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return (*said, *caveats(self.decoder))
 
     @property
+    def moe_kernel(self) -> str | None:
+        """The kernel or library whose T(N) its experts have, None where blocks are read."""
+        return BY_PUBLIC_NAME.get(self.library or "", self.library)
+
+    @property
     def fused(self) -> int:
         """The experts of a layer where a shared one runs as one of the routed ones, 0 elsewhere."""
         experts, fused = self.decoder.experts, FUSED.get(self.decoder.model_type)

@@ -6,11 +6,16 @@ request at each run. Each run is a layer, the product that brings embedding and 
 the LM head; EAGLE-3's brings states together before the first run alone. Between two
 synchronisations the GPU runs what the host launched, so a draft takes the longer of both
 (`engine_step.launches`), and a step with drafts shows what no overlap hides. A draft model runs a
-forward of b rows for each token. With K = 0 either still runs once, for its cache; such a step of
-vLLM was measured to take 6.6 % more at 2 requests and 21.6 % more at 189 (vllm-project/vllm issue
-49548). Source: vllm 0.20.2, vllm/v1/spec_decode/llm_base_proposer.py:443-554 (rows of the first
-forward, and its logits); vllm 0.33.0, the same file, line 619 (K = 0); sglang 0.5.6,
-sglang/srt/speculative/eagle_worker.py:588-658 (runs of a chain) and 917-1004 (draft extend).
+forward for each token: the first, too, on all rows of the step, of which it has not seen those
+that were accepted, and in vLLM on one more a request, the token behind them. No scheduler runs
+between these forwards: the host's time for a step is that of the verifying one alone. With K = 0
+either still runs once, for its cache; such a step of vLLM was measured to take 6.6 % more at 2
+requests and 21.6 % more at 189 (vllm-project/vllm issue 49548). Source: vllm 0.20.2,
+vllm/v1/spec_decode/llm_base_proposer.py:443-554 (rows of the first forward, and its logits); vllm
+0.33.0, the same file, line 619 (K = 0); vllm-project/vllm at 00c4f22d, the same file,
+`net_num_new_slots_per_request` and `set_inputs_first_pass` (a draft model's rows); sglang 0.5.6,
+sglang/srt/speculative/eagle_worker.py:588-658 (runs of a chain) and 917-1004 (draft extend, which a
+draft model's worker takes over).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +28,7 @@ from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import ELEMENT_BYTES, Product, uniform
 from nearfree.decoders.collectives import LOGITS
 from nearfree.decoders.draft_heads import own_layer
+from nearfree.decoders.engines import VLLM
 from nearfree.decoders.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
 from nearfree.derive.engine_step.launches import draws_all, exposed_us, launches_us
@@ -159,14 +165,24 @@ def draft_of(drafter: Deployment, found: Total, place: int, engine: BackendRelea
     latency, roles = found.latency_us[place], found.roles[place]
     first, each = latency[modules].sum(axis=0), float(latency[modules, 0].sum())
     states = drafter.decoder.states
-    for at in modules:
-        if roles[at] in (HEAD, LOGITS) and not draws_all(engine):
-            first = first + latency[at, 0] - latency[at]
-        elif roles[at] == STATES and states is not UNSET and states.once:
-            each -= float(latency[at, 0])
-    runs = own_runs(found.grid.astype(np.float64))
     mapped = states is not UNSET and states.once
-    return Drafted(np.asarray(first + (runs - 1.0) * each), mapped)
+    if mapped:
+        each -= sum(float(latency[at, 0]) for at in modules if roles[at] == STATES)
+    runs = own_runs(found.grid.astype(np.float64))
+    return Drafted(
+        np.asarray(first - _undrawn_us(found, place, engine) + (runs - 1.0) * each), mapped
+    )
+
+
+def _undrawn_us(found: Total, place: int, engine: BackendRelease) -> Array:
+    """Return what logits of all rows would take beyond those of one row a request, [grid].
+
+    It is 0 where the engine's first run makes logits of all.
+    """
+    drawn = [] if draws_all(engine) else found.modules(place)
+    heads = [at for at in drawn if found.roles[place][at] in (HEAD, LOGITS)]
+    latency = found.latency_us[place, heads]
+    return np.asarray((latency - latency[:, :1]).sum(axis=0))
 
 
 def drafter_shares(
@@ -218,6 +234,11 @@ def _unknown(drafting: Deployment, reason: str) -> EvidenceError:
     )
 
 
+def drafting_grid(grid: Sequence[int]) -> list[int]:
+    """Return the N at which T(N) of a draft model is asked, given those of its model's steps."""
+    return [*grid, grid[-1] + 1]
+
+
 def model_shares(
     found: Total, asked: Sequence[Deployment], drafter: Total, drafting: Sequence[Deployment]
 ) -> dict[int, list[float]]:
@@ -226,21 +247,32 @@ def model_shares(
     Parameters
     ----------
     drafter, drafting
-        T(N) of the draft model, and its deployments at the same batch sizes.
+        T(N) of the draft model at the N of `drafting_grid`, and its deployments at the same batch
+        sizes.
 
     Raises
     ------
     EvidenceError
-        T(1) of the draft model is not known.
+        T(N) of the draft model is not known.
     """
-    first = {}
-    for place, each in enumerate(drafting):
-        reason = drafter.refusals[place]
+    at = {each.batch: place for place, each in enumerate(drafting)}
+    later, shares = own_runs(found.grid.astype(np.float64)) - 1.0, {}
+    for place, each in enumerate(asked):
+        own = at[each.batch]
+        reason = drafter.refusals[own]
         if reason is not None:
-            raise _unknown(each, reason)
-        first[each.batch] = float(drafter.model_us[place, 0])
-    runs = np.maximum(found.grid - 1, 1)
-    return {
-        each.batch: (runs * first[each.batch] / found.model_us[place, 0]).tolist()
-        for place, each in enumerate(asked)
-    }
+            raise _unknown(drafting[own], reason)
+        more = 1 if each.engine.name == VLLM.name else 0
+        rows = np.searchsorted(drafter.grid, found.grid + more)
+        us = _unscheduled_us(drafter, own)
+        first = (us - _undrawn_us(drafter, own, each.engine))[rows]
+        exposed = exposed_us(each.engine) if each.served else 0.0
+        drafted = first + later * us[0] + exposed
+        shares[each.batch] = (drafted / found.model_us[place, 0]).tolist()
+    return shares
+
+
+def _unscheduled_us(found: Total, place: int) -> Array:
+    """Return T(N) of a forward without the host's time for a step, but with what it waits for."""
+    waits = found.padding.waits_us[place] if found.padding else 0.0
+    return np.asarray(found.model_us[place] - found.latency_us[place, -1] + waits)

@@ -34,10 +34,12 @@ def run_fetch(args: argparse.Namespace) -> int:
         return _write_lock()
     from nearfree.measure.engine_files import ensure_files
 
-    config = config_of(args)
+    config, told = config_of(args), set()
     for study in _studies(config, args.study):
         for line in ensure_files(config, study, offline=args.offline):
-            print(line, flush=True)
+            if line not in told:  # studies share libraries and weights
+                print(line, flush=True)
+            told.add(line)
     return 0
 
 

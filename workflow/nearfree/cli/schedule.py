@@ -130,30 +130,34 @@ def run_schedule(args: argparse.Namespace) -> int:
     """
     in_one_thread()
     from nearfree.show.text.choices import choices_json, choices_table
+    from nearfree.show.text.schedule import ASSUMED
     from nearfree.show.text.schedule_json import schedules_json
 
     _check(args)
     config = config_of(args)
     asked = list(dict.fromkeys(args.context or [_CONTEXT]))
     every = [_at(args, config, context) for context in asked]
+    against = doubts(args, config)
+    notes = against if args.attention else [ASSUMED, *against]
     if _goal(args) == THROUGHPUT and args.acceptance is None:
-        print(choices_json(every) if args.format == "json" else "\n".join(choices_table(every)))
+        if args.format == "json":
+            print(choices_json(args.engine, every, notes))
+        else:
+            print("\n".join(choices_table(every, notes)))
         return 0
-    safe, against = _safe(args, every), doubts(args, config)
+    safe = _safe(args, every)
     if args.format == "json":
         of, epsilon = (args.engine, _goal(args), args.worth), tolerance_of(args, config)
-        print(schedules_json(*of, every, safe, epsilon=epsilon, doubts=against))
+        print(schedules_json(*of, every, safe, epsilon=epsilon, notes=notes))
         return 0
     print(safe.option.text)
-    said = (f"# {each}" for each in against)
-    print("\n".join([*said, *_evidence(args, every, safe)]), file=sys.stderr)
+    print("\n".join(_evidence(args, every, safe, notes)), file=sys.stderr)
     return 0
 
 
 def _evidence(
-    args: argparse.Namespace, every: "Sequence[Planned]", safe: "Planned"
+    args: argparse.Namespace, every: "Sequence[Planned]", safe: "Planned", notes: "Sequence[str]"
 ) -> Iterator[str]:
-    from nearfree.derive.schedule.merging import losses
     from nearfree.show.text.schedule import ends, schedule_report
 
     if len(every) > 1:
@@ -168,12 +172,10 @@ def _evidence(
     for each in every:
         if len(every) > 1:
             yield f"# L = {each.context}: {each.option.text}"
-        lengths = {batch: choice.k for batch, choice in each.choices.items()}
-        yield from schedule_report(
-            each.answers, each.choices, each.option, assumed=not args.attention
-        )
-        if each.speeds and args.worth:
-            worst, mean = losses(each.speeds, lengths)
+        said = notes if each is every[0] else ()
+        yield from schedule_report(each.answers, each.choices, each.option, said)
+        if each.lost and args.worth:
+            worst, mean = each.lost
             yield (
                 f"# few entries lose {worst:.1%} of the best expected tokens/s at worst, "
                 f"{mean:.1%} in the mean over batch sizes; --worth 0 loses nothing"

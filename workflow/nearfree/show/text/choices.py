@@ -6,15 +6,22 @@ from msgspec import json
 
 from nearfree.show.text.forecast import columns
 from nearfree.show.text.planned import RATES, Planned
+from nearfree.show.text.schedule import ends, heading, idle
+from nearfree.show.text.schedule_json import memory_end, served
 
 
-def choices_table(every: Sequence[Planned]) -> Iterator[str]:
-    """Yield the lines of a table a context: K and gain over no drafts, at doubling batch sizes."""
+def choices_table(every: Sequence[Planned], notes: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a table a context: K and gain over no drafts, at doubling batch sizes.
+
+    Parameters
+    ----------
+    notes
+        What is assumed, and what speaks against the drafter.
+    """
     yield "# no option without --acceptance: best K, and its gain over serving without drafts"
-    caveats = (caveat for each in every for caveat in each.answers.deployments[0].caveats)
-    yield from (f"# {each}" for each in dict.fromkeys(caveats))
+    yield from (f"# {each}" for each in _notes(every, notes))
     for each in every:
-        yield f"# L = {each.context}"
+        yield f"# {heading(each.answers)}"
         heads: list[object] = ["b", *(f"acceptance {rate}" for rate in RATES)]
         rows: list[list[object]] = [heads]
         for batch in _doubling(max(each.best[RATES[0]])):
@@ -22,10 +29,19 @@ def choices_table(every: Sequence[Planned]) -> Iterator[str]:
             cells = [f"K = {choice.k}, {choice.speedup - 1:+.0%}" for choice in found]
             rows.append([batch, *cells])
         yield from columns(rows, left=0)
+        yield from ends(each.asked, len(each.answers.deployments))
 
 
-def choices_json(every: Sequence[Planned]) -> str:
-    """Return the best K and its gain by context, acceptance and batch size as JSON."""
+def choices_json(engine: str, every: Sequence[Planned], notes: Sequence[str]) -> str:
+    """Return the best K and its gain by context, acceptance and batch size as JSON.
+
+    Parameters
+    ----------
+    engine
+        Whose option it is.
+    notes
+        As of `choices_table`.
+    """
     rows = [
         {"context": each.context, "acceptance": rate, "batch": batch, "k": choice.k,
          "gain": choice.speedup - 1}
@@ -33,7 +49,22 @@ def choices_json(every: Sequence[Planned]) -> str:
         for rate, best in each.best.items()
         for batch, choice in best.items()
     ]  # fmt: skip
-    return json.encode({"option": None, "choices": rows}).decode()
+    return json.encode({
+        "engine": engine,
+        "deployment": served(every[0]),
+        "option": None,
+        "notes": list(_notes(every, notes)),
+        "ends": [{"context": each.context} | memory_end(each) for each in every],
+        "choices": rows,
+    }).decode()  # fmt: skip
+
+
+def _notes(every: Sequence[Planned], notes: Sequence[str]) -> Iterator[str]:
+    """Yield notes and caveats, each once, and what a drafter takes where the best K is 0."""
+    caveats = (caveat for each in every for caveat in each.answers.deployments[0].caveats)
+    yield from dict.fromkeys((*notes, *caveats))
+    found = (best for each in every for best in each.best.values())
+    yield from idle(choice for best in found for choice in best.values())
 
 
 def _doubling(last: int) -> Iterator[int]:

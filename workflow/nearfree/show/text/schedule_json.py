@@ -1,15 +1,14 @@
 """Schedules as data: entries, evidence, where memory ends them, and the engine's option."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import json
 
-from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.show.text.answer_json import deployment_json
 from nearfree.show.text.memory import memory_lines, unfit
 from nearfree.show.text.planned import Planned
+from nearfree.show.text.schedule import entries, remarks
 
 
 def schedules_json(
@@ -20,7 +19,7 @@ def schedules_json(
     safe: Planned,
     *,
     epsilon: float,
-    doubts: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> str:
     """Return the schedule of each context, and the safe one, as JSON.
 
@@ -32,54 +31,62 @@ def schedules_json(
         What is pasted: that of the only context, or the one that is safe at all.
     epsilon
         The tolerance of near-free lengths.
-    doubts
-        What speaks against the drafter.
+    notes
+        What is assumed, and what speaks against the drafter.
     """
-    option, one = safe.option, safe.answers.deployments[0]
-    served = deployment_json(one).items()
+    option = safe.option
     return json.encode({
         "engine": engine,
-        "deployment": {name: said for name, said in served if name not in ("batch", "context")},
+        "deployment": served(safe),
         "goal": goal,
         "epsilon": epsilon,
         "worth": worth,
         "contexts": [each.context for each in every],
         "place": option.place,
-        "notes": [*doubts, *option.notes, *one.caveats],
+        "notes": [*notes, *option.notes, *safe.answers.deployments[0].caveats],
         "read_by": [str(parser) for parser in option.parsers],
-        "safe": _schedule(safe),
-        "schedules": [_schedule(each) for each in every],
+        "safe": _schedule(safe, own=any(each is safe for each in every)),
+        "schedules": [_schedule(each, own=True) for each in every],
     }).decode()  # fmt: skip
 
 
-def _schedule(plan: Planned) -> dict[str, Any]:
+def served(plan: Planned) -> dict[str, Any]:
+    """Return what a schedule is of: a deployment as that of `predict`, but for b and L."""
+    said = deployment_json(plan.answers.deployments[0]).items()
+    return {name: value for name, value in said if name not in ("batch", "context")}
+
+
+def memory_end(plan: Planned) -> dict[str, Any]:
+    """Return the first batch size that memory does not hold, and why; None where it holds all."""
     over = next((each for each in plan.asked if unfit(each.memory)), None)
     return {
-        "context": plan.context,
-        "entries": list(_entries(plan)),
         "memory_ends_at": over and over.batch,
         "memory": over and next(memory_lines(over.memory, over.platform)),
+    }
+
+
+def _schedule(plan: Planned, *, own: bool) -> dict[str, Any]:
+    """Return a schedule; one that is not its context's `own` is limited at several of them."""
+    return {
+        "context": plan.context,
+        "entries": list(_entries(plan, own=own)),
+        **memory_end(plan),
+        "notes": list(remarks(plan.answers, plan.choices)),
+        "lost": plan.lost and dict(zip(("worst", "mean"), plan.lost, strict=True)),
         "option": plan.option.text,
     }
 
 
-def _entries(plan: Planned) -> Iterator[dict[str, Any]]:
+def _entries(plan: Planned, *, own: bool) -> Iterator[dict[str, Any]]:
     """Yield the entries: the least speedup (`expected`) and the largest T(K + 1) / T(1) (`cost`).
 
-    Either is None where it is not known.
+    Each, and what limits the boundary, is None where it is not known or not what K was chosen by.
     """
-    if not plan.choices:
-        return
-    model = plan.answers.total.model_us
-    place = {query.batch: number for number, query in enumerate(plan.answers.deployments)}
-    for part in ranges({batch: choice.k for batch, choice in plan.choices.items()}):
-        batches = range(part.first, part.last + 1)
-        cost = max(float(model[place[b], part.k] / model[place[b], 0]) for b in batches)
-        least = min(plan.choices[b].speedup for b in batches)
+    for entry in entries(plan.answers, plan.choices):
+        said = entry._asdict()
         yield {
-            "from": part.first,
-            "to": part.last,
-            "k": part.k,
-            "expected": None if math.isnan(least) else least,
-            "cost": None if math.isnan(cost) else cost,
+            "from": said.pop("first"),
+            "to": said.pop("last"),
+            **said,
+            "limited_by": entry.limited_by if own else None,
         }

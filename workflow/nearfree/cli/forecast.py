@@ -32,10 +32,10 @@ from nearfree.cli.forecast_engine import (
     predict_engine,
     refuse_engine_options,
 )
-from nearfree.errors import ConfigError, RefusedError
+from nearfree.errors import ConfigError, Refusal, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nearfree.config.files import Config, DeploymentSpec
     from nearfree.derive.predict.forecast.asked_model import Unanswered
@@ -106,15 +106,20 @@ def run_predict(args: argparse.Namespace) -> int:
     from nearfree.derive.predict.forecast.first_answer import first_answer
     from nearfree.derive.predict.forecast.forecast import forecast, positions
 
-    if not args.model or not args.platform:
-        missing = "model" if not args.model else "platform"
-        raise ConfigError(f"--{missing} is missing", remedy="Name one, or several: a,b,c")
+    if lacking := [f"--{each}" for each in ("model", "platform") if not getattr(args, each)]:
+        are = "are" if len(lacking) > 1 else "is"
+        raise ConfigError(
+            f"{' and '.join(lacking)} {are} missing", remedy="Name one, or several: a,b,c"
+        )
     if args.engine:
         return predict_engine(args)
+    inverse, curve = args.positions is not None, args.format == "csv" and args.positions is None
+    if curve:
+        where = "with --format csv, which is T(N)"
+        refuse_options(args, ("accepted",), where, "choose another format")
     config = config_of(args)
     epsilon = tolerance_of(args, config)
     grid = positions(max(args.largest, args.positions or 1))
-    inverse = args.positions is not None
     spec = make_spec(args, batch=_BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
     queries, others = asked_about(config, spec, loads_of(args))
     short = args.format == "text" and not args.all
@@ -132,7 +137,7 @@ def run_predict(args: argparse.Namespace) -> int:
     if told:
         print(told)
     if args.format != "json":
-        refuse(others)
+        refuse(others, _unknown(answers) if curve and answers is not None else ())
     unknown = others or answers is None or any(answers.total.refusals)
     return 2 if unknown or not fit(args, queries) else 0
 
@@ -146,7 +151,7 @@ def _answer(
 ) -> str:
     """Return the answer in the chosen format, with what is known where there is none."""
     from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
-    from nearfree.show.text.memory import unanswered_json, unanswered_lines, unfit_lines
+    from nearfree.show.text.memory import unanswered_json, unanswered_lines, warning_lines
     from nearfree.show.text.surface import inverse_report
 
     used = epsilon, args.accepted
@@ -166,7 +171,9 @@ def _answer(
             if answers
         ]
         if inverse and answers is not None:
-            said = inverse_rows(answers, args.positions, *used).to_dicts()
+            rows = inverse_rows(answers, args.positions, *used).to_dicts()
+            every = zip(rows, answers.deployments, strict=True)
+            said = [row | {"caveats": query.caveats} for row, query in every]
         return json_text([*said, *map(unanswered_json, others)])
     if answers is None:
         return ""
@@ -174,7 +181,7 @@ def _answer(
         rows = inverse_rows(answers, args.positions, *used) if inverse else curve_rows(answers)
         return rows.write_csv().rstrip("\n")
     lines = inverse_report(answers, args.positions, *used)
-    return "\n".join((*unfit_lines(answers.deployments), *lines))
+    return "\n".join((*warning_lines(answers.deployments), *lines))
 
 
 def _told(
@@ -190,7 +197,8 @@ def _told(
 
     query, refusal = answers.deployments[place], answers.total.refusals[place]
     if first is not None:
-        yield from first_block(query, first, args.accepted, assumed=not args.attention)
+        end = int(answers.total.grid[-1])
+        yield from first_block(query, first, args.accepted, end=end, assumed=not args.attention)
     elif not args.all:
         yield from unknown_block(query, str(refusal))
     if args.all:
@@ -198,8 +206,18 @@ def _told(
         yield from report(answers, place, epsilon, args.accepted)
 
 
-def refuse(others: "Sequence[Unanswered]") -> None:
-    """Raise RefusedError with every reason where a deployment's forward is not predicted.
+def _unknown(answers: "Forecast") -> "Iterator[Refusal]":
+    """Yield why a deployment has no T(N), so that a file of it has no rows."""
+    from nearfree.show.text.forecast import no_forward
+
+    for query, reason in zip(answers.deployments, answers.total.refusals, strict=True):
+        if reason is not None:
+            named = f"T(N) of {query.decoder.name} on {query.platform} is not known: {reason}"
+            yield Refusal("", "", named, no_forward(query))
+
+
+def refuse(others: "Sequence[Unanswered]", more: "Iterable[Refusal]" = ()) -> None:
+    """Raise RefusedError with every reason where a deployment's forward is not predicted, and more.
 
     What stands in no file is said of its model where there are several.
     """
@@ -209,8 +227,8 @@ def refuse(others: "Sequence[Unanswered]") -> None:
         for each in others
         for reason in each.refusals
     ]
-    if reasons:
-        raise RefusedError(reasons)
+    if every := [*reasons, *more]:
+        raise RefusedError(every)
 
 
 def write_curves(args: argparse.Namespace, folder: Path) -> None:
@@ -272,7 +290,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
     from nearfree.derive.predict.forecast.expand_deployments import asked_about
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.answer_json import with_about
-    from nearfree.show.text.memory import unfit_lines
+    from nearfree.show.text.memory import warning_lines
     from nearfree.show.text.surface import lookup_report
 
     epsilon = tolerance_of(args, config)
@@ -288,7 +306,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
         rows = answers.answers.drop("calibration")
         print(with_about(answers.deployments, rows).write_csv().rstrip("\n"))
     else:
-        print("\n".join((*unfit_lines(queries), *lookup_report(answers, epsilon))))
+        print("\n".join((*warning_lines(queries), *lookup_report(answers, epsilon))))
     refuse(others)
     return 2 if any(answers.total.refusals) or not fit(args, queries) else 0
 
@@ -344,7 +362,7 @@ def run_surface(args: argparse.Namespace) -> int:
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import positions
     from nearfree.derive.predict.forecast.surface import surface
-    from nearfree.show.text.memory import unfit_lines
+    from nearfree.show.text.memory import warning_lines
     from nearfree.show.text.surface import check_points_file, surface_report, write_points
 
     if args.output:
@@ -362,6 +380,6 @@ def run_surface(args: argparse.Namespace) -> int:
     )
     if args.output:
         write_points(args.output, queries, points)
-    print("\n".join((*unfit_lines(queries), *surface_report(queries, boundaries, epsilon))))
+    print("\n".join((*warning_lines(queries), *surface_report(queries, boundaries, epsilon))))
     refused = boundaries["refusal"].is_not_null().any()
     return 2 if refused or not fit(args, queries) else 0

@@ -5,10 +5,13 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
+import polars as pl
+import pytest
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.store import read_table
 from nearfree.log.document import FOLDER_MANIFEST, FolderManifest, read_document
 from nearfree.log.names import Layout
+from nearfree.show.page import stage
 from nearfree.show.page.sections import n_max
 
 from show.page.conftest import written
@@ -126,6 +129,18 @@ def test_the_policy_names_the_page_s_own_script_alone(read: Page) -> None:
         digest = base64.b64encode(sha256(text.encode()).digest()).decode()
         assert f"{rule} 'sha256-{digest}'" in policy
     assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
+
+
+def test_of_nothing_timed_no_share_was_undisturbed(
+    copy: Layout, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """A platform that was probed and timed nothing has no sentence on its forwards."""
+    nothing = pl.Series([], dtype=pl.Int64)
+    assert stage._share(nothing, nothing) is None
+    assert stage._share(pl.Series([3, 2]), pl.Series([4, 6])) == 0.5
+    assert "timed forwards were undisturbed" in page
+    monkeypatch.setattr(stage, "_share", lambda *_: None)
+    assert "timed forwards were undisturbed" not in written(copy)
 
 
 def test_the_report_is_the_same_each_time(made: Layout, page: str) -> None:

@@ -256,8 +256,10 @@ def _platform(scope: str, frames: Frames, takes: list[Take], epsilon: float) -> 
     }
 
 
-def _share(part: pl.Series, whole: pl.Series) -> float:
-    return float(sum(part.to_list()) / max(sum(whole.to_list()), 1))
+def _share(part: pl.Series, whole: pl.Series) -> float | None:
+    """Return a part of a whole, None of nothing."""
+    total = whole.sum()
+    return part.sum() / total if total else None
 
 
 def _blocks(

@@ -156,6 +156,15 @@ def test_a_moved_root_gives_the_same_report(copy: Layout, page: str) -> None:
     assert written(copy) == page
 
 
+def test_what_is_printed_is_named_where_it_is(
+    copy: Layout, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """The section on tolerances speaks of the paper's values where there are any."""
+    assert "Measured here and published for H20 in the paper. The paper prints no grid" in page
+    monkeypatch.setattr(stage, "printed", lambda _: "")
+    assert '<p class="note">Measured here.</p>' in written(copy)
+
+
 def test_each_platform_has_its_section(read: Page) -> None:
     """There is a section and a link for each platform, and none for what is only published."""
     assert {"platform-cpu", "platform-h20"} <= set(read.ids)

@@ -143,7 +143,11 @@ def _of_a_module() -> pl.Expr:
 def _predicted(
     by_law: Mapping[tuple[Any, ...], Row], law: tuple[str, str], setting: Row
 ) -> Cell | str:
-    row = by_law.get((*(setting[key] for key in _SETTING), *law))
+    return predicted(by_law.get((*(setting[key] for key in _SETTING), *law)))
+
+
+def predicted(row: Row | None) -> Cell | str:
+    """Return what a predictor says of a boundary, a dash where it was not asked."""
     if row is None:
         return "-"
     if row["unbounded"]:

@@ -19,10 +19,11 @@ from nearfree.show.text.forecast import columns
 from nearfree.units import US_PER_MS
 
 SCHEMA = 1
-_NOT = {
+NOT = {
     "none": "do not speculate: nothing beat none by more than the noise",
     "undecided": "undecided: a setting was faster than none, but not by more than the noise",
 }
+"""The verdicts that are not to speculate, in words."""
 _SHELL = {"llama_cpp": ("llama-server", "-m", "-t")}
 
 
@@ -355,7 +356,7 @@ def _choice(said: Recorded) -> Iterator[str]:
 
 def _verdict(answer: Answer) -> Iterator[str]:
     if answer.verdict != "speculate":
-        yield f"verdict: {_NOT[answer.verdict]}"
+        yield f"verdict: {NOT[answer.verdict]}"
     else:
         run = answer.run
         yield f"verdict: speculate, with {run.label} and K = {run.k}"

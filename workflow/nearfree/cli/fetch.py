@@ -29,6 +29,8 @@ def run_fetch(args: argparse.Namespace) -> int:
 
     Libraries are compared with envs/engines.lock, weights with config/weights.yaml, before they are
     kept; random weights are written and stored by the engine itself.
+
+    Example: nearfree fetch llama_cpp_smollm2 --offline
     """
     if args.lock:
         return _write_lock()

@@ -94,6 +94,9 @@ def run_predict(args: argparse.Namespace) -> int:
     With --engine it is the forward of a GGUF file in a real engine on a CPU: N_max by the rules of
     the engine's source, its steps up to 33 rows with file and lines, and T(N) where the results
     root holds curves of the same release, threads and types. Only the file's header is read.
+
+    Example: nearfree predict --model qwen3_30b_a3b --platform h200 --batch 8 --context 16384
+    --tp 2
     """
     in_one_thread()
     if not args.engine:
@@ -274,6 +277,8 @@ def run_lookup(args: argparse.Namespace) -> int:
     Without a model it covers the drawn deployments of deployments.yaml. With --published it
     recomputes the paper's own table and compares it with the printed values and with the rules of
     the sources.
+
+    Example: nearfree lookup --model qwen3_8b --platform h100,h200 --batch 1,8,64
     """
     in_one_thread()
     config = config_of(args)
@@ -357,6 +362,8 @@ def run_surface(args: argparse.Namespace) -> int:
     A model with experts is answered for both routings unless one is named, with ratios from N = 1
     and from the paper's baseline, at which balanced routing activates every expert. The defaults
     are b from 1 to 256 and L from 512 to 131072.
+
+    Example: nearfree surface --model qwen3_8b --platform h200 --output points.csv
     """
     in_one_thread()
     from nearfree.derive.predict.forecast.expand_deployments import deployments

@@ -151,6 +151,9 @@ def run_granularity(args: argparse.Namespace) -> int:
     --d-model, --d-ff, --dtype and --tokens; for attention --heads, --kv-heads, --head-dim,
     --context, --batch and --positions; for products on a CPU --type and --rows. Ranges are written
     first:last.
+
+    Example: nearfree granularity flash-attn==2.8.3 --heads 32 --kv-heads 8 --head-dim 128
+    --device "NVIDIA H20"
     """
     from msgspec.structs import replace
 

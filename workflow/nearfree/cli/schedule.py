@@ -127,6 +127,9 @@ def run_schedule(args: argparse.Namespace) -> int:
     memory is ignored. Of several contexts the option is the safe one: the longest K near-free at
     all of them at each batch, or the schedule that loses least at worst; standard error has each
     context's own.
+
+    Example: nearfree schedule vllm --model qwen3_8b --platform h200 --acceptance 0.7
+    --draft-cost 0.03
     """
     in_one_thread()
     from nearfree.show.text.choices import choices_json, choices_table

@@ -186,6 +186,8 @@ def run_validate(args: argparse.Namespace) -> int:
     modules' T(N) as `predict` gives it, and what an engine's step has besides, by constants that
     were fitted to the other models' rows of the project. Rows that are not answered are counted by
     reason. `growth` is T over that of the fewest rows of a source's series.
+
+    Example: nearfree validate --by predictor,module --epsilon all
     """
     in_one_thread()
     from nearfree.derive.score.engine_steps import curve_steps

@@ -448,8 +448,10 @@ def test_data_have_the_remarks_of_the_text(call: Call) -> None:
     worst, mean = (f"{only['lost'][name]:.1%}" for name in ("worst", "mean"))
     assert any(f"lose {worst} of" in line and f"{mean} in the mean" in line for line in comments)
     near_free = json.decode(call("schedule", "vllm", *WHERE, *SHORT, "--format", "json")[1])
-    rows = [line[1:].split() for line in call("schedule", "vllm", *WHERE, *SHORT)[2].splitlines()]
-    limits = [" ".join(row[4:]) for row in rows if len(row) > 4 and row[0].isdigit()]
+    lines = call("schedule", "vllm", *WHERE, *SHORT)[2].splitlines()
+    begin = next(at for at, line in enumerate(lines) if "from b" in line) + 1
+    rows = [line[1:].split() for line in lines[begin:]]
+    limits = [" ".join(row[4:]) for row in rows if row[0].isdigit()]
     told = [entry["limited_by"] for entry in near_free["safe"]["entries"]]
     assert [each or "-" for each in told] == limits
 

@@ -174,8 +174,8 @@ def _answer(
             if answers
         ]
         if inverse and answers is not None:
-            rows = inverse_rows(answers, args.positions, *used).to_dicts()
-            every = zip(rows, answers.deployments, strict=True)
+            found = inverse_rows(answers, args.positions, *used).to_dicts()
+            every = zip(found, answers.deployments, strict=True)
             said = [row | {"caveats": query.caveats} for row, query in every]
         return json_text([*said, *map(unanswered_json, others)])
     if answers is None:

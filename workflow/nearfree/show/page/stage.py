@@ -260,8 +260,8 @@ def _platform(scope: str, frames: Frames, takes: list[Take], epsilon: float) -> 
 
 def _share(part: pl.Series, whole: pl.Series) -> float | None:
     """Return a part of a whole, None of nothing."""
-    total = whole.sum()
-    return part.sum() / total if total else None
+    total = sum(whole.to_list())
+    return float(sum(part.to_list()) / total) if total else None
 
 
 def _blocks(

@@ -282,6 +282,16 @@ def test_a_number_stands_with_its_name_and_unit(browser):
     assert browser.execute_script(ask + title, row) == "llama_cpp, L 64, threads 2"
 
 
+def test_an_interval_of_a_prediction_ends_where_it_is_looked_at(browser):
+    """An end at the largest N may lie beyond it, in the explorer as in the table of models."""
+    source = (Path(inline.__file__).parent / "assets" / "words.js").read_text()
+    browser.get("about:blank")
+    largest = inline.facts()["LARGEST"]
+    ask = f"const LARGEST = {largest}; {source}; return foretold(arguments[0])"
+    for low, high, said in ((3, 40, "3 to 40"), (3, 512, "3 to ≥ 512"), (None, None, "")):
+        assert browser.execute_script(ask, {"low": low, "high": high}) == said
+
+
 @pytest.mark.parametrize("name", ["claims", "tolerance", "gallery"])
 def test_a_link_from_outside_lands_on_its_section(built, browser, name):
     """Also below the explorer, which is filled after the page has loaded."""

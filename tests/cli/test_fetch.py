@@ -104,6 +104,16 @@ def test_fetching_puts_the_library_once(
     assert call("fetch", STUDY) == (0, out, "")
 
 
+def test_what_studies_share_is_told_once(small: dict[str, bytes], call: Call) -> None:
+    """Two studies of the same file have one line of it, and one of the library that runs both."""
+    path = Path("config/studies.yaml")
+    studies = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(studies | {"again": studies[STUDY]}))
+    code, out, err = call("fetch", STUDY, "again")
+    assert (code, err) == (0, "")
+    assert out == call("fetch", STUDY)[1]
+
+
 def test_what_is_not_asked_for_here_is_not_fetched(small: dict[str, bytes], call: Call) -> None:
     """Without a name, only what this site measures is fetched; a name fetches its study."""
     path = Path("config/config.yaml")

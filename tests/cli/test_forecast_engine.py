@@ -86,6 +86,7 @@ def test_curves_of_the_release_say_what_positions_cost(
     said = by_predictor(found)["work_model"]
     assert (said["in_sample"], "refusal" in said) == (False, False)
     assert said["low"] <= said["n_max"] <= said["high"]
+    assert said["censored"] == (said["n_max"] == 33)
     assert [each["n"] for each in found["latency"]] == [1, 2, 4, 8, 16]
     ratios = [each["ratio"] for each in found["latency"]]
     assert ratios[0] == 1.0
@@ -104,7 +105,10 @@ def test_the_text_has_the_steps_and_the_times(call: Call, file: Path, tmp_path: 
     assert (code, err) == (0, "")
     assert "5, 9, 13, 17, 21, 25, 29, 33" in out
     assert "T(N)/T(1)" in out
-    assert ">= 33" in out
+    assert ">= 33  >= 33 to >= 33" in out
+    assert by_predictor(answered(call, *asked(file, "--results", str(tmp_path / "r"))))[
+        "work_model"
+    ]["censored"]
     assert "nothing up to there, in sample" in out
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,24 @@ def test_an_argument_has_documentation(name: str, parser: argparse.ArgumentParse
     """Each argument of each command says what it is."""
     for action in parser._actions:
         assert action.help or isinstance(action, argparse._SubParsersAction)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_an_example_that_is_one(call: Call, name: str) -> None:
+    """The last paragraph of a command's help is a call of it, which its parser takes."""
+    *_, last = call(name, "--help")[1].partition("\n\nExample: ")
+    example = " ".join(last.partition("\n\n")[0].split())
+    program, *words = shlex.split(example.partition(" > ")[0])
+    assert (program, words[0]) == ("nearfree", name)
+    assert make_parser(words).parse_args(words).command == name
+
+
+def test_a_description_keeps_its_paragraphs(call: Call) -> None:
+    """A blank line of a docstring is one of the help."""
+    told = call("predict", "--help")[1]
+    paragraphs = [" ".join(each.split()) for each in told.split("\n\n")]
+    text = COMMANDS["predict"].run.__doc__ or ""
+    assert [" ".join(each.split()) for each in text.split("\n\n")] == paragraphs[1:5]
 
 
 def test_the_list_of_commands_is_whole() -> None:

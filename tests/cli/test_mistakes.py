@@ -215,3 +215,34 @@ def test_a_fault_of_the_system_is_one_message(
 
     monkeypatch.setitem(COMMANDS, "plan", COMMANDS["plan"]._replace(run=full))
     one_message(call("plan", "cpu", "dense_ffn"), "results/x: No space left on device")
+
+
+def test_a_fault_without_a_number_says_what_it_is(
+    project: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library's fault may be a text alone, or not even that."""
+    for fault, said in ((OSError("no such stream"), "no such stream. "), (OSError(), "OSError. ")):
+
+        def fail(_: object, fault: OSError = fault) -> None:
+            raise fault
+
+        monkeypatch.setitem(COMMANDS, "plan", COMMANDS["plan"]._replace(run=fail))
+        one_message(call("plan", "cpu", "dense_ffn"), f"nearfree: error: {said}")
+
+
+def test_a_terminal_without_a_letter_gets_its_escape(project: Path) -> None:
+    """What standard output cannot encode is escaped, and no traceback."""
+    reason = "ein Lüfter stand still"
+    (take, *_) = Layout(Path("results")).takes("cpu")
+    command = [sys.executable, "-m", "nearfree", "log"]
+    name = subprocess.run(
+        [*command, "retract", f"{take}.1#2", "--reason", reason],
+        capture_output=True, text=True, check=True, env=ENVIRONMENT,
+    ).stdout.partition(":")[0]  # fmt: skip
+    done = subprocess.run(
+        [*command, "show", f"{name}.1#2"],
+        capture_output=True, text=True, check=False,
+        env=ENVIRONMENT | {"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ein L\\xfcfter stand still" in done.stdout

@@ -219,12 +219,17 @@ def test_refused_is_said_by_name(call: Call) -> None:
     assert "T(N) by the work model" not in out
     (found,) = as_json(call, *argv, ends=2)
     assert found["curve"] == found["modules"] == []
-    assert as_csv(call, *argv, ends=2) == []
+    code, out, err = call("predict", *argv, "--format", "csv")
+    assert (code, list(csv.DictReader(io.StringIO(out)))) == (2, [])
+    assert err.startswith("nearfree: error: T(N) of mixtral_8x7b on h800 is not known: MoE FFN: ")
 
 
 @pytest.mark.parametrize(
     ("line", "thing"),
     [
+        ("--largest 4", "--model and --platform are missing"),
+        ("--platform h20", "--model is missing"),
+        ("--model qwen3_8b --platform h20 --format csv --accepted 2", "--accepted has no effect"),
         ("--model qwen3_9b --platform h20", "'qwen3_9b'"),
         ("--model qwen3_9b --platform h20", "qwen3_8b"),
         ("--model no/such.json --platform h20", "'no/such.json'"),

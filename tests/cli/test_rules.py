@@ -169,6 +169,13 @@ MISTAKES = [
     ("granularity vllm==1.0 --block-shape 128", "'128' is no pair: write rows,columns"),
     ("granularity vllm==1.0 --block-shape x,128", "'x,128' is no pair"),
     (" ".join(["granularity vllm==1.0", *LAYER, "--device h20 --config nowhere"]), "nowhere"),
+    ("granularity vllm==1.0 --heads 8 --causal --tokens 1:5", "--heads has no effect on vllm==1.0"),
+    (
+        "granularity flash-attn==1.0 --dtype fp8 --type q4_k --no-repack",
+        "--dtype, --type, --no-repack have no effect on flash-attn==1.0, whose rules are of attent",
+    ),
+    ("granularity vllm-linear==1.0 --api modular --top-k 2", "--top-k, --api have no effect"),
+    ("granularity llama_cpp==3.22.1 --sm 90 --no-causal", "--no-causal, --sm have no effect"),
     ("granularity vllm-graphs==0.33.0 --heads 32", "rules show vllm-graphs==0.33.0"),
     ("granularity sglang-graphs==0.5.23 --heads 32", "rules show sglang-graphs==0.5.23"),
 ]

@@ -430,13 +430,45 @@ def test_without_an_acceptance_a_table(call: Call) -> None:
     assert [at[b] for b in SOME] == [best[b].k for b in SOME]
 
 
-def test_a_table_doubts_its_drafter(call: Call) -> None:
-    """What speaks against the drafter stands above the table, and among the notes of the data."""
-    asked = ("schedule", "vllm", *WHERE, *SHORT, "--goal", "throughput", "--drafter", "own")
-    doubt = "qwen3_8b's file names no layer of its own for further tokens"
-    assert call(*asked)[1].splitlines()[1].startswith(f"# {doubt}")
-    (note,) = json.decode(call(*asked, "--format", "json")[1])["notes"]
-    assert note.startswith(doubt)
+def test_a_table_says_what_an_option_would(call: Call) -> None:
+    """What is assumed, doubts about the drafter, and where memory ends it, as text and as data."""
+    asked = (
+        *("schedule", "vllm", "--model", "qwen3_8b", "--platform", "l40s", "--context", "4096"),
+        *("--goal", "throughput", "--drafter", "own"),
+    )
+    code, out, err = call(*asked)
+    assert (code, err) == (0, "")
+    data = json.decode(call(*asked, "--format", "json")[1])
+    begins = ("attention is assumed", "qwen3_8b's file names no layer of its own")
+    assert [note[: len(begin)] for note, begin in zip(data["notes"], begins, strict=False)] == [
+        *begins
+    ]
+    assert set(out.splitlines()) >= {f"# {note}" for note in data["notes"]}
+    (end,) = data["memory"]
+    said = f"# at b = {end['memory_ends_at']} the schedule ends here: {end['memory']}"
+    assert out.splitlines()[-1] == said
+    assert max(row["batch"] for row in data["choices"]) == end["memory_ends_at"] - 1
+
+
+def test_data_have_the_remarks_of_the_text(call: Call) -> None:
+    """Doubts, what few entries lose, and where no drafter is faster, are in JSON, too."""
+    rates = ("--acceptance", "0.9", "--drafter", "qwen3_8b")
+    asked = ("schedule", "vllm", *UNNAMED, "--largest-batch", "8", *rates)
+    comments = call(*asked)[2].splitlines()
+    data = json.decode(call(*asked, "--format", "json")[1])
+    (only,) = data["schedules"]
+    assert any("without a drafter it is faster at 8 of 8" in note for note in only["notes"])
+    for note in (*data["notes"], *only["notes"]):
+        assert f"# {note}" in comments
+    worst, mean = (f"{only['lost'][name]:.1%}" for name in ("worst", "mean"))
+    assert any(f"lose {worst} of" in line and f"{mean} in the mean" in line for line in comments)
+    near_free = json.decode(call("schedule", "vllm", *WHERE, *SHORT, "--format", "json")[1])
+    lines = call("schedule", "vllm", *WHERE, *SHORT)[2].splitlines()
+    begin = next(at for at, line in enumerate(lines) if "from b" in line) + 1
+    rows = [line[1:].split() for line in lines[begin:]]
+    limits = [" ".join(row[4:]) for row in rows if row[0].isdigit()]
+    told = [entry["limited_by"] for entry in near_free["safe"]["entries"]]
+    assert [each or "-" for each in told] == limits
 
 
 @pytest.mark.slow

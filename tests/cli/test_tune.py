@@ -24,12 +24,12 @@ from nearfree.measure.visits import silent, stoppable
 from cli.test_measure_engine import written
 
 KEYS = {
-    "schema", "engine", "model", "curve", "settings", "choice", "gain", "verdict", "held_out",
-    "paste", "events",
+    "schema", "engine", "model", "curve", "curve_of", "settings", "predicted", "choice", "gain",
+    "verdict", "held_out", "paste", "events",
 }  # fmt: skip
 SETTING_KEYS = {
     "k", "drafter", "threads", "repack", "predicted_tokens_s", "tokens_s", "identical_share",
-    "steps_equal", "exact",
+    "steps_equal", "exact", "first_difference", "margin",
 }  # fmt: skip
 PHRASE = "Repeat: blue gate 7 green door 9 blue gate 7 green door 9 blue gate 7"
 

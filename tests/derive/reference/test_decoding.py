@@ -21,7 +21,7 @@ from nearfree.log.events import LatencyImported
 from public.test_curves import curve
 
 from derive.questions import ATTENTION, LOG, RESOLVER, ROOT, ask
-from derive.reference.made import CHIPS, known
+from derive.reference.made import CHIPS, EPSILON, known
 from derive.reference.test_timed import recorded
 from derive.work_model.forms import facts_of
 

@@ -87,6 +87,22 @@ def test_captions_name_the_module(rows: Rows) -> None:
     }  # fmt: skip
 
 
+def test_captions_say_what_is_there(dense: Rows) -> None:
+    """What is printed and what is predicted is named where there is any of it."""
+    unprinted = dense.boundaries.filter(pl.col("origin") != "published")
+    printed = unprinted.with_columns(platform=pl.lit("a800"), origin=pl.lit("published"))
+    nothing = dense.predictions.clear()
+    for boundaries, predictions, said in (
+        (unprinted, nothing, "measured here."),
+        (unprinted, dense.predictions, "measured here and predicted."),
+        (pl.concat([unprinted, printed]), dense.predictions,
+         "measured here, published for A800, and predicted."),
+    ):  # fmt: skip
+        rows = replace(dense, boundaries=boundaries, predictions=predictions)
+        captions = {figure.name: figure.caption for figure, _ in drawings(rows, 0.2, DENSE)}
+        assert captions["dense_ffn_nmax_against_batch"] == f"Dense FFN: N_max against b: {said}"
+
+
 @pytest.mark.parametrize("stream", ["wedlm_modules", "wedlm_modules_profile"])
 def test_modules_of_models_stay_out(rows: Rows, stream: str) -> None:
     """What models' modules gave when measured apart, or profiled, is in no figure of a module."""

@@ -41,6 +41,11 @@ ROW = {"n_max": 32, "next_n": 48, "n_low": 32, "n_high": 32, "verdict": "sharp",
         ({"next_n": None, "verdict": "censored"}, "≥ 32", ("censored",)),
         ({"baseline": 16, "n_max_from_1": 1}, "32", ("from N = 16", "from N = 1: 1")),
         ({"baseline": 16}, "32", ("from N = 16",)),
+        (
+            {"baseline": 16, "n_max_from_1": 32, "next_n": None, "verdict": "censored"},
+            "≥ 32",
+            ("censored", "from N = 16", "from N = 1: ≥ 32"),
+        ),
     ],
 )
 def test_a_boundary_says_what_it_is_not_without(

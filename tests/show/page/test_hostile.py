@@ -55,6 +55,9 @@ SCRIPTS = [
     '<svg><a href="javascript:alert(1)">x</a></svg>',
     '<svg><a href="java&#115;cript:alert(1)">x</a></svg>',
     '<svg><image href="https://example.org/x.png"/></svg>',
+    '<svg><path fill="url(https://example.org/x)"/></svg>',
+    '<svg><path fill="URL( &quot;https://example.org/x&quot;)"/></svg>',
+    '<svg><path style="fill: url(#a); mask: url(https://example.org/x)"/></svg>',
     "<svg><foreignObject><iframe></iframe></foreignObject></svg>",
 ]
 
@@ -64,6 +67,13 @@ def test_a_script_in_a_picture_is_refused(tmp_path: Path, text: str) -> None:
     """A picture that could run or load something is refused by name."""
     with pytest.raises(TableError, match=r"a\.svg"):
         safe_svg(tmp_path / "a.svg", text.encode())
+
+
+@pytest.mark.parametrize("value", ["url(#a)", "URL( '#a')", "url(#a) url(#b)", "none"])
+def test_what_stands_in_the_picture_may_be_named(tmp_path: Path, value: str) -> None:
+    """A reference inside of a picture, however it is written, loads nothing."""
+    text = f'<svg><path fill="{value}"/></svg>'
+    assert safe_svg(tmp_path / "a.svg", text.encode()) == text
 
 
 def test_a_drawing_is_kept_as_it_is(made: Layout) -> None:

@@ -15,7 +15,7 @@ from nearfree.derive.tables.store import read_table, write_table
 from nearfree.log.names import Layout
 from nearfree.show.figures.models import ModelRows
 from nearfree.show.figures.stage import draw
-from nearfree.show.page.models import beside, measured, missed, model_section, ways
+from nearfree.show.page.models import _interval, beside, measured, missed, model_section, ways
 from nearfree.show.page.models import models as models_of
 from nearfree.show.page.sections import Grid
 
@@ -298,3 +298,15 @@ def test_entries_that_differ_in_graphs_alone_have_a_line_each() -> None:
     place = found.head.index("work model")
     summed = lookup.filter(predictor="work_model", composition="sum")
     assert [row[place].row for row in found.rows] == summed["row_id"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [(None, None, "-"), (3.0, 40.0, "3 to 40"), (3.0, 512.0, "3 to ≥ 512"),
+     (512.0, 512.0, "≥ 512 to ≥ 512")],
+)  # fmt: skip
+def test_an_interval_that_ends_what_is_looked_at_is_open(
+    low: float | None, high: float | None, said: str
+) -> None:
+    """As `predict` says it: an end at the largest N may lie beyond it."""
+    assert _interval({"low": low, "high": high}) == said

@@ -5,10 +5,13 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
+import polars as pl
+import pytest
 from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.store import read_table
 from nearfree.log.document import FOLDER_MANIFEST, FolderManifest, read_document
 from nearfree.log.names import Layout
+from nearfree.show.page import stage
 from nearfree.show.page.sections import n_max
 
 from show.page.conftest import written
@@ -128,6 +131,18 @@ def test_the_policy_names_the_page_s_own_script_alone(read: Page) -> None:
     assert not [name for _, name, _ in read.attributes if name.startswith("on") or name == "style"]
 
 
+def test_of_nothing_timed_no_share_was_undisturbed(
+    copy: Layout, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """A platform that was probed and timed nothing has no sentence on its forwards."""
+    nothing = pl.Series([], dtype=pl.Int64)
+    assert stage._share(nothing, nothing) is None
+    assert stage._share(pl.Series([3, 2]), pl.Series([4, 6])) == 0.5
+    assert "timed forwards were undisturbed" in page
+    monkeypatch.setattr(stage, "_share", lambda *_: None)
+    assert "timed forwards were undisturbed" not in written(copy)
+
+
 def test_the_report_is_the_same_each_time(made: Layout, page: str) -> None:
     """The same tables, figures and log give the same folder, byte for byte."""
     folder = made.root / "report"
@@ -139,6 +154,15 @@ def test_the_report_is_the_same_each_time(made: Layout, page: str) -> None:
 def test_a_moved_root_gives_the_same_report(copy: Layout, page: str) -> None:
     """Nothing in the page depends on where the results lie."""
     assert written(copy) == page
+
+
+def test_what_is_printed_is_named_where_it_is(
+    copy: Layout, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """The section on tolerances speaks of the paper's values where there are any."""
+    assert "Measured here and published for H20 in the paper. The paper prints no grid" in page
+    monkeypatch.setattr(stage, "printed", lambda _: "")
+    assert '<p class="note">Measured here.</p>' in written(copy)
 
 
 def test_each_platform_has_its_section(read: Page) -> None:

@@ -64,6 +64,16 @@ def test_refused_predictions_are_told(made: Layout) -> None:
     assert len(grid.head) == len(grid.rows[0])
 
 
+def test_a_law_that_was_not_asked_is_a_dash(made: Layout) -> None:
+    """Only where a law has a row that says so does it refuse, and that row is linked."""
+    boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)
+    (first, *_) = predictions.filter(epsilon=0.2)["setting_key"]
+    one = pl.col("setting_key") == first
+    none = predictions.filter(one).with_columns(pl.lit(None, dtype=pl.Float64).alias("n_max"))
+    cells = [cell for row in sections.answer(boundaries, none, 0.2).rows for cell in row[8:]]
+    assert {(cell.text, bool(cell.href)) for cell in cells} == {("refused", True), ("-", False)}
+
+
 def test_an_unbounded_prediction_is_told(made: Layout) -> None:
     """Where a predictor says that no N is too large, the answer says so and links to its row."""
     boundaries, predictions = frames(made, BOUNDARIES, PREDICTIONS)

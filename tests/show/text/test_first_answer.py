@@ -15,6 +15,7 @@ from nearfree.decoders.caveats import caveats
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast import first_answer as first_answers
+from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.first_answer import FirstAnswer, first_answer
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.reference import places
@@ -30,6 +31,12 @@ def answered() -> Forecast:
     )
 
 
+def block(query: Deployment, found: FirstAnswer, accepted: float | None = None) -> list[str]:
+    """Return the lines about an answer over the grid of all of them."""
+    end = int(answered().total.grid[-1])
+    return list(first_block(query, found, accepted, end=end))
+
+
 def told(place: int) -> FirstAnswer:
     """Return the answer about a deployment whose T(N) is known."""
     found = first_answer(answered(), place, 0.2, ANSWERER)
@@ -40,7 +47,7 @@ def told(place: int) -> FirstAnswer:
 @pytest.mark.parametrize("place", [0, 1])
 def test_the_block_has_six_lines(place: int) -> None:
     """What is asked, N_max, its limit, times, memory and the basis: a line each, none longer."""
-    lines = list(first_block(answered().deployments[place], told(place)))
+    lines = block(answered().deployments[place], told(place))
     name = answered().deployments[place].decoder.name
     starts = (name, "N_max ", "limited by ", "T(1)", "memory", "stands on ")
     assert len(lines) == len(starts) == 6
@@ -53,7 +60,7 @@ def test_what_is_left_out_stands_beside_the_time() -> None:
     mixer = Mamba2(layers=(0, 2), heads=4, groups=1, head_dim=8, state_dim=8, conv=4)
     kinds = (*query.decoder.attention, mixer)
     mixing = structs.replace(query, decoder=structs.replace(query.decoder, kinds=kinds))
-    plain, told_of = (list(first_block(each, told(0)))[3] for each in (query, mixing))
+    plain, told_of = (block(each, told(0))[3] for each in (query, mixing))
     (left_out,) = caveats(mixing.decoder)
     assert left_out.startswith(f"2 of {query.decoder.layers} layers (Mamba-2 mixer) are timed by")
     assert told_of == f"{plain}; {left_out}"
@@ -168,7 +175,7 @@ def test_a_basis_is_said_by_share() -> None:
     rest = structs.replace(most, regime="R0", scored_as="R0", share=0.2, hit=0.5)
     unknown = structs.replace(most, share=0.06, hit=None, within_x2=None)
     mixed = structs.replace(found, bases=(rest, unknown, most), besides=0.04)
-    line = list(first_block(query, mixed))[-1]
+    line = block(query, mixed)[-1]
     first, second, third, last = line.removeprefix("stands on these shares of T(1): ").split("); ")
     assert first == (
         "70% this product's own curve, by any library, on this GPU (most of it qkv projection; "
@@ -199,7 +206,7 @@ def test_curves_of_products_are_of_a_library(
         found.bases[0], regime="R2", scored_as="R2", share=0.9, hit=0.36, within_x2=0.94,
         settings=7, scored_on=f"{kind} bfloat16", module="a module", kernels=kernels,
     )  # fmt: skip
-    line = list(first_block(query, structs.replace(found, bases=(basis,), besides=0)))[-1]
+    line = block(query, structs.replace(found, bases=(basis,), besides=0))[-1]
     assert f"90% curves of {words} (most of it a module" in line
 
 
@@ -207,18 +214,39 @@ def test_odd_cases_are_said() -> None:
     """Nothing near-free, nothing that limits, no graph that is large enough, too little memory."""
     query, found = answered().deployments[0], told(0)
     one = structs.replace(found, censored=False, n_max=1, low=1, high=1, cost={2: math.inf})
-    assert "no draft is near-free" in list(first_block(query, one))[1]
-    free = structs.replace(found, censored=True, limiter=None)
-    lines = list(first_block(query, free, 2.0))
-    assert lines[1].startswith(f"N_max at least {found.n_max} ")
-    assert lines[1].endswith(f"; accepted / N_max {2 / found.n_max:.2f}")
-    assert lines[2] == f"limited by nothing up to {found.n_max} positions"
+    assert "no draft is near-free" in block(query, one)[1]
+    free = structs.replace(found, censored=True, limiter=None, n_max=256, low=99, high=256)
+    lines = block(query, free, 2.0)
+    assert lines[1].startswith("N_max at least 256 (99 to at least 256 if all parts err one way)")
+    assert lines[1].endswith("; accepted / N_max at most 0.01")
+    assert lines[2] == "limited by nothing up to 256 positions"
     eager = structs.replace(found, eager=2)
-    assert "from 2 positions on no CUDA graph is large enough" in list(first_block(query, eager))[3]
+    assert "from 2 positions on no CUDA graph is large enough" in block(query, eager)[3]
     large = Memory(
         gpus=1, weights_bytes=10**12, kv_bytes=1, activations_bytes=1, engine_bytes=1,
         peak_bytes=10**12, rank_bytes=10**12, capacity_bytes=10**9, fits=False,
     )  # fmt: skip
-    lines = list(first_block(structs.replace(query, memory=large), found))
+    lines = block(structs.replace(query, memory=large), found)
     assert lines[0].startswith("DOES NOT FIT: 1000.0 GB of 1.0 GB")
     assert len(lines) == 6
+
+
+def test_an_end_of_the_grid_is_a_lower_end() -> None:
+    """An N_max, or an end of its interval, at the largest N that was looked at may be larger."""
+    query, found = answered().deployments[0], told(0)
+    inside = structs.replace(found, censored=False, n_max=64, low=16, high=256)
+    assert block(query, inside, 2.0)[1].startswith("N_max 64 (16 to at least 256 if all parts err")
+    assert block(query, inside, 2.0)[1].endswith("; accepted / N_max 0.03")
+    alone = structs.replace(found, censored=True, limiter=None, n_max=1, low=1, high=1, cost={})
+    lines = list(first_block(query, alone, end=1))
+    assert lines[1].endswith("one way): no further position was looked at")
+    assert lines[2] == "limited by nothing up to 1 position"
+    assert "in units of T(1)" not in lines[3]
+
+
+def test_a_long_time_has_no_exponent() -> None:
+    """T(1) has three digits below a second, and whole milliseconds from there on."""
+    query, found = answered().deployments[0], structs.replace(told(0), t1_band=None)
+    for us, said in ((1_234_567.0, "1235 ms"), (999_400.0, "999 ms"), (5_084.0, "5.08 ms")):
+        line = block(query, structs.replace(found, t1_us=us))[3]
+        assert line.startswith(f"T(1), the time of one position, {said};")

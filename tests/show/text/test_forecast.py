@@ -111,6 +111,8 @@ def test_an_n_max_that_ends_the_grid_is_at_least_that() -> None:
     (line,) = list(inverse_report(short, 4, 0.2, 2.0))[2:]
     assert ">= 4" in line
     assert "<= 0.50" in line
+    told = [x.split() for x in report(short, 0, 0.2, 2.0) if x.startswith("  work_model  ")]
+    assert [" ".join(words[1:9]) for words in told] == [">= 4 [>= 4, >= 4] <= 0.50"]
     assert inverse_rows(short, 4, 0.2)["censored"].to_list() == [True]
 
 

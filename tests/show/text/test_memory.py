@@ -1,13 +1,14 @@
-"""What is said of conditions that no engine serves: too little memory, or too long a context."""
+"""What is said of conditions before a table: too little memory, too long a context, caveats."""
 
 from typing import Any
 
 from decoders.files import CONFIG
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
+from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.decoders.config_file import read_decoder
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.show.text.memory import unfit_lines
+from nearfree.show.text.memory import warning_lines
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 DENSE = Deployment(
@@ -18,6 +19,18 @@ DENSE = Deployment(
 def test_the_shortest_context_that_is_too_long_is_named() -> None:
     """Of a model one line says from which context on engines refuse it; none where they do not."""
     queries = [structs.replace(DENSE, context=length) for length in (65536, 40960, 131072, 4096)]
-    (line,) = unfit_lines(queries)
+    (line,) = warning_lines(queries)
     assert line.startswith(f"{DENSE.decoder.name}, from L = 40960 on: 40,960 cached positions")
-    assert list(unfit_lines([DENSE])) == []
+    assert list(warning_lines([DENSE])) == []
+
+
+def test_what_is_left_out_is_said_once_a_model() -> None:
+    """Each caveat of T(N) has a line of its model, however many conditions are asked."""
+    mixer = Mamba2(layers=(0, 2), heads=4, groups=1, head_dim=8, state_dim=8, conv=4)
+    decoder = structs.replace(DENSE.decoder, kinds=(*DENSE.decoder.attention, mixer))
+    mixing = structs.replace(DENSE, decoder=decoder)
+    (left_out,) = mixing.caveats
+    every = [structs.replace(mixing, batch=batch, context=40960) for batch in (1, 2)]
+    longer, line = warning_lines([DENSE, *every])
+    assert longer.startswith(f"{DENSE.decoder.name}, from L = 40960 on: ")
+    assert line == f"{DENSE.decoder.name}, of T(N): {left_out}"

@@ -3,7 +3,8 @@
 import pytest
 from derive.predict.forecast.pool import asked, deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
-from nearfree.show.text.schedule import boundary_by_batch, near_free_by_batch
+from nearfree.derive.schedule.expected import Choice
+from nearfree.show.text.schedule import boundary_by_batch, near_free_by_batch, remarks
 
 MOST = 16
 GRID = range(1, MOST + 2)
@@ -35,3 +36,18 @@ def test_below_the_boundary_of_a_law_all_is_near_free() -> None:
     limits = boundary_by_batch(forecast, cautious=False)
     for batch, ks in near_free_by_batch(forecast, 0.2, most=MOST, cautious=False).items():
         assert ks == set(range(max(int(min(limits[batch], MOST + 1)), 1)))
+
+
+@pytest.mark.parametrize(
+    ("speeds", "where"),
+    [
+        ((1.2, 0.9, 0.8), "2 of 3 batch sizes, from b = 2 on"),
+        ((0.9, 1.2, 0.8), "2 of 3 batch sizes, the smallest of them b = 1"),
+        ((1.2, 0.9, 1.1), "1 of 3 batch sizes, the smallest of them b = 2"),
+    ],
+)
+def test_where_no_drafter_is_faster(speeds: tuple[float, ...], where: str) -> None:
+    """Only where all larger batch sizes are among them is it said from one on."""
+    choices = {batch: Choice(1, speed) for batch, speed in enumerate(speeds, 1)}
+    (said,) = remarks(found("work_model"), choices)
+    assert said == f"without a drafter it is faster at {where}"

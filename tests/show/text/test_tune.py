@@ -127,3 +127,24 @@ def test_the_text_says_the_verdict_and_what_to_run(
     assert text.count("drafts nothing on these prompts") == 1
     assert all(f"\n  {kind} " in text for kind in ("copying", "text", "all"))
     assert text.count("yes") >= 2 * len(found.answer.settings)
+
+
+def test_json_has_what_the_text_says(layout: Layout) -> None:
+    """Whose T(N) it is, what is predicted best of each kind, and where outputs differ first."""
+    found = said(layout, FLAT)
+    made, lines = document(found, MODEL, None), list(tune_text(found, MODEL, None))
+    of = made["curve_of"]
+    (head,) = (line for line in lines if line.startswith("T(N) in "))
+    assert head.startswith(f"T(N) in {of['seconds']} time, {of['threads']} thread(s)")
+    assert f"over L = {of['context']}" in head
+    begin = next(at for at, line in enumerate(lines) if line.startswith("predicted best"))
+    rows = [line.split() for line in lines[begin + 2 : begin + 2 + len(made["predicted"])]]
+    assert [row[0] for row in rows] == [each["prompts"] for each in made["predicted"]]
+    assert {"copying", "text", "all"} == {row[0] for row in rows}
+    for row, each in zip(rows, made["predicted"], strict=True):
+        assert (row[1], row[-2]) == (str(each["k"]), f"{each['over_none']:.2f}")
+    (setting, *_), (parted, *_) = found.answer.settings, made["settings"]
+    assert (parted["first_difference"], parted["margin"]) == (
+        setting.proven.first_difference,
+        setting.proven.margin,
+    )

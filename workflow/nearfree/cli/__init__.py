@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 
 from nearfree import __version__
 from nearfree.cli.common import COMMANDS, MISTAKE, add_roots
@@ -35,6 +36,14 @@ for _room in ROOMS:
     import_module(f"nearfree.cli.{_room}")
 
 
+class _Paragraphs(argparse.HelpFormatter):
+    """Help whose description keeps its paragraphs."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n\n".join(fill(part, width, indent) for part in text.split("\n\n"))
+
+
 def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Return the parser of all commands, or what words on the command line need of it.
 
@@ -52,7 +61,9 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         if first not in (None, name):
             continue
         text = command.run.__doc__ or ""
-        added = commands.add_parser(name, help=text.split("\n")[0], description=text)
+        added = commands.add_parser(
+            name, help=text.split("\n")[0], description=text, formatter_class=_Paragraphs
+        )
         if words is not None and name not in words:
             continue
         add_roots(added, answers=command.answers, home=command.home)
@@ -79,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     interpreter down object by object would be a fifth of its time.
     """
     answers = False
+    if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack a letter of a name
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         words = sys.argv[1:] if argv is None else argv
         args = make_parser(words).parse_args(words)
@@ -100,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        text = f"{where}{error.strerror}. Check the path, your rights and the space left"
+        what = error.strerror or str(error) or type(error).__name__
+        text = f"{where}{what}. Check the path, your rights and the space left"
         print(f"nearfree: error: {printable(text)}", file=sys.stderr)
         code = MISTAKE
     if answers and argv is None:

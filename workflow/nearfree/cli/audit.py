@@ -48,6 +48,8 @@ def run_audit(args: argparse.Namespace) -> int:
     is 2. With --all every table and figure is recomputed and compared, cell by cell and mark by
     mark; with --drawn every file of figures and report is compared byte by byte, too, which takes
     about three times as long.
+
+    Example: nearfree audit boundaries:5b1eae9b1bfa
     """
     if args.all and args.format == "mermaid":
         raise ConfigError("--all has no chart", remedy="Name a row for --format mermaid")
@@ -118,6 +120,8 @@ def run_diff(args: argparse.Namespace) -> int:
     Both are recomputed by the installed code, so no difference is the code's. A row is reported
     under its causes: new takes, retractions, rules, constants, and changes of the config. OLD and
     NEW are N for ledger N of this machine, adopted:N for one that git tracks.
+
+    Example: nearfree diff 1 adopted:2
     """
     import tempfile
     from pathlib import Path

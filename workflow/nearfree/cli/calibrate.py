@@ -91,6 +91,8 @@ def run_calibrate(args: argparse.Namespace) -> int:
     `--collectives` fits T(N) of collectives instead, which needs GPUs of each kind of link.
     `--kernels` fits constants of each kernel on each GPU in each format, and keeps its curves with
     what they miss of the form: what is known of a GPU is answered by it (regimes R1 to R3).
+
+    Example: nearfree calibrate --on a100,h100
     """
     from nearfree.derive.work_model.calibrate import calibrate, calibrate_own
     from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES

@@ -161,10 +161,18 @@ def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True)
         action="store_true",
         help="exit with 0 also where a deployment does not fit in memory",
     )
-    parser.add_argument("--epsilon", type=tolerance, help="tolerance (default: config.yaml's)")
+    parser.add_argument(
+        "--epsilon",
+        type=tolerance,
+        help="tolerance, between 0 and 1: by what share of T(1) a near-free forward may take "
+        "longer (default: config.yaml's)",
+    )
     if largest:
         parser.add_argument(
-            "--largest", type=positive, default=512, help="the largest N (default: 512)"
+            "--largest",
+            type=positive,
+            default=512,
+            help="the largest N, positions, that is looked at (default: 512)",
         )
     parser.add_argument(
         "--online",

@@ -29,15 +29,19 @@ def run_fetch(args: argparse.Namespace) -> int:
 
     Libraries are compared with envs/engines.lock, weights with config/weights.yaml, before they are
     kept; random weights are written and stored by the engine itself.
+
+    Example: nearfree fetch llama_cpp_smollm2 --offline
     """
     if args.lock:
         return _write_lock()
     from nearfree.measure.engine_files import ensure_files
 
-    config = config_of(args)
+    config, told = config_of(args), set()
     for study in _studies(config, args.study):
         for line in ensure_files(config, study, offline=args.offline):
-            print(line, flush=True)
+            if line not in told:  # studies share libraries and weights
+                print(line, flush=True)
+            told.add(line)
     return 0
 
 

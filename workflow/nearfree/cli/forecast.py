@@ -32,10 +32,10 @@ from nearfree.cli.forecast_engine import (
     predict_engine,
     refuse_engine_options,
 )
-from nearfree.errors import ConfigError, RefusedError
+from nearfree.errors import ConfigError, Refusal, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from nearfree.config.files import Config, DeploymentSpec
     from nearfree.derive.predict.forecast.asked_model import Unanswered
@@ -94,6 +94,9 @@ def run_predict(args: argparse.Namespace) -> int:
     With --engine it is the forward of a GGUF file in a real engine on a CPU: N_max by the rules of
     the engine's source, its steps up to 33 rows with file and lines, and T(N) where the results
     root holds curves of the same release, threads and types. Only the file's header is read.
+
+    Example: nearfree predict --model qwen3_30b_a3b --platform h200 --batch 8 --context 16384
+    --tp 2
     """
     in_one_thread()
     if not args.engine:
@@ -106,15 +109,20 @@ def run_predict(args: argparse.Namespace) -> int:
     from nearfree.derive.predict.forecast.first_answer import first_answer
     from nearfree.derive.predict.forecast.forecast import forecast, positions
 
-    if not args.model or not args.platform:
-        missing = "model" if not args.model else "platform"
-        raise ConfigError(f"--{missing} is missing", remedy="Name one, or several: a,b,c")
+    if lacking := [f"--{each}" for each in ("model", "platform") if not getattr(args, each)]:
+        are = "are" if len(lacking) > 1 else "is"
+        raise ConfigError(
+            f"{' and '.join(lacking)} {are} missing", remedy="Name one, or several: a,b,c"
+        )
     if args.engine:
         return predict_engine(args)
+    inverse, curve = args.positions is not None, args.format == "csv" and args.positions is None
+    if curve:
+        where = "with --format csv, which is T(N)"
+        refuse_options(args, ("accepted",), where, "choose another format")
     config = config_of(args)
     epsilon = tolerance_of(args, config)
     grid = positions(max(args.largest, args.positions or 1))
-    inverse = args.positions is not None
     spec = make_spec(args, batch=_BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
     queries, others = asked_about(config, spec, loads_of(args))
     short = args.format == "text" and not args.all
@@ -132,7 +140,7 @@ def run_predict(args: argparse.Namespace) -> int:
     if told:
         print(told)
     if args.format != "json":
-        refuse(others)
+        refuse(others, _unknown(answers) if curve and answers is not None else ())
     unknown = others or answers is None or any(answers.total.refusals)
     return 2 if unknown or not fit(args, queries) else 0
 
@@ -146,7 +154,7 @@ def _answer(
 ) -> str:
     """Return the answer in the chosen format, with what is known where there is none."""
     from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
-    from nearfree.show.text.memory import unanswered_json, unanswered_lines, unfit_lines
+    from nearfree.show.text.memory import unanswered_json, unanswered_lines, warning_lines
     from nearfree.show.text.surface import inverse_report
 
     used = epsilon, args.accepted
@@ -166,7 +174,9 @@ def _answer(
             if answers
         ]
         if inverse and answers is not None:
-            said = inverse_rows(answers, args.positions, *used).to_dicts()
+            found = inverse_rows(answers, args.positions, *used).to_dicts()
+            every = zip(found, answers.deployments, strict=True)
+            said = [row | {"caveats": query.caveats} for row, query in every]
         return json_text([*said, *map(unanswered_json, others)])
     if answers is None:
         return ""
@@ -174,7 +184,7 @@ def _answer(
         rows = inverse_rows(answers, args.positions, *used) if inverse else curve_rows(answers)
         return rows.write_csv().rstrip("\n")
     lines = inverse_report(answers, args.positions, *used)
-    return "\n".join((*unfit_lines(answers.deployments), *lines))
+    return "\n".join((*warning_lines(answers.deployments), *lines))
 
 
 def _told(
@@ -190,7 +200,8 @@ def _told(
 
     query, refusal = answers.deployments[place], answers.total.refusals[place]
     if first is not None:
-        yield from first_block(query, first, args.accepted, assumed=not args.attention)
+        end = int(answers.total.grid[-1])
+        yield from first_block(query, first, args.accepted, end=end, assumed=not args.attention)
     elif not args.all:
         yield from unknown_block(query, str(refusal))
     if args.all:
@@ -198,8 +209,18 @@ def _told(
         yield from report(answers, place, epsilon, args.accepted)
 
 
-def refuse(others: "Sequence[Unanswered]") -> None:
-    """Raise RefusedError with every reason where a deployment's forward is not predicted.
+def _unknown(answers: "Forecast") -> "Iterator[Refusal]":
+    """Yield why a deployment has no T(N), so that a file of it has no rows."""
+    from nearfree.show.text.forecast import no_forward
+
+    for query, reason in zip(answers.deployments, answers.total.refusals, strict=True):
+        if reason is not None:
+            named = f"T(N) of {query.decoder.name} on {query.platform} is not known: {reason}"
+            yield Refusal("", "", named, no_forward(query))
+
+
+def refuse(others: "Sequence[Unanswered]", more: "Iterable[Refusal]" = ()) -> None:
+    """Raise RefusedError with every reason where a deployment's forward is not predicted, and more.
 
     What stands in no file is said of its model where there are several.
     """
@@ -209,8 +230,8 @@ def refuse(others: "Sequence[Unanswered]") -> None:
         for each in others
         for reason in each.refusals
     ]
-    if reasons:
-        raise RefusedError(reasons)
+    if every := [*reasons, *more]:
+        raise RefusedError(every)
 
 
 def write_curves(args: argparse.Namespace, folder: Path) -> None:
@@ -256,6 +277,8 @@ def run_lookup(args: argparse.Namespace) -> int:
     Without a model it covers the drawn deployments of deployments.yaml. With --published it
     recomputes the paper's own table and compares it with the printed values and with the rules of
     the sources.
+
+    Example: nearfree lookup --model qwen3_8b --platform h100,h200 --batch 1,8,64
     """
     in_one_thread()
     config = config_of(args)
@@ -272,7 +295,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
     from nearfree.derive.predict.forecast.expand_deployments import asked_about
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.answer_json import with_about
-    from nearfree.show.text.memory import unfit_lines
+    from nearfree.show.text.memory import warning_lines
     from nearfree.show.text.surface import lookup_report
 
     epsilon = tolerance_of(args, config)
@@ -288,7 +311,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
         rows = answers.answers.drop("calibration")
         print(with_about(answers.deployments, rows).write_csv().rstrip("\n"))
     else:
-        print("\n".join((*unfit_lines(queries), *lookup_report(answers, epsilon))))
+        print("\n".join((*warning_lines(queries), *lookup_report(answers, epsilon))))
     refuse(others)
     return 2 if any(answers.total.refusals) or not fit(args, queries) else 0
 
@@ -339,12 +362,14 @@ def run_surface(args: argparse.Namespace) -> int:
     A model with experts is answered for both routings unless one is named, with ratios from N = 1
     and from the paper's baseline, at which balanced routing activates every expert. The defaults
     are b from 1 to 256 and L from 512 to 131072.
+
+    Example: nearfree surface --model qwen3_8b --platform h200 --output points.csv
     """
     in_one_thread()
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import positions
     from nearfree.derive.predict.forecast.surface import surface
-    from nearfree.show.text.memory import unfit_lines
+    from nearfree.show.text.memory import warning_lines
     from nearfree.show.text.surface import check_points_file, surface_report, write_points
 
     if args.output:
@@ -362,6 +387,6 @@ def run_surface(args: argparse.Namespace) -> int:
     )
     if args.output:
         write_points(args.output, queries, points)
-    print("\n".join((*unfit_lines(queries), *surface_report(queries, boundaries, epsilon))))
+    print("\n".join((*warning_lines(queries), *surface_report(queries, boundaries, epsilon))))
     refused = boundaries["refusal"].is_not_null().any()
     return 2 if refused or not fit(args, queries) else 0

@@ -21,8 +21,6 @@ from nearfree.cli.rules import extraction_of
 from nearfree.errors import ConfigError, EvidenceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nearfree.log.events import TunedIndexed
     from nearfree.sources.answers.intervals import Granularity
     from nearfree.sources.answers.moe import MoeQuery
@@ -30,6 +28,29 @@ if TYPE_CHECKING:
     from nearfree.sources.extraction import Extraction
 
 
+_SIDES = ("d_ff", "d_model")
+_OF_MOE = (
+    *("experts", "top_k", "block_shape", "per_channel_quant", "triton", "deterministic"),
+    *("override", "tuned_folder"),
+)
+_OF_GPUS = ("dtype", "tokens", "kernel")
+_OF_ATTENTION = (
+    *("heads", "kv_heads", "head_dim", "context", "batch", "positions", "backend", "causal"),
+    *("paged", "page_size", "window", "cuda_graph"),
+)
+_OF_CPUS = ("weight", "rows", "cpu_flags", "repack", "threads")
+_LAYERS, _PRODUCTS, _CALLS, _CPU = (
+    "MoE layers", "dense products", "attention", "products on a CPU",
+)  # fmt: skip
+_UNUSED = {
+    _LAYERS: (*_OF_ATTENTION, *_OF_CPUS),
+    _PRODUCTS: (*_OF_MOE, *_OF_ATTENTION, *_OF_CPUS, "api"),
+    _CALLS: (*_OF_MOE, *_OF_GPUS, *_SIDES, *_OF_CPUS),
+    _CPU: (*_OF_MOE, *_OF_GPUS, *_OF_ATTENTION, "device", "sm", "sms", "api"),
+}
+"""What questions of each kind have no use of, as parsed arguments name it."""
+_TYPED = {"weight": "--type", "repack": "--no-repack", "causal": "--no-causal"}
+"""Options that are typed otherwise than parsed arguments name them."""
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4", "mxfp4", "nvfp4")
 MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "dense")
 
@@ -130,16 +151,22 @@ def run_granularity(args: argparse.Namespace) -> int:
     --d-model, --d-ff, --dtype and --tokens; for attention --heads, --kv-heads, --head-dim,
     --context, --batch and --positions; for products on a CPU --type and --rows. Ranges are written
     first:last.
+
+    Example: nearfree granularity flash-attn==2.8.3 --heads 32 --kv-heads 8 --head-dim 128
+    --device "NVIDIA H20"
     """
     from msgspec.structs import replace
 
     from nearfree.sources.packages import on_cpu, parse_release
 
     package, _ = parse_release(args.release)
-    if on_cpu(package):
-        print_products(args, product_answer(args, extraction_of(args, args.release)))
+    kind = _CPU if on_cpu(package) else _kind(args.release, package)
+    _refuse_unused(args, kind)
+    extraction = extraction_of(args, args.release)
+    if kind == _CPU:
+        print_products(args, product_answer(args, extraction))
         return 0
-    answer = _question(args.release, package)(args, extraction_of(args, args.release))
+    answer = {_LAYERS: _moe, _PRODUCTS: _dense, _CALLS: _attention}[kind](args, extraction)
     if args.device and platform_of(config_of(args), args.device) is None:
         unknown = f"{args.device!r} is no device of {args.config}/platforms.yaml"
         note = f"{unknown}: only what --sm and --sms say of it is known"
@@ -151,16 +178,36 @@ def run_granularity(args: argparse.Namespace) -> int:
     return 0
 
 
-def _question(
-    release: str, package: str
-) -> "Callable[[argparse.Namespace, Extraction], Granularity]":
-    """Return what asks a release; ConfigError if it has no rules of a block or tile."""
+def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
+    """Raise ConfigError with all options that are given and that a kind of question has no use of.
+
+    One with its default is as good as left out.
+    """
+    from nearfree.cli import make_parser
+
+    words = ("granularity", args.release)
+    default = make_parser(words).parse_args(words)
+    given = [
+        _TYPED.get(name, f"--{name.replace('_', '-')}")
+        for name in _UNUSED[kind]
+        if getattr(args, name) != getattr(default, name)
+    ]
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on "
+            f"{args.release}, whose rules are of {kind}",
+            remedy=f"Leave out {', '.join(given)}, or ask another release",
+        )
+
+
+def _kind(release: str, package: str) -> str:
+    """Return what a release's rules are of; ConfigError if it has none of a block or tile."""
     if package in ruled_packages("gemm"):
-        return _dense
+        return _PRODUCTS
     if package in ruled_packages("moe_ffn"):
-        return _moe
+        return _LAYERS
     if package in ruled_packages("attention"):
-        return _attention
+        return _CALLS
     raise ConfigError(
         f"{release} has no rules of a block or tile",
         remedy=f"`nearfree rules show {release}` prints those that it has",
@@ -290,7 +337,6 @@ def _own(folder: Path | None, extraction: "Extraction") -> "tuple[TunedIndexed, 
 
 
 def _need(args: argparse.Namespace, *names: str) -> None:
-
     missing = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) is None]
     if missing:
         raise ConfigError(
@@ -299,7 +345,6 @@ def _need(args: argparse.Namespace, *names: str) -> None:
 
 
 def _api(args: argparse.Namespace, known: tuple[str, ...]) -> None:
-
     if args.api is not None and args.api not in known:
         raise ConfigError(
             f"{args.release} has no API {args.api!r}", remedy=f"Choose from {', '.join(known)}"

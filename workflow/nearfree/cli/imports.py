@@ -40,6 +40,8 @@ def run_import(args: argparse.Namespace) -> int:
 
     `published` imports the paper's tables from config/published, `aiconfigurator` the public
     latency tables of AIConfigurator's wheel, and `curves` curves T(N) from a CSV file.
+
+    Example: nearfree import curves MINE.csv --name mine
     """
     datasets = {"published": _published, "aiconfigurator": _aiconfigurator, "curves": _curves}
     datasets[args.dataset](args)

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @command("ledger")
 def run_ledger(args: argparse.Namespace) -> int:
-    """Write this machine's ledger: every seal, the config and the code, chained to the last one."""
+    """Write this machine's ledger: every seal, the config and the code, chained to the last one.
+
+    Example: nearfree ledger
+    """
     from nearfree.log.document import read_document, replace
     from nearfree.log.ledger import Ledger, write_ledger
 
@@ -34,6 +37,8 @@ def run_verify(args: argparse.Namespace) -> int:
     """Verify every byte of a results root: log, seals, ledgers, receipts, tables, figures, report.
 
     Exits with 2 if anything is damaged, missing or out of place; notices alone exit with 0.
+
+    Example: nearfree verify results
     """
     from nearfree.log.verify import verify
 
@@ -85,7 +90,10 @@ def _check_scope(layout: "Layout", what: str | None) -> None:
 
 @command("log", _log_arguments)
 def run_log(args: argparse.Namespace) -> int:
-    """Read and correct the event log: show, recover, retract."""
+    """Read and correct the event log: show, recover, retract.
+
+    Example: nearfree log show cpu
+    """
     layout = layout_of(args)
     if args.action == "show":
         from nearfree.log.show import show
@@ -111,7 +119,10 @@ def run_log(args: argparse.Namespace) -> int:
     argument("stream", nargs="?", help="one stream of it (default: all)"),
 )
 def run_adopt(args: argparse.Namespace) -> int:
-    """Adopt recordings: add a scope's sealed takes to git, with a line in the tracked ledger."""
+    """Adopt recordings: add a scope's sealed takes to git, with a line in the tracked ledger.
+
+    Example: nearfree adopt h200 dense_ffn
+    """
     from nearfree.log.adopt import adopt
 
     new = adopt(layout_of(args), args.config, args.scope, args.stream)
@@ -128,6 +139,8 @@ def run_repack(args: argparse.Namespace) -> int:
     Not a number changes but T at a curve's first N, by a tenth of a percent at most. Afterwards
     `nearfree adopt public kernels` adds the new take to git, and `nearfree retire` takes out those
     that it replaces.
+
+    Example: nearfree repack
     """
     from nearfree.derive.reference.repack import repack_kernels
 
@@ -144,6 +157,8 @@ def run_retire(args: argparse.Namespace) -> int:
 
     A line in the tracked ledger says so, with the digest of each seal. A take of which any event is
     read stays.
+
+    Example: nearfree retire public/kernels/1-0123abcd
     """
     from nearfree.derive.reference.record import STREAM, recorded_kernels
     from nearfree.log.adopt import retire
@@ -178,6 +193,8 @@ def run_crate(args: argparse.Namespace) -> int:
 
     With --verify every byte is compared; exits with 2 if anything is damaged, missing or
     superfluous.
+
+    Example: nearfree crate --verify logs/crate
     """
     return _verify(args.out) if args.verify else _write(args)
 

@@ -20,7 +20,10 @@ from nearfree.cli.common import (
     TAKE,
 )
 def run_probe(args: argparse.Namespace) -> int:
-    """Probe this machine: phi by dtype, beta by two methods, rho from each."""
+    """Probe this machine: phi (FLOP/s) by dtype, beta (bytes/s) by two methods, rho = phi / beta.
+
+    Example: nearfree probe cpu
+    """
     from nearfree.config.plans import Plans
     from nearfree.hardware.identity import STREAM, require_probe
     from nearfree.units import balance_flop_per_byte
@@ -41,7 +44,8 @@ def run_probe(args: argparse.Namespace) -> int:
         names = driver_names(scope, platform)
         seal = probe(layout, scope, platform.kind, take, plan, names=names)
     probed = require_probe(layout, scope)
-    print(f"{seal.name}: {probed.fingerprint.model}, {probed.threads} thread")
+    threads = f"{probed.threads} thread{'s' if probed.threads > 1 else ''}"
+    print(f"{seal.name}: {probed.fingerprint.model}, {threads}")
     for compute in probed.compute:
         rho = ", ".join(
             f"rho {balance_flop_per_byte(compute.gflop_s / 1000, b.gb_s):.2f} ({b.method})"
@@ -72,6 +76,8 @@ def run_cluster(args: argparse.Namespace) -> int:
     """Test the SLURM cluster: run a one-second job on each platform's node, and print its report.
 
     config/cluster.yaml sets the resources of a job; the platforms are those of `here`.
+
+    Example: nearfree cluster check --timeout 60
     """
     from pathlib import Path
 
@@ -118,6 +124,8 @@ def run_environment(args: argparse.Namespace) -> int:
     `make` installs envs/NAME.lock and nearfree into .environments/NAME-DIGEST and prints its
     interpreter; it returns at once if that exists. `check` checks the interpreter that runs it,
     however it was installed: PYTHON -m nearfree environment check NAME.
+
+    Example: nearfree environment make vllm
     """
     if args.action == "check":
         from nearfree.backends.environments.lock import lock_path, require

@@ -61,6 +61,8 @@ def run_measure(args: argparse.Namespace) -> int:
 
     With --engine and --model it measures a GGUF file of yours in that engine, prints T(N) and where
     the time of a forward goes, and needs no study.
+
+    Example: nearfree measure cpu dense_ffn
     """
     if args.engine or args.model:
         from nearfree.cli.measure_engine import run_engine
@@ -217,7 +219,10 @@ def read_plan(name: str) -> "MeasurePlan | DecodePlan":
     ),
 )
 def run_profile(args: argparse.Namespace) -> int:
-    """Profile a study's kernels with Nsight Compute: FLOP, DRAM bytes and utilisation at each N."""
+    """Profile a study's kernels with Nsight Compute: FLOP, DRAM bytes and utilisation at each N.
+
+    Example: nearfree profile h200 dense_ffn
+    """
     need_torch()
     from nearfree.measure.nsight import profile_file, record
 
@@ -256,6 +261,8 @@ def run_campaign(args: argparse.Namespace) -> int:
     with a GPU, nvidia-ml-py. Sealed takes are skipped, a failure is reported and the next take
     follows; no take begins after the deadline, or once SIGTERM has come. Copy the results root back
     and run `nearfree adopt PLATFORM` there.
+
+    Example: nearfree campaign orders --deadline 3600
     """
     from nearfree.core.plan import read_orders
 

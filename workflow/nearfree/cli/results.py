@@ -21,7 +21,10 @@ def _tables_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command("tables", _tables_arguments)
 def run_tables(args: argparse.Namespace) -> int:
-    """Make a scope's tables, one stage at a time."""
+    """Make a scope's tables, one stage at a time.
+
+    Example: nearfree tables boundaries cpu
+    """
     in_one_thread()
     from nearfree.derive.jobs import Job, make
     from nearfree.log.names import check_part
@@ -35,7 +38,10 @@ def run_tables(args: argparse.Namespace) -> int:
     argument("platform", help="a platform with tables, or public"),
 )
 def run_figures(args: argparse.Namespace) -> int:
-    """Draw a platform's figures from its tables, as SVG and as interactive HTML."""
+    """Draw a platform's figures from its tables, as SVG and as interactive HTML.
+
+    Example: nearfree figures cpu
+    """
     from nearfree.log.names import check_part
     from nearfree.show.figures.stage import draw
 
@@ -60,6 +66,8 @@ def run_report(args: argparse.Namespace) -> int:
 
     With --as-of it recomputes the tables, figures and report of an earlier ledger below
     results/as_of/. LEDGER is N for ledger N of this machine, adopted:N for one that git tracks.
+
+    Example: nearfree report --as-of 1
     """
     from nearfree.pipeline.pipeline import Pipeline
     from nearfree.show.page.stage import report_of

@@ -71,6 +71,8 @@ def run_rules(args: argparse.Namespace) -> int:
     of a release, which it records in the event log, and ends with exit code 2 if a difference is
     not explained; `compile` records what a compiler makes of a release's MoE kernel, without a GPU;
     `history` reads all releases and lists those at which the rules changed.
+
+    Example: nearfree rules show vllm==0.33.0
     """
     actions = {
         "extract": _extract,

@@ -127,9 +127,13 @@ def run_schedule(args: argparse.Namespace) -> int:
     memory is ignored. Of several contexts the option is the safe one: the longest K near-free at
     all of them at each batch, or the schedule that loses least at worst; standard error has each
     context's own.
+
+    Example: nearfree schedule vllm --model qwen3_8b --platform h200 --acceptance 0.7
+    --draft-cost 0.03
     """
     in_one_thread()
     from nearfree.show.text.choices import choices_table
+    from nearfree.show.text.schedule import ASSUMED
     from nearfree.show.text.schedule_json import choices_json, schedules_json
 
     _check(args)
@@ -137,27 +141,26 @@ def run_schedule(args: argparse.Namespace) -> int:
     asked = list(dict.fromkeys(args.context or [_CONTEXT]))
     every = [_at(args, config, context) for context in asked]
     of, against = (args.engine, _goal(args)), doubts(args, config)
+    notes = against if args.attention else [ASSUMED, *against]
     if _goal(args) == THROUGHPUT and args.acceptance is None:
         if args.format == "json":
-            print(choices_json(*of, every, doubts=against))
+            print(choices_json(*of, every, notes))
         else:
-            print("\n".join(choices_table(every, against)))
+            print("\n".join(choices_table(every, notes)))
         return 0
     safe = _safe(args, every)
     if args.format == "json":
         epsilon = tolerance_of(args, config)
-        print(schedules_json(*of, args.worth, every, safe, epsilon=epsilon, doubts=against))
+        print(schedules_json(*of, args.worth, every, safe, epsilon=epsilon, notes=notes))
         return 0
     print(safe.option.text)
-    said = (f"# {each}" for each in against)
-    print("\n".join([*said, *_evidence(args, every, safe)]), file=sys.stderr)
+    print("\n".join(_evidence(args, every, safe, notes)), file=sys.stderr)
     return 0
 
 
 def _evidence(
-    args: argparse.Namespace, every: "Sequence[Planned]", safe: "Planned"
+    args: argparse.Namespace, every: "Sequence[Planned]", safe: "Planned", notes: "Sequence[str]"
 ) -> Iterator[str]:
-    from nearfree.derive.schedule.merging import losses
     from nearfree.show.text.schedule import ends, schedule_report
 
     if len(every) > 1:
@@ -172,12 +175,10 @@ def _evidence(
     for each in every:
         if len(every) > 1:
             yield f"# L = {each.context}: {each.option.text}"
-        lengths = {batch: choice.k for batch, choice in each.choices.items()}
-        yield from schedule_report(
-            each.answers, each.choices, each.option, assumed=not args.attention
-        )
-        if each.speeds and args.worth:
-            worst, mean = losses(each.speeds, lengths)
+        said = notes if each is every[0] else ()
+        yield from schedule_report(each.answers, each.choices, each.option, said)
+        if each.lost and args.worth:
+            worst, mean = each.lost
             yield (
                 f"# few entries lose {worst:.1%} of the best expected tokens/s at worst, "
                 f"{mean:.1%} in the mean over batch sizes; --worth 0 loses nothing"

@@ -23,6 +23,8 @@ def run_plan(args: argparse.Namespace) -> int:
 
     With a study it prints the plan, for `nearfree measure --plan -`; without one the orders of the
     platform's probe and all its studies, a line each, for `nearfree campaign`.
+
+    Example: nearfree plan h200 > orders
     """
     from msgspec import json
 
@@ -62,6 +64,8 @@ def run_foretell(args: argparse.Namespace) -> int:
 
     The sum of its modules' times and the paper's minimum rule come from the isolated modules (the
     stream STUDY_modules); the paper's law from the blocks and tiles that those runs counted.
+
+    Example: nearfree foretell cpu qwen3_8b_cpu
     """
     from msgspec import structs
 
@@ -106,7 +110,10 @@ def run_foretell(args: argparse.Namespace) -> int:
     argument("--backend", metavar="NAME", help="only settings of this backend"),
 )
 def run_retake(args: argparse.Namespace) -> int:
-    """Request another take: raise its number in config/takes.yaml, for the workflow to measure."""
+    """Request another take: raise its number in config/takes.yaml, for the workflow to measure.
+
+    Example: nearfree retake cpu dense_ffn
+    """
     from nearfree.config.plans import raise_takes
 
     config, scope = here(args)

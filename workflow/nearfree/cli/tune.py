@@ -58,6 +58,8 @@ def run_tune(args: argparse.Namespace) -> int:
 
     It measures T(N) in the engine, decodes each prompt once, replays that for every setting,
     chooses one, and runs it against the engine's default and none on prompts that were held out.
+
+    Example: nearfree tune llama_cpp --model FILE.gguf --prompts MINE.jsonl
     """
     from nearfree.cli.tune_engine import tune
 

@@ -104,8 +104,9 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         type=_by,
-        help=f"columns to group by, with commas between: {', '.join(BY)} "
-        f"(default: {','.join(_BY)}, and in_sample with --own)",
+        help=f"columns to group by, with commas between: {', '.join(BY)}; with --dataset whole: "
+        f"{', '.join(WHOLE_BY)} (default: {','.join(_BY)}, and in_sample with --own; of whole "
+        "models several tables)",
     )
     parser.add_argument(
         "--unseen",
@@ -146,8 +147,8 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minimum-mb",
         type=size,
-        help="least weights of a gemm in MB; smaller ones can stay in the cache "
-        f"(default: {_MINIMUM_MB:g} for aiconfigurator, else 0)",
+        help="of imported curves: least weights of a gemm in MB; smaller ones can stay in the "
+        f"cache (default: {_MINIMUM_MB:g} for aiconfigurator, 0 for --curves)",
     )
     parser.add_argument("--tried", action="store_true", help="print every form that was tried")
     OFFLINE(parser)
@@ -185,6 +186,8 @@ def run_validate(args: argparse.Namespace) -> int:
     modules' T(N) as `predict` gives it, and what an engine's step has besides, by constants that
     were fitted to the other models' rows of the project. Rows that are not answered are counted by
     reason. `growth` is T over that of the fewest rows of a source's series.
+
+    Example: nearfree validate --by predictor,module --epsilon all
     """
     in_one_thread()
     from nearfree.derive.score.engine_steps import curve_steps
@@ -258,7 +261,8 @@ def _by(text: str) -> tuple[str, ...]:
     for name in names:
         if name not in (*BY, *WHOLE_BY):
             raise argparse.ArgumentTypeError(
-                f"{name!r} is no column to group by: choose from {', '.join(BY)}"
+                f"{name!r} is no column to group by: choose from {', '.join(BY)}; with "
+                f"--dataset whole from {', '.join(WHOLE_BY)}"
             )
     return names
 
@@ -277,7 +281,11 @@ def _truth(
     )
     if args.curves:
         return datasets.load_file(args.curves, config, epsilons, grids)
-    for option, given in (("--least-n", args.least_n > 1), ("--from-one", args.from_one)):
+    for option, given in (
+        ("--least-n", args.least_n > 1),
+        ("--from-one", args.from_one),
+        ("--minimum-mb", args.minimum_mb is not None),
+    ):
         if args.dataset != "aiconfigurator" and given:
             raise ConfigError(
                 f"{option} is of imported curves, and {args.dataset} holds none",

@@ -46,6 +46,18 @@ _SERIES = {
 """Shape, fill and stroke of each series."""
 
 
+def printed(boundaries: pl.DataFrame) -> str:
+    """Return the platforms whose boundaries the paper prints, as text; empty where none is there.
+
+    Parameters
+    ----------
+    boundaries
+        Rows of that table, over one or more platforms.
+    """
+    names = boundaries.filter(pl.col("origin") == "published")["platform"].unique().sort()
+    return " and ".join(name.upper() for name in names)
+
+
 def laws(predictions: pl.DataFrame, boundaries: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
     """Return the points of each line; laws that agree all along a panel are one line.
 

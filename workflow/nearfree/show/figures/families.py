@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.plan import MODULES_SUFFIX, PROFILE_SUFFIX
-from nearfree.show.figures.boundaries import nmax_against_own, sensitivity_map
+from nearfree.show.figures.boundaries import nmax_against_own, printed, sensitivity_map
 from nearfree.show.figures.latency import latency_against_n
 from nearfree.show.figures.listing import Drawing, drawing
 from nearfree.show.figures.predicted import (
@@ -62,6 +62,7 @@ def drawings(rows: Rows, epsilon: float, module: ModuleKind) -> Iterator[Drawing
         return
     at = boundaries.filter(pl.col("epsilon") == epsilon)
     laws = rows.predictions.filter(pl.col("epsilon") == epsilon).drop_nulls("n_max")
+    predicted = [] if laws.is_empty() else ["predicted"]
     yield _drawing(
         latency_against_n,
         (latency, boundaries, epsilon, module),
@@ -74,7 +75,7 @@ def drawings(rows: Rows, epsilon: float, module: ModuleKind) -> Iterator[Drawing
         nmax_against_own,
         (boundaries, laws, epsilon, module),
         f"nmax_against_{module.own}",
-        f"N_max against {module.letter}: measured here, published for H20, and predicted.",
+        f"N_max against {module.letter}: {_shown(at, *predicted)}.",
         at,
         laws,
     )
@@ -82,10 +83,19 @@ def drawings(rows: Rows, epsilon: float, module: ModuleKind) -> Iterator[Drawing
         sensitivity_map,
         (boundaries, module),
         "sensitivity",
-        "N_max over tolerances: measured here and published for H20.",
+        f"N_max over tolerances: {_shown(boundaries)}.",
         boundaries,
     )
     yield from _of_work(rows.work.filter("newest"), module)
+
+
+def _shown(boundaries: pl.DataFrame, *more: str) -> str:
+    """Return in words what a figure shows: what was measured, what is printed of it, and more."""
+    named = printed(boundaries)
+    first, *parts = ("measured here", *([f"published for {named}"] if named else []), *more)
+    if len(parts) > 1:
+        return f"{first}, {parts[0]}, and {parts[1]}"
+    return " and ".join((first, *parts))
 
 
 def _of_work(work: pl.DataFrame, module: ModuleKind) -> Iterator[Drawing]:

@@ -23,6 +23,7 @@ from nearfree.show.page.sections import (
     grid,
     interval,
     n_max,
+    predicted,
     words,
 )
 from nearfree.sources.answers.ggml_cpu import told_features
@@ -180,12 +181,7 @@ def _measured(latency: pl.DataFrame) -> dict[str, Column]:
 def _predicted(
     by_way: Mapping[tuple[Any, ...], Row], way: tuple[str, str | None], setting: Row
 ) -> Cell | str:
-    row = by_way.get((setting["setting_key"], *way))
-    if row is None:
-        return "-"
-    if row["unbounded"]:
-        return cell("unbounded", row["row_id"])
-    return cell("refused" if row["n_max"] is None else f"{row['n_max']:.1f}", row["row_id"])
+    return predicted(by_way.get((setting["setting_key"], *way)))
 
 
 def steps(rows: pl.DataFrame) -> Grid:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from nearfree.core.label import AXES, label, ordered
 from nearfree.core.setting import FIELDS, MODULES, STORED
 from nearfree.show.page.models import SETTING
-from nearfree.show.page.sections import Cell, Row, cell, interval, n_max
+from nearfree.show.page.sections import Cell, Row, cell, from_one, interval, n_max
 
 _SHOWN = ("idle_compute", "principle", "principle_resolved", "work_model")
 _ABOUT = ("backend", "moe", "dtype", *STORED)
@@ -116,8 +116,8 @@ def _notes(row: Row) -> Iterator[str]:
         yield row["verdict"]
     if row["baseline"] > 1:
         yield f"from N = {row['baseline']}"
-        if row["n_max_from_1"] is not None:
-            yield f"from N = 1: {row['n_max_from_1']}"
+        if (single := from_one(row)) is not None:
+            yield f"from N = 1: {single}"
 
 
 def predictors(scores: pl.DataFrame, epsilon: float) -> list[Scored]:

@@ -17,6 +17,7 @@ from msgspec import Struct, json
 from nearfree.core.label import AXES, ordered
 from nearfree.core.setting import FIELDS, STORED
 from nearfree.derive.outlook.about import ABOUT
+from nearfree.derive.predict.forecast.forecast import LARGEST
 from nearfree.derive.tables.columns import IDS
 from nearfree.derive.tables.schema import Table
 
@@ -106,7 +107,8 @@ def facts() -> dict[str, object]:
 
     `FIELDS` are the fields of a setting; by `CHOICES` the explorer narrows measured rows, and by
     `CONDITION` those of deployments, whose formats are `FORMATS`: by their entry last, which tells
-    apart those that differ in nothing else.
+    apart those that differ in nothing else. `LARGEST` is the largest N that their predictions look
+    at.
     """
     axes = ordered(AXES, "routing", "top_k", "context")
     first = ("platform", "module", "model", "backend", "moe", "stream", "dtype", *axes)
@@ -123,6 +125,7 @@ def facts() -> dict[str, object]:
         "CHOICES": (*ordered(FIELDS, *first), "setting_key", "epsilon"),
         "CONDITION": [*(name for name in ABOUT if name != "deployment"), "deployment"],
         "FORMATS": FORMATS,
+        "LARGEST": LARGEST,
     }
 
 

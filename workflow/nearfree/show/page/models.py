@@ -12,7 +12,7 @@ from nearfree.core.setting import FIELDS
 from nearfree.decoders.modules import BETWEEN, HEAD
 from nearfree.derive.outlook.about import MODELS, UNFIT
 from nearfree.derive.predict.answers import PREDICTORS
-from nearfree.derive.predict.forecast.forecast import headline
+from nearfree.derive.predict.forecast.forecast import LARGEST, headline
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.show.figures.theme import rank
 from nearfree.show.page.inline import FORMATS
@@ -314,7 +314,10 @@ def _answer(predictor: str, deployment: Row) -> Cell:
 
 
 def _interval(row: Row) -> str:
-    return "-" if row["low"] is None else f"{row['low']:g} to {row['high']:g}"
+    if row["low"] is None:
+        return "-"
+    low, high = (f"≥ {n:g}" if n == LARGEST else f"{n:g}" for n in (row["low"], row["high"]))
+    return f"{low} to {high}"
 
 
 def _limiter(row: Row) -> str:

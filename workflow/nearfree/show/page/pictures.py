@@ -22,7 +22,8 @@ _ELEMENTS = frozenset(
     }
 )
 _NAMESPACE = "{http://www.w3.org/2000/svg}"  # the name that SVG has, not an address to load
-_LOCAL_URL = re.compile(r"url\(\s*['\"]?#")
+_OUTER_URL = re.compile(r"url\((?!\s*['\"]?\s*#)", re.IGNORECASE)
+"""A reference to something beside the drawing, wherever it stands in a value."""
 _SIZE = re.compile(r'width="(\d+(?:\.\d+)?)" height="(\d+(?:\.\d+)?)"')
 
 
@@ -52,8 +53,8 @@ def safe_svg(path: Path, raw: bytes) -> str:
 
 
 def _check_attribute(path: Path, name: str, value: str) -> None:
-    loads = "url(" in value and not _LOCAL_URL.search(value)
-    if name.startswith("on") or loads or (name == "href" and not value.startswith("#")):
+    outside = _OUTER_URL.search(value) or (name == "href" and not value.startswith("#"))
+    if name.startswith("on") or outside:
         raise _refused(path, f"holds the attribute {name}={value[:80]!r}")
 
 

@@ -90,6 +90,17 @@ def n_max(row: Row) -> str:
     return f"≥ {row['n_max']}" if row["next_n"] is None else str(row["n_max"])
 
 
+def from_one(row: Row) -> str | None:
+    """Return a boundary from N = 1 as text, None without one.
+
+    Whether the grid ends there is known where it is the boundary from the baseline, too.
+    """
+    found = row["n_max_from_1"]
+    if found is None:
+        return None
+    return n_max(row) if found == row["n_max"] else str(found)
+
+
 def interval(row: Row) -> str:
     """Return a boundary's interval as text."""
     if row["n_low"] is None:
@@ -117,7 +128,7 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
         "interval": backed(interval),
         "verdict": "verdict",
         "baseline N": backed("baseline"),
-        "N_max from T(1)": backed(lambda row: _dash(row["n_max_from_1"])),
+        "N_max from T(1)": backed(lambda row: _dash(from_one(row))),
         "T(baseline) / min T": backed(lambda row: f"{row['baseline_over_min']:.2f}"),
     }
     for law in laws:
@@ -132,10 +143,16 @@ def _of_a_module() -> pl.Expr:
 def _predicted(
     by_law: Mapping[tuple[Any, ...], Row], law: tuple[str, str], setting: Row
 ) -> Cell | str:
-    row = by_law.get((*(setting[key] for key in _SETTING), *law))
-    if row and row["unbounded"]:
+    return predicted(by_law.get((*(setting[key] for key in _SETTING), *law)))
+
+
+def predicted(row: Row | None) -> Cell | str:
+    """Return what a predictor says of a boundary, a dash where it was not asked."""
+    if row is None:
+        return "-"
+    if row["unbounded"]:
         return cell("unbounded", row["row_id"])
-    return cell(f"{row['n_max']:.1f}", row["row_id"]) if row and row["n_max"] else "refused"
+    return cell("refused" if row["n_max"] is None else f"{row['n_max']:.1f}", row["row_id"])
 
 
 _SETTING = ("setting_key", "baseline")

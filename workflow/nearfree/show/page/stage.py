@@ -24,6 +24,7 @@ from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 from nearfree.measure.adapter_runs import adapter_runs
 from nearfree.pipeline.pipeline import Pipeline
+from nearfree.show.figures.boundaries import printed
 from nearfree.show.figures.gallery import STATUSES, Entry, read_gallery
 from nearfree.show.figures.listing import ENGINES, IMPORTED_CURVES, TUNED_ENGINES
 from nearfree.show.page import (
@@ -159,6 +160,7 @@ def write_report(
     content = {
         "epsilon": f"{epsilon:.0%}",
         "origin": sections.own_origin(rows["boundaries"]),
+        "printed": printed(rows["boundaries"]),
         "platforms": [
             _platform(scope, loaded[scope], takes[scope], epsilon)
             | {"pictures": [each for each in galleries[scope] if each.figure.about == ENGINES]}
@@ -256,8 +258,10 @@ def _platform(scope: str, frames: Frames, takes: list[Take], epsilon: float) -> 
     }
 
 
-def _share(part: pl.Series, whole: pl.Series) -> float:
-    return float(sum(part.to_list()) / max(sum(whole.to_list()), 1))
+def _share(part: pl.Series, whole: pl.Series) -> float | None:
+    """Return a part of a whole, None of nothing."""
+    total = sum(whole.to_list())
+    return float(sum(part.to_list()) / total) if total else None
 
 
 def _blocks(

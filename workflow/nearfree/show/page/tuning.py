@@ -6,12 +6,9 @@ from msgspec import Struct
 from nearfree.derive.tune.table import ALL
 from nearfree.show.figures.tuning import PROOF, decoded
 from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid
+from nearfree.show.text.tune import NOT
 
-_VERDICTS = {
-    "speculate": "speculate: it beat none by more than its noise",
-    "none": "do not speculate: nothing beat none by more than the noise",
-    "undecided": "undecided: something was faster than none, but not by more than its noise",
-}
+_VERDICTS = {"speculate": "speculate: it beat none by more than the noise", **NOT}
 
 
 class TuningSection(Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ def engine_lines(about: dict[str, Any], said: EngineForecast, epsilon: float) ->
     rows = [("principle_resolved", _amount(said.resolved["n_max"]), "", _reason(said.resolved))]
     if said.timed is not None:
         answer = said.timed.answer(epsilon)
-        interval = f"{_amount(answer['low'])} to {_amount(answer['high'])}"
+        interval = f"{_at_end(said, answer['low'])} to {_at_end(said, answer['high'])}"
         seen = ", in sample" if answer["in_sample"] else ""
         rows.append(
             ("work_model", _at_end(said, answer["n_max"]), interval, _reason(answer) + seen)
@@ -54,7 +54,9 @@ def engine_json(about: dict[str, Any], said: EngineForecast, epsilon: float) -> 
     forward = said.rules.forward
     answers = [{"predictor": "principle_resolved"} | said.resolved]
     if said.timed is not None:
-        answers.append({"predictor": "work_model"} | said.timed.answer(epsilon))
+        answer = said.timed.answer(epsilon)
+        censored = answer["n_max"] == said.timed.grid[-1]
+        answers.append({"predictor": "work_model"} | answer | {"censored": censored})
     else:
         answers.append({"predictor": "work_model", "n_max": None, "refusal": said.refusal})
     times = said.latency_us()

@@ -73,6 +73,10 @@ _SPREAD = {
 }
 
 
+_LONG_MS = 999.5
+"""From here on three digits would have an exponent."""
+
+
 def heading(query: Deployment, *, assumed: bool = False) -> str:
     """Return one line that says what is answered about; `assumed` where nobody named attention."""
     named = " (assumed: --attention names another)" if assumed else ""
@@ -95,7 +99,12 @@ def heading(query: Deployment, *, assumed: bool = False) -> str:
 
 
 def first_block(
-    query: Deployment, answer: FirstAnswer, accepted: float | None = None, *, assumed: bool = False
+    query: Deployment,
+    answer: FirstAnswer,
+    accepted: float | None = None,
+    *,
+    end: int,
+    assumed: bool = False,
 ) -> Iterator[str]:
     """Yield the six lines; the first says so where the deployment does not fit in memory.
 
@@ -103,6 +112,8 @@ def first_block(
     ----------
     accepted
         Tokens that a forward yields, as measured.
+    end
+        The largest N that was looked at: an N_max there may be larger.
     assumed
         Whether nobody named what runs attention.
     """
@@ -110,7 +121,7 @@ def first_block(
     if unfit(query.memory):
         yield memory
     yield heading(query, assumed=assumed)
-    yield _n_max(answer, accepted)
+    yield _n_max(answer, accepted, end)
     yield _limit(answer)
     yield "; ".join([_times(answer), *query.caveats])
     if not unfit(query.memory):
@@ -125,10 +136,14 @@ def unknown_block(query: Deployment, reason: str) -> Iterator[str]:
     yield f"T(N) is not known: {reason}. {no_forward(query)}"
 
 
-def _n_max(answer: FirstAnswer, accepted: float | None) -> str:
+def _n_max(answer: FirstAnswer, accepted: float | None, end: int) -> str:
     limit, n = f"{1 + answer.epsilon:g} times", answer.n_max
-    found = f"at least {n}" if answer.censored else f"{n}"
-    if n == 1 and not answer.censored:
+    found, low, high = (
+        f"at least {each}" if each == end else f"{each}" for each in (n, answer.low, answer.high)
+    )
+    if end == 1:
+        said = "no further position was looked at"
+    elif n == 1:
         said = (
             f"2 positions a forward take more than {limit} as long as one: no draft is near-free, "
             "and whether one pays is what `nearfree schedule` says by acceptance"
@@ -136,14 +151,15 @@ def _n_max(answer: FirstAnswer, accepted: float | None) -> str:
     else:
         drafts = "1 draft" if n == 2 else f"{n - 1} drafts"
         said = f"{n} positions a forward ({drafts}) take at most {limit} as long as one"
-    share = f"; accepted / N_max {accepted / n:.2f}" if accepted else ""
-    return f"N_max {found} ({answer.low} to {answer.high} if all parts err one way): {said}{share}"
+    most = "at most " if n == end else ""
+    share = f"; accepted / N_max {most}{accepted / n:.2f}" if accepted else ""
+    return f"N_max {found} ({low} to {high} if all parts err one way): {said}{share}"
 
 
 def _limit(answer: FirstAnswer) -> str:
     limiter = answer.limiter
     if limiter is None:
-        return f"limited by nothing up to {answer.n_max} positions"
+        return f"limited by nothing up to {answer.n_max} position{'s' if answer.n_max > 1 else ''}"
     module = f"{limiter.module} ({limiter.share:.0%} of the time of one position)"
     return f"limited by {module}: {plain(limiter.term)}{_place(limiter)}"
 
@@ -169,16 +185,21 @@ def _times(answer: FirstAnswer) -> str:
     first = answer.t1_us / 1e3
     band = ""
     if answer.t1_band is not None:
-        low, high = (first * math.exp(way * answer.t1_band) for way in (-1, 1))
-        band = f" ({low:.3g} to {high:.3g} in four cases of five)"
+        low, high = (_ms(first * math.exp(way * answer.t1_band)) for way in (-1, 1))
+        band = f" ({low} to {high} in four cases of five)"
     costs = ", ".join(f"T({n}) {ratio:.2f}" for n, ratio in answer.cost.items())
-    said = f"T(1), the time of one position, {first:.3g} ms{band}; in units of T(1): {costs}"
+    said = f"T(1), the time of one position, {_ms(first)} ms{band}"
+    said += f"; in units of T(1): {costs}" if costs else ""
     if answer.eager is None or answer.eager > max(answer.n_max, *answer.cost, 1):
         return said
     return (
         f"{said}; from {answer.eager} positions on no CUDA graph is large enough, and a step takes "
         f"at least {LAUNCH_US:g} us for each kernel that it launches"
     )
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g}" if value < _LONG_MS else f"{value:.0f}"
 
 
 def _stands(query: Deployment, answer: FirstAnswer) -> str:

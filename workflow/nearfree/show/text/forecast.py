@@ -54,7 +54,7 @@ def columns(rows: Sequence[Sequence[object]], *, indent: int = 2, left: int = 1)
 
 
 def _numeric(text: str) -> bool:
-    return not text or text[0] in "0123456789.-+[>" or text in ("unbounded", "refused")
+    return not text or text[0] in "0123456789.-+[<>" or text in ("unbounded", "refused")
 
 
 def title(query: Deployment) -> str:
@@ -183,7 +183,8 @@ def _boundary(row: dict[str, Any], end: float, accepted: float | None) -> list[o
     name = row["predictor"]
     if name == PREDICTOR and row["composition"] == MINIMUM:
         name = f"{name}, least of modules"
-    used = [] if accepted is None else [f"{accepted / (row['n_max'] or math.inf):.2f}"]
+    most = "<= " if row["censored"] else ""
+    used = [] if accepted is None else [f"{most}{accepted / (row['n_max'] or math.inf):.2f}"]
     if row["refusal"]:
         return [name, "refused", "", *(["-"] if used else []), "", row["refusal"]]
     wider = row["n_max_extended"]

@@ -62,10 +62,11 @@ def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
         yield from (f"  {note}" for note in memory.notes)
 
 
-def unfit_lines(queries: Sequence[Deployment]) -> Iterator[str]:
+def warning_lines(queries: Sequence[Deployment]) -> Iterator[str]:
     """Yield a line for each model and platform that has conditions which do not fit.
 
-    And one for each model that has contexts which are longer than its file allows.
+    And one for each model that has contexts which are longer than its file allows, and for each
+    caveat of a model's T(N).
     """
     found: dict[tuple[str, str], list[Deployment]] = {}
     for query in queries:
@@ -82,6 +83,13 @@ def unfit_lines(queries: Sequence[Deployment]) -> Iterator[str]:
     for model, others in longer.items():
         shortest = min(others, key=lambda query: query.context)
         yield f"{model}, from L = {shortest.context} on: {shortest.too_long}"
+    every = ((query.decoder.name, each) for query in queries for each in _lasting(query))
+    yield from (f"{model}, of T(N): {caveat}" for model, caveat in dict.fromkeys(every))
+
+
+def _lasting(query: Deployment) -> tuple[str, ...]:
+    """Return the caveats of a deployment, less that of a context, which differs by its length."""
+    return tuple(each for each in query.caveats if each != query.too_long)
 
 
 def _limit(value: int | None) -> str:

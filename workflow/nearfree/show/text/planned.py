@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.schedule.expected import Choice, best_choice, independent, speedups
-from nearfree.derive.schedule.merging import NearFree, few_by_speed, merged_below
+from nearfree.derive.schedule.merging import NearFree, few_by_speed, losses, merged_below
 from nearfree.derive.schedule.option import Option
 
 RATES = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -42,6 +42,16 @@ class Planned(Struct, frozen=True, kw_only=True):
     near_free: NearFree = {}
     speeds: Mapping[int, Mapping[int, float]] = {}
     best: Mapping[float, Mapping[int, Choice]] = {}
+
+    @property
+    def lost(self) -> tuple[float, float] | None:
+        """The share of the best expected tokens per second that few entries lose.
+
+        At worst, and in the mean over batch sizes; None where K was not chosen by them.
+        """
+        if not self.speeds:
+            return None
+        return losses(self.speeds, {batch: choice.k for batch, choice in self.choices.items()})
 
     def of_lengths(self, write: Write, near_free: NearFree, worth: float) -> "Planned":
         """Return it with near-free draft lengths, merged downwards."""

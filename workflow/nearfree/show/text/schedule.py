@@ -1,7 +1,8 @@
 """The text of `nearfree schedule`: N_max and T(N) by batch size, and the facts of an option."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import polars as pl
 
@@ -19,6 +20,33 @@ IDLE = (
     "where K = 0 the drafter still runs once a step, for its cache: vLLM was measured to take "
     "6.6 % more at 2 requests and 21.6 % more at 189 (vllm-project/vllm issue 49548)"
 )
+ASSUMED = "attention is assumed: name what the engine logs at start-up with --attention"
+
+
+class Entry(NamedTuple):
+    """K at a range of batch sizes, and why K.
+
+    Parameters
+    ----------
+    first, last
+        The ends of the range.
+    k
+        Draft tokens.
+    cost
+        T(K + 1) / T(1) at most in the range, None where T(N) is not known.
+    expected
+        The least speedup in the range, None where K was not chosen by it.
+    limited_by
+        What limits the boundary at the range's end, None where K was not chosen by it, or nothing
+        does.
+    """
+
+    first: int
+    last: int
+    k: int
+    cost: float | None
+    expected: float | None
+    limited_by: str | None
 
 
 def boundary_by_batch(forecast: Forecast, *, cautious: bool) -> dict[int, float]:
@@ -93,7 +121,7 @@ def ratio_by_batch(forecast: Forecast) -> dict[int, dict[int, float]]:
 
 
 def schedule_report(
-    forecast: Forecast, choices: Mapping[int, Choice], option: Option, *, assumed: bool
+    forecast: Forecast, choices: Mapping[int, Choice], option: Option, notes: Sequence[str] = ()
 ) -> Iterator[str]:
     """Yield the facts behind an option: where it goes, what reads it, and T(K + 1) / T(1).
 
@@ -101,34 +129,48 @@ def schedule_report(
     ----------
     choices
         K by batch size, with its speedup where that chose it, else NaN.
-    assumed
-        Whether nobody named the attention that the engine runs.
+    notes
+        What is assumed, and what speaks against the drafter.
     """
-    first = forecast.deployments[0]
-    yield f"# {title(first).replace(f'b = {first.batch}, ', '')}"
-    if assumed:
-        yield "# attention is assumed: name what the engine logs at start-up with --attention"
+    yield f"# {heading(forecast)}"
+    yield from (f"# {note}" for note in notes)
     yield f"# goes to: {option.place}"
-    yield from (f"# {note}" for note in (*option.notes, *first.caveats))
+    yield from (f"# {note}" for note in (*option.notes, *forecast.deployments[0].caveats))
     yield from (f"# read by {parser}" for parser in option.parsers)
-    if choices:
-        anchored = [
-            query.full_baseline for query in forecast.deployments if query.full_baseline > 1
-        ]
-        if anchored and forecast.answers["predictor"].is_in(LAWS).any():
-            yield (
-                "# with balanced routing a law's N_max is relative to T(ceil(E / (b k))), where "
-                "every expert is awake, not to T(1)"
-            )
-        yield from (f"# {line}" for line in columns(list(_ranges(forecast, choices)), left=0))
-        if any(not choice.k for choice in choices.values()):
-            yield f"# {IDLE}"
-        slower = [batch for batch, choice in choices.items() if choice.speedup < 1]
-        if slower:
-            yield (
-                f"# without a drafter it is faster at {len(slower)} of {len(choices)} batch sizes, "
-                f"from b = {min(slower)} on"
-            )
+    yield from (f"# {line}" for line in columns(_table(list(entries(forecast, choices))), left=0))
+    yield from (f"# {remark}" for remark in remarks(forecast, choices))
+
+
+def heading(forecast: Forecast) -> str:
+    """Return one line that names what a schedule is of: a deployment, less its batch size."""
+    first = forecast.deployments[0]
+    return title(first).replace(f"b = {first.batch}, ", "")
+
+
+def idle(choices: Iterable[Choice]) -> Iterator[str]:
+    """Yield what a drafter takes where it drafts nothing, if K is 0 anywhere."""
+    if any(not choice.k for choice in choices):
+        yield IDLE
+
+
+def remarks(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[str]:
+    """Yield what to know of draft lengths besides their table; arguments as of `schedule_report`.
+
+    What a law's boundary refers to, what a drafter takes where K = 0, and where none is faster.
+    """
+    anchored = any(query.full_baseline > 1 for query in forecast.deployments)
+    if anchored and forecast.answers["predictor"].is_in(LAWS).any():
+        yield (
+            "with balanced routing a law's N_max is relative to T(ceil(E / (b k))), where "
+            "every expert is awake, not to T(1)"
+        )
+    yield from idle(choices.values())
+    slower = [batch for batch, choice in choices.items() if choice.speedup < 1]
+    if slower:
+        least, many = min(slower), f"{len(slower)} of {len(choices)}"
+        to_the_end = len(slower) == sum(batch >= least for batch in choices)
+        where = f"from b = {least} on" if to_the_end else f"the smallest of them b = {least}"
+        yield f"without a drafter it is faster at {many} batch sizes, {where}"
 
 
 def ends(asked: Sequence[Deployment], written: int) -> Iterator[str]:
@@ -149,26 +191,40 @@ def ends(asked: Sequence[Deployment], written: int) -> Iterator[str]:
     yield f"# at b = {over.batch} the schedule {what}: {line}"
 
 
-def _ranges(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[list[object]]:
-    """Yield a row a range of batch sizes: K, what K + 1 positions cost in it at most, and why K.
-
-    Where K was chosen by expected tokens per second, that is the least speedup in the range; else
-    what limits the boundary at the range's end.
-    """
+def entries(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[Entry]:
+    """Yield the ranges of batch sizes of one K; arguments as of `schedule_report`."""
+    if not choices:
+        return
     place = {query.batch: number for number, query in enumerate(forecast.deployments)}
     rows = headline(forecast.answers).filter(baseline=1)
     module = pl.coalesce("limiting_module_extended", "limiting_module")
     limiter = dict(rows.select("deployment", module).rows())
     by_speed = not any(math.isnan(choice.speedup) for choice in choices.values())
     model = forecast.total.model_us
-    yield ["from b", "to b", "K", "T(K+1)/T(1)", "speedup" if by_speed else "limited at its end by"]
     for part in ranges({batch: choice.k for batch, choice in choices.items()}):
         batches = [b for b in choices if part.first <= b <= part.last]
-        cost = max(model[place[b], part.k] / model[place[b], 0] for b in batches)
-        shown_cost = "-" if math.isnan(cost) else f"{cost:.3f}"
-        least = min(choices[b].speedup for b in batches)
-        why = f"{least:.2f}" if by_speed else limiter.get(place[batches[-1]]) or "-"
-        yield [part.first, part.last, part.k, shown_cost, why]
+        cost = max(float(model[place[b], part.k] / model[place[b], 0]) for b in batches)
+        yield Entry(
+            *part,
+            cost=None if math.isnan(cost) else cost,
+            expected=min(choices[b].speedup for b in batches) if by_speed else None,
+            limited_by=None if by_speed else limiter.get(place[batches[-1]]),
+        )
+
+
+def _table(found: Sequence[Entry]) -> list[list[object]]:
+    """Return a row an entry under a head; none without entries."""
+    by_speed = any(entry.expected is not None for entry in found)
+    why = "speedup" if by_speed else "limited at its end by"
+    rows = [
+        [
+            *(entry.first, entry.last, entry.k),
+            "-" if entry.cost is None else f"{entry.cost:.3f}",
+            (entry.limited_by or "-") if entry.expected is None else f"{entry.expected:.2f}",
+        ]
+        for entry in found
+    ]
+    return [["from b", "to b", "K", "T(K+1)/T(1)", why], *rows] if rows else []
 
 
 def _refuse(forecast: Forecast, place: int, why: str) -> None:

@@ -1,15 +1,15 @@
 """Schedules as data: entries or choices, evidence, where memory ends them, and the option."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import json
 
-from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.show.text.answer_json import deployment_json
+from nearfree.show.text.choices import choice_notes
 from nearfree.show.text.memory import memory_lines, unfit
 from nearfree.show.text.planned import Planned
+from nearfree.show.text.schedule import entries, remarks
 
 
 def schedules_json(
@@ -20,7 +20,7 @@ def schedules_json(
     safe: Planned,
     *,
     epsilon: float,
-    doubts: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> str:
     """Return the schedule of each context, and the safe one, as JSON.
 
@@ -32,24 +32,22 @@ def schedules_json(
         What is pasted: that of the only context, or the one that is safe at all.
     epsilon
         The tolerance of near-free lengths.
-    doubts
-        What speaks against the drafter.
+    notes
+        What is assumed, and what speaks against the drafter.
     """
     option = safe.option
     return json.encode(_asked(engine, goal, every) | {
         "epsilon": epsilon,
         "worth": worth,
         "place": option.place,
-        "notes": [*doubts, *option.notes, *_caveats(every)],
+        "notes": [*notes, *option.notes, *_caveats(every)],
         "read_by": [str(parser) for parser in option.parsers],
-        "safe": _schedule(safe),
-        "schedules": [_schedule(each) for each in every],
+        "safe": _schedule(safe, own=any(each is safe for each in every)),
+        "schedules": [_schedule(each, own=True) for each in every],
     }).decode()  # fmt: skip
 
 
-def choices_json(
-    engine: str, goal: str, every: Sequence[Planned], *, doubts: Sequence[str] = ()
-) -> str:
+def choices_json(engine: str, goal: str, every: Sequence[Planned], notes: Sequence[str]) -> str:
     """Return the best K and its gain by context, acceptance and batch size as JSON.
 
     Parameters are those of `schedules_json`; there is no option without an acceptance.
@@ -62,7 +60,7 @@ def choices_json(
         for batch, choice in best.items()
     ]  # fmt: skip
     return json.encode(_asked(engine, goal, every) | {
-        "notes": [*doubts, *_caveats(every)],
+        "notes": list(choice_notes(every, notes)),
         "option": None,
         "memory": [_ends(each) for each in every],
         "choices": choices,
@@ -86,8 +84,14 @@ def _asked(engine: str, goal: str, every: Sequence[Planned]) -> dict[str, Any]:
     }
 
 
-def _schedule(plan: Planned) -> dict[str, Any]:
-    return _ends(plan) | {"entries": list(_entries(plan)), "option": plan.option.text}
+def _schedule(plan: Planned, *, own: bool) -> dict[str, Any]:
+    """Return a schedule; one that is not its context's `own` is limited at several of them."""
+    return _ends(plan) | {
+        "entries": list(_entries(plan, own=own)),
+        "notes": list(remarks(plan.answers, plan.choices)),
+        "lost": plan.lost and dict(zip(("worst", "mean"), plan.lost, strict=True)),
+        "option": plan.option.text,
+    }
 
 
 def _ends(plan: Planned) -> dict[str, Any]:
@@ -100,23 +104,16 @@ def _ends(plan: Planned) -> dict[str, Any]:
     }
 
 
-def _entries(plan: Planned) -> Iterator[dict[str, Any]]:
+def _entries(plan: Planned, *, own: bool) -> Iterator[dict[str, Any]]:
     """Yield the entries: the least speedup (`expected`) and the largest T(K + 1) / T(1) (`cost`).
 
-    Either is None where it is not known.
+    Each, and what limits the boundary, is None where it is not known or not what K was chosen by.
     """
-    if not plan.choices:
-        return
-    model = plan.answers.total.model_us
-    place = {query.batch: number for number, query in enumerate(plan.answers.deployments)}
-    for part in ranges({batch: choice.k for batch, choice in plan.choices.items()}):
-        batches = range(part.first, part.last + 1)
-        cost = max(float(model[place[b], part.k] / model[place[b], 0]) for b in batches)
-        least = min(plan.choices[b].speedup for b in batches)
+    for entry in entries(plan.answers, plan.choices):
+        said = entry._asdict()
         yield {
-            "from": part.first,
-            "to": part.last,
-            "k": part.k,
-            "expected": None if math.isnan(least) else least,
-            "cost": None if math.isnan(cost) else cost,
+            "from": said.pop("first"),
+            "to": said.pop("last"),
+            **said,
+            "limited_by": entry.limited_by if own else None,
         }

@@ -9,7 +9,7 @@ from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
 from nearfree.derive.schedule.llama_cpp import MODEL
 from nearfree.derive.tune.answer import Answer, OverDefault, Setting
-from nearfree.derive.tune.choice import choose
+from nearfree.derive.tune.choice import Choice, choose
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.recorded import Recorded
@@ -19,10 +19,11 @@ from nearfree.show.text.forecast import columns
 from nearfree.units import US_PER_MS
 
 SCHEMA = 1
-_NOT = {
+NOT = {
     "none": "do not speculate: nothing beat none by more than the noise",
     "undecided": "undecided: a setting was faster than none, but not by more than the noise",
 }
+"""The verdicts that are not to speculate, in words."""
 _SHELL = {"llama_cpp": ("llama-server", "-m", "-t")}
 
 
@@ -42,7 +43,15 @@ def document(said: Recorded, model: Path, draft: Path | None) -> Any:
         },
         "model": {"sha256": loaded.weights_sha256, "type": loaded.file_type},
         "curve": [{"n": n, "t_us": us, "low": low, "high": high} for n, us, low, high in points],
+        "curve_of": {
+            "threads": curve.setting.threads,
+            "repack": curve.setting.repack,
+            "context": curve.setting.context,
+            "batch": curve.setting.batch,
+            "seconds": curve.timer,
+        },
         "settings": [_setting(each) for each in answer.settings],
+        "predicted": [_predicted(kind, best) for kind, best in _best(said)],
         "choice": _plain(answer.run),
         "gain": {
             "over_none": _interval(answer.over_none),
@@ -82,6 +91,29 @@ def _setting(setting: Setting) -> dict[str, Any]:
         "identical_share": ran.identical,
         "steps_equal": ran.steps_equal,
         "exact": ran.exact,
+        "first_difference": ran.first_difference,
+        "margin": ran.margin,
+    }
+
+
+def _best(said: Recorded) -> Iterator[tuple[str, Choice]]:
+    """Yield what is predicted best of each kind of prompts that are tuned on, and of all."""
+    kinds = sorted({trace.kind for trace in said.traces})
+    for kind in [*kinds, "all"] if len(kinds) > 1 else ["all"]:
+        tuned = [each for each in said.traces if not each.held_out and kind in (each.kind, "all")]
+        best = choose(tuned, said.cost, said.plan.weighed)
+        if best.none.tokens_s:  # else all its outputs ended with their first token
+            yield kind, best
+
+
+def _predicted(kind: str, best: Choice) -> dict[str, Any]:
+    none = best.none.tokens_s
+    return {
+        "prompts": kind,
+        **_plain(best.chosen.drafting),
+        "tokens_s": best.chosen.tokens_s,
+        "over_none": best.chosen.tokens_s / none,
+        "cut_over_none": best.cut and best.cut.tokens_s / none,
     }
 
 
@@ -306,26 +338,17 @@ def _ends(interval: Interval, digits: int) -> str:
 
 def _choice(said: Recorded) -> Iterator[str]:
     """Yield what is predicted best of each kind of prompts, on those that are tuned on."""
-    known, cost = said.traces, said.cost
     yield "predicted best, on the prompts that are tuned on:"
     rows = [["prompts", "K", "drafter", "threads", "tokens/s", "x none", "cut to edges, x none"]]
-    kinds = sorted({trace.kind for trace in known})
-    for kind in [*kinds, "all"] if len(kinds) > 1 else ["all"]:
-        tuned = [each for each in known if not each.held_out and kind in (each.kind, "all")]
-        best = choose(tuned, cost, said.plan.weighed)
-        if not best.none.tokens_s:
-            continue  # all its outputs ended with their first token
-        cut = best.cut and f"{best.cut.tokens_s / best.none.tokens_s:.2f}"
-        run = best.chosen.drafting
+    for kind, best in _best(said):
+        each = _predicted(kind, best)
+        cut = each["cut_over_none"]
         rows.append(
             [
-                kind,
-                str(run.k),
-                run.label,
-                str(run.threads),
-                f"{best.chosen.tokens_s:.1f}",
-                f"{best.chosen.tokens_s / best.none.tokens_s:.2f}",
-                cut or "-",
+                *(str(each[name]) for name in ("prompts", "k", "drafter", "threads")),
+                f"{each['tokens_s']:.1f}",
+                f"{each['over_none']:.2f}",
+                f"{cut:.2f}" if cut else "-",
             ]
         )
     yield from columns(rows)
@@ -333,7 +356,7 @@ def _choice(said: Recorded) -> Iterator[str]:
 
 def _verdict(answer: Answer) -> Iterator[str]:
     if answer.verdict != "speculate":
-        yield f"verdict: {_NOT[answer.verdict]}"
+        yield f"verdict: {NOT[answer.verdict]}"
     else:
         run = answer.run
         yield f"verdict: speculate, with {run.label} and K = {run.k}"

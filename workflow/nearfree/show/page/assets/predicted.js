@@ -14,7 +14,7 @@ async function predictedParts(source, places) {
       (unfit
         ? [`${gigabytes(main, 'peak')} of ${gigabytes(main, 'capacity')}`]
         : [
-            interval(main.low, main.high) && `interval ${interval(main.low, main.high)}`,
+            foretold(main) && `interval ${foretold(main)}`,
             main.baseline > 1 && `from N = ${main.baseline}, where every expert is awake`,
             limits(main),
           ]
@@ -39,7 +39,7 @@ async function predictedParts(source, places) {
         row.n_max_extended === null
           ? '-'
           : opens(row.id, amount({ ...row, unbounded: false }, 'n_max_extended')),
-        interval(row.low, row.high) || '-',
+        foretold(row) || '-',
         limits(row) || row.refusal || '-',
         row.evidence || '-',
       ]),

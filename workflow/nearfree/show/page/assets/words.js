@@ -114,6 +114,13 @@ function interval(low, high) {
   return low === high ? shown(low) : `${shown(low)} to ${shown(high)}`;
 }
 
+// An interval of a prediction: at least that N where the N that are looked at end there.
+function foretold({ low, high }) {
+  if (low === null || low === undefined) return '';
+  const [from, to] = [low, high].map((n) => `${n === LARGEST ? '≥ ' : ''}${shown(n)}`);
+  return from === to ? from : `${from} to ${to}`;
+}
+
 const IN_WORDS = {
   n: 'N',
   epsilon: 'tolerance',

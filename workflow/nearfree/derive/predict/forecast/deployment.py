@@ -156,7 +156,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             )
         decoders = {each.kernel: each for each in DECODERS}
         own = decoders.get(self.decoder_kernel or "")
-        if own is not None and self.attention.name not in own.backends:
+        if own is not None and not (own.own and self.attention.name == own.backend):
             said.append(
                 f"{own.engine} decodes by {own.kernel}: tiles of {self.attention} stand for its own"
             )

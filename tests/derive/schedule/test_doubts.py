@@ -73,7 +73,7 @@ def test_what_drafts_is_held_beside_its_model(gb: float, batch: int) -> None:
     assert not (both.fits and not alone.fits)
     decoder = model.decoder
     assert decoder is not None
-    asked = Deployment(decoder=decoder, batch=batch, memory=alone, **ASKED)
+    asked = Deployment(decoder=decoder, batch=batch, context=512, memory=alone, **ASKED)
     (own,) = beside_drafters([asked], [], own=True)
     assert own.memory is not None
     share = both.drafter_bytes / decoder.layers
@@ -92,7 +92,9 @@ def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
     assert decoder is not None
     assert taken is not None
     alone = memory(taken, 80.0, batch=4, context=512)
-    asked = Deployment(decoder=decoder, precision=model.precision, memory=alone, **ASKED)
+    asked = Deployment(
+        decoder=decoder, precision=model.precision, batch=4, context=512, memory=alone, **ASKED
+    )
     plain = structs.replace(asked, drafts_plain=True)
     own, left = beside_drafters([asked, plain], [], own=True)
     assert own.memory is not None
@@ -109,6 +111,53 @@ def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
     assert own.memory is not None
     layer = parallel.pp * parted.lasting / decoder.layers
     assert own.memory.rank_bytes - parted.rank_bytes == pytest.approx(layer, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "experts"),
+    [
+        ("ernie4_5_moe", "moe_num_experts"),
+        ("step3p5", "moe_num_experts"),
+        ("mimo_v2_flash", "n_routed_experts"),
+    ],
+)
+def test_an_own_layer_with_a_dense_ffn_holds_no_experts(
+    tmp_path: Path, kind: str, experts: str
+) -> None:
+    """More experts in the model's layers add nothing to what its own layer takes."""
+    found = []
+    for many in (64, 512):
+        folder = tmp_path / str(many)
+        folder.mkdir()
+        model = read_model_file(write(folder, change(kind, **{experts: many})))
+        decoder, taken = model.decoder, needs(model, model.precision)
+        assert decoder is not None
+        assert taken is not None
+        alone = memory(taken, 80.0, context=512)
+        asked = Deployment(decoder=decoder, context=512, memory=alone, **ASKED)
+        (own,) = beside_drafters([asked], [], own=True)
+        assert own.memory is not None
+        found.append((alone.weights_bytes, own.memory.drafter_bytes))
+    (fewer, small), (more_of_all, large) = found
+    assert more_of_all > 2 * fewer
+    assert large - small < 0.02 * (more_of_all - fewer) / decoder.layers
+
+
+@pytest.mark.parametrize(("kind", "grows"), [("deepseek_v4", False), ("deepseek_v3", True)])
+def test_an_own_layer_caches_what_it_sees(tmp_path: Path, kind: str, *, grows: bool) -> None:
+    """DeepSeek V4's sees its window alone, which ends the growth of its cache."""
+    model = read_model_file(write(tmp_path, SMALL[kind]))
+    decoder, taken = model.decoder, needs(model, model.precision)
+    assert decoder is not None
+    assert taken is not None
+    sizes = []
+    for context in (4096, 65536):
+        alone = memory(taken, 80.0, context=context)
+        asked = Deployment(decoder=decoder, context=context, memory=alone, **ASKED)
+        (own,) = beside_drafters([asked], [], own=True)
+        assert own.memory is not None
+        sizes.append(own.memory.drafter_bytes)
+    assert (sizes[1] > sizes[0]) == grows
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}

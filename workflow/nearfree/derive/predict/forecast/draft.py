@@ -25,15 +25,18 @@ import numpy as np
 from msgspec import UNSET, structs
 
 from nearfree.backends.names import BackendRelease
-from nearfree.core.precision import ELEMENT_BYTES, Product, uniform
+from nearfree.core.precision import ELEMENT_BYTES, Precision, Product, uniform
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Latent
 from nearfree.decoders.collectives import LOGITS
+from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import own_layer
-from nearfree.decoders.engines import VLLM
+from nearfree.decoders.engines import VLLM, engine_of
+from nearfree.decoders.holding import head_share
 from nearfree.decoders.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
 from nearfree.derive.engine_step.launches import draws_all, exposed_us, launches_us
 from nearfree.derive.engine_step.recorded import RecordedStep
-from nearfree.derive.memory import Memory
+from nearfree.derive.memory import Memory, in_pages
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.total import Total
 from nearfree.derive.work_model.family import Array
@@ -83,28 +86,74 @@ def beside_drafters(
     drafting
         Models that draft, by batch size as `asked`; none where no model drafts.
     own
-        Whether the model's own layer drafts, which is taken for as large as its others.
+        Whether the model's own layer drafts.
     """
     found = []
     for place, each in enumerate(asked):
         memory = each.memory
         if memory is not None and own:
-            memory = memory.beside(_as_stored(memory, each), 1 / each.decoder.layers)
+            memory = memory.beside(_own_memory(memory, each))
         elif memory is not None and drafting and (drafter := drafting[place].memory):
             memory = memory.beside(drafter)
         found.append(structs.replace(each, memory=memory))
     return found
 
 
-def _as_stored(memory: Memory, deployment: Deployment) -> Memory:
-    """Return what a model would take if all its layers were as the own one, on one stage."""
-    formats, weights = deployment.formats, memory.weights_bytes
+def _own_memory(memory: Memory, deployment: Deployment) -> Memory:
+    """Return what a model's own layer takes, which lies on one stage.
+
+    Its FFN and its cache are its own; all else is as much as the model has for a layer.
+    """
+    formats, decoder = deployment.formats, deployment.decoder
+    every, one = _ffn_bytes(decoder, formats), _ffn_bytes(own_layer(decoder), formats)
+    weights = max(memory.weights_bytes - every, 0.0) / decoder.layers + one
     if deployment.drafts_plain:
-        wider = ELEMENT_BYTES[formats.plain] / ELEMENT_BYTES[deployment.main.weights]
-        weights = round(weights * wider)
-    lasting = memory.lasting + (weights - memory.weights_bytes) / memory.gpus
-    rank = memory.rank_bytes + round(deployment.parallel.pp * lasting - memory.lasting)
-    return structs.replace(memory, weights_bytes=weights, rank_bytes=rank)
+        weights *= ELEMENT_BYTES[formats.plain] / ELEMENT_BYTES[deployment.main.weights]
+    cached = _own_cache_bytes(deployment)
+    share = (weights + cached) / (memory.weights_bytes + memory.kv_bytes)
+    beside = (memory.activations_bytes + memory.engine_bytes) / memory.gpus
+    return structs.replace(
+        memory,
+        weights_bytes=round(weights),
+        kv_bytes=round(cached),
+        rank_bytes=round(share * deployment.parallel.pp * memory.lasting + beside),
+    )
+
+
+def _ffn_bytes(decoder: Decoder, formats: Precision) -> float:
+    """Return the bytes of all FFNs of a model as stored."""
+    matrices = 2 if decoder.gated is False else 3
+    widths = sum(width * layers for width, layers in decoder.dense_ffns)
+    found = widths * decoder.d_model * ELEMENT_BYTES[formats.ffn.weights]
+    if experts := decoder.experts:
+        routed = experts.experts * experts.d_ff * (experts.latent or decoder.d_model)
+        shared = experts.shared_d_ff * decoder.d_model
+        found += decoder.moe_layers * (
+            routed * ELEMENT_BYTES[formats.experts.weights]
+            + shared * ELEMENT_BYTES[formats.shared_experts.weights]
+        )
+    return matrices * found
+
+
+def _own_cache_bytes(deployment: Deployment) -> float:
+    """Return what the cache of a model's own layer takes on the ranks that share a request."""
+    (kind,) = own_layer(deployment.decoder).attention
+    heads, seen = 1, None
+    if isinstance(kind, Grouped):
+        heads, seen = kind.kv_heads, kind.most
+        elements = heads * (kind.head_dim + kind.values)
+    elif isinstance(kind, Compressed):
+        elements, seen = kind.width, kind.window
+    elif isinstance(kind, Latent):
+        elements = kind.cached + ((kind.index_dim or 0) if kind.index_heads else 0)
+    else:
+        return 0.0
+    positions, tp = deployment.context + 1, deployment.parallel.tp
+    if seen and engine_of(deployment.engine.name).keeps_windows(deployment.decoder.model_type):
+        positions = min(positions, seen)
+    copies = tp * head_share(heads, tp)
+    each = elements * ELEMENT_BYTES[deployment.formats.kv] * copies
+    return deployment.batch * in_pages(positions) * each
 
 
 def as_own(deployment: Deployment) -> Deployment:

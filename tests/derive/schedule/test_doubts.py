@@ -11,6 +11,7 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import ELEMENT_BYTES
+from nearfree.decoders.decoder import States
 from nearfree.decoders.model_file import read_model_file
 from nearfree.derive.memory import memory, needs
 from nearfree.derive.predict.forecast.deployment import Deployment
@@ -158,6 +159,58 @@ def test_an_own_layer_caches_what_it_sees(tmp_path: Path, kind: str, *, grows: b
         assert own.memory is not None
         sizes.append(own.memory.drafter_bytes)
     assert (sizes[1] > sizes[0]) == grows
+
+
+@pytest.mark.parametrize(
+    ("engine", "context", "head", "grows"),
+    [
+        ("vllm", 4096, True, True),
+        ("vllm", 16, True, False),
+        ("vllm", 4096, False, False),
+        ("sglang", 4096, True, False),
+    ],
+)
+def test_a_head_lets_vllm_cache_all_of_chunked_layers(
+    tmp_path: Path, engine: str, context: int, *, head: bool, grows: bool
+) -> None:
+    """Beyond a chunk the cache is as large as that of the model with no chunked layer."""
+    keys = {"attention_chunk_size": 32}
+    model = read_model_file(write(tmp_path, change("llama4_text", **keys)))
+    decoder, taken = model.decoder, needs(model, model.precision)
+    assert decoder is not None
+    assert taken is not None
+    parallel = Parallel(tp=2, dp=2)
+    alone = memory(taken, 80.0, batch=6, context=context, parallel=parallel)
+    whole = structs.replace(taken, cache=tuple(
+        structs.replace(each, window=None) for each in taken.cache
+    ))  # fmt: skip
+    larger = memory(whole, 80.0, batch=6, context=context, parallel=parallel)
+    asked = Deployment(
+        decoder=decoder, batch=6, context=context, memory=alone, parallel=parallel,
+        moe=BackendRelease(engine), **ASKED,
+    )  # fmt: skip
+    states = {"states": States(width=decoder.d_model, layers=3)} if head else {}
+    drafter = structs.replace(asked, decoder=structs.replace(decoder, **states))
+    (both,) = beside_drafters([asked], [drafter], own=False)
+    assert both.memory is not None
+    of = larger if grows else alone
+    assert both.memory.kv_bytes == of.kv_bytes
+    assert both.memory.rank_bytes == pytest.approx(of.rank_bytes + alone.lasting, abs=2)
+    assert both.memory.peak_bytes == of.peak_bytes + both.memory.drafter_bytes
+    assert (larger.kv_bytes > alone.kv_bytes) == (context > 32)
+
+
+def test_a_head_beside_chunked_layers_is_told(tmp_path: Path) -> None:
+    """In vLLM alone, and of no model without such layers."""
+    chunked = read_model_file(write(tmp_path, SMALL["llama4_text"]))
+    (tmp_path / "plain").mkdir()
+    plain = read_model_file(write(tmp_path / "plain", SMALL["llama"]))
+    assert plain.decoder is not None
+    states = States(width=64, layers=3)
+    head = structs.replace(plain, decoder=structs.replace(plain.decoder, states=states))
+    (said,) = drafter_doubts("vllm", chunked, head)
+    assert "caches all positions" in said
+    assert not [*drafter_doubts("sglang", chunked, head), *drafter_doubts("vllm", plain, head)]
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}

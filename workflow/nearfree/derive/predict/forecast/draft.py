@@ -26,7 +26,7 @@ from msgspec import UNSET, structs
 
 from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import ELEMENT_BYTES, Precision, Product, uniform
-from nearfree.decoders.attention_kinds import Compressed, Grouped, Latent
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
 from nearfree.decoders.collectives import LOGITS
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import own_layer
@@ -94,7 +94,7 @@ def beside_drafters(
         if memory is not None and own:
             memory = memory.beside(_own_memory(memory, each))
         elif memory is not None and drafting and (drafter := drafting[place].memory):
-            memory = memory.beside(drafter)
+            memory = _without_chunks(memory, each, drafting[place]).beside(drafter)
         found.append(structs.replace(each, memory=memory))
     return found
 
@@ -136,24 +136,53 @@ def _ffn_bytes(decoder: Decoder, formats: Precision) -> float:
 
 
 def _own_cache_bytes(deployment: Deployment) -> float:
-    """Return what the cache of a model's own layer takes on the ranks that share a request."""
+    """Return what the cache of a model's own layer takes on all GPUs."""
     (kind,) = own_layer(deployment.decoder).attention
-    heads, seen = 1, None
+    seen = kind.most if isinstance(kind, Grouped) else None
+    seen = kind.window if isinstance(kind, Compressed) else seen
+    windowed = engine_of(deployment.engine.name).keeps_windows(deployment.decoder.model_type)
+    return _cache_bytes(deployment, kind, seen if windowed else None)
+
+
+def _cache_bytes(deployment: Deployment, kind: Kind, seen: int | None) -> float:
+    """Return what a layer caches on all GPUs of the last `seen` positions, None for all."""
+    heads = 1
     if isinstance(kind, Grouped):
-        heads, seen = kind.kv_heads, kind.most
+        heads = kind.kv_heads
         elements = heads * (kind.head_dim + kind.values)
     elif isinstance(kind, Compressed):
-        elements, seen = kind.width, kind.window
+        elements = kind.width
     elif isinstance(kind, Latent):
         elements = kind.cached + ((kind.index_dim or 0) if kind.index_heads else 0)
     else:
         return 0.0
     positions, tp = deployment.context + 1, deployment.parallel.tp
-    if seen and engine_of(deployment.engine.name).keeps_windows(deployment.decoder.model_type):
-        positions = min(positions, seen)
-    copies = tp * head_share(heads, tp)
-    each = elements * ELEMENT_BYTES[deployment.formats.kv] * copies
-    return deployment.batch * in_pages(positions) * each
+    held = in_pages(min(positions, seen or positions)) * tp * head_share(heads, tp)
+    return deployment.batch * held * elements * ELEMENT_BYTES[deployment.formats.kv]
+
+
+def _without_chunks(memory: Memory, deployment: Deployment, drafter: Deployment) -> Memory:
+    """Return what a model takes beside a head that drafts for it.
+
+    vLLM then caches all positions of layers that see a chunk of them (vllm 0.33.0,
+    vllm/config/vllm.py:2235-2245; since 0.14.0, the oldest read that has the rule).
+    """
+    if deployment.engine.name != VLLM.name or drafter.decoder.states is UNSET:
+        return memory
+    more = sum(
+        len(kind.layers)
+        * (_cache_bytes(deployment, kind, None) - _cache_bytes(deployment, kind, kind.chunk))
+        for kind in deployment.decoder.attention
+        if isinstance(kind, Grouped) and kind.chunk
+    )
+    parallel, batch = deployment.parallel, deployment.batch
+    most = -(-batch // parallel.dp) / batch / parallel.tp
+    return structs.replace(
+        memory,
+        kv_bytes=memory.kv_bytes + round(more),
+        peak_bytes=memory.peak_bytes + round(more),
+        rank_bytes=memory.rank_bytes + round(more * most / parallel.pp),
+    )
 
 
 def as_own(deployment: Deployment) -> Deployment:

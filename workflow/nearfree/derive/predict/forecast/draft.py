@@ -27,6 +27,7 @@ from msgspec import UNSET, structs
 from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import Product, uniform
 from nearfree.decoders.collectives import LOGITS
+from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import own_layer
 from nearfree.decoders.engines import VLLM
 from nearfree.decoders.modules import HEAD, STATES
@@ -50,7 +51,11 @@ class Drafted(NamedTuple):
         return self._replace(modules_us=self.modules_us[[place]])
 
     def served_us(
-        self, positions: Array, engine: BackendRelease, constants: StepConstants
+        self,
+        positions: Array,
+        engine: BackendRelease,
+        constants: StepConstants,
+        decoder: Decoder,
     ) -> Array:
         """Return what the draft takes of a step of an engine, as the positions.
 
@@ -60,10 +65,12 @@ class Drafted(NamedTuple):
             N of the steps, [grid].
         constants
             Those of the engine's step: kernels between modules, of one layer a run.
+        decoder
+            The model that it drafts for.
         """
         runs = own_runs(positions)
         device = self.modules_us + runs * constants.layer_us
-        host = runs * launches_us(engine, mapped=self.mapped)
+        host = runs * launches_us(engine, decoder, mapped=self.mapped)
         return np.asarray(np.maximum(device, host) + exposed_us(engine))
 
 
@@ -187,7 +194,7 @@ def drafter_shares(
         )
         drafted = draft.modules_us
         if step is not None and each.served:
-            drafted = draft.served_us(positions, each.engine, step.constants)
+            drafted = draft.served_us(positions, each.engine, step.constants, each.decoder)
         shares[each.batch] = (drafted / found.model_us[place, 0]).tolist()
     return shares
 

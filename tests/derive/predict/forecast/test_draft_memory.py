@@ -158,6 +158,14 @@ def test_a_head_lets_vllm_cache_all_of_chunked_layers(
     assert both.memory.rank_bytes == pytest.approx(of.rank_bytes + alone.lasting, abs=2)
     assert both.memory.peak_bytes == of.peak_bytes + both.memory.drafter_bytes
     assert (larger.kv_bytes > alone.kv_bytes) == (context > 32)
+    unsized = structs.replace(drafter, memory=None)
+    gb = (alone.rank_bytes + larger.rank_bytes) / 2e9
+    tight = memory(taken, gb, batch=6, context=context, parallel=parallel)
+    (told,) = beside_drafters([structs.replace(asked, memory=tight)], [unsized], own=False)
+    assert told.memory is not None
+    assert told.memory.rank_bytes == pytest.approx(of.rank_bytes, abs=2)
+    assert told.memory.fits == (told.memory.rank_bytes <= gb * 1e9)
+    assert told.memory.fits or grows
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}

@@ -31,8 +31,10 @@ def beside_drafters(
         memory = each.memory
         if memory is not None and own:
             memory = memory.beside(_own_memory(memory, each))
-        elif memory is not None and drafting and (drafter := drafting[place].memory):
-            memory = _without_chunks(memory, each, drafting[place]).beside(drafter)
+        elif memory is not None and drafting:
+            memory = _without_chunks(memory, each, drafting[place])
+            if drafter := drafting[place].memory:
+                memory = memory.beside(drafter)
         found.append(structs.replace(each, memory=memory))
     return found
 
@@ -115,9 +117,11 @@ def _without_chunks(memory: Memory, deployment: Deployment, drafter: Deployment)
     )
     parallel, batch = deployment.parallel, deployment.batch
     most = -(-batch // parallel.dp) / batch / parallel.tp
+    rank, capacity = memory.rank_bytes + round(more * most / parallel.pp), memory.capacity_bytes
     return structs.replace(
         memory,
         kv_bytes=memory.kv_bytes + round(more),
         peak_bytes=memory.peak_bytes + round(more),
-        rank_bytes=memory.rank_bytes + round(more * most / parallel.pp),
+        rank_bytes=rank,
+        fits=None if capacity is None else rank <= capacity / memory.gpus,
     )

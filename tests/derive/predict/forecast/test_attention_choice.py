@@ -10,7 +10,12 @@ from nearfree.core.precision import uniform
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.predict.forecast.attention_choice import chosen as choices
-from nearfree.derive.predict.forecast.attention_choice import decoding, untaken, unverified
+from nearfree.derive.predict.forecast.attention_choice import (
+    decoding,
+    unread,
+    untaken,
+    unverified,
+)
 
 VLLM = BackendRelease("vllm", "0.33.0")
 
@@ -151,6 +156,25 @@ def test_sglang_takes_triton_for_llama_4_where_it_takes_flashinfer_for_others(
     by_sm = {80: "vllm-triton", 90: "vllm-fa3", 100: "flashinfer", 120: "vllm-triton"}
     sglang = BackendRelease("sglang", "0.5.23")
     assert {sm: chosen(decoder, plain, sm, sglang) for sm in by_sm} == by_sm
+
+
+@pytest.mark.parametrize(
+    ("kind", "sm", "release", "said"),
+    [
+        ("gpt_oss", 120, "vllm==0.33.0", True),
+        ("gpt_oss", 120, "vllm==0.26.0", False),
+        ("gpt_oss", 100, "vllm==0.33.0", False),
+        ("gpt_oss", None, "vllm==0.33.0", False),
+        ("gpt_oss", 120, "sglang==0.5.23", False),
+        ("llama", 120, "vllm==0.33.0", False),
+    ],
+)
+def test_sinks_on_other_blackwells_run_by_a_kernel_that_is_not_read(
+    tmp_path: Path, kind: str, sm: int | None, release: str, *, said: bool
+) -> None:
+    """Triton's tiles stand for it, in the releases of vLLM that have it."""
+    found = unread(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
+    assert found == ("FlashInfer's XQA" if said else None)
 
 
 def test_a_latent_runs_by_the_engine_of_the_experts(tmp_path: Path) -> None:

@@ -80,6 +80,20 @@ def decoding(decoder: Decoder, kv_dtype: str, sm: int | None, engine: BackendRel
     return None
 
 
+_XQA = "0.28.0"
+
+
+def unread(decoder: Decoder, sm: int | None, engine: BackendRelease) -> str | None:
+    """Return the kernel that an engine takes and whose tile is not read, None where another runs.
+
+    Up to 0.26.0, the newest read before, vLLM runs Triton's there (vllm 0.28.0,
+    vllm/v1/attention/backends/flashinfer.py, supports_sink).
+    """
+    sinks = any(kind.sinks for kind in _called(decoder))
+    here = sm is not None and sm // 10 == 12 and engine.name == "vllm"
+    return "FlashInfer's XQA" if here and sinks and reached(engine.version, _XQA) else None
+
+
 def _takes(
     decoder: Decoder | None, sm: int | None, engine: BackendRelease, *, plain: bool
 ) -> Iterator[Taken]:

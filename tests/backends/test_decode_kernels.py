@@ -26,11 +26,12 @@ def test_a_kernel_is_an_engines_on_its_gpus_and_caches_alone(each: Decoder) -> N
             taken = each.plain in (None, plain)
             assert is_measured(each.kernel, each.engine, sm, cache) == taken
             if taken:
-                assert engine_decoder(each.engine, sm, cache, sinks=False) == each.kernel
+                assert engine_decoder(each.engine, each.backend, sm, cache) == each.kernel
         assert not is_measured(each.kernel, each.engine, 70, cache)
         assert not is_measured(each.kernel, "other", min(each.where), cache)
-        assert engine_decoder("other", min(each.where), cache, sinks=False) is None
-        assert engine_decoder(each.engine, None, cache, sinks=False) is None
+        assert engine_decoder("other", each.backend, min(each.where), cache) is None
+        assert engine_decoder(each.engine, "vllm_triton", min(each.where), cache) is None
+        assert engine_decoder(each.engine, each.backend, None, cache) is None
 
 
 def test_at_most_one_kernel_decodes_in_an_engine() -> None:
@@ -45,25 +46,17 @@ def test_at_most_one_kernel_decodes_in_an_engine() -> None:
                 assert len(taken) <= 1
 
 
-def test_heads_with_sinks_have_no_kernel_that_takes_none() -> None:
-    """Off Hopper and data-centre Blackwell engines run Triton's for them."""
-    for engine in ("vllm", "sglang"):
-        assert engine_decoder(engine, 90, "bfloat16", sinks=True) is not None
-        assert engine_decoder(engine, 100, "float8", sinks=True) is not None
-        for sm in (80, 89, 120):
-            assert engine_decoder(engine, sm, "bfloat16", sinks=True) is None
-
-
 def test_a_backend_decodes_by_what_its_engine_takes() -> None:
-    """Each kernel of a backend is one where that backend runs, or stands for the engine's own."""
+    """Each kernel is of a backend that runs there, and its own or one that stands for it."""
     for each in DECODERS:
-        for backend in each.backends:
-            record = BY_NAME[backend]
-            assert not record.capabilities or each.where <= record.capabilities
-            for cache, plain in _CACHES:
-                if each.plain in (None, plain):
-                    found = backend_decoder(backend, min(each.where), cache)
-                    assert found in {one.kernel for one in DECODERS if backend in one.backends}
+        record = BY_NAME[each.backend]
+        assert not record.capabilities or each.where <= record.capabilities
+        for cache, plain in _CACHES:
+            if each.own and each.plain in (None, plain):
+                found = backend_decoder(each.backend, min(each.where), cache)
+                assert found in {one.kernel for one in DECODERS if one.own}
+    assert backend_decoder("vllm_fa3", 90, "bfloat16") == "vllm_flash_attn_fa3"
+    assert backend_decoder("flashinfer_fa2", 100, "bfloat16") == "vllm_flashinfer_trtllmdecode"
     assert backend_decoder("flash_attn", 90, "bfloat16") is None
     assert backend_decoder("vllm_fa3", None, "bfloat16") is None
 
@@ -71,6 +64,9 @@ def test_a_backend_decodes_by_what_its_engine_takes() -> None:
 def test_engines_are_those_whose_choice_of_attention_is_read() -> None:
     """What decodes there is what that choice names or stands for."""
     assert {each.engine for each in DECODERS} == set(ENGINE_ATTENTION)
+    for each in DECODERS:
+        taken = [one for one in ENGINE_ATTENTION[each.engine] if one.name == each.backend]
+        assert all(any(sm in one.where for one in taken) for sm in each.where)
 
 
 def test_the_curves_of_each_are_on_record() -> None:

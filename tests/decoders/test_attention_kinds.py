@@ -436,9 +436,17 @@ def test_heads_whose_values_are_narrower_have_the_work_of_their_mean(tmp_path: P
     assert 2 * attends.called_dim == attends.head_dim + attends.values == 16 + 12
     (said,) = caveats(decoder)
     assert said.startswith("attention with keys of 16 elements and values of 12 is timed as of 14")
+    assert "on Hopper vLLM from 0.22.0 on where heads have sinks" in said
     with pytest.raises(RefusedError, match="head_dim 16 has no mean with the 11 of values"):
         read(tmp_path, "mimo_v2_flash", v_head_dim=11)
     assert caveats(read(tmp_path, "step3p5")) == ()
+
+
+def test_what_runs_heads_wider_than_256_elements_on_hopper_is_said(tmp_path: Path) -> None:
+    """It is no kernel whose tile is read, and narrower heads need none such."""
+    (said,) = caveats(read(tmp_path, "gemma4_text", global_head_dim=512))
+    assert "on Hopper vLLM runs heads of 512 elements from 0.24.0 on by FlashAttention 4" in said
+    assert caveats(read(tmp_path, "gemma4_text", global_head_dim=256)) == ()
 
 
 @pytest.mark.parametrize(("key", "value"), [("num_attention_groups", 4), ("head_dim", 32)])

@@ -1,7 +1,9 @@
 """What the host takes outside of graphs: launches, and what no overlap hides."""
 
 import pytest
+from msgspec import structs
 from nearfree.backends.names import BackendRelease
+from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.derive.engine_step.form import LAYER_KERNELS
 from nearfree.derive.engine_step.launches import (
     DRAFTING,
@@ -49,18 +51,37 @@ def test_what_was_published_of_overlap() -> None:
 
 def test_graphs_hold_a_draft_in_sglang_and_in_vllm_s_second_runner() -> None:
     """Until then a head with a vocabulary of its own launches four more."""
-    old = BackendRelease("vllm", "0.20.2")
-    assert launches_us(old, mapped=False) == 21 * LAUNCH_US
-    assert launches_us(old, mapped=True) == 25 * LAUNCH_US
+    old, model = BackendRelease("vllm", "0.20.2"), deployment(SPARSE[0]).decoder
+    assert launches_us(old, model, mapped=False) == 21 * LAUNCH_US
+    assert launches_us(old, model, mapped=True) == 25 * LAUNCH_US
     for engine, version in (("vllm", "0.29.0"), ("sglang", "0.5.6"), ("sglang", None),
                             ("sglang", "unknown (2025-12)")):  # fmt: skip
-        assert launches_us(BackendRelease(engine, version), mapped=True) == 0.0
+        assert launches_us(BackendRelease(engine, version), model, mapped=True) == 0.0
+
+
+def test_the_second_runner_ran_some_models_before_others() -> None:
+    """Those without experts and states from 0.26.0 on, of those with experts a few."""
+    dense, sparse = deployment(DENSE).decoder, deployment(SPARSE[0]).decoder
+    listed = structs.replace(sparse, model_type="qwen2_moe")
+    states = structs.replace(
+        dense,
+        kinds=(Mamba2(layers=(0,), heads=4, head_dim=16, groups=1, state_dim=16, conv=4),),
+    )
+    for version, held in (("0.24.0", ()), ("0.26.0", (dense, listed)), ("0.28.0", (dense, listed)),
+                          ("0.29.0", (dense, listed, sparse, states))):  # fmt: skip
+        for each in (dense, listed, sparse, states):
+            taken = launches_us(BackendRelease("vllm", version), each, mapped=False)
+            assert (taken == 0.0) == any(each is one for one in held)
 
 
 def test_nothing_is_known_of_another_engine() -> None:
     """TensorRT-LLM's host is not counted, and it draws from one row a request."""
     other = BackendRelease("trtllm", "1.2.0")
-    assert (launches_us(other, mapped=True), exposed_us(other), draws_all(other)) == (
+    assert (
+        launches_us(other, deployment(DENSE).decoder, mapped=True),
+        exposed_us(other),
+        draws_all(other),
+    ) == (
         0.0,
         0.0,
         False,

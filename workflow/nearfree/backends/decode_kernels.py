@@ -9,34 +9,32 @@ class Decoder(NamedTuple):
     """A kernel of one position over a cache, by its name in an engine's public tables.
 
     `where` are the compute capabilities, 90 for 9.0, on which the engine takes it and on which it
-    was measured; `plain` says whether its cache has 16 bits, None of any, and `sinks` whether heads
-    may have a logit that is no position's. `backends` are those whose decoding it is, too, where
-    nobody says which engine calls them.
+    was measured; `plain` says whether its cache has 16 bits, None of any. An engine decodes by it
+    where it takes `backend` for attention; `own` holds where its decoding is that backend's, too,
+    whoever calls it, and not where that only stands for it.
     """
 
     kernel: str
     engine: str
     where: frozenset[int]
-    plain: bool | None
-    backends: tuple[str, ...] = ()
-    sinks: bool = True
+    backend: str
+    plain: bool | None = None
+    own: bool = True
 
 
 WIDEST = 256
 """Elements of the widest head that these take; wider ones have kernels of their own."""
 _HOPPER, _BLACKWELL, _GDDR = frozenset({90}), frozenset({100, 103}), frozenset({89, 120})
-_FLASH, _FLASHINFER = ("flash_attn",), ("flashinfer_fa2",)
 DECODERS = (
-    Decoder("vllm_flash_attn_fa3", "vllm", _HOPPER, plain=None, backends=("vllm_fa3",)),
-    Decoder("vllm_flash_attn", "vllm", frozenset({80}), plain=True, backends=_FLASH, sinks=False),
-    Decoder("vllm_flash_attn_fa2", "vllm", _GDDR, plain=True, backends=_FLASH, sinks=False),
-    Decoder("vllm_flashinfer_trtllmdecode", "vllm", _BLACKWELL, plain=None, backends=_FLASHINFER),
-    Decoder("vllm_flashinfer_fidecode", "vllm", _GDDR, plain=False, backends=_FLASHINFER,
-            sinks=False),
-    Decoder("fa3", "sglang", _HOPPER, plain=None),
-    Decoder("trtllm_mha", "sglang", _BLACKWELL, plain=None),
-    Decoder("flashinfer", "sglang", _GDDR, plain=None, backends=_FLASHINFER, sinks=False),
-)  # fmt: skip
+    Decoder("vllm_flash_attn_fa3", "vllm", _HOPPER, "vllm_fa3"),
+    Decoder("vllm_flash_attn", "vllm", frozenset({80}), "flash_attn", plain=True),
+    Decoder("vllm_flash_attn_fa2", "vllm", _GDDR, "flash_attn", plain=True),
+    Decoder("vllm_flashinfer_trtllmdecode", "vllm", _BLACKWELL, "flashinfer_fa2"),
+    Decoder("vllm_flashinfer_fidecode", "vllm", _GDDR, "flashinfer_fa2", plain=False),
+    Decoder("fa3", "sglang", _HOPPER, "vllm_fa3", own=False),
+    Decoder("trtllm_mha", "sglang", _BLACKWELL, "flashinfer_fa2", own=False),
+    Decoder("flashinfer", "sglang", _GDDR, "flashinfer_fa2"),
+)
 """Source: collector/kernel_source_backends.yaml of ai-dynamo/aiconfigurator at 095f58a5, lines 235
 to 248, and the tables generation_attention_perf: FlashAttention 3 on Hopper and 2 on others, of
 vLLM 0.14.0 on the A100 without its number; TensorRT-LLM's decoder on data-centre Blackwell, in vLLM
@@ -70,22 +68,22 @@ sglang/srt/arg_groups/nemotron_h_hook.py:60; 0.5.9, sglang/srt/server_args.py:15
 NAMES = frozenset(each.kernel for each in DECODERS)
 
 
-def engine_decoder(engine: str, sm: int | None, kv_dtype: str, *, sinks: bool) -> str | None:
+def engine_decoder(engine: str, backend: str, sm: int | None, kv_dtype: str) -> str | None:
     """Return the kernel by which an engine decodes where nobody names one, None if it is not known.
 
     Parameters
     ----------
+    backend
+        What the engine takes for attention there (`ENGINE_ATTENTION`).
     sm
         The compute capability, 90 for 9.0.
     kv_dtype
         The format of the cache.
-    sinks
-        Whether heads have a logit that is no position's.
     """
     found = (
         each.kernel
         for each in DECODERS
-        if each.engine == engine and _fits(each, sm, kv_dtype) and (each.sinks or not sinks)
+        if (each.engine, each.backend) == (engine, backend) and _fits(each, sm, kv_dtype)
     )
     return next(found, None)
 
@@ -93,7 +91,9 @@ def engine_decoder(engine: str, sm: int | None, kv_dtype: str, *, sinks: bool) -
 def backend_decoder(backend: str, sm: int | None, kv_dtype: str) -> str | None:
     """Return the kernel whose public curves speak of a backend's decoding, None without one."""
     found = (
-        each.kernel for each in DECODERS if backend in each.backends and _fits(each, sm, kv_dtype)
+        each.kernel
+        for each in DECODERS
+        if each.own and each.backend == backend and _fits(each, sm, kv_dtype)
     )
     return next(found, None)
 

@@ -192,7 +192,7 @@ def _goal(args: argparse.Namespace) -> str:
 
 def _at(args: argparse.Namespace, config: "Config", context: int) -> "Planned":
     """Return the schedule at one context."""
-    from nearfree.derive.predict.forecast.draft import beside_drafters
+    from nearfree.derive.predict.forecast.draft_memory import beside_drafters
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.derive.schedule import expected

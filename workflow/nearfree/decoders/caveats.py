@@ -8,6 +8,9 @@ from nearfree.decoders.attention_kinds import Compressed, Grouped, State
 from nearfree.decoders.attention_uses import ENTRIES
 from nearfree.decoders.decoder import Decoder
 
+_WIDEST = 256
+"""Elements of the widest head of FlashAttention 3."""
+
 
 def caveats(decoder: Decoder) -> tuple[str, ...]:
     """Return what is left out of a forward, or stands for something near it, each once.
@@ -16,7 +19,13 @@ def caveats(decoder: Decoder) -> tuple[str, ...]:
     vllm/models/deepseek_v4/sparse_mla.py:138); public curves of decoding whole layers are of one
     position of each of several requests.
     """
-    said = (*sorted(_wide_keys(decoder)), *_chunks(decoder), *_layers(decoder), *_kinds(decoder))
+    said = (
+        *sorted(_wide_keys(decoder)),
+        *_wide_heads(decoder),
+        *_chunks(decoder),
+        *_layers(decoder),
+        *_kinds(decoder),
+    )
     return tuple(dict.fromkeys(said))
 
 
@@ -26,9 +35,19 @@ def _wide_keys(decoder: Decoder) -> Iterator[str]:
             yield (
                 f"attention with keys of {kind.head_dim} elements and values of {kind.value_dim} "
                 f"is timed as of {kind.called_dim} for both, whose bytes and FLOPs are the same; "
-                "on Blackwell engines run FlashAttention 4 for it, whose tile for such heads is "
-                "not read"
+                "on Blackwell engines, and on Hopper vLLM from 0.22.0 on where heads have sinks, "
+                "run FlashAttention 4 for it, whose tile for such heads is not read"
             )
+
+
+def _wide_heads(decoder: Decoder) -> Iterator[str]:
+    """Yield what runs wide heads on Hopper: vllm/model_executor/models/config.py of 0.24.0."""
+    wide = {kind.head_dim for kind in decoder.attention if isinstance(kind, Grouped)}
+    if max(wide, default=0) > _WIDEST:
+        yield (
+            f"on Hopper vLLM runs heads of {max(wide)} elements from 0.24.0 on by FlashAttention "
+            "4, whose tile for such heads is not read"
+        )
 
 
 def _chunks(decoder: Decoder) -> Iterator[str]:

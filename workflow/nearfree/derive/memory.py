@@ -74,10 +74,10 @@ class Memory(Struct, frozen=True, kw_only=True):
         """What the GPU with most holds between forwards: weights and cache."""
         return self.rank_bytes - (self.activations_bytes + self.engine_bytes) / self.gpus
 
-    def beside(self, drafter: "Memory", share: float = 1.0) -> "Memory":
-        """Return it with what drafts on the same GPUs, or a share of that, such as one layer's."""
-        bytes_ = round(share * (drafter.weights_bytes + drafter.kv_bytes))
-        rank = self.rank_bytes + round(share * drafter.lasting)
+    def beside(self, drafter: "Memory") -> "Memory":
+        """Return it with what drafts on the same GPUs."""
+        bytes_ = drafter.weights_bytes + drafter.kv_bytes
+        rank = self.rank_bytes + round(drafter.lasting)
         fits = None if self.capacity_bytes is None else rank <= self.capacity_bytes / self.gpus
         return structs.replace(
             self,
@@ -150,7 +150,12 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
 def _positions(each: CacheLayer, context: int, *, windowed: bool) -> int:
     """Return the positions of one request that all layers cache together, in whole pages."""
     held = min(context, each.window or context) if windowed else context
-    return each.layers * -(-held // PAGE_POSITIONS) * PAGE_POSITIONS
+    return each.layers * in_pages(held)
+
+
+def in_pages(positions: int) -> int:
+    """Return the positions of the whole pages that hold some."""
+    return -(-positions // PAGE_POSITIONS) * PAGE_POSITIONS
 
 
 class Load(Struct, frozen=True, kw_only=True):

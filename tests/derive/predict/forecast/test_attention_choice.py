@@ -10,7 +10,12 @@ from nearfree.core.precision import uniform
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.predict.forecast.attention_choice import chosen as choices
-from nearfree.derive.predict.forecast.attention_choice import untaken, unverified
+from nearfree.derive.predict.forecast.attention_choice import (
+    decoding,
+    unread,
+    untaken,
+    unverified,
+)
 
 VLLM = BackendRelease("vllm", "0.33.0")
 
@@ -28,14 +33,18 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
 @pytest.mark.parametrize(
     ("kind", "changes", "by_sm"),
     [
-        ("llama", {}, {80: "flash-attn", 89: "flash-attn", 90: "vllm-fa3", 100: "flashinfer",
-                       103: "flashinfer", 120: "flash-attn", None: "flash-attn"}),
+        ("llama", {"head_dim": 128},
+         {80: "flash-attn", 89: "flash-attn", 90: "vllm-fa3", 100: "flashinfer",
+          103: "flashinfer", 120: "flash-attn", None: "flash-attn"}),
         ("gemma3_text", {}, {80: "flash-attn", 90: "vllm-fa3"}),
-        ("gpt_oss", {}, {80: "vllm-triton", 90: "vllm-fa3", 100: "flashinfer",
-                         120: "vllm-triton"}),
-        ("gemma4_text", {"global_head_dim": 512}, {90: "vllm-triton", 100: "vllm-triton"}),
+        ("gpt_oss", {"head_dim": 64}, {80: "vllm-triton", 90: "vllm-fa3", 100: "flashinfer",
+                                   120: "vllm-triton"}),
+        ("gemma4_text", {"head_dim": 256, "global_head_dim": 512},
+         {89: "vllm-triton", 90: "vllm-triton", 100: "flashinfer"}),
+        ("llama", {"head_dim": 96}, {89: "flash-attn", 90: "vllm-fa3", 100: "flash-attn-4"}),
+        ("llama", {"head_dim": 160}, {89: "flash-attn", 90: "vllm-fa3", 100: "flash-attn"}),
         ("mimo_v2_flash", {}, {80: "vllm-triton", 90: "vllm-fa3", 100: "vllm-triton"}),
-        ("minimax_m3_vl_text", {}, {90: "vllm-fa3", 100: "flashinfer"}),
+        ("minimax_m3_vl_text", {"head_dim": 128}, {90: "vllm-fa3", 100: "flashinfer"}),
         ("deepseek_v3", {}, {80: "vllm-mla==0.33.0", 90: "vllm-mla==0.33.0"}),
         ("deepseek_v4", {}, {90: "vllm-mla==0.33.0", 100: "vllm-mla==0.33.0"}),
     ],
@@ -61,7 +70,7 @@ def test_an_engine_has_a_choice_of_its_own(
     tmp_path: Path, engine: str, by_sm: dict[int, str]
 ) -> None:
     """What vLLM and SGLang take on a GPU differs; what is no engine has FlashAttention 2."""
-    decoder, plain = read(tmp_path, "llama"), uniform("bfloat16")
+    decoder, plain = read(tmp_path, "llama", head_dim=128), uniform("bfloat16")
     assert {sm: chosen(decoder, plain, sm, BackendRelease(engine)) for sm in by_sm} == by_sm
 
 
@@ -74,6 +83,98 @@ def test_sglang_takes_triton_for_sinks_where_it_has_no_other(tmp_path: Path) -> 
     )
     by_sm = {80: "vllm-triton", 89: "vllm-triton", 90: "vllm-fa3", 100: "flashinfer"}
     assert {sm: chosen(decoder, plain, sm, engine) for sm in by_sm} == by_sm
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "release", "by_sm"),
+    [
+        ("llama", {"head_dim": 128}, "vllm==0.33.0",
+         {80: "vllm_flash_attn", 89: "vllm_flash_attn_fa2", 90: "vllm_flash_attn_fa3",
+          100: "vllm_flashinfer_trtllmdecode", None: None}),
+        ("llama", {"head_dim": 96}, "vllm==0.33.0",
+         {90: "vllm_flash_attn_fa3", 100: None, 120: "vllm_flash_attn_fa2"}),
+        ("llama", {"head_dim": 96}, "sglang==0.5.23", {90: "fa3", 100: "trtllm_mha"}),
+        ("mimo_v2_flash", {}, "vllm==0.33.0", {90: "vllm_flash_attn_fa3", 100: None, 120: None}),
+        ("mimo_v2_flash", {}, "sglang==0.5.23", {90: "fa3", 100: None, 120: None}),
+        ("gemma4_text", {"head_dim": 256, "global_head_dim": 512}, "vllm==0.22.0", {100: None}),
+        ("gemma4_text", {"head_dim": 256, "global_head_dim": 512}, "vllm==0.24.0",
+         {100: "vllm_flashinfer_trtllmdecode"}),
+        ("gemma4_text", {"head_dim": 256, "global_head_dim": 512}, "sglang==0.5.23",
+         {89: None, 90: None, 100: "trtllm_mha"}),
+        ("gpt_oss", {"head_dim": 64}, "vllm==0.33.0",
+         {80: None, 89: None, 90: "vllm_flash_attn_fa3", 100: "vllm_flashinfer_trtllmdecode"}),
+        ("gpt_oss", {}, "sglang==0.5.23", {89: None, 90: "fa3", 100: "trtllm_mha", 120: None}),
+        ("llama4_text", {}, "sglang==0.5.23", {89: None, 90: "fa3", 100: "trtllm_mha"}),
+        ("deepseek_v3", {}, "vllm==0.33.0", {90: None, 100: None}),
+    ],
+)  # fmt: skip
+def test_a_model_is_decoded_by_what_runs_its_attention(
+    tmp_path: Path,
+    kind: str,
+    changes: dict[str, Any],
+    release: str,
+    by_sm: dict[int | None, str | None],
+) -> None:
+    """A head's size, values, sinks and the release decide on the decoder as on what runs it."""
+    decoder, engine = read(tmp_path, kind, **changes), BackendRelease(*release.split("=="))
+    assert {sm: decoding(decoder, "bfloat16", sm, engine) for sm in by_sm} == by_sm
+
+
+def test_a_cache_in_eight_bits_has_decoders_of_its_own(tmp_path: Path) -> None:
+    """FlashAttention 2 reads none, and FlashInfer takes three sizes of a head there."""
+    common, odd = read(tmp_path, "llama", head_dim=128), read(tmp_path, "llama", head_dim=96)
+    assert decoding(common, "float8", 89, VLLM) == "vllm_flashinfer_fidecode"
+    assert decoding(odd, "float8", 89, VLLM) is None
+    assert decoding(odd, "float8", 90, VLLM) == "vllm_flash_attn_fa3"
+
+
+@pytest.mark.parametrize(
+    ("version", "by_size"),
+    [
+        ("0.14.0", {64: "flashinfer", 96: "flash-attn"}),
+        ("0.19.0", {96: "flash-attn-4", 128: "flashinfer", 192: "flash-attn"}),
+        (None, {96: "flash-attn-4", 256: "flashinfer", 100: "vllm-triton"}),
+    ],
+)
+def test_heads_that_flashinfer_does_not_take_run_by_flash_attention(
+    tmp_path: Path, version: str | None, by_size: dict[int, str]
+) -> None:
+    """On data-centre Blackwell that is version 4, where vLLM has it, up to 128 elements."""
+    plain, release = uniform("bfloat16"), BackendRelease("vllm", version)
+    found = {
+        size: chosen(read(tmp_path, "llama", head_dim=size), plain, 100, release)
+        for size in by_size
+    }
+    assert found == by_size
+
+
+def test_sglang_takes_triton_for_llama_4_where_it_takes_flashinfer_for_others(
+    tmp_path: Path,
+) -> None:
+    """Its chunks have no path in FlashInfer's backend there."""
+    decoder, plain = read(tmp_path, "llama4_text"), uniform("bfloat16")
+    by_sm = {80: "vllm-triton", 90: "vllm-fa3", 100: "flashinfer", 120: "vllm-triton"}
+    sglang = BackendRelease("sglang", "0.5.23")
+    assert {sm: chosen(decoder, plain, sm, sglang) for sm in by_sm} == by_sm
+
+
+@pytest.mark.parametrize(
+    ("kind", "sm", "release", "said"),
+    [
+        ("gpt_oss", 120, "vllm==0.33.0", True),
+        ("gpt_oss", 120, "vllm==0.26.0", False),
+        ("gpt_oss", 100, "vllm==0.33.0", False),
+        ("gpt_oss", None, "vllm==0.33.0", False),
+        ("gpt_oss", 120, "sglang==0.5.23", False),
+        ("llama", 120, "vllm==0.33.0", False),
+    ],
+)
+def test_sinks_on_other_blackwells_run_by_a_kernel_that_is_not_read(
+    tmp_path: Path, kind: str, sm: int | None, release: str, *, said: bool
+) -> None:
+    """Triton's tiles stand for it, in the releases of vLLM that have it."""
+    found = unread(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
+    assert found == ("FlashInfer's XQA" if said else None)
 
 
 def test_a_latent_runs_by_the_engine_of_the_experts(tmp_path: Path) -> None:

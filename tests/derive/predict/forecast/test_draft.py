@@ -139,6 +139,7 @@ def test_the_scheduler_runs_once_for_all_forwards_of_a_draft_model() -> None:
 
 
 GRID = np.array([1.0, 2.0, 3.0, 4.0])
+MODEL = deployment(DENSE).decoder
 SOME = StepConstants(layer_us=10.0, step_us=300.0, request_us=2.0)
 
 
@@ -149,9 +150,9 @@ def test_a_draft_takes_the_longer_of_its_modules_and_its_launches() -> None:
     hidden = DRAFTING["vllm"].exposed_us
     for modules, mapped in ((100.0, False), (100.0, True), (2000.0, False)):
         launched = host + mapped * DRAFTING["vllm"].mapped * LAUNCH_US
-        drafted = Drafted(modules * runs, mapped).served_us(GRID, OLD, SOME)
+        drafted = Drafted(modules * runs, mapped).served_us(GRID, OLD, SOME, MODEL)
         assert drafted == pytest.approx(runs * max(modules + 10.0, launched) + hidden)
-    assert Drafted(100.0 * runs, mapped=True).served_us(GRID, NEW, SOME) == pytest.approx(
+    assert Drafted(100.0 * runs, mapped=True).served_us(GRID, NEW, SOME, MODEL) == pytest.approx(
         110.0 * runs
     )
 
@@ -167,7 +168,7 @@ def test_the_host_is_counted_of_a_served_model_alone() -> None:
     assert alone == drafter_shares(found, served, drafter, layers, {})[8]
     with_host = np.array(drafter_shares(found, served, drafter, layers, steps)[8])
     draft = draft_of(layers[0], drafter, 0, served[0].engine)
-    wanted = draft.served_us(GRID, served[0].engine, steps["vllm"].constants)
+    wanted = draft.served_us(GRID, served[0].engine, steps["vllm"].constants, MODEL)
     assert with_host == pytest.approx(wanted / found.model_us[0, 0])
     assert (with_host > np.array(alone)).all()
 

@@ -355,6 +355,25 @@ def test_attention_decodes_by_the_engines_kernel_where_nobody_names_one(
     assert [kernel in each and str(found.attention) in each for each in said] == [True] * stands
 
 
+@pytest.mark.parametrize(
+    ("platform", "attention", "told"),
+    [
+        ("rtx_pro_6000", (), True),
+        ("rtx_pro_6000", ("vllm-triton==0.33.0",), False),
+        ("b200", (), False),
+    ],
+)
+def test_a_kernel_whose_tile_is_not_read_is_told(
+    platform: str, attention: tuple[str, ...], *, told: bool
+) -> None:
+    """Sinks run on some GPUs by FlashInfer's XQA where nobody names another backend."""
+    asked = DeploymentSpec(
+        models=("gpt_oss_20b",), platforms=(platform,), moe=("vllm==0.33.0",), attention=attention
+    )
+    for found in deployments(CONFIG, asked):
+        assert any("by FlashInfer's XQA" in each for each in found.caveats) == told
+
+
 def test_what_runs_attention_by_name_is_what_is_asked() -> None:
     """A backend that is named decodes by itself, and wide heads or a latent by other kernels."""
     asked = DeploymentSpec(

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nearfree.backends.names import BackendRelease
+from nearfree.decoders.attention_kinds import State
+from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse
 from nearfree.derive.engine_step.form import LAYER_KERNELS, reached
 from nearfree.derive.work_model.launches import KERNELS, LAUNCH_US
@@ -37,14 +39,16 @@ class Drafting(NamedTuple):
 
     `launches` is what a run of the drafter launches outside of graphs, `mapped` what it launches
     besides to bring a vocabulary of its own to the model's, until from `captured` on a graph holds
-    the whole draft. Until `overlapped` the scheduler of a step with drafts runs while the GPU
-    waits, `exposed_us`. From there until `drawn` the first run makes logits of all its rows, in all
-    other releases of one a request; None where no release does.
+    the whole draft; for models of `early` kinds it does so from `captured_early` on. Until
+    `overlapped` the scheduler of a step with drafts runs while the GPU waits, `exposed_us`. From
+    there until `drawn` the first run makes logits of all its rows, in all other releases of one a
+    request; None where no release does.
     """
 
     launches: int
     mapped: int
     captured: Since
+    captured_early: Since
     overlapped: Since
     exposed_us: float
     drawn: Since | None = None
@@ -53,10 +57,12 @@ class Drafting(NamedTuple):
 DRAFTING: Mapping[str, Drafting] = {
     "vllm": Drafting(
         launches=21, mapped=4, captured=Since("0.29.0", (2026, 9)),
+        captured_early=Since("0.26.0", (2026, 7)),
         overlapped=Since("0.14.0", (2026, 1)), exposed_us=970.0,
     ),
     "sglang": Drafting(
         launches=0, mapped=0, captured=Since("0", (0, 1)),
+        captured_early=Since("0", (0, 1)),
         overlapped=Since("0.5.11", (2026, 5)), exposed_us=1107.0,
         drawn=Since("0.5.20", (2026, 9)),
     ),
@@ -64,7 +70,9 @@ DRAFTING: Mapping[str, Drafting] = {
 """vLLM: launches of vllm 0.10.0, vllm/v1/spec_decode/eagle.py:175-237 (15 that bring inputs in
 place, two pieces of a graph, two of attention, LM head, choice of a token), and
 vllm/model_executor/models/llama_eagle3.py:208-228; in the second model runner a graph holds the
-draft (vllm 0.33.0, vllm/v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py). Overlapped by
+draft (vllm 0.33.0, vllm/v1/worker/gpu/spec_decode/target_dependent_ar/speculator.py), which up to
+0.28.0 runs models of `early` kinds alone (vllm/config/vllm.py of 0.26.0, lines 605-622, the oldest
+read in which it takes drafts whose number changes, and of 0.28.0, lines 69-80). Overlapped by
 default from vllm-project/vllm pull 31998 on. Exposed: mean ITL of Llama 3.1 8B with EAGLE-3, K = 4,
 b = 1 before and with overlap, 28.14 and 27.17 ms (pull 25872).
 
@@ -82,16 +90,33 @@ def launched(uses: tuple[ModuleUse, ...], layers: float) -> int:
     return modules + round(LAYER_KERNELS * layers)
 
 
-def launches_us(engine: BackendRelease, *, mapped: bool) -> float:
+_EARLY = frozenset({"deepseek_v2", "granitemoe", "qwen2_moe"})
+
+
+def early(decoder: Decoder) -> bool:
+    """Return whether a model is of the kinds that vLLM's second model runner ran first.
+
+    They are those without experts and states, and a few with experts.
+    """
+    states = any(isinstance(kind, State) for kind in decoder.attention)
+    return decoder.model_type in _EARLY or not (decoder.experts or states)
+
+
+def launches_us(engine: BackendRelease, decoder: Decoder, *, mapped: bool) -> float:
     """Return the host time of what a run of a drafter launches outside of graphs.
 
     Parameters
     ----------
+    decoder
+        The model that it drafts for.
     mapped
         Whether the drafter has a vocabulary of its own.
     """
     known = DRAFTING.get(engine.name)
-    if known is None or known.captured.reached(engine.version):
+    if known is None:
+        return 0.0
+    captured = known.captured_early if early(decoder) else known.captured
+    if captured.reached(engine.version):
         return 0.0
     return LAUNCH_US * (known.launches + (known.mapped if mapped else 0))
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
+from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.model_file import ModelFile
 
 _NO_LAYER = (
@@ -22,6 +23,11 @@ _STANDALONE = (
     "--speculative-num-steps at any batch size"
 )
 """Source: adaptive_unsupported_reason of `engines.SGLANG_PARSERS`."""
+_ALL_CACHED = (
+    "vllm caches all positions of layers that see a chunk of them where a head drafts: the largest "
+    "batch and context that fit are fewer than those of the model alone"
+)
+"""Source: vllm 0.33.0, vllm/config/vllm.py:2235-2245."""
 
 
 def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> Iterator[str]:
@@ -37,7 +43,12 @@ def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> 
             yield model.name + _NO_LAYER
         return
     own, other = model.decoder, drafter.decoder
-    if own is None or other is None or other.states is not UNSET:
+    if own is None or other is None:
+        return
+    if other.states is not UNSET:
+        chunked = any(isinstance(kind, Grouped) and kind.chunk for kind in own.attention)
+        if engine == "vllm" and chunked:
+            yield _ALL_CACHED
         return
     if engine == "sglang":
         yield _STANDALONE

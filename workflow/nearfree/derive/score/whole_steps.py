@@ -86,7 +86,8 @@ class Timed(NamedTuple):
             modules = self.modules_us
             if self.draft is not None:
                 served = BackendRelease(row.engine, row.engine_version or None)
-                taken = self.draft.served_us(np.array([float(positions)]), served, constants)
+                grid = np.array([float(positions)])
+                taken = self.draft.served_us(grid, served, constants, decoder)
                 modules += float(taken[0])
         return float(modules + between[0] + host + self.prefill_us)
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from msgspec import UNSET, Struct, structs
 
-from nearfree.backends.decode_kernels import engine_decoder
 from nearfree.backends.dense_kernels import dense_widens
 from nearfree.backends.kernels import Checkpoint
 from nearfree.backends.moe_kernels import MARLIN, TRTLLM, TRTLLM_8, UNKNOWN_YET
@@ -23,7 +22,7 @@ from nearfree.core.precision import (
     Precision,
     Product,
 )
-from nearfree.decoders.attention_kinds import Grouped, Latent
+from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.engines import VLLM, engine_of
 from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.precision import CACHE
@@ -38,7 +37,7 @@ from nearfree.derive.granularity.moe_kernels import (
     stands_in,
 )
 from nearfree.derive.memory import Memory, memory, needs
-from nearfree.derive.predict.forecast.attention_choice import chosen, untaken, unverified
+from nearfree.derive.predict.forecast.attention_choice import chosen, decoding, untaken, unverified
 from nearfree.errors import ConfigError, EvidenceError, Refusal
 from nearfree.hardware.platforms import Platform
 
@@ -119,12 +118,10 @@ class AskedModel:
     def decoder_kernel(self, sheet: Platform, engine: BackendRelease) -> str | None:
         """Return the kernel by which an engine decodes there, None where it is not known."""
         decoder = self.file.decoder
-        kinds = [k for k in decoder.attention if isinstance(k, Grouped)] if decoder else []
-        if decoder is None or not kinds:
+        if decoder is None:
             return None
         cache = self.precision.kv if self.precision else decoder.dtype
-        sinks = any(kind.sinks for kind in kinds)
-        return engine_decoder(engine.name, sheet.sm, cache, sinks=sinks)
+        return decoding(decoder, cache, sheet.sm, engine)
 
     def precision_on(
         self, sheet: Platform, engine: BackendRelease | None, dense: BackendRelease | None = None

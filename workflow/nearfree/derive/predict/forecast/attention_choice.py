@@ -1,8 +1,9 @@
 """What runs attention where nobody says it, and why what is named does not run a model's."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from nearfree.backends.attention_order import ATTENTION_ORDER, ENGINE_ATTENTION
+from nearfree.backends.attention_order import ATTENTION_ORDER, ENGINE_ATTENTION, Taken
+from nearfree.backends.decode_kernels import engine_decoder
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.record import Backend
 from nearfree.backends.records import BY_NAME, of_engine
@@ -19,10 +20,8 @@ from nearfree.decoders.attention_kinds import (
     in_blocks,
 )
 from nearfree.decoders.decoder import Decoder
+from nearfree.derive.engine_step.form import reached
 from nearfree.errors import Refusal
-
-_WIDEST = 256
-"""Elements of the widest head for which an engine takes its first choice."""
 
 
 def chosen(
@@ -51,7 +50,8 @@ def chosen(
         record = of_engine(engine.name, module.name) or BY_NAME[usual]
         yield f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
         return
-    for name, where in _order(engine.name, sm, [k for k in cache if isinstance(k, Grouped)]):
+    takes = ((each.name, each.where) for each in _takes(decoder, sm, engine, plain=plain))
+    for name, where in (*takes, *ATTENTION_ORDER.items()):
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())
         if cached and _on(record, sm, where) and not any(_lacking(record, kind) for kind in cache):
@@ -59,18 +59,63 @@ def chosen(
     yield BY_NAME[usual].names[0]
 
 
-def _order(engine: str, sm: int | None, kinds: Sequence[Grouped]) -> Iterator[tuple[str, range]]:
-    """Yield backends of grouped attention, an engine's own choice first, and where each is.
+def decoding(decoder: Decoder, kv_dtype: str, sm: int | None, engine: BackendRelease) -> str | None:
+    """Return the kernel by which an engine decodes a model, None where it is not known.
 
-    An engine takes it for heads of up to 256 elements (vllm-project/vllm at 0052a5b8,
-    vllm/v1/attention/backends/flashinfer.py, get_supported_head_sizes).
+    Parameters
+    ----------
+    kv_dtype
+        The format of the cache.
+    sm
+        The device's compute capability, 90 for 9.0, None without one.
     """
-    narrow = all(kind.head_dim <= _WIDEST for kind in kinds)
+    if not any(isinstance(kind, Grouped) for kind in decoder.attention):
+        return None
+    for each in _takes(decoder, sm, engine, plain=kv_dtype in PLAIN):
+        record = BY_NAME[each.name]
+        if _on(record, sm, each.where) and not any(
+            _lacking(record, kind) for kind in _called(decoder)
+        ):
+            return engine_decoder(engine.name, each.name, sm, kv_dtype)
+    return None
+
+
+_XQA = "0.28.0"
+
+
+def unread(decoder: Decoder, sm: int | None, engine: BackendRelease) -> str | None:
+    """Return the kernel that an engine takes and whose tile is not read, None where another runs.
+
+    Up to 0.26.0, the newest read before, vLLM runs Triton's there (vllm 0.28.0,
+    vllm/v1/attention/backends/flashinfer.py, supports_sink).
+    """
+    sinks = any(kind.sinks for kind in _called(decoder))
+    here = sm is not None and sm // 10 == 12 and engine.name == "vllm"
+    return "FlashInfer's XQA" if here and sinks and reached(engine.version, _XQA) else None
+
+
+def _takes(
+    decoder: Decoder | None, sm: int | None, engine: BackendRelease, *, plain: bool
+) -> Iterator[Taken]:
+    """Yield what an engine takes for grouped attention, its own choice first."""
+    kinds = _called(decoder)
     sinks = any(kind.sinks for kind in kinds)
-    for taken in ENGINE_ATTENTION.get(engine, ()):
-        if sm in taken.where and narrow and (taken.sinks or not sinks):
-            yield taken.name, taken.where
-    yield from ATTENTION_ORDER.items()
+    for each in ENGINE_ATTENTION.get(engine.name, ()):
+        if (
+            sm in each.where
+            and all(kind.head_dim in each.sizes for kind in kinds)
+            and (each.sinks or not sinks)
+            and (each.narrow or plain)
+            and (each.since is None or reached(engine.version, each.since))
+            and not (decoder and decoder.model_type in each.but)
+        ):
+            yield each
+
+
+def _called(decoder: Decoder | None) -> list[Grouped]:
+    """Return the kinds of a model's layers that a backend of grouped attention runs."""
+    kinds = decoder.attention if decoder else ()
+    return [kind for kind in kinds if isinstance(kind, Grouped) and not in_blocks(kind)]
 
 
 def _on(record: Backend, sm: int | None, where: range) -> bool:

@@ -63,7 +63,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     named to serve it, None where none is; `loads` are the shares behind a routing
     that names them; `library` runs the experts where it picks its own tiles, in formats whose
     blocks nothing says; `decoder_kernel` is the kernel by which the engine decodes where nobody
-    names what runs attention, by its name in public tables; `dense` is what runs the dense products
+    names what runs attention, by its name in public tables, `unread` a kernel that it then runs and
+    whose tile is not read; `dense` is what runs the dense products
     of quantised weights, None for torch or where there are none; `precision` None is the model
     file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its
     steps, and not where a forward is measured by itself. Steps are padded to `graphs`; None where
@@ -90,6 +91,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     parallel: Parallel = ALONE
     library: str | None = None
     decoder_kernel: str | None = None
+    unread: str | None = None
     memory: Memory | None = None
     served: bool = False
     graphs: Graphs | None = None
@@ -156,9 +158,14 @@ class Deployment(Struct, frozen=True, kw_only=True):
             )
         decoders = {each.kernel: each for each in DECODERS}
         own = decoders.get(self.decoder_kernel or "")
-        if own is not None and self.attention.name not in own.backends:
+        if own is not None and not (own.own and self.attention.name == own.backend):
             said.append(
                 f"{own.engine} decodes by {own.kernel}: tiles of {self.attention} stand for its own"
+            )
+        if self.unread:
+            said.append(
+                f"{self.engine} decodes heads with sinks on this GPU by {self.unread}, whose tile "
+                f"is not read: tiles of {self.attention} stand for its own"
             )
         said += [
             f"{self.engine} decodes this model by FlashInfer's kernel on this GPU, of which there "

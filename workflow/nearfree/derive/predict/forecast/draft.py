@@ -25,15 +25,15 @@ import numpy as np
 from msgspec import UNSET, structs
 
 from nearfree.backends.names import BackendRelease
-from nearfree.core.precision import ELEMENT_BYTES, Product, uniform
+from nearfree.core.precision import Product, uniform
 from nearfree.decoders.collectives import LOGITS
+from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import own_layer
 from nearfree.decoders.engines import VLLM
 from nearfree.decoders.modules import HEAD, STATES
 from nearfree.derive.engine_step.form import StepConstants
 from nearfree.derive.engine_step.launches import draws_all, exposed_us, launches_us
 from nearfree.derive.engine_step.recorded import RecordedStep
-from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.total import Total
 from nearfree.derive.work_model.family import Array
@@ -51,7 +51,11 @@ class Drafted(NamedTuple):
         return self._replace(modules_us=self.modules_us[[place]])
 
     def served_us(
-        self, positions: Array, engine: BackendRelease, constants: StepConstants
+        self,
+        positions: Array,
+        engine: BackendRelease,
+        constants: StepConstants,
+        decoder: Decoder,
     ) -> Array:
         """Return what the draft takes of a step of an engine, as the positions.
 
@@ -61,50 +65,18 @@ class Drafted(NamedTuple):
             N of the steps, [grid].
         constants
             Those of the engine's step: kernels between modules, of one layer a run.
+        decoder
+            The model that it drafts for.
         """
         runs = own_runs(positions)
         device = self.modules_us + runs * constants.layer_us
-        host = runs * launches_us(engine, mapped=self.mapped)
+        host = runs * launches_us(engine, decoder, mapped=self.mapped)
         return np.asarray(np.maximum(device, host) + exposed_us(engine))
 
 
 def own_runs(positions: Array) -> Array:
     """Return how often the drafter runs for N - 1 tokens: once at least."""
     return np.asarray(np.maximum(positions - 1.0, 1.0))
-
-
-def beside_drafters(
-    asked: Sequence[Deployment], drafting: Sequence[Deployment], *, own: bool
-) -> list[Deployment]:
-    """Return deployments whose memory holds what drafts, too, as far as its size is known.
-
-    Parameters
-    ----------
-    drafting
-        Models that draft, by batch size as `asked`; none where no model drafts.
-    own
-        Whether the model's own layer drafts, which is taken for as large as its others.
-    """
-    found = []
-    for place, each in enumerate(asked):
-        memory = each.memory
-        if memory is not None and own:
-            memory = memory.beside(_as_stored(memory, each), 1 / each.decoder.layers)
-        elif memory is not None and drafting and (drafter := drafting[place].memory):
-            memory = memory.beside(drafter)
-        found.append(structs.replace(each, memory=memory))
-    return found
-
-
-def _as_stored(memory: Memory, deployment: Deployment) -> Memory:
-    """Return what a model would take if all its layers were as the own one, on one stage."""
-    formats, weights = deployment.formats, memory.weights_bytes
-    if deployment.drafts_plain:
-        wider = ELEMENT_BYTES[formats.plain] / ELEMENT_BYTES[deployment.main.weights]
-        weights = round(weights * wider)
-    lasting = memory.lasting + (weights - memory.weights_bytes) / memory.gpus
-    rank = memory.rank_bytes + round(deployment.parallel.pp * lasting - memory.lasting)
-    return structs.replace(memory, weights_bytes=weights, rank_bytes=rank)
 
 
 def as_own(deployment: Deployment) -> Deployment:
@@ -222,7 +194,7 @@ def drafter_shares(
         )
         drafted = draft.modules_us
         if step is not None and each.served:
-            drafted = draft.served_us(positions, each.engine, step.constants)
+            drafted = draft.served_us(positions, each.engine, step.constants, each.decoder)
         shares[each.batch] = (drafted / found.model_us[place, 0]).tolist()
     return shares
 

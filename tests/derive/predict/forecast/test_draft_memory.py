@@ -1,0 +1,172 @@
+"""Memory of what drafts: that of a model, of a head, and of a model's own layer."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoders.files import SMALL, change, write
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from nearfree.backends.names import BackendRelease
+from nearfree.core.parallel import Parallel
+from nearfree.core.precision import ELEMENT_BYTES
+from nearfree.decoders.decoder import States
+from nearfree.decoders.model_file import read_model_file
+from nearfree.derive.memory import memory, needs
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.draft_memory import beside_drafters
+
+ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
+
+
+@given(gb=st.floats(1.0, 200.0), batch=st.integers(1, 64))
+def test_what_drafts_is_held_beside_its_model(gb: float, batch: int) -> None:
+    """Weights and cache of both count, activations and the engine's part once."""
+    model = read_model_file(MODEL)
+    taken = needs(model, model.precision)
+    assert taken is not None
+    alone = memory(taken, gb, batch=batch, context=512)
+    both = alone.beside(alone)
+    assert both.drafter_bytes == alone.weights_bytes + alone.kv_bytes
+    assert both.rank_bytes == alone.rank_bytes + both.drafter_bytes
+    assert both.fits == (both.rank_bytes <= gb * 1e9)
+    assert not (both.fits and not alone.fits)
+    decoder = model.decoder
+    assert decoder is not None
+    asked = Deployment(decoder=decoder, batch=batch, context=512, memory=alone, **ASKED)
+    (own,) = beside_drafters([asked], [], own=True)
+    assert own.memory is not None
+    share = both.drafter_bytes / decoder.layers
+    assert own.memory.drafter_bytes == pytest.approx(share, abs=1)
+    (by_model,) = beside_drafters([asked], [asked], own=False)
+    assert by_model.memory == both
+    (unknown,) = beside_drafters([asked], [structs.replace(asked, memory=None)], own=False)
+    assert unknown == asked
+
+
+def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
+    """One that is left plain has wider weights; with pipeline stages all of it lies on the last."""
+    path = write(tmp_path, change("qwen3", quantization_config=FP8))
+    model = read_model_file(path)
+    decoder, taken = model.decoder, needs(model, model.precision)
+    assert decoder is not None
+    assert taken is not None
+    alone = memory(taken, 80.0, batch=4, context=512)
+    asked = Deployment(
+        decoder=decoder, precision=model.precision, batch=4, context=512, memory=alone, **ASKED
+    )
+    plain = structs.replace(asked, drafts_plain=True)
+    own, left = beside_drafters([asked, plain], [], own=True)
+    assert own.memory is not None
+    assert left.memory is not None
+    wider = ELEMENT_BYTES["bfloat16"] / ELEMENT_BYTES["float8_block"]
+    more = (wider - 1) * alone.weights_bytes / decoder.layers
+    for of in ("drafter_bytes", "rank_bytes"):
+        grown = getattr(left.memory, of) - getattr(own.memory, of)
+        assert grown == pytest.approx(more, abs=2)
+    parallel = Parallel(pp=2)
+    parted = memory(taken, 80.0, parallel=parallel, batch=4, context=512)
+    staged = structs.replace(asked, memory=parted, parallel=parallel)
+    (own,) = beside_drafters([staged], [], own=True)
+    assert own.memory is not None
+    layer = parallel.pp * parted.lasting / decoder.layers
+    assert own.memory.rank_bytes - parted.rank_bytes == pytest.approx(layer, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "experts"),
+    [
+        ("ernie4_5_moe", "moe_num_experts"),
+        ("step3p5", "moe_num_experts"),
+        ("mimo_v2_flash", "n_routed_experts"),
+    ],
+)
+def test_an_own_layer_with_a_dense_ffn_holds_no_experts(
+    tmp_path: Path, kind: str, experts: str
+) -> None:
+    """More experts in the model's layers add nothing to what its own layer takes."""
+    found = []
+    for many in (64, 512):
+        folder = tmp_path / str(many)
+        folder.mkdir()
+        model = read_model_file(write(folder, change(kind, **{experts: many})))
+        decoder, taken = model.decoder, needs(model, model.precision)
+        assert decoder is not None
+        assert taken is not None
+        alone = memory(taken, 80.0, context=512)
+        asked = Deployment(decoder=decoder, context=512, memory=alone, **ASKED)
+        (own,) = beside_drafters([asked], [], own=True)
+        assert own.memory is not None
+        found.append((alone.weights_bytes, own.memory.drafter_bytes))
+    (fewer, small), (more_of_all, large) = found
+    assert more_of_all > 2 * fewer
+    assert large - small < 0.02 * (more_of_all - fewer) / decoder.layers
+
+
+@pytest.mark.parametrize(("kind", "grows"), [("deepseek_v4", False), ("deepseek_v3", True)])
+def test_an_own_layer_caches_what_it_sees(tmp_path: Path, kind: str, *, grows: bool) -> None:
+    """DeepSeek V4's sees its window alone, which ends the growth of its cache."""
+    model = read_model_file(write(tmp_path, SMALL[kind]))
+    decoder, taken = model.decoder, needs(model, model.precision)
+    assert decoder is not None
+    assert taken is not None
+    sizes = []
+    for context in (4096, 65536):
+        alone = memory(taken, 80.0, context=context)
+        asked = Deployment(decoder=decoder, context=context, memory=alone, **ASKED)
+        (own,) = beside_drafters([asked], [], own=True)
+        assert own.memory is not None
+        sizes.append(own.memory.drafter_bytes)
+    assert (sizes[1] > sizes[0]) == grows
+
+
+@pytest.mark.parametrize(
+    ("engine", "context", "head", "grows"),
+    [
+        ("vllm", 4096, True, True),
+        ("vllm", 16, True, False),
+        ("vllm", 4096, False, False),
+        ("sglang", 4096, True, False),
+    ],
+)
+def test_a_head_lets_vllm_cache_all_of_chunked_layers(
+    tmp_path: Path, engine: str, context: int, *, head: bool, grows: bool
+) -> None:
+    """Beyond a chunk the cache is as large as that of the model with no chunked layer."""
+    keys = {"attention_chunk_size": 32}
+    model = read_model_file(write(tmp_path, change("llama4_text", **keys)))
+    decoder, taken = model.decoder, needs(model, model.precision)
+    assert decoder is not None
+    assert taken is not None
+    parallel = Parallel(tp=2, dp=2)
+    alone = memory(taken, 80.0, batch=6, context=context, parallel=parallel)
+    whole = structs.replace(taken, cache=tuple(
+        structs.replace(each, window=None) for each in taken.cache
+    ))  # fmt: skip
+    larger = memory(whole, 80.0, batch=6, context=context, parallel=parallel)
+    asked = Deployment(
+        decoder=decoder, batch=6, context=context, memory=alone, parallel=parallel,
+        moe=BackendRelease(engine), **ASKED,
+    )  # fmt: skip
+    states = {"states": States(width=decoder.d_model, layers=3)} if head else {}
+    drafter = structs.replace(asked, decoder=structs.replace(decoder, **states))
+    (both,) = beside_drafters([asked], [drafter], own=False)
+    assert both.memory is not None
+    of = larger if grows else alone
+    assert both.memory.kv_bytes == of.kv_bytes
+    assert both.memory.rank_bytes == pytest.approx(of.rank_bytes + alone.lasting, abs=2)
+    assert both.memory.peak_bytes == of.peak_bytes + both.memory.drafter_bytes
+    assert (larger.kv_bytes > alone.kv_bytes) == (context > 32)
+    unsized = structs.replace(drafter, memory=None)
+    gb = (alone.rank_bytes + larger.rank_bytes) / 2e9
+    tight = memory(taken, gb, batch=6, context=context, parallel=parallel)
+    (told,) = beside_drafters([structs.replace(asked, memory=tight)], [unsized], own=False)
+    assert told.memory is not None
+    assert told.memory.rank_bytes == pytest.approx(of.rank_bytes, abs=2)
+    assert told.memory.fits == (told.memory.rank_bytes <= gb * 1e9)
+    assert told.memory.fits or grows
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+MODEL = Path(__file__).parents[4] / "config/models/qwen3_8b.json"

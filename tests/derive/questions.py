@@ -32,10 +32,13 @@ _ASKED = {
     **{name: column.dtype for name, column in SETTING_COLUMNS.items()},
     "backend_version": pl.String,
     "kernel": pl.String,
+    "nodes": pl.Int64,
     "baseline": pl.Int64,
     "grid": pl.List(pl.Int64),
 }
-_BESIDE = {"platform": "h20", "backend_version": "0.9.1", "kernel": None, "baseline": None}
+_BESIDE = {
+    "platform": "h20", "backend_version": "0.9.1", "kernel": None, "nodes": None, "baseline": None,
+}  # fmt: skip
 
 
 def ask(*questions: dict[str, Any]) -> pl.DataFrame:

@@ -145,6 +145,17 @@ def test_gpus_of_two_nodes_need_a_known_network(call: Call) -> None:
     assert call(*asked, "h200")[0] == 0
 
 
+def test_a_sum_over_two_nodes_is_refused_with_what_would_work(call: Call) -> None:
+    """No all-reduce between nodes is known: the GPUs of one are named, and those work."""
+    asked = ("predict", *DENSE, *FEW, "--gpus")
+    _, out, _ = call(*asked, "16")
+    assert "no constants between nodes for the all_reduce of vllm" in out
+    assert "Give --tp 8 at most, and share the rest by --pp or --dp." in out
+    _, out, _ = call(*asked, "16", "--tp", "8", "--pp", "2")
+    assert "T(1)" in out
+    assert "Give --tp" not in out
+
+
 def test_what_goes_between_nodes_takes_longer_and_is_said(call: Call) -> None:
     """A hop that leaves a node is timed by the network, by constants of no such kernel: R0."""
     caveat = "what GPUs on different nodes, of 8 each"

@@ -68,7 +68,7 @@ class Engine(NamedTuple):
     `states` where its file does not say in what, None for the element type. Of the kinds of models
     in `gathers` each rank of a group gathers all queries and keys, whose norm is as wide as these.
     `stages_inside` holds where the stages of one dp group are neighbours, else the groups of one
-    stage are.
+    stage are; `lone_groups` where each dp group of a model with experts is a single rank.
     """
 
     name: EngineName
@@ -86,6 +86,7 @@ class Engine(NamedTuple):
     states: Dtype | None = None
     gathers: frozenset[str] = frozenset()
     stages_inside: bool = False
+    lone_groups: bool = False
 
     def parts_rows(self, parallel: Parallel, model_type: str) -> bool:
         """Return whether each rank of a group makes its part of the rows ready for experts."""
@@ -183,10 +184,12 @@ TRTLLM = Engine(
     uneven=False,
     whole_blocks=False,
     beside=Beside(first="1.0.0", most_tokens=None),
+    lone_groups=True,
 )
 """Source: NVIDIA/TensorRT-LLM at 05ebebb, tensorrt_llm/mapping.py: tp of the experts is
 moe_tp_size x moe_ep_size, and a rank has experts // moe_ep_size of them; _torch/models/
-modeling_deepseekv3.py, Deepseekv3MoE.forward (shared experts on an auxiliary stream). How it pads a
+modeling_deepseekv3.py, Deepseekv3MoE.forward (shared experts on an auxiliary stream), and
+_torch/modules/attention.py (tp is 1 where enable_attention_dp is set). How it pads a
 vocabulary and parts what shares a scale was not read."""
 FUSED = {
     **dict.fromkeys(("deepseek_v3", "glm_moe_dsa"), ("0.5.9", 256)),

@@ -54,7 +54,8 @@ def ask(*questions: dict[str, Any]) -> pl.DataFrame:
         rows.append(
             {"asked": key, **setting_row(setting), **beside, "baseline": baseline, "grid": grid}
         )
-    return pl.DataFrame(rows, schema=_ASKED)
+    frame = pl.DataFrame(rows, schema=_ASKED)
+    return frame.drop("nodes") if frame["nodes"].is_null().all() else frame
 
 
 def answers(*questions: dict[str, Any]) -> list[dict[str, dict[str, Any]]]:

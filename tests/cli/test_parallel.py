@@ -145,6 +145,34 @@ def test_gpus_of_two_nodes_need_a_known_network(call: Call) -> None:
     assert call(*asked, "h200")[0] == 0
 
 
+def test_a_sum_over_two_nodes_is_refused_with_what_would_work(call: Call) -> None:
+    """No all-reduce between nodes is known: the GPUs of one are named, and those work."""
+    asked = ("predict", *DENSE, *FEW, "--gpus")
+    _, out, _ = call(*asked, "16")
+    assert "no constants between nodes for the all_reduce of vllm" in out
+    assert "Give --tp 8 at most, and share the rest by --pp or --dp." in out
+    _, out, _ = call(*asked, "16", "--tp", "8", "--pp", "2")
+    assert "T(1)" in out
+    assert "Give --tp" not in out
+
+
+def test_what_goes_between_nodes_takes_longer_and_is_said(call: Call) -> None:
+    """A hop that leaves a node is timed by the network, by constants of no such kernel: R0."""
+    caveat = "what GPUs on different nodes, of 8 each"
+    platform = ("--platform", "h100", "--moe", "vllm==0.33.0")
+    for words, roles in (
+        (("--tp", "8", "--pp", "2"), ("stage send between nodes",)),
+        (("--tp", "4", "--ep", "16", "--dp", "4"), ("expert dispatch", "expert combine")),
+    ):
+        _, found = predict(call, *MOE, *platform, *words)
+        told = {each["module"]: each for each in found["modules"]}
+        assert {told[role]["regime"] for role in roles} == {"R0"}
+        assert any(each.startswith(caveat) for each in found["caveats"])
+    _, one = predict(call, *MOE, *platform, "--tp", "4", "--ep", "8", "--dp", "2")
+    assert not any(each.startswith(caveat) for each in one.get("caveats", ()))
+    assert {each["regime"] for each in one["modules"] if "expert" in each["module"]} == {"R2"}
+
+
 def test_a_model_without_experts_has_no_ep(call: Call) -> None:
     """What does nothing is refused, not dropped."""
     code, _, err = call("predict", *DENSE, "--tp", "2", "--ep", "2", *FEW)

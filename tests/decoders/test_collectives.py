@@ -12,6 +12,7 @@ from nearfree.decoders.collectives import (
     COMBINE,
     DISPATCH,
     EMBEDDING_SUM,
+    FAR_STAGE,
     FFN_SUM,
     KEYS,
     LOGITS,
@@ -186,3 +187,24 @@ def test_an_engine_that_is_not_known_is_refused() -> None:
     """What serves no model runs no collectives, and the message names what does."""
     with pytest.raises(ConfigError, match=r"torch runs no collective.*vllm, sglang, trtllm"):
         collectives(SPARSE, Parallel(tp=4), batch=1, engine=BackendRelease("torch"))
+
+
+def test_what_leaves_a_node_is_told_apart() -> None:
+    """Hops from stage to stage by where they lead, and over how many nodes rows are gathered."""
+
+    def nodes(engine: str, **degrees: int) -> dict[str, tuple[int, int | None]]:
+        asked = BackendRelease(engine, "1.0")
+        found = collectives(SPARSE, Parallel(**degrees), batch=3, engine=asked, node_gpus=8)
+        return {use.role: (use.count, use.nodes) for use in found}
+
+    four = nodes("vllm", tp=4, pp=4)
+    assert (four[STAGE], four[FAR_STAGE]) == ((2, 1), (1, 2))
+    assert four[STAGE_GATHER] == (3, None)
+    assert STAGE not in nodes("vllm", tp=8, pp=2)
+    assert FAR_STAGE not in nodes("vllm", tp=4, pp=2)
+    for engine, of_rows in (("vllm", 2), ("sglang", 1)):
+        both = nodes(engine, tp=4, dp=2, pp=2)
+        assert both[DISPATCH] == both[COMBINE] == (4, of_rows)
+        assert (FAR_STAGE in both) == (engine == "sglang")
+    in_one = collectives(SPARSE, Parallel(tp=8, pp=2), batch=3, engine=VLLM)
+    assert FAR_STAGE not in told(in_one)

@@ -26,7 +26,7 @@ from nearfree.decoders.attention_uses import (
 )
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.decoders.engines import ENGINES, SGLANG, VLLM, Engine
+from nearfree.decoders.engines import ENGINES, SGLANG, TRTLLM, VLLM, Engine
 from nearfree.decoders.modules import (
     ATTENTION,
     DENSE,
@@ -252,6 +252,19 @@ def test_blocks_of_keys_are_cut_where_an_engine_does_not_check_them(kind: str, s
     decoder = replace(LARGE, model_type=kind)
     found = refusals(decoder, Parallel(tp=4), SGLANG, {"attention": (256, 256)})
     assert len([each for each in found if "outputs of" in each.reason]) == said
+
+
+def test_a_group_of_tensorrt_llm_is_one_rank() -> None:
+    """Its attention is data parallel over all ranks or none; others, and dense models, may part."""
+    both = Parallel(tp=4, dp=2, ep=8)
+    (refusal,) = refusals(LARGE, both, TRTLLM, {})
+    assert (refusal.key, "Give --tp 1 --dp 8" in refusal.remedy) == ("dp", True)
+    assert not refusals(LARGE, Parallel(dp=8, ep=8), TRTLLM, {})
+    assert not refusals(LARGE, Parallel(tp=4, ep=4), TRTLLM, {})
+    for engine in (VLLM, SGLANG):
+        assert not refusals(LARGE, both, engine, {})
+    dense = read_decoder(CONFIG / "models" / "qwen3_8b.json")
+    assert not refusals(dense, Parallel(tp=4, dp=2), TRTLLM, {})
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,13 @@ _ASKED = {
     **{name: column.dtype for name, column in SETTING_COLUMNS.items()},
     "backend_version": pl.String,
     "kernel": pl.String,
+    "nodes": pl.Int64,
     "baseline": pl.Int64,
     "grid": pl.List(pl.Int64),
 }
-_BESIDE = {"platform": "h20", "backend_version": "0.9.1", "kernel": None, "baseline": None}
+_BESIDE = {
+    "platform": "h20", "backend_version": "0.9.1", "kernel": None, "nodes": None, "baseline": None,
+}  # fmt: skip
 
 
 def ask(*questions: dict[str, Any]) -> pl.DataFrame:
@@ -51,7 +54,8 @@ def ask(*questions: dict[str, Any]) -> pl.DataFrame:
         rows.append(
             {"asked": key, **setting_row(setting), **beside, "baseline": baseline, "grid": grid}
         )
-    return pl.DataFrame(rows, schema=_ASKED)
+    frame = pl.DataFrame(rows, schema=_ASKED)
+    return frame.drop("nodes") if frame["nodes"].is_null().all() else frame
 
 
 def answers(*questions: dict[str, Any]) -> list[dict[str, dict[str, Any]]]:

@@ -125,12 +125,16 @@ def test_gpus_meet_over_nvlink_or_pcie() -> None:
 
 
 def test_a_machine_of_any_number_of_gpus_is_taken_to_hold_eight() -> None:
-    """Over PCIe, where no product says how many; over NVLink, or without any link, none is said."""
+    """Over PCIe, where no product says how many.
+
+    Over NVLink, beside a CPU of its own, or without any link, none is said.
+    """
     assert PLATFORMS["l40s"].joined_gpus == PLATFORMS["l40s"].node_gpus
     assert PLATFORMS["rtx_4090"].node_gpus is None
     assert PLATFORMS["rtx_4090"].joined_gpus == PCIE_GPUS
     assert Platform(kind="cuda", nvlink=4, nvlink_gb_s=450, pcie_gb_s=64).joined_gpus is None
     assert Platform(kind="cuda").joined_gpus is None
+    assert PLATFORMS["gh200"].joined_gpus is None
 
 
 def test_the_balance_needs_both_facts() -> None:

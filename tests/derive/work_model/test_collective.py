@@ -141,7 +141,10 @@ def test_a_power_law_s_busiest_rank_is_missed_by_the_mean() -> None:
         ({"platform": "mi300x"}, "no bandwidth between the GPUs of mi300x"),
         ({"platform": "h20", "gpus": 16}, "16 GPUs are more than a node of h20"),
         ({"platform": "rtx_4090", "gpus": 16}, "16 GPUs are more than a node of rtx_4090"),
-        ({"gpus": 16}, "no constants between nodes for the all_reduce of nccl"),
+        ({"gpus": 16}, "no constants between nodes for the all_reduce of nccl, where a node has 8"),
+        ({"gpus": 2, "nodes": 2}, "no constants between nodes for the all_reduce of nccl"),
+        ({"gpus": 16, "operation": "all_to_all"}, "no constants between nodes for the all_to_all"),
+        ({"platform": "l40s", "operation": "send", "gpus": 2, "nodes": 2}, "no network is known"),
         ({"routing": "power_law"}, "power_law routing says no load of the busiest rank"),
     ],
 )
@@ -155,6 +158,27 @@ def test_what_is_not_known_is_refused(changes: dict[str, Any], what: str) -> Non
     unknown = pl.lit(None, pl.Int64).alias("node_gpus")
     judged = facts_of(NCCL).with_columns(unknown).with_columns(family_of(rows))
     assert "how many GPUs a node of" in judged.select(times_refusal()).item()
+
+
+def test_between_nodes_a_ring_has_the_network_and_its_hops() -> None:
+    """Of 16 GPUs on two nodes one hop is NCCL's of the network, and eight share their cards.
+
+    Of two GPUs on two nodes, such as those of two stages, either has one card.
+    """
+    gather = NCCL | {"operation": "all_gather"}
+    near, far = features(**gather), features(**gather | {"gpus": 16})
+    send = features(**NCCL | {"operation": "send", "gpus": 2, "nodes": 2})
+    asked = facts_of(NCCL)
+    card = asked["network_gb_s"].item() * 1e3
+    assert near["reached"].item() == asked["link_gb_s"].item() * 1e3
+    assert [each["nodes"].item() for each in (near, far, send)] == [1, 2, 2]
+    assert (far["reached"].item(), send["reached"].item()) == (8 * card, card)
+    uneven = features(**gather | {"gpus": 9, "nodes": 2})
+    assert uneven["reached"].item() == 4 * card
+    given = {"simple_fixed_us": 5.0, "simple_hop_us": 1.0, "simple_share": 0.5, "ll_share": 1e-6}
+    for each, hops in ((far, 14 * 1.0 + 14.0), (send, 14.0)):
+        expected = 5.0 + hops + each["sent"] / (0.5 * each["reached"])
+        assert times("collective_nccl", each, **given) == pytest.approx(expected)
 
 
 def test_what_stops_a_collective_is_said() -> None:

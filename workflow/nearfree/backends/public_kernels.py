@@ -99,6 +99,7 @@ _EXPERTS = "moe_flashinfer_trtllm_trtllm"
 _OVER_FOUR_BITS = "vllm_compressedtensorsw4a4nvfp4"
 _PLAIN = "vllm_unquantizedfusedmoe_flashinfer"
 _CUTLASS_EXPERTS = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"
+_TUNED_CUTLASS = "sglang_flashinfer_cutlass_moe_tuned"
 _TRITON_KERNELS = "sglang_triton_kernel_moe"
 _TRTLLM_OF_SGLANG = "sglang_flashinfer_trtllm_moe"
 _ROUNDED = "vllm_gptossmxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmonolithic"
@@ -132,6 +133,9 @@ PUBLIC_NAMES = {
        for each in ("bf16", "fp8_block", "nvfp4", "mxfp4", "int4")},
 }  # fmt: skip
 """By package, format and kernel, what public tables of T(N) call it: of mxfp4 it is gpt-oss's."""
+_TUNED = {("sglang", "bf16", CUTLASS): _TUNED_CUTLASS}
+"""The same but on 12.0, where curves by the name above are those of a step: on Hopper they are of a
+kernel that nobody tuned, and on other GPUs there are none."""
 _LAST_OF_FLOAT8 = Kernel(TRITON, 89, where="it does not")
 """What vLLM goes on to in float8, which takes every activation: fused_moe/experts/triton_moe.py and
 the order of fused_moe/oracle/fp8.py, lines 79-145 of 0.33.0."""
@@ -162,7 +166,7 @@ lines are of ai-dynamo/aiconfigurator at 095f58a5.
   library's any is by more than .02.
 """
 TWINS = {
-    _CUTLASS_EXPERTS: ("trtllm", "moe_torch_flow_cutlass"),
+    **dict.fromkeys((_CUTLASS_EXPERTS, _TUNED_CUTLASS), ("trtllm", "moe_torch_flow_cutlass")),
     _TRITON_KERNELS: ("vllm", "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic"),
     _ROUNDED: ("sglang", _TRTLLM_OF_SGLANG),
     _OVER_INT4: ("sglang", _TRTLLM_OF_SGLANG),
@@ -177,7 +181,8 @@ fp8_blockscale_gemm there). Of float8 vLLM's own curves are public, of a kernel 
 collect_moe.py there, lines 657-680): on Hopper they take three to five times as long. vLLM tunes it
 as it starts (`flashinfer_autotune` in vllm/model_executor/warmup/kernel_warmup.py), and so does
 SGLang (sglang/srt/model_executor/runner/base_runner.py:274-280 of 0.5.14), whose own in float8 no
-table has.
+table has. Those in 16 bits on Hopper take ten times as long as the memory to bring one matrix and
+more, and are no step's either.
 
 The package `triton_kernels` runs gpt-oss' experts in vLLM and in SGLang, whose own curves in mxfp4
 are of another kernel (collector/sglang/collect_moe.py there, lines 599-600).
@@ -186,6 +191,7 @@ Over rows in mxfp8 and over int4 in groups of 32 vLLM calls the functions of Fla
 calls: trtllm_fp4_block_scale_moe (fused_moe/experts/trtllm_mxfp4_moe.py) and
 trtllm_mxint4_block_scale_moe (fused_moe/experts/trtllm_mxint4_moe.py of vLLM 0.33.0).
 """
+_CONSUMER = 12
 _BY_NAME = {"vllm": "vllm_fused_moe", "sglang": "sglang_fused_moe_triton"}
 """What public tables call Triton's kernel where an option names it."""
 _MODULAR = "vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular"
@@ -200,7 +206,9 @@ _NAMES_OF_V4 = {
 select_deepseek_v4_mxfp4_moe_backend, oracle/mxfp4.py of vLLM 0.32.0, lines 742-815. Marlin's curves
 in mxfp4 on Hopper are of another model's experts, with the same activation."""
 BY_PUBLIC_NAME = {
-    name: kernel for names in (PUBLIC_NAMES, _NAMES_OF_V4) for (_, _, kernel), name in names.items()
+    name: kernel
+    for names in (PUBLIC_NAMES, _NAMES_OF_V4, _TUNED)
+    for (_, _, kernel), name in names.items()
 }
 MARLINS = frozenset(name for name, kernel in BY_PUBLIC_NAME.items() if kernel == MARLIN)
 """What public tables call Marlin's experts: one source in vLLM and SGLang, whatever the format in
@@ -233,6 +241,8 @@ def public_kernel(
         return _BY_NAME.get(package) if of.named == TRITON else None
     gpt_oss, v4 = of.model_type == "gpt_oss", of.model_type in _V4
     names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
+    if sm // 10 != _CONSUMER:
+        names = names | _TUNED
     if chosen.name == MARLIN:
         return names.get((package, dtype, MARLIN)) or names.get((package, "int4", MARLIN))
     # vLLM runs Kimi K3's by compressed_tensors_moe_w4a4_mxfp4.py, lines 52-78 of 0.33.0.

@@ -19,6 +19,7 @@ from nearfree.core.setting_check import check_setting
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, VLLM
 from nearfree.decoders.modules import ModuleUse
+from nearfree.decoders.nodes import nodes_of
 from nearfree.errors import ConfigError
 
 ATTENTION_SUM, FFN_SUM, MOE_SUM = "attention all-reduce", "FFN all-reduce", "MoE all-reduce"
@@ -26,10 +27,11 @@ EMBEDDING_SUM, LOGITS = "embedding all-reduce", "logits gather"
 QUERIES, KEYS = "query gather", "key gather"
 DISPATCH, COMBINE, REGATHER = "expert dispatch", "expert combine", "rows gather"
 STAGE, STAGE_GATHER = "stage send", "stage gather"
+FAR_STAGE = "stage send between nodes"
 """The collectives of a forward."""
 ROLES = (
     ATTENTION_SUM, FFN_SUM, MOE_SUM, EMBEDDING_SUM, LOGITS, QUERIES, KEYS, DISPATCH, COMBINE,
-    REGATHER, STAGE, STAGE_GATHER,
+    REGATHER, STAGE, FAR_STAGE, STAGE_GATHER,
 )  # fmt: skip
 Use = Callable[..., ModuleUse]
 """Makes a collective of a role, how often it runs, and a setting's fields."""
@@ -43,6 +45,7 @@ def collectives(
     batch: int,
     engine: BackendRelease,
     sent: Dtype | None = None,
+    node_gpus: int | None = None,
 ) -> tuple[ModuleUse, ...]:
     """Return the collectives of a decoder's forward, in the order in which they first run.
 
@@ -59,6 +62,8 @@ def collectives(
     sent
         In what numbers rows are sent to experts; the decoder's own dtype if None. Scales of rows
         are left out.
+    node_gpus
+        The GPUs of a node; None where all lie on one.
 
     Raises
     ------
@@ -73,6 +78,7 @@ def collectives(
     use = partial(_use, dtype=decoder.dtype, batch=batch, groups=parallel.dp)
     nccl, own = partial(use, backend=_NCCL), partial(use, backend=engine)
     tp, d_model = parallel.tp, decoder.d_model
+    nodes, crossings = nodes_of(parallel, ENGINES[engine.name], node_gpus)
     found: list[ModuleUse] = []
     if tp > 1:
         summed = partial(own, operation="all_reduce", gpus=tp, d_model=d_model)
@@ -90,8 +96,8 @@ def collectives(
     if decoder.experts and parallel.ranks > 1:
         apart = engine.name == VLLM.name and not VLLM.parts_rows(parallel, decoder.model_type)
         if parallel.dp > 1:
-            whole = partial(nccl, batch=batch * parallel.dp, groups=1)
             gpus = parallel.dp if apart else parallel.ranks
+            whole = partial(nccl, batch=batch * parallel.dp, groups=1, nodes=min(nodes, gpus))
             found += _gathered(decoder, gpus, whole, sent or decoder.dtype)
         if parallel.dp > 1 and tp > 1 and not apart:
             gathered = partial(nccl, operation="all_gather", gpus=tp, d_model=d_model)
@@ -105,7 +111,7 @@ def collectives(
         width = decoder.vocabulary
         found.append(nccl(LOGITS, 1, operation="all_gather", gpus=tp, d_model=width))
     if parallel.pp > 1:
-        found += _stages(decoder, parallel, nccl)
+        found += _stages(decoder, parallel, nccl, crossings)
     return tuple(found)
 
 
@@ -144,26 +150,41 @@ def _routed(decoder: Decoder) -> int:
     return (decoder.experts and decoder.experts.latent) or decoder.d_model
 
 
-def _stages(decoder: Decoder, parallel: Parallel, nccl: Use) -> Iterator[ModuleUse]:
+def _stages(decoder: Decoder, parallel: Parallel, nccl: Use, crossings: int) -> Iterator[ModuleUse]:
     """Yield what goes from each pipeline stage to the next: hidden states and the residual.
 
     Each of the tp ranks sends its part of both, and gathers them behind (vLLM
     model_executor/models/llama.py 444; distributed/parallel_state.py 1083, send_tensor_dict with
-    an all_gather_group).
+    an all_gather_group). Of the hops between stages so many leave a node.
     """
     both, times = 2 * decoder.d_model, parallel.pp - 1
     part = -(-both // parallel.tp)
-    yield nccl(STAGE, times, operation="send", gpus=2, d_model=part)
+    send = partial(nccl, operation="send", gpus=2, d_model=part)
+    if crossings < times:
+        yield send(STAGE, times - crossings, nodes=1)
+    if crossings:
+        yield send(FAR_STAGE, crossings, nodes=2)
     if parallel.tp > 1:
         yield nccl(STAGE_GATHER, times, operation="all_gather", gpus=parallel.tp, d_model=both)
 
 
 def _use(
-    role: str, count: int, *, backend: BackendRelease, groups: int, **fields: Any
+    role: str,
+    count: int,
+    *,
+    backend: BackendRelease,
+    groups: int,
+    nodes: int | None = None,
+    **fields: Any,
 ) -> ModuleUse:
     setting = Setting(module="collective", backend=backend.name, **fields)
     check_setting(setting)
     version = backend.version
     return ModuleUse(
-        role=role, count=count, setting=setting, backend_version=version, groups=groups
+        role=role,
+        count=count,
+        setting=setting,
+        backend_version=version,
+        groups=groups,
+        nodes=nodes,
     )

@@ -67,6 +67,8 @@ class Engine(NamedTuple):
     otherwise, None if it never is. What layers keep of a request in place of a cache is in
     `states` where its file does not say in what, None for the element type. Of the kinds of models
     in `gathers` each rank of a group gathers all queries and keys, whose norm is as wide as these.
+    `stages_inside` holds where the stages of one dp group are neighbours, else the groups of one
+    stage are; `lone_groups` where each dp group of a model with experts is a single rank.
     """
 
     name: EngineName
@@ -83,6 +85,8 @@ class Engine(NamedTuple):
     narrow_latents: int | None = None
     states: Dtype | None = None
     gathers: frozenset[str] = frozenset()
+    stages_inside: bool = False
+    lone_groups: bool = False
 
     def parts_rows(self, parallel: Parallel, model_type: str) -> bool:
         """Return whether each rank of a group makes its part of the rows ready for experts."""
@@ -132,6 +136,7 @@ VLLM = Engine(
     },
     one_stage=_V4 | {"kimi_linear"},
     gathers=_OLMO | {"olmoe"},
+    stages_inside=True,
 )  # fmt: skip
 """Source: vllm 0.33.0, in vllm/model_executor: layers/fused_moe/config.py:1198-1245 (each dp group
 has its own matrices; experts are cut over all ranks, or each rank has whole ones),
@@ -144,7 +149,8 @@ vllm/config/parallel.py:768-785, and the models that ask it, in vllm/model_execu
 (deepseek_v2.py:312 and 252-275, qwen3_moe.py:152, qwen3_next.py:150, qwen2_moe.py:85-105,
 nemotron_h.py:157 and 101-123, llama4.py:95 and 115, gpt_oss.py:372, granitemoe.py:271,
 mimo_v2.py:136) and vllm/models (deepseek_v4/nvidia/model.py:571-581 and 140-170,
-kimi_k3/nvidia/model.py:709-714). Queries and keys: _apply_qk_norm of olmo2.py and olmoe.py."""
+kimi_k3/nvidia/model.py:709-714). Queries and keys: _apply_qk_norm of olmo2.py and olmoe.py. Order
+of ranks: initialize_model_parallel of vllm/distributed/parallel_state.py (dp x pp x tp)."""
 SGLANG = Engine(
     name="sglang",
     layers=at_the_last,
@@ -167,7 +173,8 @@ layers/moe/fused_moe_triton/layer.py:414 (experts that ep must divide),
 layers/quantization/fp8.py:595-609. Shared experts in captured graphs: models/deepseek_v2.py:569-580
 of 0.5.9. Windows: is_hybrid_swa_model of configs/model_config.py:2651-2700. Latents:
 arg_groups/overrides.py:490-546, and server_args.py:1142 of 0.5.9. States:
-configs/mamba_utils.py:47-112. Queries and keys: models/olmo2.py, Olmo2Attention._apply_qk_norm."""
+configs/mamba_utils.py:47-112. Queries and keys: models/olmo2.py, Olmo2Attention._apply_qk_norm.
+Order of ranks: initialize_model_parallel of distributed/parallel_state.py (pp x dp x tp)."""
 TRTLLM = Engine(
     name="trtllm",
     layers=at_the_first,
@@ -177,10 +184,12 @@ TRTLLM = Engine(
     uneven=False,
     whole_blocks=False,
     beside=Beside(first="1.0.0", most_tokens=None),
+    lone_groups=True,
 )
 """Source: NVIDIA/TensorRT-LLM at 05ebebb, tensorrt_llm/mapping.py: tp of the experts is
 moe_tp_size x moe_ep_size, and a rank has experts // moe_ep_size of them; _torch/models/
-modeling_deepseekv3.py, Deepseekv3MoE.forward (shared experts on an auxiliary stream). How it pads a
+modeling_deepseekv3.py, Deepseekv3MoE.forward (shared experts on an auxiliary stream), and
+_torch/modules/attention.py (tp is 1 where enable_attention_dp is set). How it pads a
 vocabulary and parts what shares a scale was not read."""
 FUSED = {
     **dict.fromkeys(("deepseek_v3", "glm_moe_dsa"), ("0.5.9", 256)),

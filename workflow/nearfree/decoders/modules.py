@@ -81,7 +81,8 @@ class ModuleUse(Struct, frozen=True, kw_only=True):
     `role` says what it is in the model, `count` how often a forward runs it. `main` holds for the
     modules that the paper's law speaks of: attention, and the FFN of most layers. Its setting has
     the requests of one of the `groups` of ranks that share all requests. A position of attention
-    sees the last `window` ones, all where it is None.
+    sees the last `window` ones, all where it is None. The GPUs of a collective lie on `nodes`, on
+    as few as hold them where it is None.
     """
 
     role: str
@@ -91,6 +92,7 @@ class ModuleUse(Struct, frozen=True, kw_only=True):
     main: bool = False
     groups: int = 1
     window: int | None = None
+    nodes: int | None = None
 
 
 def requests(batch: int, groups: int) -> int:

@@ -262,6 +262,12 @@ def _experts(decoder: Decoder, parallel: Parallel, engine: Engine) -> Iterator[R
         if ep > 1:
             yield _refused("ep", f"{ep} is asked of a model without experts", "Leave it out")
         return
+    if engine.lone_groups and min(parallel.tp, parallel.dp) > 1:
+        reason = (
+            f"{parallel.dp} is asked with tp {parallel.tp}, and a group of {engine.name}'s that "
+            "attends to requests of its own is one rank"
+        )
+        yield _refused("dp", reason, f"Give --tp 1 --dp {parallel.ranks}, or another engine")
     if ep > experts.experts:
         reason = f"{ep} is more than the {experts.experts} experts"
         yield _refused("ep", reason, f"Give {experts.experts} at most")

@@ -78,8 +78,11 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     @property
     def joined_gpus(self) -> int | None:
-        """GPUs that meet over its links: of a node, or where that is not fixed of PCIe's slots."""
-        over_pcie = self.nvlink is None and self.pcie_gb_s is not None
+        """GPUs that meet over its links: of a node, or where that is not fixed of PCIe's slots.
+
+        A GPU that the product joins to a CPU of its own is in none.
+        """
+        over_pcie = (self.nvlink, self.host_cpu) == (None, None) and self.pcie_gb_s is not None
         return self.node_gpus or (PCIE_GPUS if over_pcie else None)
 
     def balance(self, dtype: str) -> float | None:

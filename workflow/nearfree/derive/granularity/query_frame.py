@@ -17,6 +17,7 @@ ASKED_SCHEMA = {
     "backend_version": pl.String,
     "kernel": pl.String,
     "window": pl.Int64,
+    "nodes": pl.Int64,
     "dense_kernel": pl.String,
     "baseline": pl.Int64,
     "grid": pl.List(pl.Int64),

@@ -374,11 +374,12 @@ def _in_sample(part: Prepared, event: ConstantsCalibrated, own: pl.Expr) -> pl.E
     """Return whether constants were fitted to a row's platform, in its formats.
 
     Those of collectives were to no more GPUs than a machine has: so do the public tables of GB200
-    end at 4, and those of others at 8 (AIConfigurator 0.12.0).
+    end at 4, and those of others at 8, of one node each (AIConfigurator 0.12.0).
     """
     seen = pl.col("platform").is_in(event.platforms) | own.is_not_null()
     if part.family.name in COLLECTIVE_FAMILIES:
         seen &= pl.col("gpus").le(pl.col("machine_gpus")).fill_null(value=True)
+        seen &= pl.col("nodes").le(1).fill_null(value=True)
     return seen & pl.lit(part.carried is None)
 
 

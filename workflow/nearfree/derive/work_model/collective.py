@@ -32,6 +32,12 @@ COLLECTIVE = ("collective",)
 _SHARPNESS = 3.0
 """p: how well a kernel hides the latency of its loads behind their bytes."""
 _ROUNDED = (ONE_SHOT, TWO_SHOT)
+BY_HOPS = ("send", "all_gather", "reduce_scatter")
+"""What NCCL does by a ring alone, or in one hop, so that those of its hops that leave a node are
+known: one fewer than there are nodes (src/graph/tuning.cc, nInterSteps)."""
+_NETWORK_HOP_US = {"ll": 2.7, "simple": 14.0}
+"""What such a hop takes, by protocol: NCCL, src/graph/tuning.cc, hwLatencies of a ring over the
+network."""
 _RECENT = [ALGORITHMS.index(name) for name in (PUSH, PULL, TWO_PUSHES, SWITCHED_PULL)]
 
 
@@ -89,15 +95,19 @@ def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
     T = min over protocols of w (fixed + hop steps) + S_sent / (a link); `steps` are g - 1, and
     twice that for an all-reduce. The protocol LL sends a flag with each word, so at most half of
     what is sent are data; an all-reduce of floats of 8 GPUs can be done in the switch (NVLS).
+    Of BY_HOPS over several nodes, hops between them take what NCCL itself reckons with, and the
+    link is what a rank reaches of the network: its own share, times the ranks that a node has.
 
     Source: NCCL, src/graph/tuning.cc.
     """
     slower = np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0)
     exchanged = values["exchange_us"] * features["exchange"]
+    far = features["nodes"] - 1.0
     times = [
         slower * (values[f"{name}_fixed_us"] + exchanged)
-        + slower * values[f"{name}_hop_us"] * features["steps"]
-        + features["sent"] / (values[f"{name}_share"] * features["link"])
+        + slower * values[f"{name}_hop_us"] * (features["steps"] - far)
+        + _NETWORK_HOP_US[name] * far
+        + features["sent"] / (values[f"{name}_share"] * features["reached"])
         for name in ("ll", "simple")
     ]
     switched = slower * values["nvls_fixed_us"] + features["switched"] / (

@@ -10,7 +10,13 @@ from nearfree.core.modules.routing import SPREADS
 from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
 from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PREFILL
-from nearfree.derive.work_model.collective import COLLECTIVE_PCIE, COLLECTIVES, EXCHANGES
+from nearfree.derive.work_model.collective import (
+    BY_HOPS,
+    COLLECTIVE_NCCL,
+    COLLECTIVE_PCIE,
+    COLLECTIVES,
+    EXCHANGES,
+)
 from nearfree.derive.work_model.delta_net import DELTA_NET
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
@@ -112,8 +118,9 @@ def carried() -> pl.Expr:
 
 def _links_refusal() -> pl.Expr:
     """Return which fact of a platform's links a collective lacks; null where none is."""
-    far = pl.col("gpus") > pl.col("node_gpus")
+    far = pl.col("nodes") > 1
     near = [each.name for each in COLLECTIVES if not _leaves_nodes(each)]
+    by_hops = (_family == COLLECTIVE_NCCL.name) & pl.col("operation").is_in(BY_HOPS)
     routing = pl.col("routing")
     return pl.coalesce(
         pl.when(routing.is_not_null() & ~routing.is_in(SPREADS)).then(
@@ -129,9 +136,9 @@ def _links_refusal() -> pl.Expr:
             written("{} GPUs are more than a node of {}, and no network is known",
                     "gpus", "platform")
         ),
-        pl.when(far & _family.is_in(near)).then(
-            written("no constants between nodes for the {} of {}",
-                    "operation", "backend")
+        pl.when(far & _family.is_in(near) & ~by_hops).then(
+            written("no constants between nodes for the {} of {}, where a node has {} GPUs",
+                    "operation", "backend", "node_gpus")
         ),
     )  # fmt: skip
 

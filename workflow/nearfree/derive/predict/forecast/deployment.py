@@ -25,6 +25,7 @@ from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, FUSED, SGLANG, VLLM
 from nearfree.decoders.modules import MOE, ModuleUse, layer_format, modules, requests
+from nearfree.decoders.nodes import ON_ONE, nodes_of
 from nearfree.derive.engine_step.form import reached
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
@@ -75,6 +76,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     `moe` are not. `stand_in` says that Triton's kernel of experts stands for another that `moe` may
     run. `dense_kernel` runs products in blocks of float8 where the engine's choice is another for
     this model, and `by_file` the experts, by what its file says, where their T(N) is not read.
+    A node has `node_gpus`; all GPUs lie on one where it is None.
     """
 
     decoder: Decoder
@@ -103,6 +105,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     drafts_plain: bool = False
     dense_kernel: str | None = None
     by_file: str | None = None
+    node_gpus: int | None = None
 
     @property
     def engine(self) -> BackendRelease:
@@ -133,6 +136,12 @@ class Deployment(Struct, frozen=True, kw_only=True):
             said.append(
                 f"{self.parallel.gpus} of {self.platform} are taken to be in one machine, each "
                 "with 16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
+            )
+        if nodes_of(self.parallel, ENGINES[self.engine.name], self.node_gpus) != ON_ONE:
+            said.append(
+                f"what GPUs on different nodes, of {self.node_gpus} each, send each other is timed "
+                "by the network's datasheet and the latency of a hop in NCCL's source: no public "
+                "table times it; a tp group that a node can hold is taken to lie on one"
             )
         if self.stand_in:
             said.append(
@@ -278,6 +287,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             batch=requests(self.batch, self.parallel.dp),
             engine=self.engine,
             sent=self.sent,
+            node_gpus=self.node_gpus,
         )
 
 
@@ -352,7 +362,7 @@ class Questions:
         blocks = use.setting.dtype == "float8_block" and use.setting.module in _DENSE
         dense_kernel = deployment.dense_kernel if blocks else None
         question = (
-            *(deployment.platform, use.setting, use.backend_version, use.window),
+            *(deployment.platform, use.setting, use.backend_version, use.window, use.nodes),
             *(batch, kernel, dense_kernel),
         )
         number = self._numbers.get(question)
@@ -364,6 +374,7 @@ class Questions:
                 "backend_version": use.backend_version,
                 "kernel": kernel,
                 "window": use.window,
+                "nodes": use.nodes,
                 "dense_kernel": dense_kernel,
                 "shares": deployment.loads.shares if deployment.loads and setting.routing else None,
             }

@@ -52,9 +52,10 @@ def answer(
         "predictors": [_finite(row) for row in rows],
         "modules": _modules(forecast, place, epsilon) if known else [],
         "besides": _besides(forecast, place) if known else {},
+        "caveats": query.caveats,
         "graphs": _graphs(forecast, place),
         "curve": forecast.curve(place).to_dicts(),
-    } | ({"caveats": query.caveats} if query.caveats else {})
+    }
 
 
 def deployment_json(query: Deployment) -> dict[str, Any]:

@@ -150,6 +150,15 @@ def with_about(queries: Sequence[Deployment], rows: pl.DataFrame) -> pl.DataFram
     return joined.select(*about.columns, *(c for c in rows.columns if c != "deployment"))
 
 
+def rows_json(queries: Sequence[Deployment], rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return rows behind their deployments, each with its caveats; unbounded as in `answer`."""
+    about = with_about(queries, rows).to_dicts()
+    return [
+        _finite(row) | {"caveats": queries[at].caveats}
+        for at, row in zip(rows["deployment"], about, strict=True)
+    ]
+
+
 def _with_share(rows: pl.DataFrame, accepted: float | None) -> pl.DataFrame:
     if accepted is None:
         return rows

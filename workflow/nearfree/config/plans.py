@@ -3,7 +3,11 @@
 This is the one place that writes a config file, config/takes.yaml.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 
 import yaml
 from msgspec import UNSET, UnsetType
@@ -24,12 +28,13 @@ from nearfree.core.plan import (
     RequestedPlan,
     Sweep,
 )
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, WriteError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.hardware.simulated import read_curves
 from nearfree.log.document import replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
+from nearfree.log.segment import lock
 
 _TORCH = "cpu"
 """The environment of torch alone, which every other one holds, too."""
@@ -178,6 +183,8 @@ def raise_takes(
     ------
     ConfigError
         The platform has no such study, or none on that backend.
+    BusyError
+        Another process asks for takes right now.
     """
     known = Plans(config, scope).streams
     if study is not None and study not in known:
@@ -192,15 +199,33 @@ def raise_takes(
             )
     if study and study.endswith(MODULES_SUFFIX):  # what is foretold rests on them
         streams.append(f"{study.removesuffix(MODULES_SUFFIX)}{FORETOLD_SUFFIX}")
-    takes = {name: dict(by_stream) for name, by_stream in config.takes.items()}
-    raised = {}
-    for stream in streams:
-        sealed = [take.take for take in layout.takes(scope, stream)]
-        raised[stream] = max([config.take(scope, stream), *sealed]) + 1
-    takes[scope] = {**takes.get(scope, {}), **raised}
-    text = "# Which take is asked for; written by `nearfree retake`.\n" + yaml.safe_dump(takes)
-    replace(config.folder / "takes.yaml", text.encode())
+    with _locked(config.folder / "takes.yaml"):
+        asked = Config(config.folder)  # another process may have raised some meanwhile
+        raised = {}
+        for stream in streams:
+            sealed = [take.take for take in layout.takes(scope, stream)]
+            raised[stream] = max([asked.take(scope, stream), *sealed]) + 1
+        takes = {**asked.takes, scope: {**asked.takes.get(scope, {}), **raised}}
+        text = "# Which take is asked for; written by `nearfree retake`.\n" + yaml.safe_dump(takes)
+        replace(config.folder / "takes.yaml", text.encode())
     return raised
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that is replaced, in one beside it; BusyError if another has it."""
+    try:
+        fd = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise WriteError(
+            f"{path} was not written: {error.strerror}",
+            remedy="Check that you may write into its folder, then run it again",
+        ) from error
+    try:
+        lock(fd, str(path))
+        yield
+    finally:
+        os.close(fd)
 
 
 def _backends(config: Config, stream: str) -> set[str]:

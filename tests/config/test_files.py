@@ -28,6 +28,7 @@ def read_all(folder: Path) -> None:
     config = Config(folder)
     assert config.site and config.platforms and config.environments and config.studies  # noqa: PT018
     assert config.takes is not None
+    assert config.releases is not None
 
 
 def put(*path: str, value: object) -> Change:

@@ -162,7 +162,7 @@ def test_a_shared_name_is_refused(clash: dict[str, tuple[str, ...]]) -> None:
     """Two platforms that answer to the same name are refused."""
     known = {"a": (), **clash}
     platforms = {name: Platform(kind="cuda", aliases=aliases) for name, aliases in known.items()}
-    with pytest.raises(ConfigError, match="^mine/platforms.yaml: .* share the name"):
+    with pytest.raises(ConfigError, match=r"^mine/platforms\.yaml: .* share the name"):
         check_platforms(platforms, FILE)
 
 

@@ -1,6 +1,7 @@
 """Studies before they are measured: their plans, predictions on record, and further takes."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ def run_plan(args: argparse.Namespace) -> int:
         print(json.encode(Plans(config, scope).measure(args.study)).decode())
     else:
         print(write_orders(_orders(config, scope)), end="")
+        if nothing := Plans(config, scope).nothing:
+            print(nothing, file=sys.stderr)
     return 0
 
 

@@ -90,6 +90,19 @@ class Plans:
             streams.append(stream)
         return streams
 
+    @property
+    def nothing(self) -> str:
+        """Why nothing but the hardware is measured, and how it would be; empty if a study is."""
+        if self.measured:
+            return ""
+        site = self._config.site
+        kept = " that is not left out" if site.without else ""
+        return (
+            f"no study of the sets {', '.join(site.sets)}{kept} names {self._scope}, so that only "
+            "its hardware is probed. Name it under `platforms` of studies in "
+            f"{self._config.folder}/studies.yaml"
+        )
+
     def all(self) -> dict[str, RequestedPlan]:
         """Return the plan of every stream of the platform."""
         plans: dict[str, RequestedPlan] = {HARDWARE: self.probe()}

@@ -59,6 +59,8 @@ def nearfree_command(command):
 onstart:
     for name, why in PIPELINE.left_out.items():
         print(f"{name} is left out: {why}", file=sys.stderr)
+    for why in PIPELINE.unstudied:
+        print(why, file=sys.stderr)
 
 
 @cache

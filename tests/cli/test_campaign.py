@@ -54,6 +54,14 @@ def test_a_platforms_orders(planned: Path, call: Call) -> None:
     ]
 
 
+def test_orders_of_a_platform_that_no_study_names(planned: Path, call: Call) -> None:
+    """Its probe is ordered, and beside it stands why nothing else is."""
+    code, out, err = call("plan", "h20")
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert "names h20, so that only its hardware is probed" in err
+    assert call("plan", "cpu")[2] == ""
+
+
 @pytest.mark.slow
 def test_a_campaign_makes_every_take(planned: Path, call: Call) -> None:
     """A campaign seals the probe and every study without the config, and nothing twice."""

@@ -28,7 +28,7 @@ WAYS = (
     "principle_counted (probed_gemm)",
 )
 LINE = re.compile(r"  (L = .*?): ([a-z_]+(?: \([a-z_]+\))?): (.*)")
-VALUE = re.compile(r"(\d+) \[(\d+), (\d+)\], (.+)")
+VALUE = re.compile(r"([\d.]+) \[([\d.]+), ([\d.]+)\], (.+)")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_each_setting_has_its_predictions(probed: Path, call: Call) -> None:
     for _, _, value in lines:
         found = VALUE.fullmatch(value)
         assert found
-        n_max, low, high = map(int, found.groups()[:3])
+        n_max, low, high = map(float, found.groups()[:3])
         assert 1 <= low <= n_max <= high
 
 

@@ -4,6 +4,7 @@ import io
 
 import polars as pl
 import pytest
+from msgspec import json
 from nearfree.config.files import Config
 
 from cli.conftest import ROOT, Call
@@ -37,7 +38,20 @@ def test_a_list_is_one_line_a_deployment(call: Call) -> None:
     one, eight = (line.split() for line in lines[2:])
     assert one[5:9] == ["graphs", "of", "vllm", "0.33.0"]
     assert one[10:14] == ["1", "4096", "1", "295"]
-    assert eight[10:15] == ["8", "4096", "1", "37", "37"]
+    assert eight[10:15] == ["8", "4096", "1", "36", "36"]
+
+
+def test_json_has_the_rows_of_csv(call: Call) -> None:
+    """Both hold the same answers; what is unbounded is null and said, and caveats are a list."""
+    frame = pl.read_csv(io.StringIO(printed(call, *WHERE, "--batch", "1,8", "--format", "csv")))
+    rows = json.decode(printed(call, *WHERE, "--batch", "1,8", "--format", "json"))
+    assert len(rows) == frame.height
+    for row, known in zip(rows, frame.to_dicts(), strict=True):
+        assert (row["predictor"], row["batch"]) == (known["predictor"], known["batch"])
+        assert row["n_max"] == (None if row["unbounded"] else pytest.approx(known["n_max"]))
+        assert isinstance(row["caveats"], list)
+    published = json.decode(printed(call, "--published", "--format", "json"))
+    assert [row["row"] for row in published] == list(range(1, 10))
 
 
 @pytest.mark.slow

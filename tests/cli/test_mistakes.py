@@ -165,6 +165,21 @@ def test_a_missing_torch_is_one_message(
     one_message(call("probe", "cpu"), "torch is not installed")
 
 
+@pytest.mark.parametrize(
+    ("raw", "thing"),
+    [
+        (b"{}", "plan.json is not a plan"),
+        (b"\xff\xfe", "plan.json is not a plan"),
+        (b'{"kind":"measure","models":{"a":{"x":' + b"[" * 5000, "plan.json is not a plan"),
+    ],
+    ids=["empty", "bytes", "deep"],
+)
+def test_a_file_that_is_no_plan(project: Path, call: Call, raw: bytes, thing: str) -> None:
+    """A damaged plan is refused by its file in one message."""
+    (project / "plan.json").write_bytes(raw)
+    one_message(call("measure", "cpu", "dense_ffn", "--plan", "plan.json"), thing)
+
+
 def test_a_whole_engine_is_not_profiled(tmp_path: Path, call: Call) -> None:
     """The plan of an engine's forwards is refused, as that of a whole model is."""
     weights = {"small": WeightsFile(file_type="q8_0", sha256="0" * 64)}

@@ -129,6 +129,16 @@ def test_a_history_says_where_rules_changed(
     ]
 
 
+def test_a_group_of_columns_is_asked_for_as_the_release_writes_it(
+    recorded: Path, call: Call
+) -> None:
+    """Weights alone have 0 rows a scale: their usual group, when named, changes nothing."""
+    asked = ("granularity", "vllm==1.0", *LAYER, *H20, "--dtype", "int4", "--tokens", "1:50")
+    said = call(*asked, "--block-shape", "0,128")
+    assert said == call(*asked)
+    assert said[0] == 0
+
+
 def test_a_history_without_the_releases_leaves_the_lock(recorded: Path, call: Call) -> None:
     """Without network and cache nothing is read, and no entry of the lock is lost."""
     path = recorded / "config" / "rules.lock"
@@ -168,6 +178,11 @@ MISTAKES = [
     ("granularity vllm==1.0 --block-shape x", "'x' is no pair"),
     ("granularity vllm==1.0 --block-shape 128", "'128' is no pair: write rows,columns"),
     ("granularity vllm==1.0 --block-shape x,128", "'x,128' is no pair"),
+    ("granularity vllm==1.0 --block-shape 128,0", "0 is not between 1"),
+    (
+        " ".join(["granularity vllm==1.0", *LAYER, "--device h20 --block-shape 0,64"]),
+        "--block-shape 0,64 is of groups, which --dtype bf16 has none of",
+    ),
     (" ".join(["granularity vllm==1.0", *LAYER, "--device h20 --config nowhere"]), "nowhere"),
     ("granularity vllm==1.0 --heads 8 --causal --tokens 1:5", "--heads has no effect on vllm==1.0"),
     (

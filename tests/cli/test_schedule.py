@@ -1,5 +1,6 @@
 """`nearfree schedule`: what engines take, from the same numbers as `nearfree predict`."""
 
+import argparse
 import csv
 import io
 import math
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 from derive.schedule.engine import sglang_steps, vllm_lookup
 from msgspec import json
+from nearfree.cli.schedule import _safe
+from nearfree.config.files import Config
 from nearfree.derive.schedule.expected import best_lengths, independent, speedups
 from nearfree.derive.schedule.full_graphs import leaving
+from nearfree.show.text.planned import Planned
 
-from cli.conftest import Call
+from cli.conftest import ROOT, Call
 from cli.test_mistakes import one_message
 
 PAPERS = ("--attention", "flash-attn==2.8.3")
@@ -490,6 +494,27 @@ def test_the_safe_one_of_several_contexts(call: Call) -> None:
     _, out, err = call("schedule", "vllm", *WHERE, *SHORT, *both, *rates)
     assert any(f"# L = {context}: {out.strip()}" in err for context in (512, 4096))
     assert "whose worst loss over them is least" in err
+
+
+def test_the_shortest_draft_is_worth_it_at_every_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp's one n-min, and the array of costs, are by the dearest T(N) of all contexts."""
+    by_context = {
+        512: {1: 1.0, 2: 1.1, 3: 1.1, 4: 1.2},
+        4096: {1: 1.0, 2: 1.1, 3: 1.3, 4: 1.1},
+    }
+    monkeypatch.setattr("nearfree.show.text.schedule.ratio_by_batch", lambda known: {1: known})
+    every: list[Any] = [
+        Planned(context=context, asked=(), answers=known, near_free={1: frozenset({0, 1, 3})})  # type: ignore[arg-type]
+        for context, known in by_context.items()
+    ]
+    args = argparse.Namespace(
+        engine="llama.cpp", goal="tolerance", acceptance=None, epsilon=0.2, drafter=None,
+        draft_cost=None, worth=0.0,
+    )  # fmt: skip
+    for order in (every, every[::-1]):
+        option = _safe(args, Config(ROOT / "config"), order).option
+        assert option.text == "--spec-type draft-simple --spec-draft-n-max 3 --spec-draft-n-min 3"
+        assert any('GGML_BATCH_COSTS="1,0.55,0.433333,0.3"' in note for note in option.notes)
 
 
 @pytest.mark.parametrize("rate", ["0.5", "0.8"])

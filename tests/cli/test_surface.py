@@ -43,6 +43,19 @@ def test_a_table_has_batch_down_and_context_across(call: Call) -> None:
             assert cell.startswith(">=") == found["censored"]
 
 
+def test_json_has_the_boundaries_of_the_table(call: Call) -> None:
+    """A row a deployment and baseline has what it is of, its N_max and its caveats."""
+    lines = [line.replace(">= ", "").split() for line in printed(call, *DENSE)[2:]]
+    code, out, err = call("surface", *DENSE, *SHORT, "--format", "json")
+    rows = {(row["batch"], row["context"]): row for row in json.decode(out)}
+    assert (code, err, len(rows)) == (0, "", 4)
+    for batch, *cells in lines:
+        for context, cell in zip((512, 4096), cells, strict=True):
+            row = rows[int(batch), context]
+            assert (row["baseline"], row["unbounded"], row["fits"]) == (1, False, True)
+            assert (row["n_max"], row["caveats"]) == (float(cell), [])
+
+
 def test_experts_have_both_bounds_and_both_baselines(call: Call) -> None:
     """Balanced experts have a table from each baseline, skewed ones from N = 1 alone."""
     heads = [line for line in printed(call, *SPARSE) if ": N_max at " in line]

@@ -1,5 +1,6 @@
 """The files under config/: what is shipped loads, and a mistake gives one message about itself."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ def read_all(folder: Path) -> None:
     config = Config(folder)
     assert config.site and config.platforms and config.environments and config.studies  # noqa: PT018
     assert config.takes is not None
+    assert config.releases is not None
 
 
 def put(*path: str, value: object) -> Change:
@@ -184,6 +186,32 @@ def test_a_name_ends_with_its_last_letter(folder: Path) -> None:
     path = folder / "studies.yaml"
     path.write_text(path.read_text().replace("\ndense_ffn:", '\n"dense_ffn\\n":'))
     assert "dense_ffn" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "document"),
+    [
+        ("config.yaml", {"imports": ["aiconfigurator==0.12.0\n"]}),
+        ("config.yaml", {"python": {"cpu\n": "python"}}),
+        ("sources.yaml", {"releases": ["vllm==0.20.2\n"]}),
+    ],
+)
+def test_what_is_named_ends_with_its_last_letter(
+    folder: Path, file: str, document: dict[str, Any]
+) -> None:
+    """A release or an environment with a line break at its end is refused by its field."""
+    path = folder / file
+    here = yaml.safe_load(path.read_text()) if path.exists() else {}
+    path.write_text(yaml.safe_dump(here | document))
+    assert f"{file}: {next(iter(document))}" in refusal(folder)
+
+
+def test_a_mistake_in_platforms_names_the_file_that_has_it(folder: Path) -> None:
+    """Whatever folder is read, a fact without its source is refused with that folder's file."""
+    path = folder / "platforms.yaml"
+    path.write_text(f"{path.read_text()}\nx9:\n  kind: cuda\n  memory_gb: 80\n")
+    with pytest.raises(ConfigError, match=rf"^{re.escape(str(path))}: x9.memory_gb has no source"):
+        _ = Config(folder).platforms
 
 
 @pytest.mark.parametrize("name", ["public", "all"])

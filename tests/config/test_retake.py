@@ -1,5 +1,6 @@
 """Asking for another take."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from conftest import make_plan, write_take
 from derive.tables.logs import copy_config
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans, raise_takes
-from nearfree.errors import ConfigError
+from nearfree.errors import BusyError, ConfigError, WriteError
 from nearfree.log.names import Layout
 
 
@@ -79,7 +80,8 @@ def test_the_file_says_who_wrote_it(folder: Path, layout: Layout) -> None:
     raise_takes(Config(folder), layout, "cpu")
     text = (folder / "takes.yaml").read_text()
     assert text.startswith("# Which take is asked for; written by `nearfree retake`.\n")
-    assert [path.name for path in folder.iterdir() if "takes" in path.name] == ["takes.yaml"]
+    names = {path.name for path in folder.iterdir() if "takes" in path.name}
+    assert names == {"takes.yaml", ".takes.yaml.lock"}
 
 
 def test_one_backend_is_retaken(folder: Path, layout: Layout) -> None:
@@ -99,3 +101,29 @@ def test_a_backend_that_nothing_runs_on_is_refused(folder: Path, layout: Layout)
             raise_takes(Config(folder), layout, "cpu", study, "vllm")
         assert "torch_sdpa" in caught.value.remedy
     assert not (folder / "takes.yaml").exists()
+
+
+def test_what_another_process_asked_meanwhile_stays(folder: Path, layout: Layout) -> None:
+    """A config that was read before another retake adds to what that one wrote."""
+    before = Config(folder)
+    assert before.takes == {}
+    raise_takes(Config(folder), layout, "cpu", "hardware")
+    raise_takes(before, layout, "cpu", "dense_ffn")
+    assert Config(folder).takes == {"cpu": {"hardware": 2, "dense_ffn": 2}}
+
+
+def test_two_retakes_at_once_are_one_after_the_other(folder: Path, layout: Layout) -> None:
+    """While another process writes the file the second is refused, and nothing is lost."""
+    raise_takes(Config(folder), layout, "cpu", "hardware")
+    with (folder / ".takes.yaml.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BusyError, match=r"takes\.yaml is being written by another process"):
+            raise_takes(Config(folder), layout, "cpu", "hardware")
+    assert raise_takes(Config(folder), layout, "cpu", "hardware") == {"hardware": 3}
+
+
+def test_a_folder_that_takes_no_file_is_one_message(folder: Path, layout: Layout) -> None:
+    """What stands in the place of the lock is an error of writing, not a traceback."""
+    (folder / ".takes.yaml.lock").mkdir()
+    with pytest.raises(WriteError, match=r"takes\.yaml was not written"):
+        raise_takes(Config(folder), layout, "cpu", "hardware")

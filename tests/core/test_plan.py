@@ -5,7 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import make_plan, make_setting
-from nearfree.core.plan import MeasurePlan, ProbePlan, Sweep, plan_digest
+from nearfree.core.plan import (
+    MeasurePlan,
+    Order,
+    ProbePlan,
+    Sweep,
+    plan_digest,
+    read_orders,
+    write_orders,
+)
 from nearfree.errors import ConfigError
 
 
@@ -65,3 +73,31 @@ def test_points_a_round() -> None:
     plan = make_plan(positions=(1, 2, 4))
     both = msgspec.structs.replace(plan, sweeps=(*plan.sweeps, sweep))
     assert (plan.points_a_round, both.points_a_round) == (3, 5)
+
+
+ORDER = Order(scope="h20", stream="dense_ffn", take=1, device="cuda", plan=make_plan())
+
+
+@pytest.mark.parametrize(
+    "field", ["scope", "stream", "plan.environment", "plan.sweeps.0.setting.model_digest"]
+)
+def test_a_name_with_a_line_break_at_its_end_is_no_name(field: str) -> None:
+    """A scope would be a folder that no take could be read back from; a digest is its digits."""
+    document = msgspec.json.decode(write_orders(iter([ORDER])))
+    *path, last = field.split(".")
+    place = document
+    for key in path:
+        place = place[int(key) if key.isdecimal() else key]
+    place[last] = f"{place.get(last) or '0' * 12}\n"
+    with pytest.raises(ConfigError, match=rf"orders, line 1 .*{last}"):
+        read_orders(msgspec.json.encode(document).decode(), "orders")
+
+
+def test_an_order_that_is_nested_too_deeply_is_no_order() -> None:
+    """What the decoder cannot follow is refused with its line, as any other text."""
+    line = write_orders(iter([ORDER])).rstrip()
+    deep = "[" * 5000 + "]" * 5000
+    assert '"plan":{' in line
+    line = line.replace('"plan":{', f'"plan":{{"models":{{"a":{{"x":{deep}}}}},', 1)
+    with pytest.raises(ConfigError, match="orders, line 2 is no order"):
+        read_orders(f"{write_orders(iter([ORDER]))}{line}", "orders")

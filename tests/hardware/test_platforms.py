@@ -15,6 +15,7 @@ from nearfree.hardware.platforms import (
     shared_memory,
 )
 
+FILE = Path("mine/platforms.yaml")
 PLATFORMS = Config(Path(__file__).parents[2] / "config").platforms
 META = {"kind", "vendor_name", "aliases", "sources", "unknown"}
 FACTS = [name for name in Platform.__struct_fields__ if name not in META]
@@ -152,9 +153,10 @@ def test_the_sample_has_every_fact() -> None:
 def test_a_fact_without_a_source_is_refused(fact: str) -> None:
     """Any fact of a datasheet without its document is refused by name."""
     platform = Platform(kind="cuda", **{fact: SAMPLE[fact]})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=rf"x9\.{fact} has no source"):
-        check_platforms({"x9": platform})
-    check_platforms({"x9": Platform(kind="cuda", sources={fact: "a"}, **{fact: SAMPLE[fact]})})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"^mine/platforms.yaml: x9\.{fact} has no source"):
+        check_platforms({"x9": platform}, FILE)
+    sourced = Platform(kind="cuda", sources={fact: "a"}, **{fact: SAMPLE[fact]})  # type: ignore[arg-type]
+    check_platforms({"x9": sourced}, FILE)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +166,8 @@ def test_a_shared_name_is_refused(clash: dict[str, tuple[str, ...]]) -> None:
     """Two platforms that answer to the same name are refused."""
     known = {"a": (), **clash}
     platforms = {name: Platform(kind="cuda", aliases=aliases) for name, aliases in known.items()}
-    with pytest.raises(ConfigError, match="share the name"):
-        check_platforms(platforms)
+    with pytest.raises(ConfigError, match=r"^mine/platforms\.yaml: .* share the name"):
+        check_platforms(platforms, FILE)
 
 
 LACKING = {

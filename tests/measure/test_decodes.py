@@ -228,12 +228,17 @@ def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) 
     assert hot.find("a" * 64, (1, 2), PLAIN) is None
 
 
-def test_a_text_that_was_damaged_is_decoded_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "spoilt",
+    [b"{", b'{"prompt":"\xff"}', b'{"prompt":' + b"[" * 5000],
+    ids=["cut", "bytes", "deep"],
+)
+def test_a_text_that_was_damaged_is_decoded_again(tmp_path: Path, spoilt: bytes) -> None:
     """The folder may be deleted or spoilt: nothing rests on it."""
     texts = Texts(tmp_path, PLAN)
     texts.keep("a" * 64, Kept(prompt="p", prompt_ids=(1,), output_ids=(2,)), PLAIN)
     (path,) = tmp_path.iterdir()
-    path.write_bytes(b"{")
+    path.write_bytes(spoilt)
     assert texts.find("a" * 64, (1,), PLAIN) is None
 
 

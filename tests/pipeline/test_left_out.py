@@ -116,6 +116,16 @@ def test_no_engine_is_simulated(
     assert found == {f"h20/{STUDY}": "no engine is simulated"}
 
 
+def test_a_platform_that_no_study_names_is_said(config: Path, layout: Layout) -> None:
+    """Of what is here and in no study only the hardware is probed: that is told, and what to do."""
+    assert Pipeline(layout.root, config).unstudied == []
+    path = config / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"here": ["cpu", "l40s"]}))
+    (said,) = Pipeline(layout.root, config).unstudied
+    assert said.startswith("no study of the sets default, paper names l40s, so that only its hard")
+    assert said.endswith(f"{config}/studies.yaml")
+
+
 @pytest.mark.slow
 def test_the_workflow_says_it_in_one_line(tmp_path: Path, no_network: None) -> None:
     """A run names what it leaves out and how to get it; the rest is measured."""
@@ -125,6 +135,7 @@ def test_the_workflow_says_it_in_one_line(tmp_path: Path, no_network: None) -> N
     assert done.returncode == 0, done.stderr
     (line,) = [text for text in done.stderr.splitlines() if "left out" in text]
     assert line == f"{TARGET} is left out: {LACKING}"
+    assert "no study of the sets" not in done.stderr
     refused = project.run("snakemake", "--cores", "1", "-n", TARGET)
     assert refused.returncode != 0
     assert "Traceback" not in refused.stdout + refused.stderr

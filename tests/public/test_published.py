@@ -176,3 +176,9 @@ def test_a_file_that_is_not_read_is_no_other_take(layout: Layout, folder: Path) 
     first = import_published(layout, SHIPPED)
     (folder / "notes.csv").write_text("a,b\n")
     assert import_published(layout, folder).name == first.name
+
+
+def test_another_take_of_the_same_files(layout: Layout) -> None:
+    """What was retracted is imported anew under the number that is given."""
+    first, second = (import_published(layout, SHIPPED, take=take).name for take in (1, 2))
+    assert (first.take, second.take, first.plan8) == (1, 2, second.plan8)

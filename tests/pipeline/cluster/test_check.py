@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+import pytest
 from nearfree.config.cluster import Cluster, JobResources
-from nearfree.pipeline.cluster.check import options, wait
+from nearfree.pipeline.cluster.check import _state, options, wait
 
 
 def test_only_what_is_said_is_asked_for() -> None:
@@ -66,3 +67,12 @@ def test_a_job_that_left_nothing_is_told_by_its_log(monkeypatch, tmp_path: Path)
     (tmp_path / "h20.log").write_text("first\nno module named nearfree\n")
     why = wait({"h20": "7"}, tmp_path, timeout_s=60)
     assert why == {"h20": "job 7 ended without an answer: no module named nearfree"}
+
+
+@pytest.mark.parametrize("raw", [b"{}", b'{"node":"n1","cpus":"two"}', b""])
+def test_an_answer_of_another_version_is_told(tmp_path: Path, raw: bytes) -> None:
+    """A node with other code may leave what cannot be read: that is said, and is no traceback."""
+    (tmp_path / "gpu.json").write_bytes(raw)
+    said = _state(tmp_path / "gpu.json")
+    assert isinstance(said, str)
+    assert said.startswith("its answer is not of this version (")

@@ -30,12 +30,13 @@ def found() -> Forecast:
     ("value", "censored", "text"),
     [
         (None, False, "refused"), (math.inf, False, "unbounded"), (512.0, True, ">= 512"),
-        (512.0, False, "512"), (36.9, False, "37"), (4.6345, False, "4.63"), (1.0, False, "1"),
+        (512.0, False, "512"), (36.9, False, "36"), (4.6345, False, "4.63"), (1.0, False, "1"),
         (0.0729, False, "0.0729"), (315760.4, False, "315760"), (1.0, True, ">= 1"),
+        (9.996, False, "9.99"), (36.99999999999999, False, "37"), (10.0, False, "10"),
     ],
 )  # fmt: skip
 def test_an_amount_is_a_number_or_a_word(value: float | None, censored: bool, text: str) -> None:  # noqa: FBT001
-    """A boundary has its digits, is a lower bound, unbounded, or refused."""
+    """A boundary has its digits, never rounded up, is a lower bound, unbounded, or refused."""
     assert amount(value, censored=censored) == text
 
 

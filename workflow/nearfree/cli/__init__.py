@@ -24,6 +24,7 @@ ROOMS = (
         "rules",
         "granularity",
         "forecast",
+        "lookup",
         "schedule",
     ),
     *("calibrate", "validate", "results", "audit", "log"),

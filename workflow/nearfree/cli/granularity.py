@@ -52,6 +52,8 @@ _UNUSED = {
 _TYPED = {"weight": "--type", "repack": "--no-repack", "causal": "--no-causal"}
 """Options that are typed otherwise than parsed arguments name them."""
 DTYPES = ("bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4", "mxfp4", "nvfp4")
+_GROUPED = ("int8_w8a16", "int4")
+"""Weights alone, which a scale is of a group of columns of: rows is 0, as vLLM writes it."""
 MOE_APIS, ATTENTION_APIS = ("functional", "modular"), ("kvcache", "varlen", "dense")
 
 
@@ -85,7 +87,11 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
         default="bf16",
         help="quantisation: int8 is w8a8, int4 is w4a16 in groups of 128 (default: bf16)",
     )
-    moe.add_argument("--block-shape", type=_pair, help="rows,columns of a scale: 128,128")
+    moe.add_argument(
+        "--block-shape",
+        type=_pair,
+        help="rows,columns of a scale: 128,128; with int4 and int8_w8a16 0,GROUP",
+    )
     moe.add_argument(
         "--per-channel-quant", action="store_true", help="activations scaled by channel"
     )
@@ -223,6 +229,12 @@ def _moe(args: argparse.Namespace, extraction: "Extraction") -> "Granularity":
 
     _need(args, "experts", "top_k", "d_ff", "d_model")
     _api(args, MOE_APIS)
+    if args.block_shape and not args.block_shape[0] and args.dtype not in _GROUPED:
+        raise ConfigError(
+            f"--block-shape 0,{args.block_shape[1]} is of groups, which --dtype {args.dtype} has "
+            "none of",
+            remedy=f"Give rows,columns of a block, or one of --dtype {', '.join(_GROUPED)}",
+        )
     device, sm, _ = _device(args)
     facts: dict[str, Any] = {
         "device": device,
@@ -380,7 +392,7 @@ def _table(answer: "Granularity") -> None:
 
 def _pair(text: str) -> tuple[int, int]:
     try:
-        rows, columns = map(positive, text.split(","))
+        first, columns = text.split(",")
+        return 0 if first == "0" else positive(first), positive(columns)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r:.80} is no pair: write rows,columns") from None
-    return rows, columns

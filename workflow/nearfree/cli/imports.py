@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def _import_arguments(parser: argparse.ArgumentParser) -> None:
     datasets = parser.add_subparsers(dest="dataset", required=True, metavar="DATASET")
-    add_action(datasets, "published", "the paper's tables, from config/published")
+    published = add_action(datasets, "published", "the paper's tables, from config/published")
     tables = add_action(datasets, "aiconfigurator", "AIConfigurator's public latency tables")
     tables.add_argument("--version", metavar="VERSION", help="which release (default: 0.12.0)")
     OFFLINE(tables)
     curves = add_action(datasets, "curves", "curves T(N) from a CSV file")
     curves.add_argument("file", type=Path, metavar="FILE.csv", help="the file")
     curves.add_argument("--name", help="a name for the curves (default: the file's name)")
-    for action in (tables, curves):
+    for action in (published, tables, curves):
         action.add_argument(
             "--take", type=positive, default=1, help="the take's number (default: 1)"
         )
@@ -51,7 +51,7 @@ def run_import(args: argparse.Namespace) -> int:
 def _published(args: argparse.Namespace) -> None:
     from nearfree.public.published import import_published
 
-    print_seal(import_published(layout_of(args), args.config / "published"))
+    print_seal(import_published(layout_of(args), args.config / "published", take=args.take))
 
 
 def _aiconfigurator(args: argparse.Namespace) -> None:
@@ -96,7 +96,7 @@ def _print_summary(imported: "Found") -> None:
         print(f"  {system.platform:<20}{counts}")
     unknown = [system.name for system in imported.systems if not system.known]
     if unknown:
-        print(f"  not in config/platforms.yaml, under their own names: {', '.join(unknown)}")
+        print(f"  not in platforms.yaml, under their own names: {', '.join(unknown)}")
     for name, why in imported.left_out.items():
         print(f"  left out: {name}, {why}")
     print(f"  {imported.repeats} points were measured several times: their median counts")

@@ -201,7 +201,7 @@ def read_plan(name: str) -> "MeasurePlan | DecodePlan":
         raise ConfigError(
             f"{name} cannot be read: {error.strerror}", remedy="Name a file, or - for a pipe"
         ) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
             f"{name} is not a plan: {error}", remedy="Give what `nearfree plan` prints"
         ) from error

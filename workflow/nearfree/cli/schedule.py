@@ -148,7 +148,7 @@ def run_schedule(args: argparse.Namespace) -> int:
         else:
             print("\n".join(choices_table(every, notes)))
         return 0
-    safe = _safe(args, every)
+    safe = _safe(args, config, every)
     if args.format == "json":
         epsilon = tolerance_of(args, config)
         print(schedules_json(*of, args.worth, every, safe, epsilon=epsilon, notes=notes))
@@ -245,26 +245,28 @@ def _writer(
     from nearfree.decoders.engines import VLLM
     from nearfree.derive.granularity.graphs import GraphSteps
     from nearfree.derive.schedule.engines import ENGINES, vllm_option
+    from nearfree.show.text.schedule import ratio_by_batch
 
     graphs = answers.deployments[0].graphs
     known = answers.total.refusals[0] is None
     if graphs and known and args.engine == graphs.engine.name == VLLM.name:
         requests, largest = GraphSteps(answerer.rules).most(graphs)
         return partial(vllm_option, requests=requests, largest=largest)
-    return ENGINES[args.engine].lengths or _one_length(args, config, answers, accepted)
+    return ENGINES[args.engine].lengths or _one_length(
+        args, config, ratio_by_batch(answers)[1], accepted
+    )
 
 
 def _one_length(
     args: argparse.Namespace,
     config: "Config",
-    answers: "Forecast",
+    ratio: "Mapping[int, float]",
     accepted: "Sequence[float] | None",
 ) -> "Write":
     """Return what writes the option of an engine that takes one K, by T(N) of one request."""
     from nearfree.derive.schedule import llama_cpp
-    from nearfree.show.text.schedule import ratio_by_batch
 
-    ratio, epsilon = ratio_by_batch(answers)[1], tolerance_of(args, config)
+    epsilon = tolerance_of(args, config)
     kind = llama_cpp.MODEL
     if args.drafter == OWN:
         kind = llama_cpp.OWN_LAYER
@@ -281,15 +283,24 @@ def _one_length(
     return write
 
 
-def _safe(args: argparse.Namespace, every: "Sequence[Planned]") -> "Planned":
-    """Return the schedule that is safe at all contexts."""
+def _safe(args: argparse.Namespace, config: "Config", every: "Sequence[Planned]") -> "Planned":
+    """Return the schedule that is safe at all contexts; of one K, by the dearest T(N) of them."""
+    from msgspec.structs import replace
+
+    from nearfree.derive.schedule.engines import ENGINES
     from nearfree.show.text.planned import least_loss, shortest
+    from nearfree.show.text.schedule import ratio_by_batch
 
     if len(every) == 1:
         return every[0]
-    if _goal(args) == TOLERANCE:
-        return shortest(every, args.worth)
-    return least_loss(every)
+    if _goal(args) != TOLERANCE:
+        return least_loss(every)
+    if ENGINES[args.engine].lengths is None:
+        ratios = [ratio_by_batch(each.answers)[1] for each in every]
+        dearest = {n: max(ratio[n] for ratio in ratios) for n in ratios[0]}
+        write = _one_length(args, config, dearest, None)
+        every = [replace(each, write=write) for each in every]
+    return shortest(every, args.worth)
 
 
 def _held(args: argparse.Namespace, every: "Sequence[Deployment]") -> "Sequence[Deployment]":

@@ -1,6 +1,7 @@
 """Studies before they are measured: their plans, predictions on record, and further takes."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ def run_plan(args: argparse.Namespace) -> int:
         print(json.encode(Plans(config, scope).measure(args.study)).decode())
     else:
         print(write_orders(_orders(config, scope)), end="")
+        if nothing := Plans(config, scope).nothing:
+            print(nothing, file=sys.stderr)
     return 0
 
 
@@ -76,6 +79,7 @@ def run_foretell(args: argparse.Namespace) -> int:
     from nearfree.log.evidence import read_take
     from nearfree.log.take import take_name
     from nearfree.preregister.record import foretell
+    from nearfree.show.text.forecast import amount
 
     axes = ordered(AXES, "context", "batch", "routing")
     config, scope = here(args)
@@ -91,8 +95,8 @@ def run_foretell(args: argparse.Namespace) -> int:
             where = label(structs.asdict(prediction.setting), axes)
             value = (
                 prediction.refusal
-                or f"{prediction.n_max:.0f} [{prediction.low:.0f}, {prediction.high:.0f}], "
-                + (prediction.limiting_module or "")
+                or f"{amount(prediction.n_max)} [{amount(prediction.low)}, "
+                f"{amount(prediction.high)}], {prediction.limiting_module or ''}"
             )
             name = (
                 prediction.predictor

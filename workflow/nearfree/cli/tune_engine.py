@@ -102,7 +102,8 @@ def _job(args: argparse.Namespace) -> Job:
     _refuse_empty_slots(prompts, args.batch, texts)
     args.model_path, args.name = (args.model, None) if args.model else _shipped(config, args)
     if args.draft_model is not None:
-        refuse_another_vocabulary(args.model_path, args.draft_model)
+        padded = args.engine == "llama_cpp"
+        refuse_another_vocabulary(args.model_path, args.draft_model, padded=padded)
     threads = args.threads or tuple(sorted({1, usable_cpus()}))
     forwards, draft = _plans(args, prompts, threads, release)
     if draft is not None and forwards.files.keys() == draft.files.keys():

@@ -35,6 +35,8 @@ BOUNDS = SPREADS
 """The two controlled routings, between which any real one lies (paper, app. C.3)."""
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 Texts = Annotated[tuple[Text, ...], Meta(min_length=1)]
+Tables = Annotated[str, Meta(pattern=r"^aiconfigurator==[0-9]+(\.[0-9]+)+$(?!\n)")]
+Package = Annotated[str, Meta(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$(?!\n)")]
 Listed = Annotated[tuple[Count, ...], Meta(min_length=1)]
 Contexts = Annotated[tuple[Annotated[int, Meta(ge=1, lt=100_000_000)], ...], Meta(min_length=1)]
 """Cached positions: models are made for ten million."""
@@ -101,7 +103,7 @@ class Site(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     without: tuple[Name, ...] = ()
     untested: bool = False
     curves: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.][A-Za-z0-9_./-]*)?$(?!\n)")] = ""
-    imports: tuple[Annotated[str, Meta(pattern=r"^aiconfigurator==[0-9]+(\.[0-9]+)+$")], ...] = ()
+    imports: tuple[Tables, ...] = ()
 
 
 class BackendEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,7 +115,7 @@ class BackendEnvironment(Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Sources(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """sources.yaml: the releases whose block and tile rules are kept in the event log."""
 
-    releases: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$")], ...] = ()
+    releases: tuple[Package, ...] = ()
 
 
 class Config:
@@ -165,8 +167,9 @@ class Config:
     @cached_property
     def platforms(self) -> dict[str, Platform]:
         """Every known platform by name."""
-        platforms = read_entries(self.folder / "platforms.yaml", Platform)
-        check_platforms(platforms)
+        file = self.folder / "platforms.yaml"
+        platforms = read_entries(file, Platform)
+        check_platforms(platforms, file)
         self._reserved("platforms.yaml", platforms, _OTHER_SCOPES)
         return platforms
 

@@ -3,7 +3,11 @@
 This is the one place that writes a config file, config/takes.yaml.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 
 import yaml
 from msgspec import UNSET, UnsetType
@@ -24,12 +28,13 @@ from nearfree.core.plan import (
     RequestedPlan,
     Sweep,
 )
-from nearfree.errors import ConfigError
+from nearfree.errors import ConfigError, WriteError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.hardware.simulated import read_curves
 from nearfree.log.document import replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
+from nearfree.log.segment import lock
 
 _TORCH = "cpu"
 """The environment of torch alone, which every other one holds, too."""
@@ -84,6 +89,19 @@ class Plans:
             streams += [foretold] * (stream == study and foretold in self.foretold)
             streams.append(stream)
         return streams
+
+    @property
+    def nothing(self) -> str:
+        """Why nothing but the hardware is measured, and how it would be; empty if a study is."""
+        if self.measured:
+            return ""
+        site = self._config.site
+        kept = " that is not left out" if site.without else ""
+        return (
+            f"no study of the sets {', '.join(site.sets)}{kept} names {self._scope}, so that only "
+            "its hardware is probed. Name it under `platforms` of studies in "
+            f"{self._config.folder}/studies.yaml"
+        )
 
     def all(self) -> dict[str, RequestedPlan]:
         """Return the plan of every stream of the platform."""
@@ -178,6 +196,8 @@ def raise_takes(
     ------
     ConfigError
         The platform has no such study, or none on that backend.
+    BusyError
+        Another process asks for takes right now.
     """
     known = Plans(config, scope).streams
     if study is not None and study not in known:
@@ -192,15 +212,33 @@ def raise_takes(
             )
     if study and study.endswith(MODULES_SUFFIX):  # what is foretold rests on them
         streams.append(f"{study.removesuffix(MODULES_SUFFIX)}{FORETOLD_SUFFIX}")
-    takes = {name: dict(by_stream) for name, by_stream in config.takes.items()}
-    raised = {}
-    for stream in streams:
-        sealed = [take.take for take in layout.takes(scope, stream)]
-        raised[stream] = max([config.take(scope, stream), *sealed]) + 1
-    takes[scope] = {**takes.get(scope, {}), **raised}
-    text = "# Which take is asked for; written by `nearfree retake`.\n" + yaml.safe_dump(takes)
-    replace(config.folder / "takes.yaml", text.encode())
+    with _locked(config.folder / "takes.yaml"):
+        asked = Config(config.folder)  # another process may have raised some meanwhile
+        raised = {}
+        for stream in streams:
+            sealed = [take.take for take in layout.takes(scope, stream)]
+            raised[stream] = max([asked.take(scope, stream), *sealed]) + 1
+        takes = {**asked.takes, scope: {**asked.takes.get(scope, {}), **raised}}
+        text = "# Which take is asked for; written by `nearfree retake`.\n" + yaml.safe_dump(takes)
+        replace(config.folder / "takes.yaml", text.encode())
     return raised
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that is replaced, in one beside it; BusyError if another has it."""
+    try:
+        fd = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise WriteError(
+            f"{path} was not written: {error.strerror}",
+            remedy="Check that you may write into its folder, then run it again",
+        ) from error
+    try:
+        lock(fd, str(path))
+        yield
+    finally:
+        os.close(fd)
 
 
 def _backends(config: Config, stream: str) -> set[str]:

@@ -12,7 +12,7 @@ from nearfree.errors import ConfigError
 
 T = TypeVar("T")
 _DEEPEST = 50
-_MISPLACED = re.compile(r" - at `(?:key in )?\$?(.*?)`$")
+_MISPLACED = re.compile(r" - at `(?:key` in `)?\$?(.*?)`$")
 
 
 def read_file(path: Path, kind: type[T]) -> T:

@@ -6,5 +6,5 @@ from msgspec import Meta
 
 LONGEST_NAME = 64
 NAME = rf"[a-z0-9][a-z0-9_]{{0,{LONGEST_NAME - 1}}}"
-Name = Annotated[str, Meta(pattern=f"^{NAME}$")]
+Name = Annotated[str, Meta(pattern=rf"^{NAME}$(?!\n)")]
 """A scope, stream, study or platform: it becomes a folder, so nothing else may stand in it."""

@@ -338,7 +338,7 @@ class Setting(
         Field("what", "the model, where a whole forward is meant", modules=WHOLE),
     ] = None
     model_digest: Annotated[
-        Annotated[str, Meta(pattern="^[0-9a-f]{12}$")] | None,
+        Annotated[str, Meta(pattern=r"^[0-9a-f]{12}$(?!\n)")] | None,
         Field("what", "what tells models of one name apart", modules=WHOLE),
     ] = None
     release: Annotated[

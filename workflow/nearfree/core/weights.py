@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, json
 
 from nearfree.core.names import Name
 
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 """A SHA-256, as its hexadecimal digits."""
 FileType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q4_k_m", "q5_k_m", "q6_k"]
 """What random weights can be stored as: GGUF's file types that the engine itself makes."""

@@ -6,6 +6,7 @@ memory of an SM.
 """
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -93,10 +94,15 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         return balance_flop_per_byte(peak, self.bandwidth_gb_s)
 
 
-def check_platforms(platforms: dict[str, Platform]) -> None:
+def check_platforms(platforms: dict[str, Platform], file: Path) -> None:
     """Raise ConfigError for a fact without a source, or of no known name, or a shared name.
 
     A peak under another name than a format's would say that the units multiply no such format.
+
+    Parameters
+    ----------
+    file
+        Where they were read from, which a message begins with.
     """
     owner: dict[str, str] = {}
     facts = sorted(set(Platform.__struct_fields__) - _NO_FACTS)
@@ -105,20 +111,20 @@ def check_platforms(platforms: dict[str, Platform]) -> None:
         for alias in (name, *platform.aliases):
             if alias in owner:
                 raise ConfigError(
-                    f"config/platforms.yaml: {name} and {owner[alias]} share the name {alias}",
+                    f"{file}: {name} and {owner[alias]} share the name {alias}",
                     remedy="Give each platform its own names",
                 )
             owner[alias] = name
         for fact in (*(f"peak_tflops.{peak}" for peak in platform.peak_tflops), *platform.unknown):
             if fact not in known:
                 raise ConfigError(
-                    f"config/platforms.yaml: {name} names the unknown fact {fact!r:.80}",
+                    f"{file}: {name} names the unknown fact {fact!r:.80}",
                     remedy=f"Peaks are of {', '.join(_PEAKS)}; other facts {', '.join(facts)}",
                 )
         for fact in facts:
             if getattr(platform, fact) and fact not in platform.sources:
                 raise ConfigError(
-                    f"config/platforms.yaml: {name}.{fact} has no source",
+                    f"{file}: {name}.{fact} has no source",
                     remedy="Name the document under `sources`",
                 )
 
@@ -148,7 +154,7 @@ def resolve(platforms: dict[str, Platform], name: str) -> str:
             return known
     raise ConfigError(
         f"unknown platform {name!r}",
-        remedy=f"Choose one of {', '.join(platforms)}, or add it to config/platforms.yaml",
+        remedy=f"Choose one of {', '.join(platforms)}, or add it to platforms.yaml",
     )
 
 

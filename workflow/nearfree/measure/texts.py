@@ -15,6 +15,7 @@ from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
 from nearfree.log.document import replace
 from nearfree.log.names import Layout
+from nearfree.log.reader import UNREADABLE
 
 
 def texts_folder(layout: Layout) -> Path:
@@ -56,7 +57,7 @@ class Texts:
         try:
             raw = self._path(sha256, plain).read_bytes()
             kept = msgspec.json.decode(raw, type=Kept)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNREADABLE):
             return None
         return kept if kept.prompt_ids == prompt_ids and kept.output_ids else None
 

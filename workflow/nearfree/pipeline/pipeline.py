@@ -59,7 +59,10 @@ class Pipeline:
         self.layout = Layout(results)
         self.config = Config(config)
         self.site = self.config.site
-        every = {scope: Plans(self.config, scope).all() for scope in self.site.here}
+        plans_of = {scope: Plans(self.config, scope) for scope in self.site.here}
+        self.unstudied = [each.nothing for each in plans_of.values() if each.nothing]
+        """Why nothing is measured on a platform that is here, a sentence each."""
+        every = {scope: each.all() for scope, each in plans_of.items()}
         self.left_out = {
             f"{scope}/{stream}": why
             for scope, plans in every.items()

@@ -129,7 +129,9 @@ def _platform(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> s
             f"Did you mean {near[0]}? Else" if near else f"Choose from {', '.join(platforms)}, or"
         )
         raise OddFieldError(
-            "platform", f"{name!r} is not known", f"{remedy} add it to config/platforms.yaml"
+            "platform",
+            f"{name!r} is not known",
+            f"{remedy} add it to platforms.yaml",
         ) from None
 
 

@@ -58,8 +58,13 @@ def import_plan(folder: Path) -> ImportPlan:
         ) from error
 
 
-def import_published(layout: Layout, folder: Path) -> Seal:
+def import_published(layout: Layout, folder: Path, *, take: int = 1) -> Seal:
     """Make sure that the reference files in `folder` are in the log, nothing in part.
+
+    Parameters
+    ----------
+    take
+        The take's number: another one where an earlier import was retracted.
 
     Raises
     ------
@@ -70,7 +75,7 @@ def import_published(layout: Layout, folder: Path) -> Seal:
     events = [event for name, convert in _FILES.items() for event in _read(folder / name, convert)]
     return ensure_events(
         layout,
-        take_name(PUBLIC, STREAM, 1, plan),
+        take_name(PUBLIC, STREAM, take, plan),
         plan,
         "nearfree import published",
         lambda: events,

@@ -247,12 +247,10 @@ def _check_platforms(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iter
     for platform in config.site.here:
         job = config.job_resources(platform, STREAM)
         wanted = " ".join(filter(None, (job.partition, job.constraint, job.gpu_model)))
-        if platform in refused:
-            yield NodeReport(
-                platform=platform, resources=wanted, state=None, wrong=(refused[platform],)
-            )
+        state = refused.get(platform) or _state(folder / f"{platform}.json")
+        if isinstance(state, str):
+            yield NodeReport(platform=platform, resources=wanted, state=None, wrong=(state,))
             continue
-        state = msgspec.json.decode((folder / f"{platform}.json").read_bytes(), type=NodeState)
         wrong = tuple(_wrong(config.platforms, platform, state))
         wrong += tuple(
             _NOT_THERE.format(name, config.site.python[name])
@@ -265,6 +263,16 @@ def _check_platforms(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iter
             *(_TO_MAKE.format(name) for name in missing if name not in config.site.python),
         )
         yield NodeReport(platform=platform, resources=wanted, state=state, wrong=wrong, notes=notes)
+
+
+def _state(path: Path) -> NodeState | str:
+    """Return what a node left, or what is wrong where that cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=NodeState)
+    except msgspec.MsgspecError as error:
+        return (
+            f"its answer is not of this version ({error}): does its job see other code than this?"
+        )
 
 
 def _wrong(platforms: dict[str, Platform], name: str, state: NodeState) -> Iterator[str]:

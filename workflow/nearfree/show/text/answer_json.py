@@ -52,9 +52,10 @@ def answer(
         "predictors": [_finite(row) for row in rows],
         "modules": _modules(forecast, place, epsilon) if known else [],
         "besides": _besides(forecast, place) if known else {},
+        "caveats": query.caveats,
         "graphs": _graphs(forecast, place),
         "curve": forecast.curve(place).to_dicts(),
-    } | ({"caveats": query.caveats} if query.caveats else {})
+    }
 
 
 def deployment_json(query: Deployment) -> dict[str, Any]:
@@ -147,6 +148,15 @@ def with_about(queries: Sequence[Deployment], rows: pl.DataFrame) -> pl.DataFram
     keyed = about.with_row_index("deployment").with_columns(pl.col("deployment").cast(pl.Int64))
     joined = keyed.join(rows, on="deployment", how="right", maintain_order="right")
     return joined.select(*about.columns, *(c for c in rows.columns if c != "deployment"))
+
+
+def rows_json(queries: Sequence[Deployment], rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return rows behind their deployments, each with its caveats; unbounded as in `answer`."""
+    about = with_about(queries, rows).to_dicts()
+    return [
+        _finite(row) | {"caveats": queries[at].caveats}
+        for at, row in zip(rows["deployment"], about, strict=True)
+    ]
 
 
 def _with_share(rows: pl.DataFrame, accepted: float | None) -> pl.DataFrame:

@@ -141,13 +141,24 @@ def report(
         yield from (f"of T(N): {each}" for each in query.caveats)
 
 
+_ROUNDING, _BELOW_10 = 1e-12, 9.99
+"""What a product of few factors may be off by its rounding, relative, and the last number with two
+decimals below 10."""
+
+
 def amount(value: float | None, *, censored: bool = False) -> str:
-    """Return a boundary as it is printed: unbounded, at least the grid's end, or a number."""
+    """Return a boundary as it is printed: unbounded, at least the grid's end, or a number.
+
+    From 10 on it is whole positions, rounded down: T of one more is beyond the tolerance.
+    """
     if value is None:
         return "refused"
     if value == float("inf"):
         return "unbounded"
-    return f">= {value:g}" if censored else f"{value:.0f}" if value >= 10 else f"{value:.3g}"
+    if censored:
+        return f">= {value:g}"
+    whole = math.floor(value * (1 + _ROUNDING))
+    return f"{whole}" if whole >= 10 else f"{min(value, _BELOW_10):.3g}"
 
 
 def interval(row: dict[str, Any], end: float) -> str:

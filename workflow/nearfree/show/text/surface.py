@@ -1,5 +1,6 @@
 """Answers over many deployments: the deployment table, `predict --positions K` and `surface`."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -169,7 +170,7 @@ def _values(by_predictor: dict[str, dict[str, Any]], end: float) -> list[object]
     model, idle = by_predictor[PREDICTOR], by_predictor["idle_compute"]["n_max"]
     if model["refusal"]:
         return [*laws, "refused", "", "", ""]
-    over = "" if idle is None or model["censored"] else amount(idle / model["n_max"])
+    over = "" if idle is None or model["censored"] else _times(idle / model["n_max"])
     limiter = model["limiting_module"]
     return [
         *laws,
@@ -178,6 +179,10 @@ def _values(by_predictor: dict[str, dict[str, Any]], end: float) -> list[object]
         over,
         "nothing up to there" if limiter is None else f"{limiter}: {model['limiting_term']}",
     ]
+
+
+def _times(ratio: float) -> str:
+    return "unbounded" if ratio == math.inf else f"{ratio:.3g}" if ratio < 10 else f"{ratio:.0f}"
 
 
 def published_report(answers: pl.DataFrame) -> Iterator[str]:

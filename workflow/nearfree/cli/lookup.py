@@ -1,0 +1,177 @@
+"""Predicted boundaries of many deployments: a table, or a surface over batch and context."""
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearfree.cli.common import (
+    TEXT_OR_JSON,
+    argument,
+    command,
+    config_of,
+    in_one_thread,
+    json_text,
+    layout_of,
+)
+from nearfree.cli.deployment_options import (
+    CONDITIONS,
+    add_answer_options,
+    add_deployment,
+    fit,
+    loads_of,
+    make_answerer,
+    make_spec,
+    refuse_options,
+    tolerance_of,
+)
+from nearfree.cli.forecast import BATCHES, refuse
+from nearfree.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nearfree.config.files import Config, DeploymentSpec
+
+
+@command(
+    "lookup",
+    partial(add_deployment, required=False),
+    add_answer_options,
+    argument("--published", action="store_true", help="recompute the paper's table and compare"),
+    argument(
+        "--format",
+        choices=["text", "csv", "json"],
+        default="text",
+        help="how to print (default: text)",
+    ),
+    answers=True,
+)
+def run_lookup(args: argparse.Namespace) -> int:
+    """Print the deployment table: N_max by every predictor for a list of models and conditions.
+
+    Without a model it covers the drawn deployments of deployments.yaml. With --published it
+    recomputes the paper's own table and compares it with the printed values and with the rules of
+    the sources.
+
+    Example: nearfree lookup --model qwen3_8b --platform h100,h200 --batch 1,8,64
+    """
+    in_one_thread()
+    config = config_of(args)
+    if args.published:
+        unused = ("model", "platform", *CONDITIONS, "epsilon")
+        where = "with --published, which is of the paper's deployments"
+        refuse_options(args, unused, where, "--published")
+        print(_published(args, config))
+        return 0
+    return _lookup(args, config)
+
+
+def _lookup(args: argparse.Namespace, config: "Config") -> int:
+    from nearfree.derive.predict.forecast.expand_deployments import asked_about
+    from nearfree.derive.predict.forecast.forecast import forecast, positions
+    from nearfree.show.text.answer_json import rows_json, with_about
+    from nearfree.show.text.memory import warning_lines
+    from nearfree.show.text.surface import lookup_report
+
+    epsilon = tolerance_of(args, config)
+    specs, loads = _specs(args, config), loads_of(args)
+    asked = [asked_about(config, spec, loads) for spec in specs]
+    queries = [query for known, _ in asked for query in known]
+    others = [each for _, unknown in asked for each in unknown]
+    if not queries:
+        refuse(others)
+    grid = positions(args.largest)
+    answers = forecast(queries, make_answerer(args, config, queries), [epsilon], grid=grid)
+    rows = answers.answers.drop("calibration")
+    if args.format == "json":
+        print(json_text(rows_json(answers.deployments, rows)))
+    elif args.format == "csv":
+        print(with_about(answers.deployments, rows).write_csv().rstrip("\n"))
+    else:
+        print("\n".join((*warning_lines(queries), *lookup_report(answers, epsilon))))
+    refuse(others)
+    return 2 if any(answers.total.refusals) or not fit(args, queries) else 0
+
+
+def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]":
+    from nearfree.config.files import BOUNDS
+
+    if (args.model is None) != (args.platform is None):
+        raise ConfigError(
+            "one of --model and --platform is given without the other",
+            remedy="Give both, or neither for the deployments of deployments.yaml",
+        )
+    if args.model is not None:
+        return [make_spec(args, routing=BOUNDS)]
+    where = "without --model and --platform, on the deployments of deployments.yaml"
+    refuse_options(args, CONDITIONS, where, "name a model and a platform")
+    if not config.deployments:
+        raise ConfigError(
+            f"{config.folder}/deployments.yaml lists no deployment",
+            remedy="Name --model and --platform, or add one",
+        )
+    return [spec for spec in config.deployments.values() if spec.drawn]
+
+
+def _published(args: argparse.Namespace, config: "Config") -> str:
+    from nearfree.derive.outlook.lookup import published_answers
+    from nearfree.derive.tables.platforms import PLATFORMS
+    from nearfree.show.text.surface import published_report
+
+    nowhere = PLATFORMS.frame([]).with_columns(row_id=None)
+    rows = published_answers(layout_of(args), config.platforms, nowhere).rows.drop("from_ids")
+    if args.format == "json":
+        return json_text(rows.to_dicts())
+    if args.format == "csv":
+        return rows.write_csv().rstrip("\n")
+    return "\n".join(published_report(rows))
+
+
+_SURFACE_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+@command(
+    "surface",
+    add_deployment,
+    add_answer_options,
+    argument("--output", type=Path, help="a .parquet or .csv file for the points (default: none)"),
+    TEXT_OR_JSON,
+    answers=True,
+)
+def run_surface(args: argparse.Namespace) -> int:
+    """Write the work model's T(N) over batch sizes and contexts, and print N_max over both.
+
+    A model with experts is answered for both routings unless one is named, with ratios from N = 1
+    and from the paper's baseline, at which balanced routing activates every expert. The defaults
+    are b from 1 to 256 and L from 512 to 131072.
+
+    Example: nearfree surface --model qwen3_8b --platform h200 --output points.csv
+    """
+    in_one_thread()
+    from nearfree.derive.predict.forecast.expand_deployments import deployments
+    from nearfree.derive.predict.forecast.forecast import positions
+    from nearfree.derive.predict.forecast.surface import surface
+    from nearfree.show.text.answer_json import rows_json
+    from nearfree.show.text.memory import warning_lines
+    from nearfree.show.text.surface import check_points_file, surface_report, write_points
+
+    if args.output:
+        check_points_file(args.output)
+    config = config_of(args)
+    epsilon = tolerance_of(args, config)
+    routings = ("balanced", "skewed")
+    queries = deployments(
+        config,
+        make_spec(args, batch=BATCHES, context=_SURFACE_CONTEXTS, routing=routings),
+        loads_of(args),
+    )
+    points, boundaries = surface(
+        queries, make_answerer(args, config, queries), positions(args.largest), epsilon
+    )
+    if args.output:
+        write_points(args.output, queries, points)
+    if args.format == "json":
+        print(json_text(rows_json(queries, boundaries)))
+    else:
+        print("\n".join((*warning_lines(queries), *surface_report(queries, boundaries, epsilon))))
+    refused = boundaries["refusal"].is_not_null().any()
+    return 2 if refused or not fit(args, queries) else 0

@@ -1,4 +1,4 @@
-"""What speaks against a drafter: no such layer, another vocabulary, too little memory."""
+"""What speaks against a schedule: what drafts, too little memory, a release without the option."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from nearfree.decoders.model_file import read_model_file
 from nearfree.derive.memory import memory, needs
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.draft import beside_drafters
-from nearfree.derive.schedule.doubts import drafter_doubts
+from nearfree.derive.schedule.doubts import drafter_doubts, release_doubts
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 
@@ -113,3 +113,28 @@ def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 MODEL = Path(__file__).parents[3] / "config/models/qwen3_8b.json"
+
+
+@pytest.mark.parametrize(
+    ("engine", "moe", "doubted"),
+    [
+        ("vllm", BackendRelease("vllm", "0.20.2"), True),
+        ("vllm", BackendRelease("vllm", "0.23.0"), True),
+        ("vllm", BackendRelease("vllm", "0.24.0"), False),
+        ("vllm", BackendRelease("vllm"), False),
+        ("vllm", BackendRelease("sglang", "0.5.9"), False),
+        ("sglang", BackendRelease("sglang", "0.5.10"), True),
+        ("sglang", BackendRelease("sglang", "0.5.13"), False),
+        ("llama.cpp", BackendRelease("vllm", "0.9.1"), False),
+    ],
+)
+def test_a_release_that_reads_no_such_option_is_named(
+    engine: str, moe: BackendRelease, *, doubted: bool
+) -> None:
+    """What is pasted into an older release than the first that reads it is said to be in vain."""
+    decoder = read_model_file(MODEL).decoder
+    assert decoder is not None
+    served = Deployment(decoder=decoder, server=moe, **ASKED)
+    found = list(release_doubts(engine, served))
+    assert len(found) == doubted
+    assert all(f"{moe} does not read this option" in each for each in found)

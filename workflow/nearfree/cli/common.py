@@ -3,7 +3,6 @@
 import argparse
 import math
 import os
-import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -218,7 +217,7 @@ def platform_of(config: "Config", device: str) -> "Platform | None":
 
     platforms = config.platforms  # a config that is missing or broken is no unknown device
     try:
-        return platforms[resolve(platforms, re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_"))]
+        return platforms[resolve(platforms, device)]
     except ConfigError:
         return None
 

@@ -1,10 +1,13 @@
-"""What speaks against a drafter: a model that has no such layer, or another vocabulary."""
+"""What speaks against a schedule: a drafter that fits ill, a release that reads no such option."""
 
 from collections.abc import Iterator
 
 from msgspec import UNSET
+from packaging.version import Version
 
 from nearfree.decoders.model_file import ModelFile
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.schedule.engines import ENGINES
 
 _NO_LAYER = (
     "'s file names no layer of its own for further tokens (num_nextn_predict_layers and the "
@@ -46,3 +49,26 @@ def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> 
             f"{drafter.name} has {other.vocabulary:,} tokens and {model.name} "
             f"{own.vocabulary:,}: {_REFUSED if engine == 'vllm' else _TRANSLATED}"
         )
+
+
+def release_doubts(engine: str, deployment: Deployment) -> Iterator[str]:
+    """Yield that the release that is asked about does not read the engine's option.
+
+    Parameters
+    ----------
+    engine
+        A name of ENGINES.
+    deployment
+        What is served: by the release that runs its steps or whose graphs they are padded to.
+    """
+    since = ENGINES[engine].since
+    graphs = deployment.graphs
+    for served in dict.fromkeys([deployment.engine, *([graphs.engine] if graphs else [])]):
+        if since is None or served.name != engine or served.version is None:
+            continue
+        if Version(served.version) < Version(since):
+            yield (
+                f"{engine} {served.version} does not read this option, which {engine} has from "
+                f"{since} on: until then it drafts one K at all batch sizes"
+            )
+            return

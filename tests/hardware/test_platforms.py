@@ -73,7 +73,7 @@ def test_what_is_unknown_is_left_out(name: str) -> None:
         ("H100-PCIe", "h100_pcie"),
     ],
 )
-def test_case_and_signs_do_not_matter(written: str, name: str) -> None:
+def test_case_and_spaces_do_not_matter(written: str, name: str) -> None:
     """A GPU is found as its maker writes it."""
     assert resolve(PLATFORMS, written) == name
 
@@ -84,6 +84,8 @@ def test_an_unknown_name_gets_the_nearest_first() -> None:
         resolve(PLATFORMS, "a100-60gb")
     assert caught.value.remedy is not None
     assert caught.value.remedy.startswith("Nearest are a100")
+    with pytest.raises(ConfigError, match="unknown platform"):
+        resolve(PLATFORMS, "../h100")
     with pytest.raises(ConfigError) as far:
         resolve(PLATFORMS, "mars")
     assert far.value.remedy is not None

@@ -213,11 +213,11 @@ def config_of(args: argparse.Namespace) -> "Config":
 
 def platform_of(config: "Config", device: str) -> "Platform | None":
     """Return the platform of a device by the name that it gives itself, None if it is unknown."""
-    from nearfree.hardware.platforms import resolve
+    from nearfree.hardware.platforms import as_alias, resolve
 
     platforms = config.platforms  # a config that is missing or broken is no unknown device
     try:
-        return platforms[resolve(platforms, device)]
+        return platforms[resolve(platforms, as_alias(device))]
     except ConfigError:
         return None
 

@@ -140,14 +140,14 @@ def as_alias(device: str) -> str:
 
 
 def resolve(platforms: dict[str, Platform], name: str) -> str:
-    """Return the platform that a name or alias means, in which case and signs do not matter.
+    """Return the platform that a name or alias means, in any case, with spaces or `-` for `_`.
 
     Raises
     ------
     ConfigError
         It means none, with the nearest names.
     """
-    plain = as_alias(name)
+    plain = re.sub(r"[ -]+", "_", name.lower())
     owner = {alias: known for known, of in platforms.items() for alias in (known, *of.aliases)}
     if found := owner.get(name) or owner.get(plain):
         return found

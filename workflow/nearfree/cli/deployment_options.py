@@ -41,6 +41,9 @@ MODEL = (
 Value = TypeVar("Value")
 
 
+_OF_SGLANG = "SGLang's DP attention with --tp 8 --dp 8, on 8 GPUs, is --tp 1 --dp 8"
+
+
 def add_deployment(
     parser: argparse.ArgumentParser,
     *,
@@ -123,11 +126,7 @@ def add_deployment(
     )
     for option, what in (
         ("--tp", "GPUs that share each matrix and the heads"),
-        (
-            "--dp",
-            "groups of them that attend to requests of their own; SGLang's --tp 8 --dp 8 with DP "
-            "attention, on 8 GPUs, is --tp 1 --dp 8",
-        ),
+        ("--dp", f"groups of them that attend to requests of their own; {_OF_SGLANG}"),
         ("--ep", "groups of the tp x dp GPUs that have whole experts"),
         ("--pp", "pipeline stages that share the layers"),
     ):

@@ -150,7 +150,9 @@ def run_schedule(args: argparse.Namespace) -> int:
             print("\n".join(choices_table(every, notes)))
         return 0
     safe = _safe(args, every)
-    notes = [*release_doubts(args.engine, every[0].answers.deployments[0]), *notes]
+    first = every[0].answers.deployments[0]
+    served = [first.engine, *([first.graphs.engine] if first.graphs else [])]
+    notes = [*release_doubts(args.engine, served), *notes]
     if args.format == "json":
         epsilon = tolerance_of(args, config)
         print(schedules_json(*of, args.worth, every, safe, epsilon=epsilon, notes=notes))

@@ -1,12 +1,12 @@
 """What speaks against a schedule: a drafter that fits ill, a release that reads no such option."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET
 from packaging.version import Version
 
+from nearfree.backends.names import BackendRelease
 from nearfree.decoders.model_file import ModelFile
-from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.schedule.engines import ENGINES
 
 _NO_LAYER = (
@@ -51,24 +51,22 @@ def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> 
         )
 
 
-def release_doubts(engine: str, deployment: Deployment) -> Iterator[str]:
-    """Yield that the release that is asked about does not read the engine's option.
+def release_doubts(engine: str, served: Iterable[BackendRelease]) -> Iterator[str]:
+    """Yield that a release that is asked about does not read the engine's option.
 
     Parameters
     ----------
     engine
         A name of ENGINES.
-    deployment
-        What is served: by the release that runs its steps or whose graphs they are padded to.
+    served
+        What runs the steps, and whose graphs they are padded to; one without a version is any.
     """
     since = ENGINES[engine].since
-    graphs = deployment.graphs
-    for served in dict.fromkeys([deployment.engine, *([graphs.engine] if graphs else [])]):
-        if since is None or served.name != engine or served.version is None:
+    for release in dict.fromkeys(served):
+        if since is None or release.name != engine or release.version is None:
             continue
-        if Version(served.version) < Version(since):
+        if Version(release.version) < Version(since):
             yield (
-                f"{engine} {served.version} does not read this option, which {engine} has from "
-                f"{since} on: until then it drafts one K at all batch sizes"
+                f"{release} does not read this option, which {engine} has from {since} on: "
+                "until then it drafts one K at all batch sizes"
             )
-            return

@@ -261,3 +261,26 @@ def test_a_terminal_without_a_letter_gets_its_escape(project: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "ein L\\xfcfter stand still" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("predict --model qwen3_8b --platform h100 --tensor-parallel-size 4", "--tp"),
+        ("predict --model qwen3_8b --platform h100 --max-model-len=8192", "--context"),
+        ("predict --model qwen3_8b --platform h100 --kv-cache-dtype fp8", "--kv-dtype"),
+        ("schedule vllm --model qwen3_8b --platform h100 --acceptence 0.7", "--acceptance"),
+    ],
+)
+def test_an_option_that_is_misspelt_or_an_engine_s_is_told(
+    project: Path, call: Call, line: str, meant: str
+) -> None:
+    """An unknown option is answered with the one that it stands for, as far as one is near."""
+    code, out, err = call(*line.split())
+    assert (code, out) == (2, "")
+    assert err.endswith(f". Perhaps you mean {meant}\n")
+
+
+def test_an_option_that_is_far_from_all_stands_alone(project: Path, call: Call) -> None:
+    """No option is guessed where none is near."""
+    assert call("predict", "--qqqqqq")[2].endswith("unrecognized arguments: --qqqqqq\n")

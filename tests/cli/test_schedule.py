@@ -190,6 +190,7 @@ def test_what_stands_behind_goes_beside(call: Call) -> None:
     assert "# goes to: --speculative-config" in lines
     assert any(line.startswith("# read by vllm ") for line in lines)
     begin = next(at for at, line in enumerate(lines) if "from b" in line)
+    assert "T(K+1)/T(1) at most" in lines[begin]
     rows = [line[1:].split() for line in lines[begin + 1 :] if "K = 0" not in line]
     assert (rows[0][0], rows[-1][1]) == ("1", str(MOST))
     assert all(float(row[3]) <= 1.2 for row in rows)
@@ -399,6 +400,15 @@ def test_full_graphs_are_those_of_the_gpu(call: Call) -> None:
     left = leaving(kept, largest=1024)
     assert left != leaving(kept)
     assert f"# {len(left)} of 256 batch sizes (" in err
+
+
+def test_a_release_without_the_option_is_told(call: Call) -> None:
+    """Text and data say that the release whose steps are asked about reads no such option."""
+    asked = ("schedule", "vllm", *WHERE, *SHORT, "--graphs", "vllm==0.20.2")
+    said = "vllm 0.20.2 does not read this option"
+    assert any(line.startswith(f"# {said}") for line in call(*asked)[2].splitlines())
+    told = json.decode(call(*asked, "--format", "json")[1])
+    assert any(note.startswith(said) for note in told["notes"])
 
 
 def test_data_say_what_they_are_of(call: Call) -> None:

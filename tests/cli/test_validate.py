@@ -271,6 +271,7 @@ def test_nothing_left_to_score(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     code, out, err = call("validate")
     assert (code, out) == (2, "")
     assert "nothing holds no curve with a boundary" in err
+    assert "ceil(E / (b k))" in err
 
 
 @pytest.mark.slow

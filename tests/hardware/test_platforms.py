@@ -65,6 +65,34 @@ def test_what_is_unknown_is_left_out(name: str) -> None:
         assert not (value.get(dtype) if dtype else value)
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("A100", "a100"),
+        ("RTX 4090", "rtx_4090"),
+        ("NVIDIA H200", "h200"),
+        ("H100-PCIe", "h100_pcie"),
+    ],
+)
+def test_case_and_spaces_do_not_matter(written: str, name: str) -> None:
+    """A GPU is found as its maker writes it."""
+    assert resolve(PLATFORMS, written) == name
+
+
+def test_an_unknown_name_gets_the_nearest_first() -> None:
+    """What is mistyped is refused with the nearest names before the whole list."""
+    with pytest.raises(ConfigError, match="'a100-60gb'") as caught:
+        resolve(PLATFORMS, "a100-60gb")
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.startswith("Nearest are a100")
+    with pytest.raises(ConfigError, match="unknown platform"):
+        resolve(PLATFORMS, "../h100")
+    with pytest.raises(ConfigError) as far:
+        resolve(PLATFORMS, "mars")
+    assert far.value.remedy is not None
+    assert far.value.remedy.startswith("Choose one of ")
+
+
 def test_an_alias_resolves() -> None:
     """A platform is found by its name and by each of its aliases."""
     assert resolve(PLATFORMS, "a100_sxm") == "a100"

@@ -1,4 +1,4 @@
-"""What speaks against a drafter: no such layer, another vocabulary, too little memory."""
+"""What speaks against a schedule: what drafts, too little memory, a release without the option."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.decoders.decoder import States
 from nearfree.decoders.model_file import read_model_file
-from nearfree.derive.schedule.doubts import drafter_doubts
+from nearfree.derive.schedule.doubts import drafter_doubts, release_doubts
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 
@@ -64,3 +64,25 @@ def test_a_head_beside_chunked_layers_is_told(tmp_path: Path) -> None:
     (said,) = drafter_doubts("vllm", chunked, head)
     assert "caches all positions" in said
     assert not [*drafter_doubts("sglang", chunked, head), *drafter_doubts("vllm", plain, head)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "moe", "doubted"),
+    [
+        ("vllm", BackendRelease("vllm", "0.20.2"), True),
+        ("vllm", BackendRelease("vllm", "0.23.0"), True),
+        ("vllm", BackendRelease("vllm", "0.24.0"), False),
+        ("vllm", BackendRelease("vllm"), False),
+        ("vllm", BackendRelease("sglang", "0.5.9"), False),
+        ("sglang", BackendRelease("sglang", "0.5.10"), True),
+        ("sglang", BackendRelease("sglang", "0.5.13"), False),
+        ("llama.cpp", BackendRelease("vllm", "0.9.1"), False),
+    ],
+)
+def test_a_release_that_reads_no_such_option_is_named(
+    engine: str, moe: BackendRelease, *, doubted: bool
+) -> None:
+    """What is pasted into an older release than the first that reads it is said to be in vain."""
+    found = list(release_doubts(engine, [moe, moe]))
+    assert len(found) == doubted
+    assert all(f"{moe} does not read this option" in each for each in found)

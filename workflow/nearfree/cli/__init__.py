@@ -3,9 +3,11 @@
 import argparse
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -35,6 +37,22 @@ _SELDOM = 500_000
 it makes lives to the end."""
 for _room in ROOMS:
     import_module(f"nearfree.cli.{_room}")
+
+
+_ENGINES_WORDS = {
+    "--tensor-parallel-size": "--tp",
+    "--tp-size": "--tp",
+    "--data-parallel-size": "--dp",
+    "--dp-size": "--dp",
+    "--enable-expert-parallel": "--ep",
+    "--ep-size": "--ep",
+    "--pipeline-parallel-size": "--pp",
+    "--pp-size": "--pp",
+    "--max-model-len": "--context",
+    "--max-num-seqs": "--batch",
+    "--quantization": "--weights",
+}
+"""What vLLM and SGLang call what an option here says, where the words are too far apart to tell."""
 
 
 class _Paragraphs(argparse.HelpFormatter):
@@ -74,6 +92,24 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Return the words of the command line; what no option is ends with those that may be meant."""
+    parser = make_parser(words)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        options = argparse.ArgumentParser()
+        for add in COMMANDS[args.command].arguments:
+            add(options)
+        known = re.findall(r"--[a-z][a-z-]*", options.format_usage())
+        near: list[str] = []
+        for word in (text.partition("=")[0] for text in unknown):
+            named = _ENGINES_WORDS.get(word, "")
+            near += [named] if named in known else get_close_matches(word, known, n=1)
+        meant = f". Perhaps you mean {', '.join(dict.fromkeys(near))}" if near else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    return args
+
+
 def _run(args: argparse.Namespace) -> int:
     """Run a command; one whose package is not installed says which extra brings it."""
     try:
@@ -95,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         words = sys.argv[1:] if argv is None else argv
-        args = make_parser(words).parse_args(words)
+        args = _parsed(words)
         answers = COMMANDS[args.command].answers
         if answers:
             gc.set_threshold(_SELDOM)

@@ -3,7 +3,6 @@
 import argparse
 import math
 import os
-import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -214,11 +213,11 @@ def config_of(args: argparse.Namespace) -> "Config":
 
 def platform_of(config: "Config", device: str) -> "Platform | None":
     """Return the platform of a device by the name that it gives itself, None if it is unknown."""
-    from nearfree.hardware.platforms import resolve
+    from nearfree.hardware.platforms import as_alias, resolve
 
     platforms = config.platforms  # a config that is missing or broken is no unknown device
     try:
-        return platforms[resolve(platforms, re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_"))]
+        return platforms[resolve(platforms, as_alias(device))]
     except ConfigError:
         return None
 

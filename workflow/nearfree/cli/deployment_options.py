@@ -41,6 +41,9 @@ MODEL = (
 Value = TypeVar("Value")
 
 
+_OF_SGLANG = "SGLang's DP attention with --tp 8 --dp 8, on 8 GPUs, is --tp 1 --dp 8"
+
+
 def add_deployment(
     parser: argparse.ArgumentParser,
     *,
@@ -85,7 +88,8 @@ def add_deployment(
     )
     parser.add_argument(
         "--moe",
-        help="the same for MoE layers (default: vllm, but sglang for a schedule of SGLang, where "
+        help="the same for MoE layers; its engine serves a model without any, too: "
+        "vllm==0.20.2 (default: vllm, but sglang for a schedule of SGLang, where "
         "--ep is neither 1 nor tp x dp, and where its kernel for the format is read and that of "
         "vllm is not)",
     )
@@ -122,7 +126,7 @@ def add_deployment(
     )
     for option, what in (
         ("--tp", "GPUs that share each matrix and the heads"),
-        ("--dp", "groups of them that attend to requests of their own"),
+        ("--dp", f"groups of them that attend to requests of their own; {_OF_SGLANG}"),
         ("--ep", "groups of the tp x dp GPUs that have whole experts"),
         ("--pp", "pipeline stages that share the layers"),
     ):

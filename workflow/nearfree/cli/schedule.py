@@ -132,6 +132,7 @@ def run_schedule(args: argparse.Namespace) -> int:
     --draft-cost 0.03
     """
     in_one_thread()
+    from nearfree.derive.schedule.doubts import release_doubts
     from nearfree.show.text.choices import choices_table
     from nearfree.show.text.schedule import ASSUMED
     from nearfree.show.text.schedule_json import choices_json, schedules_json
@@ -149,6 +150,9 @@ def run_schedule(args: argparse.Namespace) -> int:
             print("\n".join(choices_table(every, notes)))
         return 0
     safe = _safe(args, config, every)
+    first = every[0].answers.deployments[0]
+    served = [first.engine, *([first.graphs.engine] if first.graphs else [])]
+    notes = [*release_doubts(args.engine, served), *notes]
     if args.format == "json":
         epsilon = tolerance_of(args, config)
         print(schedules_json(*of, args.worth, every, safe, epsilon=epsilon, notes=notes))

@@ -6,6 +6,7 @@ memory of an SM.
 """
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -148,13 +149,22 @@ def as_alias(device: str) -> str:
 
 
 def resolve(platforms: dict[str, Platform], name: str) -> str:
-    """Return the platform that a name or alias means; ConfigError if it means none."""
-    for known, platform in platforms.items():
-        if name == known or name in platform.aliases:
-            return known
+    """Return the platform that a name or alias means, in any case, with spaces or `-` for `_`.
+
+    Raises
+    ------
+    ConfigError
+        It means none, with the nearest names.
+    """
+    plain = re.sub(r"[ -]+", "_", name.lower())
+    owner = {alias: known for known, of in platforms.items() for alias in (known, *of.aliases)}
+    if found := owner.get(name) or owner.get(plain):
+        return found
+    near = dict.fromkeys(owner[alias] for alias in get_close_matches(plain[:80], owner, n=5))
+    nearest = f"Nearest are {', '.join(near)}. " if near else ""
     raise ConfigError(
-        f"unknown platform {name!r}",
-        remedy=f"Choose one of {', '.join(platforms)}, or add it to platforms.yaml",
+        f"unknown platform {name!r:.120}",
+        remedy=f"{nearest}Choose one of {', '.join(platforms)}, or add it to platforms.yaml",
     )
 
 

@@ -1,11 +1,14 @@
-"""What speaks against a drafter: a model that has no such layer, or another vocabulary."""
+"""What speaks against a schedule: a drafter that fits ill, a release that reads no such option."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET
+from packaging.version import Version
 
+from nearfree.backends.names import BackendRelease
 from nearfree.decoders.attention_kinds import Grouped
 from nearfree.decoders.model_file import ModelFile
+from nearfree.derive.schedule.engines import ENGINES
 
 _NO_LAYER = (
     "'s file names no layer of its own for further tokens (num_nextn_predict_layers and the "
@@ -57,3 +60,24 @@ def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> 
             f"{drafter.name} has {other.vocabulary:,} tokens and {model.name} "
             f"{own.vocabulary:,}: {_REFUSED if engine == 'vllm' else _TRANSLATED}"
         )
+
+
+def release_doubts(engine: str, served: Iterable[BackendRelease]) -> Iterator[str]:
+    """Yield that a release that is asked about does not read the engine's option.
+
+    Parameters
+    ----------
+    engine
+        A name of ENGINES.
+    served
+        What runs the steps, and whose graphs they are padded to; one without a version is any.
+    """
+    since = ENGINES[engine].since
+    for release in dict.fromkeys(served):
+        if since is None or release.name != engine or release.version is None:
+            continue
+        if Version(release.version) < Version(since):
+            yield (
+                f"{release} does not read this option, which {engine} has from {since} on: "
+                "until then it drafts one K at all batch sizes"
+            )

@@ -24,12 +24,16 @@ class Engine(NamedTuple):
         Writes its option, given K by batch size; None for an engine that takes one K.
     largest_batch
         The largest batch size that its option speaks of; None for any.
+    since
+        The first release that reads its option as it is written here; None where no release that
+        can be asked about lacks it.
     """
 
     name: str
     moe: str
     lengths: Callable[[Mapping[int, int]], Option] | None = None
     largest_batch: int | None = None
+    since: str | None = None
 
 
 KEY = "num_speculative_tokens_per_batch_size"
@@ -231,11 +235,19 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
     )
 
 
+_VLLM_READS = "0.24.0"
+"""Its vllm/v1/spec_decode/dynamic/utils.py is that of the parsers; vllm/config/speculative.py of
+0.20.2, 0.22.0 and 0.23.0 has no such key."""
+_SGLANG_READS = "0.5.13"
+"""From here on `_load_adaptive_config` reads entries by batch size, and a K of 0 from 0.5.14 on.
+0.5.11 and 0.5.12 read one list of steps for all batch sizes and pass over other keys; 0.5.10 has no
+such file."""
+
 ENGINES = {
     engine.name: engine
     for engine in (
-        Engine(name="vllm", moe="vllm", lengths=vllm_option),
-        Engine(name="sglang", moe="sglang", lengths=sglang_option),
+        Engine(name="vllm", moe="vllm", lengths=vllm_option, since=_VLLM_READS),
+        Engine(name="sglang", moe="sglang", lengths=sglang_option, since=_SGLANG_READS),
         Engine(name=LLAMA_CPP, moe="vllm", largest_batch=1),
     )
 }

@@ -43,7 +43,11 @@ def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Trut
                 remedy=f"Choose from {', '.join(values) or 'none'}",
             )
     if known.settings.is_empty():
-        raise ConfigError(f"{source} holds no curve with a boundary", remedy="Give other data")
+        raise ConfigError(
+            f"{source} holds no curve with a boundary",
+            remedy="Give curves that reach their baseline: any N, of balanced experts an N of "
+            "ceil(E / (b k)) or more, of a power law one with nine in ten experts awake",
+        )
     return narrowed(known, value.is_in([*chain(*wanted.values())])) if names else known
 
 

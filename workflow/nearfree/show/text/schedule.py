@@ -215,7 +215,7 @@ def entries(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[Entry
 def _table(found: Sequence[Entry]) -> list[list[object]]:
     """Return a row an entry under a head; none without entries."""
     by_speed = any(entry.expected is not None for entry in found)
-    why = "speedup" if by_speed else "limited at its end by"
+    why = "speedup at least" if by_speed else "limited at its end by"
     rows = [
         [
             *(entry.first, entry.last, entry.k),
@@ -224,7 +224,7 @@ def _table(found: Sequence[Entry]) -> list[list[object]]:
         ]
         for entry in found
     ]
-    return [["from b", "to b", "K", "T(K+1)/T(1)", why], *rows] if rows else []
+    return [["from b", "to b", "K", "T(K+1)/T(1) at most", why], *rows] if rows else []
 
 
 def _refuse(forecast: Forecast, place: int, why: str) -> None:

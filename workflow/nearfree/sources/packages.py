@@ -46,8 +46,6 @@ class PackageReader(Protocol):
 
         Parameters
         ----------
-        rules
-            The release's rules, by name.
         query
             The call and the device; all requests have the same number of positions.
         positions

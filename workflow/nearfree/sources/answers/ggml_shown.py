@@ -77,10 +77,6 @@ def product_granularity(
 
     Parameters
     ----------
-    extraction
-        What the release says.
-    query
-        The matrix, the CPU's flags and the threads.
     first, last
         Rows; both ends belong to the answer.
     variant

@@ -43,13 +43,6 @@ MEANING = Meaning(branching=True, tails=frozenset({"mnpack"}), harmless=HARMLESS
 def sgemm_rules(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> list[Reading]:
     """Return how to read the rules of the products.
 
-    Parameters
-    ----------
-    files
-        The release's files.
-    flags
-        What CPUs have, at which the rules are tried.
-
     Raises
     ------
     SourceError

@@ -33,8 +33,6 @@ def span(path: str, text: str, head: str, *, after: str | None = None) -> Span:
 
     Parameters
     ----------
-    path, text
-        The file.
     head
         A regular expression that its first line begins with; one line alone may, but for
         declarations, which end on that line.
@@ -72,8 +70,6 @@ def flagged(
 
     Parameters
     ----------
-    path, text
-        The file.
     spans
         The lines that are read; the first of them hold the rule itself.
     made
@@ -167,14 +163,10 @@ def composed(name: str, parts: Sequence[tuple[int, str]], answer: str, parameter
 
     Parameters
     ----------
-    name
-        The function's name.
     parts
         What stands on which lines, in order.
     answer
         The expression that it returns, on the last line of all; nothing where it is empty.
-    parameters
-        The function's parameters, as C++ has them.
     """
     line, text = 1, ""
     for number, (first, code) in enumerate(parts):

@@ -66,12 +66,8 @@ def listed(
     answer
         The local name: all up to the last statement that sets or changes it is kept, without what
         it does not depend on.
-    inputs
-        The new function's parameters.
     leaves
         What expressions of the method stand for.
-    name
-        The new function's name.
 
     Raises
     ------

@@ -34,8 +34,6 @@ def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading
 
     Parameters
     ----------
-    files
-        The release's files, Marlin's among them.
     shapes
         Columns and depth of the weights at which the rule is tried.
 

@@ -56,8 +56,6 @@ def blocks_in_use(found: Extraction, sm_of: Callable[[str], int | None]) -> tupl
 
     Parameters
     ----------
-    found
-        The release: its rules and tuned files.
     sm_of
         Returns the compute capability of a device's name, None if it is unknown.
     """
@@ -224,10 +222,6 @@ def compiled_intervals(
 
     Parameters
     ----------
-    layout
-        The results root.
-    found
-        The release's rules and tuned files.
     query
         The layer, of 16 bits, on a device whose compute capability is known.
     first, last

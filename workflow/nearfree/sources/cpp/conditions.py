@@ -89,10 +89,6 @@ class Conditions:
 
     Parameters
     ----------
-    path
-        The file's path, for messages.
-    text
-        The file.
     built
         Macros that the release's build defines, or does not.
 

@@ -95,10 +95,6 @@ class Expressions:
     ----------
     files
         The release's files: functions that are called are looked up in them.
-    text
-        The file that is translated.
-    meaning
-        What calls mean beyond the language.
     """
 
     def __init__(self, files: CppFiles, text: Text, meaning: Meaning) -> None:

@@ -33,16 +33,12 @@ def cpp_program(
 
     Parameters
     ----------
-    files
-        The release's C++ files.
     names
         Names that the function goes by; one must be defined, once.
     leaves
         What the rule asks of the world around it.
     own
         What stands for such a fact in the function itself alone, such as a local name.
-    meaning
-        What calls mean beyond the language.
     made
         Functions that a reader put together from what it found elsewhere.
     constants

@@ -48,10 +48,6 @@ def fetch(
         The release, in any spelling that packaging accepts.
     wanted
         A regular expression over paths; in an sdist they begin below its top folder.
-    cache
-        Where files are kept, once checked.
-    offline
-        Read the cache alone.
     limit
         Bytes of one file, where a wheel's may have more than `members.MEMBER_LIMIT`.
 

@@ -47,10 +47,6 @@ def fetch_npm(
         The release, as npm spells them: `@scope/name`, `1.2.3`.
     wanted
         A regular expression over paths, which begin below the archive's top folder, `package/`.
-    cache
-        Where files are kept, once checked.
-    offline
-        Read the cache alone.
     limit
         Bytes of one file, where it may have more than `members.MEMBER_LIMIT`.
 

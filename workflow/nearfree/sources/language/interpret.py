@@ -32,13 +32,7 @@ MOST_STEPS = 200_000
 
 
 class Interpreter(Statements):
-    """Runs the functions of one program over numbers.
-
-    Parameters
-    ----------
-    program
-        Functions and constants.
-    """
+    """Runs the functions of one program over numbers."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -214,13 +208,7 @@ _EXACT = {int, bool, str, type(None)}
 
 
 class Helpers:
-    """Functions that are called many times, each run once for the arguments that it reads.
-
-    Parameters
-    ----------
-    functions
-        Their trees, by name.
-    """
+    """Functions that are called many times, each run once for the arguments that it reads."""
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
         self._interpreter = _Reading(Program(functions))

@@ -72,11 +72,9 @@ def _choice(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> Re
             meaning=Meaning(branching=True),
         )
 
-    program, root = flagged(PATH, text, [place], made)
     return Reading(
         "repack",
-        program,
-        root,
+        *flagged(PATH, text, [place], made),
         axis="columns",
         contexts=[
             {"weight": weight, "avx2": each["avx2"], "avx512f": each["avx512f"]}
@@ -120,15 +118,13 @@ def _rows(files: Mapping[str, str]) -> Reading:
         (line, f"int several = 0; if ({several[1]}) {{ several = {several[2]}; }}"),
         (other, f"return std::make_tuple(several, nrows - ({one[1]}));"),
     ]
-    program, root = cpp_program(
-        CppFiles({PATH: composed("forward_mul_mat_one_chunk", parts, "")}, quoted=files),
-        "forward_mul_mat_one_chunk",
-        leaves={"nrows": "rows"},
-    )
     return Reading(
         "repack_rows",
-        program,
-        root,
+        *cpp_program(
+            CppFiles({PATH: composed("forward_mul_mat_one_chunk", parts, "")}, quoted=files),
+            "forward_mul_mat_one_chunk",
+            leaves={"nrows": "rows"},
+        ),
         axis="rows",
         contexts=[{}],
         whole=False,
@@ -160,11 +156,9 @@ def _gemm(files: Mapping[str, str], kernel: str, flags: Sequence[Mapping[str, bo
             CppFiles({X86: _passes(alone, name)}, quoted=files), name, leaves={"nr": "rows"}
         )
 
-    program, root = flagged(X86, text, spans, made, optional=True)
     return Reading(
         f"repack_gemm_{kernel}",
-        program,
-        root,
+        *flagged(X86, text, spans, made, optional=True),
         axis="rows",
         contexts=[{"done": done, **each} for done in (0, 4, 8) for each in flags],
         whole=False,

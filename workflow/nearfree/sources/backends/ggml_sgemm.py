@@ -117,11 +117,9 @@ def _float(text: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
             lines[number] = re.sub(r"\bm\b", "columns", re.sub(r"\bn\b", "rows", lines[number]))
         return _read(text, "\n".join(lines), "matmul", leaves)
 
-    program, root = flagged(PATH, text, spans, made)
     return Reading(
         "float_tile",
-        program,
-        root,
+        *flagged(PATH, text, spans, made),
         axis="rows",
         contexts=[
             {"columns": columns, "depth": 2048, "step": step, "threads": threads, **each}
@@ -148,11 +146,9 @@ def _split(text: str) -> Reading:
     parts.append((line, f"return std::make_tuple(xtiles, {found[1]});"))
     rest, line = found_in(PATH, body, r"gemm_bloc<RM, (RN-1)>\(ii \+ bi, jj\);", first)
     parts[-1] = (parts[-1][0], f"return std::make_tuple(xtiles, {found[1]}, {rest[1]});")
-    program, root = _read(text, composed("gemm", parts, ""), "gemm", {"n": "rows", "RN": "tile"})
     return Reading(
         "float_split",
-        program,
-        root,
+        *_read(text, composed("gemm", parts, ""), "gemm", {"n": "rows", "RN": "tile"}),
         axis="rows",
         contexts=[{"tile": tile} for tile in range(1, 7)],
         whole=False,
@@ -175,11 +171,9 @@ def _blocks(text: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
         kept = f"{alone[: found.end()]} return std::make_tuple(nc, np);{tail}"
         return _read(text, kept, "mnpack", leaves, meaning)
 
-    program, root = flagged(PATH, text, [place], made, optional=True)
     return Reading(
         "block_tile",
-        program,
-        root,
+        *flagged(PATH, text, [place], made, optional=True),
         axis="rows",
         contexts=[
             {"columns": columns, **each} for columns in (*COLUMNS, 1, 2, 3) for each in flags

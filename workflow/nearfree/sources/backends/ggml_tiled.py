@@ -72,11 +72,9 @@ def _taken(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> Rea
             constants={"params": "None", "src0": "None", "src1": "None", "dst": "None"},
         )
 
-    program, root = flagged(PATH, text, spans, made)
     return Reading(
         "tiled",
-        program,
-        root,
+        *flagged(PATH, text, spans, made),
         axis="rows",
         contexts=[
             {"weight": weight, "repacked": repacked, **each}
@@ -129,15 +127,13 @@ def _chunk(files: Mapping[str, str]) -> Reading:
     found, line = found_in(PATH, body, r"const int64_t dr1 = (\(nr1 \+ nchunk1 - 1\) / nchunk1);",
                            first)  # fmt: skip
     parts.append((line, f"return std::make_tuple(0, {found[1]});"))
-    program, root = cpp_program(
-        CppFiles({PATH: composed("driver", parts, "")}, quoted=files),
-        "driver",
-        leaves={"chunk_size": "chunk", "nr0": "columns", "nr1": "rows", "nth": "threads"},
-    )
     return Reading(
         "tiled_chunk",
-        program,
-        root,
+        *cpp_program(
+            CppFiles({PATH: composed("driver", parts, "")}, quoted=files),
+            "driver",
+            leaves={"chunk_size": "chunk", "nr0": "columns", "nr1": "rows", "nth": "threads"},
+        ),
         axis="rows",
         contexts=[
             {"chunk": chunk, "columns": columns, "threads": threads}

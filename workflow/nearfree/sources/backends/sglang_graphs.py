@@ -124,11 +124,9 @@ def _largest(modules: Modules) -> Reading:
                 cut = _by_memory(node)
                 if cut is None:
                     continue
-                program, root = modules.program_of(path, cut, _MEMORY)
                 return Reading(
                     _LARGEST,
-                    program,
-                    root,
+                    *modules.program_of(path, cut, _MEMORY),
                     axis="memory_gib",
                     contexts=[{"tp": tp} for tp in (1, 2, 4, 8)],
                 )

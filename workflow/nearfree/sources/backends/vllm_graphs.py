@@ -201,11 +201,9 @@ def _most_requests(modules: Modules) -> Reading:
         for node in nodes_of(modules.tree(path)):
             if isinstance(node, ast.If) and "device_memory >=" in ast.unparse(node.test):
                 cut = _chosen(node, name)
-                program, root = modules.program_of(path, cut, _DEFAULTS)
                 return Reading(
                     "max_num_seqs",
-                    program,
-                    root,
+                    *modules.program_of(path, cut, _DEFAULTS),
                     axis="memory_gib",
                     contexts=[
                         {"device_name": device, "sm": sm}

@@ -94,7 +94,7 @@ class _Call(ast.NodeTransformer):
         if text == f"{LONGEST} is None":
             # A caller who packs requests of several lengths says the longest one.
             name = at(ast.Name(LONGEST, ast.Store()), node)
-            return _placed(ast.Assign([name], at(ast.Name("positions", ast.Load()), node)), node)
+            return at(ast.Assign([name], at(ast.Name("positions", ast.Load()), node)), node)
         if re.fullmatch(COMPILED, text):
             node.test = at(ast.Constant(value=True), node.test)
         return self.generic_visit(node)
@@ -116,7 +116,7 @@ class _Call(ast.NodeTransformer):
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
-        return _placed(ast.Raise(None, None), node)
+        return at(ast.Raise(None, None), node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
@@ -137,20 +137,14 @@ class _Checks(ast.NodeTransformer):
         self.names = names
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        return _placed(ast.Raise(None, None), node)
+        return at(ast.Raise(None, None), node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         names = {each.id for each in ast.walk(node.test) if isinstance(each, ast.Name)}
         if self.names is not None and not names <= self.names:
             return node
         refused = at(ast.UnaryOp(ast.Not(), node.test), node)
-        return _placed(ast.If(refused, [_placed(ast.Raise(None, None), node)], []), node)
-
-
-def _placed(new: ast.stmt, old: ast.AST) -> ast.stmt:
-    ast.copy_location(new, old)
-    new.origin = getattr(old, "origin", None)  # type: ignore[attr-defined]
-    return new
+        return at(ast.If(refused, [at(ast.Raise(None, None), node)], []), node)
 
 
 FORWARD = "_flash_attn_fwd"

@@ -13,7 +13,6 @@ from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
     Function,
     Leaves,
-    Made,
     Program,
     at,
     copied,
@@ -157,16 +156,6 @@ def _stored(statement: ast.stmt) -> set[str]:
         for node in nodes_of(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
-
-
-def placed_anew(tree: Made, old: ast.AST) -> Made:
-    """Return a parsed text whose nodes stand where a node of the release stands."""
-    for node in nodes_of(tree):
-        if isinstance(node, ast.expr | ast.stmt):
-            for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
-                delattr(node, name)
-            at(node, old)
-    return tree
 
 
 def asking(program: Program, name: str, inputs: Sequence[str], root: str) -> Program:

@@ -22,11 +22,10 @@ from nearfree.sources.backends.graph_sizes import (
     method_of,
     needed,
     parameters_named,
-    placed_anew,
     program_of,
 )
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, Program, at, copied, names_in, quote
+from nearfree.sources.language.program import Function, Program, at, copied, names_in, placed, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
@@ -188,7 +187,7 @@ def _starting(method: Function) -> Function:
     first = whole.body[0]
     arguments = ", ".join(INPUTS)
     begin = ast.parse(f"{_CAPTURED} = {SIZES}({arguments})").body[0]
-    whole.body = [placed_anew(begin, first), *whole.body]
+    whole.body = [placed(begin, first), *whole.body]
     return whole
 
 
@@ -219,7 +218,7 @@ def _chosen(node: ast.If, name: str) -> Function:
     given = at(ast.Name(name, ast.Load()), node)
     said = ast.unparse(node)
     if f"{name} = {{" in said:
-        key = placed_anew(ast.parse(_SERVER, mode="eval").body, node)
+        key = placed(ast.parse(_SERVER, mode="eval").body, node)
         body.append(at(ast.Return(at(ast.Subscript(given, key, ast.Load()), node)), node))
     else:
         body.append(at(ast.Return(given), node))

@@ -227,10 +227,10 @@ def _inner(node: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def placed(tree: ast.expr, old: ast.AST) -> ast.expr:
+def placed(tree: Made, old: ast.AST) -> Made:
     """Return a new tree whose nodes all stand where an old node stood."""
     for node in nodes_of(tree):
-        if isinstance(node, ast.expr):
+        if isinstance(node, ast.expr | ast.stmt):
             for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
                 if hasattr(node, name):
                     delattr(node, name)

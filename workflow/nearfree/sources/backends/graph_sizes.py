@@ -6,7 +6,8 @@ the inputs that it looks at; the interpreter runs it as it stands.
 """
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.functions import nodes_of
@@ -19,6 +20,7 @@ from nearfree.sources.language.program import (
     replace_leaves,
 )
 from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import Reading
 from nearfree.sources.language.slicing import changed_in_place, slice_to
 
 SIZES = "sizes"
@@ -158,8 +160,14 @@ def _stored(statement: ast.stmt) -> set[str]:
     }
 
 
-def asking(program: Program, name: str, inputs: Sequence[str], root: str) -> Program:
-    """Return a program with a function that hands its inputs on to another one, to be the rule.
+def asking(
+    rule: str,
+    program: Program,
+    name: str,
+    inputs: Sequence[str],
+    contexts: Sequence[Mapping[str, Any]],
+) -> Reading:
+    """Return how to read a function that hands its inputs on to another one, as a rule.
 
     The rule has one branch then, whose place is that of the statements that build the list.
     """
@@ -171,21 +179,19 @@ def asking(program: Program, name: str, inputs: Sequence[str], root: str) -> Pro
     arguments: list[ast.expr] = [at(ast.Name(each, ast.Load()), place) for each in inputs]
     asked = at(ast.Call(at(ast.Name(name, ast.Load()), place), arguments, []), place)
     wrapper = at(
-        ast.FunctionDef(root, parameters_named(inputs), [at(ast.Return(asked), place)], [], None),
+        ast.FunctionDef(rule, parameters_named(inputs), [at(ast.Return(asked), place)], [], None),
         place,
     )
-    return Program({**program.functions, root: wrapper}, program.constants)
+    whole = Program({**program.functions, rule: wrapper}, program.constants)
+    return Reading(rule, whole, rule, axis=None, contexts=contexts)
 
 
-def program_of(modules: Modules, path: str, *functions: Function) -> Program:
-    """Return the program of some functions of a file, with all that they reach."""
-    known: dict[str, Function] = {}
-    constants: dict[str, ast.expr] = {}
-    for function in functions:
-        found, _ = modules.program_of(path, function, {})
-        known |= found.functions
-        constants |= found.constants
-    return Program(known, constants)
+def joined(program: Program, modules: Modules, path: str, function: Function) -> Program:
+    """Return a program with a function of a file beside it, and all that this one reaches."""
+    beside, _ = modules.program_of(path, function, {})
+    return Program(
+        {**program.functions, **beside.functions}, {**program.constants, **beside.constants}
+    )
 
 
 def conditions(tree: ast.AST, text: str) -> Iterator[ast.expr]:

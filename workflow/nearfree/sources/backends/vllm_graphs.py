@@ -18,11 +18,11 @@ from nearfree.sources.backends.graph_sizes import (
     SIZES,
     asking,
     conditions,
+    joined,
     listed,
     method_of,
     needed,
     parameters_named,
-    program_of,
 )
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, Program, at, copied, names_in, placed, quote
@@ -93,15 +93,9 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     if answer is None:
         raise SourceError(f"{method.name} sets neither {' nor '.join(names)}", remedy=MOVED)
     leaves = _LEAVES | {r"self\.scheduler_config\.cuda_graph_sizes": _graph_sizes(modules)}
-    program = program_of(modules, path, listed(method, answer, INPUTS, leaves))
+    program, _ = modules.program_of(path, listed(method, answer, INPUTS, leaves), {})
     return [
-        Reading(
-            "capture_sizes",
-            asking(program, SIZES, INPUTS, "capture_sizes"),
-            "capture_sizes",
-            axis=None,
-            contexts=list(_contexts()),
-        ),
+        asking("capture_sizes", program, SIZES, INPUTS, list(_contexts())),
         *_decode(modules, program),
         _most_requests(modules),
     ]
@@ -159,17 +153,9 @@ def _decode(modules: Modules, program: Program) -> Iterator[Reading]:
         return
     there, method = found
     rounded = listed(_starting(method), "rounded_sizes", DECODE_INPUTS, _ADJUSTED, name="rounded")
-    beside = program_of(modules, there, rounded)
-    whole = Program(
-        {**program.functions, **beside.functions}, {**program.constants, **beside.constants}
-    )
-    yield Reading(
-        "decode_sizes",
-        asking(whole, "rounded", DECODE_INPUTS, "decode_sizes"),
-        "decode_sizes",
-        axis=None,
-        contexts=[{**each, "tp": tp} for each in _contexts() for tp in (1, 8)],
-    )
+    whole = joined(program, modules, there, rounded)
+    asked = [{**each, "tp": tp} for each in _contexts() for tp in (1, 8)]
+    yield asking("decode_sizes", whole, "rounded", DECODE_INPUTS, asked)
 
 
 _ADJUSTED = {

@@ -9,18 +9,17 @@ absorbed, and so are naive. Generation kernels are absorbed.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import polars as pl
 from msgspec import Struct
 
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED, NAIVE
-from nearfree.core.setting import FIELDS
 from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.curves import TYPES
 from nearfree.public.latent_models import MODELS, BlockModel, CompressedModel, LatentModel
-from nearfree.public.perf_tables import Rows, read_columns, without
+from nearfree.public.perf_tables import Rows, as_settings, misfits, read_columns, without
 
 _SAID = {
     "device": "device",
@@ -154,8 +153,7 @@ def read_latents(member: str, raw: bytes) -> Rows:
     Raises
     ------
     SourceError
-        The file is no Parquet, or lacks a column, or holds a column of another type, no value
-        where there must be one, or too many rows; nothing of it is returned.
+        As `perf_tables.read_rows` says.
     """
     table = member.rsplit("/", 1)[1].removesuffix(".parquet")
     shape = TABLES[table]
@@ -197,13 +195,10 @@ def _shapes(frame: pl.DataFrame, shape: Shape, engine: str) -> pl.DataFrame:
 def _reasons(shape: Shape, *, generation: bool) -> Iterator[tuple[pl.Expr, pl.Expr]]:
     """Yield why a row is no point of a setting, the first that holds counts."""
     column = pl.col
-    yield ~column("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
-    formats = {"kv_cache_dtype": _CACHES, "products": _PRODUCTS}
+    formats: dict[str, Iterable[str]] = {"kv_cache_dtype": _CACHES, "products": _PRODUCTS}
     if shape.module != "indexer":
-        formats["dtype"] = {"bfloat16": "bfloat16"}
-    for name, known in formats.items():
-        text = pl.format(f"{name} {{}} has no place in a setting", column(name))
-        yield ~column(name).is_in([*known]), text
+        formats["dtype"] = ("bfloat16",)
+    yield from misfits(formats)
     yield ~column("known"), pl.format("no widths of the model {} are known", column("model"))
     if generation:
         yield column("n") != 1, pl.lit("several new positions in a generation table")
@@ -222,25 +217,13 @@ def _as_settings(frame: pl.DataFrame, shape: Shape) -> pl.DataFrame:
         "indexer": pl.lit("float8"),
         "attention_layer": column("products").replace_strict(_PRODUCTS, return_dtype=pl.String),
     }[shape.module]
-    fields: dict[str, pl.Expr] = {
-        "module": pl.lit(shape.module),
-        "backend_version": column("backend_version"),
-        "kernel": kernel,
-        "dtype": dtype,
-        "distribution": pl.lit(None, pl.String),
-        "n": column("n"),
-        "latency_ms": column("latency_ms").cast(pl.Float64),
-    }
-    for name in CURVE_FIELDS:
-        default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
-        fields[name] = column(name) if name in frame.columns else default
     cache = column("kv_cache_dtype").replace_strict(_CACHES, return_dtype=pl.String)
     if shape.cache is not None:
         cache = pl.lit(shape.cache)
-    fields["kv_dtype"] = pl.when(cache != dtype).then(cache)
+    api = pl.lit(shape.api, pl.String)
     if shape.module == "mla" and shape.api is None:
         absorbed = column("kernel").is_in(_ABSORBED_CONTEXT)
-        fields["api"] = pl.when(absorbed).then(pl.lit(ABSORBED)).otherwise(pl.lit(NAIVE))
-    else:
-        fields["api"] = pl.lit(shape.api, pl.String)
-    return frame.select(value.alias(name) for name, value in fields.items())
+        api = pl.when(absorbed).then(pl.lit(ABSORBED)).otherwise(pl.lit(NAIVE))
+    kv_dtype = pl.when(cache != dtype).then(cache)
+    stated = {"kernel": kernel, "dtype": dtype, "kv_dtype": kv_dtype, "api": api}
+    return as_settings(frame, shape.module, stated)

@@ -57,19 +57,9 @@ def fetch_npm(
     """
     _check(name, version)
     package = f"npm:{name}"
-    try:
-        source = kept(package, version, wanted, cache)
-    except SourceError:
-        if offline:
-            raise
-        source = None
+    source = kept(package, version, wanted, cache, offline=offline)
     if source is not None:
         return source
-    if offline:
-        raise SourceError(
-            f"{package} {version} is not in the cache",
-            remedy="Run once without --offline, which fetches it",
-        )
     artefact, sha512 = _artefact(name, version)
     files, digests = read_packed(
         artefact, re.compile(wanted), hashes=("sha256", "sha512"), limit=limit, setting=SETTING

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nearfree.sources.language.closures import Closures, Run, no_value, unknown
+from nearfree.sources.language.closures import Closures, no_value, unknown
 from nearfree.sources.language.expressions import (
     MISTAKES,
     Inputs,
@@ -39,7 +39,6 @@ class Interpreter(Statements):
         self.inputs: Inputs = {}
         self.steps = 0
         self._closures = Closures({}, self._call, _bound(program), self.count)
-        self._runs: dict[ast.expr, Run] = {}
         self._defaults: dict[ast.Constant, Any] = {}
         self._constants = Closures({}, unknown, program.constants)
 
@@ -76,9 +75,7 @@ class Interpreter(Statements):
 
     def expr(self, node: ast.expr, frame: Frame) -> Any:
         """Return an expression's value."""
-        run = self._runs.get(node)
-        if run is None:
-            run = self._runs[node] = self._closures.of(node)
+        run = self._closures.kept(node)
         names = frame if type(frame) is _Names else _Names(self, frame)
         try:
             return run(names)

@@ -10,6 +10,8 @@ absorbed, and so are naive. Generation kernels are absorbed.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import polars as pl
 from msgspec import Struct
@@ -45,13 +47,21 @@ _SKIPPED = "skip_indexer"
 Row = dict[str, object]
 
 
+class Named(NamedTuple):
+    """What rows name: a model, a rank's heads, whether an indexer runs, and the engine."""
+
+    name: str
+    heads: int
+    indexed: bool
+    engine: str
+
+
 class Shape(Struct, frozen=True):
     """What a table's rows are: their module and call, and the fields that a model gives them."""
 
     module: str
-    fields: Callable[[str, int, bool, str], Row | None]
-    """By a model's name, a rank's heads, whether an indexer runs, and the engine; None where it has
-    none."""
+    fields: Callable[[Named], Row | None]
+    """None where the model has none."""
     api: str | None = None
     cache: str | None = None
     """The format of what is read of the cache, where it is not what the table says."""
@@ -61,34 +71,26 @@ def _widths(model: LatentModel) -> Row:
     return {name: getattr(model, name) for name in ("latent", "rope_dim", "nope_dim", "value_dim")}
 
 
-def _kernel(name: str, heads: int, indexed: bool, engine: str) -> Row | None:  # noqa: FBT001
+def _kernel(named: Named) -> Row | None:
     """Return the fields of attention alone, with DeepSeek V3's widths where no model is named."""
-    del indexed, engine
-    model = MODELS.get(name or "deepseek-ai/DeepSeek-V3")
+    model = MODELS.get(named.name or "deepseek-ai/DeepSeek-V3")
     if not isinstance(model, LatentModel):
         return None
-    return {"heads": heads, "selected": model.selected, **_widths(model)}
+    return {"heads": named.heads, "selected": model.selected, **_widths(model)}
 
 
-def _indexer(name: str, heads: int, indexed: bool, engine: str) -> Row | None:  # noqa: FBT001
+def _indexer(named: Named) -> Row | None:
     """Return the fields of a model's indexer, whose heads are not shared among ranks."""
-    del heads, indexed, engine
-    model = MODELS.get(name)
+    model = MODELS.get(named.name)
     if model is None or model.index_heads is None:
         return None
     span = 4 if isinstance(model, CompressedModel) else 1
     return {"heads": model.index_heads, "head_dim": model.index_dim, "span": span}
 
 
-def _layer(
-    name: str,
-    heads: int,
-    indexed: bool,  # noqa: FBT001
-    engine: str,
-    *,
-    span: int = 1,
-) -> Row | None:
+def _layer(named: Named, *, span: int = 1) -> Row | None:
     """Return the fields of a model's attention layer on a rank with some heads."""
+    name, heads, indexed, engine = named
     model = MODELS.get(name)
     if model is None:
         return None
@@ -115,12 +117,9 @@ _DENSE_SPAN = 128
 """Of so many positions an entry all are attended to."""
 
 
-def _layer_of(span: int) -> Callable[[str, int, bool, str], Row | None]:
-    return lambda name, heads, indexed, engine: _layer(name, heads, indexed, engine, span=span)
-
-
-_LAYER, _CSA = Shape("attention_layer", _layer), Shape("attention_layer", _layer_of(4))
-_HCA = Shape("attention_layer", _layer_of(_DENSE_SPAN))
+_LAYER = Shape("attention_layer", _layer)
+_CSA = Shape("attention_layer", partial(_layer, span=4))
+_HCA = Shape("attention_layer", partial(_layer, span=_DENSE_SPAN))
 _LOGITS, _SELECT = Shape("indexer", _indexer, LOGITS), Shape("indexer", _indexer, SELECT)
 TABLES: dict[str, Shape] = {
     "context_mla_perf": Shape("mla", _kernel),
@@ -178,15 +177,13 @@ _SHAPED = ["model", "rank_heads", "indexed"]
 def _shapes(frame: pl.DataFrame, shape: Shape, engine: str) -> pl.DataFrame:
     """Return the fields of each model, number of heads and kind of layer that a table names."""
     named = frame.select(_SHAPED).unique(maintain_order=True)
-    rows = [
-        ((name, heads, indexed), shape.fields(name, heads, indexed, engine) if heads > 0 else None)
-        for name, heads, indexed in named.iter_rows()
-    ]
-    fields = [name for name in CURVE_FIELDS if any(name in (of or {}) for _, of in rows)]
+    asked = [Named(*row, engine) for row in named.iter_rows()]
+    rows = [shape.fields(each) if each.heads > 0 else None for each in asked]
+    fields = [name for name in CURVE_FIELDS if any(name in (of or {}) for of in rows)]
     return named.with_columns(
-        pl.Series("known", [of is not None for _, of in rows], dtype=pl.Boolean),
+        pl.Series("known", [of is not None for of in rows], dtype=pl.Boolean),
         *(
-            pl.Series(name, [(of or {}).get(name) for _, of in rows], dtype=TYPES[int])
+            pl.Series(name, [(of or {}).get(name) for of in rows], dtype=TYPES[int])
             for name in fields
         ),
     )

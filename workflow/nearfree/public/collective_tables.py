@@ -27,23 +27,20 @@ _DEEPEP = {
     "kernel_source": "kernel",
 }
 COLUMNS: dict[str, dict[str, str]] = {
-    "custom_allreduce_perf": {
-        **_NAMED,
-        "op_name": "operation",
-        "kernel_source": "kernel",
-        "allreduce_dtype": "dtype",
-        "num_gpus": "gpus",
-        "message_size": "n",
-        "latency": "latency_ms",
-    },
-    "nccl_perf": {
-        **_NAMED,
-        "op_name": "operation",
-        "kernel_source": "kernel",
-        "nccl_dtype": "dtype",
-        "num_gpus": "gpus",
-        "message_size": "n",
-        "latency": "latency_ms",
+    **{
+        table: {
+            **_NAMED,
+            "op_name": "operation",
+            "kernel_source": "kernel",
+            dtype: "dtype",
+            "num_gpus": "gpus",
+            "message_size": "n",
+            "latency": "latency_ms",
+        }
+        for table, dtype in (
+            ("custom_allreduce_perf", "allreduce_dtype"),
+            ("nccl_perf", "nccl_dtype"),
+        )
     },
     "wideep_deepep_ll_perf": {
         **_DEEPEP,

@@ -75,16 +75,8 @@ ARITHMETIC: dict[str, type[ast.operator]] = {
 }
 JUNCTIONS = {"&&": ast.And, "||": ast.Or, "and": ast.And, "or": ast.Or}
 KNOWN = {
-    "std::min": "min",
-    "std::max": "max",
-    "min": "min",
-    "max": "max",
-    "std::abs": "abs",
-    "abs": "abs",
-    "std::ceil": "ceil",
-    "ceil": "ceil",
-    "ceilf": "ceil",
-}
+    f"{scope}{name}": name for scope in ("std::", "") for name in ("min", "max", "abs", "ceil")
+} | {"ceilf": "ceil"}
 """Functions of the language that a rule's functions do the work of."""
 
 

@@ -19,6 +19,7 @@ from nearfree.sources.language.program import (
     at,
     copied,
     defaults,
+    names_in,
     placed,
 )
 from nearfree.sources.language.python_source import Modules, find_record
@@ -203,7 +204,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 def _program(modules: Modules) -> tuple[Program, str]:
     """Return what settles rows of a tile, tiles of a block, splits, packed heads and kernel."""
     path, forward = modules.locate([FORWARD])
-    name = next((each for each in TILE if _named(forward, each)), TILE[-1])
+    name = next((each for each in TILE if each in names_in(forward)), TILE[-1])
     short = cut_call(returning(forward, name, *SETTLED))
     short = calling(short, "num_splits", _splits(modules))
     program, root = modules.program_of(path, short, LEAVES)
@@ -260,7 +261,3 @@ def call_facts(head_dim: int, group: int, **changes: Any) -> dict[str, Any]:
         "causal": True,
         "cu_seqlens_q": None,
     } | changes
-
-
-def _named(function: Function, name: str) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(function))

@@ -17,6 +17,7 @@ from nearfree.sources.language.program import (
     Program,
     at,
     copied,
+    names_in,
     replace_leaves,
 )
 from nearfree.sources.language.python_source import Modules
@@ -153,11 +154,7 @@ def _up_to(body: list[ast.stmt], answer: str) -> list[ast.stmt]:
 
 def _stored(statement: ast.stmt) -> set[str]:
     """Return the names that a statement, or one inside of it, sets or changes in place."""
-    return changed_in_place([statement]) | {
-        node.id
-        for node in nodes_of(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    return changed_in_place([statement]) | names_in(statement, context=ast.Store)
 
 
 def asking(

@@ -89,7 +89,8 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     modules = Modules(files)
     path, method = needed(method_of(modules, ["_set_cudagraph_sizes"]), "_set_cudagraph_sizes")
     names = ("cudagraph_capture_sizes", "batch_size_capture_list")
-    answer = next((name for name in names if _sets(method, name)), None)
+    stored = names_in(method, context=ast.Store)
+    answer = next((name for name in names if name in stored), None)
     if answer is None:
         raise SourceError(f"{method.name} sets neither {' nor '.join(names)}", remedy=MOVED)
     leaves = _LEAVES | {r"self\.scheduler_config\.cuda_graph_sizes": _graph_sizes(modules)}
@@ -109,11 +110,6 @@ def _contexts() -> Iterator[dict[str, Any]]:
 
 
 _GPUS = ((90, "balanced"), (100, "balanced"), (90, "interactivity"))
-
-
-def _sets(method: Function, name: str) -> bool:
-    stored = (node for node in nodes_of(method) if isinstance(node, ast.Name))
-    return any(node.id == name and isinstance(node.ctx, ast.Store) for node in stored)
 
 
 def _graph_sizes(modules: Modules) -> str:

@@ -162,6 +162,12 @@ def quote(node: ast.AST) -> Quote:
     return origin.quote(first, last)  # type: ignore[no-any-return]
 
 
+def called_in(tree: ast.AST) -> set[str]:
+    """Return the plain names of what a tree calls."""
+    calls = (node.func for node in nodes_of(tree) if isinstance(node, ast.Call))
+    return {called.id for called in calls if isinstance(called, ast.Name)}
+
+
 def names_in(*trees: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> set[str]:
     """Return the plain names in trees; those that are only read or only set by their context."""
     nodes = (node for tree in trees for node in nodes_of(tree))

@@ -177,7 +177,7 @@ _SHAPED = ["model", "rank_heads", "indexed"]
 def _shapes(frame: pl.DataFrame, shape: Shape, engine: str) -> pl.DataFrame:
     """Return the fields of each model, number of heads and kind of layer that a table names."""
     named = frame.select(_SHAPED).unique(maintain_order=True)
-    asked = [Named(*row, engine) for row in named.iter_rows()]
+    asked = [Named(name, heads, runs, engine) for name, heads, runs in named.iter_rows()]
     rows = [shape.fields(each) if each.heads > 0 else None for each in asked]
     fields = [name for name in CURVE_FIELDS if any(name in (of or {}) for of in rows)]
     return named.with_columns(

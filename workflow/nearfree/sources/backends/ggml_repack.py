@@ -7,10 +7,10 @@ kernel of several rows takes and how many that of one row (`forward_mul_mat_one_
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.backends.ggml_text import composed, flagged, found_in, span
+from nearfree.sources.backends.ggml_text import FLAGS, composed, flagged, found_in, span
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
@@ -37,7 +37,7 @@ TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "
          "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")  # fmt: skip
 
 
-def repack_rules(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> list[Reading]:
+def repack_rules(files: Mapping[str, str]) -> list[Reading]:
     """Return how to read the rules of repacked weights.
 
     Raises
@@ -46,11 +46,11 @@ def repack_rules(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) 
         A function is not of the known form.
     """
     kernels = re.findall(r"^void ggml_gemm_(\w+)\(", files[X86], re.MULTILINE)
-    rules = [_choice(files, flags), _rows(files)]
-    return [*rules, *(_gemm(files, kernel, flags) for kernel in sorted(set(kernels)))]
+    rules = [_choice(files), _rows(files)]
+    return [*rules, *(_gemm(files, kernel) for kernel in sorted(set(kernels)))]
 
 
-def _choice(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> Reading:
+def _choice(files: Mapping[str, str]) -> Reading:
     """Return how to read the name of the kernel, `q4_K_8x8_q8_K`; None of what is not repacked."""
     text = files[PATH]
     for name, macro in _ASKED.items():
@@ -79,7 +79,7 @@ def _choice(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> Re
         contexts=[
             {"weight": weight, "avx2": each["avx2"], "avx512f": each["avx512f"]}
             for weight in TYPES
-            for each in flags
+            for each in FLAGS
         ],
         whole=False,
         dense=range(1, 33),
@@ -133,7 +133,7 @@ def _rows(files: Mapping[str, str]) -> Reading:
     )
 
 
-def _gemm(files: Mapping[str, str], kernel: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
+def _gemm(files: Mapping[str, str], kernel: str) -> Reading:
     """Return how to read a kernel's passes: groups of rows in one, groups done after such, rows.
 
     `done` is how many groups earlier passes have taken. A loop over columns that are no multiple
@@ -160,7 +160,7 @@ def _gemm(files: Mapping[str, str], kernel: str, flags: Sequence[Mapping[str, bo
         f"repack_gemm_{kernel}",
         *flagged(X86, text, spans, made, optional=True),
         axis="rows",
-        contexts=[{"done": done, **each} for done in (0, 4, 8) for each in flags],
+        contexts=[{"done": done, **each} for done in (0, 4, 8) for each in FLAGS],
         whole=False,
         dense=range(4, 66),
         least={"rows": 1, "done": 0},

@@ -22,6 +22,17 @@ BUILT = {
     "LMUL": False,
 }
 """What a build for x86-64 with ggml's own defaults defines."""
+_OLDER = ("avx", "avx2", "fma", "f16c")
+_NEWER = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16", "avx512vnni")
+FLAGS: tuple[Mapping[str, bool], ...] = (
+    dict.fromkeys([*_OLDER, *_NEWER, "avxvnni"], False),
+    dict.fromkeys(["avx", "fma", "f16c"], True)
+    | dict.fromkeys(["avx2", *_NEWER, "avxvnni"], False),
+    dict.fromkeys([*_OLDER, *_NEWER[:4]], True) | dict.fromkeys([*_NEWER[4:], "avxvnni"], False),
+    dict.fromkeys(_OLDER, True) | dict.fromkeys([*_NEWER, "avxvnni"], False),
+    dict.fromkeys([*_OLDER, *_NEWER], True) | {"avxvnni": False},
+)
+"""What CPUs have at which the rules are tried: no vectors, Ivy Bridge's, and later ones."""
 ABSENT = "absent"
 Span = tuple[int, int]
 Tree = TypeVar("Tree", bound=ast.AST)

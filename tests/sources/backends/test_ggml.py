@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from nearfree.errors import SourceError
 from nearfree.sources.backends import ggml, ggml_repack, ggml_sgemm, ggml_tiled, ggml_variants
+from nearfree.sources.backends.ggml_text import FLAGS
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.language.reading import Reading, read_rule, recorded
 from nearfree.sources.language.rule import Rule
@@ -14,7 +15,7 @@ from nearfree.sources.language.rule import Rule
 from sources.backends.ggml_snippets import FILES, TILES
 
 ALL = {**FILES, **TILES}
-NEW, OLD, NONE = ggml.FLAGS[-1], ggml.FLAGS[-2], ggml.FLAGS[0]
+NEW, OLD, NONE = FLAGS[-1], FLAGS[-2], FLAGS[0]
 
 
 def rules(files: Mapping[str, str]) -> dict[str, Rule]:
@@ -141,7 +142,7 @@ def test_tiled_products_begin_at_some_rows() -> None:
 
 def test_a_release_without_tiles_has_no_such_rules() -> None:
     """Earlier releases have no tiled products."""
-    assert not ggml_tiled.tiled_rules(FILES, ggml.FLAGS)
+    assert not ggml_tiled.tiled_rules(FILES)
 
 
 def test_attention_has_a_tile_of_the_text() -> None:

@@ -136,7 +136,7 @@ def test_a_patch_of_a_file_with_rules_is_refused(
     """What is built of another text than is read is not believed."""
     serve(server, monkeypatch, raw, f"--- a/{RULE}\n+++ b/{RULE}\n@@ -1 +1 @@\n")
     with pytest.raises(SourceError, match=rf"llama/patches/a\.diff changes {RULE} before"):
-        fetch_bundled("llama-cpp", "3.0.0", RULE, cache=Cache(tmp_path / "cache"))
+        fetch_bundled("3.0.0", RULE, cache=Cache(tmp_path / "cache"))
 
 
 def test_the_first_number_says_which_package_it_is() -> None:

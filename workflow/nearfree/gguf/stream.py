@@ -19,8 +19,6 @@ class Stream:
         Open for reading bytes, at its start.
     path
         What messages call it.
-    size
-        Its bytes.
     """
 
     def __init__(self, file: BinaryIO, path: str, size: int) -> None:

@@ -32,46 +32,22 @@ class GgmlType(Struct, frozen=True):
 
 _SUPER = 256
 """Elements of a block of the types named K, IQ and TQ, QK_K."""
-_TYPES = (
-    GgmlType(0, "f32", 1, 4),
-    GgmlType(1, "f16", 1, 2),
-    GgmlType(2, "q4_0", 32, 18),
-    GgmlType(3, "q4_1", 32, 20),
-    GgmlType(6, "q5_0", 32, 22),
-    GgmlType(7, "q5_1", 32, 24),
-    GgmlType(8, "q8_0", 32, 34),
-    GgmlType(9, "q8_1", 32, 36),
-    GgmlType(10, "q2_k", _SUPER, 84),
-    GgmlType(11, "q3_k", _SUPER, 110),
-    GgmlType(12, "q4_k", _SUPER, 144),
-    GgmlType(13, "q5_k", _SUPER, 176),
-    GgmlType(14, "q6_k", _SUPER, 210),
-    GgmlType(15, "q8_k", _SUPER, 292),
-    GgmlType(16, "iq2_xxs", _SUPER, 66),
-    GgmlType(17, "iq2_xs", _SUPER, 74),
-    GgmlType(18, "iq3_xxs", _SUPER, 98),
-    GgmlType(19, "iq1_s", _SUPER, 50),
-    GgmlType(20, "iq4_nl", 32, 18),
-    GgmlType(21, "iq3_s", _SUPER, 110),
-    GgmlType(22, "iq2_s", _SUPER, 82),
-    GgmlType(23, "iq4_xs", _SUPER, 136),
-    GgmlType(24, "i8", 1, 1),
-    GgmlType(25, "i16", 1, 2),
-    GgmlType(26, "i32", 1, 4),
-    GgmlType(27, "i64", 1, 8),
-    GgmlType(28, "f64", 1, 8),
-    GgmlType(29, "iq1_m", _SUPER, 56),
-    GgmlType(30, "bf16", 1, 2),
-    GgmlType(34, "tq1_0", _SUPER, 54),
-    GgmlType(35, "tq2_0", _SUPER, 66),
-    GgmlType(39, "mxfp4", 32, 17),
-    GgmlType(40, "nvfp4", 64, 36),
-    GgmlType(41, "q1_0", 128, 18),
-    GgmlType(42, "q2_0", 64, 18),
-)
-TYPES = {each.number: each for each in _TYPES}
+_TYPES = {
+    0: ("f32", 1, 4), 1: ("f16", 1, 2), 2: ("q4_0", 32, 18), 3: ("q4_1", 32, 20),
+    6: ("q5_0", 32, 22), 7: ("q5_1", 32, 24), 8: ("q8_0", 32, 34), 9: ("q8_1", 32, 36),
+    10: ("q2_k", _SUPER, 84), 11: ("q3_k", _SUPER, 110), 12: ("q4_k", _SUPER, 144),
+    13: ("q5_k", _SUPER, 176), 14: ("q6_k", _SUPER, 210), 15: ("q8_k", _SUPER, 292),
+    16: ("iq2_xxs", _SUPER, 66), 17: ("iq2_xs", _SUPER, 74), 18: ("iq3_xxs", _SUPER, 98),
+    19: ("iq1_s", _SUPER, 50), 20: ("iq4_nl", 32, 18), 21: ("iq3_s", _SUPER, 110),
+    22: ("iq2_s", _SUPER, 82), 23: ("iq4_xs", _SUPER, 136), 24: ("i8", 1, 1), 25: ("i16", 1, 2),
+    26: ("i32", 1, 4), 27: ("i64", 1, 8), 28: ("f64", 1, 8), 29: ("iq1_m", _SUPER, 56),
+    30: ("bf16", 1, 2), 34: ("tq1_0", _SUPER, 54), 35: ("tq2_0", _SUPER, 66), 39: ("mxfp4", 32, 17),
+    40: ("nvfp4", 64, 36), 41: ("q1_0", 128, 18), 42: ("q2_0", 64, 18),
+}  # fmt: skip
+"""Name, elements and bytes of a block, by number."""
+TYPES = {number: GgmlType(number, *of_block) for number, of_block in _TYPES.items()}
 """By number. Numbers 4, 5, 31 to 33 and 36 to 38 were types that engines read no more."""
-BY_NAME = {each.name: each for each in _TYPES}
+BY_NAME = {each.name: each for each in TYPES.values()}
 """By the name that ggml prints, in lower case, which is what the command line takes."""
 PLAIN = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 """Types without scales, with the name that the rest of the program has for each."""

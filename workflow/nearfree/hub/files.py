@@ -28,8 +28,6 @@ def config_of_id(repository: str, revision: str) -> Path:
 
     Parameters
     ----------
-    repository
-        ORG/NAME.
     revision
         A branch, a tag or a commit; the first digits of one in the cache do, too.
 

@@ -16,6 +16,10 @@ from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import decode
 
 _encode = msgspec.json.Encoder().encode
+_LINE = (
+    b'{"specversion":"1.0","type":"%b","id":"%b","source":"%b","time":"%b",'
+    b'"datacontenttype":"application/json","data":%b,"sequence":"%b","prevhash":"%b"}'
+)
 
 
 def utc_now() -> str:
@@ -87,25 +91,9 @@ class SegmentWriter:
             encoded = _encode(data)
         except UnicodeEncodeError as error:
             raise self._unreadable(data) from error
-        body = b"".join(
-            (
-                b'{"specversion":"1.0","type":"',
-                data.type_name.encode(),
-                b'","id":"',
-                number.encode(),
-                b'","source":"',
-                self.name.encode(),
-                b'","time":"',
-                self._now().encode(),
-                b'","datacontenttype":"application/json","data":',
-                encoded,
-                b',"sequence":"',
-                sequence_text(self.events + 1).encode(),
-                b'","prevhash":"',
-                self.head.encode(),
-                b'"}',
-            )
-        )
+        head = (data.type_name, number, self.name, self._now())
+        chain = (sequence_text(self.events + 1), self.head)
+        body = _LINE % (*map(str.encode, head), encoded, *map(str.encode, chain))
         line = close_line(body)
         self._check(line, data)
         self._write(line + b"\n")

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import takewhile
 from typing import Literal
 
@@ -308,15 +309,8 @@ def ensure_events(
             take.append(event, sync=False)
         take.sync()
 
-    return ensure_take(
-        layout,
-        name,
-        plan,
-        lambda attempt: describe_run(
-            command, plan, attempt, environment=environment, device=device
-        ),
-        work,
-    )
+    started = partial(describe_run, command, plan, environment=environment, device=device)
+    return ensure_take(layout, name, plan, started, work)
 
 
 def _refuse_another_release(take: OpenTake, run: RunStarted) -> None:

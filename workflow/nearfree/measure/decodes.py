@@ -4,6 +4,7 @@ import gc
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,17 +88,12 @@ def measure_decodes(
             finally:
                 gc.enable()
 
+    command = f"nearfree tune {plan.engine}"
     return ensure_take(
         layout,
         name,
         plan,
-        lambda attempt: describe_run(
-            f"nearfree tune {plan.engine}",
-            plan,
-            attempt,
-            environment=plan.environment,
-            device=here.model,
-        ),
+        partial(describe_run, command, plan, environment=plan.environment, device=here.model),
         work,
         keep=whole_rounds,
     )

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from nearfree.core.plan import MeasurePlan
@@ -82,17 +83,12 @@ def measure(
         with quiet, stoppable(progress) as stopping:
             return _work(open_take, plan, here, files or {}, stopping)
 
+    command = f"nearfree measure {scope} {stream} --take {take}"
     return ensure_take(
         layout,
         name,
         plan,
-        lambda attempt: describe_run(
-            f"nearfree measure {scope} {stream} --take {take}",
-            plan,
-            attempt,
-            environment=plan.environment,
-            device=here.model,
-        ),
+        partial(describe_run, command, plan, environment=plan.environment, device=here.model),
         work,
         keep=whole_rounds,
     )

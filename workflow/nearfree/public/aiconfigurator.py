@@ -323,12 +323,8 @@ def import_aiconfigurator(
     ----------
     platforms
         The platforms of config/platforms.yaml; a system that is none of them keeps its own name.
-    cache
-        Where the wheel's members are kept.
     take
         The take's number: a new one where the last was retracted.
-    offline
-        Whether to do without the network.
 
     Raises
     ------

@@ -13,10 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from nearfree.core.setting import FIELDS
-from nearfree.public.curve_row import CURVE_FIELDS
-from nearfree.public.curves import TYPES
-from nearfree.public.perf_tables import REAL, Rows, read_columns, without
+from nearfree.public.perf_tables import REAL, Rows, as_settings, misfits, read_columns, without
 from nearfree.units import US_PER_MS
 
 _NAMED = {"framework": "backend", "version": "backend_version", "device": "device"}
@@ -30,23 +27,20 @@ _DEEPEP = {
     "kernel_source": "kernel",
 }
 COLUMNS: dict[str, dict[str, str]] = {
-    "custom_allreduce_perf": {
-        **_NAMED,
-        "op_name": "operation",
-        "kernel_source": "kernel",
-        "allreduce_dtype": "dtype",
-        "num_gpus": "gpus",
-        "message_size": "n",
-        "latency": "latency_ms",
-    },
-    "nccl_perf": {
-        **_NAMED,
-        "op_name": "operation",
-        "kernel_source": "kernel",
-        "nccl_dtype": "dtype",
-        "num_gpus": "gpus",
-        "message_size": "n",
-        "latency": "latency_ms",
+    **{
+        table: {
+            **_NAMED,
+            "op_name": "operation",
+            "kernel_source": "kernel",
+            dtype: "dtype",
+            "num_gpus": "gpus",
+            "message_size": "n",
+            "latency": "latency_ms",
+        }
+        for table, dtype in (
+            ("custom_allreduce_perf", "allreduce_dtype"),
+            ("nccl_perf", "nccl_dtype"),
+        )
     },
     "wideep_deepep_ll_perf": {
         **_DEEPEP,
@@ -114,8 +108,7 @@ def read_collectives(member: str, raw: bytes) -> Rows:
     Raises
     ------
     SourceError
-        The file is no Parquet, or lacks a column, or holds a column of another type, no value
-        where there must be one, or too many rows; nothing of it is returned.
+        As `perf_tables.read_rows` says.
     """
     *_, system, _, _, _, file = member.split("/")
     table = file.removesuffix(".parquet")
@@ -125,7 +118,12 @@ def read_collectives(member: str, raw: bytes) -> Rows:
     frame = frame.with_columns(pl.lit(None, pl.String).alias(name) for name in unnamed)
     frame = _operations(frame, table, _NODE.get(system, 8))
     kept, skipped = without(frame, _reasons())
-    return Rows(points=_as_settings(kept), skipped=skipped)
+    stated = {
+        "backend": pl.col("backend").str.to_lowercase(),
+        "dtype": _mapped("dtype", DTYPES),
+        "operation": _mapped("operation", OPERATIONS),
+    }
+    return Rows(points=as_settings(kept, "collective", stated), skipped=skipped)
 
 
 def _operations(frame: pl.DataFrame, table: str, node: int) -> pl.DataFrame:
@@ -167,34 +165,11 @@ def _reasons() -> Iterator[tuple[pl.Expr, pl.Expr]]:
     """Yield why a row is no point of a setting, the first that holds counts."""
     column = pl.col
     yield pl.any_horizontal(column(*_ALONE).is_null()), pl.lit("no device or version is named")
-    yield ~column("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
-    for name, known in (("operation", OPERATIONS), ("dtype", DTYPES)):
-        text = pl.format(f"{name} {{}} has no place in a setting", column(name))
-        yield ~column(name).is_in([*known]), text
+    yield from misfits({"operation": OPERATIONS, "dtype": DTYPES})
     # What comes back is summed in 16 bits: rows labelled with fewer take as long as those.
     short = (column("operation") == "combine") & column("dtype").is_in(["fp8", "nvfp4"])
     yield short, pl.lit("a combine whose label says fewer bits than its time")
     yield (column("n") <= 0) | (column("gpus") < 2), pl.lit("a size is not positive")
-
-
-def _as_settings(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with a setting's fields alone, by default what a table has not."""
-    column = pl.col
-    fields: dict[str, pl.Expr] = {
-        "module": pl.lit("collective"),
-        "backend": column("backend").str.to_lowercase(),
-        "backend_version": column("backend_version"),
-        "kernel": column("kernel"),
-        "dtype": _mapped("dtype", DTYPES),
-        "distribution": pl.lit(None, pl.String),
-        "n": column("n"),
-        "latency_ms": column("latency_ms").cast(pl.Float64),
-    }
-    for name in CURVE_FIELDS:
-        default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
-        fields[name] = column(name) if name in frame.columns else default
-    fields["operation"] = _mapped("operation", OPERATIONS)
-    return frame.select(value.alias(name) for name, value in fields.items())
 
 
 def _mapped(name: str, values: Mapping[str, str]) -> pl.Expr:

@@ -9,18 +9,19 @@ absorbed, and so are naive. Generation kernels are absorbed.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import polars as pl
 from msgspec import Struct
 
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED, NAIVE
-from nearfree.core.setting import FIELDS
 from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.curves import TYPES
 from nearfree.public.latent_models import MODELS, BlockModel, CompressedModel, LatentModel
-from nearfree.public.perf_tables import Rows, read_columns, without
+from nearfree.public.perf_tables import Rows, as_settings, misfits, read_columns, without
 
 _SAID = {
     "device": "device",
@@ -46,13 +47,21 @@ _SKIPPED = "skip_indexer"
 Row = dict[str, object]
 
 
+class Named(NamedTuple):
+    """What rows name: a model, a rank's heads, whether an indexer runs, and the engine."""
+
+    name: str
+    heads: int
+    indexed: bool
+    engine: str
+
+
 class Shape(Struct, frozen=True):
     """What a table's rows are: their module and call, and the fields that a model gives them."""
 
     module: str
-    fields: Callable[[str, int, bool, str], Row | None]
-    """By a model's name, a rank's heads, whether an indexer runs, and the engine; None where it has
-    none."""
+    fields: Callable[[Named], Row | None]
+    """None where the model has none."""
     api: str | None = None
     cache: str | None = None
     """The format of what is read of the cache, where it is not what the table says."""
@@ -62,34 +71,26 @@ def _widths(model: LatentModel) -> Row:
     return {name: getattr(model, name) for name in ("latent", "rope_dim", "nope_dim", "value_dim")}
 
 
-def _kernel(name: str, heads: int, indexed: bool, engine: str) -> Row | None:  # noqa: FBT001
+def _kernel(named: Named) -> Row | None:
     """Return the fields of attention alone, with DeepSeek V3's widths where no model is named."""
-    del indexed, engine
-    model = MODELS.get(name or "deepseek-ai/DeepSeek-V3")
+    model = MODELS.get(named.name or "deepseek-ai/DeepSeek-V3")
     if not isinstance(model, LatentModel):
         return None
-    return {"heads": heads, "selected": model.selected, **_widths(model)}
+    return {"heads": named.heads, "selected": model.selected, **_widths(model)}
 
 
-def _indexer(name: str, heads: int, indexed: bool, engine: str) -> Row | None:  # noqa: FBT001
+def _indexer(named: Named) -> Row | None:
     """Return the fields of a model's indexer, whose heads are not shared among ranks."""
-    del heads, indexed, engine
-    model = MODELS.get(name)
+    model = MODELS.get(named.name)
     if model is None or model.index_heads is None:
         return None
     span = 4 if isinstance(model, CompressedModel) else 1
     return {"heads": model.index_heads, "head_dim": model.index_dim, "span": span}
 
 
-def _layer(
-    name: str,
-    heads: int,
-    indexed: bool,  # noqa: FBT001
-    engine: str,
-    *,
-    span: int = 1,
-) -> Row | None:
+def _layer(named: Named, *, span: int = 1) -> Row | None:
     """Return the fields of a model's attention layer on a rank with some heads."""
+    name, heads, indexed, engine = named
     model = MODELS.get(name)
     if model is None:
         return None
@@ -116,12 +117,9 @@ _DENSE_SPAN = 128
 """Of so many positions an entry all are attended to."""
 
 
-def _layer_of(span: int) -> Callable[[str, int, bool, str], Row | None]:
-    return lambda name, heads, indexed, engine: _layer(name, heads, indexed, engine, span=span)
-
-
-_LAYER, _CSA = Shape("attention_layer", _layer), Shape("attention_layer", _layer_of(4))
-_HCA = Shape("attention_layer", _layer_of(_DENSE_SPAN))
+_LAYER = Shape("attention_layer", _layer)
+_CSA = Shape("attention_layer", partial(_layer, span=4))
+_HCA = Shape("attention_layer", partial(_layer, span=_DENSE_SPAN))
 _LOGITS, _SELECT = Shape("indexer", _indexer, LOGITS), Shape("indexer", _indexer, SELECT)
 TABLES: dict[str, Shape] = {
     "context_mla_perf": Shape("mla", _kernel),
@@ -154,8 +152,7 @@ def read_latents(member: str, raw: bytes) -> Rows:
     Raises
     ------
     SourceError
-        The file is no Parquet, or lacks a column, or holds a column of another type, no value
-        where there must be one, or too many rows; nothing of it is returned.
+        As `perf_tables.read_rows` says.
     """
     table = member.rsplit("/", 1)[1].removesuffix(".parquet")
     shape = TABLES[table]
@@ -180,15 +177,13 @@ _SHAPED = ["model", "rank_heads", "indexed"]
 def _shapes(frame: pl.DataFrame, shape: Shape, engine: str) -> pl.DataFrame:
     """Return the fields of each model, number of heads and kind of layer that a table names."""
     named = frame.select(_SHAPED).unique(maintain_order=True)
-    rows = [
-        ((name, heads, indexed), shape.fields(name, heads, indexed, engine) if heads > 0 else None)
-        for name, heads, indexed in named.iter_rows()
-    ]
-    fields = [name for name in CURVE_FIELDS if any(name in (of or {}) for _, of in rows)]
+    asked = [Named(name, heads, runs, engine) for name, heads, runs in named.iter_rows()]
+    rows = [shape.fields(each) if each.heads > 0 else None for each in asked]
+    fields = [name for name in CURVE_FIELDS if any(name in (of or {}) for of in rows)]
     return named.with_columns(
-        pl.Series("known", [of is not None for _, of in rows], dtype=pl.Boolean),
+        pl.Series("known", [of is not None for of in rows], dtype=pl.Boolean),
         *(
-            pl.Series(name, [(of or {}).get(name) for _, of in rows], dtype=TYPES[int])
+            pl.Series(name, [(of or {}).get(name) for of in rows], dtype=TYPES[int])
             for name in fields
         ),
     )
@@ -197,13 +192,10 @@ def _shapes(frame: pl.DataFrame, shape: Shape, engine: str) -> pl.DataFrame:
 def _reasons(shape: Shape, *, generation: bool) -> Iterator[tuple[pl.Expr, pl.Expr]]:
     """Yield why a row is no point of a setting, the first that holds counts."""
     column = pl.col
-    yield ~column("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
-    formats = {"kv_cache_dtype": _CACHES, "products": _PRODUCTS}
+    formats: dict[str, Iterable[str]] = {"kv_cache_dtype": _CACHES, "products": _PRODUCTS}
     if shape.module != "indexer":
-        formats["dtype"] = {"bfloat16": "bfloat16"}
-    for name, known in formats.items():
-        text = pl.format(f"{name} {{}} has no place in a setting", column(name))
-        yield ~column(name).is_in([*known]), text
+        formats["dtype"] = ("bfloat16",)
+    yield from misfits(formats)
     yield ~column("known"), pl.format("no widths of the model {} are known", column("model"))
     if generation:
         yield column("n") != 1, pl.lit("several new positions in a generation table")
@@ -222,25 +214,13 @@ def _as_settings(frame: pl.DataFrame, shape: Shape) -> pl.DataFrame:
         "indexer": pl.lit("float8"),
         "attention_layer": column("products").replace_strict(_PRODUCTS, return_dtype=pl.String),
     }[shape.module]
-    fields: dict[str, pl.Expr] = {
-        "module": pl.lit(shape.module),
-        "backend_version": column("backend_version"),
-        "kernel": kernel,
-        "dtype": dtype,
-        "distribution": pl.lit(None, pl.String),
-        "n": column("n"),
-        "latency_ms": column("latency_ms").cast(pl.Float64),
-    }
-    for name in CURVE_FIELDS:
-        default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
-        fields[name] = column(name) if name in frame.columns else default
     cache = column("kv_cache_dtype").replace_strict(_CACHES, return_dtype=pl.String)
     if shape.cache is not None:
         cache = pl.lit(shape.cache)
-    fields["kv_dtype"] = pl.when(cache != dtype).then(cache)
+    api = pl.lit(shape.api, pl.String)
     if shape.module == "mla" and shape.api is None:
         absorbed = column("kernel").is_in(_ABSORBED_CONTEXT)
-        fields["api"] = pl.when(absorbed).then(pl.lit(ABSORBED)).otherwise(pl.lit(NAIVE))
-    else:
-        fields["api"] = pl.lit(shape.api, pl.String)
-    return frame.select(value.alias(name) for name, value in fields.items())
+        api = pl.when(absorbed).then(pl.lit(ABSORBED)).otherwise(pl.lit(NAIVE))
+    kv_dtype = pl.when(cache != dtype).then(cache)
+    stated = {"kernel": kernel, "dtype": dtype, "kv_dtype": kv_dtype, "api": api}
+    return as_settings(frame, shape.module, stated)

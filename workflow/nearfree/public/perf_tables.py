@@ -4,7 +4,7 @@ One file a system, operation, framework and version; a row is one measured point
 """
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import polars as pl
 from msgspec import Struct
@@ -194,16 +194,20 @@ def _check_schema(
             raise odd(member, f"has a column {old} of {kind}")
 
 
+def misfits(known: Mapping[str, Iterable[str]]) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+    """Yield why a row is of no setting: its device, or a column with none of the known values."""
+    yield ~pl.col("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
+    for name, values in known.items():
+        text = pl.format(f"{name} {{}} has no place in a setting", pl.col(name))
+        yield ~pl.col(name).is_in([*values]), text
+
+
 def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]]:
     """Yield why a row is no point of a setting, the first that holds counts."""
     column = pl.col
-    yield ~column("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
     attention = MODULES[table] == ATTENTION.name
-    formats = [("dtype", [*(_SHARED if attention else _FORMATS)])]
-    formats += [("kv_cache_dtype", [*_SHARED])] if attention else []
-    for name, names in formats:
-        text = pl.format(f"{name} {{}} has no place in a setting", column(name))
-        yield ~column(name).is_in(names), text
+    cached = {"kv_cache_dtype": _SHARED} if attention else {}
+    yield from misfits({"dtype": _SHARED if attention else _FORMATS, **cached})
     if table == "moe_perf":
         yield column("moe_ep_size") != 1, pl.lit("experts spread over several GPUs")
         whole = column("inter_size") % column("moe_tp_size") == 0
@@ -239,19 +243,7 @@ def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
         )
         for place in range(2)
     )
-    fields = {
-        "module": pl.lit(MODULES[table]),
-        "backend_version": column("backend_version"),
-        "kernel": column("kernel"),
-        "dtype": dtype,
-        "distribution": pl.lit(None, pl.String),
-        "n": column("n"),
-        "latency_ms": column("latency_ms").cast(pl.Float64),
-    }
-    for name in CURVE_FIELDS:
-        default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
-        fields[name] = column(name) if name in frame.columns else default
-    fields["weights"] = weights
+    fields = {"dtype": dtype, "weights": weights}
     if "kv_cache_dtype" in frame.columns:
         cache = column("kv_cache_dtype").replace_strict(_SHARED, return_dtype=pl.String)
         fields["kv_dtype"] = pl.when(cache != dtype).then(cache)
@@ -266,6 +258,26 @@ def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
             "gated": pl.when(plain).then(pl.lit(value=False)),
             "d_ff": column("inter_size") // column("moe_tp_size"),
         }
+    return as_settings(frame, MODULES[table], fields)
+
+
+def as_settings(frame: pl.DataFrame, module: str, stated: Mapping[str, pl.Expr]) -> pl.DataFrame:
+    """Return rows with a setting's fields alone, by default what a table has not.
+
+    `stated` are fields that are other than the column of their name.
+    """
+    fields = {
+        "module": pl.lit(module),
+        "backend_version": pl.col("backend_version"),
+        "kernel": pl.col("kernel"),
+        "distribution": pl.lit(None, pl.String),
+        "n": pl.col("n"),
+        "latency_ms": pl.col("latency_ms").cast(pl.Float64),
+    }
+    for name in CURVE_FIELDS:
+        default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
+        fields[name] = pl.col(name) if name in frame.columns else default
+    fields |= stated
     return frame.select(value.alias(name) for name, value in fields.items())
 
 

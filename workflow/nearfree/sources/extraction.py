@@ -43,12 +43,6 @@ def extract(
 
     Parameters
     ----------
-    package, version
-        The release.
-    cache
-        Where files and results are kept.
-    offline
-        Whether to do without the network.
     tuned
         Whether the index of tuned files is needed, too.
 

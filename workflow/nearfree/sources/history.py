@@ -177,10 +177,6 @@ def _renewed(
 
     Parameters
     ----------
-    entries
-        A part of the lock.
-    package
-        The package whose entries are renewed.
     told
         The versions whose old entries go.
     new

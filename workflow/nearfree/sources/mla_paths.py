@@ -67,6 +67,13 @@ PATHS = (
         path
         for capabilities in (_AMPERE, _CONSUMER)
         for path in (
+            MlaPath(engine=SGLANG_MLA, kernel="triton_decode", capabilities=capabilities,
+                    first="0.5.9", last="0.5.23", most=1,
+                    place="srt/layers/attention/triton_backend.py, forward_decode (0.5.9)"),
+            MlaPath(engine=SGLANG_MLA, kernel="triton_extend", capabilities=capabilities,
+                    first="0.5.9", last="0.5.23", least=2,
+                    place="srt/layers/attention/triton_backend.py line 93 (0.5.9): verify is "
+                    "extend_attention_fwd, keys not split"),
             MlaPath(engine=VLLM_MLA, kernel="triton_decode", capabilities=capabilities,
                     first="0.9.2", last="0.30.99", most=1, few_bits=False,
                     place=f"{_ORDER}; {_BACKENDS}/triton_mla.py: one position"),
@@ -86,19 +93,6 @@ PATHS = (
             last="1.99", place=f"{_TRTLLM_OP}: FlashMLA on compute capability 9.0"),
     MlaPath(engine=TRTLLM_MLA, kernel="trtllm_gen", capabilities=_BLACKWELL, first="1.0.0",
             last="1.99", place=f"{_TRTLLM_OP}: its own kernels from 10.0 on"),
-    *(
-        path
-        for capabilities in (_AMPERE, _CONSUMER)
-        for path in (
-            MlaPath(engine=SGLANG_MLA, kernel="triton_decode", capabilities=capabilities,
-                    first="0.5.9", last="0.5.23", most=1,
-                    place="srt/layers/attention/triton_backend.py, forward_decode (0.5.9)"),
-            MlaPath(engine=SGLANG_MLA, kernel="triton_extend", capabilities=capabilities,
-                    first="0.5.9", last="0.5.23", least=2,
-                    place="srt/layers/attention/triton_backend.py line 93 (0.5.9): verify is "
-                    "extend_attention_fwd, keys not split"),
-        )
-    ),
 )  # fmt: skip
 
 

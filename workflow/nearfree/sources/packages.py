@@ -46,8 +46,6 @@ class PackageReader(Protocol):
 
         Parameters
         ----------
-        rules
-            The release's rules, by name.
         query
             The call and the device; all requests have the same number of positions.
         positions
@@ -96,13 +94,18 @@ def parse_release(text: str) -> tuple[str, str]:
         raise SourceError(
             f"{text!r} names no release", remedy="Write package==version, such as vllm==0.20.2"
         )
+    return package_name(found[1]), plain_version(found[1], found[2])
+
+
+def plain_version(package: str, text: str) -> str:
+    """Return a version of a package as packaging spells it; SourceError if it is none."""
     from packaging.version import InvalidVersion, Version
 
     try:
-        return package_name(found[1]), str(Version(found[2]))
+        return str(Version(text))
     except InvalidVersion as error:
         raise SourceError(
-            f"{found[2]!r} is no version of {found[1]}", remedy="Give one like 1.2.3"
+            f"{text!r} is no version of {package}", remedy="Give one like 1.2.3"
         ) from error
 
 

@@ -80,15 +80,6 @@ def _refuse_others(query: DenseQuery) -> None:
 class DenseRules:
     """The rule of one release, ready for one product.
 
-    Parameters
-    ----------
-    rules
-        The release's rules, by name.
-    version
-        vLLM's release.
-    query
-        The product.
-
     Raises
     ------
     EvidenceError

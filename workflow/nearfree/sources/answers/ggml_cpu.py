@@ -136,10 +136,6 @@ def told_build(
 
     Parameters
     ----------
-    rules
-        The rules of its release.
-    system_info
-        What it tells of itself.
     repack
         Whether weights may be repacked, where it can.
 

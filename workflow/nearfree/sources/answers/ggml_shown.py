@@ -3,6 +3,7 @@
 from itertools import groupby
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from nearfree.sources.answers.ggml import Product
 from nearfree.sources.answers.ggml_cpu import NAMES, Variant
@@ -77,10 +78,6 @@ def product_granularity(
 
     Parameters
     ----------
-    extraction
-        What the release says.
-    query
-        The matrix, the CPU's flags and the threads.
     first, last
         Rows; both ends belong to the answer.
     variant
@@ -143,13 +140,4 @@ def _shown(each: Passes, files: Files) -> ShownPasses:
 def _said(place: Place, files: Files) -> Said:
     rule, branch = place
     quoted = files.quoted(branch)
-    last = quoted[-1]
-    return Said(
-        rule=rule,
-        file=last.file,
-        lines=last.lines,
-        sha256=last.sha256,
-        quote=last.quote,
-        condition=last.condition,
-        evidence=tuple(quoted),
-    )
+    return Said(rule=rule, evidence=tuple(quoted), **asdict(quoted[-1]))

@@ -125,22 +125,28 @@ def attention_intervals(
 
 def _attention_interval(run: list[tuple[int, Tile]], files: Files) -> Interval:
     tile = run[0][1]
-    branches = dict.fromkeys(branch for _, each in run for branch in each.branches[:1])
-    places = tuple(dict.fromkeys(e for branch in branches for e in files.quoted(branch)))
-    first = files.quoted(tile.branches[0])
-    head = first[-1]
-    return Interval(
-        first=run[0][0],
-        last=run[-1][0],
+    return replace(
+        _fixed(run, [each.branches[0] for _, each in run], files),
         value=tile.tile // tile.rows_per_position,
         tile=tile.tile,
         rows_per_position=tile.rows_per_position,
         tiles=tile.tiles,
+    )
+
+
+def _fixed(run: list[tuple[int, Any]], branches: list[Branch], files: Files) -> Interval:
+    """Return what a source fixes over a run of points, by the branch of each, without its value."""
+    first = files.quoted(branches[0])
+    places = dict.fromkeys(e for each in dict.fromkeys(branches) for e in files.quoted(each))
+    return Interval(
+        first=run[0][0],
+        last=run[-1][0],
+        value=0,
         source="fixed",
-        file=head.file,
+        file=first[-1].file,
         lines=_span(first),
-        sha256=head.sha256,
-        evidence=places,
+        sha256=first[-1].sha256,
+        evidence=tuple(places),
     )
 
 
@@ -155,20 +161,9 @@ def dense_intervals(
 
 
 def _dense_interval(run: list[tuple[int, Rows]], files: Files) -> Interval:
-    branches = dict.fromkeys(rows.branch for _, rows in run)
-    first = files.quoted(run[0][1].branch)
-    head = first[-1]
-    return Interval(
-        first=run[0][0],
-        last=run[-1][0],
-        value=run[0][1].value,
-        passes=run[0][1].passes,
-        source="fixed",
-        file=head.file,
-        lines=_span(first),
-        sha256=head.sha256,
-        evidence=tuple(dict.fromkeys(e for branch in branches for e in files.quoted(branch))),
-    )
+    rows = run[0][1]
+    fixed = _fixed(run, [each.branch for _, each in run], files)
+    return replace(fixed, value=rows.value, passes=rows.passes)
 
 
 def runs(

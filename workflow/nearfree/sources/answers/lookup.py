@@ -133,8 +133,6 @@ def find_tuned(
 
     Parameters
     ----------
-    index
-        The files of one release.
     name
         The file's name, as the release's own rule makes it.
     folders

@@ -103,6 +103,8 @@ class Block(Struct, frozen=True, kw_only=True):
     path_branch: Branch
 
 
+_OF_A_BLOCK = ("block_n", "block_k", "group_m", "num_warps", "num_stages")
+"""What a block has of each of `OTHER_SIZES`."""
 _SIZES = {
     "E": "experts",
     "topk": "top_k",
@@ -280,34 +282,22 @@ class MoeRules:
             )
         if self.tuned is not None:
             entry = nearest(self.tuned.tokens, m)
-            n, k, group, warps, stages = (
-                values[entry] if values else None
-                for values in (getattr(self.tuned, name) for name in OTHER_SIZES)
-            )
+            values = (getattr(self.tuned, name) for name in OTHER_SIZES)
+            sizes = (each[entry] if each else None for each in values)
             return Block(
                 path=taken,
                 value=self.tuned.block_size_m[entry],
-                block_n=n,
-                block_k=k,
-                group_m=group,
-                num_warps=warps,
-                num_stages=stages,
+                **dict(zip(_OF_A_BLOCK, sizes, strict=True)),
                 source="override" if self.tuned in query.own else "tuned",
                 tuned=self.tuned,
                 path_branch=path.branch,
             )
         answer = self._size(m)
-        n, k, group, warps, stages = (
-            None if rule is None else rule.value(self._sized).value for rule in self.others
-        )
+        said = (None if rule is None else rule.value(self._sized).value for rule in self.others)
         return Block(
             path=taken,
             value=answer.value,
-            block_n=n,
-            block_k=k,
-            group_m=group,
-            num_warps=warps,
-            num_stages=stages,
+            **dict(zip(_OF_A_BLOCK, said, strict=True)),
             source="fallback",
             branch=answer.branch,
             path_branch=path.branch,

@@ -80,7 +80,7 @@ class Kernels:
     def _launch(self, path: str, node: Node) -> Iterator[Edit]:
         if node.type != "call_expression" or not LAUNCH.fullmatch(called_name(node)):
             return
-        given = template_arguments(_function(node))
+        given = template_arguments(part(node, "function"))
         if given:
             ended = node.parent is not None and node.parent.type == "return_statement"
             rows = self.rows(path, given[0])
@@ -231,10 +231,6 @@ def _template(struct: Node) -> list[Node]:
 def _parameter(node: Node) -> str:
     """Return the name of a template parameter."""
     return re.split(r"\s*=", words(node))[0].split()[-1]
-
-
-def _function(call: Node) -> Node:
-    return part(call, "function")
 
 
 def _plain(node: Node) -> Node:

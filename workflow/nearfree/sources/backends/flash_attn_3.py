@@ -141,8 +141,6 @@ def call_rule(
 
     Parameters
     ----------
-    files
-        The release's C++ files.
     way
         The way, one of `GIVEN`.
     also

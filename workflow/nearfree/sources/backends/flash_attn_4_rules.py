@@ -19,6 +19,7 @@ from nearfree.sources.language.program import (
     at,
     copied,
     defaults,
+    names_in,
     placed,
 )
 from nearfree.sources.language.python_source import Modules, find_record
@@ -94,7 +95,7 @@ class _Call(ast.NodeTransformer):
         if text == f"{LONGEST} is None":
             # A caller who packs requests of several lengths says the longest one.
             name = at(ast.Name(LONGEST, ast.Store()), node)
-            return _placed(ast.Assign([name], at(ast.Name("positions", ast.Load()), node)), node)
+            return at(ast.Assign([name], at(ast.Name("positions", ast.Load()), node)), node)
         if re.fullmatch(COMPILED, text):
             node.test = at(ast.Constant(value=True), node.test)
         return self.generic_visit(node)
@@ -116,7 +117,7 @@ class _Call(ast.NodeTransformer):
         return node
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
-        return _placed(ast.Raise(None, None), node)
+        return at(ast.Raise(None, None), node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
@@ -137,20 +138,14 @@ class _Checks(ast.NodeTransformer):
         self.names = names
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        return _placed(ast.Raise(None, None), node)
+        return at(ast.Raise(None, None), node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         names = {each.id for each in ast.walk(node.test) if isinstance(each, ast.Name)}
         if self.names is not None and not names <= self.names:
             return node
         refused = at(ast.UnaryOp(ast.Not(), node.test), node)
-        return _placed(ast.If(refused, [_placed(ast.Raise(None, None), node)], []), node)
-
-
-def _placed(new: ast.stmt, old: ast.AST) -> ast.stmt:
-    ast.copy_location(new, old)
-    new.origin = getattr(old, "origin", None)  # type: ignore[attr-defined]
-    return new
+        return at(ast.If(refused, [at(ast.Raise(None, None), node)], []), node)
 
 
 FORWARD = "_flash_attn_fwd"
@@ -209,7 +204,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 def _program(modules: Modules) -> tuple[Program, str]:
     """Return what settles rows of a tile, tiles of a block, splits, packed heads and kernel."""
     path, forward = modules.locate([FORWARD])
-    name = next((each for each in TILE if _named(forward, each)), TILE[-1])
+    name = next((each for each in TILE if each in names_in(forward)), TILE[-1])
     short = cut_call(returning(forward, name, *SETTLED))
     short = calling(short, "num_splits", _splits(modules))
     program, root = modules.program_of(path, short, LEAVES)
@@ -266,7 +261,3 @@ def call_facts(head_dim: int, group: int, **changes: Any) -> dict[str, Any]:
         "causal": True,
         "cu_seqlens_q": None,
     } | changes
-
-
-def _named(function: Function, name: str) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(function))

@@ -10,17 +10,7 @@ from nearfree.sources.language.reading import Mechanism
 
 
 def ceiling_grid(files: CppFiles, function: str, name: str) -> Mechanism:
-    """Return the evidence that a grid's first dimension counts tiles of queries.
-
-    Parameters
-    ----------
-    files
-        The release's C++ files.
-    function
-        The function that launches the kernel.
-    name
-        What the mechanism is called.
-    """
+    """Return the evidence that a grid's first dimension counts tiles of queries."""
     says = "blocks = ceil(seqlen_q / kBlockM), the first dimension of the grid"
     if not files.defines(function):
         return Mechanism(name, says)

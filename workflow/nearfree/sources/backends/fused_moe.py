@@ -90,12 +90,10 @@ def block_sizes(modules: Modules) -> list[Reading]:
     Every configuration sets BLOCK_SIZE_M. Some leave the others to the kernel that is launched,
     which chooses them by rules of its own: those rules say None there.
     """
-    program, root = modules.program(["get_default_config"], LEAVES)
     return [
         Reading(
-            rule=key.lower(),
-            program=program,
-            root=root,
+            key.lower(),
+            *modules.program(["get_default_config"], LEAVES),
             key=key,
             absent=key != "BLOCK_SIZE_M",
             axis="M",

@@ -33,17 +33,6 @@ VENDORED = "vendor/llama.cpp/"
 """Where the Python package's sdist has the files."""
 CPU, OPS = "ggml/src/ggml-cpu/ggml-cpu.c", "ggml/src/ggml-cpu/ops.cpp"
 COMMON, PANELS = "ggml/src/ggml-cpu/common.h", "ggml/src/ggml-cpu/iqp.cpp"
-_OLDER = ("avx", "avx2", "fma", "f16c")
-_NEWER = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16", "avx512vnni")
-FLAGS: tuple[Mapping[str, bool], ...] = (
-    dict.fromkeys([*_OLDER, *_NEWER, "avxvnni"], False),
-    dict.fromkeys(["avx", "fma", "f16c"], True)
-    | dict.fromkeys(["avx2", *_NEWER, "avxvnni"], False),
-    dict.fromkeys([*_OLDER, *_NEWER[:4]], True) | dict.fromkeys([*_NEWER[4:], "avxvnni"], False),
-    dict.fromkeys(_OLDER, True) | dict.fromkeys([*_NEWER, "avxvnni"], False),
-    dict.fromkeys([*_OLDER, *_NEWER], True) | {"avxvnni": False},
-)
-"""What CPUs have at which the rules are tried: no vectors, Ivy Bridge's, and later ones."""
 WAYS = {
     "ggml_compute_forward_mul_mat_tiled": "tiled",
     "llamafile_sgemm": "sgemm",
@@ -65,9 +54,9 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     found = [
         _vector(own),
         _vector_block(own),
-        *repack_rules(own, FLAGS),
-        *tiled_rules(own, FLAGS),
-        *sgemm_rules(own, FLAGS),
+        *repack_rules(own),
+        *tiled_rules(own),
+        *sgemm_rules(own),
         _flash(own),
     ]
     moved: dict[Text, Text] = {}

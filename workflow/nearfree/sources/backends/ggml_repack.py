@@ -7,10 +7,10 @@ kernel of several rows takes and how many that of one row (`forward_mul_mat_one_
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.backends.ggml_text import composed, flagged, found_in, span
+from nearfree.sources.backends.ggml_text import FLAGS, composed, flagged, found_in, span
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
@@ -37,7 +37,7 @@ TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "
          "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")  # fmt: skip
 
 
-def repack_rules(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> list[Reading]:
+def repack_rules(files: Mapping[str, str]) -> list[Reading]:
     """Return how to read the rules of repacked weights.
 
     Raises
@@ -46,11 +46,11 @@ def repack_rules(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) 
         A function is not of the known form.
     """
     kernels = re.findall(r"^void ggml_gemm_(\w+)\(", files[X86], re.MULTILINE)
-    rules = [_choice(files, flags), _rows(files)]
-    return [*rules, *(_gemm(files, kernel, flags) for kernel in sorted(set(kernels)))]
+    rules = [_choice(files), _rows(files)]
+    return [*rules, *(_gemm(files, kernel) for kernel in sorted(set(kernels)))]
 
 
-def _choice(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> Reading:
+def _choice(files: Mapping[str, str]) -> Reading:
     """Return how to read the name of the kernel, `q4_K_8x8_q8_K`; None of what is not repacked."""
     text = files[PATH]
     for name, macro in _ASKED.items():
@@ -72,16 +72,14 @@ def _choice(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> Re
             meaning=Meaning(branching=True),
         )
 
-    program, root = flagged(PATH, text, [place], made)
     return Reading(
         "repack",
-        program,
-        root,
+        *flagged(PATH, text, [place], made),
         axis="columns",
         contexts=[
             {"weight": weight, "avx2": each["avx2"], "avx512f": each["avx512f"]}
             for weight in TYPES
-            for each in flags
+            for each in FLAGS
         ],
         whole=False,
         dense=range(1, 33),
@@ -120,15 +118,13 @@ def _rows(files: Mapping[str, str]) -> Reading:
         (line, f"int several = 0; if ({several[1]}) {{ several = {several[2]}; }}"),
         (other, f"return std::make_tuple(several, nrows - ({one[1]}));"),
     ]
-    program, root = cpp_program(
-        CppFiles({PATH: composed("forward_mul_mat_one_chunk", parts, "")}, quoted=files),
-        "forward_mul_mat_one_chunk",
-        leaves={"nrows": "rows"},
-    )
     return Reading(
         "repack_rows",
-        program,
-        root,
+        *cpp_program(
+            CppFiles({PATH: composed("forward_mul_mat_one_chunk", parts, "")}, quoted=files),
+            "forward_mul_mat_one_chunk",
+            leaves={"nrows": "rows"},
+        ),
         axis="rows",
         contexts=[{}],
         whole=False,
@@ -137,7 +133,7 @@ def _rows(files: Mapping[str, str]) -> Reading:
     )
 
 
-def _gemm(files: Mapping[str, str], kernel: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
+def _gemm(files: Mapping[str, str], kernel: str) -> Reading:
     """Return how to read a kernel's passes: groups of rows in one, groups done after such, rows.
 
     `done` is how many groups earlier passes have taken. A loop over columns that are no multiple
@@ -160,13 +156,11 @@ def _gemm(files: Mapping[str, str], kernel: str, flags: Sequence[Mapping[str, bo
             CppFiles({X86: _passes(alone, name)}, quoted=files), name, leaves={"nr": "rows"}
         )
 
-    program, root = flagged(X86, text, spans, made, optional=True)
     return Reading(
         f"repack_gemm_{kernel}",
-        program,
-        root,
+        *flagged(X86, text, spans, made, optional=True),
         axis="rows",
-        contexts=[{"done": done, **each} for done in (0, 4, 8) for each in flags],
+        contexts=[{"done": done, **each} for done in (0, 4, 8) for each in FLAGS],
         whole=False,
         dense=range(4, 66),
         least={"rows": 1, "done": 0},

@@ -7,9 +7,9 @@ tiles of one width and treats the rest as it treats the whole (`tinyBLAS_Q0_AVX:
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from nearfree.sources.backends.ggml_text import Span, composed, flagged, found_in, span
+from nearfree.sources.backends.ggml_text import FLAGS, Span, composed, flagged, found_in, span
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
@@ -40,15 +40,8 @@ HARMLESS = frozenset({"assert", "GGML_LOG_ERROR", "GGML_ASSERT"})
 MEANING = Meaning(branching=True, tails=frozenset({"mnpack"}), harmless=HARMLESS)
 
 
-def sgemm_rules(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> list[Reading]:
+def sgemm_rules(files: Mapping[str, str]) -> list[Reading]:
     """Return how to read the rules of the products.
-
-    Parameters
-    ----------
-    files
-        The release's files.
-    flags
-        What CPUs have, at which the rules are tried.
 
     Raises
     ------
@@ -56,7 +49,7 @@ def sgemm_rules(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -
         A function is not of the known form.
     """
     text = files[PATH]
-    return [_served(text, flags), _float(text, flags), _split(text), _blocks(text, flags)]
+    return [_served(text), _float(text), _split(text), _blocks(text)]
 
 
 def _read(
@@ -67,7 +60,7 @@ def _read(
     )
 
 
-def _served(text: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
+def _served(text: str) -> Reading:
     place = span(PATH, text, r"bool llamafile_sgemm\(")
 
     def made(alone: str) -> tuple[Program, str]:
@@ -84,7 +77,7 @@ def _served(text: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
         contexts=[
             {"weight": weight, "activation": activation, **each}
             for weight, activation in types.items()
-            for each in flags
+            for each in FLAGS
         ],
         whole=False,
         least={"rows": 1},
@@ -99,7 +92,7 @@ def _template(found: re.Match[str]) -> str:
     return f'return std::make_tuple("{found["name"]}", {width});{lines}'
 
 
-def _float(text: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
+def _float(text: str) -> Reading:
     """Return how to read the tile of a product of floats: its rows, columns, and their blocks."""
     marker = r"class tinyBLAS \{"
     spans: list[Span] = [
@@ -124,18 +117,16 @@ def _float(text: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
             lines[number] = re.sub(r"\bm\b", "columns", re.sub(r"\bn\b", "rows", lines[number]))
         return _read(text, "\n".join(lines), "matmul", leaves)
 
-    program, root = flagged(PATH, text, spans, made)
     return Reading(
         "float_tile",
-        program,
-        root,
+        *flagged(PATH, text, spans, made),
         axis="rows",
         contexts=[
             {"columns": columns, "depth": 2048, "step": step, "threads": threads, **each}
             for columns in COLUMNS
             for step in (8, 16, 32)
             for threads in (1, 2)
-            for each in flags[-2:]
+            for each in FLAGS[-2:]
         ],
         whole=False,
         least={"rows": 1, "columns": 1, "depth": 1, "step": 1, "threads": 1},
@@ -155,11 +146,9 @@ def _split(text: str) -> Reading:
     parts.append((line, f"return std::make_tuple(xtiles, {found[1]});"))
     rest, line = found_in(PATH, body, r"gemm_bloc<RM, (RN-1)>\(ii \+ bi, jj\);", first)
     parts[-1] = (parts[-1][0], f"return std::make_tuple(xtiles, {found[1]}, {rest[1]});")
-    program, root = _read(text, composed("gemm", parts, ""), "gemm", {"n": "rows", "RN": "tile"})
     return Reading(
         "float_split",
-        program,
-        root,
+        *_read(text, composed("gemm", parts, ""), "gemm", {"n": "rows", "RN": "tile"}),
         axis="rows",
         contexts=[{"tile": tile} for tile in range(1, 7)],
         whole=False,
@@ -168,7 +157,7 @@ def _split(text: str) -> Reading:
     )
 
 
-def _blocks(text: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
+def _blocks(text: str) -> Reading:
     """Return how to read the columns of a tile of blocks, and how many columns such tiles take."""
     place = span(PATH, text, r" +void mnpack\(", after=r"class tinyBLAS_Q0_AVX \{")
     leaves = {**LEAVES, "m0": "0", "n0": "0"}
@@ -182,14 +171,12 @@ def _blocks(text: str, flags: Sequence[Mapping[str, bool]]) -> Reading:
         kept = f"{alone[: found.end()]} return std::make_tuple(nc, np);{tail}"
         return _read(text, kept, "mnpack", leaves, meaning)
 
-    program, root = flagged(PATH, text, [place], made, optional=True)
     return Reading(
         "block_tile",
-        program,
-        root,
+        *flagged(PATH, text, [place], made, optional=True),
         axis="rows",
         contexts=[
-            {"columns": columns, **each} for columns in (*COLUMNS, 1, 2, 3) for each in flags
+            {"columns": columns, **each} for columns in (*COLUMNS, 1, 2, 3) for each in FLAGS
         ],
         whole=False,
         least={"rows": 1, "columns": 1},

@@ -22,6 +22,17 @@ BUILT = {
     "LMUL": False,
 }
 """What a build for x86-64 with ggml's own defaults defines."""
+_OLDER = ("avx", "avx2", "fma", "f16c")
+_NEWER = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16", "avx512vnni")
+FLAGS: tuple[Mapping[str, bool], ...] = (
+    dict.fromkeys([*_OLDER, *_NEWER, "avxvnni"], False),
+    dict.fromkeys(["avx", "fma", "f16c"], True)
+    | dict.fromkeys(["avx2", *_NEWER, "avxvnni"], False),
+    dict.fromkeys([*_OLDER, *_NEWER[:4]], True) | dict.fromkeys([*_NEWER[4:], "avxvnni"], False),
+    dict.fromkeys(_OLDER, True) | dict.fromkeys([*_NEWER, "avxvnni"], False),
+    dict.fromkeys([*_OLDER, *_NEWER], True) | {"avxvnni": False},
+)
+"""What CPUs have at which the rules are tried: no vectors, Ivy Bridge's, and later ones."""
 ABSENT = "absent"
 Span = tuple[int, int]
 Tree = TypeVar("Tree", bound=ast.AST)
@@ -33,8 +44,6 @@ def span(path: str, text: str, head: str, *, after: str | None = None) -> Span:
 
     Parameters
     ----------
-    path, text
-        The file.
     head
         A regular expression that its first line begins with; one line alone may, but for
         declarations, which end on that line.
@@ -72,8 +81,6 @@ def flagged(
 
     Parameters
     ----------
-    path, text
-        The file.
     spans
         The lines that are read; the first of them hold the rule itself.
     made
@@ -167,14 +174,10 @@ def composed(name: str, parts: Sequence[tuple[int, str]], answer: str, parameter
 
     Parameters
     ----------
-    name
-        The function's name.
     parts
         What stands on which lines, in order.
     answer
         The expression that it returns, on the last line of all; nothing where it is empty.
-    parameters
-        The function's parameters, as C++ has them.
     """
     line, text = 1, ""
     for number, (first, code) in enumerate(parts):

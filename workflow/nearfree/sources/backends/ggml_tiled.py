@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.backends.ggml_text import Span, composed, flagged, found_in, span
+from nearfree.sources.backends.ggml_text import FLAGS, Span, composed, flagged, found_in, span
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
@@ -31,7 +31,7 @@ LEAVES = {
 TYPES = ("F32", "BF16", "Q4_0", "Q8_0", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 
 
-def tiled_rules(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> list[Reading]:
+def tiled_rules(files: Mapping[str, str]) -> list[Reading]:
     """Return how to read the rules of tiled products; none of a release that has no such.
 
     Raises
@@ -41,10 +41,10 @@ def tiled_rules(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -
     """
     if PATH not in files:
         return []
-    return [_taken(files, flags), _chunk(files), *_micro(files)]
+    return [_taken(files), _chunk(files), *_micro(files)]
 
 
-def _taken(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> Reading:
+def _taken(files: Mapping[str, str]) -> Reading:
     text = files[PATH]
     # Of the two functions the condition around them chooses one.
     supported = [number + 1 for number, line in enumerate(text.split("\n"))
@@ -72,17 +72,15 @@ def _taken(files: Mapping[str, str], flags: Sequence[Mapping[str, bool]]) -> Rea
             constants={"params": "None", "src0": "None", "src1": "None", "dst": "None"},
         )
 
-    program, root = flagged(PATH, text, spans, made)
     return Reading(
         "tiled",
-        program,
-        root,
+        *flagged(PATH, text, spans, made),
         axis="rows",
         contexts=[
             {"weight": weight, "repacked": repacked, **each}
             for weight in TYPES
             for repacked in (False, True)
-            for each in flags
+            for each in FLAGS
         ],
         whole=False,
         least={"rows": 1},
@@ -129,15 +127,13 @@ def _chunk(files: Mapping[str, str]) -> Reading:
     found, line = found_in(PATH, body, r"const int64_t dr1 = (\(nr1 \+ nchunk1 - 1\) / nchunk1);",
                            first)  # fmt: skip
     parts.append((line, f"return std::make_tuple(0, {found[1]});"))
-    program, root = cpp_program(
-        CppFiles({PATH: composed("driver", parts, "")}, quoted=files),
-        "driver",
-        leaves={"chunk_size": "chunk", "nr0": "columns", "nr1": "rows", "nth": "threads"},
-    )
     return Reading(
         "tiled_chunk",
-        program,
-        root,
+        *cpp_program(
+            CppFiles({PATH: composed("driver", parts, "")}, quoted=files),
+            "driver",
+            leaves={"chunk_size": "chunk", "nr0": "columns", "nr1": "rows", "nth": "threads"},
+        ),
         axis="rows",
         contexts=[
             {"chunk": chunk, "columns": columns, "threads": threads}

@@ -6,20 +6,22 @@ the inputs that it looks at; the interpreter runs it as it stands.
 """
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
     Function,
     Leaves,
-    Made,
     Program,
     at,
     copied,
+    names_in,
     replace_leaves,
 )
 from nearfree.sources.language.python_source import Modules
+from nearfree.sources.language.reading import Reading
 from nearfree.sources.language.slicing import changed_in_place, slice_to
 
 SIZES = "sizes"
@@ -66,12 +68,8 @@ def listed(
     answer
         The local name: all up to the last statement that sets or changes it is kept, without what
         it does not depend on.
-    inputs
-        The new function's parameters.
     leaves
         What expressions of the method stand for.
-    name
-        The new function's name.
 
     Raises
     ------
@@ -156,25 +154,17 @@ def _up_to(body: list[ast.stmt], answer: str) -> list[ast.stmt]:
 
 def _stored(statement: ast.stmt) -> set[str]:
     """Return the names that a statement, or one inside of it, sets or changes in place."""
-    return changed_in_place([statement]) | {
-        node.id
-        for node in nodes_of(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    return changed_in_place([statement]) | names_in(statement, context=ast.Store)
 
 
-def placed_anew(tree: Made, old: ast.AST) -> Made:
-    """Return a parsed text whose nodes stand where a node of the release stands."""
-    for node in nodes_of(tree):
-        if isinstance(node, ast.expr | ast.stmt):
-            for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
-                delattr(node, name)
-            at(node, old)
-    return tree
-
-
-def asking(program: Program, name: str, inputs: Sequence[str], root: str) -> Program:
-    """Return a program with a function that hands its inputs on to another one, to be the rule.
+def asking(
+    rule: str,
+    program: Program,
+    name: str,
+    inputs: Sequence[str],
+    contexts: Sequence[Mapping[str, Any]],
+) -> Reading:
+    """Return how to read a function that hands its inputs on to another one, as a rule.
 
     The rule has one branch then, whose place is that of the statements that build the list.
     """
@@ -186,21 +176,19 @@ def asking(program: Program, name: str, inputs: Sequence[str], root: str) -> Pro
     arguments: list[ast.expr] = [at(ast.Name(each, ast.Load()), place) for each in inputs]
     asked = at(ast.Call(at(ast.Name(name, ast.Load()), place), arguments, []), place)
     wrapper = at(
-        ast.FunctionDef(root, parameters_named(inputs), [at(ast.Return(asked), place)], [], None),
+        ast.FunctionDef(rule, parameters_named(inputs), [at(ast.Return(asked), place)], [], None),
         place,
     )
-    return Program({**program.functions, root: wrapper}, program.constants)
+    whole = Program({**program.functions, rule: wrapper}, program.constants)
+    return Reading(rule, whole, rule, axis=None, contexts=contexts)
 
 
-def program_of(modules: Modules, path: str, *functions: Function) -> Program:
-    """Return the program of some functions of a file, with all that they reach."""
-    known: dict[str, Function] = {}
-    constants: dict[str, ast.expr] = {}
-    for function in functions:
-        found, _ = modules.program_of(path, function, {})
-        known |= found.functions
-        constants |= found.constants
-    return Program(known, constants)
+def joined(program: Program, modules: Modules, path: str, function: Function) -> Program:
+    """Return a program with a function of a file beside it, and all that this one reaches."""
+    beside, _ = modules.program_of(path, function, {})
+    return Program(
+        {**program.functions, **beside.functions}, {**program.constants, **beside.constants}
+    )
 
 
 def conditions(tree: ast.AST, text: str) -> Iterator[ast.expr]:

@@ -34,8 +34,6 @@ def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading
 
     Parameters
     ----------
-    files
-        The release's files, Marlin's among them.
     shapes
         Columns and depth of the weights at which the rule is tried.
 
@@ -46,11 +44,9 @@ def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading
     """
     path, node = only_function(files, LOOP)
     alone = {path: cut(files[path], node, _kept(path, node), _PASS)}
-    program, root = cpp_program(CppFiles(alone, quoted=files), LOOP, leaves=LEAVES)
     return Reading(
         "marlin",
-        program,
-        root,
+        *cpp_program(CppFiles(alone, quoted=files), LOOP, leaves=LEAVES),
         axis="rows",
         contexts=[{"columns": each["columns"], "activation_bits": 16} for each in shapes],
         whole=False,

@@ -14,14 +14,14 @@ from nearfree.errors import MOVED, SourceError
 from nearfree.sources.backends.graph_sizes import (
     SIZES,
     asking,
+    joined,
     listed,
     method_of,
     needed,
     parameters_named,
-    program_of,
 )
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, Program, at, copied, quote
+from nearfree.sources.language.program import Function, at, copied, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
@@ -81,32 +81,19 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     """
     modules = Modules(files)
     path, method = needed(method_of(modules, _LISTS), "the list of captured batch sizes")
-    program = program_of(modules, path, listed(method, "capture_bs", INPUTS, _LEAVES))
+    program, _ = modules.program_of(path, listed(method, "capture_bs", INPUTS, _LEAVES), {})
     name = "get_batch_sizes_to_capture"
     there, runner = needed(method_of(modules, [name]), name)
     captured = listed(runner, "capture_bs", DECODE_INPUTS, _CAPTURE, name="captured")
-    beside = program_of(modules, there, captured)
-    whole = Program(
-        {**program.functions, **beside.functions}, {**program.constants, **beside.constants}
-    )
+    whole = joined(program, modules, there, captured)
+    sizes = [{"max_bs": size, "width": width} for size in _SIZES for width in (1, 4)]
+    decoded = [
+        dict(zip(DECODE_INPUTS, each, strict=True))
+        for each in product(_SIZES, (1, 3, 4), (48, 100, 4096), (1, 8))
+    ]
     return [
-        Reading(
-            "capture_sizes",
-            asking(program, SIZES, INPUTS, "capture_sizes"),
-            "capture_sizes",
-            axis=None,
-            contexts=[{"max_bs": size, "width": width} for size in _SIZES for width in (1, 4)],
-        ),
-        Reading(
-            "decode_sizes",
-            asking(whole, "captured", DECODE_INPUTS, "decode_sizes"),
-            "decode_sizes",
-            axis=None,
-            contexts=[
-                dict(zip(DECODE_INPUTS, each, strict=True))
-                for each in product(_SIZES, (1, 3, 4), (48, 100, 4096), (1, 8))
-            ],
-        ),
+        asking("capture_sizes", program, SIZES, INPUTS, sizes),
+        asking("decode_sizes", whole, "captured", DECODE_INPUTS, decoded),
         _largest(modules),
     ]
 
@@ -124,11 +111,9 @@ def _largest(modules: Modules) -> Reading:
                 cut = _by_memory(node)
                 if cut is None:
                     continue
-                program, root = modules.program_of(path, cut, _MEMORY)
                 return Reading(
                     _LARGEST,
-                    program,
-                    root,
+                    *modules.program_of(path, cut, _MEMORY),
                     axis="memory_gib",
                     contexts=[{"tp": tp} for tp in (1, 2, 4, 8)],
                 )

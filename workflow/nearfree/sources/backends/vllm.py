@@ -103,12 +103,10 @@ def triton_kernels_blocks(modules: Modules) -> list[Reading]:
         return []
     cut = returning(found[1], "block_m")
     cut.args = made("none", cut.body, cut).args
-    program, root = modules.program_of(found[0], cut, _OPT_FLAGS | _GPT_OSS)
     return [
         Reading(
             "triton_kernels_block_m",
-            program,
-            root,
+            *modules.program_of(found[0], cut, _OPT_FLAGS | _GPT_OSS),
             axis="m",
             contexts=[{"E": e, "sm": sm, "deterministic": False} for e in (8, 32, 128)
                       for sm in (90, 100)],

@@ -18,15 +18,14 @@ from nearfree.sources.backends.graph_sizes import (
     SIZES,
     asking,
     conditions,
+    joined,
     listed,
     method_of,
     needed,
     parameters_named,
-    placed_anew,
-    program_of,
 )
 from nearfree.sources.language.functions import nodes_of
-from nearfree.sources.language.program import Function, Program, at, copied, names_in, quote
+from nearfree.sources.language.program import Function, Program, at, copied, names_in, placed, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 
@@ -90,19 +89,14 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     modules = Modules(files)
     path, method = needed(method_of(modules, ["_set_cudagraph_sizes"]), "_set_cudagraph_sizes")
     names = ("cudagraph_capture_sizes", "batch_size_capture_list")
-    answer = next((name for name in names if _sets(method, name)), None)
+    stored = names_in(method, context=ast.Store)
+    answer = next((name for name in names if name in stored), None)
     if answer is None:
         raise SourceError(f"{method.name} sets neither {' nor '.join(names)}", remedy=MOVED)
     leaves = _LEAVES | {r"self\.scheduler_config\.cuda_graph_sizes": _graph_sizes(modules)}
-    program = program_of(modules, path, listed(method, answer, INPUTS, leaves))
+    program, _ = modules.program_of(path, listed(method, answer, INPUTS, leaves), {})
     return [
-        Reading(
-            "capture_sizes",
-            asking(program, SIZES, INPUTS, "capture_sizes"),
-            "capture_sizes",
-            axis=None,
-            contexts=list(_contexts()),
-        ),
+        asking("capture_sizes", program, SIZES, INPUTS, list(_contexts())),
         *_decode(modules, program),
         _most_requests(modules),
     ]
@@ -116,11 +110,6 @@ def _contexts() -> Iterator[dict[str, Any]]:
 
 
 _GPUS = ((90, "balanced"), (100, "balanced"), (90, "interactivity"))
-
-
-def _sets(method: Function, name: str) -> bool:
-    stored = (node for node in nodes_of(method) if isinstance(node, ast.Name))
-    return any(node.id == name and isinstance(node.ctx, ast.Store) for node in stored)
 
 
 def _graph_sizes(modules: Modules) -> str:
@@ -160,17 +149,9 @@ def _decode(modules: Modules, program: Program) -> Iterator[Reading]:
         return
     there, method = found
     rounded = listed(_starting(method), "rounded_sizes", DECODE_INPUTS, _ADJUSTED, name="rounded")
-    beside = program_of(modules, there, rounded)
-    whole = Program(
-        {**program.functions, **beside.functions}, {**program.constants, **beside.constants}
-    )
-    yield Reading(
-        "decode_sizes",
-        asking(whole, "rounded", DECODE_INPUTS, "decode_sizes"),
-        "decode_sizes",
-        axis=None,
-        contexts=[{**each, "tp": tp} for each in _contexts() for tp in (1, 8)],
-    )
+    whole = joined(program, modules, there, rounded)
+    asked = [{**each, "tp": tp} for each in _contexts() for tp in (1, 8)]
+    yield asking("decode_sizes", whole, "rounded", DECODE_INPUTS, asked)
 
 
 _ADJUSTED = {
@@ -188,7 +169,7 @@ def _starting(method: Function) -> Function:
     first = whole.body[0]
     arguments = ", ".join(INPUTS)
     begin = ast.parse(f"{_CAPTURED} = {SIZES}({arguments})").body[0]
-    whole.body = [placed_anew(begin, first), *whole.body]
+    whole.body = [placed(begin, first), *whole.body]
     return whole
 
 
@@ -201,11 +182,9 @@ def _most_requests(modules: Modules) -> Reading:
         for node in nodes_of(modules.tree(path)):
             if isinstance(node, ast.If) and "device_memory >=" in ast.unparse(node.test):
                 cut = _chosen(node, name)
-                program, root = modules.program_of(path, cut, _DEFAULTS)
                 return Reading(
                     "max_num_seqs",
-                    program,
-                    root,
+                    *modules.program_of(path, cut, _DEFAULTS),
                     axis="memory_gib",
                     contexts=[
                         {"device_name": device, "sm": sm}
@@ -221,7 +200,7 @@ def _chosen(node: ast.If, name: str) -> Function:
     given = at(ast.Name(name, ast.Load()), node)
     said = ast.unparse(node)
     if f"{name} = {{" in said:
-        key = placed_anew(ast.parse(_SERVER, mode="eval").body, node)
+        key = placed(ast.parse(_SERVER, mode="eval").body, node)
         body.append(at(ast.Return(at(ast.Subscript(given, key, ast.Load()), node)), node))
     else:
         body.append(at(ast.Return(given), node))

@@ -65,13 +65,6 @@ _OPEN = ""
 def compare(rules: Rules, held: Iterable[HeldKernel]) -> Comparison:
     """Return where the rules of a release and the kernels of a binary differ.
 
-    Parameters
-    ----------
-    rules
-        The rules of one release, by name.
-    held
-        The binary's kernels.
-
     Raises
     ------
     EvidenceError

@@ -18,7 +18,7 @@ from nearfree.core.scopes import SOURCES
 from nearfree.errors import LockError, SourceError, printable
 from nearfree.hardware.occupancy import resident_blocks
 from nearfree.log.events import CompiledBlock, KernelCompiled
-from nearfree.log.evidence import read_scope
+from nearfree.log.evidence import newest_takes, read_scope
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
@@ -56,8 +56,6 @@ def blocks_in_use(found: Extraction, sm_of: Callable[[str], int | None]) -> tupl
 
     Parameters
     ----------
-    found
-        The release: its rules and tuned files.
     sm_of
         Returns the compute capability of a device's name, None if it is unknown.
     """
@@ -212,9 +210,8 @@ def _block(asked: Asked, answer: Mapping[str, Any], cubin: bytes, dumper: Dumper
 def recorded_compiled(layout: Layout, package: str, version: str) -> KernelCompiled | None:
     """Return what the log says of a release's compiled kernel; None if it says nothing."""
     takes = read_scope(layout, SOURCES, stream=_stream(package, version))
-    mine = [take for take in takes if take.of(KernelCompiled)]
-    newest = max(mine, key=lambda take: take.order, default=None)
-    return newest.of(KernelCompiled)[-1].data if newest else None
+    newest = newest_takes(takes, KernelCompiled)
+    return newest[0].of(KernelCompiled)[-1].data if newest else None
 
 
 def compiled_intervals(
@@ -224,10 +221,6 @@ def compiled_intervals(
 
     Parameters
     ----------
-    layout
-        The results root.
-    found
-        The release's rules and tuned files.
     query
         The layer, of 16 bits, on a device whose compute capability is known.
     first, last

@@ -74,8 +74,6 @@ def list_functions(raw: bytes, dumper: Dumper, what: str) -> str:
     ----------
     raw
         The binary: an ELF file for x86-64, or device code.
-    dumper
-        What lists it.
     what
         What the binary is called in a refusal.
 

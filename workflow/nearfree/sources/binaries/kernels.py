@@ -53,8 +53,6 @@ def functions(listing: str, code: int | None = None) -> list[Function]:
 
     Parameters
     ----------
-    listing
-        What the dumper prints.
     code
         The architecture of device code that stands alone, of which the listing does not say it.
 

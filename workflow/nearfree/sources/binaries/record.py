@@ -9,7 +9,7 @@ from nearfree.core.plan import ListPlan
 from nearfree.core.scopes import SOURCES
 from nearfree.errors import EvidenceError
 from nearfree.log.events import BinaryListed
-from nearfree.log.evidence import read_scope
+from nearfree.log.evidence import newest_takes, read_scope
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
@@ -118,9 +118,8 @@ def _carries(
 def recorded_listing(layout: Layout, package: str, version: str) -> tuple[BinaryListed, ...]:
     """Return what the log says of a release's binaries, from its newest take; none if nothing."""
     takes = read_scope(layout, SOURCES, stream=list_take(package, version).stream)
-    mine = [take for take in takes if take.of(BinaryListed)]
-    newest = max(mine, key=lambda take: take.order, default=None)
-    return tuple(event.data for event in newest.of(BinaryListed)) if newest else ()
+    newest = newest_takes(takes, BinaryListed)
+    return tuple(event.data for take in newest for event in take.of(BinaryListed))
 
 
 def check_release(

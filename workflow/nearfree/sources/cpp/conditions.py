@@ -17,17 +17,11 @@ DIRECTIVE = re.compile(
     r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif|define|undef)\b[ \t]*(.*)", re.DOTALL
 )
 FACTS = {
-    "__AVX__": "avx",
-    "__AVX2__": "avx2",
-    "__FMA__": "fma",
-    "__F16C__": "f16c",
-    "__AVX512F__": "avx512f",
-    "__AVX512BW__": "avx512bw",
-    "__AVX512DQ__": "avx512dq",
-    "__AVX512VL__": "avx512vl",
-    "__AVX512BF16__": "avx512bf16",
-    "__AVX512VNNI__": "avx512vnni",
-    "__AVXVNNI__": "avxvnni",
+    f"__{fact.upper()}__": fact
+    for fact in (
+        *("avx", "avx2", "fma", "f16c", "avxvnni"),
+        *("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16", "avx512vnni"),
+    )
 }
 """Macros that a compiler defines for a CPU's instructions, and the facts that say so."""
 IMPLIED = {
@@ -89,10 +83,6 @@ class Conditions:
 
     Parameters
     ----------
-    path
-        The file's path, for messages.
-    text
-        The file.
     built
         Macros that the release's build defines, or does not.
 

@@ -75,16 +75,8 @@ ARITHMETIC: dict[str, type[ast.operator]] = {
 }
 JUNCTIONS = {"&&": ast.And, "||": ast.Or, "and": ast.And, "or": ast.Or}
 KNOWN = {
-    "std::min": "min",
-    "std::max": "max",
-    "min": "min",
-    "max": "max",
-    "std::abs": "abs",
-    "abs": "abs",
-    "std::ceil": "ceil",
-    "ceil": "ceil",
-    "ceilf": "ceil",
-}
+    f"{scope}{name}": name for scope in ("std::", "") for name in ("min", "max", "abs", "ceil")
+} | {"ceilf": "ceil"}
 """Functions of the language that a rule's functions do the work of."""
 
 
@@ -95,10 +87,6 @@ class Expressions:
     ----------
     files
         The release's files: functions that are called are looked up in them.
-    text
-        The file that is translated.
-    meaning
-        What calls mean beyond the language.
     """
 
     def __init__(self, files: CppFiles, text: Text, meaning: Meaning) -> None:

@@ -35,11 +35,6 @@ _QUALIFIERS = re.compile(r"\b(?:const|struct|enum|extern)\b")
 class Header:
     """One or more headers of a release, read as C.
 
-    Parameters
-    ----------
-    files
-        Their texts by path.
-
     Raises
     ------
     SourceError

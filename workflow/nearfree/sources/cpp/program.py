@@ -9,12 +9,13 @@ from nearfree.sources.cpp.records import thread_records
 from nearfree.sources.cpp.source import CppFiles, Found, specialised_for, walk, words
 from nearfree.sources.cpp.translate import ENDS, translate
 from nearfree.sources.language.expressions import parse
-from nearfree.sources.language.functions import BUILTINS, nodes_of
+from nearfree.sources.language.functions import BUILTINS
 from nearfree.sources.language.program import (
     Function,
     Leaves,
     Program,
     at,
+    called_in,
     copied,
     replace_leaves,
 )
@@ -33,16 +34,12 @@ def cpp_program(
 
     Parameters
     ----------
-    files
-        The release's C++ files.
     names
         Names that the function goes by; one must be defined, once.
     leaves
         What the rule asks of the world around it.
     own
         What stands for such a fact in the function itself alone, such as a local name.
-    meaning
-        What calls mean beyond the language.
     made
         Functions that a reader put together from what it found elsewhere.
     constants
@@ -56,7 +53,7 @@ def cpp_program(
         functions[name] = function
         waiting.append(function)
     while waiting:
-        for name in _called(waiting.pop()) - functions.keys() - BUILTINS.keys():
+        for name in called_in(waiting.pop()) - functions.keys() - BUILTINS.keys():
             if files.defines(name):
                 reached = translate(files, files.locate(name), meaning)
                 functions[name] = _ready(reached, leaves)
@@ -80,14 +77,6 @@ class _NoMembers(ast.NodeTransformer):
             return node
         shown = at(ast.Constant(ast.unparse(node)[:80]), node)
         return at(ast.Call(at(ast.Name("opaque", ast.Load()), node), [shown], []), node)
-
-
-def _called(function: Function) -> set[str]:
-    return {
-        node.func.id
-        for node in nodes_of(function)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
 
 
 def dispatch(files: CppFiles, name: str) -> tuple[Function, set[str]]:

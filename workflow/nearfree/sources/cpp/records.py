@@ -9,10 +9,10 @@ import ast
 from collections.abc import Mapping
 
 from nearfree.sources.language.expressions import UnknownConstructError, name_of
-from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import (
     Function,
     at,
+    called_in,
     copied,
     names_in,
     parameters,
@@ -71,10 +71,8 @@ class _Threads:
             return
         function = self.functions[name]
         self.done[name] = function
-        for each in nodes_of(function):
-            called = each.func if isinstance(each, ast.Call) else None
-            if isinstance(called, ast.Name) and called.id in self.functions:
-                self.ready(called.id)
+        for called in sorted(called_in(function) & self.functions.keys()):
+            self.ready(called)
         threaded = _Rewrite(self).visit(copied(function))
         self.sets[name] = []
         if self.takes(name):

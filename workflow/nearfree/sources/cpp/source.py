@@ -96,8 +96,6 @@ class CppFiles:
 
     Parameters
     ----------
-    files
-        What is parsed.
     quoted
         The same files as they are quoted, line by line, where parts are parsed as written
         otherwise.

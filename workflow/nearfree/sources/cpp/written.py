@@ -59,10 +59,6 @@ def cut(text: str, function: Node, kept: Sequence[Node], answer: str) -> str:
 
     Parameters
     ----------
-    text
-        The file.
-    function
-        The function's definition.
     kept
         Its statements that stay, in order, each on its own lines.
     answer

@@ -8,10 +8,8 @@ refuses the release.
 import os
 import re
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched
@@ -25,38 +23,24 @@ _TOUCHED = re.compile(r"^(?:diff --git a/(\S+) b/(\S+)|(?:---|\+\+\+) [ab]/(\S+)
 _HEAD = re.compile(rb"# v2 git bundle\n([0-9a-f]{40}) HEAD\n\n")
 
 
-class Bundle(NamedTuple):
-    """An npm package, its members that hold the bundle and the patches, and the bundle's bytes."""
-
-    package: str
-    path: str
-    patches: str
-    limit: int
-    since: int
-    """The first number of the versions that the package has; earlier ones are another package's."""
-
-
-BUNDLES: Mapping[str, Bundle] = {
-    "llama-cpp": Bundle(
-        package="node-llama-cpp",
-        path="llama/gitRelease.bundle",
-        patches="llama/patches/",
-        limit=64 * 2**20,
-        since=1,
-    )
-}
-"""By the name that the rules of such a package go by."""
+BUNDLED, PACKAGE = "llama-cpp", "node-llama-cpp"
+"""The name that the rules of bundled text go by, and the npm package that has the bundle."""
+BUNDLE, PATCHES = "llama/gitRelease.bundle", "llama/patches/"
+"""The package's members that hold the bundle and the patches."""
+BUNDLE_LIMIT = 64 * 2**20
+"""Bytes of a bundle."""
+SINCE = 1
+"""The first number of the versions that the package has; earlier ones are another package's."""
 
 
 def bundled(package: str, version: str) -> bool:
     """Return whether a release's text comes in a bundle."""
     from packaging.version import Version
 
-    bundle = BUNDLES.get(package)
-    return bundle is not None and Version(version).major >= bundle.since
+    return package == BUNDLED and Version(version).major >= SINCE
 
 
-def fetch_bundled(package: str, version: str, wanted: str, *, cache: Cache) -> Source:
+def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
     """Return the files of a release whose path in its repository matches a pattern as a whole.
 
     Raises
@@ -65,27 +49,25 @@ def fetch_bundled(package: str, version: str, wanted: str, *, cache: Cache) -> S
         There is no such release, it has no such file, what is there cannot be believed, or a patch
         changes a file that is wanted.
     """
-    bundle = BUNDLES[package]
-    held = f"{re.escape(bundle.path)}|{re.escape(bundle.patches)}.*"
-    source = fetch_npm(bundle.package, version, held, cache=cache, limit=bundle.limit)
+    held = f"{re.escape(BUNDLE)}|{re.escape(PATCHES)}.*"
+    source = fetch_npm(PACKAGE, version, held, cache=cache, limit=BUNDLE_LIMIT)
     pattern = re.compile(wanted)
-    patches = {path: raw for path, raw in source.files.items() if path != bundle.path}
+    patches = {path: raw for path, raw in source.files.items() if path != BUNDLE}
     for path, raw in patches.items():
         touched = sorted(each for each in _touched(raw) if pattern.fullmatch(each))
         if touched:
             raise SourceError(
-                f"{package} {version}: {path} changes {', '.join(touched)} before it is built",
+                f"{BUNDLED} {version}: {path} changes {', '.join(touched)} before it is built",
                 remedy="Take another version: what it is built of is not on record",
             )
-    raw = source.raw(bundle.path)
-    commit, files = read_bundle(raw, pattern, f"{package} {version}")
+    commit, files = read_bundle(source.raw(BUNDLE), pattern, f"{BUNDLED} {version}")
     if not files:
-        raise lacking(package, version, wanted)
+        raise lacking(BUNDLED, version, wanted)
     files |= patches
     record = SourceFetched(
-        package=package,
+        package=BUNDLED,
         version=version,
-        artefact=f"{source.record.artefact}: {bundle.path} at {commit}",
+        artefact=f"{source.record.artefact}: {BUNDLE} at {commit}",
         artefact_sha256=source.record.artefact_sha256,
         verified="artefact",
         members=members_of(files),

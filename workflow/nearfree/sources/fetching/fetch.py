@@ -19,6 +19,7 @@ from nearfree.sources.fetching.index import Artefact, releases
 from nearfree.sources.fetching.sdist import read_sdist
 from nearfree.sources.fetching.source import Source, kept, lacking, members_of
 from nearfree.sources.fetching.wheel import read_wheel
+from nearfree.sources.packages import plain_version
 
 SDISTS = {"vllm-linear": "vllm", "llama-cpp": "llama-cpp-python"}
 """What is read from another package's sdist alone: of the same text its wheels hold binaries."""
@@ -48,10 +49,6 @@ def fetch(
         The release, in any spelling that packaging accepts.
     wanted
         A regular expression over paths; in an sdist they begin below its top folder.
-    cache
-        Where files are kept, once checked.
-    offline
-        Read the cache alone.
     limit
         Bytes of one file, where a wheel's may have more than `members.MEMBER_LIMIT`.
 
@@ -62,34 +59,15 @@ def fetch(
     """
     from packaging.utils import canonicalize_name
 
-    package, version = canonicalize_name(package), _canonical(package, version)
-    try:
-        source = kept(package, version, wanted, cache)
-    except SourceError:
-        if offline:
-            raise
-        source = None
-    if source is None and offline:
-        raise SourceError(
-            f"{package} {version} is not in the cache",
-            remedy="Run once without --offline, which fetches it",
-        )
-    if source is None and bundled(package, version):
-        return fetch_bundled(package, version, wanted, cache=cache)
-    if source is None and package in FORKS:
+    package, version = canonicalize_name(package), plain_version(package, version)
+    source = kept(package, version, wanted, cache, offline=offline)
+    if source is not None:
+        return source
+    if bundled(package, version):
+        return fetch_bundled(version, wanted, cache=cache)
+    if package in FORKS:
         return _forked(package, version, wanted, cache)
-    return source or _fetched(package, version, wanted, cache, limit)
-
-
-def _canonical(package: str, version: str) -> str:
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return str(Version(version))
-    except InvalidVersion as error:
-        raise SourceError(
-            f"{version!r} is no version of {package}", remedy="Give one like 1.2.3"
-        ) from error
+    return _fetched(package, version, wanted, cache, limit)
 
 
 def _fetched(package: str, version: str, wanted: str, cache: Cache, limit: int | None) -> Source:

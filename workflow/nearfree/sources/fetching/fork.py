@@ -17,14 +17,8 @@ from nearfree.sources.fetching.members import MEMBER_LIMIT
 PIN = re.compile(r"\bGIT_REPOSITORY\s+(https://\S+?)(?:\.git)?\s+GIT_TAG\s+([0-9a-f]{40})\b")
 TIMEOUT_S = 600
 _ELSEWHERE = {
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_PREFIX",
-    "GIT_COMMON_DIR",
-    "GIT_NAMESPACE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
+    *("GIT_NAMESPACE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
     "GIT_SHALLOW_FILE",
 }
 """Variables that name a repository: git sets them for its hooks, where it is the user's own."""
@@ -88,16 +82,8 @@ def read_commit(url: str, commit: str, wanted: re.Pattern[str]) -> dict[str, byt
         _git(folder, "init", "--quiet", "--bare")
         _git(folder, "remote", "add", "origin", url)
         what = named(url, commit)
-        _git(
-            folder,
-            "fetch",
-            "--quiet",
-            "--depth=1",
-            "--filter=blob:none",
-            "origin",
-            commit,
-            what=what,
-        )
+        asked = ("--quiet", "--depth=1", "--filter=blob:none", "origin", commit)
+        _git(folder, "fetch", *asked, what=what)
         listed = _git(folder, "ls-tree", "-r", "-z", "--name-only", commit).decode().split("\0")
         files = {
             path: _git(folder, "cat-file", "blob", f"{commit}:{path}", what=what)

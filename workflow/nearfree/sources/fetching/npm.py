@@ -47,10 +47,6 @@ def fetch_npm(
         The release, as npm spells them: `@scope/name`, `1.2.3`.
     wanted
         A regular expression over paths, which begin below the archive's top folder, `package/`.
-    cache
-        Where files are kept, once checked.
-    offline
-        Read the cache alone.
     limit
         Bytes of one file, where it may have more than `members.MEMBER_LIMIT`.
 
@@ -61,19 +57,9 @@ def fetch_npm(
     """
     _check(name, version)
     package = f"npm:{name}"
-    try:
-        source = kept(package, version, wanted, cache)
-    except SourceError:
-        if offline:
-            raise
-        source = None
+    source = kept(package, version, wanted, cache, offline=offline)
     if source is not None:
         return source
-    if offline:
-        raise SourceError(
-            f"{package} {version} is not in the cache",
-            remedy="Run once without --offline, which fetches it",
-        )
     artefact, sha512 = _artefact(name, version)
     files, digests = read_packed(
         artefact, re.compile(wanted), hashes=("sha256", "sha512"), limit=limit, setting=SETTING

@@ -58,8 +58,6 @@ def read_packed(
 
     Parameters
     ----------
-    artefact
-        The archive.
     wanted
         A pattern of members' paths below the top folder.
     hashes

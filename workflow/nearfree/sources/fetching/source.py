@@ -42,12 +42,30 @@ class Source(Struct, frozen=True):
         return f"{self.record.package} {self.record.version}"
 
 
-def kept(package: str, version: str, wanted: str, cache: Cache) -> Source | None:
-    """Return what the cache has of a release for a pattern of paths, None if it has nothing."""
-    record = cache.find(package, version, wanted)
-    if record is None:
-        return None
-    return Source(record, {member.path: cache.read(member.sha256) for member in record.members})
+def kept(
+    package: str, version: str, wanted: str, cache: Cache, *, offline: bool = False
+) -> Source | None:
+    """Return what the cache has of a release for a pattern of paths, None if it must be fetched.
+
+    Raises
+    ------
+    SourceError
+        With `offline`: the cache has nothing of it, or what is damaged.
+    """
+    try:
+        record = cache.find(package, version, wanted)
+        if record is not None:
+            files = {member.path: cache.read(member.sha256) for member in record.members}
+            return Source(record, files)
+    except SourceError:
+        if offline:
+            raise
+    if offline:
+        raise SourceError(
+            f"{package} {version} is not in the cache",
+            remedy="Run once without --offline, which fetches it",
+        )
+    return None
 
 
 def lacking(package: str, version: str, wanted: str) -> LackingError:

@@ -39,10 +39,6 @@ def read_wheel(
 
     Parameters
     ----------
-    artefact
-        The wheel.
-    wanted
-        A pattern of members' paths.
     limit
         Bytes of one member, where it may have more than `members.MEMBER_LIMIT`.
 

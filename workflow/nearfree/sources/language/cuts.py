@@ -42,8 +42,6 @@ def value_of(function: Function, name: str, stop: frozenset[str]) -> Function:
 
     Parameters
     ----------
-    function
-        The long function.
     name
         The name; it must have one assignment.
     stop
@@ -269,8 +267,6 @@ def without_options(function: Function, inputs: frozenset[str]) -> Function:
 
     Parameters
     ----------
-    function
-        The function.
     inputs
         The parameters that a call gives; all others keep their defaults.
     """

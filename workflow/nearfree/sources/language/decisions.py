@@ -94,8 +94,6 @@ class Decisions:
 
     Parameters
     ----------
-    given
-        The first decisions.
     least
         Inputs that are never smaller than a number.
     """

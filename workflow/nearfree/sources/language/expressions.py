@@ -42,18 +42,11 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.In: lambda item, group: item in group,
     ast.NotIn: lambda item, group: item not in group,
 }
-OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
+_PAIRS: tuple[tuple[type[ast.cmpop], type[ast.cmpop]], ...] = (
+    (ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.LtE, ast.Gt), (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+)  # fmt: skip
+OPPOSITE = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
 LARGEST = 1 << 62
 """No number of a rule is larger; a source that makes one is hostile or misread."""
 # A union such as `int | float` would be made anew at each of millions of checks.

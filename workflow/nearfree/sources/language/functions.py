@@ -80,35 +80,16 @@ def re_sub(pattern: str, new: str, old: str) -> str:
         raise ValueError(str(error)) from error
 
 
-OWN: dict[str, Callable[..., Any]] = {
-    "bit_length": int.bit_length,
-    "ceil": math.ceil,
-    "float32": float32,
-    "join": join,
-    "quotient": quotient,
-    "re_sub": re_sub,
-    "remainder": remainder,
-    "unsigned": unsigned,
-}
+_OWN: tuple[Callable[..., Any], ...] = (
+    *(int.bit_length, math.ceil),
+    *(float32, join, quotient, re_sub, remainder, unsigned),
+)
+OWN = {each.__name__: each for each in _OWN}
 """Names that mean this in a rule, and mean nothing in Python: no Python source may call them."""
-PYTHON: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "all": all,
-    "any": any,
-    "bool": bool,
-    "float": float,
-    "int": int,
-    "len": len,
-    "list": list,
-    "max": max,
-    "min": min,
-    "range": range,
-    "round": round,
-    "set": frozenset,
-    "sorted": sorted,
-    "str": text,
-    "tuple": tuple,
-}
+_PYTHON: tuple[Callable[..., Any], ...] = (
+    *(abs, all, any, bool, float, int, len, list, max, min, range, round, sorted, tuple),
+)
+PYTHON = {each.__name__: each for each in _PYTHON} | {"set": frozenset, "str": text}
 BUILTINS = OWN | PYTHON
 
 

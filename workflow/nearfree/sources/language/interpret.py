@@ -8,7 +8,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nearfree.sources.language.closures import Closures, Run, no_value, unknown
+from nearfree.sources.language.closures import Closures, no_value, unknown
 from nearfree.sources.language.expressions import (
     MISTAKES,
     Inputs,
@@ -32,20 +32,13 @@ MOST_STEPS = 200_000
 
 
 class Interpreter(Statements):
-    """Runs the functions of one program over numbers.
-
-    Parameters
-    ----------
-    program
-        Functions and constants.
-    """
+    """Runs the functions of one program over numbers."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.inputs: Inputs = {}
         self.steps = 0
         self._closures = Closures({}, self._call, _bound(program), self.count)
-        self._runs: dict[ast.expr, Run] = {}
         self._defaults: dict[ast.Constant, Any] = {}
         self._constants = Closures({}, unknown, program.constants)
 
@@ -82,9 +75,7 @@ class Interpreter(Statements):
 
     def expr(self, node: ast.expr, frame: Frame) -> Any:
         """Return an expression's value."""
-        run = self._runs.get(node)
-        if run is None:
-            run = self._runs[node] = self._closures.of(node)
+        run = self._closures.kept(node)
         names = frame if type(frame) is _Names else _Names(self, frame)
         try:
             return run(names)
@@ -214,13 +205,7 @@ _EXACT = {int, bool, str, type(None)}
 
 
 class Helpers:
-    """Functions that are called many times, each run once for the arguments that it reads.
-
-    Parameters
-    ----------
-    functions
-        Their trees, by name.
-    """
+    """Functions that are called many times, each run once for the arguments that it reads."""
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
         self._interpreter = _Reading(Program(functions))

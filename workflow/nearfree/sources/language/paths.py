@@ -27,8 +27,6 @@ def enumerate_paths(
     ----------
     program
         Functions and constants; `name` should be sliced, so that it forks only where it must.
-    name
-        The function.
     inputs
         The names that stay; any other free name is an error.
     least

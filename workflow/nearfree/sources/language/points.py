@@ -65,8 +65,6 @@ def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Code
 
     Parameters
     ----------
-    rule
-        The rule.
     inputs
         What is the same at all points.
     columns

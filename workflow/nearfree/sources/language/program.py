@@ -162,6 +162,12 @@ def quote(node: ast.AST) -> Quote:
     return origin.quote(first, last)  # type: ignore[no-any-return]
 
 
+def called_in(tree: ast.AST) -> set[str]:
+    """Return the plain names of what a tree calls."""
+    calls = (node.func for node in nodes_of(tree) if isinstance(node, ast.Call))
+    return {called.id for called in calls if isinstance(called, ast.Name)}
+
+
 def names_in(*trees: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> set[str]:
     """Return the plain names in trees; those that are only read or only set by their context."""
     nodes = (node for tree in trees for node in nodes_of(tree))
@@ -227,10 +233,10 @@ def _inner(node: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def placed(tree: ast.expr, old: ast.AST) -> ast.expr:
+def placed(tree: Made, old: ast.AST) -> Made:
     """Return a new tree whose nodes all stand where an old node stood."""
     for node in nodes_of(tree):
-        if isinstance(node, ast.expr):
+        if isinstance(node, ast.expr | ast.stmt):
             for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
                 if hasattr(node, name):
                     delattr(node, name)

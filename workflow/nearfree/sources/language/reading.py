@@ -18,7 +18,7 @@ from nearfree.sources.language.expressions import UnknownConstructError, parse, 
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.paths import enumerate_paths
-from nearfree.sources.language.program import Program, names_in
+from nearfree.sources.language.program import Program, called_in, names_in
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.slicing import slice_to
 
@@ -114,12 +114,9 @@ def reached(program: Program, names: set[str]) -> set[str]:
     """Return functions with those that they call in turn."""
     found, waiting = set(names), list(names)
     while waiting:
-        for node in nodes_of(program.functions[waiting.pop()]):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                name = node.func.id
-                if name in program.functions and name not in found:
-                    found.add(name)
-                    waiting.append(name)
+        more = called_in(program.functions[waiting.pop()]) & program.functions.keys() - found
+        found |= more
+        waiting += more
     return found
 
 

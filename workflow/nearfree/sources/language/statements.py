@@ -86,13 +86,7 @@ def _signature(function: Function) -> _Signature:
 
 
 class Statements:
-    """Runs the functions of one program.
-
-    Parameters
-    ----------
-    program
-        Functions and constants.
-    """
+    """Runs the functions of one program."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

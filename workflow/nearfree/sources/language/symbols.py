@@ -43,8 +43,6 @@ class Symbols(Statements):
 
     Parameters
     ----------
-    program
-        Functions and constants.
     inputs
         The names that stay.
     """

@@ -206,8 +206,31 @@ class Closures:
             for target, each in zip(targets, node.generators, strict=True)
         ]
         element = self.of(node.elt)
+        alone = node.generators[0].target
+        if len(loops) == 1 and isinstance(alone, ast.Name):
+            (_, group, tests), name = loops[0], alone.id
+
+            def of_one(names: Inputs) -> list[Any]:
+                own = cast("dict[str, Any]", names).copy()
+                items, found = group(names), list[Any]()
+                if not isinstance(items, list | tuple | range) or len(items) > MOST_TEXT:
+                    raise outside(node)
+                for item in items:
+                    count(node)
+                    own[name] = item
+                    for test in tests:
+                        if not test(own):
+                            break
+                    else:
+                        found.append(flat(element(own), node))
+                return cast("list[Any]", checked(found, node))
+
+            return of_one
 
         def rounds(names: dict[str, Any], depth: int) -> Iterator[Any]:
+            if depth == len(loops):
+                yield flat(element(names), node)
+                return
             target, group, tests = loops[depth]
             single = isinstance(node.generators[depth].target, ast.Name)
             items = group(names)
@@ -215,15 +238,9 @@ class Closures:
                 raise outside(node)
             for item in items:
                 count(node)
-                if single:
-                    names[target[0]] = item
-                else:
-                    names |= zip(target, cast("Sequence[Any]", item), strict=True)
-                if tests and not all(test(names) for test in tests):
-                    continue
-                if depth == len(loops) - 1:
-                    yield flat(element(names), node)
-                else:
+                parts = [item] if single else cast("Sequence[Any]", item)
+                names |= zip(target, parts, strict=True)
+                if all(test(names) for test in tests):
                     yield from rounds(names, depth + 1)
 
         def run(names: Inputs) -> list[Any]:

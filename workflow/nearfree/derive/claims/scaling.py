@@ -46,8 +46,6 @@ def constant(
 
     Parameters
     ----------
-    varied
-        That column.
     routing
         Which routing alone; of models: none stands for dense ones.
     most
@@ -66,8 +64,6 @@ def never_rises(
 
     Parameters
     ----------
-    varied
-        That column.
     routing
         Which routing alone; of models: none stands for dense ones.
     """

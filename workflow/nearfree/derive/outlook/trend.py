@@ -85,8 +85,6 @@ def trend(
 
     Parameters
     ----------
-    sheets
-        The datasheets.
     platforms
         Rows of the table `platforms`.
     answerer

@@ -120,8 +120,6 @@ def law_rows(
         Balance points by platform, dtype and basis: basis, balance_flop_per_byte, fact_id.
     answerer
         On the facts of one basis.
-    epsilons
-        Tolerances.
     """
     balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
     deployments = [

@@ -74,13 +74,7 @@ KERNELS = Table(
 
 
 def write_kernels(layout: Layout, scope: str, *, epsilon: float) -> None:
-    """Write the curves of kernels on record that are shown.
-
-    Parameters
-    ----------
-    epsilon
-        The headline tolerance.
-    """
+    """Write the curves of kernels on record that are shown."""
     events = [*newest_kernels(layout)[0].values()]
     rows = kernel_rows(events, epsilon)
     made_from = seals_digest(layout, scope)

@@ -51,8 +51,6 @@ class LeftOut:
         The curves of all platforms; those of the platform asked of are never fitted.
     facts
         phi, beta and the number of SMs, a row a platform and dtype.
-    resolver
-        The rules of releases.
     epsilon
         The tolerance up to four times whose N_max curves are fitted.
     """

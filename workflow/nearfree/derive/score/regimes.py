@@ -46,10 +46,6 @@ def regime_scores(
         What the curves say that are scored.
     every
         All curves by form, which are learnt from.
-    regimes
-        What is left out.
-    epsilons
-        Tolerances to score at.
     epsilon
         The one that groups are made and bands are calibrated at.
     """
@@ -77,8 +73,6 @@ def answers(
 
     Parameters
     ----------
-    epsilons
-        Tolerances to answer at.
     epsilon
         The one that groups are made and bands are calibrated at.
     """

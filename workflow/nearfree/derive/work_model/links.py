@@ -54,8 +54,6 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
 
     Parameters
     ----------
-    family
-        The name of their form.
     rows
         Questions with the facts of their platform.
     n

@@ -47,13 +47,7 @@ _SERIES = {
 
 
 def printed(boundaries: pl.DataFrame) -> str:
-    """Return the platforms whose boundaries the paper prints, as text; empty where none is there.
-
-    Parameters
-    ----------
-    boundaries
-        Rows of that table, over one or more platforms.
-    """
+    """Return the platforms whose boundaries the paper prints, as text; empty without any."""
     names = boundaries.filter(pl.col("origin") == "published")["platform"].unique().sort()
     return " and ".join(name.upper() for name in names)
 

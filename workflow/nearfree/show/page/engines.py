@@ -61,8 +61,6 @@ def engine_section(
         A platform's tables by name: boundaries, latency, predictions and engine_steps among them.
     takes
         The platform's, with what engines had loaded.
-    epsilon
-        The tolerance that is reported.
     """
     at = frames["boundaries"].filter("newest", epsilon=epsilon)
     engines = at.filter(module=ENGINE.name)

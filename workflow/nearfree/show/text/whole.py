@@ -36,8 +36,6 @@ def lines(
 
     Parameters
     ----------
-    source
-        What the rows are of.
     constants
         By engine, those of all rows.
     tables

@@ -89,8 +89,6 @@ def forecast(
 
     Parameters
     ----------
-    epsilons
-        Tolerances.
     grid
         N, rising from 1; all up to LARGEST unless given.
     predictors
@@ -150,8 +148,6 @@ def least_of_laws(
     ----------
     baselines
         N of each deployment that ratios refer to: the granularity at that N counts.
-    predictors
-        The laws.
     """
     main = questions.uses.filter("main").join(
         pl.DataFrame(

@@ -34,8 +34,7 @@ from nearfree.derive.work_model.collective import (
     COLLECTIVE_GRAPH,
     EXCHANGES,
 )
-from nearfree.derive.work_model.columns import column
-from nearfree.derive.work_model.family import Array
+from nearfree.derive.work_model.family import Array, column
 from nearfree.units import BYTES_PER_GB, US_PER_S
 
 _NVLINK5, _GRACE = 5, "grace"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from derive.schedule.engine import sglang_steps, vllm_lookup
+from derive.schedule.test_expected import best_lengths
 from msgspec import json
-from nearfree.derive.schedule.expected import best_lengths, independent, speedups
+from nearfree.derive.schedule.expected import independent, speedups
 from nearfree.derive.schedule.full_graphs import leaving
 
 from cli.conftest import Call

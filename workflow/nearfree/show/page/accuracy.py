@@ -135,11 +135,6 @@ def forms(events: Iterable[Event]) -> Grid:
     return grid(rows, {"family": "family", head: backed("form")})
 
 
-def calibrated_on(events: Mapping[str, Event]) -> str:
-    """Return the platforms that any constant was calibrated on, as text."""
-    return ", ".join(sorted({name for event in events.values() for name in event.data.platforms}))
-
-
 def _share(name: str) -> Callable[[Row], str]:
     """Return the text of a share, a dash where it is not known."""
     return lambda row: f"{row[name]:.3f}" if isinstance(row[name], float) else "-"

@@ -113,6 +113,14 @@ def version_of(release: str | None) -> Version:
         return Version("0")
 
 
+def version_order(release: str) -> tuple[bool, Version, str]:
+    """Return what sorts releases: by version, and before all what is none, as text."""
+    try:
+        return True, Version(release), release
+    except InvalidVersion:
+        return False, Version("0"), release
+
+
 class Coded(Struct, frozen=True):
     """Numbers in 8 bits: `low` + code (`high` - `low`) / 255, [curves, grid]."""
 

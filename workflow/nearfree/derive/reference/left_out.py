@@ -76,10 +76,8 @@ class LeftOut:
         del predictors
         frames = [pl.DataFrame(schema=ANSWERED)]
         for part, fitted, ratio in self._predicted(asked):
-            text = (
-                f"{part.family.name} on every platform but the one asked of, at most {MOST} curves"
-            )
-            text += f" each; {part.carried}" if part.carried else " each"
+            text = f"{part.family.name} on every platform but the one asked of"
+            text += f", at most {MOST} curves each" + (f"; {part.carried}" if part.carried else "")
             frames += [
                 judged(part, ratio, each, fitted.band, (LEFT_OUT, text)) for each in epsilons
             ]

@@ -82,4 +82,4 @@ def answers(
         frames += [judged(part, ratio, each, band, (_PREDICTOR, text)) for each in epsilons]
         lists = part.rows.select("asked", pl.col("grid").alias("n")).explode("n")
         ratios.append(lists.with_columns(pl.Series("ratio", ratio[part.counts])).select(*_RATIOS))
-    return pl.concat(frames), pl.concat(ratios)
+    return pl.concat(frames).with_columns(pl.lit(regime).alias("regime")), pl.concat(ratios)

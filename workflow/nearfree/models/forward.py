@@ -168,13 +168,6 @@ class DecoderForward:
     def forward(self, tokens: Tensor, laps: Laps = UNTOLD) -> Tensor:
         """Return the logits [b, N, vocabulary] of tokens [b, N] at positions L to L + N - 1.
 
-        Parameters
-        ----------
-        tokens
-            Of the new positions, [b, N].
-        laps
-            Told of each module that has run.
-
         Raises
         ------
         ConfigError

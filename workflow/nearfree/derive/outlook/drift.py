@@ -251,8 +251,6 @@ def version_drift(
         MoE layers and attention calls.
     releases
         Recorded releases, as package==version.
-    platforms
-        Rows of the table `platforms`.
     answerer
         The predictors; it is put on the facts of the datasheets.
     epsilon

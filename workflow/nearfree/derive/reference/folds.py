@@ -62,10 +62,6 @@ def predicted(
     ----------
     every
         All curves, by platform and form; those of one point say nothing of a boundary.
-    chips
-        The chips of platforms.
-    epsilon
-        The tolerance that groups are made at.
     groups
         Those of all curves, where they are made already.
     """
@@ -202,8 +198,6 @@ def bands(
 
     Parameters
     ----------
-    told
-        What a regime said of curves.
     epsilon
         The tolerance at whose boundary a band is to meet them.
     """

@@ -309,15 +309,7 @@ class Below(Struct, frozen=True):
     measured: Measured
 
     def of(self, asked: Sequence[int], values: dict[str, dict[str, float]], family: str) -> Parts:
-        """Return N, T(N), log(T / T_form) and which of them count, [curves asked, grid].
-
-        Parameters
-        ----------
-        asked
-            The numbers of curves.
-        values, family
-            The constants and the form.
-        """
+        """Return N, T(N), log(T / T_form) and which of them count, [curves asked, grid]."""
         n, us = self.measured.features["n"], self.measured.latency_us
         found = n, us, np.log(us / form_us(family, values, self.measured.features))
         own = {each: place for place, each in enumerate(self.asked)}

@@ -239,8 +239,6 @@ def calibrate_own(
     ----------
     source
         `published`, or a stream of imported curves.
-    epsilon
-        The tolerance that they are fitted at.
 
     Raises
     ------

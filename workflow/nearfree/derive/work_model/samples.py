@@ -68,8 +68,6 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
     ----------
     curves
         Those of the platforms that are calibrated on.
-    facts
-        phi, beta and the number of SMs, a row a platform and dtype.
     """
     settings = curves.settings.filter(carried().is_null())
     kept = heavy_enough(settings, LEAST_MB).filter(

@@ -107,8 +107,6 @@ def keyed(
 
     Parameters
     ----------
-    channel
-        The class of the channel, such as `alt.Color`.
     field
         The field that holds the series' names, as Altair names it.
     values
@@ -247,8 +245,6 @@ def roles(field: str, names: Sequence[str], *, columns: int = 4) -> alt.Color:
     names
         The roles that are drawn; an unknown role is grey, and of several kinds of one role each is
         darker than the one before.
-    columns
-        Entries side by side in the legend.
     """
     before = [base_of(name) for name in names]
     colours = {

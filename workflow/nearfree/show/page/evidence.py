@@ -94,13 +94,7 @@ def run_records(takes: Iterable[Take]) -> dict[str, dict[str, Any]]:
 
 
 def sample_blocks(takes: Iterable[Take]) -> Iterator[Block]:
-    """Yield the raw samples of takes as blocks, as long as there is room for them.
-
-    Parameters
-    ----------
-    takes
-        Takes with their latency events.
-    """
+    """Yield the raw samples of takes as blocks, as long as there is room for them."""
     room = MOST_SAMPLES
     for take in takes:
         visits: dict[str, dict[str, list[Any]]] = {}

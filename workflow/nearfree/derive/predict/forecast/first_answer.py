@@ -110,8 +110,6 @@ def first_answer(
 
     Parameters
     ----------
-    place
-        Which deployment.
     answerer
         What the forecast was made by: it has the releases' files, and what steps take.
     """

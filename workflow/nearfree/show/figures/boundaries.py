@@ -118,7 +118,7 @@ def nmax_against_own(
         pl.lit("point").alias("kind"),
     )
     top = max([*points["n_max"], *lines["n_max"], 1])
-    x = own_values("own:O", f"{module.variable} {module.letter}", at["own"])
+    x = own_values(f"{module.variable} {module.letter}", at["own"])
     y = alt.Y(
         "n_max:Q",
         title="N_max, positions",

@@ -92,10 +92,10 @@ def positions(points: pl.DataFrame) -> alt.X:
     )
 
 
-def own_values(field: str, title: str, values: pl.Series) -> alt.X:
+def own_values(title: str, values: pl.Series) -> alt.X:
     """Return the axis of a module's own variable, its labels slanted where they would touch."""
     length = sum(len(str(value)) + 1 for value in values.unique())
-    return alt.X(field, title=title, axis=alt.Axis(labelAngle=-40 if length > _ACROSS else 0))
+    return alt.X("own:O", title=title, axis=alt.Axis(labelAngle=-40 if length > _ACROSS else 0))
 
 
 def keyed(

@@ -67,7 +67,10 @@ def predicted(
     """
     every = [curves for curves in every if curves.part.counts.shape[1] > 1]
     if regime in ("R2m", "R2s"):
-        of = [_folds(curves, shape=regime == "R2s") for curves in every]
+        of = [
+            np.array([each[0] % FOLDS for each in digests(curves.part.rows, shape=regime == "R2s")])
+            for curves in every
+        ]
         for fold in range(FOLDS):
             kept = [each != fold for each in of]
             yield from _asked(every, [~each for each in kept], kept, chips, epsilon)
@@ -97,10 +100,6 @@ def only_scored(
 def groups_of_all(every: Iterable[Curves], epsilon: float) -> dict[Key, Group]:
     """Return the groups of all curves, by their keys."""
     return {key: group for each in every for key, group in groups_of(each, epsilon).items()}
-
-
-def _folds(curves: Curves, *, shape: bool) -> Array:
-    return np.array([each[0] % FOLDS for each in digests(curves.part.rows, shape=shape)])
 
 
 def _asked(

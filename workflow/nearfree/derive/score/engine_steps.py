@@ -53,17 +53,13 @@ def unnamed_steps(
     grid, halves = sorted({*curve} & {*model}), half_widths or {}
     found = []
     for before, n in pairwise(grid):
-        excess = _excess(curve, model, before, n) / curve[grid[0]]
+        excess = (curve[n] - curve[before] - (model[n] - model[before])) / curve[grid[0]]
         if excess <= TOLERATED or any(before < step <= n for step in steps):
             continue
         half = hypot(halves.get(before, 0.0), halves.get(n, 0.0)) / curve[grid[0]]
         sure = excess - half > TOLERATED
         found.append(UnnamedStep(n=n, excess=excess, since=before, sure=sure))
     return found
-
-
-def _excess(curve: Mapping[int, float], model: Mapping[int, float], before: int, n: int) -> float:
-    return curve[n] - curve[before] - (model[n] - model[before])
 
 
 class CurveSteps(Struct, frozen=True, kw_only=True):

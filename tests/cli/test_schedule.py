@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from derive.schedule.engine import sglang_steps, vllm_lookup
+from derive.schedule.test_expected import best_lengths
 from msgspec import json
 from nearfree.cli.schedule import _safe
 from nearfree.config.files import Config
-from nearfree.derive.schedule.expected import best_lengths, independent, speedups
+from nearfree.derive.schedule.expected import independent, speedups
 from nearfree.derive.schedule.full_graphs import leaving
 from nearfree.show.text.planned import Planned
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.schedule.expected import best_lengths, independent, measured
+from nearfree.derive.schedule.expected import best_choice, independent, measured, speedups
 from nearfree.errors import ConfigError
 
 RATES = st.floats(0, 1)
@@ -16,6 +16,12 @@ CURVES = st.dictionaries(
     st.integers(2, 40), st.floats(0.5, 20), min_size=1, max_size=20
 ).map(lambda curve: {1: 1.0, **curve})  # fmt: skip
 FLAT = dict.fromkeys(range(1, 34), 1.0)
+
+
+def best_lengths(curves: Any, accepted: Any, *, draft_cost: Any) -> dict[int, Any]:
+    """Return the best K and its speedup by batch size."""
+    found = speedups(curves, accepted, draft_cost=draft_cost)
+    return {batch: best_choice(speeds) for batch, speeds in found.items()}
 
 
 def fraction(value: float) -> Fraction:

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from nearfree.derive.reference import groups
 from nearfree.derive.reference.build import Curves
 from nearfree.derive.reference.folds import EVERY, Fold, bands, digests, needed, predicted
+from nearfree.derive.reference.left_out import ANSWERED
 from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.score import regimes
-from nearfree.derive.score.regimes import ANSWERED, answers
+from nearfree.derive.score.regimes import answers
 from nearfree.derive.truth.truth import last_pass
 
 from derive.reference.made import CHIPS, EPSILON, curves, noisy, products
@@ -70,7 +71,7 @@ def test_a_curve_has_an_answer_at_each_tolerance(fold: Fold) -> None:
     twins = {row["asked"] for row in rows
              if row["platform"] == "h100" and row["d_model"] in MODELS[:4]}  # fmt: skip
     assert sorted(found["asked"]) == sorted(2 * (list(twins) if fold == "R3" else asked))
-    assert found.schema == pl.Schema(ANSWERED)
+    assert found.schema == pl.Schema(ANSWERED | {"regime": pl.String})
     assert set(found.select("epsilon", "regime", "in_sample", "predictor").rows()) == {
         (epsilon, fold, False, "work_model") for epsilon in EPSILONS
     }

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import (
     Fitted,
     boundaries,
+    column,
     latencies_us,
     neutral,
     power_mean_sum,
@@ -108,3 +110,10 @@ def test_a_format_s_own_constants() -> None:
         assert {each.name for each in told_in(family, "int8").constants} | {*neutral(family)} == {
             each.name for each in family.constants
         }
+
+
+def test_what_is_missing_is_said() -> None:
+    """Numbers are [rows, 1]; what is null is no number, or what stands for it."""
+    rows = pl.DataFrame({"span": [4, None]})
+    assert column(rows, "span", 1.0).tolist() == [[4.0], [1.0]]
+    assert np.isnan(column(rows, "span")).tolist() == [[False], [True]]

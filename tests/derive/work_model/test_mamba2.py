@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from nearfree.core.modules.mamba2 import mamba2_work
 from nearfree.core.setting import Setting
 from nearfree.derive.reference.answer import TimedQuestions
-from nearfree.derive.work_model.delta_net import DELTA_NET, FLOOR, SHARE
-from nearfree.derive.work_model.mamba2 import MAMBA2
+from nearfree.derive.work_model.delta_net import DELTA_NET, FLOOR, MAMBA2, SHARE
 
 from derive.questions import RESOLVER
 from derive.work_model.forms import H100, MIXER, arrays, constants, facts_of, prepared

@@ -1,7 +1,5 @@
 """What runs the routed experts of a model: a core of torch, or an engine's call."""
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
@@ -27,11 +25,18 @@ _GROUPED = (9, 10)
 """The compute capabilities, before the point, that torch's grouped_mm has a kernel for."""
 
 
-class ExpertRunner(Protocol):
-    """Rows through the experts that they are routed to; one object serves all layers.
+class _Torch:
+    """A core of torch, given where the rows of each expert lie.
 
     What controlled routing decides is made when a number of tokens first comes, and kept.
     """
+
+    def __init__(
+        self, core: Core, experts: Experts, routing: ModelRouting, *, on_inputs: bool
+    ) -> None:
+        self._core, self._experts, self._routing = core, experts, routing
+        self._on_inputs = on_inputs
+        self._kept: dict[int, Aligned] = {}
 
     def run(
         self,
@@ -55,26 +60,6 @@ class ExpertRunner(Protocol):
         inner
             What experts do between their products.
         """
-
-
-class _Torch:
-    """A core of torch, given where the rows of each expert lie."""
-
-    def __init__(
-        self, core: Core, experts: Experts, routing: ModelRouting, *, on_inputs: bool
-    ) -> None:
-        self._core, self._experts, self._routing = core, experts, routing
-        self._on_inputs = on_inputs
-        self._kept: dict[int, Aligned] = {}
-
-    def run(
-        self,
-        rows: Tensor,
-        weights: tuple[Tensor, Tensor],
-        ids: Tensor,
-        shares: Tensor,
-        inner: Inner = PLAIN,
-    ) -> Tensor:
         own, on_inputs = self._routing == "router", self._on_inputs
         if not own and len(rows) not in self._kept:
             self._kept[len(rows)] = self._aligned(_controlled(self._routing, rows, self._experts))
@@ -111,6 +96,10 @@ class _Engine:
             self._kept[len(rows)] = kept, even
         kept, even = self._kept[len(rows)]
         return self._call(rows, *weights, even, kept)
+
+
+ExpertRunner = _Torch | _Engine
+"""Rows through the experts that they are routed to; one object serves all layers."""
 
 
 def _controlled(routing: ModelRouting, rows: Tensor, experts: Experts) -> Tensor:

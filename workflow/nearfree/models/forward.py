@@ -17,7 +17,7 @@ from nearfree.decoders.details import Details
 from nearfree.decoders.modules import BETWEEN, HEAD, UNTOLD, Laps
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.models.attention import AttentionMask, AttentionRunner, make_attention_runner
-from nearfree.models.build import Build
+from nearfree.models.build import Build, LayerInputs
 from nearfree.models.expert_runners import make_expert_runner
 from nearfree.models.kinds import (
     LayerKind,
@@ -27,7 +27,6 @@ from nearfree.models.kinds import (
     weights_of_queries,
 )
 from nearfree.models.latent import LatentRunner
-from nearfree.models.layer_inputs import LayerInputs
 from nearfree.models.layers import NAMES, Cache, Names, Places, RandomWeights
 from nearfree.models.rotation import Turns
 
@@ -168,13 +167,6 @@ class DecoderForward:
 
     def forward(self, tokens: Tensor, laps: Laps = UNTOLD) -> Tensor:
         """Return the logits [b, N, vocabulary] of tokens [b, N] at positions L to L + N - 1.
-
-        Parameters
-        ----------
-        tokens
-            Of the new positions, [b, N].
-        laps
-            Told of each module that has run.
 
         Raises
         ------

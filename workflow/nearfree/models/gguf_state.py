@@ -34,8 +34,6 @@ class GgufWeights(RandomWeights):
 
     Parameters
     ----------
-    path
-        The file.
     dtype, device
         Of the weights of a forward.
 

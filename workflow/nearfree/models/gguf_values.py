@@ -56,8 +56,6 @@ def random_weight(name: str, shape: tuple[int, ...], *, seed: int, type_: str) -
         Outputs and inputs of a matrix, or the size of a vector.
     seed
         Of all weights of a model.
-    type_
-        bf16, f16 or f32.
     """
     kind, stored = TO[type_]
     made = np.empty(shape, dtype=kind)

@@ -50,8 +50,6 @@ def write_random_gguf(config: Path, to: Path, *, type_: str = "bf16", seed: int 
         A config.json, or the folder that holds it.
     to
         The file; it is there whole, or not at all.
-    type_
-        bf16, f16 or f32.
 
     Raises
     ------

@@ -117,14 +117,9 @@ def plain(value: float) -> str:
 
 
 def reach(row: Row, factor: float = 1) -> tuple[float, float]:
-    """Return the range of N that holds the boundary: from N_max to the next N of the grid.
+    """Return the range of N that holds the boundary, from N_max to the next N, times a factor.
 
     It is open below at the baseline, and above at the grid's end.
-
-    Parameters
-    ----------
-    factor
-        A factor on both.
     """
     low = 0.0 if at_floor(row) else row["n_max"] * factor
     return low, inf if row["next_n"] is None else row["next_n"] * factor

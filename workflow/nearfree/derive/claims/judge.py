@@ -57,17 +57,7 @@ Row = dict[str, object]
 
 
 def write_claims(layout: Layout, scope: str, *, epsilon: float) -> None:
-    """Write a scope's verdicts on the claims of the paper.
-
-    Parameters
-    ----------
-    layout
-        The results root.
-    scope
-        A platform, or the public scope, after all its other tables.
-    epsilon
-        The headline tolerance.
-    """
+    """Write a scope's verdicts on the claims of the paper, after all its other tables."""
     tables = (*PLATFORM_TABLES, *PUBLIC_TABLES) if scope == PUBLIC else PLATFORM_TABLES
     frames = {table.name: read_table(layout, scope, table) for table in tables}
     scope_tables = ScopeTables(scope, epsilon, frames)
@@ -77,15 +67,7 @@ def write_claims(layout: Layout, scope: str, *, epsilon: float) -> None:
 
 
 def claim_rows(tables: ScopeTables, claims: Iterable[Claim] = CLAIMS_CHECKED) -> Iterator[Row]:
-    """Yield the verdicts of a scope; a claim that the log has no case of is undecided.
-
-    Parameters
-    ----------
-    tables
-        The scope's tables.
-    claims
-        Which claims, in the order of the paper.
-    """
+    """Yield the verdicts of a scope; a claim that the log has no case of is undecided."""
     for place, claim in enumerate(claims, start=1):
         if claim.public and tables.scope != PUBLIC:
             continue

@@ -46,8 +46,6 @@ def constant(
 
     Parameters
     ----------
-    varied
-        That column.
     routing
         Which routing alone; of models: none stands for dense ones.
     most
@@ -66,8 +64,6 @@ def never_rises(
 
     Parameters
     ----------
-    varied
-        That column.
     routing
         Which routing alone; of models: none stands for dense ones.
     """
@@ -131,10 +127,6 @@ def same_n(
     ----------
     context
         The smallest L that is looked at, where a setting has one.
-    routing
-        Which routing alone.
-    least
-        The tightest tolerance.
     """
     for rows in _swept(tables, modules, least):
         if (rows[0]["context"] or context) >= context and rows[0]["routing"] == routing:
@@ -149,13 +141,7 @@ def same_routed(tables: ScopeTables, *modules: str) -> Iterator[Case]:
 
 
 def one_step(tables: ScopeTables, *modules: str, least: float = _LEAST) -> Iterator[Case]:
-    """Yield whether N_max moves by a step of the grid, or a factor of two, at most.
-
-    Parameters
-    ----------
-    least
-        The tightest tolerance.
-    """
+    """Yield whether N_max moves by a step of the grid, or a factor of two, at most."""
     for rows in _swept(tables, modules, least):
         first, last = rows[0], rows[-1]["n_max"]
         near = last <= max(first["next_n"] or 0, _FINE * first["n_max"])

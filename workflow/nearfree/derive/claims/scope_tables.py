@@ -45,10 +45,6 @@ class ScopeTables:
 
     Parameters
     ----------
-    scope
-        A platform, or the public scope.
-    epsilon
-        The headline tolerance.
     frames
         The tables by name; a missing one counts as empty.
     """

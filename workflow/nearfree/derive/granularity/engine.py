@@ -102,10 +102,6 @@ class EngineRules:
 
     Parameters
     ----------
-    forward
-        What is asked about.
-    resolver
-        The rules of releases.
     made
         Products that other forwards have made ready; what is lacking is added.
 

@@ -138,15 +138,7 @@ def of_formats(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def sheet_facts(sheets: Mapping[str, Platform], platforms: pl.DataFrame) -> pl.DataFrame:
-    """Return the facts of datasheets with `fact_id`, null where the table holds none.
-
-    Parameters
-    ----------
-    sheets
-        The datasheets.
-    platforms
-        Rows of the table `platforms`.
-    """
+    """Return the facts of datasheets with `fact_id`, null where the table holds none."""
     held = of_formats(platforms.filter(basis="datasheet")).select(
         "platform", "dtype", pl.col("row_id").alias("fact_id")
     )

@@ -95,13 +95,7 @@ class _Listed(NamedTuple):
 
 
 class GraphSteps:
-    """Steps of deployments, each list of sizes asked for once.
-
-    Parameters
-    ----------
-    rules
-        The rules of releases.
-    """
+    """Steps of deployments, each list of sizes asked for once."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules

@@ -40,8 +40,6 @@ def asked_frame(questions: Iterable[Question], most: int) -> pl.DataFrame:
 
     Parameters
     ----------
-    questions
-        What is asked.
     most
         The largest N of the grid, which begins at the baseline; of balanced routing that is the
         first N at which every expert is active (paper, sec. 3.3).

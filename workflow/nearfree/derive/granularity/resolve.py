@@ -330,10 +330,6 @@ def tile_sizes(
 
     Parameters
     ----------
-    resolver
-        What the rules are asked of.
-    asked
-        The calls.
     positions
         Numbers of positions (N), [call, grid].
 

@@ -29,8 +29,6 @@ def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[st
 
     Parameters
     ----------
-    baseline
-        The N that ratios refer to.
     most
         The largest N of the grid.
 

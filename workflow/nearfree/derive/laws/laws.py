@@ -220,8 +220,6 @@ def answer_laws(
         Tolerances; a law says the same at each.
     resolver
         The rules of releases, asked by principle_resolved alone.
-    predictors
-        Which laws.
 
     Raises
     ------

@@ -103,10 +103,6 @@ def about_rows(
 
     Parameters
     ----------
-    name
-        The entry of deployments.yaml.
-    models
-        The ids of its models, by name.
     platforms
         Rows of the table `platforms`, whose datasheets answers rest on.
     """

@@ -129,8 +129,6 @@ def granularity(row: Row, resolver: Resolver) -> Row:
     ----------
     row
         A question with the facts of its platform.
-    resolver
-        The rules of releases.
     """
     try:
         return _moe(row, resolver) if row["module"] == "moe_ffn" else _attention(row, resolver)
@@ -253,14 +251,8 @@ def version_drift(
         MoE layers and attention calls.
     releases
         Recorded releases, as package==version.
-    sheets
-        The datasheets.
-    platforms
-        Rows of the table `platforms`.
     answerer
         The predictors; it is put on the facts of the datasheets.
-    resolver
-        The same rules.
     epsilon
         Tolerance of the work model.
     on

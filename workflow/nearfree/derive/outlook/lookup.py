@@ -149,8 +149,6 @@ def published_lookup(
         values, which nothing is computed from.
     facts
         Facts of datasheets with the ids of their rows, as `sheet_facts` gives them.
-    resolver
-        The rules of releases.
     """
     paper = with_facts(printed, facts).with_columns(
         ask_distinct(printed.select("dtype", "experts"), _printed, {"m_moe": pl.Int64}).to_series(),

@@ -73,8 +73,6 @@ def lookup_sources(paper: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     ----------
     paper
         The table's rows with the facts of their platforms.
-    resolver
-        The rules of releases.
     """
     sourced = pl.DataFrame(
         [_sourced(row, resolver) for row in paper.to_dicts()], schema=SOURCED_SCHEMA

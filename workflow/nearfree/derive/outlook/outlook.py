@@ -117,13 +117,7 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
 def outlook_inputs(
     layout: Layout, scope: str, tolerances: Sequence[float], models: Iterable[str]
 ) -> dict[str, str]:
-    """Return what tables of models and datasheets are made from, by name and digest.
-
-    Parameters
-    ----------
-    models
-        The ids of the model files.
-    """
+    """Return what tables of models and datasheets are made from, by name and digest."""
     return (
         digests(layout, scope, PLATFORMS)
         | seals_digest(layout, scope)

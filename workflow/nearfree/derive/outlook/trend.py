@@ -85,10 +85,6 @@ def trend(
 
     Parameters
     ----------
-    sheets
-        The datasheets.
-    platforms
-        Rows of the table `platforms`.
     answerer
         The laws; it is put on the facts of the datasheets.
     references

@@ -110,10 +110,6 @@ class Answerer:
         questions
             Questions: asked (their key), platform, the setting's columns, backend_version, kernel,
             baseline, and grid: the N over which N_max is sought, rising from the baseline.
-        epsilons
-            Tolerances.
-        predictors
-            Laws, or the work model.
 
         Returns
         -------

@@ -66,10 +66,8 @@ def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row
 
     Parameters
     ----------
-    takes
-        A scope's.
     settings
-        Its table `settings`; of what was never measured nothing is said.
+        The table of the scope of the takes; of what was never measured nothing is said.
     """
     known = _by_key(settings)
     for event in _newest(takes):
@@ -114,14 +112,10 @@ def law_rows(
     ----------
     takes
         A scope's; the plan of each that measured models holds them.
-    settings
-        Its table `settings`.
     facts
         Balance points by platform, dtype and basis: basis, balance_flop_per_byte, fact_id.
     answerer
         On the facts of one basis.
-    epsilons
-        Tolerances.
     """
     balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
     deployments = [

@@ -85,13 +85,7 @@ _NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
 
 
 def write_predictions(layout: Layout, scope: str, config: Config) -> None:
-    """Write a scope's predictions, by the rules and constants of the log alone.
-
-    Parameters
-    ----------
-    config
-        The tolerances, and the platforms.
-    """
+    """Write a scope's predictions, by the rules and constants of the log alone."""
     tolerances = config.site.tolerances
     settings = with_launch(read_table(layout, scope, SETTINGS), read_table(layout, scope, LATENCY))
     platforms = read_table(layout, scope, PLATFORMS)
@@ -116,11 +110,6 @@ def with_launch(settings: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
     """Return settings with `launch`: `eager` where a GPU's kernels were launched one by one.
 
     So the paper's were (app. C).
-
-    Parameters
-    ----------
-    settings, latency
-        Rows of the tables of these names.
     """
     measured = latency.filter("newest").unique(_IDENTITY, keep="last", maintain_order=True)
     launched = measured.select(*_IDENTITY, launched_on_gpu())
@@ -148,12 +137,8 @@ def predict(
         Rows of the table `settings`, and how their kernels were launched, `launch`, if it is known.
     platforms
         Rows of the table `platforms`; of several probes the newest counts.
-    sheets
-        The datasheets of those platforms.
     answerer
         The predictors; it is put on the facts of each basis.
-    epsilons
-        Tolerances.
     takes
         The scope's, which hold the models that were measured and what is on record of them.
     """

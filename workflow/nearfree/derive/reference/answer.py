@@ -86,8 +86,6 @@ class TimedQuestions:
     ----------
     rows
         Questions with the facts of their platform.
-    resolver
-        The rules of releases.
     constants
         The newest calibration of each family.
     own

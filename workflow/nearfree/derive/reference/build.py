@@ -319,12 +319,8 @@ def groups_of(
 
     Parameters
     ----------
-    epsilon
-        The tolerance that groups are made at.
     kept
         Which curves count, [rows]; every one if None.
-    of
-        Which keys are made.
     """
     found: dict[Key, Group] = {}
     places: dict[Key, list[int]] = {}

@@ -75,8 +75,6 @@ def calibrate_kernels(
 
     Parameters
     ----------
-    stream
-        The imported curves.
     epsilon
         The tolerance that groups are made and bands are calibrated at.
     modules

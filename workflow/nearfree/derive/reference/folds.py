@@ -62,16 +62,15 @@ def predicted(
     ----------
     every
         All curves, by platform and form; those of one point say nothing of a boundary.
-    chips
-        The chips of platforms.
-    epsilon
-        The tolerance that groups are made at.
     groups
         Those of all curves, where they are made already.
     """
     every = [curves for curves in every if curves.part.counts.shape[1] > 1]
     if regime in ("R2m", "R2s"):
-        of = [_folds(curves, shape=regime == "R2s") for curves in every]
+        of = [
+            np.array([each[0] % FOLDS for each in digests(curves.part.rows, shape=regime == "R2s")])
+            for curves in every
+        ]
         for fold in range(FOLDS):
             kept = [each != fold for each in of]
             yield from _asked(every, [~each for each in kept], kept, chips, epsilon)
@@ -101,10 +100,6 @@ def only_scored(
 def groups_of_all(every: Iterable[Curves], epsilon: float) -> dict[Key, Group]:
     """Return the groups of all curves, by their keys."""
     return {key: group for each in every for key, group in groups_of(each, epsilon).items()}
-
-
-def _folds(curves: Curves, *, shape: bool) -> Array:
-    return np.array([each[0] % FOLDS for each in digests(curves.part.rows, shape=shape)])
 
 
 def _asked(
@@ -202,8 +197,6 @@ def bands(
 
     Parameters
     ----------
-    told
-        What a regime said of curves.
     epsilon
         The tolerance at whose boundary a band is to meet them.
     """

@@ -113,6 +113,14 @@ def version_of(release: str | None) -> Version:
         return Version("0")
 
 
+def version_order(release: str) -> tuple[bool, Version, str]:
+    """Return what sorts releases: by version, and before all what is none, as text."""
+    try:
+        return True, Version(release), release
+    except InvalidVersion:
+        return False, Version("0"), release
+
+
 class Coded(Struct, frozen=True):
     """Numbers in 8 bits: `low` + code (`high` - `low`) / 255, [curves, grid]."""
 
@@ -301,15 +309,7 @@ class Below(Struct, frozen=True):
     measured: Measured
 
     def of(self, asked: Sequence[int], values: dict[str, dict[str, float]], family: str) -> Parts:
-        """Return N, T(N), log(T / T_form) and which of them count, [curves asked, grid].
-
-        Parameters
-        ----------
-        asked
-            The numbers of curves.
-        values, family
-            The constants and the form.
-        """
+        """Return N, T(N), log(T / T_form) and which of them count, [curves asked, grid]."""
         n, us = self.measured.features["n"], self.measured.latency_us
         found = n, us, np.log(us / form_us(family, values, self.measured.features))
         own = {each: place for place, each in enumerate(self.asked)}

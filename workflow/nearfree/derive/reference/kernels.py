@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
-from packaging.version import InvalidVersion, Version
 
 from nearfree.core.modules.routing import first_full
 from nearfree.core.setting import FIELDS
-from nearfree.derive.reference.groups import Group
+from nearfree.derive.reference.groups import Group, version_order
 from nearfree.derive.reference.kriging import COORDINATES
 from nearfree.derive.reference.record import group_of, newest_kernels
 from nearfree.derive.tables.columns import ORIGINS, SETTING_COLUMNS, amount, count, text
@@ -74,13 +73,7 @@ KERNELS = Table(
 
 
 def write_kernels(layout: Layout, scope: str, *, epsilon: float) -> None:
-    """Write the curves of kernels on record that are shown.
-
-    Parameters
-    ----------
-    epsilon
-        The headline tolerance.
-    """
+    """Write the curves of kernels on record that are shown."""
     events = [*newest_kernels(layout)[0].values()]
     rows = kernel_rows(events, epsilon)
     made_from = seals_digest(layout, scope)
@@ -166,17 +159,10 @@ def at_shapes(curves: pl.DataFrame) -> pl.DataFrame:
 
 def newest_releases(curves: pl.DataFrame) -> pl.DataFrame:
     """Return the curves of each module's newest release of a backend on a platform."""
-    releases = sorted(curves["backend_version"].fill_null("").unique(), key=_version)
+    releases = sorted(curves["backend_version"].fill_null("").unique(), key=version_order)
     places = {release: place for place, release in enumerate(releases)}
     place = pl.col("backend_version").fill_null("").replace_strict(places, return_dtype=pl.Int64)
     return curves.filter(place == place.max().over("module", "platform", "backend"))
-
-
-def _version(release: str) -> tuple[bool, Version, str]:
-    try:
-        return True, Version(release), release
-    except InvalidVersion:
-        return False, Version("0"), release
 
 
 def _points(chosen: pl.DataFrame, groups: Sequence[Group]) -> pl.DataFrame:

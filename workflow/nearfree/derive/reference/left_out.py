@@ -33,11 +33,12 @@ _OF_CURVES = {name: told_in(each, CALIBRATED_DTYPES[0]) for name, each in FAMILI
 """Families with the constants that curves of 16 bits tell."""
 MOST = 40
 """Curves of a platform and family that are fitted, evenly spread over its settings."""
-_ANSWERS = {
+ANSWERED = {
     **{name: ANSWERS_SCHEMA[name]
        for name in ("asked", "predictor", "epsilon", "n_max", "low", "high", "constants")},
     "in_sample": pl.Boolean,
 }  # fmt: skip
+"""What a score reads of an answer."""
 
 
 class LeftOut:
@@ -51,8 +52,6 @@ class LeftOut:
         The curves of all platforms; those of the platform asked of are never fitted.
     facts
         phi, beta and the number of SMs, a row a platform and dtype.
-    resolver
-        The rules of releases.
     epsilon
         The tolerance up to four times whose N_max curves are fitted.
     """
@@ -75,9 +74,13 @@ class LeftOut:
     ) -> pl.DataFrame:
         """Return a row an answered question and tolerance: what a score reads of an answer."""
         del predictors
-        frames = [pl.DataFrame(schema=_ANSWERS)]
+        frames = [pl.DataFrame(schema=ANSWERED)]
         for part, fitted, ratio in self._predicted(asked):
-            frames += [_judged(part, fitted, ratio, epsilon) for epsilon in epsilons]
+            text = f"{part.family.name} on every platform but the one asked of"
+            text += f", at most {MOST} curves each" + (f"; {part.carried}" if part.carried else "")
+            frames += [
+                judged(part, ratio, each, fitted.band, (LEFT_OUT, text)) for each in epsilons
+            ]
         return pl.concat(frames)
 
     def ratios(self, asked: pl.DataFrame) -> pl.DataFrame:
@@ -122,17 +125,19 @@ def _fit(family: Family, others: dict[str, Measured], epsilon: float) -> Fitted:
     )
 
 
-def _judged(part: Prepared, fitted: Fitted, ratio: Array, epsilon: float) -> pl.DataFrame:
-    found = boundaries(ratio, part.counts, epsilon, fitted.band)
+def judged(
+    part: Prepared, ratio: Array, epsilon: float, band: float | Array, said: tuple[str, str]
+) -> pl.DataFrame:
+    """Return answers at a tolerance, those of ANSWERED; `said` are predictor and constants."""
+    found = boundaries(ratio, part.counts, epsilon, band)
     grid, rows = part.features["grid"], np.arange(part.rows.height)
-    text = f"{part.family.name} on every platform but the one asked of, at most {MOST} curves each"
-    text += f"; {part.carried}" if part.carried else ""
     places = {"n_max": found.last, "low": found.low, "high": found.high}
+    predictor, constants = said
     return part.rows.select(
         "asked",
-        pl.lit(LEFT_OUT).alias("predictor"),
+        pl.lit(predictor).alias("predictor"),
         pl.lit(float(epsilon)).alias("epsilon"),
         *(pl.Series(name, grid[rows, place]) for name, place in places.items()),
-        pl.lit(text).alias("constants"),
+        pl.lit(constants).alias("constants"),
         pl.lit(value=False).alias("in_sample"),
     )

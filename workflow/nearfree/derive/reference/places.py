@@ -55,10 +55,6 @@ def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> lis
 
     Parameters
     ----------
-    part
-        Questions of one family.
-    rows
-        Which of them.
     last, after
         The last place within the tolerance, and the one after it.
     """

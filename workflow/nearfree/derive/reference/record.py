@@ -309,13 +309,7 @@ def kernel_takes(layout: Layout) -> dict[str, str]:
 
 
 def recorded_reference(layout: Layout, chips: Mapping[str, Chip]) -> RecordedReference | None:
-    """Return what is on record of kernels, None without anything.
-
-    Parameters
-    ----------
-    chips
-        The chip of each platform.
-    """
+    """Return what is on record of kernels, None without anything."""
     kernels, bands = newest_kernels(layout)
     if not kernels:
         return None

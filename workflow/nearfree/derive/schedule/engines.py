@@ -108,7 +108,7 @@ def vllm_option(
     Parameters
     ----------
     k_by_batch
-        K by batch size, from `schedule.draft_lengths` or `expected.best_lengths`.
+        K by batch size, from `schedule.draft_lengths` or `expected.best_choice`.
     requests, largest
         As of `full_graphs.leaving`, of the GPU that it runs on.
 
@@ -210,7 +210,7 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
     Parameters
     ----------
     k_by_batch
-        K by batch size, from `schedule.draft_lengths` or `expected.best_lengths`.
+        K by batch size, from `schedule.draft_lengths` or `expected.best_choice`.
 
     Raises
     ------

@@ -173,20 +173,6 @@ def speedups(
     return found
 
 
-def best_lengths(
-    ratio_by_batch: Mapping[int, Mapping[int, float]],
-    accepted: Sequence[float],
-    *,
-    draft_cost: float | Mapping[int, Sequence[float]],
-) -> dict[int, Choice]:
-    """Return the K of most expected tokens per second by batch size; of equal ones the smallest.
-
-    Parameters and errors are those of `speedups`.
-    """
-    found = speedups(ratio_by_batch, accepted, draft_cost=draft_cost)
-    return {batch: best_choice(speeds) for batch, speeds in found.items()}
-
-
 def best_choice(speeds: Mapping[int, float]) -> Choice:
     """Return the fastest K of those whose speedups are given; of equal ones the smallest."""
     choices = (Choice(k, speed) for k, speed in sorted(speeds.items()))

@@ -98,7 +98,7 @@ def llama_cpp_option(
     Parameters
     ----------
     k_by_batch
-        K by batch size, from `schedule.draft_lengths` or `expected.best_lengths`.
+        K by batch size, from `schedule.draft_lengths` or `expected.best_choice`.
     kind
         What drafts: MODEL, OWN_LAYER, HEAD or LOOKUP.
     shortest

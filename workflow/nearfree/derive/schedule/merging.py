@@ -69,11 +69,6 @@ def few_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
 
     Where those within `worth` are many, they are those within the next share that makes few; with
     `worth` 0 all stay.
-
-    Parameters
-    ----------
-    speeds, worth
-        As of `merged_by_speed`.
     """
     merged = merged_by_speed(speeds, worth)
     if _few(merged) or not worth:

@@ -37,9 +37,7 @@ TRIED = (
 """What was tried with all rows in view: what is taken, and what is not."""
 
 
-def calibrate_steps(
-    layout: Layout, config: Config, *, offline: bool = False, log_alone: bool = False
-) -> Seal:
+def calibrate_steps(layout: Layout, config: Config, *, offline: bool = False) -> Seal:
     """Make sure that the constants of engines' steps are sealed.
 
     Raises
@@ -60,7 +58,7 @@ def calibrate_steps(
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
-    answerer = Answerer(layout, config, offline=offline, log_alone=log_alone)
+    answerer = Answerer(layout, config, offline=offline)
     fit = StepFit(timed_steps(file.rows, config, answerer), answerer.bandwidths_gb_s)
     events = [event for engine in fit.engines if (event := _event(fit, engine, config, plan.files))]
     if not events:

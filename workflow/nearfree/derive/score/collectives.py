@@ -46,8 +46,6 @@ def left_out_errors(curves: ImportedCurves, facts: pl.DataFrame) -> pl.DataFrame
     ----------
     curves
         Imported curves; those of other modules are left out.
-    facts
-        phi, beta and links, a row a platform and dtype.
 
     Returns
     -------
@@ -104,8 +102,6 @@ def grouped(errors: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
     Parameters
     ----------
-    errors
-        Points, as `left_out_errors` gives them.
     by
         Some of BY.
     """

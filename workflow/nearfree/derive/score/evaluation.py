@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import polars as pl
 from msgspec import Struct
-from packaging.version import InvalidVersion, Version
 
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
+from nearfree.derive.reference.groups import version_order
 from nearfree.derive.reference.left_out import LEFT_OUT, LeftOut
 from nearfree.derive.reference.regimes import LEANS_ON
 from nearfree.derive.score.scores import score
@@ -66,14 +66,7 @@ def twins(known: Truth) -> pl.DataFrame:
 def _order(known: Truth) -> dict[str, int]:
     """Return the place of each version among all; what is no version comes first, as text."""
     names = known.settings["backend_version"].drop_nulls().unique().to_list()
-    return {name: place for place, name in enumerate(sorted(names, key=_version))}
-
-
-def _version(name: str) -> tuple[bool, Version, str]:
-    try:
-        return True, Version(name), name
-    except InvalidVersion:
-        return False, Version("0"), name
+    return {name: place for place, name in enumerate(sorted(names, key=version_order))}
 
 
 def twin_answers(known: Truth, pairs: pl.DataFrame) -> pl.DataFrame:

@@ -52,13 +52,7 @@ def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Trut
 
 
 def learnt(curves: ImportedCurves, chosen: Mapping[str, Sequence[str] | None]) -> ImportedCurves:
-    """Return the curves with some values of columns, as `chosen` reads them; all where none is.
-
-    Parameters
-    ----------
-    chosen
-        The values by column.
-    """
+    """Return the curves with some values of columns, as `chosen` reads them; all where none is."""
     kept = curves.settings
     for column, names in chosen.items():
         value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
@@ -87,11 +81,6 @@ def without(known: Truth, column: str, values: Sequence[str], reason: str) -> Tr
 def unseen(source: str, known: Truth, constants: Mapping[str, Event]) -> Truth:
     """Return the part of a truth of platforms that no constant was calibrated on.
 
-    Parameters
-    ----------
-    constants
-        The newest calibration of each family.
-
     Raises
     ------
     ConfigError
@@ -115,11 +104,6 @@ def calibrated_on(constants: Mapping[str, Event]) -> list[str]:
 
 def not_fitted(known: Truth, own: Mapping[str, Mapping[str, Own]]) -> Truth:
     """Return the part of a truth that platforms' own constants were not fitted to.
-
-    Parameters
-    ----------
-    own
-        Own constants by family and platform.
 
     Raises
     ------

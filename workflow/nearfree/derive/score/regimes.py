@@ -5,24 +5,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from nearfree.derive.laws.laws import ANSWERS_SCHEMA
 from nearfree.derive.reference.build import Curves
 from nearfree.derive.reference.folds import Fold, bands, digests, only_scored, predicted
+from nearfree.derive.reference.left_out import ANSWERED, judged
 from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.reference.regimes import rows_of
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.score.scores import score
 from nearfree.derive.truth.truth import Truth, narrowed
-from nearfree.derive.work_model.family import boundaries
 
 _PREDICTOR = "work_model"
-ANSWERED = {
-    **{name: ANSWERS_SCHEMA[name]
-       for name in ("asked", "predictor", "epsilon", "n_max", "low", "high", "constants")},
-    "in_sample": pl.Boolean,
-    "regime": pl.String,
-}  # fmt: skip
-"""What is answered."""
 _RATIOS = {"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
 
 
@@ -46,10 +38,6 @@ def regime_scores(
         What the curves say that are scored.
     every
         All curves by form, which are learnt from.
-    regimes
-        What is left out.
-    epsilons
-        Tolerances to score at.
     epsilon
         The one that groups are made and bands are calibrated at.
     """
@@ -61,8 +49,8 @@ def regime_scores(
         twins = pl.col("curve").is_in(said["asked"].implode())
         scored = narrowed(known, twins) if regime == "R3" else known
         timed = ratios.with_columns(pl.lit(_PREDICTOR).alias("predictor"))
-        judged = score(scored, said.drop("regime"), [_PREDICTOR], timed)
-        frames.append(judged.with_columns(pl.lit(regime).alias("regime")))
+        found = score(scored, said, [_PREDICTOR], timed)
+        frames.append(found.with_columns(pl.lit(regime).alias("regime")))
     return pl.concat(frames)
 
 
@@ -77,8 +65,6 @@ def answers(
 
     Parameters
     ----------
-    epsilons
-        Tolerances to answer at.
     epsilon
         The one that groups are made and bands are calibrated at.
     """
@@ -92,23 +78,8 @@ def answers(
             known[row, 1 - each[1] % 2]
             for row, each in zip(rows_of_bands(part.rows), digests(part.rows), strict=True)
         ])[:, None]  # fmt: skip
-        grid, place = part.features["grid"], np.arange(part.rows.height)
-        for each in epsilons:
-            found = boundaries(ratio, part.counts, each, band)
-            low, n_max, high = (grid[place, at] for at in (found.low, found.last, found.high))
-            frames.append(
-                part.rows.select(
-                    "asked",
-                    pl.lit(_PREDICTOR).alias("predictor"),
-                    pl.lit(float(each)).alias("epsilon"),
-                    pl.Series("n_max", n_max),
-                    pl.Series("low", low),
-                    pl.Series("high", high),
-                    pl.lit(f"{regime}: all but what is asked of").alias("constants"),
-                    pl.lit(value=False).alias("in_sample"),
-                    pl.lit(regime).alias("regime"),
-                )
-            )
+        text = f"{regime}: all but what is asked of"
+        frames += [judged(part, ratio, each, band, (_PREDICTOR, text)) for each in epsilons]
         lists = part.rows.select("asked", pl.col("grid").alias("n")).explode("n")
         ratios.append(lists.with_columns(pl.Series("ratio", ratio[part.counts])).select(*_RATIOS))
-    return pl.concat(frames), pl.concat(ratios)
+    return pl.concat(frames).with_columns(pl.lit(regime).alias("regime")), pl.concat(ratios)

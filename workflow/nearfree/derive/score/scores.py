@@ -53,8 +53,6 @@ def score(
 
     Parameters
     ----------
-    known
-        The truth.
     answers
         What was answered, a row a question, predictor and tolerance: asked (the truth's curve),
         predictor, epsilon, n_max (+inf: unbounded; null: refused), low and high (null without an

@@ -208,7 +208,8 @@ class _Asker:
 
     def __init__(self, config: Config, models: Path | None) -> None:
         self._config, self._models = config, models
-        self._asked, self._read = cache(self._ask), cache(self._read_file)
+        self._asked = cache(self._ask)
+        self._read = cache(lambda path: find_model_file(config.folder, str(path)))
 
     def releases(self, row: WholeRow) -> tuple[list[str], str | None]:
         """Return the releases to be asked, the nearest first, or why there are none."""
@@ -257,9 +258,6 @@ class _Asker:
         if others:
             raise RefusedError(list(others[0].refusals))
         return _as_published(answerable[0], row.precision)
-
-    def _read_file(self, path: Path) -> ModelFile:
-        return find_model_file(self._config.folder, str(path))
 
     def _cache(self, row: WholeRow, platform: str, formats: Mapping[str, Any]) -> dict[str, Any]:
         """Return the format of the cache, nothing for the model file's own.

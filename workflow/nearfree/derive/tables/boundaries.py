@@ -210,15 +210,7 @@ def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[R
 def sensitivity_rows(
     boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float
 ) -> Iterator[Row]:
-    """Yield one row a setting: how far its boundary moves with the tolerance, and with noise.
-
-    Parameters
-    ----------
-    boundaries, latency
-        The tables of a scope.
-    epsilon
-        The headline tolerance.
-    """
+    """Yield one row a setting: how far its boundary moves with the tolerance, and with noise."""
     keys = ["platform", "stream", "take", "plan8", "setting_key"]
     curves = latency.partition_by(keys, as_dict=True)
     for key, group in boundaries.partition_by(keys, as_dict=True).items():

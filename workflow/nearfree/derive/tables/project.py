@@ -35,11 +35,6 @@ from nearfree.log.reader import no_collection
 def project(layout: Layout, scope: str, datasheets: dict[str, Platform]) -> None:
     """Write the tables of what was observed: platforms, settings, latency, work, and rules.
 
-    Parameters
-    ----------
-    datasheets
-        Those that the scope uses, by platform.
-
     Raises
     ------
     EvidenceError

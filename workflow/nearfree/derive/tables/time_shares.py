@@ -41,11 +41,6 @@ def time_share_rows(takes: list[Take], latency: pl.DataFrame) -> Iterator[dict[s
     """Yield a row a module of each point of each model.
 
     Rounds in which another process took the core are left out, unless all are such.
-
-    Parameters
-    ----------
-    latency
-        The table of the same scope.
     """
     timed = {
         (row["stream"], row["take"], row["plan8"], row["setting_key"], row["n"]): row

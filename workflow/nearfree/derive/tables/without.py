@@ -24,13 +24,7 @@ class _Absent:
 
 @contextmanager
 def without(*packages: str) -> Iterator[None]:
-    """Let this thread's imports find none of some packages, but for those already loaded.
-
-    Parameters
-    ----------
-    packages
-        Names of packages that whatever is imported within can do without.
-    """
+    """Let this thread's imports find none of some packages, but for those already loaded."""
     finder = _Absent(tuple(each for each in packages if each not in sys.modules))
     sys.meta_path.insert(0, finder)
     try:

@@ -67,13 +67,7 @@ WORK = Table(
 def work_rows(
     takes: list[Take], latency: pl.DataFrame, platforms: pl.DataFrame
 ) -> Iterator[dict[str, object]]:
-    """Yield one row a counted and one a profiled point.
-
-    Parameters
-    ----------
-    latency, platforms
-        The tables of the same scope.
-    """
+    """Yield one row a counted and one a profiled point."""
     facts = _facts(platforms)
     points_of_latency = latency.select(*_POINT, "row_id", "latency_us", "origin").to_dicts()
     timed = {tuple(row[name] for name in _POINT): row for row in points_of_latency}

@@ -272,8 +272,6 @@ def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
 
     Parameters
     ----------
-    settings
-        A row a curve.
     minimum_mb
         Least size of a gemm's weights as stored, d_model d_ff s, in decimal MB.
     """

@@ -111,8 +111,6 @@ def truth(
     ----------
     settings, points
         Curves, as this file's first lines say; n is unique in a curve, latency in microseconds.
-    epsilons
-        Tolerances.
     awake
         Whether experts are awake at the baseline; else it is the smallest grid N everywhere.
     """
@@ -170,8 +168,6 @@ def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
     ratios
         curve, n, ratio = T(N) / T(baseline); the rows of a curve adjacent, n rising from its
         baseline, where the ratio is 1.
-    epsilons
-        Tolerances.
     """
     curves = ratios.group_by("curve", maintain_order=True).agg("n", "ratio")
     lengths = curves["n"].list.len().to_numpy()

@@ -41,8 +41,6 @@ def choose(known: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) ->
         The traces that are tuned on.
     cost
         Curves of every number of threads and way to store weights that is weighed.
-    sources
-        What is weighed, as of `candidates.drafters`.
     """
     base = [_plain(curve) for curve in cost.curves]
     asked = [

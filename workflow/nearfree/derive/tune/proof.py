@@ -27,9 +27,6 @@ class Proven(Struct, frozen=True, kw_only=True):
 
     drafting: Drafting
     tokens_s: Interval
-    wall_tokens_s: float
-    process_tokens_s: float
-    """Tokens for a second of CPU time, of all threads together."""
     identical: float
     """The share of runs whose output was that without drafts."""
     first_difference: int | None
@@ -86,8 +83,6 @@ def proven(
     return Proven(
         drafting=drafting,
         tokens_s=ratio_interval(list(speeds(events, seconds).values())),
-        wall_tokens_s=_overall(events, [e.data.wall_s for e in events]),
-        process_tokens_s=_overall(events, [e.data.process_s for e in events]),
         identical=1 - len(differing) / len(events),
         first_difference=None if first is None else first.same_tokens,
         margin=None if first is None else first.margin,
@@ -96,11 +91,6 @@ def proven(
         runs=len(events),
         ids=tuple(event.event_id for event in events),
     )
-
-
-def _overall(events: Sequence[Event], seconds: Sequence[float]) -> float:
-    tokens = sum(event.data.output_tokens - 1 for event in events)
-    return tokens / sum(seconds) if sum(seconds) else 0.0
 
 
 def _steps_equal(

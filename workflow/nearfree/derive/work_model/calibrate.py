@@ -66,8 +66,6 @@ def calibrate(
     ----------
     on
         The platforms that are calibrated on; every other one is out of sample.
-    stream
-        The imported curves.
     epsilon
         The tolerance up to four times whose N_max curves are fitted.
     collectives
@@ -241,8 +239,6 @@ def calibrate_own(
     ----------
     source
         `published`, or a stream of imported curves.
-    epsilon
-        The tolerance that they are fitted at.
 
     Raises
     ------

@@ -5,6 +5,8 @@ for each rank besides the first. What is sent crosses a GPU's links at a share o
 Both kinds of waiting are longer over NVLink 5, whose round trips public tables show to be.
 """
 
+from functools import partial
+
 import numpy as np
 
 from nearfree.derive.work_model.all_reduce import (
@@ -41,10 +43,9 @@ network."""
 _RECENT = [ALGORITHMS.index(name) for name in (PUSH, PULL, TWO_PUSHES, SWITCHED_PULL)]
 
 
-def _line(features: Features, values: Values, name: str) -> Array:
-    """Return what waiting costs, [rows, 1]: w (fixed + hop (g - 1))."""
-    waits = values[f"{name}_fixed_us"] + values[f"{name}_hop_us"] * (features["gpus"] - 1)
-    return np.asarray(np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0) * waits)
+def _slower(features: Features, values: Values) -> Array:
+    """Return w, how much longer waiting takes, [rows, 1]."""
+    return np.asarray(np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0))
 
 
 def graph_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -61,13 +62,14 @@ def graph_us(features: Features, values: Values, _hypothesis: str) -> Array:
         bytes/us, `gpus`, `nvlink5` (1 or 0) [rows, 1].
     """
     total = np.zeros(features["sent"].shape)
-    slower = np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0)
+    slower = _slower(features, values)
     for place, name in enumerate(TIMED_AS.get(each, each) for each in ALGORITHMS):
         moved = features["sent"] / (values[f"{name}_share"] * features["link"])
         if name in _ROUNDED:
             waits = slower * values[f"{name}_round_us"] * features["rounds"]
             moved = power_mean_sum(_SHARPNESS, moved, np.maximum(waits, 1e-9))
-        time = _line(features, values, name) + moved
+        hops = values[f"{name}_hop_us"] * (features["gpus"] - 1)
+        time = slower * (values[f"{name}_fixed_us"] + hops) + moved
         total = np.where(features["algorithm"] == place, time, total)
     return total
 
@@ -100,7 +102,7 @@ def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
 
     Source: NCCL, src/graph/tuning.cc.
     """
-    slower = np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0)
+    slower = _slower(features, values)
     exchanged = values["exchange_us"] * features["exchange"]
     far = features["nodes"] - 1.0
     times = [
@@ -136,7 +138,7 @@ def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
         `sent` and `between` in bytes [rows, grid]; `link` and `network` in bytes/us, `copying_sms`,
         `gpus`, `nodes`, `nvlink5` [rows, 1].
     """
-    slower = np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0)
+    slower = _slower(features, values)
     waits = values["fixed_us"] + values["hop_us"] * (np.minimum(features["gpus"], 8.0) - 1.0)
     inside = power_mean_sum(
         _SHARPNESS,
@@ -223,6 +225,9 @@ _BETWEEN = (
 )  # fmt: skip
 
 
+_form = partial(Family, modules=COLLECTIVE, times=True)
+
+
 def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -> Family:
     """Return the form of dispatch and combine by one backend's kernels of a kind.
 
@@ -233,35 +238,30 @@ def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -
     def speaks(of: str, kernel: str | None, _cached: bool) -> bool:  # noqa: FBT001
         return of == backend and (kernel or "").startswith(kernels)
 
-    return Family(
+    return _form(
         name=name,
         meaning=f"dispatch and combine by {backend}'s {', '.join(kernels)}",
-        modules=COLLECTIVE,
         speaks=speaks,
         needs=("experts", "top_k"),
         constants=(*_EXCHANGE, *(_BETWEEN if far else ())),
         hypotheses=("links",),
         latency_us=exchange_us,
-        times=True,
     )
 
 
-COLLECTIVE_GRAPH = Family(
+COLLECTIVE_GRAPH = _form(
     name="collective_graph",
     meaning="vLLM's and SGLang's all-reduces in a CUDA graph, by the switches of their source",
-    modules=COLLECTIVE,
     speaks=lambda backend, kernel, _cached: (
         backend in ("vllm", "sglang") and (kernel or "graph").endswith("graph")
     ),
     constants=_GRAPH,
     hypotheses=("rules",),
     latency_us=graph_us,
-    times=True,
 )
-COLLECTIVE_EAGER = Family(
+COLLECTIVE_EAGER = _form(
     name="collective_eager",
     meaning="the same launched one by one",
-    modules=COLLECTIVE,
     speaks=lambda backend, kernel, _cached: (
         backend in ("vllm", "sglang") and (kernel or "").endswith("eager")
     ),
@@ -276,39 +276,32 @@ COLLECTIVE_EAGER = Family(
     ),
     hypotheses=("rules",),
     latency_us=eager_us,
-    times=True,
 )  # fmt: skip
-COLLECTIVE_NCCL = Family(
+COLLECTIVE_NCCL = _form(
     name="collective_nccl",
     meaning="NCCL's collectives over NVLink",
-    modules=COLLECTIVE,
     speaks=lambda backend, _kernel, _cached: backend == "nccl",
     constants=_LARGE,
     hypotheses=("protocols",),
     latency_us=nccl_us,
-    times=True,
 )
-COLLECTIVE_TRTLLM = Family(
+COLLECTIVE_TRTLLM = _form(
     name="collective_trtllm",
     meaning="TensorRT-LLM's all-reduces",
-    modules=COLLECTIVE,
     speaks=lambda backend, kernel, _cached: (
         backend == "trtllm" and (kernel or "TRTLLM").startswith("TRTLLM")
     ),
     constants=_LARGE,
     hypotheses=("protocols",),
     latency_us=nccl_us,
-    times=True,
 )
-COLLECTIVE_PCIE = Family(
+COLLECTIVE_PCIE = _form(
     name="collective_pcie",
     meaning="any collective of GPUs that meet over PCIe",
-    modules=COLLECTIVE,
     speaks=lambda _backend, _kernel, _cached: False,
     constants=_OVER_PCIE,
     hypotheses=("paths",),
     latency_us=pcie_us,
-    times=True,
 )
 """It is chosen by the platform, not by the kernel."""
 EXCHANGES = (

@@ -27,8 +27,6 @@ def collective_measured(
     ----------
     settings, points
         Imported curves; those of other modules are left out.
-    facts
-        phi, beta and links, a row a platform and dtype.
     """
     lists = (
         points.sort("curve", "n")

@@ -34,8 +34,6 @@ def calibrated(
 
     Parameters
     ----------
-    found
-        The curves by family.
     files
         What the curves were imported from, by name and SHA-256.
     """

@@ -7,14 +7,20 @@ MB and more reach 0.77 to 0.91 of beta in the median, and those of one request t
 causal_conv1d_update takes 1.5 us at least. Of several positions a request the tables have the
 chunked kernel of a prefill alone, which verifies nothing: how T grows with N is the bytes that the
 source says, and no curve holds it.
+
+A Mamba-2 mixer has the same form and constants, stated before any time of one was looked at: its
+kernels do alike. A convolution's update and a kernel that reads a state and stores it at each
+position (vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:949-1106) move S and rows of
+the same widths.
 """
 
 import numpy as np
 import polars as pl
+from msgspec import structs
 
 from nearfree.core.modules.delta_net import DELTA_NET as KIND
-from nearfree.derive.work_model.columns import column
-from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values
+from nearfree.core.modules.mamba2 import MAMBA2 as MIXER
+from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values, column
 
 FLOOR, SHARE = "call_us", "bandwidth_share"
 DELTA_NET = Family(
@@ -31,6 +37,12 @@ DELTA_NET = Family(
     latency_us=lambda features, values, _hypothesis: state_us(features, values),
     stated_band=0.3,
 )  # fmt: skip
+MAMBA2 = structs.replace(
+    DELTA_NET,
+    name="mamba2",
+    meaning="the bytes of a Mamba-2 mixer's states and rows over beta, over two calls",
+    modules=(MIXER.name,),
+)
 
 
 def state_features(rows: pl.DataFrame) -> dict[str, Array]:

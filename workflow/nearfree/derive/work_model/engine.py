@@ -165,8 +165,6 @@ def calibrated(
 
     Parameters
     ----------
-    platform
-        Where it runs.
     curves
         The curves on record, of any platform; those of the very forward among them count last.
 

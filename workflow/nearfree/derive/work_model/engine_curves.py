@@ -49,15 +49,7 @@ class LoggedForward(Struct, frozen=True):
 
 
 class EngineLog:
-    """The engines' forwards of a log, read once a scope, with the rules of their releases.
-
-    Parameters
-    ----------
-    layout
-        The results root.
-    resolver
-        The rules of releases.
-    """
+    """The engines' forwards of a log, read once a scope, with the rules of their releases."""
 
     def __init__(self, layout: Layout, resolver: Resolver) -> None:
         self._layout, self._resolver = layout, resolver

@@ -17,7 +17,7 @@ from nearfree.derive.work_model.collective import (
     COLLECTIVES,
     EXCHANGES,
 )
-from nearfree.derive.work_model.delta_net import DELTA_NET
+from nearfree.derive.work_model.delta_net import DELTA_NET, MAMBA2
 from nearfree.derive.work_model.family import Family
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.layer import (
@@ -26,7 +26,6 @@ from nearfree.derive.work_model.layer import (
     INDEXER_SELECT,
     LAYER,
 )
-from nearfree.derive.work_model.mamba2 import MAMBA2
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
 from nearfree.derive.work_model.stream_mixing import STREAM_MIXING

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.derive.truth.truth import last_pass
@@ -19,6 +20,11 @@ Features = Mapping[str, Any]
 """What a form asks of rows of questions: arrays [rows, 1] of facts and shapes, [rows, grid] of what
 changes with N, all float64."""
 Values = Mapping[str, float]
+
+
+def column(rows: pl.DataFrame, name: str, missing: float = np.nan) -> Array:
+    """Return a column of numbers as [rows, 1], and what stands for those that are missing."""
+    return np.asarray(rows[name].cast(pl.Float64).fill_null(missing).to_numpy()[:, None])
 
 
 class Constant(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ import polars as pl
 from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER, VERIFY
 from nearfree.core.modules.indexer import INDEXER, SELECT
-from nearfree.derive.work_model.columns import column
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
     Array,
@@ -20,6 +19,7 @@ from nearfree.derive.work_model.family import (
     Family,
     Features,
     Values,
+    column,
     power_mean_sum,
 )
 

@@ -34,8 +34,7 @@ from nearfree.derive.work_model.collective import (
     COLLECTIVE_GRAPH,
     EXCHANGES,
 )
-from nearfree.derive.work_model.columns import column
-from nearfree.derive.work_model.family import Array
+from nearfree.derive.work_model.family import Array, column
 from nearfree.units import BYTES_PER_GB, US_PER_S
 
 _NVLINK5, _GRACE = 5, "grace"
@@ -54,8 +53,6 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
 
     Parameters
     ----------
-    family
-        The name of their form.
     rows
         Questions with the facts of their platform.
     n

@@ -10,7 +10,6 @@ import polars as pl
 
 from nearfree.core.modules.mla import MLA, NAIVE
 from nearfree.derive.work_model.attention import LEAST_KEYS, causal_keys
-from nearfree.derive.work_model.columns import column
 from nearfree.derive.work_model.family import (
     FLOP_PER_US,
     Array,
@@ -18,6 +17,7 @@ from nearfree.derive.work_model.family import (
     Family,
     Features,
     Values,
+    column,
     power_mean_sum,
 )
 

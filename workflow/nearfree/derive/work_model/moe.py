@@ -185,10 +185,7 @@ def pairs_of(features: Features) -> Array:
 def _expected(features: Features, even: Array, ask: Callable[..., float], *of_each: Array) -> Array:
     """Return values [rows, grid]; of uneven loads what a law is expected to give.
 
-    Parameters
-    ----------
-    ask
-        Is given the law, E, k, b N, what else is known at each N, and `ep`.
+    `ask` is given the law, E, k, b N, what else is known at each N, and `ep`.
     """
     values = np.array(np.broadcast_to(even, features["tokens"].shape))
     for row, (spread,) in enumerate(features["spread"]):

@@ -87,8 +87,6 @@ def with_own(
     ----------
     ratio
         What it is without, [rows, grid].
-    own
-        Own constants by family and platform.
     """
     changed = ratio.copy()
     for platform, mine in own.get(part.family.name, {}).items():

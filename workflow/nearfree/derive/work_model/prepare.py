@@ -19,11 +19,10 @@ from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.attention_rows import decode_tiles, decoders, measured_curves
 from nearfree.derive.work_model.collective import COLLECTIVE
-from nearfree.derive.work_model.columns import column
-from nearfree.derive.work_model.delta_net import DELTA_NET, state_features
+from nearfree.derive.work_model.delta_net import DELTA_NET, MAMBA2, state_features
 from nearfree.derive.work_model.dense_rows import dense_sizes
 from nearfree.derive.work_model.families import FAMILIES, carried, family_of, times_refusal
-from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags
+from nearfree.derive.work_model.family import Array, Family, Features, Fitted, Flags, column
 from nearfree.derive.work_model.launches import eager_us
 from nearfree.derive.work_model.layer import (
     DECODE_LAYER,
@@ -35,7 +34,6 @@ from nearfree.derive.work_model.layer import (
     layer_kernels,
 )
 from nearfree.derive.work_model.links import collective_features
-from nearfree.derive.work_model.mamba2 import MAMBA2
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED, mla_features
 from nearfree.derive.work_model.mla_rows import mla_kernels, mla_tiles
 from nearfree.derive.work_model.moe import MOE_TRITON, with_loads

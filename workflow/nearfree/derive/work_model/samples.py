@@ -13,9 +13,8 @@ from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import questions, truth
 from nearfree.derive.work_model import collective_samples
 from nearfree.derive.work_model.attention_rows import decode_tiles
-from nearfree.derive.work_model.columns import column
 from nearfree.derive.work_model.families import FAMILIES, OF_KERNELS, carried
-from nearfree.derive.work_model.family import Array, Flags
+from nearfree.derive.work_model.family import Array, Flags, column
 from nearfree.derive.work_model.fit import Measured, taken
 from nearfree.derive.work_model.prepare import (
     PACKING,
@@ -69,8 +68,6 @@ def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> 
     ----------
     curves
         Those of the platforms that are calibrated on.
-    facts
-        phi, beta and the number of SMs, a row a platform and dtype.
     """
     settings = curves.settings.filter(carried().is_null())
     kept = heavy_enough(settings, LEAST_MB).filter(

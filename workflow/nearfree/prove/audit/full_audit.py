@@ -57,8 +57,6 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> AuditResu
 
     Parameters
     ----------
-    config
-        The config folder.
     drawn
         Draw the figures and write the report again, too, and compare them byte by byte; else
         figures are compared by their data and the report is not.

@@ -58,8 +58,6 @@ class Tracer:
 
     Parameters
     ----------
-    tables
-        The root's tables.
     config
         The datasheets and models that rows name.
     """

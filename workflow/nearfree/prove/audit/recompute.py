@@ -93,13 +93,7 @@ class Difference(Struct, frozen=True):
 
 
 def differences(table: Table, on_disk: pl.DataFrame, made: pl.DataFrame) -> Iterator[Difference]:
-    """Yield the differences between two frames of one table.
-
-    Parameters
-    ----------
-    on_disk, made
-        The stored table, and the one recomputed from the log.
-    """
+    """Yield the differences between two frames of one table."""
     if on_disk.equals(made, null_equal=True):
         return
     for row_id in on_disk.join(made, on="row_id", how="anti")["row_id"]:
@@ -125,11 +119,6 @@ def differences(table: Table, on_disk: pl.DataFrame, made: pl.DataFrame) -> Iter
 @no_collection()
 def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> dict[str, list[Difference]]:
     """Recompute the tables of rows from the log, and return the differences of each row by its id.
-
-    Parameters
-    ----------
-    config
-        The config folder.
 
     Raises
     ------

@@ -15,18 +15,8 @@ _FIRST = 3
 _LONGEST = 160
 _IDENTIFYING = (
     *("platform", "origin", "model", "module", "backend", "package", "version", "versions"),
-    *(
-        "release",
-        "file_type",
-        "repack",
-        "dtype",
-        *STORED,
-        *AXES,
-        "n",
-        "epsilon",
-        "predictor",
-        "basis",
-    ),
+    *("release", "file_type", "repack", "dtype", *STORED, *AXES),
+    *("n", "epsilon", "predictor", "basis"),
     *("condition", "place", "lines", "claim"),
 )
 _RESULTS = (

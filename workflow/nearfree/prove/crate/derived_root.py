@@ -101,13 +101,7 @@ def check_config(named: NamedLedger) -> None:
 
 
 def derived_root(layout: Layout, config: Path, named: NamedLedger) -> Layout:
-    """Return the root whose tables are made from a ledger: this one, or its `as_of`.
-
-    Parameters
-    ----------
-    config
-        The config folder of this root's tables.
-    """
+    """Return the root whose tables are made from a ledger: this one, or its `as_of`."""
     mismatch = _mismatch_here(layout, config, named.ledger)
     if not mismatch:
         return layout

@@ -51,16 +51,12 @@ class Graph:
     def render(self) -> bytes:
         """Return the document's bytes."""
         compact = [
-            {name: _single(value) for name, value in entity.items()}
+            # As RO-Crate requires, a list of one is its item.
+            {n: v[0] if isinstance(v, list) and len(v) == 1 else v for n, v in entity.items()}
             for entity in self.entities.values()
         ]
         document = {"@context": CONTEXT, "@graph": compact}
         return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
-
-
-def _single(value: object) -> object:
-    """Return the item of a list of one, as RO-Crate requires, or else the value."""
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def refs(identifiers: Iterable[str]) -> list[Entity]:

@@ -47,13 +47,7 @@ _SERIES = {
 
 
 def printed(boundaries: pl.DataFrame) -> str:
-    """Return the platforms whose boundaries the paper prints, as text; empty where none is there.
-
-    Parameters
-    ----------
-    boundaries
-        Rows of that table, over one or more platforms.
-    """
+    """Return the platforms whose boundaries the paper prints, as text; empty without any."""
     names = boundaries.filter(pl.col("origin") == "published")["platform"].unique().sort()
     return " and ".join(name.upper() for name in names)
 
@@ -124,7 +118,7 @@ def nmax_against_own(
         pl.lit("point").alias("kind"),
     )
     top = max([*points["n_max"], *lines["n_max"], 1])
-    x = own_values("own:O", f"{module.variable} {module.letter}", at["own"])
+    x = own_values(f"{module.variable} {module.letter}", at["own"])
     y = alt.Y(
         "n_max:Q",
         title="N_max, positions",

@@ -95,8 +95,6 @@ def ratio_against_n(
     ----------
     latency, boundaries, steps
         Newest rows of those tables (`engine_steps`) of one platform, engine and model.
-    epsilon
-        The tolerance whose line and boundaries are drawn.
     """
     points = _panelled(latency)
     panels = points.select(*CURVE, "panel").unique()

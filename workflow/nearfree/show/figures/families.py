@@ -131,13 +131,7 @@ def _of_work(work: pl.DataFrame, module: ModuleKind) -> Iterator[Drawing]:
 
 
 def accuracy_drawings(validation: pl.DataFrame, epsilon: float) -> Iterator[Drawing]:
-    """Yield the figures of predictions against boundaries; nothing where nothing was predicted.
-
-    Parameters
-    ----------
-    validation
-        Rows of that table, of one scope.
-    """
+    """Yield the figures of predictions against boundaries; nothing where nothing was predicted."""
     at = validation.filter(pl.col("epsilon") == epsilon)
     answered = at.filter("answered")
     if answered.is_empty():

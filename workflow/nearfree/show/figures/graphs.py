@@ -14,13 +14,7 @@ _MARKS = {ROWS: PALETTE[1], TIME: PALETTE[0]}
 
 
 def graph_drawings(forecast: pl.DataFrame) -> Iterator[Drawing]:
-    """Yield the figure of padded steps; nothing where no deployment has graphs.
-
-    Parameters
-    ----------
-    forecast
-        Rows of that table.
-    """
+    """Yield the figure of padded steps; nothing where no deployment has graphs."""
     steps = _steps(forecast)
     if not steps.is_empty():
         caption = (

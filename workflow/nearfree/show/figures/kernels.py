@@ -36,13 +36,7 @@ _SIZES = [name for name, field in FIELDS.items() if field.kind is int and name !
 
 
 def kernel_drawings(kernels: pl.DataFrame) -> Iterator[Drawing]:
-    """Yield the figure of the table `kernels`; nothing where the log keeps no curves.
-
-    Parameters
-    ----------
-    kernels
-        Rows of that table.
-    """
+    """Yield the figure of the table `kernels`; nothing where the log keeps no curves."""
     if not kernels.is_empty():
         gpus = kernels["platform"].n_unique()
         caption = (

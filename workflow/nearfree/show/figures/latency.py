@@ -32,8 +32,6 @@ def latency_against_n(
     ----------
     latency, boundaries
         Rows of those tables for one platform and module.
-    epsilon
-        The tolerance whose bands and boundaries are drawn.
     """
     points = with_panels(latency.filter("newest"), module).with_columns(
         (pl.col("latency_us") / 1000).alias("latency_ms"),
@@ -139,8 +137,6 @@ def time_shares_against_n(
         Newest rows of `time_shares` of one platform.
     boundaries
         Rows of that table of the same platform.
-    epsilon
-        The tolerance whose boundaries are drawn.
     module
         What the figure is of, with the variable that panels are laid out by.
     """

@@ -36,8 +36,6 @@ def limiter_map(named: pl.DataFrame, epsilon: float) -> alt.FacetChart:
     ----------
     named
         What `limiters` returns; at least a row.
-    epsilon
-        The tolerance that it is of.
     """
     names = named.sort("place")["who"].unique(maintain_order=True).to_list()
     modules = in_order(named["limiter"].drop_nulls().unique().to_list())
@@ -145,8 +143,6 @@ def nmax_of_models(
         Newest measured rows of that table of models at a tolerance.
     composition
         Rows of that table at the same tolerance; what is refused is not drawn.
-    epsilon
-        That tolerance.
     module
         The variable inside a panel: DENSE or MOE.
     """

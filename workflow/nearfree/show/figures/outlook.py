@@ -45,27 +45,12 @@ def boundary_over_batch(lookup: pl.DataFrame, epsilon: float) -> Iterator[Drawin
 
     One is from N = 1; one from the paper's baseline, where balanced routing has woken every
     expert, of the models that have such a baseline. More where there are too many panels.
-
-    Parameters
-    ----------
-    lookup
-        Rows of that table.
-    epsilon
-        The tolerance that is shown.
     """
     return _over(boundary_over_batch, "batch", "context", lookup, epsilon)
 
 
 def boundary_over_context(lookup: pl.DataFrame, epsilon: float) -> Iterator[Drawing]:
-    """Yield the figures of N_max against context, each panel at its middle batch.
-
-    Parameters
-    ----------
-    lookup
-        Rows of that table.
-    epsilon
-        The tolerance that is shown.
-    """
+    """Yield the figures of N_max against context, each panel at its middle batch."""
     return _over(boundary_over_context, "context", "batch", lookup, epsilon)
 
 
@@ -274,15 +259,7 @@ _BAR_COLUMNS = (
 def latency_by_module(
     lookup: pl.DataFrame, forecast: pl.DataFrame, epsilon: float
 ) -> Iterator[Drawing]:
-    """Yield the figures of T(N) / T(1) by module, at the first batch and the middle context.
-
-    Parameters
-    ----------
-    lookup, forecast
-        Rows of those tables.
-    epsilon
-        The tolerance whose limit and N_max are drawn.
-    """
+    """Yield the figures of T(N) / T(1) by module, at the first batch and the middle context."""
     rows = with_conditions(
         lookup.filter(
             pl.col("epsilon") == epsilon, baseline=1, predictor=PREDICTOR, composition=SUM

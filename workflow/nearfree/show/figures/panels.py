@@ -96,8 +96,6 @@ def with_model_panels(frame: pl.DataFrame, module: ModuleKind) -> pl.DataFrame:
     ----------
     frame
         Rows of one platform and origin with the columns of a setting.
-    module
-        The variable inside a panel.
     """
     sorted_by = ("model", "routing", "context")
     rows = with_variants(frame.sort(*sorted_by), module, sorted_by, within=("model",))

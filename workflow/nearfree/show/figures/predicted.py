@@ -53,15 +53,7 @@ def origins_of(rows: pl.DataFrame) -> str:
 
 
 def predicted_against_measured(validation: pl.DataFrame, epsilon: float) -> alt.FacetChart:
-    """Return predicted N_max over the measured one, a panel a place and module.
-
-    Parameters
-    ----------
-    validation
-        Rows of that table.
-    epsilon
-        The tolerance that is shown.
-    """
+    """Return predicted N_max over the measured one, a panel a place and module."""
     at = with_places(validation, epsilon).with_columns(
         panel("module", "place"), rank().alias("order")
     )
@@ -213,13 +205,7 @@ _ROUTED = joined("module", "routing", by=" ")
 
 
 def imported_drawings(accuracy: pl.DataFrame, drift: pl.DataFrame) -> Iterator[Drawing]:
-    """Yield the figures of the tables `accuracy` and `drift`.
-
-    Parameters
-    ----------
-    accuracy, drift
-        Rows of those tables.
-    """
+    """Yield the figures of the tables `accuracy` and `drift`."""
     scores = accuracy.filter(pl.col("settings") > 0)
     unseen = scores.filter(~pl.col("seen"), grouping="module")
     if not unseen.is_empty():

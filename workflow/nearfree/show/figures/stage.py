@@ -171,8 +171,6 @@ def outlook_drawings(
     ----------
     lookup, forecast
         Rows of those tables; those of `lookup` that are `drawn` count.
-    epsilon
-        The tolerance that is shown.
     """
     lookup = lookup.filter("drawn")
     yield from boundary_over_batch(lookup, epsilon)

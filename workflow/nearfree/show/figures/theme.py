@@ -92,10 +92,10 @@ def positions(points: pl.DataFrame) -> alt.X:
     )
 
 
-def own_values(field: str, title: str, values: pl.Series) -> alt.X:
+def own_values(title: str, values: pl.Series) -> alt.X:
     """Return the axis of a module's own variable, its labels slanted where they would touch."""
     length = sum(len(str(value)) + 1 for value in values.unique())
-    return alt.X(field, title=title, axis=alt.Axis(labelAngle=-40 if length > _ACROSS else 0))
+    return alt.X("own:O", title=title, axis=alt.Axis(labelAngle=-40 if length > _ACROSS else 0))
 
 
 def keyed(
@@ -107,8 +107,6 @@ def keyed(
 
     Parameters
     ----------
-    channel
-        The class of the channel, such as `alt.Color`.
     field
         The field that holds the series' names, as Altair names it.
     values
@@ -247,8 +245,6 @@ def roles(field: str, names: Sequence[str], *, columns: int = 4) -> alt.Color:
     names
         The roles that are drawn; an unknown role is grey, and of several kinds of one role each is
         darker than the one before.
-    columns
-        Entries side by side in the legend.
     """
     before = [base_of(name) for name in names]
     colours = {

@@ -29,13 +29,7 @@ _COLUMNS = ("panel", "kind", "x", "year", "y", "series", "group", "label", "plat
 
 
 def trend_drawings(trend: pl.DataFrame) -> Iterator[Drawing]:
-    """Yield the figure of the table `trend`; nothing where no row of it has a year and a value.
-
-    Parameters
-    ----------
-    trend
-        Rows of that table.
-    """
+    """Yield the figure of the table `trend`; nothing where no row of it has a year and a value."""
     dated = _dated(trend)
     if not dated.is_empty():
         caption = "Balance point and dense boundary of GPUs over the years, beside M_attn."
@@ -211,13 +205,7 @@ _KEY = ("model", "package", "setting_key")
 
 
 def drift_drawings(drift: pl.DataFrame) -> Iterator[Drawing]:
-    """Yield the figure of `version_drift`; nothing where no package has two versions.
-
-    Parameters
-    ----------
-    drift
-        Rows of that table.
-    """
+    """Yield the figure of `version_drift`; nothing where no package has two versions."""
     answers = _answers(drift)
     if not answers.is_empty():
         caption = "N_max of layers and calls over the recorded versions of each backend."

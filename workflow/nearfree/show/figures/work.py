@@ -42,7 +42,7 @@ def utilization_at_one(work: pl.DataFrame, module: ModuleKind) -> alt.FacetChart
     shares = shares.with_columns(
         pl.when(pl.col("variant") == "").then("platform").otherwise("variant").alias("panel")
     ).sort("panel", "own")
-    x = own_values("own:O", f"{module.variable} {module.letter}", shares["own"])
+    x = own_values(f"{module.variable} {module.letter}", shares["own"])
     return styled(
         in_rows(_layers(shares, x), shares).resolve_scale(x="independent"),
         f"Utilisation at N = 1 against {module.variable}, {_where(shares, module)}",

@@ -12,13 +12,7 @@ _KEYS = ["platform", "origin", "module", "predictor", "basis"]
 
 
 def scores(counted: pl.DataFrame, epsilon: float) -> Grid:
-    """Return scores by platform, module and predictor.
-
-    Parameters
-    ----------
-    counted
-        Rows of the table `scores`, of all scopes.
-    """
+    """Return scores by platform, module and predictor."""
     columns: dict[str, Column] = {
         "platform": lambda row: f"{row['platform']} ({row['origin']})",
         "module": "module",
@@ -78,13 +72,7 @@ def _sample(row: Row) -> str:
 
 
 def imported_scores(accuracy: pl.DataFrame) -> Grid:
-    """Return the scores on imported curves by module, unseen GPUs first, the ceiling among them.
-
-    Parameters
-    ----------
-    accuracy
-        Rows of that table.
-    """
+    """Return the scores on imported curves by module, unseen GPUs first, the ceiling among them."""
     columns: dict[str, Column] = {
         "GPUs": lambda row: "calibrated on" if row["seen"] else "unseen",
         "module": lambda row: " ".join(filter(None, (row["module"], row["routing"]))),
@@ -145,11 +133,6 @@ def forms(events: Iterable[Event]) -> Grid:
     ]
     head = "form: hit / within x1.31 / within x2 / error of T(N)"
     return grid(rows, {"family": "family", head: backed("form")})
-
-
-def calibrated_on(events: Mapping[str, Event]) -> str:
-    """Return the platforms that any constant was calibrated on, as text."""
-    return ", ".join(sorted({name for event in events.values() for name in event.data.platforms}))
 
 
 def _share(name: str) -> Callable[[Row], str]:

@@ -61,8 +61,6 @@ def engine_section(
         A platform's tables by name: boundaries, latency, predictions and engine_steps among them.
     takes
         The platform's, with what engines had loaded.
-    epsilon
-        The tolerance that is reported.
     """
     at = frames["boundaries"].filter("newest", epsilon=epsilon)
     engines = at.filter(module=ENGINE.name)
@@ -129,9 +127,6 @@ def answer(engines: pl.DataFrame, latency: pl.DataFrame, predictions: pl.DataFra
     """
     said = predictions.filter(pl.col("n_max").is_not_null() | pl.col("unbounded"))
     ways = said.select("predictor", "basis").unique().sort(pl.all()).rows()
-    by_way = {
-        (row["setting_key"], row["predictor"], row["basis"]): row for row in predictions.to_dicts()
-    }
     columns: dict[str, Column] = {
         "model": "model",
         "engine": lambda row: f"{row['backend']} {row['release']}",
@@ -140,7 +135,9 @@ def answer(engines: pl.DataFrame, latency: pl.DataFrame, predictions: pl.DataFra
         **_symbols("threads", "batch", "context"),
         **_measured(latency),
         **{
-            ", ".join(words(part) for part in way if part): partial(_predicted, by_way, way)
+            ", ".join(words(part) for part in way if part): predicted(
+                predictions, way, "setting_key"
+            )
             for way in ways
         },
     }
@@ -176,12 +173,6 @@ def _measured(latency: pl.DataFrame) -> dict[str, Column]:
         "T(1), ms": first,
         **{f"T({n})/T(1)": partial(ratio, n) for n in RATIOS},
     }
-
-
-def _predicted(
-    by_way: Mapping[tuple[Any, ...], Row], way: tuple[str, str | None], setting: Row
-) -> Cell | str:
-    return predicted(by_way.get((setting["setting_key"], *way)))
 
 
 def steps(rows: pl.DataFrame) -> Grid:

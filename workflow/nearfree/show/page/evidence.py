@@ -75,36 +75,26 @@ def _seconds(end: RunFinished) -> str:
 
 def run_records(takes: Iterable[Take]) -> dict[str, dict[str, Any]]:
     """Return the recorded facts of each sealed take's run, by the take's name."""
-    return {str(take.name): _record(take) for take in takes}
-
-
-def _record(take: Take) -> dict[str, Any]:
-    data: RunStarted = take.started.data
-    end = take.of(RunFinished)[-1].data
-    kept = {name: value for name, value in structs.asdict(data).items() if name not in _LEFT_OUT}
-    return kept | {
-        "time": take.started.time,
-        "outcome": take.seal.outcome,
-        "wall_s": end.wall_s,
-        "jobs": list(jobs(event.data for event in take.of(RunStarted))),
-        "segments": [
-            {"attempt": part.attempt, "events": part.events, "sha256": part.sha256}
-            for part in take.seal.segments
-        ],
-    }
-
-
-_LEFT_OUT = ("plan", "attempt", "scheduler")
+    records = {}
+    for take in takes:
+        kept = structs.asdict(take.started.data)
+        for name in ("plan", "attempt", "scheduler"):
+            del kept[name]
+        records[str(take.name)] = kept | {
+            "time": take.started.time,
+            "outcome": take.seal.outcome,
+            "wall_s": take.of(RunFinished)[-1].data.wall_s,
+            "jobs": list(jobs(event.data for event in take.of(RunStarted))),
+            "segments": [
+                {"attempt": part.attempt, "events": part.events, "sha256": part.sha256}
+                for part in take.seal.segments
+            ],
+        }
+    return records
 
 
 def sample_blocks(takes: Iterable[Take]) -> Iterator[Block]:
-    """Yield the raw samples of takes as blocks, as long as there is room for them.
-
-    Parameters
-    ----------
-    takes
-        Takes with their latency events.
-    """
+    """Yield the raw samples of takes as blocks, as long as there is room for them."""
     room = MOST_SAMPLES
     for take in takes:
         visits: dict[str, dict[str, list[Any]]] = {}

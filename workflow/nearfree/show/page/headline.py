@@ -64,13 +64,7 @@ class Scored(Struct, frozen=True):
 
 
 def answers(boundaries: pl.DataFrame, composition: pl.DataFrame, epsilon: float) -> list[Line]:
-    """Return N_max of every module that was measured for itself, and of every model.
-
-    Parameters
-    ----------
-    boundaries, composition
-        Those tables of one platform.
-    """
+    """Return N_max of every module that was measured for itself, and of every model."""
     several = pl.col("module").n_unique().over("stream") > 1
     at = boundaries.filter("newest", pl.col("epsilon") == epsilon).filter(~several)
     known = composition.filter(epsilon=epsilon).drop_nulls("measured_limiter")
@@ -121,13 +115,7 @@ def _notes(row: Row) -> Iterator[str]:
 
 
 def predictors(scores: pl.DataFrame, epsilon: float) -> list[Scored]:
-    """Return how often predictors were right, by platform and module.
-
-    Parameters
-    ----------
-    scores
-        Rows of that table, of all scopes.
-    """
+    """Return how often predictors were right, by platform and module."""
     at = scores.filter(epsilon=epsilon).filter(pl.col("basis").is_in(_FACTS))
     scored = []
     for part in at.sort("platform", "origin").partition_by("platform", "origin"):

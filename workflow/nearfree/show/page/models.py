@@ -159,13 +159,7 @@ def _grown(row: Row) -> str:
 
 
 def beside(time_shares: pl.DataFrame) -> Grid:
-    """Return the shares of T(baseline) of the LM head and of the time between modules, by model.
-
-    Parameters
-    ----------
-    time_shares
-        Rows of that table of one platform.
-    """
+    """Return the shares of T(baseline) of the LM head and of the time between modules, by model."""
     at = time_shares.filter("newest", pl.col("n") == pl.col("baseline")).sort(*ORDER, "place")
     rows = []
     for (model,), group in at.group_by("model", maintain_order=True):
@@ -199,8 +193,6 @@ def model_section(frames: Mapping[str, pl.DataFrame], epsilon: float) -> ModelSe
     ----------
     frames
         A platform's tables by name: boundaries, composition, time_shares and scores among them.
-    epsilon
-        The tolerance that is reported.
     """
     at = frames["boundaries"].filter("newest", epsilon=epsilon, module="model")
     if at.is_empty():

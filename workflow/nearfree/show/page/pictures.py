@@ -28,15 +28,7 @@ _SIZE = re.compile(r'width="(\d+(?:\.\d+)?)" height="(\d+(?:\.\d+)?)"')
 
 
 def safe_svg(path: Path, raw: bytes) -> str:
-    """Return the text of a drawing; TableError if it is more than a drawing.
-
-    Parameters
-    ----------
-    path
-        Where it lies.
-    raw
-        What stands there.
-    """
+    """Return the text of a drawing; TableError if it is more than a drawing."""
     try:
         text = raw.decode()
         if "<!" in text or "<?" in text:

@@ -1,8 +1,7 @@
 """The report's sections as plain data: rows of cells, each number with the row that backs it."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
@@ -118,9 +117,6 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
     newest = boundaries.filter("newest", pl.col("epsilon") == epsilon, _of_a_module())
     at = predictions.filter(pl.col("epsilon") == epsilon, _of_a_module())
     laws = at.select("predictor", "basis").unique().drop_nulls().sort(pl.all()).rows()
-    by_law = {
-        tuple(row[key] for key in (*_SETTING, "predictor", "basis")): row for row in at.to_dicts()
-    }
     columns: dict[str, Column] = {
         "module": lambda row: f"{row['module']}, {row['backend']}, {row['dtype']}",
         "setting": "label",
@@ -132,7 +128,7 @@ def answer(boundaries: pl.DataFrame, predictions: pl.DataFrame, epsilon: float) 
         "T(baseline) / min T": backed(lambda row: f"{row['baseline_over_min']:.2f}"),
     }
     for law in laws:
-        columns[", ".join(map(words, law))] = partial(_predicted, by_law, law)
+        columns[", ".join(map(words, law))] = predicted(at, law, "setting_key", "baseline")
     return grid(labelled_settings(newest), columns)
 
 
@@ -140,22 +136,28 @@ def _of_a_module() -> pl.Expr:
     return ~pl.col("module").is_in(WHOLE)
 
 
-def _predicted(
-    by_law: Mapping[tuple[Any, ...], Row], law: tuple[str, str], setting: Row
-) -> Cell | str:
-    return predicted(by_law.get((*(setting[key] for key in _SETTING), *law)))
+def predicted(predictions: pl.DataFrame, way: Sequence[str | None], *names: str) -> Column:
+    """Return the column of a predictor on a basis, a dash where it was not asked.
 
+    Parameters
+    ----------
+    names
+        The columns by which predictions are of a setting.
+    """
+    said = {
+        tuple(row[name] for name in names): row
+        for row in predictions.to_dicts()
+        if [row["predictor"], row["basis"]] == [*way]
+    }
 
-def predicted(row: Row | None) -> Cell | str:
-    """Return what a predictor says of a boundary, a dash where it was not asked."""
-    if row is None:
-        return "-"
-    if row["unbounded"]:
-        return cell("unbounded", row["row_id"])
-    return cell("refused" if row["n_max"] is None else f"{row['n_max']:.1f}", row["row_id"])
+    def text(setting: Row) -> Cell | str:
+        row = said.get(tuple(setting[name] for name in names))
+        if row is None:
+            return "-"
+        known = "refused" if row["n_max"] is None else f"{row['n_max']:.1f}"
+        return cell("unbounded" if row["unbounded"] else known, row["row_id"])
 
-
-_SETTING = ("setting_key", "baseline")
+    return text
 
 
 def labelled_settings(boundaries: pl.DataFrame) -> list[Row]:

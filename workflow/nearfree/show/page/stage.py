@@ -1,7 +1,9 @@
 """The stage `report`: a page with all its tables inside, and interactive figures beside it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from nearfree.core.scopes import IMPORTED, PLATFORM, PUBLIC, SOURCES
 from nearfree.derive.claims.judge import CLAIMS
 from nearfree.derive.jobs import TABLES
 from nearfree.derive.score.accuracy import ACCURACY
+from nearfree.derive.score.narrowing import calibrated_on
 from nearfree.derive.stages import STAGE_OF, STAGES
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table
@@ -39,7 +42,7 @@ from nearfree.show.page import (
 from nearfree.show.page.evidence import config_entries, run_records, runs, sample_blocks
 from nearfree.show.page.glossary import WORDS
 from nearfree.show.page.inline import Block, block, packed, script, style
-from nearfree.show.page.pictures import copy_figures, pictures
+from nearfree.show.page.pictures import Picture, copy_figures, pictures
 
 Frames = Mapping[str, pl.DataFrame]
 _REPORT = STAGES["report"]
@@ -157,18 +160,15 @@ def write_report(
     galleries = {
         s: list(pictures(layout, s)) for s in [*platforms, *([PUBLIC] if PUBLIC in scopes else [])]
     }
+    known = Counter(entry.status for entry in paper)
     content = {
         "epsilon": f"{epsilon:.0%}",
         "origin": sections.own_origin(rows["boundaries"]),
         "printed": printed(rows["boundaries"]),
         "platforms": [
             _platform(scope, loaded[scope], takes[scope], epsilon)
-            | {"pictures": [each for each in galleries[scope] if each.figure.about == ENGINES]}
-            | {
-                "tuned_pictures": [
-                    each for each in galleries[scope] if each.figure.about == TUNED_ENGINES
-                ]
-            }
+            | {"pictures": _about(galleries[scope], ENGINES)}
+            | {"tuned_pictures": _about(galleries[scope], TUNED_ENGINES)}
             for scope in platforms
         ],
         "predictors": [
@@ -179,14 +179,9 @@ def write_report(
             (scope, [each for each in drawn if each.figure.about not in _ELSEWHERE])
             for scope, drawn in galleries.items()
         ],
-        "curves": [
-            each
-            for drawn in galleries.values()
-            for each in drawn
-            if each.figure.about == IMPORTED_CURVES
-        ],
+        "curves": _about(chain(*galleries.values()), IMPORTED_CURVES),
         "paper": paper,
-        "statuses": [(s, count) for s in STATUSES if (count := _with_status(paper, s))],
+        "statuses": [(s, known[s]) for s in STATUSES if s in known],
         "claims": claims_section.by_claim(rows["claims"]),
         "judged": CLAIMS.body["verdict"].meaning,
         "words": WORDS,
@@ -218,8 +213,8 @@ def write_report(
     return path
 
 
-def _with_status(paper: Sequence[Entry], status: str) -> int:
-    return sum(entry.status == status for entry in paper)
+def _about(drawn: Iterable[Picture], part: str) -> list[Picture]:
+    return [each for each in drawn if each.figure.about == part]
 
 
 def _kinds(scope: str, platforms: list[str]) -> tuple[type, ...]:
@@ -233,7 +228,7 @@ def _accuracy(layout: Layout, rows: Frames, epsilon: float) -> dict[str, Any]:
     return {
         "scores": accuracy.scores(rows["scores"], epsilon),
         "imported_scores": accuracy.imported_scores(rows["accuracy"]),
-        "calibrated_on": accuracy.calibrated_on(recorded_constants(layout, collectives=False)),
+        "calibrated_on": ", ".join(calibrated_on(recorded_constants(layout, collectives=False))),
         "calibrations": accuracy.calibrations(calibrated),
         "constants": accuracy.constants(calibrated),
         "forms": accuracy.forms(calibrated.values()),

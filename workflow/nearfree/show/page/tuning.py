@@ -20,13 +20,7 @@ class TuningSection(Struct, frozen=True, kw_only=True):
 
 
 def tuning_section(tuning: pl.DataFrame) -> TuningSection | None:
-    """Return the section of a platform, None where nothing was tuned.
-
-    Parameters
-    ----------
-    tuning
-        That table of one platform.
-    """
+    """Return the section of a platform, None where nothing was tuned."""
     newest = tuning.filter("newest")
     if newest.is_empty():
         return None

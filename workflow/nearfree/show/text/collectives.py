@@ -11,15 +11,7 @@ _NUMBERS = ("median_error", "error_90")
 
 
 def lines(source: str, rows: pl.DataFrame, by: Sequence[str]) -> Iterator[str]:
-    """Yield what is scored, and a line a group.
-
-    Parameters
-    ----------
-    source
-        What the curves are of.
-    rows
-        Groups of errors, by the columns `by`.
-    """
+    """Yield what is scored, and a line a group."""
     yield f"data        {source}"
     yield "predicted   T(N) by constants of all platforms but the point's own"
     yield "error       |predicted / measured - 1| of T; 90 %: what nine of ten points stay below"

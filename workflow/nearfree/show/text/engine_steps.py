@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from nearfree.derive.score.engine_steps import CurveSteps
-from nearfree.derive.work_model.engine_steps import TOLERATED, UnnamedStep
+from nearfree.derive.score.engine_steps import TOLERATED, CurveSteps, UnnamedStep
 
 
 def steps_lines(found: Sequence[CurveSteps]) -> Iterator[str]:

@@ -114,8 +114,6 @@ def report(
 
     Parameters
     ----------
-    place
-        Which deployment.
     accepted
         Tokens that a forward yields, as measured; then accepted / N_max is printed, too.
     """

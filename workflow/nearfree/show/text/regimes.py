@@ -19,17 +19,7 @@ LEFT_OUT = {
 def lines(
     source: str, known: Truth, epsilons: Sequence[float], rows: Sequence[Row], by: Sequence[str]
 ) -> Iterator[str]:
-    """Yield what is scored, and a line a group.
-
-    Parameters
-    ----------
-    source
-        What the curves are of.
-    known
-        The curves that are scored.
-    rows
-        Groups of scores, by the columns `by`.
-    """
+    """Yield what is scored, and a line a group."""
     yield f"data        {source}: {known.settings.height} curves"
     yield f"tolerance   {', '.join(f'{epsilon:g}' for epsilon in epsilons)}"
     yield f"truth       {TRUTH}"

@@ -84,8 +84,6 @@ def near_free_by_batch(
 
     Parameters
     ----------
-    most
-        The longest draft, tokens.
     cautious
         As of `boundary_by_batch`.
 

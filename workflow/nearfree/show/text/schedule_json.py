@@ -30,8 +30,6 @@ def schedules_json(
         The share that an entry has to be worth.
     safe
         What is pasted: that of the only context, or the one that is safe at all.
-    epsilon
-        The tolerance of near-free lengths.
     notes
         What is assumed, and what speaks against the drafter.
     """

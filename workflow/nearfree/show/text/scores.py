@@ -63,8 +63,6 @@ def basis(constants: Mapping[str, Event], *, every_form: bool) -> Iterator[str]:
 
     Parameters
     ----------
-    constants
-        The newest calibration of each family.
     every_form
         Whether to print each form that was tried, not only how many.
     """

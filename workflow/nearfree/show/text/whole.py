@@ -36,8 +36,6 @@ def lines(
 
     Parameters
     ----------
-    source
-        What the rows are of.
     constants
         By engine, those of all rows.
     tables
@@ -68,16 +66,13 @@ def lines(
 
 def _table(by: Sequence[str], rows: pl.DataFrame) -> Iterator[str]:
     names = list(by) or ["rows"]
-    head = [*(_word(name) for name in names), *HEADS.values()]
+    words = {"several": "N", "draft": "draft in T", "rows": ""}
+    head = [*(words.get(name, name) for name in names), *HEADS.values()]
     cells = [
         [*(_cell(name, row[name]) for name in names), *(_number(row[name]) for name in HEADS)]
         for row in rows.iter_rows(named=True)
     ]
     yield from columns([head, *cells], left=len(names))
-
-
-def _word(name: str) -> str:
-    return {"several": "N", "draft": "draft in T", "rows": ""}.get(name, name)
 
 
 def _cell(name: str, value: Any) -> str:

@@ -18,7 +18,7 @@ sglang/srt/speculative/eagle_worker.py:588-658 (runs of a chain) and 917-1004 (d
 draft model's worker takes over).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -181,29 +181,30 @@ def drafter_shares(
     EvidenceError
         T(N) of the drafter is not known.
     """
-    at = {each.batch: place for place, each in enumerate(drafting)}
     positions, shares = found.grid.astype(np.float64), {}
-    for place, each in enumerate(asked):
-        own = at[each.batch]
-        reason = drafter.refusals[own]
-        if reason is not None:
-            raise _unknown(drafting[own], reason)
-        draft, step = (
-            draft_of(drafting[own], drafter, own, each.engine),
-            steps.get(each.engine.name),
-        )
-        drafted = draft.modules_us
+    for place, each, own in _drafted(asked, drafter, drafting):
+        draft = draft_of(drafting[own], drafter, own, each.engine)
+        step, drafted = steps.get(each.engine.name), draft.modules_us
         if step is not None and each.served:
             drafted = draft.served_us(positions, each.engine, step.constants, each.decoder)
         shares[each.batch] = (drafted / found.model_us[place, 0]).tolist()
     return shares
 
 
-def _unknown(drafting: Deployment, reason: str) -> EvidenceError:
-    return EvidenceError(
-        f"what {drafting.decoder.name} takes to draft is not known: {reason}",
-        remedy="Name another draft model, or give --draft-cost",
-    )
+def _drafted(
+    asked: Sequence[Deployment], drafter: Total, drafting: Sequence[Deployment]
+) -> Iterator[tuple[int, Deployment, int]]:
+    """Yield the place of each deployment, itself, and the place of what drafts for it."""
+    at = {each.batch: place for place, each in enumerate(drafting)}
+    for place, each in enumerate(asked):
+        own = at[each.batch]
+        if drafter.refusals[own] is not None:
+            raise EvidenceError(
+                f"what {drafting[own].decoder.name} takes to draft is not known: "
+                f"{drafter.refusals[own]}",
+                remedy="Name another draft model, or give --draft-cost",
+            )
+        yield place, each, own
 
 
 def drafting_grid(grid: Sequence[int]) -> list[int]:
@@ -227,13 +228,8 @@ def model_shares(
     EvidenceError
         T(N) of the draft model is not known.
     """
-    at = {each.batch: place for place, each in enumerate(drafting)}
     later, shares = own_runs(found.grid.astype(np.float64)) - 1.0, {}
-    for place, each in enumerate(asked):
-        own = at[each.batch]
-        reason = drafter.refusals[own]
-        if reason is not None:
-            raise _unknown(drafting[own], reason)
+    for place, each, own in _drafted(asked, drafter, drafting):
         more = 1 if each.engine.name == VLLM.name else 0
         rows = np.searchsorted(drafter.grid, found.grid + more)
         us = _unscheduled_us(drafter, own)

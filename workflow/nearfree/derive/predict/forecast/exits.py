@@ -200,11 +200,8 @@ def _rows(
 ) -> pl.DataFrame:
     """Return boundaries with their limiter; where the grid ends first, nothing limits.
 
-    Parameters
-    ----------
-    ratios
-        T(N) / T(baseline) at the first N after each boundary, as the step runs and with the rows
-        that it has; only where a graph pads it do they differ.
+    `ratios` are T(N) / T(baseline) at the first N after each boundary, as the step runs and with
+    the rows that it has; only where a graph pads it do they differ.
     """
     ratio, own = ratios
     hosts = [latency.roles[row].get(at) == HOST for row, at in zip(rows, place, strict=True)]
@@ -265,12 +262,8 @@ def _graphs(
 ) -> tuple[list[str | None], list[str | None]]:
     """Return the graph that takes each row out of the tolerance, and the lines that say its size.
 
-    Or that no graph holds the step, and the GPU waits for its launches.
-
-    Parameters
-    ----------
-    asked
-        Where the step would still pass with the rows that it has in a graph, or the host limits it.
+    Or that no graph holds the step, and the GPU waits for its launches. `asked` is where the step
+    would still pass with the rows that it has in a graph, or the host limits it.
     """
     named: list[tuple[str | None, str | None]] = []
     for row, after, may in zip(rows.tolist(), out.after.tolist(), asked.tolist(), strict=True):

@@ -110,8 +110,6 @@ def first_answer(
 
     Parameters
     ----------
-    place
-        Which deployment.
     answerer
         What the forecast was made by: it has the releases' files, and what steps take.
     """
@@ -170,13 +168,7 @@ def _limiter(forecast: Forecast, place: int, row: dict[str, object], answerer: A
 def _rule(
     query: Deployment, module: str, said: tuple[str, str], answerer: Answerer
 ) -> SourceRule | None:
-    """Return the place that evidence names, in the release that runs the module or its graphs.
-
-    Parameters
-    ----------
-    said
-        The term and the evidence of a limit.
-    """
+    """Return the place that the evidence of a limit names, in the release that runs the module."""
     term, evidence = said
     cited = _CITED.match(evidence)
     running = _running(query, module, padded=term.startswith((PADDED, EAGER)))

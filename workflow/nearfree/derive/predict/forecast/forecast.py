@@ -89,8 +89,6 @@ def forecast(
 
     Parameters
     ----------
-    epsilons
-        Tolerances.
     grid
         N, rising from 1; all up to LARGEST unless given.
     predictors
@@ -106,17 +104,15 @@ def forecast(
     laws = [name for name in predictors if name in LAWS]
     frames = [pl.DataFrame(schema=ANSWERS)]
     for baselines in baselines_of:
-        beside = pl.DataFrame(
-            {"deployment": range(len(deployments)), "baseline": baselines},
-            schema={"deployment": pl.Int64, "baseline": pl.Int64},
-        )
         parts = []
         if laws:
             parts.append(least_of_laws(questions, answerer, baselines, epsilons, laws))
         if PREDICTOR in predictors:
             parts += [total_exits(latency, baselines, epsilons, way) for way in (SUM, MINIMUM)]
         if parts:
-            frames.append(pl.concat(parts, how="diagonal").join(beside, on="deployment"))
+            frames.append(
+                pl.concat(parts, how="diagonal").join(_beside(baselines), on="deployment")
+            )
     answers = pl.concat(frames, how="diagonal").select(
         pl.col(name).cast(dtype) for name, dtype in ANSWERS.items()
     )
@@ -131,6 +127,12 @@ def forecast(
         maintain_order=True,
     )
     return Forecast(deployments=deployments, total=latency, answers=answers)
+
+
+def _beside(baselines: Sequence[int]) -> pl.DataFrame:
+    """Return the baseline of each deployment, by its place."""
+    given = {"deployment": range(len(baselines)), "baseline": list(baselines)}
+    return pl.DataFrame(given, schema=dict.fromkeys(given, pl.Int64))
 
 
 def least_of_laws(
@@ -150,16 +152,8 @@ def least_of_laws(
     ----------
     baselines
         N of each deployment that ratios refer to: the granularity at that N counts.
-    predictors
-        The laws.
     """
-    main = questions.uses.filter("main").join(
-        pl.DataFrame(
-            {"deployment": range(len(baselines)), "baseline": list(baselines)},
-            schema={"deployment": pl.Int64, "baseline": pl.Int64},
-        ),
-        on="deployment",
-    )
+    main = questions.uses.filter("main").join(_beside(baselines), on="deployment")
     frames = []
     for (baseline,), part in main.group_by("baseline", maintain_order=True):
         frame = questions.from_baseline(int(str(baseline)))

@@ -40,8 +40,6 @@ def surface(
         One a batch, context and routing.
     grid
         N, rising from 1.
-    epsilon
-        The tolerance of the boundaries.
 
     Returns
     -------
@@ -86,8 +84,6 @@ def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
     ----------
     positions
         K, positions in one forward, on the grid.
-    epsilon
-        The tolerance.
 
     Returns
     -------

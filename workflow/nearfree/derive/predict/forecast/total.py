@@ -179,7 +179,10 @@ def _timed(questions: Questions, answerer: Answerer) -> Total:
     shape = latency.shape[:2]
     band, which, sampled = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
     band[at], which[at], sampled[at] = bands[asked], asked, seen[asked]
-    behind_step = [_of_step(steps, each) for each in questions.deployments]
+    rests_on = [
+        [*(behind[asked] for _, asked in part if asked in behind), *_of_step(steps, each)]
+        for part, each in zip(parts, questions.deployments, strict=True)
+    ]
     return Total(
         latency_us=latency,
         band=band,
@@ -187,17 +190,9 @@ def _timed(questions: Questions, answerer: Answerer) -> Total:
         roles=roles,
         grid=grid,
         refusals=[_refusal(part, refused) for part in parts],
-        constants=[
-            "; ".join(sorted({each.constants for each in (*_known(part, behind), *step)}))
-            for part, step in zip(parts, behind_step, strict=True)
-        ],
+        constants=["; ".join(sorted({each.constants for each in own})) for own in rests_on],
         calibration=[
-            tuple(
-                sorted(
-                    {event for each in (*_known(part, behind), *step) for event in each.calibration}
-                )
-            )
-            for part, step in zip(parts, behind_step, strict=True)
+            tuple(sorted({event for each in own for event in each.calibration})) for own in rests_on
         ],
         regimes=[
             {
@@ -226,7 +221,3 @@ def _of_step(steps: Steps, deployment: Deployment) -> list["Behind"]:
     """Return what a step rests on besides its modules, nothing where that is not known."""
     step = steps.of(deployment)
     return [Behind(step.text, [step.event.event_id], "")] if step else []
-
-
-def _known(part: Sequence[tuple[str, int]], behind: Mapping[int, "Behind"]) -> list["Behind"]:
-    return [behind[asked] for _, asked in part if asked in behind]

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.work_model.engine_steps import UnnamedStep, unnamed_steps
+from nearfree.derive.score.engine_steps import UnnamedStep, unnamed_steps
 
 MODEL = {n: 10.0 + n for n in (1, 2, 3, 4)}
 

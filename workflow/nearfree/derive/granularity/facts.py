@@ -111,8 +111,8 @@ def known_facts(layout: Layout, platforms: Mapping[str, Platform]) -> pl.DataFra
 def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     """Return questions with the facts of their platform; `known` is null where there are none.
 
-    Those that say no `window` ask about calls without one, and those that say no `nodes` about GPUs
-    on as few nodes as hold them.
+    Those that say no `window` ask about calls without one, and those that say `gpus` but no `nodes`
+    about GPUs on as few nodes as hold them.
 
     Parameters
     ----------
@@ -120,14 +120,14 @@ def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
         One row a platform and dtype, as `datasheet_facts` gives them.
     """
     known = facts.with_columns(pl.lit(value=True).alias("known"))
-    if "window" not in asked.columns:
-        asked = asked.with_columns(pl.lit(None, pl.Int64).alias("window"))
-    if "nodes" not in asked.columns:
-        asked = asked.with_columns(pl.lit(None, pl.Int64).alias("nodes"))
-    fewest = (pl.col("gpus") / pl.col("node_gpus")).ceil().cast(pl.Int64)
-    return asked.join(
+    unsaid = [name for name in ("window", "nodes") if name not in asked.columns]
+    found = asked.with_columns(pl.lit(None, pl.Int64).alias(name) for name in unsaid).join(
         known, on=["platform", "dtype"], how="left", validate="m:1", maintain_order="left"
-    ).with_columns(pl.coalesce("nodes", fewest))
+    )
+    if "gpus" not in asked.columns:
+        return found
+    fewest = (pl.col("gpus") / pl.col("node_gpus")).ceil().cast(pl.Int64)
+    return found.with_columns(pl.coalesce("nodes", fewest))
 
 
 def of_formats(rows: pl.DataFrame) -> pl.DataFrame:

@@ -88,6 +88,7 @@ def test_json_has_precision_memory_and_refusals(call: Call, tmp_path: Path) -> N
         "memory",
         "refusals",
         "graphs",
+        "caveats",
     }
     assert parts == {*found}
     assert found["deployment"]["precision"] == {

@@ -121,6 +121,7 @@ def test_json_holds_everything(call: Call) -> None:
         "memory",
         "refusals",
         "graphs",
+        "caveats",
     }
     assert set(found) == parts
     said = {name: found["deployment"][name] for name in ("model", "platform", "batch", "context")}

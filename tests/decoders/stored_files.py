@@ -65,6 +65,9 @@ STORED: dict[str, dict[str, Any]] = {
         "hidden_size_per_layer_input": 0,
         "layer_types": ["sliding_attention", "full_attention"] * 3,
     },
+    "gemma4_e2b": {
+        **SMALL["gemma4_text"], "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+    },
     "gpt_oss": {**_WIDE, **_TOP, "num_local_experts": 4, "sliding_window": 32},
     "phimoe": {**_SHAPE, **_TOP, "num_local_experts": 4, "sliding_window": None,
                "attention_bias": True, "lm_head_bias": True},

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.families import FAMILIES
 from nearfree.decoders.layouts import LAYOUTS
 from nearfree.decoders.weights import stored
@@ -152,6 +153,23 @@ def test_a_shared_cache_is_kept_once(tmp_path: Path) -> None:
     assert found == {(2, 2 * 2 * 16, 32, 0), (2, 2 * 2 * 32, None, 0)}
 
 
+def test_layers_that_share_a_cache_may_have_ffns_twice_as_wide(tmp_path: Path) -> None:
+    """Gemma 4 E2B's do, and no others: without such layers the flag changes nothing."""
+    wide = {"use_double_wide_mlp": True, "attention_k_eq_v": False, "enable_moe_block": False}
+    document = {"model_type": "gemma4_text", "dtype": "bfloat16", **STORED["gemma4_text"], **wide}
+    for sharing in (0, 2):
+        path = write(tmp_path, {**document, "num_kv_shared_layers": sharing})
+        decoder, weights = read_decoder(path), stored(path).weights
+        ups = {(each.outputs, each.layers) for each in weights if each.name.endswith(".up_proj")}
+        assert decoder.dense_ffns == (((192, 2), (96, 4)) if sharing else ((96, 6),))
+        shared = {(192, (4, 5)), (96, (0, 1, 2, 3))}
+        assert ups == (shared if sharing else {(96, tuple(range(6)))})
+    path = write(tmp_path, {**document, "num_kv_shared_layers": 2, "enable_moe_block": True})
+    for read in (read_decoder, stored):
+        with pytest.raises(RefusedError, match="use_double_wide_mlp True is not read beside"):
+            read(path)
+
+
 def test_weights_have_the_names_of_the_checkpoint(tmp_path: Path) -> None:
     """A layer and an expert are a star; layers of one kind alone are named by number."""
     found = {each.name: each for each in stored(write(tmp_path, change("mixtral"))).weights}
@@ -169,6 +187,8 @@ WHOLES = [
     ("mistral3", "ministral3", "language_model.model", "language_model.lm_head"),
     ("gemma3", "gemma3_text", "language_model.model", "language_model.lm_head"),
     ("kimi_k25", "deepseek_v3", "language_model.model", "language_model.lm_head"),
+    ("kimi_vl", "deepseek_v3", "language_model.model", "language_model.lm_head"),
+    ("internvl", "qwen3", "model.language_model", "lm_head"),
 ]
 
 

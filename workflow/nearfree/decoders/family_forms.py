@@ -79,6 +79,7 @@ def gemma3(keys: Keys, decoder: Decoder) -> Form:
 
 def gemma4(keys: Keys, decoder: Decoder) -> Form:
     """Return the form of Gemma 4: logits as they are, normalised values, a weight a layer."""
+    _off(keys, "use_double_wide_mlp")
     forms = tuple(
         AttentionForm(scale=1.0, rope=_layered(keys, kind), value_norm=True)
         for kind in decoder.attention

@@ -341,12 +341,25 @@ def m3_moe(keys: Keys, layers: int) -> Ffn:
     return found
 
 
+def first_sharing(keys: Keys, layers: int) -> int:
+    """Return from which layer of Gemma 4 on all attend to what layers before them cached."""
+    return layers - keys.whole("num_kv_shared_layers", least=0, default=0)
+
+
 def gemma4_moe(keys: Keys, layers: int) -> Ffn:
     """Return the FFNs of Gemma 4: where layers have experts, a Dense FFN is beside them.
 
-    Source: Gemma4TextDecoderLayer of transformers 5.23.
+    Of E2B those of layers that share a cache are twice as wide.
+    Source: Gemma4TextMLP and Gemma4TextDecoderLayer of transformers 5.23; vllm 0.33.0,
+    vllm/model_executor/models/gemma4.py:596-606, and sglang 0.5.23,
+    sglang/srt/models/gemma4_causal.py:586-590, have the same widths.
     """
-    d_ff = keys.whole("intermediate_size")
+    d_ff, double = keys.whole("intermediate_size"), "use_double_wide_mlp"
+    first = first_sharing(keys, layers)
+    if keys.flag(double) and first < layers:
+        if keys.flag("enable_moe_block"):
+            raise keys.wrong(double, "is not read beside experts", "Leave one of them out")
+        return Ffn(2 * d_ff, widths=((2 * d_ff, layers - first), (d_ff, first)))
     if not keys.flag("enable_moe_block"):
         return Ffn(d_ff)
     experts = routed(keys, "num_experts", top_k="top_k_experts")

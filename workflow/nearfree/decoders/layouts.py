@@ -64,6 +64,7 @@ from nearfree.decoders.special import (
     exaone_windows,
     gemma4_attention,
     gemma4_experts,
+    gemma4_ffn,
     gemma4_inputs,
     gemma4_tables,
     hunyuan_window,
@@ -204,7 +205,7 @@ LAYOUTS = {
         together(FOUR_NORMS, alternating("sliding_window_pattern", norm=True, **BOTH), ffn())
     ),
     "gemma4_text": Layout(
-        together(FOUR_NORMS, gemma4_attention, ffn(), gemma4_experts, gemma4_inputs),
+        together(FOUR_NORMS, gemma4_attention, gemma4_ffn, gemma4_experts, gemma4_inputs),
         outside=gemma4_tables,
     ),
     "mixtral": block(gqa(window=windowed), moe(all_experts, _BLOCK_SPARSE)),

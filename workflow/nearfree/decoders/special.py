@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from nearfree.decoders.decoder import Ffn, head_width, unwindowed
-from nearfree.decoders.feeds import FUSED, GATED, Names, everywhere, moe, some
+from nearfree.decoders.feeds import (
+    FUSED,
+    GATED,
+    Names,
+    everywhere,
+    ffn,
+    first_sharing,
+    gemma4_moe,
+    moe,
+    some,
+)
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.mixers import Heads, gqa, heads, window_of
 from nearfree.decoders.pieces import (
@@ -37,8 +47,6 @@ def gemma4_attention(keys: Keys, layers: int) -> Layer:
     Source: Gemma4TextAttention of transformers 5.23; vllm 0.33.0,
     vllm/model_executor/models/gemma4.py:577-580, reads `per_layer_config`.
     """
-    if keys.flag("use_double_wide_mlp"):
-        raise keys.wrong("use_double_wide_mlp", "is not read", _WITHOUT)
     marks = keys.each("layer_types") if keys.has("layer_types") else ()
     if len(marks) >= layers and marks[layers - 1] == "sliding_attention":
         why = "ends with a window, and its class takes full_attention there"
@@ -59,7 +67,7 @@ def gemma4_attention(keys: Keys, layers: int) -> Layer:
         far = gqa(shape=shape, values=not alone, norm=True, shares=shares, **BOTH)
         return by_kind("layer_types", {"sliding_attention": near, "full_attention": far})
 
-    first = layers - keys.whole("num_kv_shared_layers", least=0, default=0)
+    first = first_sharing(keys, layers)
     if first == layers:
         return kinds(shares=False)(keys, layers)
     without = sorted({str(each) for each in marks} - {str(each) for each in marks[: max(first, 0)]})
@@ -82,6 +90,16 @@ def _said_again(of: Keys, keys: Keys, far: Sequence[int]) -> tuple[int, int, int
     kv_heads = each[0].whole("num_key_value_heads", default=keys.whole("num_key_value_heads"))
     width = each[0].whole("head_dim")
     return kv_heads, width, width
+
+
+def gemma4_ffn(keys: Keys, layers: int) -> Layer:
+    """Read the Dense FFNs, which `gemma4_moe` counts."""
+    found, plain = gemma4_moe(keys, layers), ffn()(keys, layers)
+    if not found.widths:
+        return plain
+    double = ffn()(keys.replaced("intermediate_size", found.d_ff), layers)
+    first = first_sharing(keys, layers)
+    return lambda layer: (plain if layer < first else double)(layer)
 
 
 def gemma4_experts(keys: Keys, layers: int) -> Layer:

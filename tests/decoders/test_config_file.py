@@ -345,6 +345,16 @@ def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
         ("qwen3_vl_moe", "qwen3_vl_moe_text"),
         ("qwen2_5_vl", "qwen2_5_vl_text"),
         ("mistral3", "mistral"),
+        ("aya_vision", "cohere2"),
+        ("cohere2_vision", "cohere2"),
+        ("exaone4_5", "exaone4"),
+        ("glm46v", "glm4v_text"),
+        ("internvl", "qwen2"),
+        ("kimi_vl", "deepseek_v3"),
+        ("lighton_ocr", "qwen3"),
+        ("minicpmv4_6", "qwen3_5_text"),
+        ("nemotron_h_omni", "nemotron_h"),
+        ("paddleocr_vl", "ernie4_5"),
     ],
 )
 def test_the_part_that_decodes_text_is_read(tmp_path: Path, whole: str, kind: str) -> None:
@@ -357,6 +367,86 @@ def test_the_part_that_decodes_text_is_read(tmp_path: Path, whole: str, kind: st
         error = refusal(lambda document=document: read(tmp_path, document))
         assert error
         assert f"{key} {{...}} is not where" in error.what
+
+
+@pytest.mark.parametrize(
+    ("whole", "at", "kind"),
+    [
+        ("qwen2_5_omni", ("thinker_config", "text_config"), "qwen2"),
+        ("qwen3_omni_moe", ("thinker_config", "text_config"), "qwen3_moe"),
+        ("internvl_chat", ("llm_config",), "qwen3"),
+        ("NemotronH_Nano_VL_V2", ("llm_config",), "nemotron_h"),
+        ("NemotronH_Nano_Omni_Reasoning_V3", ("llm_config",), "nemotron_h"),
+        ("dots_ocr", (), "qwen2"),
+        ("paddleocr_vl", (), "ernie4_5"),
+    ],
+)
+def test_the_part_is_read_where_it_stands(
+    tmp_path: Path, whole: str, at: tuple[str, ...], kind: str
+) -> None:
+    """A text within other objects is the same, and a key of it is named with all of them."""
+
+    def document(**changes: Any) -> dict[str, Any]:
+        found = change(kind, torch_dtype=..., **changes)
+        for key in reversed(at):
+            found = {"model_type": found["model_type"], key: found}
+        return {**found, "model_type": whole, "dtype": "float16"}
+
+    assert read(tmp_path, document()) == structs.replace(
+        read(tmp_path, SMALL[kind]), dtype="float16"
+    )
+    error = refusal(lambda: read(tmp_path, document(hidden_size=0)))
+    assert error
+    assert ".".join((*at, "hidden_size 0 is no whole number")) in error.what
+
+
+def test_what_any_object_says_of_the_whole_is_kept(tmp_path: Path) -> None:
+    """The outermost object that says an element type, or what is quantised, is asked."""
+    text = change("qwen2", torch_dtype="float32")
+    thinker = {"model_type": "qwen2_5_omni_thinker", "torch_dtype": "float16", "text_config": text}
+    document = {"model_type": "qwen2_5_omni", "thinker_config": thinker}
+    assert read(tmp_path, document).dtype == "float16"
+    assert read(tmp_path, {**document, "torch_dtype": "bfloat16"}).dtype == "bfloat16"
+    quantised = {"quantization_config": {"quant_method": "fp8"}}
+    for each in (
+        {**document, **quantised},
+        {**document, "thinker_config": {**thinker, **quantised}},
+    ):
+        assert text_part(write(tmp_path, each)).keys.has("quantization_config")
+
+
+@pytest.mark.parametrize(
+    ("called", "kind"),
+    [
+        ("exaone4_5_text", "exaone4"),
+        ("gemma4_unified_text", "gemma4_text"),
+        ("paddleocr_vl_text", "ernie4_5"),
+        ("qwen2_5_omni_text", "qwen2"),
+        ("qwen3_omni_moe_text", "qwen3_moe"),
+    ],
+)
+def test_a_text_that_is_called_otherwise_is_the_same(
+    tmp_path: Path, called: str, kind: str
+) -> None:
+    """A text part with a name of its own is read as the model type that engines run it as."""
+    assert read(tmp_path, change(kind, model_type=called)) == read(tmp_path, SMALL[kind])
+
+
+def test_gemma_4_unified_has_no_inputs_of_layers(tmp_path: Path) -> None:
+    """Of the two classes one has such inputs where a file says nothing."""
+    without = change("gemma4_text", hidden_size_per_layer_input=...)
+    assert read(tmp_path, without).layer_inputs == 256
+    unified = read(tmp_path, {**without, "model_type": "gemma4_unified_text"})
+    assert unified == read(tmp_path, SMALL["gemma4_text"])
+
+
+def test_adapters_of_a_text_are_refused(tmp_path: Path) -> None:
+    """InternVL's files say whether their text has adapters, whose products are not read."""
+    document = {"model_type": "internvl_chat", "llm_config": SMALL["qwen2"], "use_llm_lora": 0}
+    assert read(tmp_path, document) == read(tmp_path, SMALL["qwen2"])
+    error = refusal(lambda: read(tmp_path, {**document, "use_llm_lora": 16}))
+    assert error
+    assert "use_llm_lora 16 adds adapters to its text" in error.what
 
 
 def test_infinity_is_a_number_that_no_shape_has(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from nearfree.decoders.gguf_config import read_values
 from nearfree.decoders.keys import Keys
 
-_PARTS = ("text_config", "llm_config", "thinker_config")
+_PARTS = ("text_config", "llm_config", "thinker_config", "language_config")
 _OUTER = (
     "tie_word_embeddings", "dtype", "torch_dtype", "quantization_config", "compression_config",
 )  # fmt: skip
@@ -18,32 +18,54 @@ class Whole(NamedTuple):
 
     `differ` says that where the file is silent, its class takes the embedding for the LM head and
     that of its text does not. In the checkpoint the text stands under `root`, its LM head is
-    `head`.
+    `head`; in the file it stands under the keys `at`, each within the one before.
     """
 
     text: str
     root: str
     head: str
     differ: bool = False
+    at: tuple[str, ...] = ("text_config",)
 
 
 _APART = ("language_model.model", "language_model.lm_head")
 _INNER = ("model.language_model", "lm_head")
 _PLAIN = ("model", "lm_head")
+_THINKER = ("thinker.model", "thinker.lm_head")
+_TALKS = ("thinker_config", "text_config")
+_NEMOTRON = ("language_model.backbone", "language_model.lm_head")
 
 WHOLES = {
+    **dict.fromkeys(("aya_vision", "cohere2_vision"), Whole("cohere2", *_INNER)),
+    "dots_ocr": Whole("qwen2", *_PLAIN),
+    "exaone4_5": Whole("exaone4", *_INNER),
     "gemma3": Whole("gemma3_text", *_APART),
     "gemma4": Whole("gemma4_text", *_INNER),
+    "gemma4_unified": Whole("gemma4_unified_text", *_INNER),
+    "glm46v": Whole("glm4v_text", *_INNER),
     "glm4v": Whole("glm4v_text", *_INNER),
     "glm4v_moe": Whole("glm4v_moe_text", *_INNER),
+    "internvl": Whole("qwen2", *_INNER, differ=True),
+    "internvl_chat": Whole("", *_APART, at=("llm_config",)),
     "kimi_k25": Whole("deepseek_v3", *_APART, differ=True),
     "kimi_k3": Whole("kimi_linear", *_APART),
+    "kimi_vl": Whole("deepseek_v3", *_APART),
+    "lighton_ocr": Whole("qwen3", *_INNER, differ=True),
     "llama4": Whole("llama4_text", *_APART),
+    "minicpmv4_6": Whole("qwen3_5_text", *_INNER),
     "minimax_m3": Whole("minimax_m3_vl_text", *_APART),
     "minimax_m3_vl": Whole("minimax_m3_vl_text", *_APART),
     "mistral3": Whole("mistral", *_APART, differ=True),
+    **dict.fromkeys(
+        ("NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3"),
+        Whole("nemotron_h", *_NEMOTRON, at=("llm_config",)),
+    ),
+    "nemotron_h_omni": Whole("nemotron_h", *_NEMOTRON),
+    "paddleocr_vl": Whole("ernie4_5", *_PLAIN),
+    "qwen2_5_omni": Whole("qwen2_5_omni_text", *_THINKER, at=_TALKS),
     "qwen2_5_vl": Whole("qwen2_5_vl_text", *_PLAIN),
     "qwen2_vl": Whole("qwen2_vl_text", *_PLAIN),
+    "qwen3_omni_moe": Whole("qwen3_omni_moe_text", *_THINKER, at=_TALKS),
     "qwen3_5": Whole("qwen3_5_text", *_INNER),
     "qwen3_5_moe": Whole("qwen3_5_moe_text", *_INNER),
     "qwen3_vl": Whole("qwen3_vl_text", *_INNER),
@@ -51,7 +73,21 @@ WHOLES = {
     "step3p7": Whole("step3p5", *_PLAIN),
 }
 """By model type. Source: configurations of transformers 5.23; minimax_m3 is AIConfigurator's name
-of the text part of minimax_m3_vl, and kimi_k3 is read as in vllm 0.33.0."""
+of the text part of minimax_m3_vl, and kimi_k3 is read as in vllm 0.33.0. Not in transformers:
+kimi_vl (vllm 0.33.0, vllm/transformers_utils/configs/kimi_vl.py), dots_ocr and internvl_chat
+(sglang 0.5.23, sglang/srt/configs/dots_ocr.py and internvl.py:278-340), NVIDIA's two names of
+nemotron_h_omni (nano_nemotron_vl.py there)."""
+
+_CALLED = {
+    "exaone4_5_text": "exaone4",
+    "gemma4_unified_text": "gemma4_text",
+    "paddleocr_vl_text": "ernie4_5",
+    "qwen2_5_omni_text": "qwen2",
+    "qwen3_omni_moe_text": "qwen3_moe",
+}
+"""Model types of text parts that compute as another model type does, and which. Source:
+configurations and modeling files of transformers 5.23; qwen2_5_omni_thinker.py, paddleocr_vl.py and
+qwen3_omni_moe_thinker.py of vllm 0.33.0, in vllm/model_executor/models, run its classes."""
 
 _NAMES = {
     "llada": {
@@ -81,6 +117,7 @@ _TIED = {"tie_word_embeddings": True}
 _QKV_BIAS = {"qkv_bias": True}
 _BIAS = {"attention_bias": True}
 _GEMMA = {**_TIED, "sliding_window_pattern": 6}
+_GEMMA_4 = {**_GEMMA, "global_head_dim": 512, "hidden_size_per_layer_input": 256}
 _HYBRID = {
     "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "decoder_sparse_step": 1,
@@ -91,7 +128,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         **_GEMMA, "vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8,
         "num_key_value_heads": 4,
     },
-    "gemma4_text": {**_GEMMA, "global_head_dim": 512, "hidden_size_per_layer_input": 256},
+    "gemma4_text": _GEMMA_4,
+    "gemma4_unified_text": {**_GEMMA_4, "hidden_size_per_layer_input": 0},
     "cohere": _TIED,
     "cohere2": {**_TIED, "sliding_window_pattern": 4},
     "smollm3": _TIED,
@@ -144,7 +182,8 @@ file that these no longer have."""
 class TextPart(NamedTuple):
     """The keys of the part that decodes text, and what is taken of what the file leaves out.
 
-    `outer` are the keys of the whole file, `whole` is the model of several parts, if it is one.
+    `outer` are the keys of the object that holds them, or of the whole file where they are its own;
+    `whole` is the model of several parts, if it is one.
     """
 
     keys: Keys
@@ -178,11 +217,10 @@ def text_part(file: Path) -> TextPart:
         )
     notes: list[str] = []
     if whole and parts:
-        if parts != ["text_config"]:
+        if parts != [whole.at[0]]:
             raise outer.wrong(parts[-1], "is not where this model type has its text")
-        within = "text_config."
-        values = {"model_type": whole.text, **outer.inner("text_config").values}
-        values |= {key: outer.values[key] for key in _OUTER if outer.has(key)}
+        outer, values = _within(outer, whole)
+        within = "".join(f"{key}." for key in whole.at)
     elif whole:
         values = {**values, "model_type": whole.text}
     if whole and whole.differ and values.get("tie_word_embeddings") is None:
@@ -208,7 +246,22 @@ def text_part(file: Path) -> TextPart:
             f"stands in the place of {old}: transformers has saved the file again",
             "Give the config.json that was published with the model",
         )
-    return TextPart(_named(file, values, part, within), outer, whole, tuple(notes))
+    keys = _named(file, values, part, within)
+    if part in _CALLED:
+        keys = keys.replaced("model_type", _CALLED[part])
+    return TextPart(keys, outer, whole, tuple(notes))
+
+
+def _within(outer: Keys, whole: Whole) -> tuple[Keys, dict[str, Any]]:
+    """Return the keys of the object that holds the text's, and these, with what all say of them."""
+    if not outer.empty("use_llm_lora"):
+        raise outer.wrong("use_llm_lora", "adds adapters to its text, which are not read")
+    said = dict[str, Any]()
+    for key in whole.at[:-1]:
+        said = {each: outer.values[each] for each in _OUTER if outer.has(each)} | said
+        outer = outer.inner(key)
+    said = {each: outer.values[each] for each in _OUTER if outer.has(each)} | said
+    return outer, {"model_type": whole.text or None, **outer.inner(whole.at[-1]).values, **said}
 
 
 def _layers(values: dict[str, Any]) -> dict[str, int]:

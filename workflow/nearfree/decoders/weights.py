@@ -142,7 +142,7 @@ def _tower(outer: Keys) -> tuple[tuple[Part, ...], list[str]]:
     notes = [f"{key}: it is not counted" for key in ("audio_config",) if outer.has(key)]
     if not outer.has("vision_config"):
         return (), notes
-    tower = TOWERS.get(outer.text("model_type"))
+    tower = TOWERS.get(str(outer.values.get("model_type")))
     if tower is None:
         return (), ["vision_config: it is not counted", *notes]
     try:

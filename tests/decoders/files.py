@@ -180,6 +180,18 @@ _FILES: dict[str, dict[str, Any]] = {
             "sparse_block_size": 128, "sparse_attention_freq": [0, 1, 1, 1, 1, 1],
         },
     },
+    "afmoe": {
+        **_ALTERNATING, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "num_shared_experts": 2, "num_dense_layers": 1, "global_attn_every_n_layers": 3,
+    },
+    "exaone_moe": {**_FIRST_DENSE, "sliding_window": 32, "sliding_window_pattern": 3},
+    "hy_v3": {**_FIRST_DENSE, "head_dim": 16, "qk_norm": True},
+    "laguna": {
+        **_ALTERNATING, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 40, "mlp_layer_types": ["dense"] + ["sparse"] * 5,
+        "layer_types": ["full_attention", *["sliding_attention"] * 2] * 2,
+        "num_attention_heads_per_layer": [8, 16, 16] * 2,
+    },
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {
         **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 112,
@@ -198,6 +210,9 @@ DEFAULTED = {
         ("num_key_value_heads",),
     ),
     ("exaone4", "sliding_window"),
+    ("exaone_moe", "sliding_window_pattern"),
+    ("afmoe", "global_attn_every_n_layers"),
+    *product(("laguna",), ("layer_types", "num_attention_heads_per_layer")),
     ("gemma4_text", "hidden_size_per_layer_input"),
     ("gemma4_text", "global_head_dim"),
     *product(

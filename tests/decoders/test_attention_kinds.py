@@ -1,6 +1,7 @@
 """Which kinds of attention a file's layers have, and what is refused where it does not say so."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,30 @@ def read(folder: Path, kind: str, **changes: Any) -> Decoder:
                 ),
             ],
         ),
+        (
+            "afmoe",
+            [
+                Grouped(layers=(0, 1, 3, 4), wide_gates=True, window=32, **GROUPED),
+                Grouped(layers=(2, 5), wide_gates=True, **GROUPED),
+            ],
+        ),
+        (
+            "exaone_moe",
+            [
+                Grouped(layers=(0, 1, 3, 4), window=32, **GROUPED | {"head_dim": 8}),
+                Grouped(layers=(2, 5), **GROUPED | {"head_dim": 8}),
+            ],
+        ),
+        ("hy_v3", [Grouped(layers=ALL, **GROUPED)]),
+        (
+            "laguna",
+            [
+                Grouped(layers=(0, 3), head_gates=True, **GROUPED),
+                Grouped(
+                    layers=(1, 2, 4, 5), head_gates=True, window=32, **GROUPED | {"heads": 16}
+                ),
+            ],
+        ),
     ],
 )  # fmt: skip
 def test_each_family_has_its_kinds(tmp_path: Path, kind: str, kinds: list[Kind]) -> None:
@@ -149,6 +174,58 @@ def test_each_layer_is_of_one_kind(tmp_path: Path, kind: str) -> None:
     decoder = read(tmp_path, kind)
     layers = [layer for each in decoder.attention for layer in each.layers]
     assert sorted(layers) == list(range(decoder.layers))
+
+
+@pytest.mark.parametrize(
+    ("gating", "heads", "elements"),
+    [
+        (True, True, False), (None, True, False), ("per-head", True, False),
+        ("per-element", False, True), (False, False, False),
+    ],
+)  # fmt: skip
+def test_gates_of_laguna_are_as_wide_as_its_file_says(
+    tmp_path: Path, gating: object, *, heads: bool, elements: bool
+) -> None:
+    """Without the key, and with true, each head has one."""
+    changes = {} if gating is None else {"gating": gating}
+    for each in read(tmp_path, "laguna", **changes).attention:
+        assert isinstance(each, Grouped)
+        assert (each.head_gates, each.wide_gates) == (heads, elements)
+
+
+def test_sinks_of_laguna_are_of_layers_with_a_window(tmp_path: Path) -> None:
+    """Where a file has them; heads are those of all layers where it has no list of them."""
+    changes = {"swa_attention_sink_enabled": True, "num_attention_heads_per_layer": ...}
+    far, near = read(tmp_path, "laguna", **changes).attention
+    assert isinstance(far, Grouped)
+    assert isinstance(near, Grouped)
+    assert (far.window, far.sinks, far.heads) == (None, False, 8)
+    assert (near.window, near.sinks, near.heads) == (32, True, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("laguna", {"gating": "some"}, "gating 'some' is none of"),
+        ("laguna", {"gating": 1}, "gating 1 is none of"),
+        ("laguna", {"gating": None}, "gating None is none of"),
+        ("laguna", {"gating": ["x"]}, "gating [...] is none of"),
+        ("laguna", {"num_attention_heads_per_layer": [8] * 5}, "has 5 entries for 6 layers"),
+        ("laguna", {"num_attention_heads_per_layer": [0, *[8] * 5]}, "has layers without heads"),
+        ("laguna", {"mlp_layer_types": ...}, "mlp_layer_types is missing"),
+        ("exaone_moe", {"sliding_windows": [32] * 6}, "sliding_windows [...] gives layers"),
+        ("hy_v3", {"qk_norm": False}, "qk_norm False is one that engines disagree on"),
+        ("hy_v3", {"qk_norm": ...}, "qk_norm or use_qk_norm is missing"),
+        ("hy_v3", {"expert_hidden_dim": 25}, "expert_hidden_dim 25 differs"),
+        ("afmoe", {"num_dense_layers": ...}, "num_dense_layers is missing"),
+    ],
+)
+def test_what_engines_differ_on_is_refused(
+    tmp_path: Path, kind: str, changes: dict[str, Any], said: str
+) -> None:
+    """A key that engines read in two ways, or that one alone reads, is refused by its name."""
+    with pytest.raises(RefusedError, match=re.escape(said)):
+        read(tmp_path, kind, **changes)
 
 
 def test_layers_of_one_piece_and_of_two_beside_each_other_are_told(tmp_path: Path) -> None:
@@ -297,7 +374,10 @@ def test_entries_that_contradict_are_refused(
         read(tmp_path, "deepseek_v4", **changes)
 
 
-@pytest.mark.parametrize("kind", ["mimo_v2_flash", "step3p5", "gemma3_text", "llama4_text"])
+@pytest.mark.parametrize(
+    "kind",
+    ["mimo_v2_flash", "step3p5", "gemma3_text", "llama4_text", "afmoe", "laguna", "hy_v3"],
+)
 def test_the_products_of_a_layer_are_its_stored_matrices(tmp_path: Path, kind: str) -> None:
     """Values of another width and gates of heads are counted as the checkpoint holds them."""
     file = write(tmp_path, change(kind))
@@ -308,7 +388,7 @@ def test_the_products_of_a_layer_are_its_stored_matrices(tmp_path: Path, kind: s
             for each in stored(file).weights
             if each.kind == "attention" and each.inputs > 1 and attends.layers[0] in each.layers
         )
-        gates = attends.heads if attends.head_gates else 0
+        gates = attends.heads if attends.head_gates else attends.inputs if attends.wide_gates else 0
         assert held == 64 * (attends.made + gates + attends.inputs)
 
 

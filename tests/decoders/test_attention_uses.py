@@ -24,6 +24,7 @@ from nearfree.decoders.attention_uses import (
     LATENTS,
     LAYER,
     OUTPUT,
+    OUTPUT_GATE,
     QKV,
     QUERY,
     RELEASE,
@@ -87,6 +88,20 @@ def test_a_chunk_ends_the_growth_with_context(tmp_path: Path) -> None:
     short, long = (of(decoder, context=context) for context in (100, 10_000))
     role = "attention, chunks of 256, 5 of 6 layers"
     assert (short[role].setting.context, long[role].setting.context) == (100, 256)
+
+
+def test_gates_as_wide_as_heads_are_a_product_in_the_format_of_attention(tmp_path: Path) -> None:
+    """Trinity's gates are no part of the product of queries, and are quantised as it is."""
+    precision = uniform("bfloat16").changed(
+        lambda product, kind: Product("float8", "float8") if kind == "attention" else product
+    )
+    uses = of(read(tmp_path, "afmoe"), precision=precision)
+    gate, made = uses[OUTPUT_GATE], uses[QKV]
+    assert (gate.setting.d_model, gate.setting.d_ff, gate.count) == (64, 8 * 16, 6)
+    assert (made.setting.d_ff, made.count) == ((8 + 2 * 2) * 16, 6)
+    assert gate.setting.dtype == made.setting.dtype == "float8"
+    part = shard(read(tmp_path, "afmoe"), Parallel(tp=2), VLLM).decoder
+    assert of(part)[OUTPUT_GATE].setting.d_ff == 8 * 16 // 2
 
 
 def test_keys_that_are_values_are_made_once(tmp_path: Path) -> None:
@@ -180,6 +195,9 @@ def test_a_role_has_the_formats_of_its_own_matrices(tmp_path: Path) -> None:
         ("model.layers.*.self_attn.q_b_proj", True, QUERY),
         ("model.layers.*.self_attn.kv_a_proj_with_mqa", True, LATENTS),
         ("model.layers.*.self_attn.o_proj", True, OUTPUT),
+        ("model.layers.*.self_attn.gate_proj", False, OUTPUT_GATE),
+        ("model.layers.*.self_attn.g_proj", False, OUTPUT_GATE),
+        ("model.layers.*.self_attn.g_proj", True, None),
         ("model.layers.*.attention.dense", False, OUTPUT),
         ("model.layers.*.self_attn.indexer.wq_b", True, INDEX_QUERY),
         ("model.layers.*.self_attn.indexer.weights_proj", True, None),

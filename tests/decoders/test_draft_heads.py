@@ -82,6 +82,7 @@ _LAST_SEES_ALL = [*["sliding_attention"] * 2, "full_attention"] * 2
     [
         ("step3p5", "window 32", {"layer_types": _LAST_SEES_ALL}),
         ("mimo_v2_flash", "window 32", {}),
+        ("exaone_moe", "window 32", {}),
         ("ernie4_5_moe", "all positions", {"moe_layer_start_index": 1}),
     ],
 )

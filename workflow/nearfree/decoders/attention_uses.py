@@ -17,7 +17,7 @@ from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kin
 from nearfree.decoders.decoder import Decoder
 
 QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
-HEAD_GATES = "head gates"
+HEAD_GATES, OUTPUT_GATE = "head gates", "output gate"
 LATENTS, QUERY, LATENT = "latent projection", "query projection", "latent attention"
 ABSORB, RELEASE = "key absorption", "value release"
 INDEX_QUERY, INDEX_KEY, INDEXER = "index query projection", "index key projection", "indexer"
@@ -94,6 +94,8 @@ def _grouped(
     )
     if kind.head_gates:  # vllm 0.33.0, vllm/model_executor/models/step3p5.py, Step3p5Attention
         yield _product(HEAD_GATES, decoder.entering, kind.heads)
+    if kind.wide_gates:  # vllm 0.33.0, vllm/model_executor/models/afmoe.py, AfmoeAttention
+        yield _product(OUTPUT_GATE, decoder.entering, kind.inputs)
     yield _product(OUTPUT, kind.inputs, decoder.d_model)
 
 
@@ -279,7 +281,8 @@ def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) ->
 
 ORDER = (
     QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, ABSORB, ATTENTION, LATENT,
-    RELEASE, HEAD_GATES, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET, MAMBA, DELTA_OUT,
+    RELEASE, HEAD_GATES, OUTPUT_GATE, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET, MAMBA,
+    DELTA_OUT,
 )  # fmt: skip
 """The modules of attention, in the order in which they first run."""
 
@@ -295,6 +298,7 @@ _MATRICES: dict[str, str | None] = {
     **dict.fromkeys(("o_proj", "dense", "attn_out"), OUTPUT),
     **dict.fromkeys(("q_a_proj", LATENT_KEY), LATENTS),
     "q_b_proj": QUERY,
+    "gate_proj": OUTPUT_GATE,
     "indexer.wq_b": INDEX_QUERY,
     **dict.fromkeys(("indexer.wk", "indexer.weights_proj", "kv_b_proj", "g_proj"), None),
 }
@@ -332,5 +336,7 @@ def role_of(name: str, *, latent: bool, compressed: bool = False) -> str | None:
     if compressed:
         plain = ".compressor." in name or name.endswith(".weights_proj")
         return None if plain else LAYER
+    if not latent and name.endswith(".g_proj"):
+        return OUTPUT_GATE
     ends = [end for end in _MATRICES if name.endswith(f".{end}")]
     return _MATRICES[ends[0]] if ends else QUERY if latent else QKV

@@ -115,13 +115,14 @@ def as_layer(keys: Keys) -> Keys:
     return keys.replaced("model_type", "llama")
 
 
-_DENSE = ("ernie4_5_moe", "mimo_v2_flash", "step3p5")
+_DENSE = ("ernie4_5_moe", "exaone_moe", "mimo_v2_flash", "step3p5")
 """Model types whose own layer has a Dense FFN, whatever the others have. Source: in
-vllm/model_executor/models of vllm 0.33.0 ernie_mtp.py (a layer of Llama's) and step3p5_mtp.py (a
-layer that `moe_layers_enum` leaves out); sglang 0.5.9, sglang/srt/models/mimo_v2_flash_nextn.py."""
-_NEAR = ("mimo_v2_flash", "step3p5")
-"""Those of them whose own layer has a window. Source: as above, and layer_types of Step 3.5's file,
-whose entries behind the last layer are those of its own ones."""
+vllm/model_executor/models of vllm 0.33.0 ernie_mtp.py (a layer of Llama's), step3p5_mtp.py (a layer
+that `moe_layers_enum` leaves out) and exaone_moe.py:336; sglang 0.5.9,
+sglang/srt/models/mimo_v2_flash_nextn.py."""
+_NEAR = ("exaone_moe", "mimo_v2_flash", "step3p5")
+"""Those of them whose own layer has a window. Source: as above; layer_types of Step 3.5's file,
+whose entries behind the last layer are those of its own ones; K-EXAONE's is like its first."""
 
 
 def own_layer(decoder: Decoder) -> Decoder:

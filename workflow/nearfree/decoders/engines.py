@@ -160,7 +160,7 @@ SGLANG = Engine(
     uneven=False,
     whole_blocks=True,
     beside=Beside(first="0.5.9", most_tokens=None),
-    windowed=_V4 | {"llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "gemma4_text"},
+    windowed=_V4 | {"llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "gemma4_text", "laguna"},
     narrow_latents=100,
     states="float32",
     gathers=_OLMO,

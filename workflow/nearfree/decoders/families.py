@@ -22,10 +22,14 @@ from nearfree.decoders.decoder import (
     windowed,
 )
 from nearfree.decoders.feeds import (
+    afmoe_moe,
     deepseek_moe,
     deepseek_v4_moe,
+    exaone_moe,
     gemma4_moe,
     granite_hybrid_moe,
+    hy_v3_moe,
+    laguna_moe,
     llama4_moe,
     m3_moe,
     mimo_v2_moe,
@@ -137,6 +141,10 @@ FAMILIES = {
     "llama4_text": Family(llama4_moe, says_head_dim=True),
     "mimo_v2_flash": Family(mimo_v2_moe, says_head_dim=True),
     "step3p5": Family(step3_moe, says_head_dim=True),
+    "afmoe": Family(afmoe_moe, says_head_dim=True),
+    "exaone_moe": Family(exaone_moe),
+    "hy_v3": Family(hy_v3_moe, says_head_dim=True),
+    "laguna": Family(laguna_moe, says_head_dim=True),
     "minimax_m3_vl_text": Family(m3_moe, says_head_dim=True),
 }  # fmt: skip
 """By `model_type`. All have gated FFNs but Nemotron-H and those without, and in every layer

@@ -163,6 +163,11 @@ def behind_first(keys: Keys, layers: int) -> Sequence[int]:
     return range(keys.whole("first_k_dense_replace", least=0), layers)
 
 
+def behind_dense(keys: Keys, layers: int) -> Sequence[int]:
+    """Return the layers behind `num_dense_layers`. Source: AfmoeConfig of transformers 5.23."""
+    return range(keys.whole("num_dense_layers", least=0), layers)
+
+
 def marked(key: str) -> Where:
     """Return what reads a list that marks layers with experts by 1 or "sparse"."""
 
@@ -309,6 +314,30 @@ def granite_hybrid_ffn(keys: Keys, layers: int) -> Layer:
     if not keys.whole("num_local_experts", least=0):
         return dense(keys, layers)
     return together(dense, GRANITE)(keys, layers)
+
+
+_SHARED = ("num_shared_experts", "moe_intermediate_size")
+afmoe_moe = some(behind_dense, count=("num_experts",), shared=_SHARED)
+"""The FFNs of Trinity. Source: AfmoeSparseMoeBlock of transformers 5.23."""
+exaone_moe = some(behind_first, count=("num_experts",), shared=_SHARED)
+"""The FFNs of K-EXAONE. Source: ExaoneMoeSparseMoEBlock of transformers 5.23."""
+laguna_moe = some(
+    marked("mlp_layer_types"), count=("num_experts",), shared=("shared_expert_intermediate_size",)
+)
+"""The FFNs of Laguna. Source: LagunaSparseMoeBlock of transformers 5.23; vllm 0.33.0,
+vllm/model_executor/models/laguna.py (get_mlp_layer_types), asks which layers have experts."""
+
+
+def hy_v3_moe(keys: Keys, layers: int) -> Ffn:
+    """Return the FFNs of Hunyuan 3.
+
+    Source: HYV3MoE of transformers 5.23 and sglang 0.5.23, sglang/srt/models/hunyuan_v3.py:102;
+    vllm 0.33.0, vllm/model_executor/models/hy_v3.py:144, has an expert's width of another key.
+    """
+    found, key = exaone_moe(keys, layers), "expert_hidden_dim"
+    if found.experts and keys.whole(key, default=found.experts.d_ff) != found.experts.d_ff:
+        raise keys.wrong(key, "differs from moe_intermediate_size, and engines disagree on it")
+    return found
 
 
 step3_moe = some(listed, count=("num_experts",), shared=("share_expert_dim",))

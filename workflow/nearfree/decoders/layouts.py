@@ -21,9 +21,13 @@ from nearfree.decoders.feeds import (
     SHARED_EXPERT,
     Form,
     Names,
+    afmoe_moe,
     deepseek_moe,
     deepseek_v4_moe,
+    exaone_moe,
     ffn,
+    hy_v3_moe,
+    laguna_moe,
     llama4_moe,
     m3_moe,
     mimo_v2_moe,
@@ -61,6 +65,7 @@ from nearfree.decoders.special import (
     WINDOW,
     chunks,
     decilm,
+    exaone_moe_attention,
     exaone_windows,
     gemma4_attention,
     gemma4_experts,
@@ -68,9 +73,11 @@ from nearfree.decoders.special import (
     gemma4_inputs,
     gemma4_tables,
     hunyuan_window,
+    hy_v3_attention,
     hyper,
     hyper_head,
     indexers,
+    laguna_attention,
     xielu,
 )
 
@@ -312,6 +319,26 @@ LAYOUTS = {
         norm_bias=True,
     ),
     "nemotron-nas": Layout(decilm),
+    "afmoe": Layout(
+        together(
+            norms(
+                "input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm",
+                "post_mlp_layernorm",
+            ),
+            alternating(
+                "global_attn_every_n_layers", norm=True, gate="gate_proj", wide_gate=True, **BOTH
+            ),
+            moe(afmoe_moe, Names(router="router.gate", router_vector="expert_bias")),
+        )
+    ),
+    "exaone_moe": block(exaone_moe_attention, moe(exaone_moe)),
+    "hy_v3": block(
+        hy_v3_attention, moe(hy_v3_moe, Names(router="router.gate", shared="shared_mlp"))
+    ),
+    "laguna": block(laguna_attention, moe(
+            laguna_moe,
+            Names(shared="shared_expert", router_vector="experts.e_score_correction_bias"),
+        )),
     **HYBRIDS,
 }  # fmt: skip
 """By model type of the text. Sources: modeling files and checkpoint names (conversion_mapping) of

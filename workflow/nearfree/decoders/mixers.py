@@ -73,6 +73,7 @@ def gqa(
     norm_names: tuple[str, str] = ("q_norm", "k_norm"),
     whole_norm: bool = False,
     gate: str = "",
+    wide_gate: bool = False,
     sinks: str | bool = False,
     values: bool = True,
     chunked: bool = False,
@@ -94,6 +95,8 @@ def gqa(
     gate
         "query" where the query is twice as wide, its other half a gate; else the name of a matrix
         with a gate for each head, if any.
+    wide_gate
+        Whether that matrix has a gate for each element that heads give.
     sinks
         Whether each head has a logit that is no position's, or the key that says so.
     values
@@ -127,7 +130,8 @@ def gqa(
             for name, count in normed[:1] if shares else normed:
                 parts += vector(under(module, name), of.width * (count if whole_norm else 1))
         if gate and gate != "query":
-            parts += linear(under(module, gate), "attention", d_model, of.queries)
+            width = inner if wide_gate else of.queries
+            parts += linear(under(module, gate), "attention", d_model, width)
         if flag(keys, sinks):
             parts += vector(under(module, "sinks"), of.queries, "attention")
         elements = of.keys * (of.width + of.values)
@@ -142,7 +146,8 @@ def gqa(
             keys_are_values=not values,
             shares=shares,
             gate=gate == "query",
-            head_gates=gate not in ("", "query"),
+            head_gates=gate not in ("", "query") and not wide_gate,
+            wide_gates=wide_gate,
             value_dim=None if of.width == of.values else of.values,
         )
         if (of.width + of.values) % 2:

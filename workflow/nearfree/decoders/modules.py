@@ -22,6 +22,7 @@ from nearfree.decoders.attention_uses import (
     INDEXER,
     LATENTS,
     LAYER,
+    OUTPUT_GATE,
     QUERY,
     SELECTION,
     STATE_CALLS,
@@ -47,7 +48,9 @@ HEAD = "LM head"
 STATES = "states projection"
 """The first module of a drafter's head."""
 MATRICES = {
-    **dict.fromkeys((QKV, LATENTS, QUERY, INDEX_QUERY, OUTPUT, DELTA_IN, DELTA_OUT), "attention"),
+    **dict.fromkeys(
+        (QKV, LATENTS, QUERY, INDEX_QUERY, OUTPUT_GATE, OUTPUT, DELTA_IN, DELTA_OUT), "attention"
+    ),
     **dict.fromkeys((DENSE, LATENT_IN, LATENT_OUT), "ffn"),
     ROUTER: "router",
     MOE: "experts",

@@ -163,6 +163,63 @@ def exaone_windows(keys: Keys, layers: int) -> Sequence[str]:
     return [kinds[letters[layer % len(letters)]] for layer in range(layers)]
 
 
+def exaone_moe_attention(keys: Keys, layers: int) -> Layer:
+    """Read K-EXAONE's attention, whose layers with a window all have the same.
+
+    Source: ExaoneMoeAttention of transformers 5.23; vllm 0.33.0,
+    vllm/model_executor/models/exaone_moe.py:229-246, reads one window a layer where a file says so.
+    """
+    if keys.has("sliding_windows"):
+        raise keys.wrong("sliding_windows", "gives layers windows of their own, which is not read")
+    kinds = {"sliding_attention": gqa(window=WINDOW, norm=True), "full_attention": gqa(norm=True)}
+    return by_kind("layer_types", kinds, exaone_windows)(keys, layers)
+
+
+def hy_v3_attention(keys: Keys, layers: int) -> Layer:
+    """Read Hunyuan 3's attention, whose queries and keys are normalised.
+
+    Source: HYV3Attention of transformers 5.23, which reads no flag; vllm 0.33.0,
+    vllm/model_executor/models/hy_v3.py:260, and sglang 0.5.23, sglang/srt/models/hunyuan_v3.py:251,
+    take false where a file says none.
+    """
+    if not keys.flag(keys.one_of("qk_norm", "use_qk_norm")):
+        raise keys.wrong("qk_norm", "is one that engines disagree on: false")
+    return gqa(norm=True, **BOTH)(keys, layers)
+
+
+def laguna_attention(keys: Keys, layers: int) -> Layer:
+    """Read Laguna's attention, whose heads and gates a file may say layer by layer.
+
+    Source: LagunaAttention of transformers 5.23; vllm 0.33.0,
+    vllm/model_executor/models/laguna.py:297-357 and 476-496 (no gates; sinks of windows).
+    """
+    key, said, gating = "num_attention_heads_per_layer", "gating", keys.values.get("gating", True)
+    if not (isinstance(gating, bool) or gating in ("per-head", "per-element")):
+        raise keys.wrong(said, "is none of true, false, per-head and per-element")
+    counts = keys.list_of(key, int) or [keys.whole("num_attention_heads")] * layers
+    if len(counts) != layers:
+        raise keys.wrong(key, f"has {len(counts)} entries for {layers} layers")
+    if min(counts) < 1:
+        raise keys.wrong(key, "has layers without heads")
+    gates: dict[str, Any] = {"gate": "g_proj" if gating else ""}
+    gates["wide_gate"] = gating == "per-element"
+
+    def of(queries: int) -> Layer:
+        shape = lambda keys: heads(keys.replaced("num_attention_heads", queries))  # noqa: E731
+        plain = {"shape": shape, "norm": True, **gates, **BOTH}
+        near = gqa(window=WINDOW, sinks="swa_attention_sink_enabled", **plain)
+        kinds = {"sliding_attention": near, "full_attention": gqa(**plain)}
+        return by_kind("layer_types", kinds, _all_see_all)(keys, layers)
+
+    read = {queries: of(queries) for queries in sorted(set(counts))}
+    return lambda layer: read[counts[layer]](layer)
+
+
+def _all_see_all(keys: Keys, layers: int) -> Sequence[str]:  # noqa: ARG001
+    """Return the kinds of layers of which a file without `layer_types` has one alone."""
+    return ["full_attention"] * layers
+
+
 def xielu(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
     """Read the two numbers of Apertus' activation. Source: XIELUActivation of transformers 5.23."""
     numbers = ("mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n")
@@ -231,7 +288,7 @@ STEP_3 = by_kind(
         "sliding_attention": gqa(shape=_step_heads, window=WINDOW, norm=True, gate="g_proj"),
         "full_attention": gqa(norm=True, gate="g_proj"),
     },
-    lambda keys, layers: ["full_attention"] * layers,  # noqa: ARG005
+    _all_see_all,
 )
 """Attention with a gate for each head. Source: Step3p7TextAttention of transformers 5.23."""
 

@@ -159,6 +159,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8, "mamba_ssm_cache_dtype": "float32",
     },
     "deepseek_v4": {"num_key_value_heads": 1},
+    "afmoe": {"global_attn_every_n_layers": 4},
+    "exaone_moe": {"sliding_window_pattern": 4},
     "step3p5": {"head_dim": 128, "first_k_dense_replace": 3},
     "hunyuan_v1_moe": {"num_shared_expert": 1},
 }  # fmt: skip

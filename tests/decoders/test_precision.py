@@ -63,6 +63,15 @@ def test_shipped_models_are_plain(path: Path) -> None:
         (BLOCK, ["float8_block", "float8_block", "bfloat16", "bfloat16"]),
         (AWQ, ["int4", "int4", "bfloat16", "bfloat16"]),
         ({**AWQ, "lm_head": True}, ["int4", "int4", "bfloat16", "int4"]),
+        ({**GPTQ, "dynamic": {}}, ["int4", "int4", "bfloat16", "bfloat16"]),
+        (
+            {**GPTQ, "dynamic": {"-:.*attn.*": {}, "-:.*mlp\\.gate$": None}},
+            ["bfloat16", "int4", "bfloat16", "bfloat16"],
+        ),
+        (
+            {**GPTQ, "dynamic": {"-:model\\.layers\\.0\\..*experts": {}, "-:mlp": {}}},
+            ["int4", "bfloat16", "bfloat16", "bfloat16"],
+        ),
         (MXFP4, ["bfloat16", "mxfp4", "bfloat16", "bfloat16"]),
         (MODELOPT, ["nvfp4", "nvfp4", "bfloat16", "nvfp4"]),
         (
@@ -320,6 +329,9 @@ def test_the_dtype_is_what_the_file_says(tmp_path: Path, dtype: str) -> None:
     """Under either key and in the text's part, the dtype is read."""
     text = {"model_type": "llama", "text_config": {"dtype": dtype}}
     assert read_precision(write(tmp_path, text)).plain == dtype
+    thinker = {"model_type": "qwen2_5_omni", "thinker_config": {"torch_dtype": dtype}}
+    assert read_precision(write(tmp_path, thinker)).plain == dtype
+    assert read_precision(write(tmp_path, {**thinker, "thinker_config": text})).plain == dtype
     assert read(tmp_path, None, torch_dtype=dtype).plain == dtype
 
 

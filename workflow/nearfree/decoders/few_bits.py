@@ -57,16 +57,34 @@ def awq(keys: Keys, plain: Dtype) -> Quantised:
 def gptq(keys: Keys, plain: Dtype) -> Quantised:
     """Return what `gptq` says: AutoGPTQConfig of vllm 0.33.0."""
     found = Refusals()
-    others, head = None, False
+    others, ignored, head = None, Names(), False
     with found.gathered():
         others = _integers(keys, plain, (4, 8), lambda: not keys.flag(keys.one_of("sym")))
     with found.gathered():
+        ignored = _left_out(keys)
+    with found.gathered():
         head = keys.flag("lm_head")
-    for key in ("dynamic", "modules_in_block_to_quantize"):
-        if keys.has(key) and not keys.empty(key):
-            found.add(keys.wrong(key, "gives some matrices rules of their own", ALIKE))
+    with found.gathered():
+        if not keys.empty("modules_in_block_to_quantize"):
+            raise keys.wrong("modules_in_block_to_quantize", _OWN, ALIKE)
     found.check()
-    return Quantised(others=others, head=head)
+    return Quantised(others=others, ignored=ignored, head=head)
+
+
+_OWN = "gives some matrices rules of their own"
+
+
+def _left_out(keys: Keys) -> Names:
+    """Return what GPTQModel's `dynamic` leaves out: what its expressions behind `-:` match.
+
+    Source: get_dynamic_override of vllm 0.33.0,
+    vllm/model_executor/layers/quantization/utils/gptq_utils.py, and of sglang 0.5.23,
+    sglang/srt/layers/quantization/utils.py: other expressions give other bits or groups.
+    """
+    entries = keys.inner("dynamic").values
+    if not all(entry.startswith("-:") for entry in entries):
+        raise keys.wrong("dynamic", _OWN, ALIKE)
+    return read_names(keys, "dynamic", "path", [f"re:{entry[2:]}" for entry in entries])
 
 
 _NF4 = "its matrices are dequantised before each product, which no forward here has"

@@ -25,7 +25,7 @@ _UNREAD = ("quantize_config.json", "quant_config.json")
 """Files of GPTQ and AWQ that say what config.json does not."""
 FILES = ("config.json", _BESIDE, *_UNREAD)
 """What is read of a model's folder, or looked for."""
-_TEXT = ("text_config", "llm_config")
+_TEXT = ("text_config", "llm_config", "thinker_config")
 
 _HEADS = ("lm_head", "head")
 _ROUTERS = ("gate", "router", "shared_expert_gate")
@@ -382,8 +382,8 @@ _PUBLISHED = "Give a checkpoint whose quantization_config says all of it"
 
 def _plain(keys: Keys, sections: list[Keys]) -> Dtype:
     """Return in what a file says that the model is stored, where it is not quantised."""
-    said = dict[str, Keys]()
-    for level in (keys, *map(keys.inner, _TEXT)):
+    said, parts = dict[str, Keys](), [keys.inner(part) for part in _TEXT]
+    for level in (keys, *parts, parts[-1].inner("text_config")):
         for key in ("dtype", "torch_dtype"):
             if level.has(key):
                 dtype = level.text(key)

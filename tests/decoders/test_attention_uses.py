@@ -105,11 +105,15 @@ def test_gates_as_wide_as_heads_are_a_product_in_the_format_of_attention(tmp_pat
 
 
 def test_keys_that_are_values_are_made_once(tmp_path: Path) -> None:
-    """Where keys are values too, one product of a key's width makes both."""
+    """Where keys are values too, one product of a key's width makes both; in engines each."""
     alone = {"attention_k_eq_v": True, "num_global_key_value_heads": 1}
-    uses = of(read(tmp_path, "gemma4_text", **alone))
-    made = uses[f"{QKV}, all positions, 3 of 6 layers"].setting
-    assert made.d_ff == (8 + 1) * 32
+    decoder, role = read(tmp_path, "gemma4_text", **alone), f"{QKV}, all positions, 3 of 6 layers"
+    assert of(decoder)[role].setting.d_ff == (8 + 1) * 32
+    engine = BackendRelease("vllm_triton", "0.33.0")
+    assert of(decoder, engine)[role].setting.d_ff == (8 + 2) * 32
+    shared = read(tmp_path, "gemma4_text", **alone, num_kv_shared_layers=3)
+    roles = of(shared, engine)
+    assert roles[f"{QKV}, all positions, shared cache, 2 of 6 layers"].setting.d_ff == 8 * 32
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ class Grouped(
     A position sees the last `window` positions up to its own, or those of its own `chunk` of
     positions (Llama 4), or all; a layer has at most one of both. With `sinks` each head has a logit
     that is no position's (gpt-oss); `soft_cap` is c of c tanh(logit / c) (Gemma 2).
-    `keys_are_values` says that one product makes both (Gemma 4); they are cached apart. A layer
+    `keys_are_values` says that one matrix makes both (Gemma 4); they are cached apart. A layer
     that `shares` makes and caches neither: it attends to what the last layer before it of the same
     form that does not share has cached (Gemma 4). With a `gate` the product of queries makes
     another row as wide, which what heads give is multiplied by (Qwen3-Next); with `head_gates` a

@@ -74,11 +74,19 @@ def _product(role: str, inputs: int, outputs: int) -> Part:
 def _grouped(
     decoder: Decoder, context: int, kind: Grouped, backend: BackendRelease
 ) -> Iterator[Part]:
+    """Yield the modules of attention with grouped queries.
+
+    Engines load the weights of keys that are values twice, and multiply by both: vllm 0.33.0,
+    vllm/model_executor/models/gemma4.py:85-130; sglang 0.5.23,
+    sglang/srt/models/gemma4_causal.py:1338-1347.
+    """
     if kind.selected:
         yield _in_blocks(decoder.d_model, context, kind)
         return
-    record = BY_NAME[backend.name]
-    yield _product(QKV, decoder.entering, kind.made)
+    record, again = BY_NAME[backend.name], 0
+    if record.in_model is None and kind.keys_are_values and not kind.shares:
+        again = kind.kv_heads * kind.values
+    yield _product(QKV, decoder.entering, kind.made + again)
     yield Part(
         ATTENTION,
         {

@@ -420,15 +420,16 @@ def test_what_any_object_says_of_the_whole_is_kept(tmp_path: Path) -> None:
     [
         ("exaone4_5_text", "exaone4"),
         ("gemma4_unified_text", "gemma4_text"),
+        ("mimo_v2", "mimo_v2_flash"),
         ("paddleocr_vl_text", "ernie4_5"),
         ("qwen2_5_omni_text", "qwen2"),
         ("qwen3_omni_moe_text", "qwen3_moe"),
     ],
 )
-def test_a_text_that_is_called_otherwise_is_the_same(
+def test_a_model_type_that_is_called_otherwise_is_the_same(
     tmp_path: Path, called: str, kind: str
 ) -> None:
-    """A text part with a name of its own is read as the model type that engines run it as."""
+    """A model type with a name of its own is read as the one that engines run it as."""
     assert read(tmp_path, change(kind, model_type=called)) == read(tmp_path, SMALL[kind])
 
 

@@ -81,13 +81,15 @@ nemotron_h_omni (nano_nemotron_vl.py there)."""
 _CALLED = {
     "exaone4_5_text": "exaone4",
     "gemma4_unified_text": "gemma4_text",
+    "mimo_v2": "mimo_v2_flash",
     "paddleocr_vl_text": "ernie4_5",
     "qwen2_5_omni_text": "qwen2",
     "qwen3_omni_moe_text": "qwen3_moe",
 }
-"""Model types of text parts that compute as another model type does, and which. Source:
-configurations and modeling files of transformers 5.23; qwen2_5_omni_thinker.py, paddleocr_vl.py and
-qwen3_omni_moe_thinker.py of vllm 0.33.0, in vllm/model_executor/models, run its classes."""
+"""Model types that compute as another model type does, and which: most are those of text parts.
+Source: configurations and modeling files of transformers 5.23; mimo_v2.py:1125 (MiMo-V2.5),
+paddleocr_vl.py, qwen2_5_omni_thinker.py and qwen3_omni_moe_thinker.py of vllm 0.33.0, in
+vllm/model_executor/models, run the classes of these."""
 
 _NAMES = {
     "llada": {

@@ -76,7 +76,9 @@ _FILES: dict[str, dict[str, Any]] = {
         _DENSE,
     ),
     **dict.fromkeys(("mistral", "phi3"), _WINDOWED),
-    **dict.fromkeys(("qwen3", "wedlm", "seed_oss", "ernie4_5", "qwen3_vl_text"), _WIDE),
+    **dict.fromkeys(
+        ("qwen3", "wedlm", "seed_oss", "ernie4_5", "qwen3_vl_text", "gemma"), _WIDE
+    ),
     "ministral3": {**_WIDE, "sliding_window": None},
     "llada": {
         "torch_dtype": "bfloat16", "d_model": 64, "n_layers": 6, "embedding_size": 500,

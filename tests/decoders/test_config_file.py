@@ -353,6 +353,7 @@ def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
         ("kimi_vl", "deepseek_v3"),
         ("lighton_ocr", "qwen3"),
         ("minicpmv4_6", "qwen3_5_text"),
+        ("minicpmv4_7", "qwen3_5_text"),
         ("nemotron_h_omni", "nemotron_h"),
         ("paddleocr_vl", "ernie4_5"),
     ],
@@ -476,6 +477,17 @@ def test_a_dtype_that_is_left_out_is_told(tmp_path: Path) -> None:
     assert part.keys.text("dtype") == "bfloat16"
     assert part.notes == ("dtype is not said: bfloat16, as engines take beside quantised weights",)
     assert not text_part(write(tmp_path, change("minimax_m2", **quantised))).notes
+
+
+def test_an_element_type_that_published_files_leave_out_is_asked_for(tmp_path: Path) -> None:
+    """Hunyuan 3's have none, so that no one is sent there for it; it is asked for once."""
+    file = read_model_file(write(tmp_path, change("hy_v3", torch_dtype=...)))
+    (only,) = file.refusals
+    assert (only.key, only.reason) == ("dtype or torch_dtype", "is missing")
+    assert "what the checkpoint's weights are in, such as bfloat16" in only.remedy
+    error = refusal(lambda: read(tmp_path, change("hy_v3", hidden_size=...)))
+    assert error
+    assert "Add it from the model's published config.json" in str(error)
 
 
 def test_a_cache_that_engines_do_not_read_is_told(tmp_path: Path) -> None:

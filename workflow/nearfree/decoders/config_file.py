@@ -229,8 +229,14 @@ def _window(keys: Keys, rules: Family) -> int | None:
     return window
 
 
+def dtype_key(keys: Keys) -> str:
+    """Return under which key a file says its element type, which some published ones do not."""
+    remedy = "Write as dtype into a copy what the checkpoint's weights are in, such as bfloat16"
+    return keys.one_of("dtype", "torch_dtype", remedy=remedy)
+
+
 def _dtype(keys: Keys) -> Dtype:
-    key = keys.one_of("dtype", "torch_dtype")
+    key = dtype_key(keys)
     dtype = keys.text(key)
     if dtype not in _DTYPES:
         raise keys.wrong(key, f"is none of {', '.join(_DTYPES)}")

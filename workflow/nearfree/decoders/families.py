@@ -132,6 +132,7 @@ FAMILIES = {
     "falcon_h1": Family(dense, states=("mamba_d_state", BLOCKS)),
     "nemotron_h": Family(nemotron_ffn, states=(PATTERN, BLOCKS), apart=True),
     "cohere2": Family(dense, says_head_dim=True),
+    "gemma": Family(dense, unwindowed, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),
     "gemma4_text": Family(

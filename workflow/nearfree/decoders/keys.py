@@ -15,6 +15,8 @@ _KINDS = {int: "whole numbers", str: "texts"}
 _LIMIT = 10**7
 """No width, count or vocabulary of a model is larger."""
 
+_ADD = "Add it from the model's published config.json"
+
 
 class Keys:
     """The keys of one file; a key that is null counts as one that is not there.
@@ -52,8 +54,8 @@ class Keys:
         value = self.values.get(key)
         return isinstance(value, str) if text is None else value == text
 
-    def one_of(self, *names: str) -> str:
-        """Return which of several names of one key is there.
+    def one_of(self, *names: str, remedy: str = _ADD) -> str:
+        """Return which of several names of one key is there; `remedy` says what to do if none is.
 
         Raises
         ------
@@ -63,7 +65,7 @@ class Keys:
         present = [name for name in names if self.has(name)]
         if len({repr(self.values[name]) for name in present}) > 1:
             raise self.wrong(present[0], f"differs from {present[1]}", "Leave one of them out")
-        return present[0] if present else self._missing(" or ".join(names))
+        return present[0] if present else self._missing(" or ".join(names), remedy)
 
     def whole(self, key: str, *, least: int = 1, default: int | None = None) -> int:
         """Return a whole number from `least` to ten million; ConfigError if it is none.
@@ -160,8 +162,8 @@ class Keys:
     def _required(self, key: str) -> Any:
         return self.values[key] if self.has(key) else self._missing(key)
 
-    def _missing(self, key: str) -> NoReturn:
-        raise self._refused(key, "is missing", "Add it from the model's published config.json")
+    def _missing(self, key: str, remedy: str = _ADD) -> NoReturn:
+        raise self._refused(key, "is missing", remedy)
 
     def _refused(self, key: str, reason: str, remedy: str) -> RefusedError:
         name = f"{self._within}{self._own.get(key, key)}"

@@ -123,6 +123,7 @@ _HUNYUAN = gqa(
 
 LAYOUTS = {
     **dict.fromkeys(("llama", "granite"), _LLAMA),
+    "gemma": block(gqa(window=unwindowed, **BOTH), ffn()),
     **dict.fromkeys(("mistral", "ministral3"), _MISTRAL),
     **dict.fromkeys(("qwen2", "qwen2_5_vl_text", "qwen2_vl_text"), _QWEN2),
     "qwen3": block(gqa(window=switched, norm=True, **BOTH), ffn()),

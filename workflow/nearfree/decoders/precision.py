@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from nearfree.core.precision import FORMATS, PLAIN, Dtype
-from nearfree.decoders.config_file import config_file
+from nearfree.decoders.config_file import config_file, dtype_key
 from nearfree.decoders.gguf_config import read_values
 from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.names import Names, root
@@ -395,5 +395,5 @@ def _plain(keys: Keys, sections: list[Keys]) -> Dtype:
     usual = {METHODS[method_of(section)].usual for section in sections}
     dtypes = {*said} or usual - {None}
     if not dtypes:
-        keys.one_of("dtype", "torch_dtype")
+        dtype_key(keys)
     return next(dtype for dtype in PLAIN if dtype in dtypes)

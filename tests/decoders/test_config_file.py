@@ -13,7 +13,7 @@ from nearfree.decoders.attention_kinds import Grouped, Latent
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import read_details
-from nearfree.decoders.families import FAMILIES
+from nearfree.decoders.families import FAMILIES, UNREAD
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.text_part import text_part
 from nearfree.errors import ConfigError, RefusedError
@@ -241,6 +241,20 @@ def test_the_nearest_model_types_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         read(tmp_path, change("qwen3_moe", model_type="qwen3_moee"))
     assert "qwen3_moe," in error.value.remedy
+
+
+@pytest.mark.parametrize("kind", UNREAD)
+def test_a_model_type_that_is_known_and_not_read_says_why(tmp_path: Path, kind: str) -> None:
+    """What of its layers has no module is said, alone and as the text of a model of parts."""
+    whole = {"gemma3n_text": "gemma3n", "inkling_text": "inkling_mm_model"}
+    document = change("llama", model_type=kind)
+    said = [document, {"model_type": kind.removesuffix("_text"), "text_config": document}]
+    said[1]["model_type"] = whole.get(kind, said[1]["model_type"])
+    for each in said[: 1 + kind.endswith("_text")]:
+        error = refusal(lambda each=each: read(tmp_path, each))
+        assert error
+        assert f"model_type {kind!r} is not read: {UNREAD[kind]}" in error.what
+    assert kind not in FAMILIES
 
 
 @pytest.mark.parametrize(

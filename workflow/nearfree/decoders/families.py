@@ -159,6 +159,21 @@ text."""
 
 ONE_POSITION = ("jamba",)
 """Model types of which no engine's forward has several positions of a request."""
+_CONVOLVED = "most of its layers are short convolutions in place of attention"
+_DELTA = "delta attention in most layers stands beside"
+UNREAD = {
+    "bailing_hybrid": f"{_DELTA} latents with gates",
+    "gemma3n_text": "its layers mix several streams (AltUp) and have narrow branches (LAuReL)",
+    "glm5_next_text": f"{_DELTA} selected positions, and layers mix several streams",
+    "hy_v4": "layers that attend to selected positions with sinks mix several streams",
+    "inkling_text": "its attention has relative positions and short convolutions",
+    "lfm2": _CONVOLVED,
+    "lfm2_moe": _CONVOLVED,
+    "longcat_flash": "a layer has two attentions, two Dense FFNs and experts beside them",
+    "qwen4_exp_text": f"{_DELTA} selected positions, and layers mix streams and tables of n-grams",
+}
+"""Model types that engines run and nearfree does not read, and what of theirs has no module here.
+Source: modeling files of transformers 5.23."""
 
 
 def family(keys: Keys) -> Family:
@@ -173,6 +188,9 @@ def family(keys: Keys) -> Family:
             "Draft for a model of Mamba's second version, such as nemotron_h; for this one decode "
             "without drafts",
         )
+    if model_type in UNREAD:
+        why = f"is not read: {UNREAD[model_type]}, which no module here is"
+        raise keys.wrong("model_type", why, "Give another model: no other type stands for it")
     if model_type not in FAMILIES:
         near = get_close_matches(model_type[:80], FAMILIES, n=3)
         known = (

@@ -43,6 +43,15 @@ WHOLES = {
     "gemma4": Whole("gemma4_text", *_INNER),
     "gemma4_unified": Whole("gemma4_unified_text", *_INNER),
     "glm46v": Whole("glm4v_text", *_INNER),
+    **{
+        kind: Whole(text, *_INNER)
+        for kind, text in (
+            ("gemma3n", "gemma3n_text"),
+            ("glm5_next", "glm5_next_text"),
+            ("inkling_mm_model", "inkling_text"),
+            ("qwen4_exp", "qwen4_exp_text"),
+        )
+    },
     "glm4v": Whole("glm4v_text", *_INNER),
     "glm4v_moe": Whole("glm4v_moe_text", *_INNER),
     "internvl": Whole("qwen2", *_INNER, differ=True),
@@ -72,7 +81,8 @@ WHOLES = {
     "qwen3_vl_moe": Whole("qwen3_vl_moe_text", *_INNER),
     "step3p7": Whole("step3p5", *_PLAIN),
 }
-"""By model type. Source: configurations of transformers 5.23; minimax_m3 is AIConfigurator's name
+"""By model type; of some the text is refused by its name. Source: configurations of transformers
+5.23; minimax_m3 is AIConfigurator's name
 of the text part of minimax_m3_vl, and kimi_k3 is read as in vllm 0.33.0. Not in transformers:
 kimi_vl (vllm 0.33.0, vllm/transformers_utils/configs/kimi_vl.py), dots_ocr and internvl_chat
 (sglang 0.5.23, sglang/srt/configs/dots_ocr.py and internvl.py:278-340), NVIDIA's two names of

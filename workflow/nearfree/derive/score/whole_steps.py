@@ -24,6 +24,7 @@ from nearfree.derive.predict.forecast.expand_deployments import asked_about
 from nearfree.derive.predict.forecast.expand_deployments import deployments as expanded
 from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.total import total
+from nearfree.derive.score.prompts import Prompts, prompts_of
 from nearfree.errors import ConfigError, NearfreeError, RefusedError
 from nearfree.hardware.platforms import resolve
 from nearfree.public.whole_models import HEADS, MODELS, WholeRow
@@ -48,7 +49,7 @@ class Timed(NamedTuple):
     """A row with what `predict` says of it, or why it says nothing.
 
     `modules_us` is T of its modules at N and `first_us` at one position, `draft` what a draft that
-    T holds takes, `prefill_us` what others' prompts add to a step; they are 0 where there is a
+    T holds takes, `prompts` what its steps read of others' prompts; 0 and None where there is a
     refusal. `deployment` is what was asked, of the release `asked`.
     """
 
@@ -59,7 +60,7 @@ class Timed(NamedTuple):
     modules_us: float = 0.0
     first_us: float = 0.0
     draft: Drafted | None = None
-    prefill_us: float = 0.0
+    prompts: Prompts | None = None
 
     def predicted_us(
         self, constants: StepConstants, bandwidth_gb_s: float, *, first: bool = False
@@ -76,10 +77,10 @@ class Timed(NamedTuple):
         decoder, row = self.deployment.decoder, self.row
         positions = 1 if first else row.positions
         tokens = np.array([requests(row.batch, self.deployment.parallel.dp) * positions])
-        between = between_us(
-            constants, layers=decoder.pairs, d_model=decoder.d_model,
-            tokens=tokens.astype(np.float64), bandwidth_gb_s=bandwidth_gb_s,
-        )  # fmt: skip
+        step: dict[str, Any] = {
+            "layers": decoder.pairs, "d_model": decoder.d_model, "bandwidth_gb_s": bandwidth_gb_s,
+        }  # fmt: skip
+        between = between_us(constants, tokens=tokens.astype(np.float64), **step)
         host = host_us(constants, batch=row.batch)
         modules = self.first_us
         if not first:
@@ -89,7 +90,8 @@ class Timed(NamedTuple):
                 grid = np.array([float(positions)])
                 taken = self.draft.served_us(grid, served, constants, decoder)
                 modules += float(taken[0])
-        return float(modules + between[0] + host + self.prefill_us)
+        prompts = self.prompts.us(constants, **step) if self.prompts else 0.0
+        return float(modules + between[0] + host + prompts)
 
 
 def timed_steps(
@@ -121,7 +123,10 @@ def timed_steps(
                 waiting.append((place, row, left[1:]))
             else:
                 found[place] = Timed(row, refusal=str(said))
-    return _with_prefills([found[place] for place in range(len(rows))], answerer)
+    steps = [found[place] for place in range(len(rows))]
+    served = [(each.row, each.deployment) for each in steps if each.deployment]
+    prompts = iter(prompts_of(served, answerer))
+    return [each._replace(prompts=next(prompts)) if each.deployment else each for each in steps]
 
 
 _Open = tuple[int, WholeRow, list[str], Deployment | str]
@@ -175,32 +180,6 @@ def _drafts(
         engine = BackendRelease(row.engine, row.engine_version or None)
         drafts[place] = refusal or draft_of(each, found, at, engine).at(grid.index(row.positions))
     return drafts
-
-
-def _with_prefills(steps: Sequence[Timed], answerer: Answerer) -> list[Timed]:
-    """Return rows with what others' prompts add to a step where T is a mean over an output.
-
-    Each of b requests is read once an output: b / osl prompts a step, of which each adds
-    T(isl positions) - T(1) to it.
-    """
-    found = list(steps)
-    by_length: dict[int, list[int]] = {}
-    for place, each in enumerate(found):
-        if each.deployment and each.row.holds_prefill:
-            by_length.setdefault(each.row.isl or 1, []).append(place)
-    for length, places in by_length.items():
-        alone = [
-            structs.replace(one, batch=one.parallel.dp, context=1, served=False)
-            for one in (found[place].deployment for place in places)
-            if one
-        ]
-        prompts = total(Questions(alone, sorted({1, length})), answerer).model_us
-        for place, us, one in zip(places, prompts, alone, strict=True):
-            row = found[place].row
-            added = max(float(us[-1] - us[0]), 0.0)
-            share = row.batch / one.parallel.dp / (row.osl or 1)
-            found[place] = found[place]._replace(prefill_us=added * share)
-    return found
 
 
 class _Asker:

@@ -88,6 +88,24 @@ def test_what_is_not_known_is_refused_by_reason(changes: dict[str, object], said
     assert said in (found.refusal or "")
 
 
+def test_attention_is_what_the_engine_was_told() -> None:
+    """A kernel that a row's option names is asked; one whose T(N) nobody knows refuses the row."""
+    about: dict[str, object] = {"engine": "sglang", "engine_version": "0.5.9"}
+    told, chosen = (timed(**about, attention_backend=name) for name in ("flashinfer", ""))
+    assert told.deployment is not None
+    assert chosen.deployment is not None
+    assert told.deployment.attention.name == "flashinfer_fa2"
+    assert chosen.deployment.attention.name == "vllm_fa3"
+    assert told.modules_us != chosen.modules_us
+    other = timed(**about, attention_backend="triton")
+    assert other.deployment is None
+    assert other.refusal == "no T(N) is known of the attention that triton names to sglang"
+    served = [(row.model, row.attention_backend) for row in ROWS if row.attention_backend]
+    assert served.count(("GLM-4.7-Flash", "triton")) == 9
+    assert served.count(("Qwen3.5-397B-A17B", "flashinfer")) == 11
+    assert len(served) == 20
+
+
 def test_models_come_from_a_folder(tmp_path: Path) -> None:
     """With a folder a row's model is MODEL/config.json there, and nothing else."""
     folder = tmp_path / "Qwen3-32B"

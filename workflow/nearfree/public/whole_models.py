@@ -31,8 +31,9 @@ _MEAN = re.compile(r"(?i)mean TPOT|TPOT \(mean")
 class WholeRow(Struct, frozen=True, kw_only=True):
     """One latency T of a decode step as it was published, in microseconds.
 
-    `precision`, `kv_dtype`, `engine` and `how` are the source's words, `moe_backend` what the
-    engine's option for kernels of experts was given, empty for its own choice. `batch` is b over
+    `precision`, `kv_dtype`, `engine` and `how` are the source's words, `moe_backend` and
+    `attention_backend` what the engine's options for kernels of experts and of attention were
+    given, empty where they were left to it or name its own choice. `batch` is b over
     all GPUs, `positions` N, `context` the cached positions of a request. `isl` and `osl` are the
     lengths of prompts and outputs where requests were served; `ratio` is T(N) / T(1) where the
     source says it. `head` names the file of the head that drafts; without one the model's own layer
@@ -54,6 +55,7 @@ class WholeRow(Struct, frozen=True, kw_only=True):
     precision: str = ""
     kv_dtype: str = ""
     moe_backend: str = ""
+    attention_backend: str = ""
     engine_version: str = ""
     how: str = ""
     isl: int | None = None
@@ -140,7 +142,7 @@ _COUNTS = {"batch": 0, "positions": 1, "context": 1, "tp": 1, "ep": 1, "dp": 1}
 """Numbers from 1 on, and what an empty one is; 0 where there must be one."""
 _LENGTHS = ("isl", "osl")
 _RATIO, _DRAFT = "ratio_tN_t1", "draft_in_t"
-_NAMES = ("model", "config", "head", "moe_backend")
+_NAMES = ("model", "config", "head", "moe_backend", "attention_backend")
 _WORDS = ("precision", "kv_dtype", "engine_version", "how", "source", "gpu", "engine")
 
 
@@ -148,8 +150,7 @@ def _odd(row: Mapping[str, str | None]) -> Iterator[str]:
     if None in row or None in row.values():
         yield "it has another number of fields than there are columns"
         return
-    for name, pattern in (("model", _NAME), ("config", rf"({_NAME})?"), ("head", rf"({_NAME})?"),
-                          ("moe_backend", rf"({_NAME})?"),
+    for name, pattern in (("model", _NAME), *((each, rf"({_NAME})?") for each in _NAMES[1:]),
                           *((each, _TEXT) for each in (*_WORDS, _DRAFT))):  # fmt: skip
         if not re.fullmatch(pattern, row.get(name) or ""):
             yield f"{name} {row.get(name)!r:.60} is no name"

@@ -35,6 +35,9 @@ one of 1.2 were tried with all rows of the project in view; this one missed leas
 _PACKAGES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
 _ASSUMED = {"trtllm": "1.2.0"}
 """The release that is asked where no rules of any are read."""
+_ATTENTION = {("sglang", "flashinfer"): "flashinfer"}
+"""What runs attention where an engine's option names it, by engine and word: what `--attention`
+takes."""
 _OWN = {"line": 0, "ratio": None, "isl": None, "osl": None, "how": "", "source": "", "draft": ""}
 """What differs between rows that ask alike."""
 _BLACKWELL = 100
@@ -229,7 +232,8 @@ class _Asker:
         formats = _formats(row.precision, self._read(path))
         cached = self._cache(row, platform, formats)
         spec = DeploymentSpec(
-            models=(str(path),), platforms=(platform,), moe=(release,), routing=(ROUTING,),
+            models=(str(path),), platforms=(platform,), attention=_attention(row), moe=(release,),
+            routing=(ROUTING,),
             moe_backend=row.moe_backend or None, tp=row.tp, ep=row.ep, dp=row.dp, **formats,
             **cached,
         )  # fmt: skip
@@ -302,6 +306,25 @@ def _nearest(version: str, known: Sequence[str]) -> list[str]:
     older = [each for each in ordered if Version(each) <= own][::-1]
     newer = [each for each in ordered if Version(each) > own]
     return [*older[:1], *newer, *older[1:]]
+
+
+def _attention(row: WholeRow) -> tuple[str, ...]:
+    """Return what runs a row's attention, nothing where the engine chose.
+
+    Raises
+    ------
+    ConfigError
+        The row names a kernel of which no T(N) is known.
+    """
+    if not row.attention_backend:
+        return ()
+    named = _ATTENTION.get((row.engine, row.attention_backend))
+    if named is None:
+        raise ConfigError(
+            f"no T(N) is known of the attention that {row.attention_backend} names to {row.engine}",
+            remedy="Leave attention_backend empty where it is the engine's own choice",
+        )
+    return (named,)
 
 
 def _formats(precision: str, file: ModelFile) -> dict[str, Any]:

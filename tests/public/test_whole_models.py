@@ -1,6 +1,7 @@
 """Published steps of whole models are read as a whole, or not at all."""
 
 import codecs
+import re
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,23 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         read_rows(written(tmp_path, HEAD))
     with pytest.raises(ConfigError, match="lacks the columns engine, t_us"):
         read_rows(written(tmp_path, "model,gpu,batch", "a,b,1"))
+
+
+def test_lengths_are_those_that_were_drawn() -> None:
+    """InferenceX draws lengths of .8 to 1 of what it names, so that no row has the named ones.
+
+    Source: .github/workflows/benchmark-tmpl.yml:67 and utils/bench_serving/benchmark_serving.py:
+    112-119 of SemiAnalysisAI/InferenceX at 12ba0ae0, .github/workflows/full-sweep-tmpl.yml:49 at
+    e06929c7.
+    """
+    rows = [
+        row for row in read_rows(CONFIG / "whole/steps.csv").rows
+        if re.search(r"silicon_sample\.csv id=(2026_0|kimik2_5_b|qwen3_5_b3)", row.source)
+    ]  # fmt: skip
+    drawn = {1024: 922, 8192: 7372}
+    named = [re.search(r"_(\d+)x(\d+)_", row.source) for row in rows]
+    assert len(rows) == 422
+    for row, lengths in zip(rows, named, strict=True):
+        assert lengths is not None
+        assert [row.isl, row.osl] == [drawn[int(each)] for each in lengths.groups()]
+        assert row.context == (row.isl or 0) + (row.osl or 0) // 2

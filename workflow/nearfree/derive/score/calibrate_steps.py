@@ -21,13 +21,14 @@ from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.whole_models import FILE, read_rows
 
-FORM = 11
+FORM = 12
 """Number of the form, of its fit and of the rows that it answers; a change of any raises it. 2 has
 rows of models with gated delta nets; 3 names the kernels that modules' T is by; 4 has vLLM's
 products by its own library; 5 has experts in float8 by the kernel that an engine takes of several;
 6 has those in 16 bits so, too; 7 has what SGLang rounds before experts in mxfp4; 8 has T(1) of
 attention by the kernel that decodes, 9 by each engine's; 10 has fallback rules' warps and stages,
-11 experts at few rows by their own curves, and rows as their scripts served them."""
+11 experts at few rows by their own curves, and rows as their scripts served them; 12 has others'
+prompts as engines run them, and rows of the attention and the lengths that were served."""
 TRIED = (
     f"{ROUTING}; balanced and power_law:1.2",
     "five kernels a layer; counted by kind of layer and format",

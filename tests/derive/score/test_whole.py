@@ -80,6 +80,8 @@ def test_a_head_is_what_the_row_names() -> None:
     ({"gpu": "H999"}, "unknown platform"),
     ({"precision": "gguf Q4_0"}, "in what formats 'gguf Q4_0' stores and computes is not known"),
     ({"tp": 7}, "7 does not divide"),
+    ({"draft": "yes (MTP)", "positions": 4, "how": "mean TPOT", "isl": 1, "osl": 9},
+     "how many a step with drafts gave is not published"),
 ])  # fmt: skip
 def test_what_is_not_known_is_refused_by_reason(changes: dict[str, object], said: str) -> None:
     """No row is dropped in silence, and none answered for another setup."""

@@ -204,6 +204,8 @@ class _Asker:
         if row.engine not in _PACKAGES:
             reason = f"no kernels of {row.engine} on a GPU are known"
             return [], reason
+        if row.holds_draft and row.holds_prefill:
+            return [], "T is of a token, and how many a step with drafts gave is not published"
         package = _PACKAGES[row.engine]
         known = [
             version

@@ -108,22 +108,6 @@ def test_attention_is_what_the_engine_was_told() -> None:
     assert len(served) == 20
 
 
-def test_experts_of_tensorrt_llm_are_those_that_its_file_names() -> None:
-    """InferenceX names TRTLLM where attention is not spread over groups, else the engine's own."""
-    about: dict[str, object] = {
-        "model": "DeepSeek-R1", "config": "deepseek_r1", "gpu": "B200", "engine": "trtllm",
-        "engine_version": "1.2.0", "precision": "fp4", "batch": 64, "ep": 8,
-    }  # fmt: skip
-    named, own = (timed(**about, moe_backend=word) for word in ("TRTLLM", ""))
-    assert named.deployment is not None
-    assert named.deployment.library == "moe_torch_flow_min_latency"
-    assert named.modules_us < own.modules_us
-    other = timed(**about | {"precision": "fp8"}, moe_backend="TRTLLM")
-    assert "'TRTLLM' names no kernel of experts of" in str(other.refusal)
-    told = [row for row in ROWS if row.moe_backend == "TRTLLM"]
-    assert [(row.model, row.dp) for row in told] == [("DeepSeek-R1", 1)] * 3
-
-
 def test_models_come_from_a_folder(tmp_path: Path) -> None:
     """With a folder a row's model is MODEL/config.json there, and nothing else."""
     folder = tmp_path / "Qwen3-32B"

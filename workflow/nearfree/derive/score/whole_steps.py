@@ -38,12 +38,6 @@ _ASSUMED = {"trtllm": "1.2.0"}
 _ATTENTION = {("sglang", "flashinfer"): "flashinfer"}
 """What runs attention where an engine's option names it, by engine and word: what `--attention`
 takes."""
-_EXPERTS = {("trtllm", "TRTLLM", "fp4"): "moe_torch_flow_min_latency"}
-"""Curves of the experts that TensorRT-LLM's moe_config.backend names, by engine, word and
-precision: it takes CUTLASS by itself (ModelConfig.resolve_moe_backend, tensorrt_llm/_torch/
-model_config.py of 1.2.0). They lack the sum of a token's experts, which this backend leaves to the
-all-reduce up to 128 tokens. Source: ai-dynamo/aiconfigurator at 095f58a5, collector/trtllm/
-collect_moe.py:457-458, 688 and 781-782."""
 _OWN = {"line": 0, "ratio": None, "isl": None, "osl": None, "how": "", "source": "", "draft": ""}
 """What differs between rows that ask alike."""
 _BLACKWELL = 100
@@ -239,17 +233,15 @@ class _Asker:
         platform = self._platform(row.gpu)
         formats = _formats(row.precision, self._read(path))
         cached = self._cache(row, platform, formats)
-        library = _EXPERTS.get((row.engine, row.moe_backend, row.precision))
         spec = DeploymentSpec(
             models=(str(path),), platforms=(platform,), attention=_attention(row), moe=(release,),
-            routing=(ROUTING,), moe_backend=None if library else row.moe_backend or None,
+            routing=(ROUTING,), moe_backend=row.moe_backend or None,
             tp=row.tp, ep=row.ep, dp=row.dp, **formats, **cached,
         )  # fmt: skip
         answerable, others = asked_about(self._config, spec)
         if others:
             raise RefusedError(list(others[0].refusals))
-        found = _as_published(answerable[0], row.precision)
-        return structs.replace(found, library=library) if library else found
+        return _as_published(answerable[0], row.precision)
 
     def _cache(self, row: WholeRow, platform: str, formats: Mapping[str, Any]) -> dict[str, Any]:
         """Return the format of the cache, nothing for the model file's own.

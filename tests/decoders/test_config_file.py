@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
+from msgspec import UNSET, structs
 from nearfree.decoders.attention_kinds import Grouped, Latent
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder, Experts
@@ -463,6 +463,22 @@ def test_adapters_of_a_text_are_refused(tmp_path: Path) -> None:
     error = refusal(lambda: read(tmp_path, {**document, "use_llm_lora": 16}))
     assert error
     assert "use_llm_lora 16 adds adapters to its text" in error.what
+
+
+@pytest.mark.parametrize(
+    ("document", "sees"),
+    [
+        ({"model_type": "gemma3", "text_config": SMALL["gemma3_text"]}, True),
+        (SMALL["gemma3_text"], UNSET),
+        (change("gemma4_text", use_bidirectional_attention="vision"), True),
+        (change("gemma4_text", use_bidirectional_attention=None), UNSET),
+    ],
+)
+def test_positions_of_an_image_that_attend_to_each_other_are_known(
+    tmp_path: Path, document: dict[str, Any], sees: object
+) -> None:
+    """Gemma 3 with an image part has them, and Gemma 4 where its text says so."""
+    assert read(tmp_path, document).sees_images is sees
 
 
 def test_infinity_is_a_number_that_no_shape_has(tmp_path: Path) -> None:

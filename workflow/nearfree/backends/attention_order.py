@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_ANY, _HOPPER, _BLACKWELL = range(200), range(90, 100), range(100, 110)
+_ANY, _AMPERE, _HOPPER, _BLACKWELL = range(200), range(80, 90), range(90, 100), range(100, 110)
 ATTENTION_ORDER: Mapping[str, range] = {
     "flash_attn": _ANY,
     "vllm_fa3": _HOPPER,
@@ -19,8 +19,10 @@ class Taken(NamedTuple):
     """A backend of attention that an engine takes on some compute capabilities.
 
     `sizes` are the elements of a head for which it does so. `sinks` says whether it does for heads
-    with a logit that is no position's, `narrow` whether over a cache in 8 bits. `since` is the
-    oldest release read that does so, None of all. Models of the kinds in `but` have another.
+    with a logit that is no position's, `narrow` whether over a cache in 8 bits, `images` whether
+    where positions of an image attend to each other. `since` is the oldest release read that does
+    so, None of all, `until` the oldest that does so no more. Of the kinds of models in `only` it
+    is the choice, of all where that is empty; those in `but` have another.
     """
 
     where: range
@@ -28,27 +30,42 @@ class Taken(NamedTuple):
     sizes: frozenset[int] = frozenset(range(1, 257))
     sinks: bool = True
     narrow: bool = True
+    images: bool = True
     since: str | None = None
+    until: str | None = None
+    only: frozenset[str] = frozenset()
     but: frozenset[str] = frozenset()
 
 
 _FLASH = frozenset(range(8, 257, 8))
+_FLASH_4 = frozenset(range(8, 129, 8))
 _FLASHINFER = frozenset({64, 128, 256})
 _WIDE = frozenset(range(1, 513))
+_QWEN_STATES = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
+WINDOWED = "exaone4"
+"""A kind of models that SGLang treats so where layers have a window alone."""
+_FLASH_3 = frozenset({"olmo2", WINDOWED})
 ENGINE_ATTENTION: Mapping[str, tuple[Taken, ...]] = {
     "vllm": (
-        Taken(_BLACKWELL, "flashinfer_fa2", _FLASHINFER | {512}, since="0.24.0"),
-        Taken(_BLACKWELL, "flashinfer_fa2", _FLASHINFER),
-        Taken(_BLACKWELL, "flash_attn_4", frozenset(range(8, 129, 8)), since="0.19.0"),
-        Taken(_HOPPER, "vllm_fa3", _FLASH),
-        Taken(_ANY, "flash_attn", _FLASH, sinks=False, narrow=False),
-        Taken(_ANY, "flashinfer_fa2", _FLASHINFER, sinks=False),
+        Taken(_BLACKWELL, "flashinfer_fa2", frozenset({256, 512}), since="0.30.0"),
+        Taken(_BLACKWELL, "flashinfer_fa2", _FLASHINFER | {512}, images=False, since="0.24.0"),
+        Taken(_BLACKWELL, "flashinfer_fa2", _FLASHINFER, images=False),
+        Taken(_BLACKWELL, "flash_attn_4", _FLASH_4, since="0.24.0"),
+        Taken(_BLACKWELL, "flash_attn_4", _FLASH_4, images=False, since="0.19.0"),
+        Taken(_HOPPER, "vllm_fa3", frozenset({256}), since="0.30.0"),
+        Taken(_HOPPER, "vllm_fa3", _FLASH, images=False),
+        Taken(_ANY, "flash_attn", _FLASH, sinks=False, narrow=False, images=False),
+        Taken(_ANY, "flashinfer_fa2", _FLASHINFER, sinks=False, images=False),
         Taken(_ANY, "vllm_triton", _WIDE),
     ),
     "sglang": (
         Taken(_HOPPER, "vllm_fa3"),
+        Taken(_AMPERE, "flash_attn_3", only=_FLASH_3),
+        Taken(_BLACKWELL, "vllm_triton", only=_QWEN_STATES, until="0.5.14"),
+        Taken(_BLACKWELL, "vllm_triton", only=frozenset({"falcon_h1"})),
+        Taken(_BLACKWELL, "vllm_triton", only=frozenset({"granitemoehybrid"}), until="0.5.14"),
         Taken(_BLACKWELL, "flashinfer_fa2", _WIDE),
-        Taken(_ANY, "flashinfer_fa2", sinks=False, but=frozenset({"llama4_text"})),
+        Taken(_ANY, "flashinfer_fa2", sinks=False, but=_FLASH_3 | {"llama4_text"}),
         Taken(_ANY, "vllm_triton", _WIDE),
     ),
 }
@@ -60,12 +77,27 @@ vllm/v1/attention/backends/flashinfer.py:691-693, and 402 of 0.20.2, which lacks
 flash_attn.py:425-435 there). Its FlashAttention is version 3 on Hopper, on data-centre Blackwell 4
 for heads of up to 128 elements (fa_utils.py:95-226 there, and of 0.19.0, the oldest read that has
 it), and 2 elsewhere. Heads of 512 elements are Gemma 4's, which up to 0.22.0 runs by Triton's
-kernels alone (vllm/model_executor/models/config.py of 0.22.0, lines 57-106, and of 0.24.0).
+kernels alone (vllm/model_executor/models/config.py of 0.22.0, lines 57-106, and of 0.24.0). Where
+positions of an image attend to each other, a backend must have such a mask, whatever a step holds:
+FlashAttention 4 from 0.24.0 on, and Triton's (use_mm_prefix in vllm/v1/attention/backend.py of
+0.14.0, lines 220-236, and flash_attn.py of 0.24.0, lines 195-233). Since 0.30.0 heads of 256 and
+512 elements run what has no image by FlashInfer or FlashAttention all the same (triton_flashinfer.py
+and triton_flash_attn.py of 0.30.0).
 
 SGLang takes FlashAttention 3 on Hopper, kernels of TensorRT-LLM on data-centre Blackwell, and
 elsewhere FlashInfer, or Triton where heads have sinks and for Llama 4 and Gemma 4 (sglang 0.5.23,
 sglang/srt/arg_groups/model_override_base.py:277-345, and model_overrides/llama4.py:23-37 and
-gemma4.py:30-34; server_args.py of 0.5.9, 1450-1460). FlashInfer stands for TensorRT-LLM's kernels,
+gemma4.py:30-34; server_args.py of 0.5.9, 1450-1460). OLMo 2, and EXAONE 4 with windows, have
+FlashAttention 3 from 8.0 on, which does not start on 12.0, where Triton's does (olmo2.py:24-30 and
+exaone.py:22-29 of model_overrides; server_args.py of 0.5.9, 1488-1512, where EXAONE 4's must be
+named; layers/attention/attention_registry.py:238-246). On data-centre Blackwell Triton decodes
+Falcon-H1, and up to 0.5.9 all models with states beside attention but Nemotron-H (falcon_h1.py:17
+of model_overrides; server_args.py of 0.5.9, 1579-1652); in 0.5.14 so it does Qwen's without drafts
+(server_args.py of 0.5.14, 4188-4210), which is not told apart here. FlashInfer stands for TensorRT-LLM's kernels,
 which it runs on Blackwell and whose source is not public: both pack the heads that share keys.
-vLLM's FlashAttention 3 and Triton stand for SGLang's.
+xformers' and vLLM's FlashAttention 3 and vLLM's Triton stand for SGLang's.
 """
+STAND_INS = {("sglang", each) for each in ("vllm_fa3", "vllm_triton", "flash_attn_3")}
+"""Engines and backends of attention whose kernels stand for others that the engine runs."""
+IMAGES_SINCE = {"vllm": "0.14.0"}
+"""The oldest release read that asks a backend for a mask of images, by engine."""

@@ -62,6 +62,8 @@ _REFUSED = {
 """Keys that, given, change what a forward does, whatever the model type; those of a latent do so
 where its layers are not read one by one."""
 
+_BOTH_WAYS = "use_bidirectional_attention"
+"""The key that is "vision" where all positions of an image attend to each other: Gemma 4's."""
 _MOST_NAME = 80
 
 
@@ -84,7 +86,8 @@ def read_decoder(path: Path) -> Decoder:
         read. All reasons are given at once.
     """
     file = config_file(path)
-    keys, refusals = text_part(file).keys, Refusals()
+    part, refusals = text_part(file), Refusals()
+    keys = part.keys
     kind = str(keys.values.get("model_type"))
     rules = FAMILIES.get(kind)
     uniform = rules is None or rules.window is not None
@@ -99,7 +102,9 @@ def read_decoder(path: Path) -> Decoder:
     with refusals.gathered():
         if keys.flag("is_encoder_decoder"):
             raise keys.wrong("is_encoder_decoder", "says that it is no decoder", "Give a decoder")
-    return _decoder(keys, file_name(file), refusals)
+    decoder = _decoder(keys, file_name(file), refusals)
+    sees = (part.whole and part.whole.sees_images) or keys.values.get(_BOTH_WAYS) == "vision"
+    return structs.replace(decoder, sees_images=True) if sees else decoder
 
 
 def read_drafter(path: Path) -> Decoder:

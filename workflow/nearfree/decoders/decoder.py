@@ -66,7 +66,8 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     have an input of its own of every token, `layer_inputs` wide (Gemma 4). A drafter's head reads
     `states` of its model. The residual is `streams` states wide where layers mix several of them
     (DeepSeek V4's hyper connections), else one. With a `residual_block` layers attend to what each
-    block of so many layers before them left (Kimi K3). Widths are in elements.
+    block of so many layers before them left (Kimi K3). With `sees_images` all positions of an image
+    attend to each other (Gemma 3). Widths are in elements.
 
     Where layers differ, or have more to say, `kinds` part them; `heads`, `kv_heads`, `head_dim` and
     `window` are then those of the first kind that has a cache, a latent one head as wide as what is
@@ -94,6 +95,7 @@ class Decoder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     states: States | UnsetType = UNSET
     streams: Positive | UnsetType = UNSET
     residual_block: Positive | UnsetType = UNSET
+    sees_images: bool | UnsetType = UNSET
     kinds: tuple[Kind, ...] | UnsetType = UNSET
 
     @property

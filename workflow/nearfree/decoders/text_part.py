@@ -18,7 +18,8 @@ class Whole(NamedTuple):
 
     `differ` says that where the file is silent, its class takes the embedding for the LM head and
     that of its text does not. In the checkpoint the text stands under `root`, its LM head is
-    `head`; in the file it stands under the keys `at`, each within the one before.
+    `head`; in the file it stands under the keys `at`, each within the one before. With
+    `sees_images` all positions of an image attend to each other.
     """
 
     text: str
@@ -26,6 +27,7 @@ class Whole(NamedTuple):
     head: str
     differ: bool = False
     at: tuple[str, ...] = ("text_config",)
+    sees_images: bool = False
 
 
 _APART = ("language_model.model", "language_model.lm_head")
@@ -39,7 +41,7 @@ WHOLES = {
     **dict.fromkeys(("aya_vision", "cohere2_vision"), Whole("cohere2", *_INNER)),
     "dots_ocr": Whole("qwen2", *_PLAIN),
     "exaone4_5": Whole("exaone4", *_INNER),
-    "gemma3": Whole("gemma3_text", *_APART),
+    "gemma3": Whole("gemma3_text", *_APART, sees_images=True),
     "gemma4": Whole("gemma4_text", *_INNER),
     "gemma4_unified": Whole("gemma4_unified_text", *_INNER),
     "glm46v": Whole("glm4v_text", *_INNER),

@@ -174,7 +174,81 @@ def test_sinks_on_other_blackwells_run_by_a_kernel_that_is_not_read(
 ) -> None:
     """Triton's tiles stand for it, in the releases of vLLM that have it."""
     found = unread(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
-    assert found == ("FlashInfer's XQA" if said else None)
+    assert found == ("heads with sinks on this GPU by FlashInfer's XQA" if said else None)
+
+
+@pytest.mark.parametrize(
+    ("size", "sm", "release", "said"),
+    [
+        (512, 90, "vllm==0.33.0", True),
+        (512, 90, "vllm==0.22.0", False),
+        (512, 100, "vllm==0.33.0", False),
+        (512, 90, "sglang==0.5.23", False),
+        (256, 90, "vllm==0.33.0", False),
+    ],
+)
+def test_heads_too_wide_for_flash_attention_3_run_by_another_that_is_not_read(
+    tmp_path: Path, size: int, sm: int, release: str, *, said: bool
+) -> None:
+    """vLLM runs all of Gemma 4 by FlashAttention 4 on Hopper, once it has it."""
+    decoder = read(tmp_path, "gemma4_text", head_dim=256, global_head_dim=size)
+    found = unread(decoder, sm, BackendRelease(*release.split("==")))
+    assert found == ("this model on this GPU by FlashAttention 4" if said else None)
+
+
+def _seeing(folder: Path, size: int) -> Decoder:
+    text = change("gemma3_text", head_dim=size)
+    return read_decoder(write(folder, {"model_type": "gemma3", "text_config": text}))
+
+
+@pytest.mark.parametrize(
+    ("size", "release", "by_sm"),
+    [
+        (128, "0.9.1", {89: "flash-attn", 90: "vllm-fa3", 100: "flashinfer"}),
+        (128, "0.14.0", {89: "vllm-triton", 90: "vllm-triton", 100: "vllm-triton"}),
+        (128, "0.24.0", {89: "vllm-triton", 90: "vllm-triton", 100: "flash-attn-4"}),
+        (128, "0.33.0", {90: "vllm-triton", 100: "flash-attn-4", 120: "vllm-triton"}),
+        (256, "0.24.0", {90: "vllm-triton", 100: "vllm-triton"}),
+        (256, "0.33.0", {89: "vllm-triton", 90: "vllm-fa3", 100: "flashinfer"}),
+    ],
+)
+def test_a_model_whose_images_attend_to_themselves_needs_a_backend_with_such_a_mask(
+    tmp_path: Path, size: int, release: str, by_sm: dict[int, str]
+) -> None:
+    """vLLM asks for the mask whatever a step holds, where the model can be given images."""
+    decoder, plain = _seeing(tmp_path, size), uniform("bfloat16")
+    vllm = BackendRelease("vllm", release)
+    assert {sm: chosen(decoder, plain, sm, vllm) for sm in by_sm} == by_sm
+    sglang = BackendRelease("sglang", "0.5.23")
+    assert chosen(decoder, plain, 90, sglang) == "vllm-fa3"
+    assert decoding(decoder, "bfloat16", 90, vllm) == (
+        "vllm_flash_attn_fa3" if by_sm.get(90) == "vllm-fa3" else None
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "release", "by_sm"),
+    [
+        ("olmo2", {}, "0.5.23", {80: "flash-attn-3", 89: "flash-attn-3", 90: "vllm-fa3",
+                                 100: "flashinfer", 120: "vllm-triton"}),
+        ("exaone4", {}, "0.5.23", {89: "flash-attn-3", 90: "vllm-fa3", 120: "vllm-triton"}),
+        ("exaone4", {"sliding_window_pattern": None, "sliding_window": None, "layer_types": None},
+         "0.5.23", {89: "flashinfer", 90: "vllm-fa3", 120: "flashinfer"}),
+        ("qwen3_next", {}, "0.5.9", {90: "vllm-fa3", 100: "vllm-triton", 120: "flashinfer"}),
+        ("qwen3_5_text", {}, "0.5.9", {100: "vllm-triton"}),
+        ("qwen3_5_moe_text", {}, "0.5.23", {100: "flashinfer"}),
+        ("falcon_h1", {}, "0.5.23", {90: "vllm-fa3", 100: "vllm-triton"}),
+        ("granitemoehybrid", {}, "0.5.9", {100: "vllm-triton"}),
+        ("granitemoehybrid", {}, "0.5.23", {100: "flashinfer"}),
+    ],
+)  # fmt: skip
+def test_sglang_has_a_choice_of_its_own_for_single_models(
+    tmp_path: Path, kind: str, changes: dict[str, Any], release: str, by_sm: dict[int, str]
+) -> None:
+    """Windows of EXAONE 4, OLMo 2's layers and those beside a state each have their backend."""
+    decoder, plain = read(tmp_path, kind, **changes), uniform("bfloat16")
+    sglang = BackendRelease("sglang", release)
+    assert {sm: chosen(decoder, plain, sm, sglang) for sm in by_sm} == by_sm
 
 
 def test_a_latent_runs_by_the_engine_of_the_experts(tmp_path: Path) -> None:

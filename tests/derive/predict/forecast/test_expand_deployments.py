@@ -374,6 +374,16 @@ def test_a_kernel_whose_tile_is_not_read_is_told(
         assert any("by FlashInfer's XQA" in each for each in found.caveats) == told
 
 
+@pytest.mark.parametrize(("engine", "told"), [("sglang==0.5.23", True), ("vllm==0.33.0", False)])
+def test_tiles_of_another_engine_are_told(engine: str, *, told: bool) -> None:
+    """SGLang's own kernels in Triton are not vLLM's, whose tiles stand for them."""
+    asked = DeploymentSpec(models=("gpt_oss_20b",), platforms=("l40s",), moe=(engine,))
+    found = deployments(CONFIG, asked)[0]
+    assert found.attention.name == "vllm_triton"
+    said = "attends by kernels of its own: tiles of vllm_triton 0.33.0 stand for them"
+    assert any(said in each for each in found.caveats) == told
+
+
 def test_what_runs_attention_by_name_is_what_is_asked() -> None:
     """A backend that is named decodes by itself, and wide heads or a latent by other kernels."""
     asked = DeploymentSpec(

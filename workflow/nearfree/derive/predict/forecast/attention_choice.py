@@ -2,8 +2,14 @@
 
 from collections.abc import Iterator
 
-from nearfree.backends.attention_order import ATTENTION_ORDER, ENGINE_ATTENTION, Taken
-from nearfree.backends.decode_kernels import engine_decoder
+from nearfree.backends.attention_order import (
+    ATTENTION_ORDER,
+    ENGINE_ATTENTION,
+    IMAGES_SINCE,
+    WINDOWED,
+    Taken,
+)
+from nearfree.backends.decode_kernels import WIDEST, engine_decoder
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.record import Backend
 from nearfree.backends.records import BY_NAME, of_engine
@@ -80,18 +86,26 @@ def decoding(decoder: Decoder, kv_dtype: str, sm: int | None, engine: BackendRel
     return None
 
 
-_XQA = "0.28.0"
+_XQA, _FA4_OF_HOPPER = "0.28.0", "0.24.0"
 
 
 def unread(decoder: Decoder, sm: int | None, engine: BackendRelease) -> str | None:
-    """Return the kernel that an engine takes and whose tile is not read, None where another runs.
+    """Return what an engine decodes by a kernel whose tile is not read, and by which, if any.
 
-    Up to 0.26.0, the newest read before, vLLM runs Triton's there (vllm 0.28.0,
-    vllm/v1/attention/backends/flashinfer.py, supports_sink).
+    Up to 0.26.0, the newest read before, vLLM runs Triton's for sinks (vllm 0.28.0,
+    vllm/v1/attention/backends/flashinfer.py, supports_sink); of FlashAttention 4 on Hopper, 0.22.0
+    runs it for Gemma 4 (Gemma4Config in vllm/model_executor/models/config.py of 0.24.0).
     """
-    sinks = any(kind.sinks for kind in _called(decoder))
-    here = sm is not None and sm // 10 == 12 and engine.name == "vllm"
-    return "FlashInfer's XQA" if here and sinks and reached(engine.version, _XQA) else None
+    if sm is None or engine.name != "vllm":
+        return None
+    called = _called(decoder)
+    sinks = any(kind.sinks for kind in called)
+    wide = any(kind.head_dim > WIDEST for kind in called)
+    if sm // 10 == 12 and sinks and reached(engine.version, _XQA):
+        return "heads with sinks on this GPU by FlashInfer's XQA"
+    if sm // 10 == 9 and wide and reached(engine.version, _FA4_OF_HOPPER):
+        return "this model on this GPU by FlashAttention 4"
+    return None
 
 
 def _takes(
@@ -100,16 +114,29 @@ def _takes(
     """Yield what an engine takes for grouped attention, its own choice first."""
     kinds = _called(decoder)
     sinks = any(kind.sinks for kind in kinds)
+    model = decoder.model_type if decoder else ""
+    if model == WINDOWED and not any(kind.window for kind in kinds):
+        model = ""
+    images = decoder is not None and decoder.sees_images is True and _masks_images(engine)
     for each in ENGINE_ATTENTION.get(engine.name, ()):
         if (
             sm in each.where
             and all(kind.head_dim in each.sizes for kind in kinds)
             and (each.sinks or not sinks)
             and (each.narrow or plain)
+            and (each.images or not images)
             and (each.since is None or reached(engine.version, each.since))
-            and not (decoder and decoder.model_type in each.but)
+            and not (each.until and reached(engine.version, each.until))
+            and (not each.only or model in each.only)
+            and model not in each.but
         ):
             yield each
+
+
+def _masks_images(engine: BackendRelease) -> bool:
+    """Return whether an engine asks a backend for a mask of images."""
+    since = IMAGES_SINCE.get(engine.name)
+    return since is not None and reached(engine.version, since)
 
 
 def _called(decoder: Decoder | None) -> list[Grouped]:

@@ -6,6 +6,7 @@ from functools import cached_property
 import polars as pl
 from msgspec import Struct, structs
 
+from nearfree.backends.attention_order import STAND_INS
 from nearfree.backends.decode_kernels import BY_FLASHINFER, DECODERS, WIDEST
 from nearfree.backends.moe_kernels import CUTLASS, TRTLLM
 from nearfree.backends.names import BackendRelease
@@ -64,8 +65,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     named to serve it, None where none is; `loads` are the shares behind a routing
     that names them; `library` runs the experts where it picks its own tiles, in formats whose
     blocks nothing says; `decoder_kernel` is the kernel by which the engine decodes where nobody
-    names what runs attention, by its name in public tables, `unread` a kernel that it then runs and
-    whose tile is not read; `dense` is what runs the dense products
+    names what runs attention, by its name in public tables, `unread` what it then decodes by a
+    kernel whose tile is not read, and which that is; `dense` is what runs the dense products
     of quantised weights, None for torch or where there are none; `precision` None is the model
     file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its
     steps, and not where a forward is measured by itself. Steps are padded to `graphs`; None where
@@ -171,10 +172,15 @@ class Deployment(Struct, frozen=True, kw_only=True):
             said.append(
                 f"{own.engine} decodes by {own.kernel}: tiles of {self.attention} stand for its own"
             )
+        if own is None and (self.engine.name, self.attention.name) in STAND_INS:
+            said.append(
+                f"{self.engine.name} attends by kernels of its own: tiles of {self.attention} "
+                "stand for them"
+            )
         if self.unread:
             said.append(
-                f"{self.engine} decodes heads with sinks on this GPU by {self.unread}, whose tile "
-                f"is not read: tiles of {self.attention} stand for its own"
+                f"{self.engine} decodes {self.unread}, whose tile is not read: tiles of "
+                f"{self.attention} stand for its own"
             )
         said += [
             f"{self.engine} decodes this model by FlashInfer's kernel on this GPU, of which there "

@@ -80,9 +80,9 @@ it), and 2 elsewhere. Heads of 512 elements are Gemma 4's, which up to 0.22.0 ru
 kernels alone (vllm/model_executor/models/config.py of 0.22.0, lines 57-106, and of 0.24.0). Where
 positions of an image attend to each other, a backend must have such a mask, whatever a step holds:
 FlashAttention 4 from 0.24.0 on, and Triton's (use_mm_prefix in vllm/v1/attention/backend.py of
-0.14.0, lines 220-236, and flash_attn.py of 0.24.0, lines 195-233). Since 0.30.0 heads of 256 and
-512 elements run what has no image by FlashInfer or FlashAttention all the same (triton_flashinfer.py
-and triton_flash_attn.py of 0.30.0).
+0.14.0, lines 220-236, and flash_attn.py of 0.24.0, lines 195-233). Since 0.30.0 what holds no image
+runs by FlashInfer or FlashAttention all the same where heads have 256 or 512 elements
+(triton_flashinfer.py and triton_flash_attn.py of 0.30.0).
 
 SGLang takes FlashAttention 3 on Hopper, kernels of TensorRT-LLM on data-centre Blackwell, and
 elsewhere FlashInfer, or Triton where heads have sinks and for Llama 4 and Gemma 4 (sglang 0.5.23,
@@ -93,8 +93,9 @@ exaone.py:22-29 of model_overrides; server_args.py of 0.5.9, 1488-1512, where EX
 named; layers/attention/attention_registry.py:238-246). On data-centre Blackwell Triton decodes
 Falcon-H1, and up to 0.5.9 all models with states beside attention but Nemotron-H (falcon_h1.py:17
 of model_overrides; server_args.py of 0.5.9, 1579-1652); in 0.5.14 so it does Qwen's without drafts
-(server_args.py of 0.5.14, 4188-4210), which is not told apart here. FlashInfer stands for TensorRT-LLM's kernels,
-which it runs on Blackwell and whose source is not public: both pack the heads that share keys.
+(server_args.py of it, 4188-4210), which is not told apart here. FlashInfer stands for
+TensorRT-LLM's kernels, which it runs on Blackwell and whose source is not public: both pack the
+heads that share keys.
 xformers' and vLLM's FlashAttention 3 and vLLM's Triton stand for SGLang's.
 """
 STAND_INS = {("sglang", each) for each in ("vllm_fa3", "vllm_triton", "flash_attn_3")}

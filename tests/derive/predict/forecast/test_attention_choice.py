@@ -190,7 +190,7 @@ def test_sinks_on_other_blackwells_run_by_a_kernel_that_is_not_read(
 def test_heads_too_wide_for_flash_attention_3_run_by_another_that_is_not_read(
     tmp_path: Path, size: int, sm: int, release: str, *, said: bool
 ) -> None:
-    """vLLM runs all of Gemma 4 by FlashAttention 4 on Hopper, once it has it."""
+    """All of Gemma 4 runs in vLLM by FlashAttention 4 on Hopper, once it has it."""
     decoder = read(tmp_path, "gemma4_text", head_dim=256, global_head_dim=size)
     found = unread(decoder, sm, BackendRelease(*release.split("==")))
     assert found == ("this model on this GPU by FlashAttention 4" if said else None)
@@ -215,7 +215,7 @@ def _seeing(folder: Path, size: int) -> Decoder:
 def test_a_model_whose_images_attend_to_themselves_needs_a_backend_with_such_a_mask(
     tmp_path: Path, size: int, release: str, by_sm: dict[int, str]
 ) -> None:
-    """vLLM asks for the mask whatever a step holds, where the model can be given images."""
+    """Whatever a step holds, vLLM asks for the mask where a model can be given images."""
     decoder, plain = _seeing(tmp_path, size), uniform("bfloat16")
     vllm = BackendRelease("vllm", release)
     assert {sm: chosen(decoder, plain, sm, vllm) for sm in by_sm} == by_sm

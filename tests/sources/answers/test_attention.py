@@ -104,12 +104,23 @@ def test_heads_that_cannot_be_shared_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("package", "version"),
-    [("flash-attn", "2.8.3"), ("xformers", "0.0.34"), ("flash-attn-4", "4.0.0b36")],
+    [("xformers", "0.0.34"), ("flash-attn-4", "4.0.0b36")],
 )
 def test_windows_are_refused_where_they_are_not_read(package: str, version: str) -> None:
-    """FlashAttention 2 packs no heads of one position under a window: its tiles are others."""
+    """Of these nothing says whether a window changes a tile."""
     with pytest.raises(EvidenceError, match=f"{package} {version}: tiles of calls with a window"):
         ask(package, version, 10, window=128)
+
+
+def test_one_position_under_a_window_takes_the_tile_of_several() -> None:
+    """FlashAttention 2 swaps no position with its group there: nothing ends at one position."""
+    asked: dict[str, Any] = {"api": "varlen", "paged": True}
+    whole = ask("flash-attn", "2.8.3", 10, **asked).intervals[0]
+    seen = ask("flash-attn", "2.8.3", 10, window=128, **asked).intervals[0]
+    assert (whole.first, whole.last, whole.rows_per_position) == (1, 1, 4)
+    assert (seen.first, seen.last, seen.rows_per_position) == (1, 10, 1)
+    with pytest.raises(EvidenceError, match="paged caches alone"):
+        ask("flash-attn", "2.8.3", 10, window=128)
 
 
 @pytest.mark.parametrize(

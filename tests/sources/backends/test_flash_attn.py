@@ -218,6 +218,16 @@ def test_one_position_is_swapped_with_its_group(rules: dict[str, Rule]) -> None:
     assert ask(rules, 1, api="dense", kv_heads=8).rows_per_position == 1
 
 
+def test_one_position_under_a_window_is_a_row_of_each_head(rules: dict[str, Rule]) -> None:
+    """The source swaps it with its group without a window alone, and then sets no splits, too."""
+    asked: dict[str, Any] = {"api": "varlen", "paged": True, "window": 8}
+    one, two = ask(rules, 1, **asked), ask(rules, 2, **asked)
+    assert (one.path, one.tile, one.rows_per_position) == (two.path, two.tile, 1)
+    assert one.unsplit
+    with pytest.raises(EvidenceError, match="paged caches alone"):
+        ask(rules, 1, api="varlen", window=8)
+
+
 def test_a_function_that_asks_for_no_splits_has_none(rules: dict[str, Rule]) -> None:
     """Fields that nothing sets are what the structure was cleared to."""
     assert ask(rules, 2, api="varlen").path == "standard"

@@ -294,7 +294,8 @@ def attention_granularity(
     if query.window is not None and not getattr(module, "WINDOWS", False):
         raise EvidenceError(
             f"{found.package} {found.version}: tiles of calls with a window are not read",
-            remedy="Ask without --window, or about vllm-fa3, vllm-triton or flashinfer-python",
+            remedy="Ask without --window, or about flash-attn, vllm-fa3, vllm-triton or"
+            " flashinfer-python",
         )
 
     def at(n: int) -> Tile:

@@ -264,9 +264,26 @@ FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {"path": (), "tile": ()}
 """The rules that are given what a call passes on."""
 
 
+WINDOWS = True
+"""Over pages: without, the tile depends on whether a window is seen through, which is not read."""
+
+
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-    """Return the rules that read where a call is, and their facts."""
-    return (RuleQuery(f"{query.api}_call", facts(query, point) | device_facts(query.sm)),)
+    """Return the rules that read where a call is, and their facts.
+
+    With a window no position is swapped with its group, so that each head is as one that shares no
+    keys: csrc/flash_attn/flash_api.cpp of 2.8.3, lines 408, 592 and 1278, before the window's end
+    is compared with the keys.
+    """
+    known = facts(query, point) | device_facts(query.sm)
+    if query.window is not None:
+        if not query.paged:
+            raise EvidenceError(
+                f"{PACKAGE}: tiles of calls with a window are read of paged caches alone",
+                remedy="Ask with --paged, or without --window",
+            )
+        known["kv_heads"] = query.heads
+    return (RuleQuery(f"{query.api}_call", known),)
 
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:

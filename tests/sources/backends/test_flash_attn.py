@@ -220,7 +220,7 @@ def test_one_position_is_swapped_with_its_group(rules: dict[str, Rule]) -> None:
 
 def test_one_position_under_a_window_is_a_row_of_each_head(rules: dict[str, Rule]) -> None:
     """The source swaps it with its group without a window alone, and then sets no splits, too."""
-    asked: dict[str, Any] = {"api": "varlen", "paged": True, "window": 8}
+    asked: dict[str, object] = {"api": "varlen", "paged": True, "window": 8}
     one, two = ask(rules, 1, **asked), ask(rules, 2, **asked)
     assert (one.path, one.tile, one.rows_per_position) == (two.path, two.tile, 1)
     assert one.unsplit

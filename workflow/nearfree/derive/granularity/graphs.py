@@ -30,7 +30,10 @@ _MIXED_SINCE = (0, 29)
 """vLLM's release from which on the runner of a server keeps graphs of sizes that are not rounded
 beside those of decodes (v1/worker/gpu/cudagraph_utils.py of 0.33.0, lines 300-345). Before it the
 rounded sizes take the place of all (config/compilation.py of 0.20.2, line 1491), and none of a
-server that drafts is larger; runners of single architectures since 0.22 are not told apart."""
+server that drafts is larger. Before it that runner has models of single kinds: up to 0.24.0 it
+rounds as the other does (lines 144-148 there), and from 0.25.0 to 0.28.0, of which no sizes are on
+record here, it looks for a step among graphs of the next captured count alone, rounded or not, so
+that some drafts of a fixed number run piece by piece (lines 237-300 of 0.28.0)."""
 _SEVERAL = ("ALWAYS", "UNIFORM_BATCH")
 """What a backend of vLLM says whose full graphs take several tokens a request."""
 _TRTLLM = range(100, 110)

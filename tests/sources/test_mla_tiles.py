@@ -64,6 +64,12 @@ def test_naive_heads_share_nothing() -> None:
 @pytest.mark.parametrize(
     ("engine", "version", "sm", "positions", "kernel"),
     [
+        ("vllm_mla", "0.9.1", 80, 1, "triton_decode"),
+        ("vllm_mla", "0.9.1", 90, 1, "flashmla"),
+        ("vllm_mla", "0.9.1", 90, 2, None),
+        ("vllm_mla", "0.10.2", 90, 1, "flashmla"),
+        ("vllm_mla", "0.11.0", 90, 2, None),
+        ("vllm_mla", "0.11.1", 90, 2, "fa3"),
         ("vllm_mla", "0.20.2", 90, 512, "fa3"),
         ("vllm_mla", "0.20.2", 90, 513, None),
         ("vllm_mla", "0.14.0", 100, 1, "cutlass"),

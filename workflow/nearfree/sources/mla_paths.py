@@ -52,7 +52,12 @@ _BACKENDS = "v1/attention/backends/mla"
 _TRTLLM_OP = "NVIDIA/TensorRT-LLM, cpp/tensorrt_llm/thop/attentionOp.cpp, mUseGenFlashMLA"
 _AMPERE, _HOPPER, _BLACKWELL, _CONSUMER = (80, 89), (90, 90), (100, 119), (120, 129)
 PATHS = (
-    MlaPath(engine=VLLM_MLA, kernel="fa3", capabilities=_HOPPER, first="0.10.2", last="0.33.0",
+    MlaPath(engine=VLLM_MLA, kernel="flashmla", capabilities=_HOPPER, first="0.9.1",
+            last="0.11.0", most=1, few_bits=False,
+            place="vllm/platforms/cuda.py, check_and_update_config and get_attn_backend_cls (0.9.1 "
+            f"lines 144-153 and 195-224, 0.11.0 138-165 and 263-290); {_BACKENDS}/common.py: one "
+            "position"),
+    MlaPath(engine=VLLM_MLA, kernel="fa3", capabilities=_HOPPER, first="0.11.1", last="0.33.0",
             most=512, few_bits=False,
             place=f"{_ORDER}; {_BACKENDS}/flashattn_mla.py, reorder_batch_threshold 512"),
     MlaPath(engine=VLLM_MLA, kernel="flashmla", capabilities=_HOPPER, first="0.11.1",
@@ -75,7 +80,7 @@ PATHS = (
                     place="srt/layers/attention/triton_backend.py line 93 (0.5.9): verify is "
                     "extend_attention_fwd, keys not split"),
             MlaPath(engine=VLLM_MLA, kernel="triton_decode", capabilities=capabilities,
-                    first="0.9.2", last="0.30.99", most=1, few_bits=False,
+                    first="0.9.1", last="0.30.99", most=1, few_bits=False,
                     place=f"{_ORDER}; {_BACKENDS}/triton_mla.py: one position"),
             MlaPath(engine=VLLM_MLA, kernel="triton_decode", capabilities=capabilities,
                     first="0.18.0", last="0.30.99", most=1, few_bits=True,

@@ -12,7 +12,7 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.derive.predict.forecast.attention_choice import chosen as choices
 from nearfree.derive.predict.forecast.attention_choice import (
     decoding,
-    unread,
+    other_kernel,
     untaken,
     unverified,
 )
@@ -173,7 +173,7 @@ def test_sinks_on_other_blackwells_run_by_a_kernel_that_is_not_read(
     tmp_path: Path, kind: str, sm: int | None, release: str, *, said: bool
 ) -> None:
     """Triton's tiles stand for it, in the releases of vLLM that have it."""
-    found = unread(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
+    found = other_kernel(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
     assert found == ("heads with sinks on this GPU by FlashInfer's XQA" if said else None)
 
 
@@ -192,8 +192,27 @@ def test_heads_too_wide_for_flash_attention_3_run_by_another_that_is_not_read(
 ) -> None:
     """All of Gemma 4 runs in vLLM by FlashAttention 4 on Hopper, once it has it."""
     decoder = read(tmp_path, "gemma4_text", head_dim=256, global_head_dim=size)
-    found = unread(decoder, sm, BackendRelease(*release.split("==")))
+    found = other_kernel(decoder, sm, BackendRelease(*release.split("==")))
     assert found == ("this model on this GPU by FlashAttention 4" if said else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sm", "release", "said"),
+    [
+        ("deepseek_v2", 100, "sglang==0.5.23", True),
+        ("glm4_moe_lite", 103, "sglang==0.5.9", True),
+        ("deepseek_v3", 100, "sglang==0.5.23", False),
+        ("deepseek_v2", 90, "sglang==0.5.23", False),
+        ("deepseek_v2", 100, "vllm==0.33.0", False),
+    ],
+)
+def test_latents_of_other_kinds_run_by_flashinfer_on_data_centre_blackwell(
+    tmp_path: Path, kind: str, sm: int, release: str, *, said: bool
+) -> None:
+    """SGLang runs those of DeepSeek V3's kind alone by the kernel whose tiles answers have."""
+    found = other_kernel(read(tmp_path, kind), sm, BackendRelease(*release.split("==")))
+    expected = "latents of this model on this GPU by FlashInfer's kernel"
+    assert found == (expected if said else None)
 
 
 def _seeing(folder: Path, size: int) -> Decoder:

@@ -87,15 +87,22 @@ def decoding(decoder: Decoder, kv_dtype: str, sm: int | None, engine: BackendRel
 
 
 _XQA, _FA4_OF_HOPPER = "0.28.0", "0.24.0"
+_BY_FLASHINFER = frozenset({"deepseek_v2", "glm4_moe_lite"})
 
 
-def unread(decoder: Decoder, sm: int | None, engine: BackendRelease) -> str | None:
-    """Return what an engine decodes by a kernel whose tile is not read, and by which, if any.
+def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> str | None:
+    """Return what an engine decodes by a kernel for which other tiles stand, and by which, if any.
 
-    Up to 0.26.0, the newest read before, vLLM runs Triton's for sinks (vllm 0.28.0,
-    vllm/v1/attention/backends/flashinfer.py, supports_sink); of FlashAttention 4 on Hopper, 0.22.0
-    runs it for Gemma 4 (Gemma4Config in vllm/model_executor/models/config.py of 0.24.0).
+    FlashInfer's XQA and FlashAttention 4 on Hopper are not read. Up to 0.26.0, the newest read
+    before, vLLM runs Triton's for sinks (vllm 0.28.0, vllm/v1/attention/backends/flashinfer.py,
+    supports_sink), and up to 0.22.0 for Gemma 4 (Gemma4Config of model_executor/models/config.py
+    there and of 0.24.0). SGLang runs TensorRT-LLM's, which answers speak of, for latents of
+    DeepSeek V3's kind alone (sglang 0.5.23, model_overrides/deepseek_v2.py:37-50 and 177-189 and
+    model_override_base.py:322-326; server_args.py of 0.5.9, 1197-1203 and 1823-1824).
     """
+    if sm is not None and sm // 10 == 10 and engine.name == "sglang":
+        latents = decoder.model_type in _BY_FLASHINFER
+        return "latents of this model on this GPU by FlashInfer's kernel" if latents else None
     if sm is None or engine.name != "vllm":
         return None
     called = _called(decoder)

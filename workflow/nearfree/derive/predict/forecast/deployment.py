@@ -65,8 +65,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     named to serve it, None where none is; `loads` are the shares behind a routing
     that names them; `library` runs the experts where it picks its own tiles, in formats whose
     blocks nothing says; `decoder_kernel` is the kernel by which the engine decodes where nobody
-    names what runs attention, by its name in public tables, `unread` what it then decodes by a
-    kernel whose tile is not read, and which that is; `dense` is what runs the dense products
+    names what runs attention, by its name in public tables, `other_kernel` what it then decodes by a
+    kernel for which other tiles stand, and which that is; `dense` is what runs the dense products
     of quantised weights, None for torch or where there are none; `precision` None is the model
     file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its
     steps, and not where a forward is measured by itself. Steps are padded to `graphs`; None where
@@ -94,7 +94,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     parallel: Parallel = ALONE
     library: str | None = None
     decoder_kernel: str | None = None
-    unread: str | None = None
+    other_kernel: str | None = None
     memory: Memory | None = None
     served: bool = False
     graphs: Graphs | None = None
@@ -177,10 +177,10 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 f"{self.engine.name} attends by kernels of its own: tiles of {self.attention} "
                 "stand for them"
             )
-        if self.unread:
+        if self.other_kernel:
             said.append(
-                f"{self.engine} decodes {self.unread}, whose tile is not read: tiles of "
-                f"{self.attention} stand for its own"
+                f"{self.engine} decodes {self.other_kernel}: tiles of {self.attention} stand for its "
+                "own"
             )
         said += [
             f"{self.engine} decodes this model by FlashInfer's kernel on this GPU, of which there "

@@ -26,7 +26,7 @@ from nearfree.decoders.served import as_served
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered, spread_of
-from nearfree.derive.predict.forecast.attention_choice import unread
+from nearfree.derive.predict.forecast.attention_choice import other_kernel
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of
 from nearfree.errors import ConfigError, NearfreeError, RefusedError
@@ -156,9 +156,9 @@ def _alike(
             parallel=parallel,
             library=each.model.library(moe, each.sheet),
             decoder_kernel=decoder_kernel,
-            unread=None
+            other_kernel=None
             if spec.attention
-            else unread(each.decoder, each.sheet.sm, moe or each.engine),
+            else other_kernel(each.decoder, each.sheet.sm, moe or each.engine),
             served=each.sheet.sm is not None,
             revision=each.model.file.revision,
             positions=each.model.file.positions,

@@ -41,7 +41,6 @@ _FLASH = frozenset(range(8, 257, 8))
 _FLASH_4 = frozenset(range(8, 129, 8))
 _FLASHINFER = frozenset({64, 128, 256})
 _WIDE = frozenset(range(1, 513))
-_QWEN_STATES = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
 WINDOWED = "exaone4"
 """A kind of models that SGLang treats so where layers have a window alone."""
 _FLASH_3 = frozenset({"olmo2", WINDOWED})
@@ -61,9 +60,8 @@ ENGINE_ATTENTION: Mapping[str, tuple[Taken, ...]] = {
     "sglang": (
         Taken(_HOPPER, "vllm_fa3"),
         Taken(_AMPERE, "flash_attn_3", only=_FLASH_3),
-        Taken(_BLACKWELL, "vllm_triton", only=_QWEN_STATES, until="0.5.14"),
         Taken(_BLACKWELL, "vllm_triton", only=frozenset({"falcon_h1"})),
-        Taken(_BLACKWELL, "vllm_triton", only=frozenset({"granitemoehybrid"}), until="0.5.14"),
+        Taken(_BLACKWELL, "vllm_triton", only=frozenset({"granitemoehybrid"}), until="0.5.13"),
         Taken(_BLACKWELL, "flashinfer_fa2", _WIDE),
         Taken(_ANY, "flashinfer_fa2", sinks=False, but=_FLASH_3 | {"llama4_text"}),
         Taken(_ANY, "vllm_triton", _WIDE),
@@ -91,9 +89,10 @@ gemma4.py:30-34; server_args.py of 0.5.9, 1450-1460). OLMo 2, and EXAONE 4 with 
 FlashAttention 3 from 8.0 on, which does not start on 12.0, where Triton's does (olmo2.py:24-30 and
 exaone.py:22-29 of model_overrides; server_args.py of 0.5.9, 1488-1512, where EXAONE 4's must be
 named; layers/attention/attention_registry.py:238-246). On data-centre Blackwell Triton decodes
-Falcon-H1, and up to 0.5.9 all models with states beside attention but Nemotron-H (falcon_h1.py:17
-of model_overrides; server_args.py of 0.5.9, 1579-1652); in 0.5.14 so it does Qwen's without drafts
-(server_args.py of it, 4188-4210), which is not told apart here. FlashInfer stands for
+Falcon-H1, and Granite 4's hybrids up to 0.5.12 (falcon_h1.py:17 of model_overrides; server_args.py
+of 0.5.9, 1629-1652, and of 0.5.13, 2585-2592), and so it does Qwen's with states in 0.5.9 and,
+without drafts, up to 0.5.14 (1579-1605 there, and 4188-4210 of 0.5.14), where published recipes
+name TensorRT-LLM's kernels, of which answers speak. FlashInfer stands for
 TensorRT-LLM's kernels, which it runs on Blackwell and whose source is not public: both pack the
 heads that share keys.
 xformers' and vLLM's FlashAttention 3 and vLLM's Triton stand for SGLang's.

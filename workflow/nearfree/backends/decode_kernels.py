@@ -60,12 +60,12 @@ class Otherwise(NamedTuple):
 BY_FLASHINFER = (
     Otherwise("fa3", frozenset({"qwen3_vl_text", "qwen3_vl_moe_text"}), since="0.5.23"),
     Otherwise("trtllm_mha", frozenset({"nemotron_h"}), until="0.5.23"),
-    Otherwise("trtllm_mha", frozenset({"granitemoehybrid"}), since="0.5.14"),
+    Otherwise("trtllm_mha", frozenset({"granitemoehybrid"}), since="0.5.13"),
 )
 """Releases are the oldest read that do so, or do so no more. Source: sglang 0.5.23, in
 sglang/srt/arg_groups/model_overrides: qwen3_vl.py:17-30 and 129 (on GPUs of 60 GiB and more, as all
 of compute capability 9.0 known here are), nemotron_h.py:123-148, granitemoehybrid.py:18; 0.5.14,
-sglang/srt/arg_groups/nemotron_h_hook.py:60 and server_args.py:4254-4263; 0.5.9,
+sglang/srt/arg_groups/nemotron_h_hook.py:60; 0.5.13, sglang/srt/server_args.py:2585-2592; 0.5.9,
 sglang/srt/server_args.py:1552."""
 NAMES = frozenset(each.kernel for each in DECODERS)
 

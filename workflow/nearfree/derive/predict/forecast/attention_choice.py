@@ -88,6 +88,8 @@ def decoding(decoder: Decoder, kv_dtype: str, sm: int | None, engine: BackendRel
 
 _XQA, _FA4_OF_HOPPER = "0.28.0", "0.24.0"
 _BY_FLASHINFER = frozenset({"deepseek_v2", "glm4_moe_lite"})
+_BY_TRITON = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
+_BUT_FOR_DRAFTS, _NO_MORE = "0.5.10", "0.5.23"
 
 
 def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> str | None:
@@ -98,11 +100,11 @@ def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> st
     supports_sink), and up to 0.22.0 for Gemma 4 (Gemma4Config of model_executor/models/config.py
     there and of 0.24.0). SGLang runs TensorRT-LLM's, which answers speak of, for latents of
     DeepSeek V3's kind alone (sglang 0.5.23, model_overrides/deepseek_v2.py:37-50 and 177-189 and
-    model_override_base.py:322-326; server_args.py of 0.5.9, 1197-1203 and 1823-1824).
+    model_override_base.py:322-326; server_args.py of 0.5.9, 1197-1203 and 1823-1824), and for some
+    models in some releases Triton's (`backends/attention_order.py`).
     """
     if sm is not None and sm // 10 == 10 and engine.name == "sglang":
-        latents = decoder.model_type in _BY_FLASHINFER
-        return "latents of this model on this GPU by FlashInfer's kernel" if latents else None
+        return _of_sglang(decoder.model_type, engine.version)
     if sm is None or engine.name != "vllm":
         return None
     called = _called(decoder)
@@ -113,6 +115,15 @@ def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> st
     if sm // 10 == 9 and wide and reached(engine.version, _FA4_OF_HOPPER):
         return "this model on this GPU by FlashAttention 4"
     return None
+
+
+def _of_sglang(model: str, version: str | None) -> str | None:
+    if model in _BY_FLASHINFER:
+        return "latents of this model on this GPU by FlashInfer's kernel"
+    if model not in _BY_TRITON or reached(version, _NO_MORE):
+        return None
+    drafts = "what has no drafts" if reached(version, _BUT_FOR_DRAFTS) else "this model"
+    return f"{drafts} on this GPU by Triton's kernels unless its --attention-backend names others"
 
 
 def _takes(

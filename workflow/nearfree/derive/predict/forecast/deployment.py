@@ -65,10 +65,10 @@ class Deployment(Struct, frozen=True, kw_only=True):
     named to serve it, None where none is; `loads` are the shares behind a routing
     that names them; `library` runs the experts where it picks its own tiles, in formats whose
     blocks nothing says; `decoder_kernel` is the kernel by which the engine decodes where nobody
-    names what runs attention, by its name in public tables, `other_kernel` what it then decodes by a
-    kernel for which other tiles stand, and which that is; `dense` is what runs the dense products
-    of quantised weights, None for torch or where there are none; `precision` None is the model
-    file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its
+    names what runs attention, by its name in public tables, `other_kernel` what it then decodes
+    by a kernel for which other tiles stand, and which that is; `dense` is what runs the dense
+    products of quantised weights, None for torch or where there are none; `precision` None is the
+    model file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its
     steps, and not where a forward is measured by itself. Steps are padded to `graphs`; None where
     no engine runs them, or its graphs are not read. `revision` is the commit of a model of the
     Hugging Face Hub. `positions` is how many the model's file allows a request to have, None where
@@ -179,8 +179,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
             )
         if self.other_kernel:
             said.append(
-                f"{self.engine} decodes {self.other_kernel}: tiles of {self.attention} stand for its "
-                "own"
+                f"{self.engine} decodes {self.other_kernel}: "
+                f"tiles of {self.attention} stand for its own"
             )
         said += [
             f"{self.engine} decodes this model by FlashInfer's kernel on this GPU, of which there "

@@ -68,16 +68,16 @@ class Deployment(Struct, frozen=True, kw_only=True):
     names what runs attention, by its name in public tables, `other_kernel` what it then decodes
     by a kernel for which other tiles stand, and which that is; `dense` is what runs the dense
     products of quantised weights, None for torch or where there are none; `precision` None is the
-    model file's own dtype throughout; `memory` None is not known. `served` holds where an engine runs its
-    steps, and not where a forward is measured by itself. Steps are padded to `graphs`; None where
-    no engine runs them, or its graphs are not read. `revision` is the commit of a model of the
-    Hugging Face Hub. `positions` is how many the model's file allows a request to have, None where
-    it does not say. `assembled` says that how many GPUs a machine holds is its builder's choice.
-    `instead` is the newest release of its engine whose kernels of experts are known, where those of
-    `moe` are not. `stand_in` says that Triton's kernel of experts stands for another that `moe` may
-    run. `dense_kernel` runs products in blocks of float8 where the engine's choice is another for
-    this model, and `by_file` the experts, by what its file says, where their T(N) is not read.
-    A node has `node_gpus`; all GPUs lie on one where it is None.
+    model file's own dtype throughout; `memory` None is not known. `served` holds where an engine
+    runs its steps, and not where a forward is measured by itself. Steps are padded to `graphs`;
+    None where no engine runs them, or its graphs are not read. `revision` is the commit of a model
+    of the Hugging Face Hub. `positions` is how many the model's file allows a request to have, None
+    where it does not say. `assembled` says that how many GPUs a machine holds is its builder's
+    choice. `instead` is the newest release of its engine whose kernels of experts are known, where
+    those of `moe` are not. `stand_in` says that Triton's kernel of experts stands for another that
+    `moe` may run. `dense_kernel` runs products in blocks of float8 where the engine's choice is
+    another for this model, and `by_file` the experts, by what its file says, where their T(N) is
+    not read. A node has `node_gpus`; all GPUs lie on one where it is None.
     """
 
     decoder: Decoder

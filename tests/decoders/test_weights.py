@@ -110,7 +110,15 @@ def kept(folder: Path, name: str, **changes: Any) -> set[tuple[int, int, int | N
         ("kimi_linear", {(2, 12 + 4, None, 0), (4, 0, None, 4 * 6 * 6 + 3 * 4 * 6 * 3)}),
         (
             "deepseek_v4",
-            {(6, 128, 32, 0), (2, 128 // 4, None, 0), (2, 16 // 4, None, 0), (2, 1, None, 0)},
+            {
+                (6, 128, 32, 0),
+                (2, 128 // 4, None, 0),
+                (2, 16 // 4, None, 0),
+                (2, 1, None, 0),
+                (2, 0, None, 2 * 8 * 2 * 128),
+                (2, 0, None, 2 * 8 * 2 * 16),
+                (2, 0, None, 2 * 128 * 128),
+            },
         ),
         ("minimax_m3_vl_text", {(6, 2 * 2 * 16, None, 0), (5, 12, None, 0)}),
         (

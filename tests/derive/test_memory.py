@@ -408,8 +408,24 @@ def test_an_entry_in_float8_has_scales_and_a_part_in_16_bits(
     path = write(tmp_path, change("deepseek_v4", head_dim=512, index_head_dim=128))
     taken = needs(read_model_file(path), replace(uniform("bfloat16"), kv=kv))
     assert taken is not None
-    found = memory(taken, None, context=127).kv_bytes
+    found = memory(taken, None, context=127).kv_bytes - taken.states(VLLM, 1)
     assert found == 6 * 32 * record + 2 * 32 * (record + 132) + 2 * record
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_a_compressor_keeps_positions_that_are_no_entry_yet(tmp_path: Path, tp: int) -> None:
+    """Each rank has 8 or 128 of them, as a state and a score in float32 whatever the cache is in.
+
+    Entries of 4 positions overlap, so that a state is twice as wide, and so is an indexer's.
+    """
+    path = write(tmp_path, change("deepseek_v4", head_dim=512, index_head_dim=128))
+    taken = needs(read_model_file(path), Override(kv="float8").of(uniform("bfloat16")))
+    assert taken is not None
+    held = 2 * 8 * 2 * 2 * (512 + 128) + 2 * 128 * 2 * 512
+    none = structs.replace(taken, cache=tuple(e for e in taken.cache if not e.state_elements))
+    every, without = (memory(each, None, parallel=Parallel(tp=tp)) for each in (taken, none))
+    assert every.kv_bytes - without.kv_bytes == tp * 4 * held
+    assert every.rank_bytes - without.rank_bytes == 4 * held
 
 
 def test_an_unknown_memory_gives_no_verdict() -> None:

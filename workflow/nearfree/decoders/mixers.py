@@ -245,10 +245,24 @@ the others share scales. Source: vllm 0.33.0, vllm/models/deepseek_v4/attention.
 0.5.23, sglang/srt/mem_cache/deepseek_v4_memory_pool.py:312-316."""
 
 
+def _unfinished(rows: int, width: int) -> Kept:
+    """Return what a compressor keeps of a request: the last positions, which are no entry yet.
+
+    Each rank has all of it, in float32 under any format of the cache; SGLang takes another where an
+    environment variable says it, and twice the rows where it speculates.
+    Source: CompressorStateCache of vllm 0.33.0, vllm/models/deepseek_v4/compressor.py; sglang
+    0.5.23, sglang/srt/mem_cache/deepseek_v4_memory_pool.py:60-79, and
+    model_executor/pool_configurator.py:136-145.
+    """
+    state = 2 * rows * width
+    return Kept(state=state, matrices=state, matrix_dtype="float32", whole=True)
+
+
 def compressed(ratio: int, *, index: bool = False) -> Plan:
     """Return the plan of DeepSeek V4's attention: a window, and one entry for `ratio` positions.
 
     With ratio 0 there is the window alone; `index` adds an indexer of entries, which then overlap.
+    A compressor keeps a state and a score of each position that it has yet to bring together.
     Source: DeepseekV4Attention, its compressors and indexer of transformers 5.23.
     """
 
@@ -262,6 +276,7 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
         if keys.whole("num_key_value_heads", default=1) != 1:
             raise keys.wrong("num_key_value_heads", "is not 1, the key that all heads share")
         parts: list[Part] = []
+        kept = [Kept(width, keys.whole("sliding_window"), more=_RECORD)]
 
         def add(name: str, inputs: int, outputs: int) -> None:
             parts.extend(linear(f"attn.{name}", "attention", inputs, outputs))
@@ -272,6 +287,7 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
             parts.extend(linear(f"{where}.wkv", "attention", d_model, wide))
             parts.extend(linear(f"{where}.wgate", "attention", d_model, wide))
             parts.extend(vector(f"{where}.norm", size))
+            kept.append(_unfinished(ratio * (1 + index), wide))
 
         add("wq_a", d_model, rank)
         parts += vector("attn.q_norm", rank)
@@ -281,7 +297,6 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
         add("wo_a", queries * width // groups, groups * low)
         add("wo_b", groups * low, d_model)
         parts += vector("attn.attn_sink", queries, "attention")
-        kept = [Kept(width, keys.whole("sliding_window"), more=_RECORD)]
         attends = Compressed(
             heads=queries, width=width, query_rank=rank, groups=groups, output_rank=low,
             window=keys.whole("sliding_window"), span=ratio or None,

@@ -137,14 +137,15 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
         more = (each.more or 0.0) if self.cached == ELEMENT_BYTES["float8"] else 0.0
         return each.elements * self.cached + more
 
-    def states(self, engine: Engine) -> float:
-        """Return what all layers keep of one request, however long it is."""
-        return sum(each.layers * self._state(each, engine) for each in self.cache)
+    def states(self, engine: Engine, tp: int) -> float:
+        """Return what one of `tp` ranks keeps of one request in all layers, however long it is."""
+        return sum(each.layers * self._state(each, engine, tp) for each in self.cache)
 
-    def _state(self, each: CacheLayer, engine: Engine) -> float:
+    def _state(self, each: CacheLayer, engine: Engine, tp: int) -> float:
         matrices, dtype = each.matrices or 0, each.matrix_dtype or engine.states
         wide = ELEMENT_BYTES[dtype] if dtype else self.kept
-        return (each.state_elements - matrices) * self.kept + matrices * wide
+        found = (each.state_elements - matrices) * self.kept + matrices * wide
+        return found if each.whole is True else found / tp
 
 
 def _positions(each: CacheLayer, context: int, *, windowed: bool) -> int:
@@ -162,8 +163,8 @@ class Load(Struct, frozen=True, kw_only=True):
     """What the GPUs of a deployment hold, but for what grows with requests.
 
     `stages` are the weights of a rank and the share of all layers, of each pipeline stage;
-    `states` is what all layers keep of a request, however long it is, and `windowed` says whether
-    windows end the growth of the cache.
+    `states` is what a rank keeps of a request in all layers, however long it is, and `windowed`
+    says whether windows end the growth of the cache.
     """
 
     gpus: int
@@ -209,7 +210,7 @@ def loaded(
         dp=parallel.dp,
         tp=parallel.tp,
         engine=needs.engine + buffers,
-        states=needs.states(engine),
+        states=needs.states(engine, parallel.tp),
         windowed=engine.keeps_windows(kind),
     )
 
@@ -247,7 +248,7 @@ class _Parts(Struct, frozen=True):
 
 def _parts(needs: Needs, load: Load, batch: int, context: int) -> _Parts:
     rank = needs.rank(context + 1, load.tp, windowed=load.windowed)
-    request = rank * load.tp + load.states
+    request = (rank + load.states) * load.tp
     return _Parts(
         round(load.weights),
         round(batch * request),
@@ -267,7 +268,7 @@ def _most(needs: Needs, load: Load, batch: int, context: int) -> int:
     """Return what the GPU with most takes; the position itself is cached, too."""
     requests = -(-batch // load.dp)
     each = needs.rank(context + 1, load.tp, windowed=load.windowed)
-    cached = requests * (each + load.states / load.tp)
+    cached = requests * (each + load.states)
     most = max([weights + cached * layers for weights, layers in load.stages])
     return round(most) + round(_passing(needs, load, requests)) + load.engine
 

@@ -3,21 +3,10 @@
 from typing import Any
 
 from nearfree.decoders.attention_kinds import Latent
+from nearfree.decoders.kept import kept_of
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.pieces import Kept, Layer, Part, Piece, Plan, linear, same, vector
+from nearfree.decoders.pieces import Layer, Part, Piece, Plan, linear, same, vector
 from nearfree.errors import Refusals
-
-_SCALED, _SCALE_BYTES = 128, 4
-
-
-def index_key(width: int, span: int = 1) -> Kept:
-    """Return what an indexer keeps of `span` positions: a key in float8 and its scales.
-
-    It is the same whatever the cache is in. Source: vllm 0.33.0,
-    vllm/models/deepseek_v32/attention.py:96-97 and deepseek_v4/attention.py:1024-1033; sglang
-    0.5.23, sglang/srt/mem_cache/index_key_cache.py:46 and deepseek_v4_memory_pool.py:53-57.
-    """
-    return Kept((width + width // _SCALED * _SCALE_BYTES) // span, dtype="float8")
 
 
 def mla(*, selects: bool = False, index: bool = False) -> Plan:
@@ -34,8 +23,8 @@ def mla(*, selects: bool = False, index: bool = False) -> Plan:
     def plan(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
         d_model, of = keys.whole("hidden_size"), _latent(keys, selects=selects, index=index)
         bias, heads = keys.flag("attention_bias"), of.heads
-        query, cached = heads * (of.nope_dim + of.rope_dim), of.latent + of.rope_dim
-        parts, kept = list[Part](), [Kept(cached)]
+        query = heads * (of.nope_dim + of.rope_dim)
+        parts = list[Part]()
 
         def add(name: str, inputs: int, outputs: int, *, bias: bool = False) -> None:
             parts.extend(linear(f"self_attn.{name}", "attention", inputs, outputs, bias=bias))
@@ -46,7 +35,7 @@ def mla(*, selects: bool = False, index: bool = False) -> Plan:
             add("q_b_proj", of.query_rank, query)
         else:
             add("q_proj", d_model, query)
-        add("kv_a_proj_with_mqa", d_model, cached, bias=bias)
+        add("kv_a_proj_with_mqa", d_model, of.cached, bias=bias)
         parts += vector("self_attn.kv_a_layernorm", of.latent)
         add("kv_b_proj", of.latent, heads * (of.nope_dim + of.value_dim))
         add("o_proj", heads * of.value_dim, d_model, bias=bias)
@@ -57,8 +46,7 @@ def mla(*, selects: bool = False, index: bool = False) -> Plan:
             parts += vector("self_attn.indexer.k_norm", width)
             parts += vector("self_attn.indexer.k_norm.bias", width)
             add("indexer.weights_proj", d_model, of.index_heads)
-            kept.append(index_key(width))
-        return same(Piece(tuple(parts), tuple(kept), (of,)))
+        return same(Piece(tuple(parts), kept_of(of), (of,)))
 
     return plan
 

@@ -7,16 +7,14 @@ from msgspec import structs
 
 from nearfree.decoders.attention_kinds import Compressed, Grouped
 from nearfree.decoders.decoder import head_width
+from nearfree.decoders.kept import kept_of
 from nearfree.decoders.keys import Keys
-from nearfree.decoders.latent import index_key
 from nearfree.decoders.pieces import (
-    Kept,
     Layer,
     Part,
     Piece,
     Plan,
     flag,
-    joined,
     linear,
     same,
     under,
@@ -134,7 +132,6 @@ def gqa(
             parts += linear(under(module, gate), "attention", d_model, width)
         if flag(keys, sinks):
             parts += vector(under(module, "sinks"), of.queries, "attention")
-        elements = of.keys * (of.width + of.values)
         attends = Grouped(
             heads=of.queries,
             kv_heads=of.keys,
@@ -152,8 +149,7 @@ def gqa(
         )
         if (of.width + of.values) % 2:
             raise keys.wrong("head_dim", f"has no mean with the {of.values} of values")
-        kept = () if shares else (Kept(elements, sight, heads=of.keys),)
-        return same(Piece(tuple(parts), kept, (attends,)))
+        return same(Piece(tuple(parts), kept_of(attends), (attends,)))
 
     return plan
 
@@ -181,8 +177,7 @@ _SPARSE, _BLOCK = "sparse_attention_config", 128
 def in_selected_blocks(keys: Keys, layers: int) -> Layer:
     """Read MiniMax M3's attention, which in some layers is to blocks that an indexer selects.
 
-    What engines take for granted of `sparse_attention_config` is asked of it. A key of the indexer
-    is whole on every rank, in the plain format.
+    What engines take for granted of `sparse_attention_config` is asked of it.
     Source: MiniMaxM3VLAttention and MiniMaxM3VLIndexer of transformers 5.23; vllm 0.33.0,
     vllm/models/minimax_m3/nvidia/model.py:392-448 and 506-509.
     """
@@ -218,11 +213,11 @@ def in_selected_blocks(keys: Keys, layers: int) -> Layer:
         *vector("self_attn.index_q_norm", width),
         *vector("self_attn.index_k_norm", width),
     )
-    index, dense = Piece(parts, (Kept(width, whole=True),)), attention(0)
+    dense = attention(0)
     of = structs.replace(
         dense.attention[0], selected=blocks * _BLOCK, index_heads=count, index_dim=width
     )
-    sparse = joined([dense._replace(attention=(of,)), index])
+    sparse = Piece((*dense.parts, *parts), kept_of(of), (of,))
     return lambda layer: sparse if marks[layer] else dense
 
 
@@ -239,30 +234,10 @@ def _marks(inner: Keys, layers: int) -> list[Any]:
     return selects
 
 
-_RECORD = 584 - 512
-"""Bytes of a key or an entry in float8 beyond one for each of its 512 elements: 64 are in 16 bits,
-the others share scales. Source: vllm 0.33.0, vllm/models/deepseek_v4/attention.py:880-882; sglang
-0.5.23, sglang/srt/mem_cache/deepseek_v4_memory_pool.py:312-316."""
-
-
-def _unfinished(rows: int, width: int) -> Kept:
-    """Return what a compressor keeps of a request: the last positions, which are no entry yet.
-
-    Each rank has all of it, in float32 under any format of the cache; SGLang takes another where an
-    environment variable says it, and twice the rows where it speculates.
-    Source: CompressorStateCache of vllm 0.33.0, vllm/models/deepseek_v4/compressor.py; sglang
-    0.5.23, sglang/srt/mem_cache/deepseek_v4_memory_pool.py:60-79, and
-    model_executor/pool_configurator.py:136-145.
-    """
-    state = 2 * rows * width
-    return Kept(state=state, matrices=state, matrix_dtype="float32", whole=True)
-
-
 def compressed(ratio: int, *, index: bool = False) -> Plan:
     """Return the plan of DeepSeek V4's attention: a window, and one entry for `ratio` positions.
 
     With ratio 0 there is the window alone; `index` adds an indexer of entries, which then overlap.
-    A compressor keeps a state and a score of each position that it has yet to bring together.
     Source: DeepseekV4Attention, its compressors and indexer of transformers 5.23.
     """
 
@@ -276,7 +251,6 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
         if keys.whole("num_key_value_heads", default=1) != 1:
             raise keys.wrong("num_key_value_heads", "is not 1, the key that all heads share")
         parts: list[Part] = []
-        kept = [Kept(width, keys.whole("sliding_window"), more=_RECORD)]
 
         def add(name: str, inputs: int, outputs: int) -> None:
             parts.extend(linear(f"attn.{name}", "attention", inputs, outputs))
@@ -287,7 +261,6 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
             parts.extend(linear(f"{where}.wkv", "attention", d_model, wide))
             parts.extend(linear(f"{where}.wgate", "attention", d_model, wide))
             parts.extend(vector(f"{where}.norm", size))
-            kept.append(_unfinished(ratio * (1 + index), wide))
 
         add("wq_a", d_model, rank)
         parts += vector("attn.q_norm", rank)
@@ -305,7 +278,6 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
             compressor("attn.compressor", width)
             if width % ratio:
                 raise keys.wrong("head_dim", f"is no multiple of {ratio}")
-            kept.append(Kept(width // ratio, more=_RECORD / ratio))
             if index:
                 indexers, size, selected = keys.wholes(
                     "index_n_heads", "index_head_dim", "index_topk"
@@ -318,7 +290,6 @@ def compressed(ratio: int, *, index: bool = False) -> Plan:
                 add("indexer.weights_proj", d_model, indexers)
                 if size % ratio:
                     raise keys.wrong("index_head_dim", f"is no multiple of {ratio}")
-                kept.append(index_key(size, ratio))
-        return same(Piece(tuple(parts), tuple(kept), (attends,)))
+        return same(Piece(tuple(parts), kept_of(attends), (attends,)))
 
     return plan

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from nearfree.core.precision import PLAIN, Dtype
 from nearfree.decoders.attention_kinds import DeltaNet, Mamba2, State
+from nearfree.decoders.kept import kept_of
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import (
     Kept,
@@ -59,8 +60,7 @@ def delta_net(*, split: bool) -> Plan:
 
 def keeping(parts: list[Part], keeps: State) -> Piece:
     """Return the piece of a mixer, which keeps its matrices in a format of their own."""
-    kept = Kept(state=keeps.kept, matrices=keeps.matrices, matrix_dtype=keeps.state)
-    return Piece(tuple(parts), (kept,), (keeps,))
+    return Piece(tuple(parts), kept_of(keeps), (keeps,))
 
 
 def _state_dtype(keys: Keys, key: str) -> Dtype | None:

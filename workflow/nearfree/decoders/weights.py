@@ -186,12 +186,17 @@ def _cache(pieces: list[Piece]) -> Iterator[CacheLayer]:
         for kept in piece.kept:
             found[kept] = found.get(kept, 0) + 1
     for kept, layers in found.items():
-        yield CacheLayer(
-            layers=layers, elements=kept.elements, window=kept.window, state_elements=kept.state,
-            matrices=kept.matrices or UNSET,
-            matrix_dtype=kept.matrix_dtype or UNSET,
-            whole=kept.whole or UNSET,
-            heads=kept.heads,
-            dtype=kept.dtype or UNSET,
-            more=kept.more or UNSET,
-        )  # fmt: skip
+        yield cache_layer(kept, layers)
+
+
+def cache_layer(kept: Kept, layers: int = 1) -> CacheLayer:
+    """Return what each of some layers keeps."""
+    return CacheLayer(
+        layers=layers, elements=kept.elements, window=kept.window, state_elements=kept.state,
+        matrices=kept.matrices or UNSET,
+        matrix_dtype=kept.matrix_dtype or UNSET,
+        whole=kept.whole or UNSET,
+        heads=kept.heads,
+        dtype=kept.dtype or UNSET,
+        more=kept.more or UNSET,
+    )  # fmt: skip

@@ -118,24 +118,9 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
     prompt_tokens: int = PROMPT_TOKENS
 
     def rank(self, context: int, tp: int, *, windowed: bool) -> float:
-        """Return what one of `tp` ranks caches of the positions of one request, by their heads.
-
-        Where layers are not `windowed` it caches all, however few of them they look back at.
-        """
-        total = 0.0
-        for each in self.cache:
-            share = 1.0 if each.whole is True else head_share(each.heads, tp)
-            total += _positions(each, context, windowed=windowed) * self._position(each) * share
-        return total
-
-    def _position(self, each: CacheLayer) -> float:
-        """Return what a layer caches of a position."""
-        if each.whole is True:
-            return each.elements * self.kept
-        if each.dtype:
-            return each.elements * ELEMENT_BYTES[each.dtype]
-        more = (each.more or 0.0) if self.cached == ELEMENT_BYTES["float8"] else 0.0
-        return each.elements * self.cached + more
+        """Return what one of `tp` ranks caches of the positions of one request."""
+        of = self.cached, self.kept
+        return sum(cached_bytes(each, context, tp, *of, windowed=windowed) for each in self.cache)
 
     def states(self, engine: Engine, tp: int) -> float:
         """Return what one of `tp` ranks keeps of one request in all layers, however long it is."""
@@ -148,15 +133,35 @@ class Needs(Struct, frozen=True, kw_only=True, eq=False):
         return found if each.whole is True else found / tp
 
 
-def _positions(each: CacheLayer, context: int, *, windowed: bool) -> int:
-    """Return the positions of one request that all layers cache together, in whole pages."""
+def cached_bytes(
+    each: CacheLayer, context: int, tp: int, cached: float, kept: float, *, windowed: bool
+) -> float:
+    """Return what one of `tp` ranks caches of some positions of a request, in whole pages.
+
+    Parameters
+    ----------
+    each
+        Layers, whose heads part what they cache.
+    context
+        The positions; where layers are not `windowed`, all are cached, however few they look back
+        at.
+    cached, kept
+        Bytes of an element of the cache, and of one that a layer keeps in the plain format.
+    """
     held = min(context, each.window or context) if windowed else context
-    return each.layers * in_pages(held)
+    share = 1.0 if each.whole is True else head_share(each.heads, tp)
+    pages = -(-held // PAGE_POSITIONS)
+    return each.layers * pages * PAGE_POSITIONS * _position(each, cached, kept) * share
 
 
-def in_pages(positions: int) -> int:
-    """Return the positions of the whole pages that hold some."""
-    return -(-positions // PAGE_POSITIONS) * PAGE_POSITIONS
+def _position(each: CacheLayer, cached: float, kept: float) -> float:
+    """Return what a layer caches of a position, in bytes."""
+    if each.whole is True:
+        return each.elements * kept
+    if each.dtype:
+        return each.elements * ELEMENT_BYTES[each.dtype]
+    more = (each.more or 0.0) if cached == ELEMENT_BYTES["float8"] else 0.0
+    return each.elements * cached + more
 
 
 class Load(Struct, frozen=True, kw_only=True):

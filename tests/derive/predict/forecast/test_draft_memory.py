@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
-from nearfree.core.precision import ELEMENT_BYTES
+from nearfree.core.precision import ELEMENT_BYTES, Dtype, Override, uniform
 from nearfree.decoders.decoder import States
 from nearfree.decoders.model_file import read_model_file
 from nearfree.derive.memory import memory, needs
@@ -119,6 +119,44 @@ def test_an_own_layer_caches_what_it_sees(tmp_path: Path, kind: str, *, grows: b
         assert own.memory is not None
         sizes.append(own.memory.drafter_bytes)
     assert (sizes[1] > sizes[0]) == grows
+
+
+@pytest.mark.parametrize("kv", ["bfloat16", "float8"])
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("deepseek_v32", {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128}),
+        ("deepseek_v4", {"head_dim": 512, "compress_ratios": [0] * 7}),
+        ("minimax_m3_vl_text", {}),
+    ],
+)
+@pytest.mark.parametrize("tp", [1, 4])
+def test_an_own_layer_caches_as_a_layer_of_its_model(
+    tmp_path: Path, kind: str, keys: Any, kv: Dtype, tp: int
+) -> None:
+    """So many bytes, scales and index keys with it, as its model's cache has more by such a layer.
+
+    What a rank has whole counts on each, here as there.
+    """
+    model = read_model_file(write(tmp_path, change(kind, **keys)))
+    precision = Override(kv=kv).of(uniform("bfloat16"))
+    decoder, taken = model.decoder, needs(model, precision)
+    assert decoder is not None
+    assert taken is not None
+    asked = {"batch": 3, "context": 500, "parallel": Parallel(tp=tp)}
+    alone = memory(taken, 80.0, **asked)
+    one = structs.replace(taken, cache=tuple(
+        structs.replace(each, layers=1) for each in taken.cache
+    ))  # fmt: skip
+    deployment = Deployment(
+        decoder=decoder, precision=precision, memory=alone, **asked, **ASKED,
+    )  # fmt: skip
+    (own,) = beside_drafters([deployment], [], own=True)
+    (bare,) = beside_drafters([structs.replace(deployment, batch=6)], [], own=True)
+    assert own.memory is not None
+    assert bare.memory is not None
+    more = bare.memory.drafter_bytes - own.memory.drafter_bytes
+    assert more == pytest.approx(memory(one, 80.0, **asked).kv_bytes, abs=2)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from msgspec import UNSET, structs
 
 from nearfree.core.precision import ELEMENT_BYTES, Precision
-from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Latent
+from nearfree.decoders.attention_kinds import Grouped, Kind
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import own_layer
 from nearfree.decoders.engines import VLLM, engine_of
-from nearfree.decoders.holding import head_share
-from nearfree.derive.memory import Memory, in_pages
+from nearfree.decoders.kept import kept_of
+from nearfree.decoders.weights import cache_layer
+from nearfree.derive.memory import Memory, cached_bytes
 from nearfree.derive.predict.forecast.deployment import Deployment
 
 
@@ -78,31 +79,21 @@ def _ffn_bytes(decoder: Decoder, formats: Precision) -> float:
 def _own_cache_bytes(deployment: Deployment) -> float:
     """Return what the cache of a model's own layer takes on all GPUs."""
     (kind,) = own_layer(deployment.decoder).attention
-    seen = kind.most if isinstance(kind, Grouped) else None
-    seen = kind.window if isinstance(kind, Compressed) else seen
-    windowed = engine_of(deployment.engine.name).keeps_windows(deployment.decoder.model_type)
-    return _cache_bytes(deployment, kind, seen if windowed else None)
+    engine = engine_of(deployment.engine.name)
+    windowed = engine.keeps_windows(deployment.decoder.model_type)
+    return _cache_bytes(deployment, kind, windowed=windowed)
 
 
-def _cache_bytes(deployment: Deployment, kind: Kind, seen: int | None) -> float:
-    """Return what a layer caches on all GPUs of the last `seen` positions, None for all.
-
-    What a record in float8 holds beyond a byte an element is left out, which `derive.memory` counts
-    from the model's file: of an index key 4 bytes of 132, of an entry of DeepSeek V4 72 of 584.
-    """
-    heads = 1
-    if isinstance(kind, Grouped):
-        heads = kind.kv_heads
-        elements = heads * (kind.head_dim + kind.values)
-    elif isinstance(kind, Compressed):
-        elements = kind.width
-    elif isinstance(kind, Latent):
-        elements = kind.cached + ((kind.index_dim or 0) if kind.index_heads else 0)
-    else:
-        return 0.0
-    positions, tp = deployment.context + 1, deployment.parallel.tp
-    held = in_pages(min(positions, seen or positions)) * tp * head_share(heads, tp)
-    return deployment.batch * held * elements * ELEMENT_BYTES[deployment.formats.kv]
+def _cache_bytes(deployment: Deployment, kind: Kind, *, windowed: bool) -> float:
+    """Return what a layer caches of positions on all GPUs."""
+    formats, tp = deployment.formats, deployment.parallel.tp
+    sizes = ELEMENT_BYTES[formats.kv], ELEMENT_BYTES[formats.plain]
+    positions = deployment.context + 1
+    rank = sum(
+        cached_bytes(cache_layer(each), positions, tp, *sizes, windowed=windowed)
+        for each in kept_of(kind)
+    )
+    return deployment.batch * tp * rank
 
 
 def _without_chunks(memory: Memory, deployment: Deployment, drafter: Deployment) -> Memory:
@@ -115,7 +106,10 @@ def _without_chunks(memory: Memory, deployment: Deployment, drafter: Deployment)
         return memory
     more = sum(
         len(kind.layers)
-        * (_cache_bytes(deployment, kind, None) - _cache_bytes(deployment, kind, kind.chunk))
+        * (
+            _cache_bytes(deployment, kind, windowed=False)
+            - _cache_bytes(deployment, kind, windowed=True)
+        )
         for kind in deployment.decoder.attention
         if isinstance(kind, Grouped) and kind.chunk
     )

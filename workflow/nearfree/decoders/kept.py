@@ -1,0 +1,66 @@
+"""What a layer keeps of a request, by how it attends."""
+
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, State
+from nearfree.decoders.pieces import Kept
+
+_SCALED, _SCALE_BYTES = 128, 4
+_RECORD = 584 - 512
+"""Bytes of a key or an entry in float8 beyond one for each of its 512 elements: 64 are in 16 bits,
+the others share scales. Source: vllm 0.33.0, vllm/models/deepseek_v4/attention.py:880-882; sglang
+0.5.23, sglang/srt/mem_cache/deepseek_v4_memory_pool.py:312-316."""
+
+
+def kept_of(kind: Kind) -> tuple[Kept, ...]:
+    """Return what each layer of a kind keeps of a request; nothing where it shares a cache.
+
+    A key of the indexer that selects blocks is whole on every rank, in the plain format.
+    """
+    if isinstance(kind, Grouped):
+        elements = kind.kv_heads * (kind.head_dim + kind.values)
+        cached = Kept(elements, kind.most, heads=kind.kv_heads)
+        index = (Kept(kind.index_dim, whole=True),) if kind.index_dim else ()
+        return () if kind.shares else (cached, *index)
+    if isinstance(kind, Compressed):
+        return _compressed(kind)
+    if isinstance(kind, State):
+        return (Kept(state=kind.kept, matrices=kind.matrices, matrix_dtype=kind.state),)
+    return (Kept(kind.cached), *((_index_key(kind.index_dim),) if kind.index_dim else ()))
+
+
+def _compressed(kind: Compressed) -> tuple[Kept, ...]:
+    """Return a window, and where there are entries those, their index keys, and compressors."""
+    window = Kept(kind.width, kind.window, more=_RECORD)
+    if kind.span is None:
+        return (window,)
+    overlap = 1 + (kind.index_dim is not None)
+    rows = overlap * kind.span
+    entries = Kept(kind.width // kind.span, more=_RECORD / kind.span)
+    found = (window, entries, _unfinished(rows, overlap * kind.width))
+    if kind.index_dim is None:
+        return found
+    index = _index_key(kind.index_dim, kind.span), _unfinished(rows, overlap * kind.index_dim)
+    return found + index
+
+
+def _index_key(width: int, span: int = 1) -> Kept:
+    """Return what an indexer keeps of `span` positions: a key in float8 and its scales.
+
+    It is the same whatever the cache is in. Source: vllm 0.33.0,
+    vllm/models/deepseek_v32/attention.py:96-97 and deepseek_v4/attention.py:1024-1033; sglang
+    0.5.23, sglang/srt/mem_cache/index_key_cache.py:46 and deepseek_v4_memory_pool.py:53-57.
+    """
+    return Kept((width + width // _SCALED * _SCALE_BYTES) // span, dtype="float8")
+
+
+def _unfinished(rows: int, width: int) -> Kept:
+    """Return what a compressor keeps of a request: the last positions, which are no entry yet.
+
+    Each rank has a state and a score of all of them, in float32 under any format of the cache;
+    SGLang takes another where an environment variable says it, and twice the rows where it
+    speculates.
+    Source: CompressorStateCache of vllm 0.33.0, vllm/models/deepseek_v4/compressor.py; sglang
+    0.5.23, sglang/srt/mem_cache/deepseek_v4_memory_pool.py:60-79, and
+    model_executor/pool_configurator.py:136-145.
+    """
+    state = 2 * rows * width
+    return Kept(state=state, matrices=state, matrix_dtype="float32", whole=True)

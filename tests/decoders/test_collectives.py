@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
+from nearfree.core.modules.collective import sent_bytes
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import Dtype
 from nearfree.decoders.collectives import (
@@ -22,7 +23,6 @@ from nearfree.decoders.collectives import (
     STAGE,
     STAGE_GATHER,
     collectives,
-    sends,
 )
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder, Experts
@@ -66,7 +66,7 @@ def test_tensor_parallel() -> None:
         LOGITS: (1, "all_gather", 4, 3),
     }
     assert {use.setting.backend for use in found} == {"vllm", "nccl"}
-    assert sends(found[-1], 2) == {"rank": None, "bytes_sent": 3 * 2 * 1000 * 2 * 3 // 4}
+    assert sent_bytes(found[-1].setting, 2) == 3 * 2 * 1000 * 2 * 3 // 4
 
 
 def test_experts_over_ranks_of_the_same_rows() -> None:
@@ -161,7 +161,7 @@ def test_what_groups_of_deepseek_v3_send() -> None:
     """Without ep each of two groups sends the other its 32 rows, and sums up those that come."""
     decoder = replace(SPARSE, model_type="deepseek_v3", d_model=7168)
     uses = collectives(decoder, Parallel(tp=4, dp=2), batch=32, engine=VLLM)
-    sent = {use.role: sends(use, 1)["bytes_sent"] for use in uses}
+    sent = {use.role: sent_bytes(use.setting, 1) for use in uses}
     assert (sent[DISPATCH], sent[COMBINE], sent[MOE_SUM]) == (458_752, 458_752, 688_128)
 
 
@@ -169,7 +169,7 @@ def test_what_groups_of_deepseek_v3_send() -> None:
 def test_rounded_rows_are_fewer_bytes(sent: Dtype | None, share: float) -> None:
     """Rows that are rounded before they are sent to experts come back in 16 bits."""
     uses = collectives(SPARSE, Parallel(dp=2), batch=8, engine=VLLM, sent=sent)
-    found = {use.role: sends(use, 1)["bytes_sent"] for use in uses}
+    found = {use.role: sent_bytes(use.setting, 1) for use in uses}
     assert found[COMBINE] == 8 * 64 * 2
     assert found[DISPATCH] == share * 8 * 64 * 2
 
@@ -180,7 +180,7 @@ def test_stages_send_to_the_next() -> None:
                                                   engine=VLLM)}  # fmt: skip
     assert (found[STAGE].count, found[STAGE].setting.d_model) == (2, 64)
     assert (found[STAGE_GATHER].count, found[STAGE_GATHER].setting.d_model) == (2, 128)
-    assert sends(found[STAGE], 1)["bytes_sent"] == 64 * 2
+    assert sent_bytes(found[STAGE].setting, 1) == 64 * 2
 
 
 def test_an_engine_that_is_not_known_is_refused() -> None:

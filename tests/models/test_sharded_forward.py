@@ -14,8 +14,9 @@ import pytest
 from decoders.files import write
 from msgspec.structs import replace
 from nearfree.backends.names import BackendRelease
+from nearfree.core.modules.collective import sent_bytes
 from nearfree.core.parallel import Parallel
-from nearfree.decoders.collectives import collectives, sends
+from nearfree.decoders.collectives import collectives
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 
@@ -30,6 +31,7 @@ from datetime import timedelta
 from pathlib import Path
 import torch, torch.distributed as dist
 from models.sharded_forward import Case, run
+from nearfree.core.modules.collective import sent_bytes
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.engines import ENGINES
 torch.set_num_threads(1)
@@ -99,7 +101,7 @@ def predicted(decoder: Decoder, parallel: Parallel, engine: str) -> dict[str, in
     spread = collectives(decoder, replace(parallel, ep=1), **asked)
     found = {use.role: use for use in spread}
     return {
-        role: use.count * (sends(use, POSITIONS)["bytes_sent"] or 0) for role, use in found.items()
+        role: use.count * round(sent_bytes(use.setting, POSITIONS)) for role, use in found.items()
     }
 
 

@@ -126,7 +126,7 @@ def test_a_power_law_s_busiest_rank_is_missed_by_the_mean() -> None:
     """
     law = np.arange(1, 129) ** -1.2
     loads = np.random.default_rng(0).permutation(law)
-    load = busiest(loads.tolist(), 8).load
+    load = busiest(loads.tolist(), 8)
     given = features(**DEEPEP | {"experts": 128, "d_model": 2048, "routing": None})
     rows = 128 / given["n"][:, -1:]
     mean = times("exchange_low_latency", {**given, "sent": given["sent"] * rows})

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from nearfree.backends.names import BackendRelease
-from nearfree.core.modules.collective import busiest_of, sent_bytes
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Dtype
 from nearfree.core.setting import Setting
@@ -113,18 +112,6 @@ def collectives(
     if parallel.pp > 1:
         found += _stages(decoder, parallel, nccl, crossings)
     return tuple(found)
-
-
-def sends(use: ModuleUse, n: int) -> dict[str, int | None]:
-    """Return what a collective sends over N positions: `rank`, and `bytes_sent` by it.
-
-    `rank` is the busiest one, None where all are alike; `bytes_sent` what it sends or receives in
-    one call, by a ring where it is an all-reduce.
-    """
-    return {
-        "rank": busiest_of(use.setting).rank,
-        "bytes_sent": round(sent_bytes(use.setting, n)),
-    }
 
 
 def _gathered(decoder: Decoder, gpus: int, whole: Use, sent: Dtype) -> Iterator[ModuleUse]:

@@ -6,7 +6,6 @@ What a collective sends says how long it takes at least; its kernels say what it
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.modules.moe_ffn import first_experts
@@ -62,21 +61,8 @@ def sent_share(operation: str, gpus: int, algorithm: str = RING) -> float:
     return {ONE_SHOT: gpus - 1.0, MULTICAST: 1 + 1 / gpus}.get(algorithm, 2 * once)
 
 
-class Busiest(NamedTuple):
-    """The rank that gets most token-expert pairs, the first of several, and how many over the mean.
-
-    `rank` is None where all ranks are alike.
-    """
-
-    rank: int | None
-    load: float
-
-
-EVEN = Busiest(None, 1.0)
-
-
-def busiest(loads: Sequence[float], ranks: int) -> Busiest:
-    """Return the rank that gets most of all token-expert pairs, and its part over an even one.
+def busiest(loads: Sequence[float], ranks: int) -> float:
+    """Return the pairs of the rank that gets most of them, over those of the mean one.
 
     Parameters
     ----------
@@ -87,15 +73,12 @@ def busiest(loads: Sequence[float], ranks: int) -> Busiest:
     """
     total = math.fsum(loads)
     ends = (*first_experts(len(loads), ranks), len(loads))
-    parts = [math.fsum(loads[first:end]) for first, end in pairwise(ends)]
-    most = max(parts)
-    if most * ranks <= total:
-        return EVEN
-    return Busiest(parts.index(most), most * ranks / total)
+    most = max(math.fsum(loads[first:end]) for first, end in pairwise(ends))
+    return most * ranks / total if most * ranks > total else 1.0
 
 
-def busiest_of(setting: Setting) -> Busiest:
-    """Return the busiest rank and its load over the mean one, from the setting's own routing.
+def busiest_of(setting: Setting) -> float:
+    """Return the load of the busiest rank over the mean one's, from the setting's own routing.
 
     Balanced routing, and a setting that says none (random experts, as the public tables have), load
     all experts alike; skewed routing sends every token to the first k.
@@ -108,7 +91,7 @@ def busiest_of(setting: Setting) -> Busiest:
     experts, top_k, ranks = setting.experts or 0, setting.top_k or 0, setting.gpus or 1
     alike = setting.routing in (None, "balanced")
     if setting.operation not in ROUTED_OPERATIONS or (alike and experts % ranks == 0):
-        return EVEN
+        return 1.0
     if alike or setting.routing == "skewed":
         return busiest([float(alike or expert < top_k) for expert in range(experts)], ranks)
     raise EvidenceError(
@@ -124,7 +107,7 @@ def sent_bytes(setting: Setting, n: int) -> float:
     a dispatch, and sends more in a combine; that rank's link is what all others wait for.
     """
     share = sent_share(setting.operation or "", setting.gpus or 1)
-    return payload_bytes(setting, n) * share * busiest_of(setting).load
+    return payload_bytes(setting, n) * share * busiest_of(setting)
 
 
 def collective_work(

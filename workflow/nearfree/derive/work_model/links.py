@@ -151,7 +151,7 @@ def _exchanged(
     once = np.array([kernel.startswith(_NORMAL) for kernel in kernels])[:, None]
     sms = [float(found[1]) if (found := _SMS.search(kernel)) else _DEFAULT_SMS
            for kernel in kernels]  # fmt: skip
-    busiest = np.array([busiest_of(each).load for each in settings])[:, None]
+    busiest = np.array([busiest_of(each) for each in settings])[:, None]
     nodes = np.ceil(gpus / node)
     local = np.minimum(gpus, node)
     row_bytes = payload / top_k * busiest

@@ -7,8 +7,7 @@ from typing import Any
 import polars as pl
 from msgspec import to_builtins
 
-from nearfree.core.modules.collective import COLLECTIVE
-from nearfree.decoders.collectives import sends
+from nearfree.core.modules.collective import COLLECTIVE, sent_bytes
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.first_answer import COSTS, FirstAnswer
@@ -170,7 +169,9 @@ def _modules(forecast: Forecast, place: int, epsilon: float) -> list[dict[str, A
     shares = forecast.curve(place).row(0, named=True)
     uses = forecast.deployments[place].uses()
     sent = {
-        at: sends(use, 1) for at, use in enumerate(uses) if use.setting.module == COLLECTIVE.name
+        at: {"bytes_sent": round(sent_bytes(use.setting, 1))}
+        for at, use in enumerate(uses)
+        if use.setting.module == COLLECTIVE.name
     }
     return [
         {"module": row.pop("limiting_module")} | row | {

@@ -38,9 +38,7 @@ def test_json_says_how_gpus_share_the_model(call: Call) -> None:
 def test_collectives_say_what_they_send(call: Call) -> None:
     """Beside a rank's modules stand the collectives, with the bytes of one call at N = 1."""
     _, found = predict(call, *DENSE, "--tp", "4", "--batch", "2")
-    assert not any(
-        "rank" in each for each in found["modules"]
-    )  # no collective of a forward has one
+    assert not any("rank" in each for each in found["modules"])
     sent = {each["module"]: each["bytes_sent"] for each in found["modules"] if "bytes_sent" in each}
     rows = 2 * 4096 * 2
     assert sent == {
@@ -250,3 +248,24 @@ def test_reasons_of_several_models_name_them(call: Call) -> None:
     assert code == 2
     assert "qwen3_8b: tp 64 does not divide" in err
     assert "llama_2_7b: tp 64 does not divide" in err
+
+
+@pytest.mark.parametrize(
+    ("platform", "said", "constants"),
+    [
+        ("l40s", True, "collective_pcie on l40s"),
+        ("h100", False, "collective_graph on a100, h100, b200, gb200"),
+    ],
+)
+def test_collectives_say_whose_constants_time_them(
+    call: Call, platform: str, constants: str, *, said: bool
+) -> None:
+    """Over PCIe these are of one GPU with slow paths, which a caveat says; no other is named."""
+    asked = ("--model", "qwen3_8b", "--platform", platform, "--attention", "flash-attn==2.8.3")
+    _, found = predict(call, *asked, "--tp", "4")
+    assert (
+        any("over PCIe is timed by constants of L40S" in each for each in found["caveats"]) == said
+    )
+    code, out, _ = call("predict", *asked, "--tp", "4", "--all")
+    assert code == 0
+    assert constants in [line.strip() for line in out.splitlines()]

@@ -66,6 +66,20 @@ def test_what_a_builder_chooses_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("degrees", "said"),
+    [({"tp": 4}, "4 GPUs"), ({"dp": 4}, "4 GPUs"), ({"tp": 2}, ""), ({"pp": 8}, "")],
+)
+def test_slow_paths_over_pcie_are_said(degrees: dict[str, int], said: str) -> None:
+    """Public tables agree about two GPUs, and differ by factors about more of them."""
+    asked = deployment(1, **degrees)
+    (*caveats,) = structs.replace(asked, over_pcie=True).caveats
+    assert [f"what {said} send each other over PCIe" in each for each in caveats] == [True] * bool(
+        said
+    )
+    assert not asked.caveats
+
+
+@pytest.mark.parametrize(
     ("moe", "dp", "said"), [("sglang", 2, 1), ("sglang", 1, 0), ("vllm", 2, 0)]
 )
 def test_what_is_gathered_for_cuts_over_all_ranks_is_said(moe: str, dp: int, said: int) -> None:

@@ -382,5 +382,9 @@ def _in_sample(part: Prepared, event: ConstantsCalibrated, own: pl.Expr) -> pl.E
 
 
 def _calibrated_on(event: ConstantsCalibrated, carried: str | None) -> str:
-    text = f"{event.family} on {', '.join(event.platforms)}"
+    """Return the constants and the platforms that were fitted to; some have no such collective."""
+    on = event.platforms
+    if event.family in COLLECTIVE_FAMILIES:
+        on = tuple(name for name in on if any(f"/{name}" in member for member in event.members))
+    text = f"{event.family} on {', '.join(on)}"
     return text if carried is None else f"{text}; {carried}, in {CARRIED_BAND:g} times the band"

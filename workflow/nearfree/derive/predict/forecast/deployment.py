@@ -52,6 +52,14 @@ _SENT_ROUNDED = "0.19.0"
 """The oldest release of vLLM read that rounds rows before they are sent to experts, but for those
 of FlashInfer's CUTLASS in blocks: vllm 0.19.0 and 0.33.0, in vllm/model_executor/layers/fused_moe,
 prepare_finalize/naive_dp_ep.py:16-40 and 26-61, experts/flashinfer_cutlass_moe.py:124 of 0.33.0."""
+_MEASURED_PAIR = 2
+_SLOW_PATHS = (
+    "most of whose public tables have 4 to 5 GB/s a GPU among 4 and 1.4 to 2.2 among 8, as through "
+    "the host; one has 20 among either, and those of RTX PRO 6000 have 23 to 28"
+)
+"""What sums of 16 MiB reach by a ring over PCIe: AIConfigurator 0.12.0, custom_allreduce_perf and
+nccl_perf of l40s, of which one is SGLang 0.5.12's, and of rtx_pro_6000_server. Of two GPUs tables
+agree, 18 to 20 and 35 GB/s, which the same constants give."""
 _OF_EIGHT_BITS: dict[Dtype, Dtype] = {"float8_block": "float8", "mxfp8": "float8"}
 _DENSE = (GEMM.name, DENSE_FFN.name)
 MOST_POINTS = 1_000_000
@@ -78,6 +86,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     `moe` may run. `dense_kernel` runs products in blocks of float8 where the engine's choice is
     another for this model, and `by_file` the experts, by what its file says, where their T(N) is
     not read. A node has `node_gpus`; all GPUs lie on one where it is None.
+    `over_pcie` holds where no NVLink joins them.
     """
 
     decoder: Decoder
@@ -107,6 +116,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     dense_kernel: str | None = None
     by_file: str | None = None
     node_gpus: int | None = None
+    over_pcie: bool = False
 
     @property
     def engine(self) -> BackendRelease:
@@ -137,6 +147,12 @@ class Deployment(Struct, frozen=True, kw_only=True):
             said.append(
                 f"{self.parallel.gpus} of {self.platform} are taken to be in one machine, each "
                 "with 16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
+            )
+        together = self.parallel.ranks if self.decoder.experts else self.parallel.tp
+        if self.over_pcie and together > _MEASURED_PAIR:
+            said.append(
+                f"what {together} GPUs send each other over PCIe is timed by constants of L40S, "
+                f"{_SLOW_PATHS}: where GPUs reach each other's memory T(N) of many rows is shorter"
             )
         if nodes_of(self.parallel, ENGINES[self.engine.name], self.node_gpus) != ON_ONE:
             said.append(

@@ -208,3 +208,22 @@ def test_what_leaves_a_node_is_told_apart() -> None:
         assert (FAR_STAGE in both) == (engine == "sglang")
     in_one = collectives(SPARSE, Parallel(tp=8, pp=2), batch=3, engine=VLLM)
     assert FAR_STAGE not in told(in_one)
+
+
+@pytest.mark.parametrize(
+    ("kind", "degrees", "fewest"),
+    [
+        ("qwen3_moe", {"tp": 4, "dp": 3, "ep": 12}, 4),
+        ("mixtral", {"tp": 4, "dp": 3, "ep": 12}, 1),
+        ("mixtral", {"dp": 9, "ep": 9}, 1),
+        ("mixtral", {"dp": 8, "ep": 8}, None),
+    ],
+)
+def test_gathers_say_how_many_ranks_the_last_node_has(
+    kind: str, degrees: dict[str, int], fewest: int | None
+) -> None:
+    """Of those that exchange rows: all of a node, or of each of its groups the one of a place."""
+    asked = {"batch": 1, "engine": VLLM, "node_gpus": 8}
+    uses = collectives(replace(SPARSE, model_type=kind), Parallel(**degrees), **asked)
+    found = {use.fewest for use in uses if use.role in (DISPATCH, COMBINE)}
+    assert found == {fewest}

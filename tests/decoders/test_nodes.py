@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.engines import SGLANG, TRTLLM, VLLM, Engine
-from nearfree.decoders.nodes import ON_ONE, Nodes, nodes_of
+from nearfree.decoders.nodes import ON_ONE, nodes_of
 
 NODE = 8
 
@@ -25,17 +25,17 @@ NODE = 8
         ({"tp": 4, "dp": 3}, (2, 0), (2, 0)),
         ({"dp": 16}, (2, 0), (2, 0)),
         ({"tp": 16, "dp": 2}, (4, 0), (4, 0)),
-        ({"tp": 4, "dp": 2}, ON_ONE, ON_ONE),
+        ({"tp": 4, "dp": 2}, (1, 0), (1, 0)),
     ],
 )
 def test_the_order_of_ranks_says_what_leaves_a_node(
-    degrees: dict[str, int], stages_inside: Nodes, groups_inside: Nodes
+    degrees: dict[str, int], stages_inside: tuple[int, int], groups_inside: tuple[int, int]
 ) -> None:
     """With 8 GPUs a node: vLLM's stages of a dp group are neighbours, else a stage's groups are."""
     parallel = Parallel(**degrees)
-    assert nodes_of(parallel, VLLM, NODE) == stages_inside
+    assert nodes_of(parallel, VLLM, NODE)[:2] == stages_inside
     for engine in (SGLANG, TRTLLM):
-        assert nodes_of(parallel, engine, NODE) == groups_inside
+        assert nodes_of(parallel, engine, NODE)[:2] == groups_inside
     assert nodes_of(parallel, VLLM, None) == ON_ONE
 
 
@@ -53,4 +53,25 @@ def test_degrees_that_fill_nodes_are_counted_by_their_ranks(
     groups = {group * strides[0] // NODE for group in range(dp)}
     hops = [stage * strides[1] // NODE for stage in range(pp)]
     crossings = sum(here != there for here, there in pairwise(hops))
-    assert nodes_of(Parallel(tp=tp, dp=dp, pp=pp), engine, NODE) == (len(groups), crossings)
+    found = nodes_of(Parallel(tp=tp, dp=dp, pp=pp), engine, NODE)
+    assert found[:2] == (len(groups), crossings)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "of_vllm", "of_sglang"),
+    [
+        ({"dp": 16}, 8, 8),
+        ({"dp": 9}, 1, 1),
+        ({"tp": 4, "dp": 3}, 4, 4),
+        ({"tp": 3, "dp": 3}, 3, 3),
+        ({"dp": 5, "pp": 2}, 1, None),
+        ({"tp": 16, "dp": 2}, 8, 8),
+        ({"tp": 12}, 4, 4),
+    ],
+)
+def test_the_last_node_has_what_the_others_leave(
+    degrees: dict[str, int], of_vllm: int, of_sglang: int | None
+) -> None:
+    """Of the ranks of a stage it has fewest, which all others wait for; on one node none has."""
+    found = [nodes_of(Parallel(**degrees), engine, NODE).fewest for engine in (VLLM, SGLANG)]
+    assert found == [of_vllm, of_sglang]

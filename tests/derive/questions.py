@@ -33,11 +33,13 @@ _ASKED = {
     "backend_version": pl.String,
     "kernel": pl.String,
     "nodes": pl.Int64,
+    "fewest": pl.Int64,
     "baseline": pl.Int64,
     "grid": pl.List(pl.Int64),
 }
 _BESIDE = {
-    "platform": "h20", "backend_version": "0.9.1", "kernel": None, "nodes": None, "baseline": None,
+    "platform": "h20", "backend_version": "0.9.1", "kernel": None, "nodes": None, "fewest": None,
+    "baseline": None,
 }  # fmt: skip
 
 
@@ -55,7 +57,8 @@ def ask(*questions: dict[str, Any]) -> pl.DataFrame:
             {"asked": key, **setting_row(setting), **beside, "baseline": baseline, "grid": grid}
         )
     frame = pl.DataFrame(rows, schema=_ASKED)
-    return frame.drop("nodes") if frame["nodes"].is_null().all() else frame
+    unsaid = (name for name in ("nodes", "fewest") if frame[name].is_null().all())
+    return frame.drop(unsaid)
 
 
 def answers(*questions: dict[str, Any]) -> list[dict[str, dict[str, Any]]]:

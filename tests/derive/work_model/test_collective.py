@@ -173,8 +173,10 @@ def test_between_nodes_a_ring_has_the_network_and_its_hops() -> None:
     assert near["reached"].item() == asked["link_gb_s"].item() * 1e3
     assert [each["nodes"].item() for each in (near, far, send)] == [1, 2, 2]
     assert (far["reached"].item(), send["reached"].item()) == (8 * card, card)
-    uneven = features(**gather | {"gpus": 9, "nodes": 2})
-    assert uneven["reached"].item() == 4 * card
+    for gpus, fewest in ((9, 1), (12, 4), (24, 8)):
+        assert features(**gather | {"gpus": gpus})["reached"].item() == fewest * card
+    said = features(**gather | {"gpus": 5, "nodes": 2, "fewest": 1})
+    assert said["reached"].item() == card
     given = {"simple_fixed_us": 5.0, "simple_hop_us": 1.0, "simple_share": 0.5, "ll_share": 1e-6}
     for each, hops in ((far, 14 * 1.0 + 14.0), (send, 14.0)):
         expected = 5.0 + hops + each["sent"] / (0.5 * each["reached"])

@@ -77,7 +77,7 @@ def collectives(
     use = partial(_use, dtype=decoder.dtype, batch=batch, groups=parallel.dp)
     nccl, own = partial(use, backend=_NCCL), partial(use, backend=engine)
     tp, d_model = parallel.tp, decoder.d_model
-    nodes, crossings = nodes_of(parallel, ENGINES[engine.name], node_gpus)
+    nodes, crossings, fewest = nodes_of(parallel, ENGINES[engine.name], node_gpus)
     found: list[ModuleUse] = []
     if tp > 1:
         summed = partial(own, operation="all_reduce", gpus=tp, d_model=d_model)
@@ -96,7 +96,10 @@ def collectives(
         apart = engine.name == VLLM.name and not VLLM.parts_rows(parallel, decoder.model_type)
         if parallel.dp > 1:
             gpus = parallel.dp if apart else parallel.ranks
-            whole = partial(nccl, batch=batch * parallel.dp, groups=1, nodes=min(nodes, gpus))
+            fewest = fewest and max(1, fewest // (tp if apart else 1))
+            whole = partial(
+                nccl, batch=batch * parallel.dp, groups=1, nodes=min(nodes, gpus), fewest=fewest
+            )
             found += _gathered(decoder, gpus, whole, sent or decoder.dtype)
         if parallel.dp > 1 and tp > 1 and not apart:
             gathered = partial(nccl, operation="all_gather", gpus=tp, d_model=d_model)
@@ -162,6 +165,7 @@ def _use(
     backend: BackendRelease,
     groups: int,
     nodes: int | None = None,
+    fewest: int | None = None,
     **fields: Any,
 ) -> ModuleUse:
     setting = Setting(module="collective", backend=backend.name, **fields)
@@ -174,4 +178,5 @@ def _use(
         backend_version=version,
         groups=groups,
         nodes=nodes,
+        fewest=fewest,
     )

@@ -85,7 +85,7 @@ class ModuleUse(Struct, frozen=True, kw_only=True):
     modules that the paper's law speaks of: attention, and the FFN of most layers. Its setting has
     the requests of one of the `groups` of ranks that share all requests. A position of attention
     sees the last `window` ones, all where it is None. The GPUs of a collective lie on `nodes`, on
-    as few as hold them where it is None.
+    as few as hold them where it is None, and `fewest` of them on one.
     """
 
     role: str
@@ -96,6 +96,7 @@ class ModuleUse(Struct, frozen=True, kw_only=True):
     groups: int = 1
     window: int | None = None
     nodes: int | None = None
+    fewest: int | None = None
 
 
 def requests(batch: int, groups: int) -> int:

@@ -9,12 +9,13 @@ from nearfree.decoders.engines import Engine
 class Nodes(NamedTuple):
     """Where the ranks of a deployment lie.
 
-    `of_groups` are the nodes of all groups of a stage; of the hops from one stage to the next,
-    `crossings` leave a node.
+    `of_groups` are the nodes of all groups of a stage, of which each has `fewest` ranks or more,
+    None where there is one; of the hops from one stage to the next, `crossings` leave a node.
     """
 
     of_groups: int
     crossings: int
+    fewest: int | None = None
 
 
 ON_ONE = Nodes(1, 0)
@@ -43,4 +44,9 @@ def nodes_of(parallel: Parallel, engine: Engine, node_gpus: int | None) -> Nodes
     inside = -(-inner // room)
     around = -(-outer // max(1, room // inner))
     groups, stages = (around, inside) if engine.stages_inside else (inside, around)
-    return Nodes(groups * -(-parallel.tp // node_gpus), stages - 1)
+    of_group = -(-parallel.tp // node_gpus)
+    together = max(1, room // inner) if engine.stages_inside else room
+    last = parallel.dp - (groups - 1) * together
+    fewest = last * parallel.tp - (of_group - 1) * node_gpus
+    nodes = groups * of_group
+    return Nodes(nodes, stages - 1, fewest if nodes > 1 else None)

@@ -112,7 +112,8 @@ def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     """Return questions with the facts of their platform; `known` is null where there are none.
 
     Those that say no `window` ask about calls without one, and those that say `gpus` but no `nodes`
-    about GPUs on as few nodes as hold them.
+    about GPUs on as few nodes as hold them. Of GPUs on several nodes `fewest` are on one: those
+    that the others leave, where it is not said.
 
     Parameters
     ----------
@@ -120,14 +121,19 @@ def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
         One row a platform and dtype, as `datasheet_facts` gives them.
     """
     known = facts.with_columns(pl.lit(value=True).alias("known"))
-    unsaid = [name for name in ("window", "nodes") if name not in asked.columns]
+    unsaid = [name for name in ("window", "nodes", "fewest") if name not in asked.columns]
     found = asked.with_columns(pl.lit(None, pl.Int64).alias(name) for name in unsaid).join(
         known, on=["platform", "dtype"], how="left", validate="m:1", maintain_order="left"
     )
     if "gpus" not in asked.columns:
         return found
     fewest = (pl.col("gpus") / pl.col("node_gpus")).ceil().cast(pl.Int64)
-    return found.with_columns(pl.coalesce("nodes", fewest))
+    found = found.with_columns(pl.coalesce("nodes", fewest))
+    gpus, nodes, node = pl.col("gpus"), pl.col("nodes"), pl.col("node_gpus")
+    rest = gpus - (nodes - 1) * node
+    return found.with_columns(
+        pl.coalesce("fewest", pl.when(rest > 0).then(rest).otherwise(gpus // nodes))
+    )
 
 
 def of_formats(rows: pl.DataFrame) -> pl.DataFrame:

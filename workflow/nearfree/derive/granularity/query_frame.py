@@ -18,6 +18,7 @@ ASKED_SCHEMA = {
     "kernel": pl.String,
     "window": pl.Int64,
     "nodes": pl.Int64,
+    "fewest": pl.Int64,
     "dense_kernel": pl.String,
     "baseline": pl.Int64,
     "grid": pl.List(pl.Int64),

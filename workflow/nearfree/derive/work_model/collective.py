@@ -98,9 +98,10 @@ def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
     twice that for an all-reduce. The protocol LL sends a flag with each word, so at most half of
     what is sent are data; an all-reduce of floats of 8 GPUs can be done in the switch (NVLS).
     Of BY_HOPS over several nodes, hops between them take what NCCL itself reckons with, and the
-    link is what a rank reaches of the network: its own share, times the ranks that a node has.
+    link is what a rank reaches of the network: its own share, times the ranks that the node with
+    fewest has, as rings have so many channels and no more.
 
-    Source: NCCL, src/graph/tuning.cc.
+    Source: NCCL, src/graph/tuning.cc; src/init.cc, initTransportsRank (the least of all ranks).
     """
     slower = _slower(features, values)
     exchanged = values["exchange_us"] * features["exchange"]

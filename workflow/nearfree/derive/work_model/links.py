@@ -65,7 +65,7 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
     node = column(rows, "node_gpus", np.inf)
     payload = np.array([payload_bytes(each, 1) for each in settings])[:, None] * n
     ring = np.array([sent_share(each.operation or "", each.gpus or 1) for each in settings])
-    nodes = column(rows, "nodes", 1.0)
+    nodes, fewest = column(rows, "nodes", 1.0), column(rows, "fewest", 1.0)
     operations = np.array([each.operation for each in settings])[:, None]
     found = {
         "n": n,
@@ -77,7 +77,7 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
         "gpus": gpus,
         "nodes": nodes,
         "link": link,
-        "reached": np.where(nodes > 1, np.minimum(link, np.floor(gpus / nodes) * network), link),
+        "reached": np.where(nodes > 1, np.minimum(link, fewest * network), link),
         "network": network,
         "nvlink5": (column(rows, "nvlink", 0.0) >= _NVLINK5).astype(float),
         "grace": (rows["host_cpu"] == _GRACE).fill_null(value=False).to_numpy()[:, None] * 1.0,

@@ -385,7 +385,7 @@ class Questions:
         dense_kernel = deployment.dense_kernel if blocks else None
         question = (
             *(deployment.platform, use.setting, use.backend_version, use.window, use.nodes),
-            *(batch, kernel, dense_kernel),
+            *(use.fewest, batch, kernel, dense_kernel),
         )
         number = self._numbers.get(question)
         if number is None:
@@ -397,6 +397,7 @@ class Questions:
                 "kernel": kernel,
                 "window": use.window,
                 "nodes": use.nodes,
+                "fewest": use.fewest,
                 "dense_kernel": dense_kernel,
                 "shares": deployment.loads.shares if deployment.loads and setting.routing else None,
             }

@@ -371,8 +371,9 @@ def ratio_rows(parts: Iterable[tuple[Prepared, Array]]) -> pl.DataFrame:
 def _in_sample(part: Prepared, event: ConstantsCalibrated, own: pl.Expr) -> pl.Expr:
     """Return whether constants were fitted to a row's platform, in its formats.
 
-    Those of collectives were to no more GPUs than a machine has: so do the public tables of GB200
-    end at 4, and those of others at 8, of one node each (AIConfigurator 0.12.0).
+    Those of collectives were to no more GPUs than a machine has: the public tables of GB200 end at
+    4, and those of others at 8, of one node each, but for GB300's, which reach 16 and which none
+    were fitted to (AIConfigurator 0.12.0).
     """
     seen = pl.col("platform").is_in(event.platforms) | own.is_not_null()
     if part.family.name in COLLECTIVE_FAMILIES:

@@ -9,7 +9,7 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.decoders.decoder import States
 from nearfree.decoders.model_file import read_model_file
-from nearfree.derive.schedule.doubts import drafter_doubts, release_doubts
+from nearfree.derive.schedule.doubts import drafter_doubts, release_doubts, state_doubts
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 
@@ -64,6 +64,27 @@ def test_a_head_beside_chunked_layers_is_told(tmp_path: Path) -> None:
     (said,) = drafter_doubts("vllm", chunked, head)
     assert "caches all positions" in said
     assert not [*drafter_doubts("sglang", chunked, head), *drafter_doubts("vllm", plain, head)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "many"),
+    [
+        ("vllm", "qwen3_next", "K + 1"),
+        ("sglang", "nemotron_h", "K + 2"),
+        ("llama.cpp", "qwen3_next", None),
+        ("vllm", "qwen3", None),
+        ("vllm", "deepseek_v4", None),
+    ],
+)
+def test_states_that_drafts_add_are_told(
+    tmp_path: Path, engine: str, kind: str, many: str | None
+) -> None:
+    """Memory counts one state of a request; engines keep one of each draft and one or two more."""
+    model = read_model_file(write(tmp_path, SMALL[kind]))
+    said = list(state_doubts(engine, model))
+    assert len(said) == (many is not None)
+    for each in said:
+        assert f"{engine} keeps {many} of them" in each
 
 
 @pytest.mark.parametrize(

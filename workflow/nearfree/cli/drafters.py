@@ -94,15 +94,16 @@ def names_head(args: argparse.Namespace, config: "Config") -> bool:
 
 
 def doubts(args: argparse.Namespace, config: "Config") -> list[str]:
-    """Return what speaks against the drafter that is asked for."""
+    """Return what speaks against the drafter that is asked for, and against any of this model."""
     from nearfree.decoders.model_file import find_drafter_file, find_model_file
-    from nearfree.derive.schedule.doubts import drafter_doubts
+    from nearfree.derive.schedule.doubts import drafter_doubts, state_doubts
     from nearfree.hub.asked import asked_model
 
-    if args.drafter is None:
-        return []
     model = find_model_file(config.folder, asked_model(args.config, args.model[0]))
+    found = list(state_doubts(args.engine, model))
+    if args.drafter is None:
+        return found
     drafter = None
     if args.drafter != OWN:
         drafter = find_drafter_file(config.folder, asked_model(args.config, args.drafter))
-    return list(drafter_doubts(args.engine, model, drafter))
+    return [*found, *drafter_doubts(args.engine, model, drafter)]

@@ -6,9 +6,12 @@ from msgspec import UNSET
 from packaging.version import Version
 
 from nearfree.backends.names import BackendRelease
-from nearfree.decoders.attention_kinds import Grouped
+from nearfree.decoders.attention_kinds import Grouped, State
+from nearfree.decoders.engines import engine_of
 from nearfree.decoders.model_file import ModelFile
+from nearfree.derive.memory import needs
 from nearfree.derive.schedule.engines import ENGINES
+from nearfree.units import BYTES_PER_GB
 
 _NO_LAYER = (
     "'s file names no layer of its own for further tokens (num_nextn_predict_layers and the "
@@ -59,6 +62,25 @@ def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> 
         yield (
             f"{drafter.name} has {other.vocabulary:,} tokens and {model.name} "
             f"{own.vocabulary:,}: {_REFUSED if engine == 'vllm' else _TRANSLATED}"
+        )
+
+
+_STATES = {"vllm": "K + 1", "sglang": "K + 2"}
+"""How many states of a request an engine keeps that verifies K drafts, by default. Source: vllm
+0.33.0, vllm/model_executor/layers/mamba/abstract.py:83-90 with MambaSpec.max_memory_usage_bytes of
+vllm/v1/kv_cache_interface.py; sglang 0.5.23, sglang/srt/mem_cache/memory_pool.py:880-895."""
+
+
+def state_doubts(engine: str, model: ModelFile) -> Iterator[str]:
+    """Yield that an engine keeps more states of a request where it drafts than memory counts."""
+    decoder, taken = model.decoder, needs(model, None)
+    if engine not in _STATES or decoder is None or taken is None:
+        return
+    if any(isinstance(kind, State) for kind in decoder.attention):
+        size = taken.states(engine_of(engine), 1) / BYTES_PER_GB
+        yield (
+            f"memory counts one state of a request, {size:.2g} GB on all GPUs together: {engine} "
+            f"keeps {_STATES[engine]} of them with K drafts, so that fewer requests fit than here"
         )
 
 

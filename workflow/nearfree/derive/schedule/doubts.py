@@ -65,9 +65,9 @@ def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> 
         )
 
 
-_STATES = {"vllm": "K + 1", "sglang": "K + 2"}
-"""How many states of a request an engine keeps that verifies K drafts, by default. Source: vllm
-0.33.0, vllm/model_executor/layers/mamba/abstract.py:83-90 with MambaSpec.max_memory_usage_bytes of
+_STATES = {"vllm": "K + 1 (up to K + 2 where it caches prefixes)", "sglang": "K + 2"}
+"""How many states of a request an engine keeps that verifies K drafts. Source: vllm 0.33.0,
+vllm/model_executor/layers/mamba/abstract.py:83-90 with MambaSpec.max_memory_usage_bytes of
 vllm/v1/kv_cache_interface.py; sglang 0.5.23, sglang/srt/mem_cache/memory_pool.py:880-895."""
 
 

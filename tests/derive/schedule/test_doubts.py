@@ -84,7 +84,7 @@ def test_states_that_drafts_add_are_told(
     said = list(state_doubts(engine, model))
     assert len(said) == (many is not None)
     for each in said:
-        assert f"{engine} keeps {many} of them" in each
+        assert f"{engine} keeps {many}" in each
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 from nearfree.core.precision import (
     DTYPES,
     ELEMENT_BYTES,
+    FORMATS,
+    GROUPS,
     LEFT_PLAIN,
     PLAIN,
     QUANTISED,
@@ -108,3 +111,59 @@ def test_roles_of_their_own_follow_what_is_asked_for() -> None:
     assert {each for kind, each in asked.products if kind == "attention"} == {
         Product("int4", "bfloat16")
     }
+
+
+def test_a_format_s_usual_groups_hold_as_many_elements_as_share_a_scale() -> None:
+    """Each format with scales of groups has their outputs and inputs, in rows but for blocks."""
+    sizes = {name: outputs * inputs for name, (outputs, inputs) in GROUPS.items()}
+    assert sizes == {name: each.group for name, each in FORMATS.items() if each.group}
+    assert GROUPS["float8_block"] == (128, 128)
+    assert all(GROUPS[name][0] == 1 for name in GROUPS if name != "float8_block")
+
+
+WIDE, NARROW = Product("bfloat16", "bfloat16"), Product("nvfp4", "nvfp4")
+PARTED = replace(
+    uniform("float8"),
+    roles=(("qkv projection", Product("float8", "bfloat16")), ("output projection", WIDE)),
+    apart=(("qkv projection", NARROW, (1, 3)), ("output projection", NARROW, (0,))),
+)
+"""A role's formats, and others of it in some layers."""
+
+
+def test_layers_of_a_role_are_parted_by_the_formats_that_they_have() -> None:
+    """Layers with formats of their own have those in place of the role's, all others the role's."""
+    first, second = PARTED.parted("qkv projection", (0, 1, 2))
+    assert first == (PARTED, (0, 2))
+    assert second[1] == (1,)
+    assert dict(second[0].roles) == {"qkv projection": NARROW, "output projection": WIDE}
+    assert len(second[0].roles) == 2
+    assert list(PARTED.parted("gate", (0, 1))) == [(PARTED, (0, 1))]
+
+
+def test_what_some_layers_have_apart_follows_what_is_asked_for() -> None:
+    """Formats of single layers are kept where nothing is asked, and changed as their kind's are."""
+    assert Override().of(PARTED) == PARTED
+    asked = Override(weights="int4").of(PARTED)
+    unpacked = Product("int4", "float8")
+    assert asked.apart == (
+        ("qkv projection", unpacked, (1, 3)),
+        ("output projection", unpacked, (0,)),
+    )
+    assert Override().of(OWN).apart is UNSET
+    assert ("attention", NARROW) in PARTED.products
+
+
+@pytest.mark.parametrize(
+    ("asked", "stores"),
+    [
+        (Override(weights="int4"), True),
+        (Override(dtype="float8"), True),
+        (Override(activations="float8", kv="float8"), False),
+        (Override(), False),
+    ],
+)
+def test_weights_or_all_in_one_format_leave_nothing_of_what_files_store(
+    asked: Override, *, stores: bool
+) -> None:
+    """What enters products and what is cached says nothing of what weights are stored in."""
+    assert asked.stores_all is stores

@@ -130,8 +130,9 @@ def pcie_us(features: Features, values: Values, _hypothesis: str) -> Array:
 def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of a dispatch or combine, [rows, grid]: what the busiest rank's links take.
 
-    T = w (fixed + hop (g - 1)) + ((S / (a link))^3 + (S / (SMs c))^3)^(1/3) + S_net / (n network),
-    where S is what the busiest rank moves inside a node, and S_net what it moves between nodes.
+    T = w (fixed + hop (g - 1)) + ((S / (a link))^3 + (S / (SMs c))^3)^(1/3), where S is what the
+    busiest rank moves inside a node, and g are the GPUs, of which no more than 8 count. Over
+    several nodes far + S_net / (n network) comes to it, S_net being what it moves between them.
 
     Parameters
     ----------

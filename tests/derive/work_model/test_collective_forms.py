@@ -1,0 +1,171 @@
+"""T(N) of collectives, each form beside its formula of single numbers, and which form is whose."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfree.derive.work_model.all_reduce import ALGORITHMS
+from nearfree.derive.work_model.collective import COLLECTIVES, EXCHANGES
+from nearfree.derive.work_model.families import FAMILIES
+
+from derive.work_model.forms import constants
+
+Values = dict[str, float]
+BYTES = st.floats(1.0, 1e10)
+LINK = st.floats(1e3, 2e6)
+FLAG = st.booleans()
+GPUS = st.integers(2, 72)
+LIKE = {"push_two_shot": "pull", "pull_multicast": "multicast"}
+"""Algorithms that no table measures, and what each is timed as."""
+RECENT = ("push", "pull", *LIKE)
+"""SGLang's later kernels."""
+
+
+def asked(name: str, values: Values, hypothesis: str = "", **facts: float) -> float:
+    """Return T of a form for one rank of facts and one N, in microseconds."""
+    features = {fact: np.array([[float(value)]]) for fact, value in facts.items()}
+    family = FAMILIES[name]
+    return float(family.latency_us(features, values, hypothesis or family.hypotheses[0]).item())
+
+
+def both(one: float, other: float) -> float:
+    """Return what two that overlap in part take: (one^3 + other^3)^(1/3)."""
+    return float(np.cbrt(one**3 + other**3))
+
+
+@given(
+    values=constants(FAMILIES["collective_eager"]),
+    place=st.integers(0, len(ALGORITHMS) - 1),
+    sent=BYTES, link=LINK, rounds=st.integers(1, 5000), gpus=GPUS, nvlink5=FLAG, grace=FLAG,
+)  # fmt: skip
+def test_an_engine_s_all_reduce_waits_by_ranks_and_sends_over_a_link(
+    *, values: Values, place: int, sent: float, link: float, rounds: int, gpus: int,
+    nvlink5: bool, grace: bool,
+) -> None:  # fmt: skip
+    """T = w (fixed + hop (g - 1)) + S / (a link); loads of the own kernels overlap with the bytes.
+
+    Launched by the host it takes no less than a launch, which is longer beside Grace.
+    """
+    facts = {
+        "algorithm": place, "sent": sent, "link": link, "rounds": rounds, "gpus": gpus,
+        "nvlink5": nvlink5, "grace": grace,
+    }  # fmt: skip
+    own = ALGORITHMS[place]
+    name = LIKE.get(own, own)
+    slower = values["nvlink5"] if nvlink5 else 1.0
+    sends = sent / (values[f"{name}_share"] * link)
+    if name in ("one_shot", "two_shot"):
+        sends = both(sends, slower * values[f"{name}_round_us"] * rounds)
+    waits = values[f"{name}_fixed_us"] + values[f"{name}_hop_us"] * (gpus - 1)
+    assert asked("collective_graph", values, **facts) == pytest.approx(slower * waits + sends)
+    launch = values["recent_host_us" if own in RECENT else "host_us"]
+    launch *= values["grace"] if grace else 1.0
+    found = asked("collective_eager", values, **facts)
+    assert found == pytest.approx(max(launch, slower * waits + sends))
+
+
+@given(
+    values=constants(FAMILIES["collective_nccl"]),
+    sent=BYTES, switched=BYTES, link=LINK, reached=LINK, steps=st.integers(1, 142),
+    nodes=st.integers(1, 2), nvlink5=FLAG, nvls=FLAG, exchange=FLAG,
+)  # fmt: skip
+def test_nccl_takes_the_fastest_of_its_protocols(
+    *, values: Values, sent: float, switched: float, link: float, reached: float, steps: int,
+    nodes: int, nvlink5: bool, nvls: bool, exchange: bool,
+) -> None:  # fmt: skip
+    """Of LL and Simple, and of the switch where it may be used; a hop between nodes is NCCL's."""
+    slower = values["nvlink5"] if nvlink5 else 1.0
+    own = values["exchange_us"] if exchange else 0.0
+    far = nodes - 1
+    times = [
+        slower * (values[f"{name}_fixed_us"] + own + values[f"{name}_hop_us"] * (steps - far))
+        + network * far
+        + sent / (values[f"{name}_share"] * reached)
+        for name, network in (("ll", 2.7), ("simple", 14.0))
+    ]
+    if nvls:
+        bytes_us = values["nvls_share"] * link
+        times.append(slower * values["nvls_fixed_us"] + switched / bytes_us)
+    facts = {
+        "sent": sent, "switched": switched, "link": link, "reached": reached, "steps": steps,
+        "nodes": nodes, "nvlink5": nvlink5, "nvls": nvls, "exchange": exchange,
+    }  # fmt: skip
+    for name in ("collective_nccl", "collective_trtllm"):
+        assert asked(name, values, **facts) == pytest.approx(min(times))
+
+
+@given(
+    values=constants(FAMILIES["collective_pcie"]),
+    sent=BYTES, link=LINK, steps=st.integers(1, 14), gpus=st.integers(2, 8),
+)  # fmt: skip
+def test_over_pcie_gpus_beyond_two_crowd_the_path(
+    values: Values, sent: float, link: float, steps: int, gpus: int
+) -> None:
+    """T = fixed + hop steps + S (1 + crowd (g - 2)) / (a link)."""
+    expected = values["fixed_us"] + values["hop_us"] * steps
+    expected += sent * (1 + values["crowd"] * (gpus - 2)) / (values["share"] * link)
+    found = asked("collective_pcie", values, sent=sent, link=link, steps=steps, gpus=gpus)
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", [each.name for each in EXCHANGES])
+@given(
+    data=st.data(),
+    sent=st.floats(0.0, 1e10), between=BYTES, link=LINK, network=LINK,
+    sms=st.integers(1, 132), gpus=GPUS, nodes=st.integers(1, 9), nvlink5=FLAG,
+)  # fmt: skip
+def test_an_exchange_moves_rows_inside_a_node_and_between_nodes(
+    name: str, *, data: st.DataObject, sent: float, between: float, link: float, network: float,
+    sms: int, gpus: int, nodes: int, nvlink5: bool,
+) -> None:  # fmt: skip
+    """Waits grow up to the eighth rank; links and copying SMs overlap, and the network adds."""
+    values = data.draw(constants(FAMILIES[name]))
+    slower = values["nvlink5"] if nvlink5 else 1.0
+    moved = max(sent, 1.0)
+    inside = both(moved / (values["share"] * link), moved / (values["sm_bytes_us"] * sms))
+    expected = slower * (values["fixed_us"] + values["hop_us"] * (min(gpus, 8) - 1)) + inside
+    if nodes > 1 and "network_share" in values:
+        expected += values["network_us"] + between / (values["network_share"] * network)
+    facts = {
+        "sent": sent, "between": between, "link": link, "network": network, "copying_sms": sms,
+        "gpus": gpus, "nodes": nodes, "nvlink5": nvlink5,
+    }  # fmt: skip
+    assert asked(name, values, **facts) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("backend", "kernel", "family"),
+    [
+        ("vllm", None, "collective_graph"),
+        ("vllm", "vLLM_custom_graph", "collective_graph"),
+        ("sglang", "SGLang_graph", "collective_graph"),
+        ("vllm", "vLLM_custom_eager", "collective_eager"),
+        ("sglang", "SGLang_eager", "collective_eager"),
+        ("nccl", None, "collective_nccl"),
+        ("trtllm", None, "collective_trtllm"),
+        ("trtllm", "TRTLLM_MNNVL", "collective_trtllm"),
+        ("trtllm", "trtllm_deepep_ht", "exchange_normal_trtllm"),
+        ("trtllm", "trtllm_deepep_ll", "exchange_low_latency_trtllm"),
+        ("vllm", "deepep_ll", "exchange_low_latency_vllm"),
+        ("vllm", "deepep_v2_generation", "exchange_low_latency_vllm"),
+        ("vllm", "deepep_ht_24_sms", "exchange_normal_vllm"),
+        ("vllm", "deepep_v2_context", "exchange_normal_vllm"),
+        ("sglang", "deepep_ll", "exchange_low_latency"),
+        ("sglang", "deepep_normal_24_sms", "exchange_normal"),
+        ("sglang", "deepep_ht", None),
+        ("trtllm", "deepep_ll", None),
+        ("vllm", "TRTLLM", None),
+        ("trtllm", "another", None),
+        ("torch", "graph", None),
+        ("torch", "eager", None),
+        ("vllm", "another", None),
+    ],
+)
+def test_a_collective_has_the_form_of_its_backend_and_kernel(
+    backend: str, kernel: Any, family: str | None
+) -> None:
+    """One form alone speaks of it, and of a kernel without a form none does."""
+    of = [each.name for each in COLLECTIVES if each.speaks(backend, kernel, False)]  # noqa: FBT003
+    assert of == ([family] if family else [])

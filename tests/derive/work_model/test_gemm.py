@@ -1,14 +1,17 @@
 """T(N) of matrix products: sums over products, padding, and tiles that fit the hardware."""
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nearfree.derive.work_model.gemm import GEMM, latency_us
 from nearfree.derive.work_model.prepare import gemm_features
 
 from derive.questions import DENSE
-from derive.work_model.forms import H100, arrays, facts_of, start
+from derive.work_model.forms import H100, arrays, constants, facts_of, start
 
 VALUES = start(GEMM)
 
@@ -98,3 +101,67 @@ def test_without_the_depth_of_a_tile() -> None:
     for hypothesis in GEMM.hypotheses:
         found = latency_us(features, without, hypothesis)
         assert np.array_equal(found, latency_us(features, VALUES | {"depth_us": 0.0}, hypothesis))
+
+
+FORMATS = st.sampled_from([0.53125, 0.5625, 1.0, 2.0, 4.0])
+PRODUCTS = st.lists(
+    st.tuples(
+        st.integers(64, 30000),
+        st.integers(64, 30000),
+        st.integers(1, 3),
+        st.sampled_from([None, math.nan, 64.0, 4096.0]),
+        st.sampled_from([None, math.nan, 1.0, 3.0]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(
+    hypothesis=st.sampled_from(GEMM.hypotheses),
+    values=constants(GEMM),
+    products=PRODUCTS,
+    m=st.integers(1, 5000),
+    formats=st.tuples(FORMATS, FORMATS, FORMATS),
+    phi=st.floats(1e7, 4e9),
+    beta=st.floats(3e5, 8e6),
+    sms=st.integers(20, 200),
+)
+def test_products_take_what_the_formula_says(
+    *, hypothesis: str, values: dict[str, float], products: list[Any], m: int,
+    formats: tuple[float, float, float], phi: float, beta: float, sms: int,
+) -> None:  # fmt: skip
+    """Compute, passes over weights and depth overlap in part; rows move besides; a call is fixed.
+
+    A rule's padded rows and passes stand for the library's tile and one pass.
+    """
+    stored, entering, leaving = formats
+    facts = {
+        "phi": phi, "beta": beta, "sms": sms, "weight_bytes": stored, "element_bytes": entering,
+        "result_bytes": leaving,
+    }  # fmt: skip
+    features = arrays([m], **facts) | {"matrices": []}
+    tile = min(int(hypothesis[5:]), 2 ** math.floor(math.log2(phi / beta * stored / 2)))
+    expected = values["fixed_us"]
+    reached = values["bandwidth_share"] * beta
+    for number, (k, n, times, padded, passes) in enumerate(products):
+        features["matrices"].append((np.array([[float(k)]]), np.array([[float(n)]]), times))
+        rows, read = math.ceil(m / tile) * tile, 1.0
+        if padded is not None:
+            features[f"padded_{number}"] = np.array([[padded]])
+            rows = rows if math.isnan(padded) else padded
+        if passes is not None:
+            features[f"passes_{number}"] = np.array([[passes]])
+            read = read if math.isnan(passes) else passes
+        waves = max(1.0, math.ceil(m / 128) * math.ceil(n / 128) / sms)
+        parts = [
+            2 * rows * k * n / (values["compute_share"] * phi),
+            read * k * n * stored / reached,
+            waves * k / 1000 * values["depth_us"],
+        ]
+        p = values["sharpness"]
+        most = max(parts)
+        core = most * sum((each / most) ** p for each in parts) ** (1 / p)
+        expected += times * (core + m * (k * entering + n * leaving) / reached)
+    found = latency_us(features, values, hypothesis)
+    assert found.item() == pytest.approx(expected)

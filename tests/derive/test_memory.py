@@ -428,6 +428,37 @@ def test_a_compressor_keeps_positions_that_are_no_entry_yet(tmp_path: Path, tp: 
     assert every.rank_bytes - without.rank_bytes == 4 * held
 
 
+@pytest.mark.parametrize(("batch", "dp", "tp"), [(3, 1, 1), (9, 2, 4), (20000, 2, 1)])
+def test_a_forward_makes_hidden_states_a_layer_s_widest_and_logits(
+    batch: int, dp: int, tp: int
+) -> None:
+    """Of a prompt's tokens, or of more requests: 4 hidden states, and a rank's part of a layer's.
+
+    Logits, in the element type and in float32, are those of the last position of each request.
+    """
+    file = find_model_file(CONFIG, "qwen3_8b")
+    taken = needs(file, uniform("bfloat16"))
+    assert taken is not None
+    requests = -(-batch // dp)
+    token = 4 * 4096 * 2 + file.widest * 2 / tp
+    made = max(requests, 8192) * token + requests * 151936 * (4 + 2)
+    found = memory(taken, None, parallel=Parallel(tp=tp, dp=dp), batch=batch)
+    assert found.activations_bytes == tp * dp * round(made)
+
+
+def test_what_has_a_type_of_its_own_is_not_in_the_cache_s() -> None:
+    """Elements of 2 bytes stay so where the rest of the cache is in float8, which has more."""
+    own = CacheLayer(layers=3, elements=100, dtype="bfloat16")
+    plain = CacheLayer(layers=3, elements=100, more=7.0)
+    for cached, more in ((1.0, 7), (2.0, 0)):
+        of = structs.replace(NEEDS, cached=cached, cache=(own,))
+        asked = {"parallel": Parallel(tp=2), "context": PAGE_POSITIONS - 1}
+        assert memory(of, None, **asked).kv_bytes == 2 * 3 * PAGE_POSITIONS * 200
+        of = structs.replace(of, cache=(plain,))
+        expected = 2 * 3 * PAGE_POSITIONS * (100 * cached + more)
+        assert memory(of, None, **asked).kv_bytes == expected
+
+
 def test_an_unknown_memory_gives_no_verdict() -> None:
     """Where a platform's memory is not known, what is taken is said and no more."""
     found = memory(NEEDS, None)

@@ -150,3 +150,75 @@ def test_an_engines_release_is_asked_for() -> None:
     said = pl.concat([each.rows for each in parts]).sort("asked")["refusal"].to_list()
     assert "no release of vllm_mla is given" in said[0]
     assert "compute capability 9.0 is not known" in said[1]
+
+
+def _overlap(sharpness: float, one: float, other: float) -> float:
+    most = max(one, other)
+    return float(
+        most * ((one / most) ** sharpness + (other / most) ** sharpness) ** (1 / sharpness)
+    )
+
+
+SHAPES = st.fixed_dictionaries(
+    {
+        "n": st.integers(1, 300),
+        "batch": st.integers(1, 64),
+        "context": st.integers(0, 9000),
+        "heads": st.integers(1, 128),
+        "row_axes": st.integers(1, 16),
+        "rows_per_position": st.sampled_from([1, 16, 128]),
+        "tile_rows": st.sampled_from([16, 64, 128]),
+        "pair_width": st.sampled_from([320, 1088]),
+        "query_width": st.sampled_from([5120, 17408]),
+        "stored_width": st.sampled_from([576, 5120]),
+        "cache_bytes": st.sampled_from([1.0, 2.0]),
+        "splits": st.sampled_from([0, 1]),
+        "widening": st.sampled_from([0.0, 2.0 * 512 * 16 * 256]),
+        "selected": st.sampled_from([64, 2048]),
+    }
+)
+
+
+@given(values=constants(MLA_CACHED), shape=SHAPES)
+def test_latent_attention_takes_what_its_tiles_and_its_bytes_take(
+    values: dict[str, float], shape: dict[str, float]
+) -> None:
+    """Each form as a formula of single numbers: tiles over SMs, what is read, and their overlap."""
+    facts = H100 | {"element_bytes": 2.0} | shape
+    n = int(facts.pop("n"))
+    given_ = arrays([n], **facts)
+    sms, tile, packed = facts["sms"], facts["tile_rows"], facts["rows_per_position"]
+    batch, context = facts["batch"], facts["context"]
+    rate = 1 / (sms / facts["phi"] + 1 / (values["tflop_s_per_sm"] * 1e6))
+    beta = values["bandwidth_share"] * facts["beta"]
+
+    def total(chip: float, moved: float) -> Any:
+        return pytest.approx(values["fixed_us"] + _overlap(values["sharpness"], chip, moved))
+
+    rows = int(n * packed)
+    lasts = [min(last, rows) for last in range(tile, rows + tile, tile)]
+    keys = max(64.0, sum(context + last / packed for last in lasts) / len(lasts))
+    products = 2 * tile * facts["pair_width"]
+    share = batch * facts["row_axes"] * len(lasts) / sms
+    queries = batch * n * facts["query_width"] * 2
+    cached = batch * (context + n) * facts["stored_width"] * facts["cache_bytes"]
+
+    chip = np.ceil(share) * (products * keys / rate + values["tile_us"])
+    found = MLA_PREFILL.latency_us(given_, values, "")
+    assert found.item() == total(chip, (queries + cached) / beta)
+
+    share = share if facts["splits"] else np.ceil(share)
+    chip = share * (products * keys / rate + values["tile_us"])
+    read = 1 + values["reread"] * (len(lasts) - 1)
+    if facts["widening"]:
+        chip = share * products * keys * sms / facts["phi"]
+        chip += batch * context * facts["widening"] / facts["phi"]
+        read = 2.0
+    found = MLA_CACHED.latency_us(given_, values, "")
+    assert found.item() == total(chip, (queries + read * cached) / beta)
+
+    keys = min(context + (n + 1) / 2, facts["selected"])
+    waves = np.ceil(batch * n * np.ceil(facts["heads"] / tile) / sms)
+    chip = waves * (products * keys / rate + values["tile_us"])
+    read = batch * n * keys * facts["stored_width"] * facts["cache_bytes"]
+    assert MLA_SELECTED.latency_us(given_, values, "").item() == total(chip, read / beta)

@@ -222,3 +222,67 @@ def test_a_library_takes_its_best_tile(values: dict[str, float], n: int) -> None
     even = values | {"narrow_k": 1.0, "half_k": 1.0, "load_us": 0.0}
     each = [timed([n], even, tile, block_k=64)[0] for tile in (16, 32, 64, 128)]
     assert found == pytest.approx(min(each), rel=1e-12)
+
+
+LAYERS = st.fixed_dictionaries(
+    {
+        "n": st.integers(1, 4096),
+        "active": st.integers(1, 256),
+        "pairs": st.integers(1, 30000),
+        "blocks": st.integers(1, 3000),
+        "d_model": st.sampled_from([2048, 2880, 7168]),
+        "d_ff": st.sampled_from([384, 768, 2048]),
+        "matrices": st.sampled_from([2, 3]),
+        "weight_bytes": st.sampled_from([0.53125, 1.0, 2.0]),
+        "element_bytes": st.sampled_from([1.0, 2.0]),
+        "pass_bytes": st.sampled_from([0.0, 1e7]),
+        "eager": st.sampled_from([0, 1]),
+        "block_m": st.sampled_from([16, 64, 128]),
+        "block_n": st.sampled_from([32, 128, 256]),
+        "block_k": st.sampled_from([32, 64, 128, 256]),
+        "num_warps": st.sampled_from([4, 8]),
+        "num_stages": st.sampled_from([1, 2, 4]),
+    }
+)
+
+
+@given(values=constants(MOE_TRITON), layer=LAYERS)
+def test_a_layer_takes_what_its_blocks_and_its_bytes_take(
+    values: dict[str, float], layer: dict[str, float]
+) -> None:
+    """T is a formula of single numbers: compute or L2 on the chip, the bus, and waiting for loads.
+
+    An expert's columns and depth are padded to whole blocks; up is done for the gate, too.
+    """
+    facts = H100 | {"sm": 90, "smem_bytes": 228 * 1024} | layer
+    features = arrays([int(facts.pop("n"))], **facts)
+    d_model, d_ff, stored = facts["d_model"], facts["d_ff"], facts["weight_bytes"]
+    rows, wide, deep = (facts[f"block_{name}"] for name in "mnk")
+    count, pairs, sms = facts["blocks"], facts["pairs"], facts["sms"]
+    step = int(deep * stored)
+    slower = values["narrow_k"] if step <= 64 else values["half_k"] if step <= 128 else 1.0
+    up = (facts["matrices"] - 1) * d_ff
+    tiles = [int(-(-columns // wide)) for columns in (up, d_model)]
+    depths = [-(-depth // deep) * deep for depth in (d_model, d_ff)]
+    elements = count * wide * sum(each * depth for each, depth in zip(tiles, depths, strict=True))
+    fed = values["tflop_s_per_sm"] * 1e6 * sms
+    compute = slower * 2 * rows * elements * (1 / facts["phi"] + 1 / fed)
+    inputs = pairs * (d_model * tiles[0] + d_ff * tiles[1])
+    loaded = stored * elements + facts["element_bytes"] * inputs
+    on_chip = max(compute, loaded / (values["l2_over_memory"] * facts["beta"]))
+    on_chip += values["tile_us"] * count * sum(tiles) / sms
+    read = slower * stored * facts["matrices"] * d_model * d_ff * facts["active"]
+    tokens = features["tokens"].item()
+    moved = 2 * (tokens * d_model + pairs * (3 * d_model + 2 * up + 2 * d_ff))
+    moved += facts["pass_bytes"]
+    beta = values["bandwidth_share"] * facts["beta"]
+    parts = [on_chip, (read + values["routed_traffic"] * moved) / beta]
+    places = blocks_per_sm(features).item() * sms
+    ahead = max(1, facts["num_stages"] - 1)
+    waves = [-(-count * each // places) for each in tiles]
+    follow = [depth / deep / ahead + 1 for depth in (d_model, d_ff)]
+    parts.append(values["load_us"] * (waves[0] * follow[0] + waves[1] * follow[1]))
+    p, most = values["sharpness"], max(parts)
+    core = most * sum((each / most) ** p for each in parts) ** (1 / p)
+    fixed = 0.0 if facts["eager"] else values["fixed_us"]
+    assert latency_us(features, values, "").item() == pytest.approx(fixed + core)

@@ -1,5 +1,6 @@
 """T(N) of attention layers and indexers: a sum of kernels in waves, over a floor of launches."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 from nearfree.core.modules.attention_layer import DECODE, VERIFY
 from nearfree.derive.work_model.layer import DECODE_LAYER, INDEXER_LOGITS, LAYER
 
-from derive.work_model.forms import INDEXER, SPARSE_LAYER, constants, prepared, start
+from derive.work_model.forms import (
+    H100,
+    INDEXER,
+    SPARSE_LAYER,
+    arrays,
+    constants,
+    prepared,
+    start,
+)
 
 
 def features(grid: list[int], **changes: Any) -> dict[str, Any]:
@@ -124,3 +133,79 @@ def test_long_caches_make_the_difference() -> None:
         for api in (DECODE, VERIFY)
     )
     assert apart > 2 * together
+
+
+SIZES = st.fixed_dictionaries(
+    {
+        "n": st.integers(1, 300),
+        "batch": st.integers(1, 64),
+        "context": st.integers(0, 200_000),
+        "heads": st.sampled_from([8, 64, 128]),
+        "d_model": st.sampled_from([4096, 7168]),
+        "projected": st.sampled_from([44_000_000, 187_000_000]),
+        "span": st.sampled_from([1, 4, 128]),
+        "selected": st.sampled_from([512.0, 2048.0, math.inf]),
+        "pair_width": st.sampled_from([256, 1088]),
+        "index_width": st.sampled_from([0, 8192]),
+        "index_stored": st.sampled_from([128]),
+        "element_bytes": st.sampled_from([1.0, 2.0]),
+        "cache_bytes": st.sampled_from([1.0, 2.0]),
+    }
+)
+
+
+def _indexed(
+    values: dict[str, float], sizes: dict[str, float], n: int, tokens: float, requests: float
+) -> float:
+    """Return what numbers over all entries take of b N positions of b requests."""
+    seen = (sizes["context"] + (n + 1) / 2) / sizes["span"]
+    each = 2 * sizes["index_width"] * seen / (values["index_tflop_s_per_sm"] * 1e6)
+    keys = requests * (sizes["context"] + n) / sizes["span"] * sizes["index_stored"]
+    moved = keys * sizes["cache_bytes"] + 8 * tokens * seen
+    waves = math.ceil(tokens / (4 * H100["sms"]))
+    return waves * 4 * each + moved / (values["bandwidth_share"] * H100["beta"])
+
+
+@given(values=constants(LAYER), sizes=SIZES)
+def test_a_layer_takes_what_its_kernels_take(
+    values: dict[str, float], sizes: dict[str, float]
+) -> None:
+    """A sum of kernels over the host's floor, as a formula of single numbers.
+
+    Of a layer whose N positions are prefilled, decoded as rows apart, and verified together.
+    """
+    asked_n = int(sizes["n"])
+    others = {name: value for name, value in sizes.items() if name != "n"}
+    for family, together in ((LAYER, 0), (DECODE_LAYER, 0), (DECODE_LAYER, 1)):
+        n = asked_n if family is LAYER else 1
+        given_ = arrays([asked_n], **{**H100, **others, "together": together})
+        tokens = asked_n * sizes["batch"]
+        requests = sizes["batch"] if family is LAYER or together else tokens
+        beta = values["bandwidth_share"] * H100["beta"]
+        weights = sizes["projected"] * sizes["element_bytes"] / beta
+        products = 2 * tokens * sizes["projected"] / (values["phi_share"] * H100["phi"])
+        p, most = values["overlap"], max(weights, products)
+        total = most * ((weights / most) ** p + (products / most) ** p) ** (1 / p)
+        keys = min((sizes["context"] + (n + 1) / 2) / sizes["span"], sizes["selected"])
+        fed = values["tflop_s_per_sm"] * 1e6
+        one = 2 * min(sizes["heads"], 64) * sizes["pair_width"] * keys / fed + values["tile_us"]
+        total += math.ceil(tokens * math.ceil(sizes["heads"] / 64) / H100["sms"]) * one
+        total += values["passes"] * tokens * sizes["d_model"] * 2 / beta
+        if sizes["index_width"]:
+            total += _indexed(values, sizes, n, tokens, requests)
+        p, most = values["sharpness"], max(values["host_us"], total)
+        expected = most * ((values["host_us"] / most) ** p + (total / most) ** p) ** (1 / p)
+        found = family.latency_us(given_, values, family.hypotheses[0])
+        assert found.item() == pytest.approx(expected)
+
+
+@given(values=constants(INDEXER_LOGITS), sizes=SIZES)
+def test_an_indexer_takes_its_numbers_and_its_launch(
+    values: dict[str, float], sizes: dict[str, float]
+) -> None:
+    """Four positions of an SM at once multiply; keys are read, and numbers written and read."""
+    n = int(sizes["n"])
+    others = {name: value for name, value in sizes.items() if name != "n"}
+    indexed = _indexed(values, sizes, n, n * sizes["batch"], sizes["batch"])
+    found = INDEXER_LOGITS.latency_us(arrays([n], **{**H100, **others}), values, "")
+    assert found.item() == pytest.approx(values["host_us"] + indexed)

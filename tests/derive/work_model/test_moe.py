@@ -143,6 +143,35 @@ def test_an_sm_holds_as_many_blocks_as_were_compiled(
     assert abs(blocks_per_sm(features).item() - blocks) <= 1
 
 
+@given(
+    rows=st.sampled_from([16, 32, 64, 128, 256]),
+    columns=st.sampled_from([16, 64, 256]),
+    depth=st.sampled_from([16, 64, 256]),
+    warps=st.sampled_from([1, 4, 8, 16]),
+    stages=st.integers(1, 5),
+    sm=st.sampled_from([80, 89, 90, 100, 103, 120]),
+    kib=st.sampled_from([100, 164, 228]),
+    weight_bytes=st.sampled_from([1.0, 2.0]),
+)
+def test_an_sm_holds_what_its_memory_registers_and_threads_allow(
+    *, rows: int, columns: int, depth: int, warps: int, stages: int, sm: int, kib: int,
+    weight_bytes: float,
+) -> None:  # fmt: skip
+    """Of a step's buffers and 1 KiB, and of sums and 40 registers a thread; one block at least.
+
+    Asynchronous instructions, of 64 rows and more on 9.0 to 10.3, need a buffer for each stage.
+    """
+    features = blocked(
+        [64], rows, block_n=columns, block_k=depth, num_warps=warps, num_stages=stages, sm=sm,
+        smem_bytes=kib * 1024, weight_bytes=weight_bytes,
+    )  # fmt: skip
+    buffers = stages if sm in (90, 100, 103) and rows >= 64 else max(1, stages - 1)
+    memory = kib * 1024 // (buffers * (rows + columns) * depth * weight_bytes + 1024)
+    threads = 32 * warps
+    registers = 65536 // (rows * columns + 40 * threads)
+    assert blocks_per_sm(features).item() == max(1, min(memory, registers, 2048 // threads, 32))
+
+
 def test_a_load_waits_where_few_blocks_hide_it() -> None:
     """With a latency of loads fewer stages are slower; without one they change nothing."""
     values = start(MOE_TRITON, load_us=3.0)

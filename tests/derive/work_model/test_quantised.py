@@ -52,7 +52,7 @@ def test_block_scaled_layers_of_hopper_quantise_routed_rows() -> None:
 @pytest.mark.parametrize(
     ("tokens", "sms", "tile"),
     [(1, 132, 16), (17, 132, 24), (31, 132, 32), (32, 132, 64), (64, 132, 64), (65, 132, 128),
-     (63, 78, 64), (40, 78, 40), (64, 78, 64)],
+     (63, 78, 64), (40, 78, 40), (64, 78, 64), (65, 78, 128), (9, 78, 16)],
 )  # fmt: skip
 def test_the_tile_follows_the_tokens(tokens: float, sms: float, tile: float) -> None:
     """Operands are swapped below 32 tokens, and below 64 on an H20."""

@@ -1,5 +1,7 @@
 """Schedules of few entries."""
 
+import math
+from collections.abc import Sequence
 from itertools import combinations, pairwise, product
 
 import pytest
@@ -126,3 +128,54 @@ def test_a_worth_is_a_share(worth: float) -> None:
         merged_below(up_to({1: 1}), worth)
     with pytest.raises(ConfigError, match="an entry's worth is"):
         merged_by_speed({1: {0: 1.0}}, worth)
+
+
+@given(SPEEDS, st.floats(0.001, 0.5))
+def test_of_its_lengths_no_schedule_of_as_few_entries_is_faster(
+    speeds: dict[int, dict[int, float]], worth: float
+) -> None:
+    """With the chosen K none within the worth, in as many entries, has a larger product."""
+    found = merged_by_speed(speeds, worth)
+    chosen, few = {*found.values()}, entries([*found.values()])
+    able = [
+        [k for k, v in each.items() if k in chosen and v >= (1 - worth) * max(each.values())]
+        for each in speeds.values()
+    ]
+    others = (
+        math.prod(speeds[b][k] for b, k in zip(speeds, ks, strict=True))
+        for ks in product(*able)
+        if entries([*ks]) <= few
+    )
+    assert math.prod(speeds[b][k] for b, k in found.items()) == pytest.approx(max(others))
+
+
+SHORT = st.lists(
+    st.frozensets(st.integers(0, 3)).map(lambda ks: ks | {0}), min_size=1, max_size=5
+).map(lambda each: dict(zip((1, 2, 3, 7, 20), each, strict=False)))
+
+
+@given(SHORT, st.floats(0.001, 0.3))
+def test_near_free_lengths_lose_fewest_positions_in_entries_worth_their_place(
+    near_free: dict[int, frozenset[int]], worth: float
+) -> None:
+    """As when all are tried: fewest entries that lose no more than the worth beyond the least."""
+    assume(any(max(ks) for ks in near_free.values()))
+    batches = [*near_free]
+    weights = [math.log(after / b) for b, after in pairwise([*batches, batches[-1] + 1])]
+    longest = [max(ks) for ks in near_free.values()]
+
+    def lost(ks: Sequence[int]) -> float:
+        each = zip(weights, longest, ks, strict=True)
+        return sum(weight * math.log((most + 1) / (k + 1)) for weight, most, k in each)
+
+    least: dict[int, float] = {}
+    for ks in product(*near_free.values()):
+        rises = [k > before for before, k in pairwise(ks) if k != before]
+        if rises == sorted(rises, reverse=True):
+            count = entries([*ks])
+            least[count] = min(least.get(count, math.inf), lost(ks))
+    allowed = min(least.values()) + worth * math.log(batches[-1] + 1)
+    few = min(count for count, loss in least.items() if loss <= allowed + 1e-12)
+    found = [*merged_below(near_free, worth).values()]
+    assert entries(found) == few
+    assert lost(found) == pytest.approx(least[few])

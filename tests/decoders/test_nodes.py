@@ -75,3 +75,16 @@ def test_the_last_node_has_what_the_others_leave(
     """Of the ranks of a stage it has fewest, which all others wait for; on one node none has."""
     found = [nodes_of(Parallel(**degrees), engine, NODE).fewest for engine in (VLLM, SGLANG)]
     assert found == [of_vllm, of_sglang]
+
+
+@given(
+    tp=st.integers(1, 9),
+    dp=st.integers(1, 9),
+    pp=st.integers(1, 9),
+    engine=st.sampled_from((VLLM, SGLANG)),
+)
+def test_what_fits_on_a_node_lies_on_one(tp: int, dp: int, pp: int, engine: Engine) -> None:
+    """No rank leaves a node that has as many GPUs as there are ranks, or more."""
+    parallel = Parallel(tp=tp, dp=dp, pp=pp)
+    for more in (0, 1, 7):
+        assert nodes_of(parallel, engine, parallel.gpus + more) == ON_ONE

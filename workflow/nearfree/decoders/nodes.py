@@ -35,7 +35,7 @@ def nodes_of(parallel: Parallel, engine: Engine, node_gpus: int | None) -> Nodes
     node_gpus
         The GPUs of a node; None where all lie on one.
     """
-    if node_gpus is None or parallel.gpus <= node_gpus:
+    if node_gpus is None:
         return ON_ONE
     room = max(1, node_gpus // parallel.tp)
     inner, outer = parallel.dp, parallel.pp

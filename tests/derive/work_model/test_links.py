@@ -1,0 +1,91 @@
+"""What the forms of collectives are asked with: bytes inside a node and between nodes, and SMs."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from nearfree.derive.work_model.family import Features
+from nearfree.derive.work_model.links import collective_features
+
+from derive.work_model.forms import EXCHANGE, REDUCE, facts_of, prepared
+
+LOW_LATENCY = {**EXCHANGE, "backend": "sglang", "kernel": "deepep_ll", "platform": "h200"}
+NORMAL = {**LOW_LATENCY, "kernel": "deepep_normal_24_sms"}
+NCCL = {**REDUCE, "backend": "nccl", "kernel": "NCCL", "platform": "h100"}
+
+
+def features(question: dict[str, Any]) -> Features:
+    """Return the arrays of one question."""
+    (part,) = prepared(question)
+    return part.features
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(4, 1), (8, 1), (16, 2), (64, 8)])
+@pytest.mark.parametrize("top_k", [1, 8])
+def test_an_exchange_sends_each_copy_or_a_token_once_to_a_rank(
+    gpus: int, nodes: int, top_k: int
+) -> None:
+    """Of low latency k copies go to experts anywhere; else a rank and a node get a token once.
+
+    Of g ranks with experts at random one has some of a token's k with 1 - (1 - 1/g)^k.
+    """
+    asked = {"gpus": gpus, "top_k": top_k}
+    copies, once = features(LOW_LATENCY | asked), features(NORMAL | asked)
+    row = 8192 * 2 * copies["n"]
+    local = min(gpus, 8)
+    assert copies["sent"] == pytest.approx(row * top_k * (local - 1) / gpus)
+    assert copies["between"] == pytest.approx(row * top_k * (gpus - local) / gpus)
+    assert once["sent"] == pytest.approx(row * (local - 1) * (1 - (1 - 1 / gpus) ** top_k))
+    assert once["between"] == pytest.approx(row * (nodes - 1) * (1 - (1 - 1 / nodes) ** top_k))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sms"),
+    [("deepep_normal_24_sms", 24), ("deepep_normal_8_sms", 8), ("deepep_ll", 20)],
+)
+def test_a_kernel_s_name_says_how_many_sms_copy(kernel: str, sms: int) -> None:
+    """Where it says none they are as many as DeepEP takes by itself."""
+    assert features({**NORMAL, "kernel": kernel})["copying_sms"].item() == sms
+
+
+@pytest.mark.parametrize(
+    ("changes", "switched"),
+    [
+        ({}, 1),
+        ({"gpus": 4}, 0),
+        ({"dtype": "float16"}, 1),
+        ({"dtype": "float32"}, 0),
+        ({"operation": "reduce_scatter"}, 0),
+        ({"platform": "b200"}, 1),
+        ({"platform": "a100"}, 0),
+    ],
+)
+def test_the_switch_sums_floats_of_eight_gpus_from_hopper_on(
+    changes: dict[str, Any], switched: int
+) -> None:
+    """An all-reduce there sends each byte once, and an eighth of them is what a rank sums up."""
+    found = collective_features("collective_nccl", facts_of(NCCL | changes), np.ones((1, 1)))
+    assert found["nvls"].item() == switched
+    gpus = changes.get("gpus", 8)
+    assert found["switched"] == pytest.approx(found["payload"] * (1 + 1 / gpus))
+
+
+@pytest.mark.parametrize(
+    ("platform", "nvlink5", "grace"),
+    [("h100", 0, 0), ("h200", 0, 0), ("b200", 1, 0), ("gb200", 1, 1)],
+)
+def test_a_platform_says_its_links_and_its_host(platform: str, nvlink5: int, grace: int) -> None:
+    """NVLink 5 is Blackwell's; bandwidths are in bytes a microsecond."""
+    found, facts = features(NCCL | {"platform": platform}), facts_of(NCCL | {"platform": platform})
+    assert (found["nvlink5"].item(), found["grace"].item()) == (nvlink5, grace)
+    assert found["link"].item() == pytest.approx(facts["link_gb_s"].item() * 1e9 / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("operation", "steps", "exchange"),
+    [("all_reduce", 14, 0), ("all_gather", 7, 0), ("reduce_scatter", 7, 0), ("all_to_all", 7, 1)],
+)
+def test_an_operation_has_its_steps(operation: str, steps: int, exchange: int) -> None:
+    """An all-reduce goes around a ring twice; sends of their own cost besides."""
+    found = features(NCCL | {"operation": operation})
+    assert (found["steps"].item(), found["exchange"].item()) == (steps, exchange)

@@ -1,6 +1,8 @@
 """Which algorithm an engine's all-reduce runs, at the sizes where its source switches."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nearfree.derive.work_model.all_reduce import algorithm_of, rounds_of
 
 KIB, MIB = 1024, 1024**2
@@ -25,7 +27,20 @@ KIB, MIB = 1024, 1024**2
         (("sglang", "0.5.9"), 90, 8, 8 * MIB, "two_shot"),
         (("sglang", "0.5.14"), 90, 8, 160 * KIB, "push"),
         (("sglang", "0.5.14"), 90, 8, 160 * KIB + 16, "pull"),
+        (("vllm", None), 103, 4, 4 * MIB - 16, "two_shot"),
+        (("vllm", None), 103, 4, 4 * MIB, "torch_two_shot"),
+        (("vllm", None), 103, 4, 32 * MIB, "torch_two_shot"),
+        (("vllm", None), 103, 4, 32 * MIB + 16, "nccl"),
+        (("vllm", None), 103, 8, 4 * MIB, "multicast"),
+        (("vllm", None), 103, 8, 64 * MIB + 16, "nccl"),
+        (("vllm", None), 103, 2, 4 * MIB - 16, "one_shot"),
+        (("vllm", None), 100, 2, 8 * MIB, "torch_two_shot"),
         (("sglang", "0.5.14"), 100, 8, 720 * KIB, "push"),
+        (("sglang", "0.5.14"), 100, 8, 720 * KIB + 16, "pull"),
+        (("sglang", "0.5.14"), 100, 4, 2 * MIB, "push"),
+        (("sglang", "0.5.14"), 100, 4, 2 * MIB + 16, "pull"),
+        (("sglang", "0.5.14"), 100, 2, 4 * MIB, "push"),
+        (("sglang", "0.5.14"), 90, 4, 384 * KIB + 16, "pull"),
         (("sglang", "0.5.14"), 90, 8, 17 * MIB, "nccl"),
         (("sglang", "0.5.23"), 90, 2, 16 * MIB, "push"),
         (("sglang", "0.5.23"), 90, 2, 16 * MIB + 16, "nccl"),
@@ -49,6 +64,38 @@ def test_the_switches(
 ) -> None:
     """Release, capability, ranks and bytes decide, on either side of each limit."""
     assert algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size) == found
+
+
+LARGER = {
+    "vllm": ("one_shot", "two_shot", "multicast", "torch_two_shot", "nccl"),
+    "sglang": (
+        "one_shot", "two_shot", "push", "push_two_shot", "pull", "pull_multicast", "nccl",
+    ),
+}  # fmt: skip
+"""Algorithms in the order in which rising sizes have them."""
+
+
+@given(
+    engine=st.sampled_from([
+        ("vllm", "0.14.0"), ("vllm", "0.18.0"), ("vllm", None),
+        ("sglang", "0.5.9"), ("sglang", "0.5.12"), ("sglang", "0.5.23"), ("sglang", "a branch"),
+    ]),
+    sm=st.sampled_from([80, 89, 90, 100, 103, 120]),
+    gpus=st.integers(2, 16),
+    sizes=st.lists(st.integers(1, 2**28), min_size=2, max_size=9),
+    dtype=st.sampled_from(["bfloat16", "float16"]),
+)  # fmt: skip
+def test_larger_messages_never_go_back_to_an_algorithm_of_smaller_ones(
+    engine: tuple[str, str | None], sm: int, gpus: int, sizes: list[int], dtype: str
+) -> None:
+    """Any number of GPUs of any capability has an algorithm at any size, NCCL where none is own."""
+    found = [
+        algorithm_of(*engine, sm=sm, nvlink=True, gpus=gpus, size=size, dtype=dtype)
+        for size in sorted(sizes)
+    ]
+    places = [LARGER[engine[0]].index(each) for each in found]
+    assert places == sorted(places)
+    assert gpus in (2, 4, 6, 8) or set(found) == {"nccl"}
 
 
 @pytest.mark.parametrize(

@@ -179,3 +179,19 @@ def test_near_free_lengths_lose_fewest_positions_in_entries_worth_their_place(
     found = [*merged_below(near_free, worth).values()]
     assert entries(found) == few
     assert lost(found) == pytest.approx(least[few])
+
+
+def test_without_a_worth_the_shortest_of_equals_is_taken() -> None:
+    """Each batch size has the smallest of its fastest K, whatever its neighbours have."""
+    speeds = {1: {1: 2.0, 3: 2.0}, 2: {1: 1.0, 3: 2.0}, 3: {1: 2.0, 3: 2.0}}
+    assert merged_by_speed(speeds, 0) == {1: 1, 2: 3, 3: 1}
+    assert merged_by_speed(speeds, 1e-9) == dict.fromkeys((1, 2, 3), 3)
+
+
+def test_a_length_that_another_stands_for_is_in_no_schedule() -> None:
+    """4 drafts do at two batch sizes, 5 at these and at another: 5 is taken where both do."""
+    able = {1: (4, 5), 2: (4, 5), 3: (5, 8), 4: (8,), 5: (8,)}
+    speeds = {b: {k: 2.0 if k in ks else 1.0 for k in (4, 5, 8)} for b, ks in able.items()}
+    found = merged_by_speed(speeds, 0.1)
+    assert {found[1], found[2]} == {5}
+    assert {found[4], found[5]} == {8}

@@ -45,6 +45,15 @@ def test_a_draft_model_has_the_model_s_vocabulary(tmp_path: Path) -> None:
     assert "have to be translated" in translated
 
 
+def test_a_forward_that_is_refused_says_nothing_of_a_drafter(tmp_path: Path) -> None:
+    """Where the model's file or the drafter's has no forward nothing is compared."""
+    model = read_model_file(write(tmp_path, SMALL["qwen3"]))
+    refused = structs.replace(model, decoder=None)
+    for engine in ("vllm", "sglang"):
+        assert list(drafter_doubts(engine, model, refused)) == []
+        assert list(drafter_doubts(engine, refused, model)) == []
+
+
 def test_sglang_runs_no_schedule_of_a_draft_model(tmp_path: Path) -> None:
     """Its adaptive steps are of EAGLE's algorithms alone, and a draft model has another."""
     model = read_model_file(write(tmp_path, SMALL["qwen3"]))

@@ -1,8 +1,11 @@
 """Batches that leave vLLM's full graphs under a schedule, and the sizes captured for it."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nearfree.derive.schedule.engines import vllm_option
 from nearfree.derive.schedule.full_graphs import capture_sizes, leaving
 from nearfree.sources.record import recorded_extraction
@@ -41,6 +44,40 @@ def test_a_batch_leaves_where_the_next_count_is_of_another_width() -> None:
     found = leaving(lengths([(8, 4), (32, 2), (256, 1)]))
     assert 6 in found
     assert {1, 2, 4, 5, 7, 8}.isdisjoint(found)
+
+
+@given(
+    parts=st.lists(st.tuples(st.integers(1, 100), st.integers(0, 9)), min_size=1, max_size=3),
+    requests=st.sampled_from([16, 100, 256]),
+    largest=st.sampled_from([64, 128, 512]),
+)
+def test_a_full_graph_holds_no_more_than_its_tokens_and_requests(
+    parts: Parts, requests: int, largest: int
+) -> None:
+    """A batch leaves where the least count of any full graph that holds it is of other widths.
+
+    A graph of a width has the captured sizes, rounded up to whole requests, as far as there are so
+    many requests, and tokens of no more than the largest.
+    """
+    last, ends = 0, []
+    for each, k in parts:
+        ends.append(((last := last + each), k))
+    by_batch = lengths(ends)
+    widths = {b: by_batch[min(b, last)] + 1 for b in range(1, requests + 1)}
+    used = {*widths.values()}
+    sizes = capture_sizes(widths, requests, largest)
+    graphs = {
+        (-(-size // width) * width, width)
+        for size, width in product(sizes, used)
+        if -(-size // width) <= requests and -(-size // width) * width <= largest
+    }
+    left = []
+    for batch in range(1, min(last, requests) + 1):
+        tokens = batch * widths[batch]
+        following = min((count for count, _ in graphs if count >= tokens), default=None)
+        if following and (following, widths[batch]) not in graphs:
+            left.append(batch)
+    assert leaving(by_batch, requests=requests, largest=largest) == left
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 4, 7])

@@ -58,10 +58,10 @@ class Engine(NamedTuple):
     own. `pads` holds where a vocabulary is padded until it can be cut, `parts_experts` where ep may
     be any divisor of tp x dp, `uneven` where ep need not divide the experts, and `whole_blocks`
     where the parts of query, key, value, gate and up must be whole blocks of quantisation.
-    `beside` says when shared experts run beside the others, None where they do not. `in_parts` are
-    the kinds of models of whose rows each rank of a group makes its part ready for experts that are
-    whole on ranks, with all of the router and of the shared experts; in `one_stage` are those of
-    them that do so without pipeline stages alone. `windowed` are the kinds of models whose windows
+    `beside` says when shared experts run beside the others. `in_parts` are the kinds of models of
+    whose rows each rank of a group makes its part ready for experts that are whole on ranks, with
+    all of the router and of the shared experts; in `one_stage` are those of them that do so without
+    pipeline stages alone. `windowed` are the kinds of models whose windows
     end the growth of their cache, None for all. From the compute capability `narrow_latents` on,
     100 for 10.0, a cache of latents of which some are selected is in float8 where nobody says
     otherwise, None if it never is. What layers keep of a request in place of a cache is in
@@ -78,7 +78,7 @@ class Engine(NamedTuple):
     parts_experts: bool
     uneven: bool
     whole_blocks: bool
-    beside: Beside | None = None
+    beside: Beside
     in_parts: frozenset[str] = frozenset()
     one_stage: frozenset[str] = frozenset()
     windowed: frozenset[str] | None = None

@@ -78,7 +78,7 @@ def hidden_us(
     shared, routed
         What both take by themselves, [grid].
     """
-    if engine.beside is None or not reached(release.version, engine.beside.first):
+    if not reached(release.version, engine.beside.first):
         return np.zeros_like(shared)
     within = np.ones_like(tokens, dtype=bool)
     if engine.beside.most_tokens is not None:

@@ -69,11 +69,10 @@ def _full(
     sizes: Iterable[int], widths: Iterable[int], requests: int, largest: int
 ) -> Sequence[tuple[int, set[int]]]:
     """Return the tokens of full graphs, rising, each with the widths that are captured at it."""
-    most = max(widths)
     captured: dict[int, set[int]] = {}
     for size in sizes:
         for width in widths:
             rounded = -(-size // width) * width
-            if rounded <= min(requests * most, largest) and rounded // width <= requests:
+            if rounded <= largest and rounded // width <= requests:
                 captured.setdefault(rounded, set()).add(width)
     return sorted(captured.items())

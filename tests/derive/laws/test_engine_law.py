@@ -26,6 +26,7 @@ def test_n_max_is_the_last_n_alike(kinds, changes, baseline, n_max, module) -> N
     found = principle_of_engine(known, baseline, 33)
     assert (found["n_max"], found["limiting_module"]) == (n_max, module)
     assert f"N = {n_max + 1}" in found["limiting_term"]
+    assert principle_of_engine(known, baseline, baseline) == found, "looked for beyond the grid"
     package = "llama-cpp 0.3.36" if changes == NOT_REPACKED else "llama-cpp 3.22.1"
     assert found["evidence"].startswith(package)
     assert "ggml/src/ggml-cpu/" in found["evidence"]

@@ -90,7 +90,7 @@ def busiest_of(setting: Setting) -> float:
     """
     experts, top_k, ranks = setting.experts or 0, setting.top_k or 0, setting.gpus or 1
     alike = setting.routing in (None, "balanced")
-    if setting.operation not in ROUTED_OPERATIONS or (alike and experts % ranks == 0):
+    if setting.operation not in ROUTED_OPERATIONS:
         return 1.0
     if alike or setting.routing == "skewed":
         return busiest([float(alike or expert < top_k) for expert in range(experts)], ranks)

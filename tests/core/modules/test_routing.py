@@ -49,6 +49,8 @@ def test_the_baseline_is_the_first_full_n(experts: int, batch: int, top_k: int) 
     assert first * batch * top_k >= experts > (first - 1) * batch * top_k
     assert first_full("skewed", experts, top_k, batch) == 1
     assert first_full(None, None, None, batch) == 1
+    assert first_full("balanced", None, top_k, batch) == 1, "without experts"
+    assert first_full("balanced", experts, None, batch) == 1
 
 
 @given(st.integers(1, 300), st.integers(1, 300))

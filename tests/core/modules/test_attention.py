@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from nearfree.core.modules.attention import M_ATTN, idle_compute, principle_terms, printed
+from nearfree.core.modules.attention import (
+    ATTENTION,
+    M_ATTN,
+    idle_compute,
+    principle_terms,
+    printed,
+)
 from nearfree.core.modules.kind import Granularity
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
@@ -18,7 +24,7 @@ contexts = st.integers(1, 1 << 20)
 def n_idle(balance: float, context: int, group: int = 1, *, extended: bool = True) -> float:
     """Return N_idle of 16-bit elements, with so many query heads to a key-value head."""
     given = Setting(module="attention", backend="", dtype="bfloat16", context=context,
-                    heads=group, kv_heads=1)  # fmt: skip
+                    heads=3 * group, kv_heads=3)  # fmt: skip
     return idle_compute(given, balance, extended=extended)
 
 
@@ -54,6 +60,20 @@ def test_one_head_a_key_value_head_is_the_papers(balance: float, context: int) -
     )
     assert n_idle(balance, context) == pytest.approx(expected, rel=1e-6)
     assert n_idle(balance, context, 8, extended=False) == n_idle(balance, context)
+
+
+def test_a_tile_that_is_known_is_padded() -> None:
+    """One position in a tile of 64 rows computes 64, as its heads share it; else none is padded."""
+    given = Setting(module="attention", backend="", dtype="bfloat16", context=4096, heads=8,
+                    kv_heads=2, head_dim=128)  # fmt: skip
+    plain, alone, packed = (
+        ATTENTION.executed(given, 1, "any", **each)
+        for each in ({}, {"rows": 64}, {"rows": 64, "group": 4})
+    )
+    assert plain.flop_executed == plain.flop_logical == 4 * 8 * 128 * 4097
+    assert alone.flop_executed == 64 * plain.flop_logical
+    assert packed.flop_executed == 16 * plain.flop_logical
+    assert (alone.blocks, packed.blocks, packed.block_rows) == (8, 2, 64)
 
 
 def test_the_term_is_the_tile() -> None:

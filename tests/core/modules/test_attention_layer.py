@@ -1,6 +1,7 @@
 """A layer's work is the sum of its kernels', counted by brute force."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,3 +49,27 @@ def test_grouped_heads_have_keys_and_values() -> None:
     grouped = structs.replace(SPARSE, latent=None, rope_dim=None, kv_heads=2, head_dim=32)
     assert entry_widths(grouped) == (2 * 2 * 32, 2 * 16 * 32)
     assert entry_widths(SPARSE) == (80, 16 * (80 + 64))
+
+
+@given(layers, st.integers(1, 10), st.sampled_from([None, "float8"]))
+def test_bytes_are_weights_rows_index_keys_and_what_is_attended_to(
+    setting: Setting, n: int, kv_dtype: Any
+) -> None:
+    """Of the cache all index keys, and as many entries as there are or as positions select."""
+    given_ = structs.replace(setting, kv_dtype=kv_dtype)
+    entries = ((setting.context or 0) + n) / setting.span
+    seen = [((setting.context or 0) + i + 1) / setting.span for i in range(n)]
+    attended = entries
+    if setting.selected is not None:
+        attended = min(entries, sum(min(each, setting.selected) for each in seen))
+    keys = entries * 8 if setting.index_heads else 0
+    cached = 2 * (80 * attended + keys) * (1 if kv_dtype else 2)
+    moved = 100_000 * 2 + cached + 2 * 2 * n * 256 * 2
+    assert layer_work(given_, n, "test").bytes_compulsory == pytest.approx(moved, abs=1)
+
+
+def test_what_a_layer_does_not_say_counts_as_nothing() -> None:
+    """Without projections, indexer and heads of keys there are rows that are read and written."""
+    bare = Setting(module="attention_layer", backend="", dtype="bfloat16", d_model=256, batch=2)
+    work = layer_work(bare, 3, "test")
+    assert (work.flop_logical, work.bytes_compulsory) == (0, 2 * 2 * 3 * 256 * 2)

@@ -52,6 +52,9 @@ def read(section: dict[str, Any], plain: Dtype = "bfloat16") -> Quantised:
         (MODELOPT, "nvfp4", "nvfp4", 4.5),
         ({**MODELOPT, "quant_algo": "MXFP8"}, "mxfp8", "mxfp8", 8.25),
         ({"quant_algo": "FP8", "kv_cache_scheme": "FP8"}, "float8", "float8", 8),
+        ({"quant_algo": "FP8_PB_WO"}, "float8_block", "float8_block", 8 + 32 / 128**2),
+        ({"quant_algo": "FP8_BLOCK_SCALES"}, "float8_block", "float8_block", 8 + 32 / 128**2),
+        ({"quant_algo": "W4A16_AWQ", "group_size": 64}, "int4", "bfloat16", 4.25),
         ({**MODELOPT, "quant_algo": "W4A16_NVFP4"}, "nvfp4", "bfloat16", 4.5),
         ({**MODELOPT, "quant_algo": "W4A8_AWQ", "group_size": 128}, "int4", "float8", 4.125),
         ({**MODELOPT, "config_groups": {"a": group(FOUR, FOUR)}}, "nvfp4", "nvfp4", 4.5),
@@ -87,6 +90,42 @@ def test_each_method_says_its_scheme(
     assert not said.refusals
     assert (scheme.weights, scheme.activations) == (weights, enters)
     assert scheme.bits == pytest.approx(bits)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "held"),
+    [
+        ({"type": "float", "num_bits": 8}, "float8"),
+        ({"type": "int", "num_bits": 8}, "int8"),
+        ({"type": "float", "num_bits": 4}, "nvfp4"),
+        ("FP8", "float8"),
+        ("int8", "int8"),
+        ("NVFP4", "nvfp4"),
+        ("none", None),
+    ],
+)
+def test_a_cache_s_scheme_is_a_name_or_numbers(scheme: Any, held: str | None) -> None:
+    """It is what the cache holds, whatever the weights are in; what caches do not hold is named."""
+    assert read({**compressed(group(CHANNEL, TOKEN)), "kv_cache_scheme": scheme}).kv == held
+    four = {"type": "int", "num_bits": 4}
+    with pytest.raises(RefusedError, match="none that caches hold"):
+        read({**compressed(group(CHANNEL, TOKEN)), "kv_cache_scheme": four})
+
+
+def test_groups_of_one_scheme_are_one() -> None:
+    """Two groups that say the same of all products agree; two that differ are refused."""
+    said = read(compressed(group(CHANNEL, TOKEN), group(CHANNEL, TOKEN)))
+    assert said.others == read(compressed(group(CHANNEL, TOKEN))).others
+    with pytest.raises(RefusedError, match="gives Linear two schemes"):
+        read(compressed(group(CHANNEL, TOKEN), group(INT4)))
+    with pytest.raises(RefusedError, match="config_groups .*has no groups"):
+        read(compressed())
+
+
+def test_engines_differ_on_the_head_where_all_products_are_meant() -> None:
+    """The head is among all `Linear` by compressed-tensors alone, and by name where it is named."""
+    assert read(compressed(group(CHANNEL, TOKEN))).head is None
+    assert read(compressed(group(CHANNEL, TOKEN, targets=["re:.*q_proj"]))).head is False
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from conftest import make_setting
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.core.modules.attention import attention_work
-from nearfree.core.modules.dense_ffn import dense_work
+from nearfree.core.modules.dense_ffn import dense_work, gemm_work
 from nearfree.core.modules.moe_ffn import moe_work
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.setting import Setting
@@ -25,6 +25,24 @@ def test_dense_work_is_the_papers(batch: int, n: int, d_model: int, d_ff: int) -
     moved = sum(wide * high + batch * n * (wide + high) for wide, high in matrices)
     assert work.bytes_compulsory == 4 * moved
     assert (work.blocks, work.tiles, work.waves, work.basis) == (None, None, None, "rule")
+
+
+@given(SMALL, SMALL, SMALL, SMALL)
+def test_a_product_and_a_gated_ffn_move_each_row_and_weight(
+    batch: int, n: int, d_model: int, d_ff: int
+) -> None:
+    """One product has one matrix; a gated FFN three, and its rows are joined by a pass of theirs.
+
+    The pass reads gate and up and writes one row, which the third product reads.
+    """
+    tokens = batch * n
+    product = gemm_work(make_setting(module="gemm", batch=batch, d_model=d_model, d_ff=d_ff), n, "")
+    assert product.flop_logical == product.flop_executed == 2 * tokens * d_model * d_ff
+    assert product.bytes_compulsory == 4 * (d_model * d_ff + tokens * (d_model + d_ff))
+    gated = dense_work(make_setting(batch=batch, d_model=d_model, d_ff=d_ff, gated=True), n, "")
+    assert gated.flop_logical == gated.flop_executed == 6 * tokens * d_model * d_ff
+    rows = tokens * (d_model + 2 * d_ff) + tokens * (2 * d_ff + d_ff) + tokens * (d_ff + d_model)
+    assert gated.bytes_compulsory == 4 * (3 * d_model * d_ff + rows)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 2), ("float16", 2), ("float32", 4)])

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from nearfree.errors import EvidenceError
 from nearfree.sources.mla_paths import PATHS, engine_paths, path_at
-from nearfree.sources.mla_tiles import NAIVE_TILE, kernel_tile, measured_tile
+from nearfree.sources.mla_tiles import NAIVE_TILE, kernel_tile, measured_tile, sparse_tile
 from packaging.version import Version
 
 
@@ -20,6 +20,23 @@ def test_positions_fill_a_tile(kernel: str, heads: int, positions: float) -> Non
     tile = kernel_tile(kernel, heads=heads, sm=90)
     assert tile.positions == positions
     assert tile.place
+
+
+@pytest.mark.parametrize(("sm", "rows"), [(90, 32), (89, 32), (100, 16), (103, 16), (120, 32)])
+def test_sglang_extends_by_fewer_rows_on_blackwell(sm: int, rows: int) -> None:
+    """From 10.0 on, but not on compute capability 12, a tile has 16."""
+    tile = kernel_tile("triton_extend", heads=16, sm=sm)
+    assert (tile.rows, tile.shared, tile.splits) == (rows, False, False)
+
+
+@pytest.mark.parametrize(("heads", "positions"), [(16, 1.0), (64, 1.0), (65, 0.5), (128, 0.5)])
+def test_selected_positions_have_a_tile_each_from_hopper_on(heads: int, positions: float) -> None:
+    """Heads of one position are padded to 64; other GPUs have no such kernel that is known."""
+    for sm in (90, 100, 103):
+        assert sparse_tile(heads=heads, sm=sm).positions == positions
+    for sm in (80, 89, 120):
+        with pytest.raises(EvidenceError, match=rf"compute capability {sm // 10}\.{sm % 10}"):
+            sparse_tile(heads=heads, sm=sm)
 
 
 def test_an_unknown_kernel_is_refused() -> None:

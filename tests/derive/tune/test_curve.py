@@ -3,10 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from conftest import make_setting
 from msgspec.structs import replace
 from nearfree.core.protocols import Thinned
-from nearfree.derive.tune.curve import engine_curve
+from nearfree.derive.tune.curve import EngineCurve, engine_curve, of_batch
+from nearfree.errors import EvidenceError
 from nearfree.log.curves import Curve, Visits
 from nearfree.log.events import LatencyMeasured
 
@@ -30,6 +32,47 @@ def curve_of(events: list[Any]) -> Curve:
     for event in events:
         visits.setdefault(event.data.n, Visits()).add(event)
     return Curve(take, events[0], visits)
+
+
+def priced(*points: tuple[int, float], batch: int = 1, threads: int = 1) -> EngineCurve:
+    """Return a curve through points of N and T."""
+    n, us = zip(*points, strict=True)
+    setting = replace(make_setting(), threads=threads, batch=batch)
+    return EngineCurve(setting=setting, timer="wall", n=n, t_us=us, low_us=us, high_us=us,
+                       ids=(f"{batch}-{threads}",))  # fmt: skip
+
+
+def test_between_two_points_t_lies_on_their_line() -> None:
+    """At a point T is what was measured there; outside of the grid it is not known."""
+    curve = priced((2, 100.0), (4, 160.0), (8, 200.0))
+    assert [curve.at(rows) for rows in (2, 3, 4, 5, 7, 8)] == [100, 130, 160, 170, 190, 200]
+    for rows in (1, 9):
+        with pytest.raises(EvidenceError, match=f"from N = 2 to 8, and N = {rows} is asked"):
+            curve.at(rows)
+
+
+def test_the_rows_of_all_sequences_of_a_batch_count_together() -> None:
+    """Of three sequences N = 2 are six rows; fewer rows than sequences are those of one alone."""
+    alone = priced((1, 50.0), (2, 70.0), (3, 80.0), (8, 90.0))
+    others = priced((1, 60.0), (2, 70.0), threads=2)
+    batch, lone = priced((1, 90.0), (2, 150.0), batch=3), priced((1, 9.0), batch=3, threads=4)
+    found, unpriced = of_batch([alone, others, batch, lone], 3)
+    assert unpriced == lone, "without one sequence's curve of its threads"
+    assert (found.few, found.ids) == (((1, 50.0), (2, 70.0)), ("1-1", "3-1"))
+    assert [found.at(rows) for rows in (1, 2, 3, 4, 6)] == [50, 70, 90, 110, 150]
+    assert of_batch([alone, others, batch, lone], 1) == [alone, others]
+
+
+def test_drafts_end_best_where_a_row_costs_less_than_before() -> None:
+    """At 4 a row costs 25 after 30 at 2; at 3 and 8 it costs no less than at fewer."""
+    curve = priced((1, 40.0), (2, 60.0), (3, 90.0), (4, 100.0), (8, 200.0), (16, 320.0))
+    assert curve.edges == (1, 2, 4, 16)
+
+
+def test_n_rise_however_they_were_visited() -> None:
+    """A take visits N in any order; its curve has the smallest first."""
+    events = [visit(place, n, dirty=False) for place, n in enumerate((8, 1, 4, 8, 1, 4))]
+    assert engine_curve(curve_of(events)).n == (1, 4, 8)
 
 
 def test_a_long_forward_that_was_always_disturbed_is_not_missing() -> None:

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from nearfree.derive.tune.interval import quantile, ratio_interval
+from nearfree.derive.tune.interval import Interval, quantile, ratio_interval, stratified_interval
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,25 @@ def test_equal_repeats_leave_no_doubt_and_one_repeat_leaves_all() -> None:
     assert ratio_interval([3.0, 3.0, 3.0]).low == pytest.approx(3)
     alone = ratio_interval([3.0])
     assert (alone.value, alone.low, alone.high) == (pytest.approx(3), 0.0, math.inf)
+
+
+def test_noise_within_strata_is_added_and_what_lies_between_them_is_not() -> None:
+    """Twice 0.02 and three times 0.03 make a variance of 0.13, with 2.99 degrees of freedom: 2."""
+    strata = [0.0, 0.2], [5.1, 5.1, 5.4]
+    found = stratified_interval(1.5, strata)
+    half = quantile(0.95, 2) * math.sqrt(2 * 0.02 + 3 * 0.03)
+    assert int((0.04 + 0.09) ** 2 / (0.04**2 / 1 + 0.09**2 / 2)) == 2
+    assert found.value == 1.5
+    assert math.log(found.high / 1.5) == pytest.approx(half)
+    assert math.log(1.5 / found.low) == pytest.approx(half)
+    narrower = stratified_interval(1.5, strata, 0.5)
+    assert math.log(narrower.high / 1.5) == pytest.approx(
+        half * quantile(0.5, 2) / quantile(0.95, 2)
+    )
+
+
+def test_strata_without_noise_leave_no_doubt_and_one_visit_leaves_all() -> None:
+    """However far strata lie apart; what was visited once has noise that is not known."""
+    assert stratified_interval(2.0, [[0.1, 0.1], [7.0, 7.0, 7.0]]) == Interval(2.0, 2.0, 2.0)
+    alone = stratified_interval(2.0, [[0.1, 0.1], [7.0]])
+    assert alone == Interval(2.0, 0.0, math.inf)

@@ -1,5 +1,6 @@
 """Marlin's blocks of a layer, by the rule of the release alone."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from nearfree.sources.answers.marlin import MarlinRules, TritonKernelsRules
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.language.rule import Rule
+from nearfree.sources.language.thresholds import UnsettledError
 from nearfree.sources.record import recorded_extraction
 
 QUERY = MoeQuery(experts=128, top_k=8, d_ff=768, d_model=2048, dtype="int4", sm=80)
@@ -79,6 +81,29 @@ def test_triton_kernels_take_an_experts_whole_rows(version: str) -> None:
         assert between.step(tokens) == ("aligned", twice)
     blackwell = TritonKernelsRules(rules("vllm", "0.20.2"), replace(GPT_OSS, sm=100))
     assert [blackwell.at(tokens).value for tokens in (127, 128, 1024)] == [32, 128, 128]
+
+
+def test_marlin_s_steps_change_nowhere_but_where_it_is_said() -> None:
+    """Each change up to a number of tokens is told."""
+    known = MarlinRules(rules("vllm", "0.33.0"), QUERY)
+    steps = [known.step(tokens) for tokens in range(1, 1201)]
+    changed = {at for at, (before, now) in enumerate(pairwise(steps), 2) if before != now}
+    assert changed
+    assert changed <= {*known.changes(1200)}
+    assert len(known.changes(1200)) < 120
+
+
+def test_triton_kernels_are_tried_at_each_number() -> None:
+    """Their blocks are made of the routed rows: no rule says beforehand where they change."""
+    with pytest.raises(UnsettledError):
+        TritonKernelsRules(rules("vllm", "0.33.0"), GPT_OSS).changes(64)
+
+
+def test_triton_kernels_ask_for_the_compute_capability() -> None:
+    """Without it they are refused, and what to name is said."""
+    with pytest.raises(EvidenceError, match="compute capability, which is not known") as refused:
+        TritonKernelsRules(rules("vllm", "0.33.0"), replace(GPT_OSS, sm=None))
+    assert "--sm" in refused.value.remedy
 
 
 def test_four_bit_floats_are_answered_by_the_kernel_that_runs_or_is_named() -> None:

@@ -11,7 +11,7 @@ from nearfree.backends.moe_kernels import ALIGNED, MARLIN, TRITON_KERNELS
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.moe import Block, MoeQuery
 from nearfree.sources.language.rule import Answer, Rule
-from nearfree.sources.language.thresholds import changes
+from nearfree.sources.language.thresholds import UnsettledError, changes
 
 _WIDTHS = 128
 """Widths of a layer, of which Marlin takes multiples: `check_moe_marlin_supports_layer`, in
@@ -118,9 +118,9 @@ class TritonKernelsRules(RowsOfBlocks):
         return {"m": tokens * self._top_k}
 
     def changes(self, most: int) -> list[int]:
-        """Return every number of tokens whose routed rows are the first past a change."""
-        rows = changes(self._rule, self._fixed, "m", most * self._top_k)
-        return sorted({-(-each // self._top_k) for each in rows})
+        """Raise UnsettledError: a block is made of the routed rows, so each number is tried."""
+        del most
+        raise UnsettledError
 
 
 BESIDE_TRITON: Mapping[str, type[RowsOfBlocks]] = {

@@ -138,6 +138,7 @@ def test_layers_of_a_role_are_parted_by_the_formats_that_they_have() -> None:
     assert dict(second[0].roles) == {"qkv projection": NARROW, "output projection": WIDE}
     assert len(second[0].roles) == 2
     assert list(PARTED.parted("gate", (0, 1))) == [(PARTED, (0, 1))]
+    assert list(OWN.parted("qkv projection", (0, 1))) == [(OWN, (0, 1))]
 
 
 def test_what_some_layers_have_apart_follows_what_is_asked_for() -> None:

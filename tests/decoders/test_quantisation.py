@@ -118,7 +118,7 @@ def test_groups_of_one_scheme_are_one() -> None:
     assert said.others == read(compressed(group(CHANNEL, TOKEN))).others
     with pytest.raises(RefusedError, match="gives Linear two schemes"):
         read(compressed(group(CHANNEL, TOKEN), group(INT4)))
-    with pytest.raises(RefusedError, match="config_groups .*has no groups"):
+    with pytest.raises(RefusedError, match=r"config_groups .*has no groups"):
         read(compressed())
 
 

@@ -278,6 +278,23 @@ def test_curves_unlike_a_step_speak_for_none(platform: str, dtype: str, left: se
         assert {each.key.backend for each in named.groups} == {name}
 
 
+def test_an_engine_s_own_curves_have_its_rules_steps_already() -> None:
+    """R3 is the kernel's own curve: what its rules say of rows is in it, and is not said again.
+
+    Another library's curves have other steps, and the engine's are said beside them.
+    """
+    on = {"platform": "h100", "dtype": "float8", "batch": 1, "d_model": DEPTHS[2]}
+    question = asked(backend="vllm_linear", backend_version="0.24.0", kernel=None, **on)
+    (part,) = prepared(question)
+    assert np.isfinite(part.features["padded_0"]).all()
+    for library, alike in (("vllm", True), ("sglang", False)):
+        known = reference(*products(backend=library, dtype="float8", platform="h100"))
+        found = told(known, question)
+        assert found.regime == ["R3"]
+        own = told(known, asked(backend=library, **on))
+        assert (found.latency_us == pytest.approx(own.latency_us, rel=1e-6)) is alike
+
+
 def test_where_all_curves_are_unlike_a_step_none_answers() -> None:
     """Curves of launches are no answer where there are no others."""
     blocked = {"backend": "vllm", "dtype": "float8_block"}

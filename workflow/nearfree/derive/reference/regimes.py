@@ -5,7 +5,6 @@ the kernel on the GPU. R1: those of a sibling GPU. R0: constants alone, of all G
 kernel was measured, or the shared ones of its family.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.reference.siblings import Chip, alike_built, siblings
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.attention_rows import as_decoding
+from nearfree.derive.work_model.dense_rows import ENGINES, without_rules
 from nearfree.derive.work_model.families import OF_KERNELS
 from nearfree.derive.work_model.family import Array, Features, Flags
 from nearfree.derive.work_model.fit import Measured, taken
@@ -43,6 +43,8 @@ NEAREST = 3
 """Curves that an answer names."""
 _ENGINES = {each.name: each.engine for each in BACKENDS if each.engine is not None}
 """The engine whose library a backend of products is."""
+_RULED = {_ENGINES[name] for name in ENGINES}
+"""The engines whose rules say rows of products."""
 
 
 AT_ONE_POSITION = (ATTENTION_CACHED.name, MLA_CACHED.name)
@@ -311,7 +313,10 @@ def _of_group(part: Prepared, group: Group | Constants) -> tuple[Array, Array, F
     near, measured = np.zeros((rows.height, 0)), np.ones(rows.height, dtype=bool)
     total = np.zeros(n.shape)
     for shape, features, times in _calls(part):
-        time = group.form_us(gates.counted(shape, features, group))
+        counted = gates.counted(shape, features, group)
+        if isinstance(group, Group) and group.key.backend in _RULED:
+            counted = without_rules(counted)
+        time = group.form_us(counted)
         if isinstance(group, Group):
             residual, mine = group.residuals(coordinates(family, shape, n))
             time = time * np.exp(residual)
@@ -346,15 +351,12 @@ def _calls(part: Prepared) -> Iterator[tuple[pl.DataFrame, Features, Array | flo
 def _product(features: Features, number: int) -> Features:
     """Return the features of one of the products of a module, done once."""
     wide, narrow, _ = features["matrices"][number]
-    kept = {
-        name: each for name, each in features.items() if not re.match(r"(padded|passes)_", name)
-    }
     ruled = {
         f"{name}_0": features[f"{name}_{number}"]
         for name in ("padded", "passes")
         if f"{name}_{number}" in features
     }
-    return {**kept, **ruled, "matrices": [(wide, narrow, 1.0)]}
+    return {**without_rules(features), **ruled, "matrices": [(wide, narrow, 1.0)]}
 
 
 def rows_of(part: Prepared, rows: Flags) -> Prepared:

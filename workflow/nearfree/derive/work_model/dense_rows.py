@@ -9,7 +9,7 @@ import polars as pl
 from nearfree.backends.records import running
 from nearfree.core.modules.dense_ffn import DenseQuestion
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.work_model.family import Array
+from nearfree.derive.work_model.family import Array, Features
 from nearfree.errors import NearfreeError
 
 ENGINES = [name for name, backend in running("gemm").items() if backend.rules]
@@ -54,6 +54,16 @@ def dense_sizes(rows: pl.DataFrame, n: Array, resolver: Resolver) -> dict[str, A
     }
     known = np.nan_to_num(sizes)
     return named | {"weight_passes": known[:, 1].max(axis=0), "row_tile": known[:, 2].max(axis=0)}
+
+
+def without_rules(features: Features) -> Features:
+    """Return the features of products without what an engine's rules say of their rows.
+
+    So were constants and residuals of measured products made: curves of the engine's own kernels
+    have the steps of its rules, and a form that said them, too, would count them twice.
+    """
+    ruled = ("padded_", "passes_")
+    return {name: each for name, each in features.items() if not name.startswith(ruled)}
 
 
 def dense_place(row: Mapping[str, Any], tokens: int, resolver: Resolver) -> str | None:

@@ -13,6 +13,7 @@ from nearfree.core.precision import (
     LEFT_PLAIN,
     PLAIN,
     QUANTISED,
+    Dtype,
     Override,
     Product,
     uniform,
@@ -85,6 +86,32 @@ def test_plain_weights_enter_no_product_of_fewer_bits() -> None:
     """Activations alone quantise nothing: the message says what to give."""
     with pytest.raises(ConfigError, match=r"bfloat16 weights enter no product.*--weights float8"):
         Override(activations="float8").of(OWN)
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "takes"),
+    [
+        ("int8", "float8", "int8, bfloat16"),
+        ("float8", "int8", "float8, float8_block, mxfp8, bfloat16"),
+        ("float8", "nvfp4", "float8, float8_block, mxfp8, bfloat16"),
+        ("nvfp4", "int4", "nvfp4, float8, float8_block, mxfp8, bfloat16"),
+        ("int4", "nvfp4", "int4, float8, float8_block, mxfp8, int8, bfloat16"),
+        ("mxfp4", "nvfp4", "mxfp4, float8, float8_block, mxfp8, bfloat16"),
+    ],
+)
+def test_quantised_weights_enter_no_product_in_a_format_that_lacks_their_values(
+    weights: Dtype, activations: Dtype, takes: str
+) -> None:
+    """A tensor core multiplies numbers of one type; the message lists all that these enter as."""
+    said = f"{weights} weights enter no product with {activations}.*--activations {takes}, float16"
+    for asked in (
+        Override(weights=weights, activations=activations),
+        Override(weights=weights, dtype=activations),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            asked.of(OWN)
+    with pytest.raises(ConfigError, match=said):
+        Override(activations=activations).of(Override(weights=weights).of(OWN))
 
 
 def test_activations_are_those_of_what_is_quantised() -> None:

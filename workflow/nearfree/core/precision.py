@@ -147,6 +147,15 @@ QUANTISED = tuple(name for name in Precision.__struct_fields__ if name not in _N
 LEFT_PLAIN = ("router", "lm_head")
 """The kinds that engines leave as they are where weights are quantised."""
 _WEIGHT_ONLY = ("int4", "mxfp4")
+_OF_EIGHT_BITS: tuple[Dtype, ...] = ("float8", "float8_block", "mxfp8")
+UNPACKED: dict[Dtype, tuple[Dtype, ...]] = {
+    **dict.fromkeys(_OF_EIGHT_BITS, _OF_EIGHT_BITS),
+    **dict.fromkeys(("nvfp4", "mxfp4"), _OF_EIGHT_BITS),
+    "int4": (*_OF_EIGHT_BITS, "int8"),
+}
+"""As what other formats with scales weights enter products, beside the plain ones: a tensor core
+multiplies numbers of one type, and every stored value is one of the other format, too. Those of
+int8 are none of float8, whose numbers have 4 significant bits."""
 
 
 class Override(Struct, frozen=True, kw_only=True):
@@ -172,7 +181,8 @@ class Override(Struct, frozen=True, kw_only=True):
         Raises
         ------
         ConfigError
-            What enters the products would have fewer bits than plain weights.
+            What enters the products would have fewer bits than plain weights, or is nothing as
+            which quantised weights enter one.
         """
         base = uniform(self.dtype) if self.dtype in PLAIN else own
         weights = self.weights or self.dtype
@@ -194,4 +204,11 @@ class Override(Struct, frozen=True, kw_only=True):
                 f"{found.ffn.weights} weights enter no product with {activations}",
                 remedy=f"Give --weights, too, such as --weights {activations}",
             )
+        for _, (stored, entering) in found.products if activations else ():
+            takes = (stored, *UNPACKED.get(stored, ()), *PLAIN)
+            if stored not in PLAIN and entering not in takes:
+                raise ConfigError(
+                    f"{stored} weights enter no product with {entering}: no kernel multiplies them",
+                    remedy=f"Give --activations {', '.join(dict.fromkeys(takes))}",
+                )
         return structs.replace(found, kv=self.kv or self.dtype or base.kv)

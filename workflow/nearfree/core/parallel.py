@@ -24,7 +24,8 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
             raise ConfigError(
                 f"ep {self.ep} does not divide the {self.ranks} ranks of tp {self.tp} x dp "
                 f"{self.dp}",
-                remedy="Give an ep that divides tp x dp; ep = tp x dp keeps every expert whole",
+                remedy="Give an ep that divides tp x dp; ep = tp x dp keeps every expert whole, "
+                "and vLLM takes that or 1",
             )
 
     @property

@@ -260,7 +260,7 @@ def _experts(decoder: Decoder, parallel: Parallel, engine: Engine) -> Iterator[R
     ep, experts = parallel.ep, decoder.experts
     if experts is None:
         if ep > 1:
-            yield _refused("ep", f"{ep} is asked of a model without experts", "Leave it out")
+            yield without_experts(ep)
         return
     if engine.lone_groups and min(parallel.tp, parallel.dp) > 1:
         reason = (
@@ -280,6 +280,11 @@ def _experts(decoder: Decoder, parallel: Parallel, engine: Engine) -> Iterator[R
             "not do",
             f"Give 1 or {parallel.ranks}, or --moe sglang",
         )
+
+
+def without_experts(ep: int) -> Refusal:
+    """Return why a model without experts is not spread with an ep."""
+    return _refused("ep", f"{ep} is asked of a model without experts", "Leave it out")
 
 
 def _uneven(key: str, parts: int, what: str, sizes: Sequence[int]) -> Refusal:

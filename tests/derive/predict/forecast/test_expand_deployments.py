@@ -16,7 +16,7 @@ from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.core.precision import Dtype, Product, uniform
 from nearfree.decoders.model_file import read_model_file
 from nearfree.derive.memory import loaded, needs
-from nearfree.derive.predict.forecast.asked_model import spread_of
+from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Questions
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
 from nearfree.errors import NearfreeError

@@ -10,7 +10,6 @@ from nearfree.backends.kernels import Checkpoint
 from nearfree.backends.moe_kernels import MARLIN, TRTLLM, TRTLLM_8, UNKNOWN_YET
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, KIMI_K3_TYPE
-from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import (
     ELEMENT_BYTES,
@@ -38,7 +37,8 @@ from nearfree.derive.granularity.moe_kernels import (
 )
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.forecast.attention_choice import chosen, decoding, untaken, unverified
-from nearfree.errors import ConfigError, EvidenceError, Refusal
+from nearfree.derive.predict.forecast.degrees import Spread
+from nearfree.errors import EvidenceError, Refusal
 from nearfree.hardware.platforms import Platform
 
 _NARROW: Dtype = "float8"
@@ -53,35 +53,6 @@ class Unanswered(Struct, frozen=True, kw_only=True):
     precision: dict[str, Dtype] | None
     memory: Memory | None
     refusals: tuple[Refusal, ...]
-
-
-class Spread(Struct, frozen=True):
-    """The degrees of parallelism that are asked for, and why they are none of a deployment."""
-
-    parallel: Parallel
-    refusals: tuple[Refusal, ...] = ()
-
-
-def spread_of(spec: DeploymentSpec) -> Spread:
-    """Return how a deployment is spread over GPUs.
-
-    GPUs share each matrix where no tp, dp or pp is given, as engines take them. An ep that does not
-    fit is left out, so that all else is checked, too.
-    """
-    degrees = {"tp": spec.tp, "dp": spec.dp, "ep": spec.ep, "pp": spec.pp}
-    found = list[Refusal]()
-    if spec.gpus is not None and spec.tp == spec.dp == spec.pp == 1:
-        degrees["tp"] = spec.gpus
-    try:
-        parallel = Parallel(**degrees)
-    except ConfigError as error:
-        found.append(Refusal("", "", error.what, error.remedy))
-        parallel = Parallel(**degrees | {"ep": 1})
-    if spec.gpus not in (None, parallel.gpus):
-        tp, dp, _, pp, gpus = parallel.said.values()
-        reason = f"{spec.gpus} is not the {gpus} of tp {tp} x dp {dp} x pp {pp}"
-        found.append(Refusal("", "gpus", reason, f"Give {gpus}, or leave --gpus out"))
-    return Spread(parallel, tuple(found))
 
 
 class AskedModel:
@@ -298,7 +269,7 @@ class AskedModel:
         decoder = self.file.decoder
         of_files = (*self._of_files, *self._mixed)
         of_gpus = (
-            *self._spread.refusals,
+            *self._spread.refused(of_experts=decoder is None or self.sparse),
             *self._uncut(engines),
             *_across(self._parallel, platform, sheet),
             *self._unnamed(sheet, engines),

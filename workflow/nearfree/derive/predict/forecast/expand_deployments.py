@@ -25,8 +25,9 @@ from nearfree.decoders.model_file import ModelFile, find_drafter_file, find_mode
 from nearfree.decoders.served import as_served
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered, spread_of
+from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered
 from nearfree.derive.predict.forecast.attention_choice import other_kernel
+from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of
 from nearfree.errors import ConfigError, NearfreeError, RefusedError

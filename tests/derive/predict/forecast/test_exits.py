@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nearfree.derive.predict.forecast.exits import exits, module_exits, total_exits
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 
@@ -108,6 +109,19 @@ def test_where_the_grid_ends_first_nothing_limits() -> None:
         assert (row["limiting_module"] is None) == ends
         assert (row["limiting_term"] is None) == ends
         assert (row["margin"] is None) == ends
+
+
+def test_what_lies_between_modules_has_a_term_of_its_own() -> None:
+    """A boundary has a reason wherever it has a limiter, in tables and in every format."""
+    query = deployment(served=True)
+    found = asked(query).total
+    (at,) = (place for place, role in found.roles[0].items() if role == "between")
+    grown = found.latency_us.copy()
+    grown[0, at] *= 1.0 + 50.0 * (found.grid > 8)
+    rows = total_exits(replace(found, latency_us=grown), [1], [0.2], SUM)
+    assert rows["n_max"].to_list() == [8.0]
+    assert rows["limiting_module"].to_list() == ["between"]
+    assert rows["limiting_term"].to_list() == ["more rows pass through the kernels between modules"]
 
 
 def test_larger_tolerances_reach_further() -> None:

@@ -168,7 +168,7 @@ def plain(term: str) -> str:
     """Return a limiting term in plain words, with its numbers."""
     begin = next((each for each in WORDS if term.startswith(each)), None)
     if begin is None:
-        return term or "it grows with each position"
+        return term
     return f"{WORDS[begin]} ({term})" if _CHANGES.search(term) else WORDS[begin]
 
 

@@ -6,10 +6,13 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nearfree.decoders.modules import HOST
+from nearfree.decoders.modules import BETWEEN, HOST
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags, Places
+
+_MORE_ROWS = "more rows pass through the kernels between modules"
+"""What takes T(N) out of a tolerance where no module does."""
 
 
 class Exits(Struct, frozen=True, kw_only=True):
@@ -235,11 +238,12 @@ def _rows(
     ).with_row_index("row")
     stopped = latency.timed.stops(judged.select("row", "asked", "last", "after"))
     free = pl.col("censored")
+    between = pl.when(pl.col("limiting_module") == BETWEEN).then(pl.lit(_MORE_ROWS))
     return (
         judged.join(stopped.select("row", "limiting_term", "evidence"), on="row", how="left")
         .sort("row")
         .with_columns(
-            pl.coalesce("graph", "limiting_term").alias("limiting_term"),
+            pl.coalesce("graph", "limiting_term", between).alias("limiting_term"),
             pl.coalesce("graph_evidence", "evidence").alias("evidence"),
         )
         .with_columns(

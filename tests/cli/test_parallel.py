@@ -143,6 +143,7 @@ def test_gpus_of_two_nodes_need_a_known_network(call: Call) -> None:
     code, _, err = call(*asked, "l40s")
     assert code == 2
     assert "gpus 16 of l40s are more than the 8 of a node" in err
+    assert "Give tp x dp x pp of 8 at most" in err
     assert call(*asked, "h200")[0] == 0
 
 

@@ -359,8 +359,8 @@ def _across(parallel: Parallel, platform: str, sheet: Platform) -> Iterator[Refu
     gpus, node = parallel.gpus, sheet.joined_gpus
     if gpus > 1 and node is None:
         reason = f"{gpus} of {platform} are asked for, and how many a node has is not known"
-        yield Refusal("", "gpus", reason, "Give one, or add node_gpus to platforms.yaml")
+        yield Refusal("", "gpus", reason, "Ask about one, or add node_gpus to platforms.yaml")
     elif node is not None and gpus > node and sheet.network_gb_s is None:
         reason = f"{gpus} of {platform} are more than the {node} of a node, and no network between "
-        remedy = f"Give {node} at most, or add network_gb_s to platforms.yaml"
+        remedy = f"Give tp x dp x pp of {node} at most, or add network_gb_s to platforms.yaml"
         yield Refusal("", "gpus", reason + "nodes is known", remedy)

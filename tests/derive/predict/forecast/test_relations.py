@@ -1,0 +1,113 @@
+"""Relations between answers that hold whatever is asked: of N, tolerances, grids and company."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from nearfree.config.files import DeploymentSpec
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.expand_deployments import asked_about
+from nearfree.derive.predict.forecast.forecast import Forecast
+from nearfree.derive.predict.forecast.total import SUM
+from nearfree.errors import ConfigError
+from nearfree.hardware.platforms import Platform
+
+from derive.predict.forecast.pool import ANSWERER, CONFIG, asked, forecast
+
+pytestmark = pytest.mark.slow
+SHORT = (1, 2, 3, 5, 8, 13, 64, 65)
+TOLERANCES = (0.05, 0.2, 0.5)
+FORMATS = ("float8", "float8_block", "int4", "nvfp4")
+MODELS = ("qwen3_8b", "qwen3_30b_a3b", "mixtral_8x7b", "deepseek_v2_lite", "gpt_oss_20b")
+OTHERS = ("llama_3_1_8b", "ling_2_0_mini")
+
+
+def on_gpu(platform: Platform) -> bool:
+    """Return whether T(N) of a platform may be known without a probe."""
+    return platform.sm is not None
+
+
+SPECS = st.fixed_dictionaries(
+    {
+        "models": st.sampled_from(MODELS).map(lambda each: (each,)),
+        "platforms": st.sampled_from(
+            [name for name, each in CONFIG.platforms.items() if on_gpu(each)]
+        ).map(lambda each: (each,)),
+        "batch": st.sampled_from((1, 3, 16, 128)).map(lambda each: (each,)),
+        "context": st.sampled_from((128, 4095, 65536)).map(lambda each: (each,)),
+        "routing": st.sampled_from(("balanced", "skewed", "power_law:1.2")).map(
+            lambda each: (each,)
+        ),
+        "tp": st.sampled_from((1, 1, 2, 4)),
+    },
+    optional={
+        "moe": st.sampled_from(("vllm==0.20.2", "vllm==0.33.0", "sglang==0.5.23")).map(
+            lambda each: (each,)
+        ),
+        "weights": st.sampled_from(FORMATS),
+        "kv_dtype": st.just("float8"),
+        "graphs": st.just("none"),
+    },
+)
+
+
+def answered(changes: dict[str, Any]) -> list[Deployment]:
+    """Return the deployments of a question; one that is refused is no example."""
+    try:
+        found, others = asked_about(CONFIG, DeploymentSpec(**changes))
+    except ConfigError:
+        found, others = [], []
+    assume(found and not others)
+    return found
+
+
+def known(query: Deployment) -> Forecast:
+    """Return what is known of a deployment over a short grid; one without T(N) is no example."""
+    found = forecast([query], ANSWERER, TOLERANCES, grid=SHORT, predictors=["work_model"])
+    assume(found.total.refusals[0] is None)
+    return found
+
+
+@given(changes=SPECS)
+def test_an_answer_holds_together(changes: dict[str, Any]) -> None:
+    """Times are positive, shares make one, N_max is that of T(N), and a limit has a term.
+
+    A larger tolerance has no smaller N_max, nor do its ends.
+    """
+    (query,) = answered(changes)
+    found = known(query)
+    times, parts = found.total.model_us[0], found.total.latency_us[0]
+    assert np.isfinite(parts).all()
+    assert (parts >= 0).all()
+    assert parts.sum(axis=0) == pytest.approx(times)
+    assert {place for place, each in enumerate(parts) if each.any()} <= {*found.total.roles[0]}
+    rows = found.answers.filter(composition=SUM, baseline=1).sort("epsilon").to_dicts()
+    assert [row["epsilon"] for row in rows] == [*TOLERANCES]
+    for row in rows:
+        near = [n for n, us in zip(SHORT, times, strict=True)
+                if us <= (1.0 + row["epsilon"]) * times[0]]  # fmt: skip
+        assert row["n_max"] == near[-1]
+        assert row["low"] <= row["n_max"] <= row["high"]
+        assert row["censored"] == (near[-1] == SHORT[-1])
+        assert bool(row["limiting_module"] and row["limiting_term"]) is not row["censored"]
+    for one, wider in pairwise(rows):
+        assert all(one[name] <= wider[name] for name in ("low", "n_max", "high"))
+
+
+@given(changes=SPECS, other=st.sampled_from(OTHERS), platform=st.sampled_from(("h20", "b200")))
+def test_an_answer_is_the_same_in_any_company_and_on_any_grid(
+    changes: dict[str, Any], other: str, platform: str
+) -> None:
+    """T(N) is of N and the deployment alone, whatever else is asked, and up to which N."""
+    (query,) = answered(changes)
+    times = known(query).total.model_us[0]
+    beside = answered(
+        {"models": (other,), "platforms": (platform,), "batch": (7,), "routing": ("balanced",)}
+    )
+    among = asked(*beside, query, grid=SHORT, predictors=["work_model"])
+    assert among.total.model_us[-1] == pytest.approx(times, rel=1e-9)
+    longer = asked(query, grid=range(1, 67), predictors=["work_model"]).total.model_us[0]
+    assert longer[[n - 1 for n in SHORT]] == pytest.approx(times, rel=1e-9)

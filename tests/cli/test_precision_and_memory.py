@@ -14,6 +14,7 @@ from derive.test_memory import SHAPES
 from msgspec import json
 
 from cli.conftest import ROOT, Call
+from cli.served_kinds import MODELS
 
 pytestmark = pytest.mark.usefixtures("recorded")
 H100 = ("--platform", "h100", "--largest", "16")
@@ -265,6 +266,21 @@ def test_what_is_refused_has_a_remedy(call: Call) -> None:
     code, out, _ = call(*asked)
     assert code == 0
     assert "float8 weights with bfloat16" in out
+
+
+def test_a_refusal_names_no_option_that_changes_nothing(call: Call, tmp_path: Path) -> None:
+    """An indexer multiplies in float8 whatever is asked for; constants are of no other vendor's."""
+    file = str(write(tmp_path, MODELS["deepseek_v3_2"], "v3_2.json"))
+    code, out, _ = call("predict", "--model", file, "--platform", "a100", "--weights", "bfloat16")
+    assert code == 2
+    assert "indexer, index selection: a100 has no float8 units, by which an indexer" in out
+    assert "--activations" not in out
+    asked = ("predict", "--model", "qwen3_8b", "--platform", "mi300x")
+    for formats in ((), ("--weights", "nvfp4")):
+        code, out, _ = call(*asked, *formats)
+        assert code == 2
+        assert "LM head: no compute capability of mi300x. Choose" in out
+        assert "units" not in out
 
 
 SECTION = (ROOT / "docs" / "guide.md").read_text().partition("## Precision and memory\n")[2]

@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER, DECODE, VERIFY
-from nearfree.core.modules.indexer import SELECT
+from nearfree.core.modules.indexer import INDEXER, SELECT
 from nearfree.core.modules.routing import SPREADS
 from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
@@ -70,7 +70,7 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     exchanged = pl.col("family").is_in([each.name for each in EXCHANGES])
     module = pl.col("module")
     chosen = (module == "mla") & pl.col("selected").is_not_null()
-    selects = (module == "indexer") & (pl.col("api") == SELECT)
+    selects = (module == INDEXER.name) & (pl.col("api") == SELECT)
     decodes = (module == ATTENTION_LAYER.name) & pl.col("api").is_in([DECODE, VERIFY])
     return rows.with_columns(found["family"]).select(
         pl.when(over_pcie & ~exchanged.fill_null(value=False))
@@ -146,6 +146,9 @@ def _leaves_nodes(family: Family) -> bool:
     return any(each.name == "network_share" for each in family.constants)
 
 
+_INDEXER_UNITS = "{} has no {} units, by which an indexer chooses positions whatever is asked for"
+
+
 def times_refusal() -> pl.Expr:
     """Return why no T(N) is known of a question with its family; null where one is."""
     lacking = [
@@ -156,13 +159,18 @@ def times_refusal() -> pl.Expr:
         for field in family.needs
     ]
     links = pl.col("module") == "collective"
+    no_capability = written("no compute capability of {}", "platform")
     return pl.coalesce(
         pl.when(links).then(_links_refusal()).otherwise(shape_refusal(law=False)),
         *lacking,
+        pl.when(pl.col("no_units") & pl.col("sm").is_null()).then(no_capability),
+        pl.when(pl.col("no_units") & (pl.col("module") == INDEXER.name)).then(
+            written(_INDEXER_UNITS, "platform", "dtype")
+        ),
         facts_refusal(),
         pl.when(pl.col("sm_count").is_null()).then(written("no number of SMs of {}", "platform")),
         # Constants are of NVIDIA's GPUs, which have one.
-        pl.when(pl.col("sm").is_null()).then(written("no compute capability of {}", "platform")),
+        pl.when(pl.col("sm").is_null()).then(no_capability),
         pl.when(pl.col("dtype").is_in(_OTHER_UNITS)).then(
             written("no constants of {} are calibrated for {}", "module", "dtype")
         ),

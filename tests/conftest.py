@@ -1,5 +1,6 @@
 """Small factories that the tests share: settings, plans, payloads, and whole takes on disk."""
 
+import gc
 import itertools
 import os
 import shutil
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # Each job of a workflow is a process, which would otherwise compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Fourteen thousand tests live to the end: to look among them for what is garbage takes seconds.
+gc.set_threshold(100_000, 50, 100)
 # A slow machine breaks no rule, and a commit draws a share of the examples.
 hypothesis.settings.register_profile("any_machine", deadline=None, max_examples=100 if ALL else 30)
 hypothesis.settings.load_profile("any_machine")
@@ -63,8 +66,7 @@ MOST_CASES = 3
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what rests on a slow fixture, and a test's cases beyond those that are drawn.
 
-    The lines of the packages' own tests count alone: counting doubles the time of an interpreter,
-    so no slow test counts.
+    Counting lines doubles the time of an interpreter, so no slow test counts, but its fixtures.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -76,21 +78,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in (those[first:] + those[:first])[MOST_CASES:]:
             item.add_marker(pytest.mark.slow)
     for item in items:
-        if item.get_closest_marker("slow") or not item.nodeid.startswith(COVERING):
+        if item.get_closest_marker("slow") and item.nodeid.startswith(COVERING):
             item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Count no lines while other packages' fixtures are made, which a mark does for calls alone."""
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Count lines, with --cov, in the packages' own tests alone.
+
+    To turn that off and on takes a millisecond: it stays as it is from one such test to the next.
+    """
     counting = getattr(item.config.pluginmanager.getplugin("_cov"), "cov_controller", None)
-    if counting is None or item.nodeid.startswith(COVERING):
-        return (yield)
-    counting.pause()
-    try:
-        return (yield)
-    finally:
-        counting.resume()
+    counts = item.nodeid.startswith(COVERING)
+    if counting is not None and counting.started != counts:
+        turned = counting.resume if counts else counting.pause
+        turned()
+    return (yield)
 
 
 @pytest.fixture(autouse=True)

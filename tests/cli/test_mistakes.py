@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,12 +114,50 @@ def test_a_mistake_is_one_message(project: Path, call: Call, line: str, thing: s
         ("verify --nonsense", "--nonsense"),
     ],
 )
-def test_a_wrong_call_shows_the_usage(project: Path, call: Call, line: str, thing: str) -> None:
-    """A call that fits no command shows how it is called, and names what does not fit."""
-    code, out, err = call(*line.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("usage: nearfree")
-    assert thing in err.splitlines()[-1]
+def test_a_wrong_call_is_one_message(project: Path, call: Call, line: str, thing: str) -> None:
+    """A call that fits no command names what does not fit, and where to read how it is called."""
+    answer = call(*line.split())
+    one_message(answer, thing)
+    assert re.search(r"`nearfree[a-z ]* --help` ", answer[2])
+
+
+@pytest.mark.parametrize("line", ["\x1b[31mpredict", "predict \x1b[31m", "predict --batch \x9b1"])
+def test_words_of_a_wrong_call_are_printed_escaped(project: Path, call: Call, line: str) -> None:
+    """A terminal acts on nothing of what was typed or pasted."""
+    answer = call(*line.split(" "))
+    one_message(answer, "\\x")
+    assert answer[2].strip().isprintable()
+
+
+@pytest.mark.parametrize(
+    ("line", "closed", "code"),
+    [
+        ("plan cpu dense_ffn", ">&-", 0),
+        ("plan cpu moe", "2>&-", 2),
+        ("plan cpu moe", "<&- >&- 2>&-", 2),
+        ("measure cpu dense_ffn --plan -", "<&-", 2),
+        ("campaign -", "<&-", 2),
+    ],
+)
+def test_a_closed_stream_is_an_empty_one(project: Path, line: str, closed: str, code: int) -> None:
+    """A command ends as ever without standard input, output or errors."""
+    command = f"{sys.executable} -m nearfree {line} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False, env=ENVIRONMENT
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == (closed == "<&-")
+
+
+def test_a_plan_from_a_pipe_that_is_no_text(project: Path) -> None:
+    """Bytes that are no text are named where the terminal's language has only ASCII, too."""
+    done = subprocess.run(
+        [sys.executable, "-m", "nearfree", "measure", "cpu", "dense_ffn", "--plan", "-"],
+        input=b'{"kind":"\xff"}', capture_output=True, check=False,
+        env=ENVIRONMENT | {"LC_ALL": "C"},
+    )  # fmt: skip
+    one_message((done.returncode, "", done.stderr.decode()), "- is not a plan")
 
 
 @pytest.mark.parametrize("reason", ["", "  "])
@@ -278,9 +317,9 @@ def test_an_option_that_is_misspelt_or_an_engine_s_is_told(
     """An unknown option is answered with the one that it stands for, as far as one is near."""
     code, out, err = call(*line.split())
     assert (code, out) == (2, "")
-    assert err.endswith(f". Perhaps you mean {meant}\n")
+    assert f". Perhaps you mean {meant}. `nearfree {line.split()[0]} --help` " in err
 
 
 def test_an_option_that_is_far_from_all_stands_alone(project: Path, call: Call) -> None:
     """No option is guessed where none is near."""
-    assert call("predict", "--qqqqqq")[2].endswith("unrecognized arguments: --qqqqqq\n")
+    assert "unrecognized arguments: --qqqqqq. `nearfree" in call("predict", "--qqqqqq")[2]

@@ -268,12 +268,11 @@ def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
         ("vllm --largest-batch 0", "0"),
     ],
 )
-def test_a_wrong_call_shows_the_usage(call: Call, line: str, thing: str) -> None:
-    """A call that fits nothing shows how the command is called, and names what does not fit."""
+def test_a_wrong_call_is_one_message(call: Call, line: str, thing: str) -> None:
+    """A call that fits nothing is one message, which names what does not fit."""
     code, out, err = call("schedule", *line.split(), *WHERE)
-    assert (code, out) == (2, "")
-    assert err.startswith("usage: nearfree")
-    assert thing in err.splitlines()[-1]
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert thing in err
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])

@@ -10,10 +10,11 @@ from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
+from typing import NoReturn
 
 from nearfree import __version__
 from nearfree.cli.common import COMMANDS, MISTAKE, add_roots
-from nearfree.errors import NearfreeError, RefusedError, printable
+from nearfree.errors import ConfigError, NearfreeError, RefusedError, printable
 
 ROOMS = (
     *(
@@ -63,6 +64,13 @@ class _Paragraphs(argparse.HelpFormatter):
         return "\n\n".join(fill(part, width, indent) for part in text.split("\n\n"))
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser to which a wrong call is a mistake like any other: one message, no usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message, remedy=f"`{self.prog} --help` says how it is called")
+
+
 def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Return the parser of all commands, or what words on the command line need of it.
 
@@ -70,7 +78,7 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     are among the words.
     """
     first = words[0] if words and words[0] in COMMANDS else None
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="nearfree",
         description="How many decode positions are near-free: measured, predicted, and traced.",
     )
@@ -106,7 +114,10 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
             named = _ENGINES_WORDS.get(word, "")
             near += [named] if named in known else get_close_matches(word, known, n=1)
         meant = f". Perhaps you mean {', '.join(dict.fromkeys(near))}" if near else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        raise ConfigError(
+            f"unrecognized arguments: {' '.join(unknown)}{meant}",
+            remedy=f"`nearfree {args.command} --help` lists what it takes",
+        )
     return args
 
 
@@ -120,6 +131,14 @@ def _run(args: argparse.Namespace) -> int:
         raise missing(error) from error
 
 
+def _open_streams() -> None:
+    """Let a standard stream that is closed be an empty one."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; a mistake ends in one message and exit code 2.
 
@@ -127,6 +146,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     interpreter down object by object would be a fifth of its time.
     """
     answers = False
+    _open_streams()
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal may lack a letter of a name
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -25,6 +25,8 @@ _ENGINES_WORDS = {
     "fp8": "float8", "fp8_e4m3": "float8", "fp8_block": "float8_block",
 }  # fmt: skip
 """What engines' options and release notes call them."""
+_METHODS = ("awq", "gptq")
+"""Ways to quantise that engines take for formats; most published files of them hold int4."""
 ENGINE = "engine"
 """`graphs` of a deployment whose steps its own engine pads."""
 CONDITIONS = (
@@ -155,6 +157,11 @@ def add_deployment(
 
 def _format(text: str) -> str:
     """Return a format by the name that it has here."""
+    if text.lower() in _METHODS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is a way to quantise, not a format: int4 is what most of its files hold, and "
+            "a model's own files say it without this option"
+        )
     return _ENGINES_WORDS.get(text.lower(), text)
 
 

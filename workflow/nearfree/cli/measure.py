@@ -22,7 +22,7 @@ from nearfree.cli.common import (
 from nearfree.cli.deployment_options import refuse_options
 from nearfree.cli.engine_options import ENGINE_OPTIONS, OF_A_FILE
 from nearfree.cli.waiting import Bar, patiently
-from nearfree.errors import ConfigError, NearfreeError, StoppedError
+from nearfree.errors import ConfigError, NearfreeError, StoppedError, printable
 
 if TYPE_CHECKING:
     from nearfree.core.plan import DecodePlan, MeasurePlan, Order, ProfilePlan
@@ -195,7 +195,7 @@ def read_plan(name: str) -> "MeasurePlan | DecodePlan":
     from nearfree.core.plan import DecodePlan, MeasurePlan
 
     try:
-        raw = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         return msgspec.json.decode(raw, type=MeasurePlan | DecodePlan)
     except OSError as error:
         raise ConfigError(
@@ -291,7 +291,8 @@ def _tried(layout: "Layout", order: "Order", *, untested: bool) -> int:
     except StoppedError:
         raise
     except NearfreeError as error:
-        print(f"nearfree: error: {order.scope}/{order.stream}: {error}", file=sys.stderr)
+        text = printable(f"{order.scope}/{order.stream}: {error}")
+        print(f"nearfree: error: {text}", file=sys.stderr)
     except Exception:  # noqa: BLE001 (a backend that never ran here may raise anything)
         print(f"nearfree: error: {order.scope}/{order.stream}:", file=sys.stderr)
         import traceback

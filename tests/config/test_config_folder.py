@@ -29,6 +29,9 @@ WRITTEN = {
     "deep nesting": b"[" * 600,
     "nesting that overflows a stack": b"[" * 200_000,
     "nothing": b"",
+    "a tag that its value does not fit": b"untested: !!bool perhaps\n",
+    "a tag of nothing": b"epsilon: !!int ''\n",
+    "more than a file has": b"#" * (1 << 20) + b"\nhere: [cpu]\n",
 }
 
 
@@ -54,6 +57,14 @@ def test_a_bomb_of_aliases_does_not_go_off(folder: Path, file: str) -> None:
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
     (folder / file).write_text("\n".join(lines))
     assert f"config/{file}" in refusal(folder)
+
+
+def test_a_bomb_of_merges_does_not_go_off(folder: Path) -> None:
+    """Merges of merges, each of which doubles a mapping's keys, are refused at once."""
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}" for i in range(1, 64)]
+    (folder / "takes.yaml").write_text("\n".join(lines))
+    assert "config/takes.yaml is not YAML: a mapping has more than 10000 keys" in refusal(folder)
 
 
 @pytest.mark.parametrize("file", ["platforms.yaml", "takes.yaml"])

@@ -11,7 +11,11 @@ from nearfree.core.names import NAME
 from nearfree.errors import ConfigError
 
 T = TypeVar("T")
+SIZE_LIMIT = 1 << 20
+"""Bytes of a file."""
 _DEEPEST = 50
+_MOST_KEYS = 10_000
+"""Keys of a mapping with what is merged into it: merges of merges double them line by line."""
 _MISPLACED = re.compile(r" - at `(?:key` in `)?\$?(.*?)`$")
 
 
@@ -55,7 +59,11 @@ def convert(path: Path, value: object, kind: type[T], prefix: str = "") -> T:
 def load(path: Path) -> Any:
     """Return a YAML file's content, an empty mapping for an empty file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            encoded = file.read(SIZE_LIMIT + 1)
+        if len(encoded) > SIZE_LIMIT:
+            raise ValueError(f"it has more than {SIZE_LIMIT} bytes")  # noqa: TRY301
+        text = encoded.decode()
         _check_depth(text)
         raw = yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
@@ -65,8 +73,10 @@ def load(path: Path) -> Any:
             else f"There is no folder {path.parent}: work in a clone, or name its config folder"
         )
         raise ConfigError(f"{path} cannot be read: {error.strerror}", remedy=remedy) from error
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
         text = " ".join(str(error).split())
+        if isinstance(error, LookupError):
+            text = f"a value is not of the kind that its tag says ({text})"
         raise ConfigError(f"{path} is not YAML: {text}", remedy="Mend that line") from error
     return {} if raw is None else raw
 
@@ -91,6 +101,13 @@ class _Loader(yaml.CSafeLoader):
 
     What `<<` merges in gives way to the mapping's own keys, as YAML has it.
     """
+
+    def flatten_mapping(self, node: Any) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_KEYS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a mapping has more than {_MOST_KEYS} keys", node.start_mark
+            )
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         keys = set()

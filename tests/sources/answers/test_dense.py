@@ -8,6 +8,7 @@ from nearfree.errors import EvidenceError
 from nearfree.sources.answers.dense import DenseQuery, DenseRules
 from nearfree.sources.answers.granularity import dense_granularity
 from nearfree.sources.extraction import Extraction
+from nearfree.sources.language.rule import Answer
 from nearfree.sources.record import recorded_extraction
 
 QUERY = DenseQuery(columns=14336, depth=4096, format="int4", sm=80, sms=108)
@@ -46,6 +47,25 @@ def test_marlin_reads_the_weights_once_a_pass(columns: int, most: int) -> None:
         assert (found.padded, found.passes) == passes(rows, most)
         assert marlin.step(rows) == (found.value, found.padded, found.passes)
     assert (marlin.at(64).passes, marlin.at(65).passes, marlin.at(128).passes) == (1, 2, 1)
+
+
+@pytest.mark.parametrize("rows", [999_999, 65_536 * 64, 999_999 * 40])
+def test_many_passes_that_are_alike_are_asked_once(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forward over millions of rows is answered as one over few, without a rule a pass."""
+    marlin, times = asked(), 0
+    answer = marlin._answer
+
+    def counted(left: int) -> Answer:
+        nonlocal times
+        times += 1
+        return answer(left)
+
+    monkeypatch.setattr(marlin, "_answer", counted)
+    found = marlin.at(rows)
+    assert (found.padded, found.passes) == passes(rows, 16)
+    assert times < 10
 
 
 def test_cutlass_pads_to_its_tile_in_one_pass() -> None:

@@ -109,8 +109,19 @@ class DenseRules:
             tile, taken = self._answer(left).value
             if not 0 < taken <= left:
                 raise EvidenceError(f"a pass takes {taken} of {left} rows", remedy="Report it")
-            padded, passes, left = padded + -(-taken // tile) * tile, passes + 1, left - taken
+            alike = self._alike(left, tile, taken)
+            padded, passes = padded + alike * -(-taken // tile) * tile, passes + alike
+            left -= alike * taken
         return self._rows(first, first.value[0], padded, passes)
+
+    def _alike(self, left: int, tile: int, taken: int) -> int:
+        """Return how many passes from one on are the same: of more rows none takes fewer.
+
+        So those between two that are the same are, too.
+        """
+        more = left // taken - 1
+        same = more > 0 and self._answer(left - more * taken).value == (tile, taken)
+        return 1 + more if same else 1
 
     def step(self, rows: int) -> tuple[int, int, int]:
         """Return what a change of the granularity is a change of."""

@@ -317,7 +317,7 @@ def test_an_option_that_is_misspelt_or_an_engine_s_is_told(
     """An unknown option is answered with the one that it stands for, as far as one is near."""
     code, out, err = call(*line.split())
     assert (code, out) == (2, "")
-    assert f". Perhaps you mean {meant}. `nearfree {line.split()[0]} --help` " in err
+    assert f". Perhaps you mean {meant}. `nearfree {line.split(maxsplit=1)[0]} --help` " in err
 
 
 def test_an_option_that_is_far_from_all_stands_alone(project: Path, call: Call) -> None:

@@ -73,8 +73,13 @@ def test_nothing_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str
 def test_a_watched_bar_is_wiped_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a terminal the bar is drawn in place and gone afterwards."""
+    """On a terminal the bar is drawn in place and gone afterwards; a dumb one has none."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    with Bar("cpu/dense") as bar:
+        bar(1.0)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("TERM", "xterm")
     with Bar("cpu/dense") as bar:
         bar(1.0)
     out, err = capsys.readouterr()

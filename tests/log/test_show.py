@@ -95,3 +95,11 @@ def test_text_of_another_form_is_refused(layout: Layout, name: str) -> None:
     """Text that can name nothing gives a LogError that says what is right."""
     with pytest.raises(LogError, match=r"cannot name a scope|is not the name of a take"):
         list(show(layout, name))
+
+
+def test_what_a_terminal_would_act_on_is_escaped(layout: Layout) -> None:
+    """One event in full is the same JSON, whatever its texts hold."""
+    gone = retract(layout, f"{NAME}.1#3", "wrong \u202eclock\x9b31m")
+    (shown,) = show(layout, f"{gone.name}.1#2")
+    assert "\\u202eclock\\u009b31m" in shown
+    assert json.decode(shown)["data"]["reason"] == "wrong \u202eclock\x9b31m"

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nearfree.errors import SourceError
+from nearfree.public import guarded_reader
 from nearfree.public.guarded_reader import GuardedReader
 from nearfree.public.perf_tables import read_rows
 
@@ -29,6 +30,18 @@ def test_an_error_comes_back_whole() -> None:
     with GuardedReader() as reader, pytest.raises(SourceError) as there:
         reader.read(PATH, b"none")
     assert str(there.value) == str(here.value)
+
+
+def test_a_lack_of_memory_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that asks for more memory than its reader may have is refused by name."""
+
+    def starved(member: str, raw: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(guarded_reader, "read_rows", starved)
+    what, remedy = guarded_reader._read_guarded(PATH, RAW)
+    assert what == f"{PATH} needs more than 8 GiB of memory"
+    assert "Nothing was imported" in str(remedy)
 
 
 @pytest.mark.slow

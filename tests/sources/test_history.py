@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from nearfree.errors import ConfigError
+from nearfree.errors import BusyError, ConfigError
+from nearfree.log.document import alone
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.history import (
     Lock,
@@ -13,6 +14,7 @@ from nearfree.sources.history import (
     known_versions,
     locked_again,
     read_lock,
+    renew_lock,
     standing,
     write_lock,
 )
@@ -125,9 +127,22 @@ def test_only_a_release_itself_says_why_it_is_refused(server: Server, tmp_path: 
     assert (offline.refused, offline.had) == ("vllm 1.0 is not in the cache", False)
 
 
-def test_a_damaged_lock_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "raw", [b"{", b'{"rules":{"\xff":{}}}', b'{"refused":{"vllm":{"newest":"no"}}}']
+)
+def test_a_damaged_lock_is_refused(tmp_path: Path, raw: bytes) -> None:
     """A file that is no lock is named; a missing one knows no release."""
-    (tmp_path / "rules.lock").write_text("{")
+    (tmp_path / "rules.lock").write_bytes(raw)
     with pytest.raises(ConfigError, match=r"rules\.lock is no lock"):
         read_lock(tmp_path / "rules.lock")
     assert read_lock(tmp_path / "none") == Lock()
+
+
+def test_what_another_process_wrote_meanwhile_stays(tmp_path: Path) -> None:
+    """A lock is read again as it is written, by one process at a time."""
+    path = tmp_path / "rules.lock"
+    for package in ("vllm", "sglang"):
+        renew_lock(path, package, [Release(version="1.0", meanings={"tile": "a"})])
+    assert set(read_lock(path).rules) == {"vllm", "sglang"}
+    with alone(path), pytest.raises(BusyError, match=r"rules\.lock is being written by another"):
+        renew_lock(path, "vllm", [])

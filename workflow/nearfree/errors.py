@@ -18,6 +18,8 @@ NearfreeError
 └── EvidenceError    a rule, fact or measurement that an answer needs is not in the log
 """
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -31,6 +33,15 @@ def printable(text: str) -> str:
         else character.encode("unicode_escape", "surrogatepass").decode()
         for character in text
     )
+
+
+def printable_json(text: str) -> str:
+    """Return JSON as the same JSON without characters that a terminal acts on; lines stay."""
+
+    def escaped(found: re.Match[str]) -> str:
+        return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+
+    return re.sub(r"[^\x20-\x7e\n]", escaped, text)
 
 
 class NearfreeError(Exception):

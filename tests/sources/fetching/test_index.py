@@ -93,6 +93,14 @@ def test_a_page_of_another_form_is_refused(server: Server) -> None:
         releases("demo")
 
 
+def test_a_page_that_is_nested_too_deeply_is_refused(server: Server) -> None:
+    """JSON that would overflow a stack is no page."""
+    server.type = "application/vnd.pypi.simple.v1+json"
+    server.pages["demo"] = "[" * 200_000
+    with pytest.raises(SourceError, match="no page of the simple repository form"):
+        releases("demo")
+
+
 def test_a_page_may_be_json(server: Server) -> None:
     """The JSON form of the simple repository is read like the other."""
     server.type = "application/vnd.pypi.simple.v1+json"

@@ -59,7 +59,7 @@ def locked() -> dict[str, dict[str, Build]]:
     try:
         raw = (LOCK if LOCK.exists() else shipped(str(LOCK))).read_bytes()
         return msgspec.json.decode(raw, type=dict[str, dict[str, Build]])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LockError(
             f"{LOCK} cannot be read: {error}", remedy="Restore it from the repository"
         ) from error

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nearfree.errors import ConfigError, HardwareError
+from nearfree.errors import ConfigError, HardwareError, printable_json
 from nearfree.shipped import folder
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def json_text(data: object) -> str:
     """Return data as indented JSON."""
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+    return printable_json(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
 
 
 def print_seal(seal: "Seal") -> None:

@@ -65,15 +65,17 @@ def _write_lock() -> int:
     import msgspec
 
     from nearfree.backends.builds import LOCK, locked
-    from nearfree.log.document import replace
+    from nearfree.log.document import alone, replace
     from nearfree.sources.engine_builds import read_build
     from nearfree.sources.fetching.cache import Cache, default_cache
 
-    engine, cache, known = "llama_cpp", Cache(default_cache()), locked()
-    known[engine] = {
-        release: read_build(release, prebuilt=build.prebuilt, cache=cache)
-        for release, build in known[engine].items()
-    }
-    replace(LOCK, msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n")
+    engine, cache = "llama_cpp", Cache(default_cache())
+    with alone(LOCK):
+        known = locked()
+        known[engine] = {
+            release: read_build(release, prebuilt=build.prebuilt, cache=cache)
+            for release, build in known[engine].items()
+        }
+        replace(LOCK, msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n")
     print(f"{LOCK}: {', '.join(known[engine])}")
     return 0

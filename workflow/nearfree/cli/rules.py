@@ -201,7 +201,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 def _history(args: argparse.Namespace) -> int:
     from nearfree.sources.fetching.index import meter
-    from nearfree.sources.history import history, known_versions, locked_again, write_lock
+    from nearfree.sources.history import history, known_versions, renew_lock
     from nearfree.sources.packages import package_name, parse_release
 
     package, lock = package_name(args.package), _lock(args)
@@ -221,7 +221,7 @@ def _history(args: argparse.Namespace) -> int:
         f" {meter.fetched_bytes / 1e6:.1f} MB fetched"
     )
     if args.lock:
-        write_lock(args.config / LOCK, locked_again(lock, package, releases))
+        renew_lock(args.config / LOCK, package, releases)
         print(f"wrote {args.config / LOCK}")
     return 0
 

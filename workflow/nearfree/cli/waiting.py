@@ -1,5 +1,6 @@
 """Waiting: a progress bar with the time left, and patience with another writer of a take."""
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -39,12 +40,12 @@ def patiently(wait_s: float, make: Callable[[], Made]) -> Made:
 
 
 class Bar:
-    """Draws the share that is done on standard error, if that is a terminal."""
+    """Draws the share that is done on standard error, if that is a terminal that erases lines."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._began = time.monotonic()
-        self._shown = sys.stderr.isatty()
+        self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def __enter__(self) -> "Bar":
         return self

@@ -3,11 +3,7 @@
 This is the one place that writes a config file, config/takes.yaml.
 """
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 
 import yaml
 from msgspec import UNSET, UnsetType
@@ -28,13 +24,12 @@ from nearfree.core.plan import (
     RequestedPlan,
     Sweep,
 )
-from nearfree.errors import ConfigError, WriteError
+from nearfree.errors import ConfigError
 from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.hardware.simulated import read_curves
-from nearfree.log.document import replace
+from nearfree.log.document import alone, replace
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
-from nearfree.log.segment import lock
 
 _TORCH = "cpu"
 """The environment of torch alone, which every other one holds, too."""
@@ -212,7 +207,7 @@ def raise_takes(
             )
     if study and study.endswith(MODULES_SUFFIX):  # what is foretold rests on them
         streams.append(f"{study.removesuffix(MODULES_SUFFIX)}{FORETOLD_SUFFIX}")
-    with _locked(config.folder / "takes.yaml"):
+    with alone(config.folder / "takes.yaml"):
         asked = Config(config.folder)  # another process may have raised some meanwhile
         raised = {}
         for stream in streams:
@@ -222,23 +217,6 @@ def raise_takes(
         text = "# Which take is asked for; written by `nearfree retake`.\n" + yaml.safe_dump(takes)
         replace(config.folder / "takes.yaml", text.encode())
     return raised
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that is replaced, in one beside it; BusyError if another has it."""
-    try:
-        fd = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise WriteError(
-            f"{path} was not written: {error.strerror}",
-            remedy="Check that you may write into its folder, then run it again",
-        ) from error
-    try:
-        lock(fd, str(path))
-        yield
-    finally:
-        os.close(fd)
 
 
 def _backends(config: Config, stream: str) -> set[str]:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from nearfree.errors import BusyError, DamageError, TableError, WriteError
 from nearfree.log.line import close_line, damaged_line, line_head, sha256
 from nearfree.log.reader import UNREADABLE, read_bytes
-from nearfree.log.segment import make_folder, sync_folder
+from nearfree.log.segment import lock, make_folder, sync_folder
 
 Document = TypeVar("Document", bound=Struct)
 
@@ -66,6 +66,32 @@ def replace(path: Path, raw: bytes) -> Path:
     with _partial(path, raw) as partial:
         partial.replace(path)
     return path
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that is read and replaced, in one beside it.
+
+    Raises
+    ------
+    BusyError
+        Another process has it.
+    WriteError
+        The lock cannot be made.
+    """
+    try:
+        make_folder(path.parent)
+        fd = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise WriteError(
+            f"{path} was not written: {error.strerror}",
+            remedy="Check that you may write into its folder, then run it again",
+        ) from error
+    try:
+        lock(fd, str(path))
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from nearfree.errors import EvidenceError
+from nearfree.errors import EvidenceError, printable, printable_json
 from nearfree.log.events import Event
 from nearfree.log.evidence import read_take, retracted_targets, stored_line
 from nearfree.log.names import Layout, TakeName, check_part, parse_take
@@ -54,7 +54,7 @@ def _take(layout: Layout, take: TakeName) -> Iterator[str]:
         yield f"{count:>8}  {name}"
     for event in events:
         mark = "  RETRACTED" if gone.intersection((event.event_id, str(take))) else ""
-        yield f"{event.event_id}  {event.time}  {event.type_name}{mark}"
+        yield f"{event.event_id}  {printable(event.time)}  {event.type_name}{mark}"
 
 
 def _event(layout: Layout, segment: str, number: str) -> Iterator[str]:
@@ -66,4 +66,4 @@ def _event(layout: Layout, segment: str, number: str) -> Iterator[str]:
         raise EvidenceError(
             f"no event {segment}#{number}", remedy=f"`nearfree log show {take}` lists its events"
         )
-    yield msgspec.json.format(stored_line(layout, matching[0]), indent=2).decode()
+    yield printable_json(msgspec.json.format(stored_line(layout, matching[0]), indent=2).decode())

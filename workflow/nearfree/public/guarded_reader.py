@@ -68,5 +68,7 @@ def _read_guarded(member: str, raw: bytes) -> Rows | tuple[str, str]:
         if is_collective(member):
             return read_collectives(member, raw)
         return (read_latents if is_latent(member) else read_rows)(member, raw)
-    except SourceError as error:
+    except (MemoryError, SourceError) as error:
+        if isinstance(error, MemoryError):
+            error = odd(member, f"needs more than {MEMORY_LIMIT >> 30} GiB of memory")
         return error.what, error.remedy

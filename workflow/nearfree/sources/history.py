@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from nearfree.errors import ConfigError, LackingError, SourceError
+from nearfree.log.document import alone, replace
 from nearfree.sources.extraction import Extraction, extract
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -49,10 +50,15 @@ def read_lock(path: Path) -> Lock:
     """
     if not path.exists():
         return Lock()
+    from packaging.version import InvalidVersion
+
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Lock)
-    except msgspec.MsgspecError as error:
+        found = msgspec.json.decode(path.read_bytes(), type=Lock)
+        for package in {*found.rules, *found.refused}:
+            found.versions(package)
+    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidVersion) as error:
         raise ConfigError(f"{path} is no lock: {error}", remedy="Restore it") from error
+    return found
 
 
 def write_lock(path: Path, lock: Lock) -> None:
@@ -68,7 +74,19 @@ def write_lock(path: Path, lock: Lock) -> None:
             ]
             packages.append(f"    {json.dumps(package)}: {{\n" + ",\n".join(entries) + "\n    }")
         lines.append(f"  {json.dumps(part)}: {{\n" + ",\n".join(packages) + "\n  }")
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    replace(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def renew_lock(path: Path, package: str, releases: Sequence["Release"]) -> None:
+    """Write a package's releases into the lock as it is now: others may have written meanwhile.
+
+    Raises
+    ------
+    BusyError
+        Another process writes it right now.
+    """
+    with alone(path):
+        write_lock(path, locked_again(read_lock(path), package, releases))
 
 
 FETCHERS = 8

@@ -9,6 +9,7 @@ import msgspec
 
 from nearfree.core.label import AXES, label
 from nearfree.core.setting import STORED
+from nearfree.errors import printable_json
 from nearfree.prove.audit.graph import Graph, Node
 
 _FIRST = 3
@@ -45,7 +46,7 @@ def as_json(graph: Graph, differs: Sequence[str] | None = None) -> str:
         if node.kind == "row":
             nodes[name]["recompute"] = f"nearfree audit {name}"
     raw = msgspec.json.encode({"root": graph.root, "differs": differs, "nodes": nodes})
-    return msgspec.json.format(raw, indent=2).decode()
+    return printable_json(msgspec.json.format(raw, indent=2).decode())
 
 
 def as_text(graph: Graph) -> Iterator[str]:

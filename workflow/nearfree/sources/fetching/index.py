@@ -184,7 +184,9 @@ def _read_page(endpoint: str, package: str) -> "ProjectPage":
 
             return ProjectPage.from_json_data(json.loads(raw), base)
         return ProjectPage.from_html(package, raw, base_url=base)
-    except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
+    except (
+        ValueError, KeyError, TypeError, RecursionError, UnsupportedRepoVersionError,
+    ) as error:  # fmt: skip
         raise SourceError(
             f"{what} has no page of the simple repository form ({type(error).__name__})",
             remedy="Check PIP_INDEX_URL",

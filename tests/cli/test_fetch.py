@@ -9,10 +9,12 @@ import nearfree
 import pytest
 import yaml
 from msgspec import json, structs
-from nearfree.backends.builds import build_of
+from nearfree.backends.builds import LOCK, build_of, locked
 from nearfree.config.files import Config
 from nearfree.core.modules.engine import EngineStudy
 from nearfree.engines.files import cached_weights, prebuilt_folder
+from nearfree.errors import LockError
+from nearfree.log.document import alone
 from nearfree.log.line import sha256
 from nearfree.measure import engine_files
 from nearfree.sources import engine_builds
@@ -219,3 +221,17 @@ def test_a_plan_of_an_engine_needs_no_files(empty: Path, call: Call) -> None:
     code, out, _ = call("plan", "cpu", STUDY)
     assert code == 0
     assert set(json.decode(out)["weights"]) == {"smollm2_135m"}
+
+
+def test_one_process_at_a_time_renews_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """While another one writes it nothing is read, which would be lost."""
+    monkeypatch.chdir(tmp_path)
+    with alone(LOCK):
+        code, out, err = call("fetch", "--lock")
+    assert (code, out) == (2, "")
+    assert f"{LOCK} is being written by another process" in err
+    LOCK.write_bytes(b'{"\xff":{}}')
+    with pytest.raises(LockError, match=r"engines\.lock cannot be read"):
+        locked()

@@ -6,11 +6,10 @@ from functools import cached_property
 import polars as pl
 from msgspec import Struct, structs
 
-from nearfree.backends.attention_order import STAND_INS
-from nearfree.backends.decode_kernels import BY_FLASHINFER, DECODERS, WIDEST
+from nearfree.backends.decode_kernels import WIDEST
 from nearfree.backends.moe_kernels import CUTLASS, TRTLLM
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
+from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.backends.records import BY_NAME
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.modules.attention import ATTENTION
@@ -20,17 +19,15 @@ from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import PLAIN, Dtype, Precision, Product, uniform
 from nearfree.core.protocols import Positive
 from nearfree.core.routing_names import Routing
-from nearfree.decoders.attention_uses import LAYER
-from nearfree.decoders.caveats import caveats
 from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, FUSED, SGLANG, VLLM
-from nearfree.decoders.modules import MOE, ModuleUse, layer_format, modules, requests
-from nearfree.decoders.nodes import ON_ONE, nodes_of
+from nearfree.decoders.modules import MOE, ModuleUse, modules, requests
 from nearfree.derive.engine_step.form import reached
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
+from nearfree.derive.predict.forecast.left_out import left_out
 from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 
@@ -52,14 +49,6 @@ _SENT_ROUNDED = "0.19.0"
 """The oldest release of vLLM read that rounds rows before they are sent to experts, but for those
 of FlashInfer's CUTLASS in blocks: vllm 0.19.0 and 0.33.0, in vllm/model_executor/layers/fused_moe,
 prepare_finalize/naive_dp_ep.py:16-40 and 26-61, experts/flashinfer_cutlass_moe.py:124 of 0.33.0."""
-_MEASURED_PAIR = 2
-_SLOW_PATHS = (
-    "most of whose public tables have 4 to 5 GB/s a GPU among 4 and 1.4 to 2.2 among 8, as through "
-    "the host; one has 20 among either, and those of RTX PRO 6000 have 23 to 28"
-)
-"""What sums of 16 MiB reach by a ring over PCIe: AIConfigurator 0.12.0, custom_allreduce_perf and
-nccl_perf of l40s, of which one is SGLang 0.5.12's, and of rtx_pro_6000_server. Of two GPUs tables
-agree, 18 to 20 and 35 GB/s, which the same constants give."""
 _OF_EIGHT_BITS: dict[Dtype, Dtype] = {"float8_block": "float8", "mxfp8": "float8"}
 _DENSE = (GEMM.name, DENSE_FFN.name)
 MOST_POINTS = 1_000_000
@@ -142,78 +131,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     @property
     def caveats(self) -> tuple[str, ...]:
         """What T(N) of its forward leaves out, and a context that its model is not made for."""
-        said = [self.too_long] if self.too_long else []
-        if self.assembled and self.parallel.gpus > 1:
-            said.append(
-                f"{self.parallel.gpus} of {self.platform} are taken to be in one machine, each "
-                "with 16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
-            )
-        together = self.parallel.ranks if self.decoder.experts else self.parallel.tp
-        if self.over_pcie and together > _MEASURED_PAIR:
-            said.append(
-                f"what {together} GPUs send each other over PCIe is timed by constants of L40S, "
-                f"{_SLOW_PATHS}: where GPUs reach each other's memory T(N) of many rows is shorter"
-            )
-        if nodes_of(self.parallel, ENGINES[self.engine.name], self.node_gpus) != ON_ONE:
-            said.append(
-                f"what GPUs on different nodes, of {self.node_gpus} each, send each other is timed "
-                "by the network's datasheet and the latency of a hop in NCCL's source: no public "
-                "table times it; a tp group that a node can hold is taken to lie on one"
-            )
-        if self.stand_in:
-            said.append(
-                f"{self.moe} may run a kernel of FlashInfer's for these experts on this GPU: T(N) "
-                "is of Triton's"
-            )
-        if self.library in TWINS:
-            backend, kernel = TWINS[self.library]
-            said.append(
-                f"curves of {BY_PUBLIC_NAME[self.library]} for experts are those of {backend}'s "
-                f"kernel of the same source, {kernel}"
-            )
-        if self.fused:
-            said.append(
-                f"{self.engine.name} runs the shared expert as one more of the routed ones, which "
-                f"every token takes, by the blocks of {self.fused} experts: timed are the "
-                f"{self.fused - 1} by their own blocks, and the shared one beside them"
-            )
-        if ENGINES[self.engine.name].over_all and self.parallel.dp > 1:
-            said.append(
-                f"{self.engine.name} gathers the rows of all groups before a Dense FFN, shared "
-                "experts and the LM head, which it cuts over all ranks: that is not counted"
-            )
-        decoders = {each.kernel: each for each in DECODERS}
-        own = decoders.get(self.decoder_kernel or "")
-        if own is not None and not (own.own and self.attention.name == own.backend):
-            said.append(
-                f"{own.engine} decodes by {own.kernel}: tiles of {self.attention} stand for its own"
-            )
-        if own is None and (self.engine.name, self.attention.name) in STAND_INS:
-            said.append(
-                f"{self.engine.name} attends by kernels of its own: tiles of {self.attention} "
-                "stand for them"
-            )
-        if self.other_kernel:
-            said.append(
-                f"{self.engine} decodes {self.other_kernel}: "
-                f"tiles of {self.attention} stand for its own"
-            )
-        said += [
-            f"{self.engine} decodes this model by FlashInfer's kernel on this GPU, of which there "
-            f"is no public curve: T(1) of attention is of {each.kernel}"
-            for each in BY_FLASHINFER
-            if each.kernel == self.decoder_kernel
-            and self.decoder.model_type in each.models
-            and (each.since is None or reached(self.engine.version, each.since))
-            and not (each.until and reached(self.engine.version, each.until))
-        ]
-        of_layers = self.formats.of("attention", LAYER).weights
-        if self.decoder.in_one and of_layers != layer_format(self.formats):
-            said.append(
-                f"attention layers with weights in {of_layers} are timed as in "
-                f"{layer_format(self.formats)}, of as many bits: no public curve is of theirs"
-            )
-        return (*said, *caveats(self.decoder))
+        return left_out(self)
 
     @property
     def moe_kernel(self) -> str | None:

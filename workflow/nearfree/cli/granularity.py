@@ -141,7 +141,8 @@ def _granularity_arguments(parser: argparse.ArgumentParser) -> None:
     attention.add_argument(
         "--window",
         type=positive,
-        help="positions that one sees, its own included; of vllm-fa3 a window has tiles of its own",
+        help="positions that one sees, its own included; tiles differ under one in flash-attn and "
+        "vllm-fa3",
     )
     attention.add_argument(
         "--cuda-graph", action="store_true", help="graph captured for the largest number of N"

@@ -46,9 +46,10 @@ def validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config")
         )
     answerer = Answerer(layout, config, offline=args.offline)
     own = config.folder / FILE
-    asked = timed_steps(read_rows(args.file or own).rows, config, answerer, args.models)
+    every = timed_steps(read_rows(args.file or own).rows, config, answerer, args.models)
+    asked = every
     if args.platform:
-        asked = [each for each in asked if platform_of(each) in args.platform]
+        asked = [each for each in every if platform_of(each) in args.platform]
         if not asked:
             raise ConfigError(
                 f"no row is of {', '.join(args.platform)}", remedy="Name a GPU of the file's rows"
@@ -59,8 +60,8 @@ def validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config")
             f"none of {len(asked)} rows is answered: {'; '.join(reasons)[:600]}",
             remedy="Give rows of engines, GPUs and models that are known, or --models FOLDER",
         )
-    every = not (args.file or args.models or args.platform)
-    fitted = asked if every else timed_steps(read_rows(own).rows, config, answerer)
+    others = args.file or args.models
+    fitted = timed_steps(read_rows(own).rows, config, answerer) if others else every
     fit = StepFit(fitted, answerer.bandwidths_gb_s)
     score = whole_score(asked, fit)
     if args.format == "json":

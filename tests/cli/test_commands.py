@@ -79,7 +79,7 @@ def test_a_plan_goes_through_a_pipe(
     call("probe", "cpu", "--results", "fresh")
     plan = call("plan", "cpu", "dense_ffn")[1]
     assert json.decode(plan, type=MeasurePlan).points_a_round == 6
-    monkeypatch.setattr(sys, "stdin", io.StringIO(plan))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(plan.encode())))
     code, out, _ = call(
         "measure", "cpu", "dense_ffn", "--plan", "-", "--results", "fresh", "--config", "nowhere"
     )

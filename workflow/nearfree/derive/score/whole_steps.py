@@ -14,6 +14,7 @@ from nearfree.backends.names import BackendRelease
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.core.precision import PLAIN, Dtype, Product
 from nearfree.decoders.attention_kinds import Latent
+from nearfree.decoders.engines import SGLANG, VLLM
 from nearfree.decoders.model_file import ModelFile, find_model_file
 from nearfree.decoders.modules import requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
@@ -32,10 +33,10 @@ from nearfree.public.whole_models import HEADS, MODELS, WholeRow
 ROUTING = "power_law:1.01"
 """How tokens are taken to fall on experts where real ones were served. Balanced loads, this law and
 one of 1.2 were tried with all rows of the project in view; this one missed least."""
-_PACKAGES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
+_PACKAGES = {VLLM.name: "vllm", SGLANG.name: "sglang", "trtllm": "tensorrt-llm"}
 _ASSUMED = {"trtllm": "1.2.0"}
 """The release that is asked where no rules of any are read."""
-_ATTENTION = {("sglang", "flashinfer"): "flashinfer"}
+_ATTENTION = {(SGLANG.name, "flashinfer"): "flashinfer"}
 """What runs attention where an engine's option names it, by engine and word: what `--attention`
 takes."""
 _OWN = {"line": 0, "ratio": None, "isl": None, "osl": None, "how": "", "source": "", "draft": ""}

@@ -33,10 +33,11 @@ from nearfree.public.whole_models import HEADS, MODELS, WholeRow
 ROUTING = "power_law:1.01"
 """How tokens are taken to fall on experts where real ones were served. Balanced loads, this law and
 one of 1.2 were tried with all rows of the project in view; this one missed least."""
-_PACKAGES = {VLLM.name: "vllm", SGLANG.name: "sglang", "trtllm": "tensorrt-llm"}
+_PACKAGES = {**{each.name: each.name for each in (VLLM, SGLANG)}, "trtllm": "tensorrt-llm"}
+"""The package of each engine that a row may name."""
 _ASSUMED = {"trtllm": "1.2.0"}
 """The release that is asked where no rules of any are read."""
-_ATTENTION = {(SGLANG.name, "flashinfer"): "flashinfer"}
+_ATTENTION: dict[tuple[str, str], str] = {(SGLANG.name, "flashinfer"): "flashinfer"}
 """What runs attention where an engine's option names it, by engine and word: what `--attention`
 takes."""
 _OWN = {"line": 0, "ratio": None, "isl": None, "osl": None, "how": "", "source": "", "draft": ""}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Each job of a workflow is a process, which would otherwise compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Fourteen thousand tests live to the end: to look among them for what is garbage takes seconds.
+# Thousands of tests live to the end: to look among them for what is garbage takes seconds.
 gc.set_threshold(100_000, 50, 100)
 # A slow machine breaks no rule, and a commit draws a share of the examples.
 hypothesis.settings.register_profile("any_machine", deadline=None, max_examples=100 if ALL else 30)

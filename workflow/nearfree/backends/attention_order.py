@@ -92,9 +92,8 @@ named; layers/attention/attention_registry.py:238-246). On data-centre Blackwell
 Falcon-H1, and Granite 4's hybrids up to 0.5.12 (falcon_h1.py:17 of model_overrides; server_args.py
 of 0.5.9, 1629-1652, and of 0.5.13, 2585-2592), and so it does Qwen's with states in 0.5.9 and,
 without drafts, up to 0.5.14 (1579-1605 there, and 4188-4210 of 0.5.14), where published recipes
-name TensorRT-LLM's kernels, of which answers speak. FlashInfer stands for
-TensorRT-LLM's kernels, which it runs on Blackwell and whose source is not public: both pack the
-heads that share keys.
+name TensorRT-LLM's kernels, of which answers speak. FlashInfer stands for TensorRT-LLM's kernels,
+which it runs on Blackwell and whose source is not public: both pack the heads that share keys.
 xformers' and vLLM's FlashAttention 3 and vLLM's Triton stand for SGLang's.
 """
 STAND_INS = {("sglang", each) for each in ("vllm_fa3", "vllm_triton", "flash_attn_3")}

@@ -22,10 +22,10 @@ class Grouped(
     form that does not share has cached (Gemma 4). With a `gate` the product of queries makes
     another row as wide, which what heads give is multiplied by (Qwen3-Next); with `head_gates` a
     product of its own makes one number for each head (Step 3.5), with `wide_gates` as many numbers
-    as heads give (Trinity). A value is `value_dim` wide where
-    it is not as wide as a key (MiMo-V2). With `selected` a position attends to so many at most, in
-    blocks that `index_heads` heads of `index_dim` elements choose (MiniMax M3); they compare it
-    with one key of each position, which is cached, too. Widths are in elements.
+    as heads give (Trinity). A value is `value_dim` wide where it is not as wide as a key (MiMo-V2).
+    With `selected` a position attends to so many at most, in blocks that `index_heads` heads of
+    `index_dim` elements choose (MiniMax M3); they compare it with one key of each position, which
+    is cached, too. Widths are in elements.
     """
 
     layers: tuple[int, ...] = ()

@@ -61,12 +61,12 @@ class Engine(NamedTuple):
     `beside` says when shared experts run beside the others. `in_parts` are the kinds of models of
     whose rows each rank of a group makes its part ready for experts that are whole on ranks, with
     all of the router and of the shared experts; in `one_stage` are those of them that do so without
-    pipeline stages alone. `windowed` are the kinds of models whose windows
-    end the growth of their cache, None for all. From the compute capability `narrow_latents` on,
-    100 for 10.0, a cache of latents of which some are selected is in float8 where nobody says
-    otherwise, None if it never is. What layers keep of a request in place of a cache is in
-    `states` where its file does not say in what, None for the element type. Of the kinds of models
-    in `gathers` each rank of a group gathers all queries and keys, whose norm is as wide as these.
+    pipeline stages alone. `windowed` are the kinds of models whose windows end the growth of their
+    cache, None for all. From the compute capability `narrow_latents` on, 100 for 10.0, a cache of
+    latents of which some are selected is in float8 where nobody says otherwise, None if it never
+    is. What layers keep of a request in place of a cache is in `states` where its file does not say
+    in what, None for the element type. Of the kinds of models in `gathers` each rank of a group
+    gathers all queries and keys, whose norm is as wide as these.
     `stages_inside` holds where the stages of one dp group are neighbours, else the groups of one
     stage are; `lone_groups` where each dp group of a model with experts is a single rank.
     """

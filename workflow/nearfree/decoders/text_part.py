@@ -84,11 +84,10 @@ WHOLES = {
     "step3p7": Whole("step3p5", *_PLAIN),
 }
 """By model type; of some the text is refused by its name. Source: configurations of transformers
-5.23; minimax_m3 is AIConfigurator's name
-of the text part of minimax_m3_vl, and kimi_k3 is read as in vllm 0.33.0. Not in transformers:
-kimi_vl (vllm 0.33.0, vllm/transformers_utils/configs/kimi_vl.py), dots_ocr and internvl_chat
-(sglang 0.5.23, sglang/srt/configs/dots_ocr.py and internvl.py:278-340), NVIDIA's two names of
-nemotron_h_omni (nano_nemotron_vl.py there)."""
+5.23; minimax_m3 is AIConfigurator's name of the text part of minimax_m3_vl, and kimi_k3 is read as
+in vllm 0.33.0. Not in transformers: kimi_vl (vllm 0.33.0, vllm/transformers_utils/configs/
+kimi_vl.py), dots_ocr and internvl_chat (sglang 0.5.23, sglang/srt/configs/dots_ocr.py and
+internvl.py:278-340), NVIDIA's two names of nemotron_h_omni (nano_nemotron_vl.py there)."""
 
 _CALLED = {
     "exaone4_5_text": "exaone4",

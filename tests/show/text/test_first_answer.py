@@ -222,6 +222,8 @@ def test_odd_cases_are_said() -> None:
     assert lines[2] == "limited by nothing up to 256 positions"
     eager = structs.replace(found, eager=2)
     assert "from 2 positions on no CUDA graph is large enough" in block(query, eager)[3]
+    at_once = block(query, structs.replace(found, eager=1))[3]
+    assert "; even for one position no CUDA graph is large enough" in at_once
     large = Memory(
         gpus=1, weights_bytes=10**12, kv_bytes=1, activations_bytes=1, engine_bytes=1,
         peak_bytes=10**12, rank_bytes=10**12, capacity_bytes=10**9, fits=False,

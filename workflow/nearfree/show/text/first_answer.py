@@ -192,9 +192,10 @@ def _times(answer: FirstAnswer) -> str:
     said += f"; in units of T(1): {costs}" if costs else ""
     if answer.eager is None or answer.eager > max(answer.n_max, *answer.cost, 1):
         return said
+    where = f"from {answer.eager} positions on" if answer.eager > 1 else "even for one position"
     return (
-        f"{said}; from {answer.eager} positions on no CUDA graph is large enough, and a step takes "
-        f"at least {LAUNCH_US:g} us for each kernel that it launches"
+        f"{said}; {where} no CUDA graph is large enough, and a step takes at least {LAUNCH_US:g} us "
+        "for each kernel that it launches"
     )
 
 

@@ -194,6 +194,34 @@ _FILES: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention", *["sliding_attention"] * 2] * 2,
         "num_attention_heads_per_layer": [8, 16, 16] * 2,
     },
+    "granite_swa": {**_DENSE, "sliding_window": 32},
+    "granitemoe_swa": {
+        **_DENSE, "sliding_window": 32, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 96,
+    },
+    "granitemoeshared": {
+        **_DENSE, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 96,
+    },
+    "cwm": _ALTERNATING,
+    "ministral": _ALTERNATING,
+    "mellum": {
+        **_ATTENTION, "head_dim": 16, "sliding_window": 32, "num_experts": 16,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "layer_types": ["full_attention", *["sliding_attention"] * 2] * 2,
+    },
+    "cohere2_moe": {
+        **_ALTERNATING, "num_experts": 4, "num_experts_per_tok": 2,
+        "mlp_layer_types": ["dense"] + ["sparse"] * 5,
+    },
+    "dots1": {
+        **_DENSE, "n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "n_shared_experts": 2, "first_k_dense_replace": 1, "sliding_window": None,
+    },
+    "solar_open": {
+        **_ATTENTION, "head_dim": 16, "n_routed_experts": 16, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 24, "n_shared_experts": 1,
+    },
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {
         **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 112,
@@ -208,10 +236,15 @@ DEFAULTED = {
     ),
     *product(
         ("llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2",
-         "olmo3", "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe"),
+         "olmo3", "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe",
+         "granite_swa", "granitemoe_swa", "granitemoeshared", "cohere2_moe"),
         ("num_key_value_heads",),
     ),
     ("exaone4", "sliding_window"),
+    ("ministral", "sliding_window"),
+    ("dots1", "sliding_window"),
+    *product(("granitemoe_swa", "granitemoeshared"), ("shared_intermediate_size",)),
+    *product(("mellum", "cohere2_moe"), ("layer_types", "mlp_layer_types")),
     ("exaone_moe", "sliding_window_pattern"),
     ("afmoe", "global_attn_every_n_layers"),
     *product(("laguna",), ("layer_types", "num_attention_heads_per_layer")),

@@ -608,3 +608,71 @@ def test_a_state_is_timed_by_its_bytes_and_not_run(tmp_path: Path) -> None:
     assert caveat.startswith("4 of 6 layers (gated delta net) are timed by the bytes of their")
     with pytest.raises(EvidenceError, match="a gated delta net is predicted, not run"):
         runs(decoder.attention)
+
+
+FULL, NEAR = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "full"),
+    [
+        ("cwm", {}, (0, 4)),
+        ("granite_swa", {}, (0, 4)),
+        ("granitemoe_swa", {}, (0, 4)),
+        ("ministral", {"sliding_window": None}, (0, 1, 2, 3, 4, 5)),
+        ("ministral", {}, ()),
+        ("ministral", {"layer_types": [FULL, *[NEAR] * 5]}, (0,)),
+        ("mellum", {"layer_types": ...}, (0, 1, 2, 3, 4, 5)),
+        ("cohere2_moe", {"mlp_layer_types": ..., "first_k_dense_replace": 1}, (0, 4)),
+        (
+            "cohere2_moe",
+            {"first_k_dense_replace": 3, "prefix_dense_sliding_window_pattern": 2,
+             "sliding_window_pattern": 3},
+            (1, 5),
+        ),
+        ("cohere2_moe", {}, (3,)),
+    ],
+)  # fmt: skip
+def test_layers_with_a_window_are_counted_as_their_class_does(
+    tmp_path: Path, kind: str, changes: dict[str, Any], full: tuple[int, ...]
+) -> None:
+    """Where a file says no kinds of layers the rule of its class holds; all others have a window."""
+    seen = {each.window: each.layers for each in read(tmp_path, kind, **changes).attention}
+    assert seen.get(None, ()) == full
+    assert seen.get(32, ()) == tuple(layer for layer in range(6) if layer not in full)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("dots1", {"sliding_window": 32, "max_window_layers": 5}, "max_window_layers 5 leaves a"),
+        ("solar_open", {"first_k_dense_replace": 1}, "first_k_dense_replace 1 is not 0"),
+        ("granite_swa", {"attention_sinks": False}, "attention_sinks False leaves out sinks"),
+    ],
+)
+def test_what_classes_and_engines_read_otherwise_is_refused(
+    tmp_path: Path, kind: str, changes: dict[str, Any], said: str
+) -> None:
+    """A key that engines disagree on, or that the class does not have, is refused by its name."""
+    with pytest.raises(RefusedError, match=said):
+        read(tmp_path, kind, **changes)
+
+
+@pytest.mark.parametrize("kind", ["granitemoe_swa", "granitemoeshared"])
+def test_what_all_tokens_pass_may_be_left_out(tmp_path: Path, kind: str) -> None:
+    """Granite's MoE models have a Dense FFN beside the experts where its width is not 0."""
+    assert read(tmp_path, kind).beside is True
+    for changes in ({"shared_intermediate_size": 0}, {"shared_intermediate_size": ...}):
+        alone = read(tmp_path, kind, **changes)
+        assert (alone.d_ff, alone.dense_layers, alone.moe_layers) == (None, 0, 6)
+
+
+def test_command_a_plus_has_dense_layers_of_their_own_width(tmp_path: Path) -> None:
+    """Its first layers are as wide as the file says, else as an expert, as are shared ones."""
+    first = {"mlp_layer_types": ..., "first_k_dense_replace": 2}
+    found = read(tmp_path, "cohere2_moe", prefix_dense_intermediate_size=160, **first)
+    assert (found.d_ff, found.moe_layers) == (160, 4)
+    assert read(tmp_path, "cohere2_moe", **first).d_ff == 96
+    shared = read(tmp_path, "cohere2_moe", num_shared_experts=2).experts
+    assert shared is not None
+    assert (shared.d_ff, shared.shared_d_ff) == (96, 192)

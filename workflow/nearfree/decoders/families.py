@@ -40,6 +40,13 @@ from nearfree.decoders.kimi import STATES, kimi_moe
 from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
 from nearfree.decoders.special import decilm_ffn, hunyuan_window
+from nearfree.decoders.windowed import (
+    cohere2_moe,
+    dots_window,
+    granite_moe,
+    mellum_moe,
+    solar_moe,
+)
 
 
 class Family(NamedTuple):
@@ -104,6 +111,7 @@ FAMILIES = {
     "minimax_m2": Family(all_experts, unwindowed, says_head_dim=True),
     "olmoe": Family(all_experts, unwindowed),
     "granitemoe": Family(all_experts, unwindowed),
+    "granitemoeshared": Family(granite_moe, unwindowed),
     "hunyuan_v1_moe": Family(hunyuan_moe, hunyuan_window),
     "qwen2_moe": Family(qwen_moe, switched_off),
     "qwen3_moe": Family(qwen_moe, switched_off, says_head_dim=True),
@@ -112,6 +120,8 @@ FAMILIES = {
     "bailing_moe_v2": Family(first_dense, switched_off),
     "llada2_moe": Family(first_dense, switched_off),
     "glm4_moe": Family(first_dense, unwindowed),
+    "dots1": Family(first_dense, dots_window),
+    "solar_open": Family(solar_moe, unwindowed, says_head_dim=True),
     "glm4v_moe_text": Family(first_dense, unwindowed),
     "ernie4_5_moe": Family(ernie_moe, unwindowed),
     **dict.fromkeys(
@@ -132,6 +142,12 @@ FAMILIES = {
     "falcon_h1": Family(dense, states=("mamba_d_state", BLOCKS)),
     "nemotron_h": Family(nemotron_ffn, states=(PATTERN, BLOCKS), apart=True),
     "cohere2": Family(dense, says_head_dim=True),
+    "cohere2_moe": Family(cohere2_moe, says_head_dim=True),
+    "granite_swa": Family(dense),
+    "granitemoe_swa": Family(granite_moe),
+    "cwm": Family(dense, says_head_dim=True),
+    "ministral": Family(dense, says_head_dim=True),
+    "mellum": Family(mellum_moe, says_head_dim=True),
     "gemma": Family(dense, unwindowed, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),

@@ -80,6 +80,7 @@ from nearfree.decoders.special import (
     laguna_attention,
     xielu,
 )
+from nearfree.decoders.windowed import WINDOWED
 
 _LLAMA = block(gqa(window=unwindowed, **BOTH), ffn(bias="mlp_bias"))
 _MISTRAL = block(gqa(window=windowed), ffn())
@@ -341,6 +342,7 @@ LAYOUTS = {
             Names(shared="shared_expert", router_vector="experts.e_score_correction_bias"),
         )),
     **HYBRIDS,
+    **WINDOWED,
 }  # fmt: skip
 """By model type of the text. Sources: modeling files and checkpoint names (conversion_mapping) of
 transformers 5.23; inclusionAI/Ling-V2, inclusionAI/dFactory (llada2_moe), GSAI-ML/LLaDA-8B (llada),

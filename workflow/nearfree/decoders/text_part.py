@@ -146,6 +146,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "cohere": _TIED,
     "gemma": _TIED,
     "cohere2": {**_TIED, "sliding_window_pattern": 4},
+    "cohere2_moe": {
+        **_TIED, "sliding_window_pattern": 4, "prefix_dense_sliding_window_pattern": 1,
+        "num_shared_experts": 0,
+    },
+    "granite_swa": _TIED,
     "smollm3": _TIED,
     "ernie4_5": _TIED,
     "ernie4_5_moe": _TIED,
@@ -182,7 +187,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 Source: configurations of transformers 5.23."""
 _EACH_ITS_KEY = (
     "llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2", "olmo3",
-    "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe",
+    "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe", "granite_swa",
+    "granitemoe_swa", "granitemoeshared", "cohere2_moe",
 )  # fmt: skip
 """Model types in which each head has a key of its own where the file says no number of them.
 Source: as above."""

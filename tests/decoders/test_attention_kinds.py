@@ -636,7 +636,7 @@ FULL, NEAR = "full_attention", "sliding_attention"
 def test_layers_with_a_window_are_counted_as_their_class_does(
     tmp_path: Path, kind: str, changes: dict[str, Any], full: tuple[int, ...]
 ) -> None:
-    """Where a file says no kinds of layers the rule of its class holds; all others have a window."""
+    """Where a file says no kinds of layers its class's rule holds; all others have a window."""
     seen = {each.window: each.layers for each in read(tmp_path, kind, **changes).attention}
     assert seen.get(None, ()) == full
     assert seen.get(32, ()) == tuple(layer for layer in range(6) if layer not in full)

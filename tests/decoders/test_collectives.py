@@ -91,6 +91,36 @@ def test_granite_sums_what_every_token_passes_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "changes", "release", "attends"),
+    [
+        ("cohere2", {}, "vllm==0.28.0", 6),
+        ("cohere2", {}, "vllm==0.29.0", 0),
+        ("cohere", {}, "vllm", 0),
+        ("cohere2", {}, "sglang==0.5.23", 6),
+        ("cohere2_moe", {}, "vllm==0.32.0", 6),
+        ("cohere2_moe", {}, "vllm==0.33.0", 0),
+        ("cohere2_moe", {"num_shared_experts": 1}, "vllm==0.33.0", 5),
+        ("cohere2_moe", {"num_shared_experts": 1}, "sglang==0.5.23", 0),
+        ("qwen3", {}, "vllm==0.33.0", 6),
+    ],
+)
+def test_attention_and_ffn_beside_each_other_are_summed_at_once(
+    tmp_path: Path, kind: str, changes: dict[str, int], release: str, attends: int
+) -> None:
+    """Of Cohere's layers newer engines add up both before one all-reduce, not of shared experts.
+
+    vllm/model_executor/models/commandr.py and cohere2_moe.py of the releases.
+    """
+    decoder = read_decoder(write(tmp_path, change(kind, **changes)))
+    name, _, version = release.partition("==")
+    engine = BackendRelease(name, version or None)
+    found = told(collectives(decoder, Parallel(tp=2), batch=3, engine=engine))
+    assert found.get(ATTENTION_SUM, (0,))[0] == attends
+    assert found[FFN_SUM][0] == decoder.dense_layers
+    assert found.get(MOE_SUM, (0,))[0] == decoder.moe_layers
+
+
+@pytest.mark.parametrize(
     ("kind", "engine", "gathers"),
     [
         ("olmo2", "vllm", True),

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from packaging.version import Version
+
 from nearfree.backends.names import BackendRelease
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Dtype
@@ -89,7 +91,9 @@ def collectives(
             every = partial(nccl, operation="all_gather", gpus=tp)
             found.append(every(QUERIES, attends, d_model=decoder.heads * decoder.head_dim))
             found.append(every(KEYS, attends, d_model=decoder.kv_heads * decoder.head_dim))
-        found.append(summed(ATTENTION_SUM, attends))
+        apart_sums = attends - _joined(decoder, parallel, engine)
+        if apart_sums:
+            found.append(summed(ATTENTION_SUM, apart_sums))
         if decoder.dense_layers:
             found.append(summed(FFN_SUM, decoder.dense_layers))
     if decoder.experts and parallel.ranks > 1:
@@ -115,6 +119,16 @@ def collectives(
     if parallel.pp > 1:
         found += _stages(decoder, parallel, nccl, crossings)
     return tuple(found)
+
+
+def _joined(decoder: Decoder, parallel: Parallel, engine: BackendRelease) -> int:
+    """Return of how many layers one sum holds what attention and what the FFN give."""
+    rules = ENGINES[engine.name]
+    first, experts = dict(rules.joins).get(decoder.model_type), decoder.experts
+    if first is None or (engine.version and Version(engine.version) < Version(first)):
+        return 0
+    unjoined = parallel.dp > 1 or (experts and experts.shared_d_ff and not rules.joins_shared)
+    return decoder.dense_layers + (0 if unjoined else decoder.moe_layers)
 
 
 def _gathered(decoder: Decoder, gpus: int, whole: Use, sent: Dtype) -> Iterator[ModuleUse]:

@@ -66,9 +66,11 @@ class Engine(NamedTuple):
     latents of which some are selected is in float8 where nobody says otherwise, None if it never
     is. What layers keep of a request in place of a cache is in `states` where its file does not say
     in what, None for the element type. Of the kinds of models in `gathers` each rank of a group
-    gathers all queries and keys, whose norm is as wide as these.
-    `stages_inside` holds where the stages of one dp group are neighbours, else the groups of one
-    stage are; `lone_groups` where each dp group of a model with experts is a single rank.
+    gathers all queries and keys, whose norm is as wide as these. Layers of those in `joins` add up
+    what attention and the FFN give, and sum that over ranks at once, from a release on; of layers
+    with shared experts only where it `joins_shared`. `stages_inside` holds where the stages of one
+    dp group are neighbours, else the groups of one stage are; `lone_groups` where each dp group of
+    a model with experts is a single rank.
     """
 
     name: EngineName
@@ -85,6 +87,8 @@ class Engine(NamedTuple):
     narrow_latents: int | None = None
     states: Dtype | None = None
     gathers: frozenset[str] = frozenset()
+    joins: tuple[tuple[str, str], ...] = ()
+    joins_shared: bool = False
     stages_inside: bool = False
     lone_groups: bool = False
 
@@ -136,6 +140,7 @@ VLLM = Engine(
     },
     one_stage=_V4 | {"kimi_linear"},
     gathers=_OLMO | {"olmoe"},
+    joins=(("cohere", "0.29.0"), ("cohere2", "0.29.0"), ("cohere2_moe", "0.33.0")),
     stages_inside=True,
 )  # fmt: skip
 """Source: vllm 0.33.0, in vllm/model_executor: layers/fused_moe/config.py:1198-1245 (each dp group
@@ -149,8 +154,10 @@ vllm/config/parallel.py:768-785, and the models that ask it, in vllm/model_execu
 (deepseek_v2.py:312 and 252-275, qwen3_moe.py:152, qwen3_next.py:150, qwen2_moe.py:85-105,
 nemotron_h.py:157 and 101-123, llama4.py:95 and 115, gpt_oss.py:372, granitemoe.py:271,
 mimo_v2.py:136) and vllm/models (deepseek_v4/nvidia/model.py:571-581 and 140-170,
-kimi_k3/nvidia/model.py:709-714). Queries and keys: _apply_qk_norm of olmo2.py and olmoe.py. Order
-of ranks: initialize_model_parallel of vllm/distributed/parallel_state.py (dp x pp x tp)."""
+kimi_k3/nvidia/model.py:709-714). Queries and keys: _apply_qk_norm of olmo2.py and olmoe.py. One
+sum: CohereDecoderLayer of commandr.py of 0.29.0, which 0.28.0 has not, and
+cohere2_moe.py:348-370 and 580-596, which 0.32.0 has not. Order of ranks:
+initialize_model_parallel of vllm/distributed/parallel_state.py (dp x pp x tp)."""
 SGLANG = Engine(
     name="sglang",
     layers=at_the_last,
@@ -160,10 +167,23 @@ SGLANG = Engine(
     uneven=False,
     whole_blocks=True,
     beside=Beside(first="0.5.9", most_tokens=None),
-    windowed=_V4 | {"llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "gemma4_text", "laguna"},
+    windowed=_V4
+    | {
+        "llama4_text",
+        "gpt_oss",
+        "mimo_v2_flash",
+        "step3p5",
+        "gemma4_text",
+        "laguna",
+        "mellum",
+        "granite_swa",
+        "granitemoe_swa",
+    },
     narrow_latents=100,
     states="float32",
     gathers=_OLMO,
+    joins=(("cohere2_moe", "0.5.23"),),
+    joins_shared=True,
 )
 """Without an all-to-all backend and with its defaults, under which tokens of all groups are
 gathered before the FFN. Source: sglang 0.5.23, in sglang/srt: runtime_context.py:73-76 and 142-157
@@ -174,7 +194,8 @@ layers/quantization/fp8.py:595-609. Shared experts in captured graphs: models/de
 of 0.5.9. Windows: is_hybrid_swa_model of configs/model_config.py:2651-2700. Latents:
 arg_groups/overrides.py:490-546, and server_args.py:1142 of 0.5.9. States:
 configs/mamba_utils.py:47-112. Queries and keys: models/olmo2.py, Olmo2Attention._apply_qk_norm.
-Order of ranks: initialize_model_parallel of distributed/parallel_state.py (pp x dp x tp)."""
+One sum: models/cohere2_moe.py:420-454. Order of ranks: initialize_model_parallel of
+distributed/parallel_state.py (pp x dp x tp)."""
 TRTLLM = Engine(
     name="trtllm",
     layers=at_the_first,

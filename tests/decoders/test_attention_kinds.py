@@ -676,3 +676,10 @@ def test_command_a_plus_has_dense_layers_of_their_own_width(tmp_path: Path) -> N
     shared = read(tmp_path, "cohere2_moe", num_shared_experts=2).experts
     assert shared is not None
     assert (shared.d_ff, shared.shared_d_ff) == (96, 192)
+
+
+def test_what_runs_beside_each_other_is_told(tmp_path: Path) -> None:
+    """Command A+ has attention and FFN on two streams, which no time of either says."""
+    said = [each for each in caveats(read(tmp_path, "cohere2_moe")) if "beside each other" in each]
+    assert len(said) == 1
+    assert not any("beside each other" in each for each in caveats(read(tmp_path, "cohere2")))

@@ -16,9 +16,10 @@ from nearfree.decoders.details import read_details
 from nearfree.decoders.families import FAMILIES, UNREAD
 from nearfree.decoders.model_file import read_model_file
 from nearfree.decoders.text_part import text_part
+from nearfree.decoders.weights import stored
 from nearfree.errors import ConfigError, RefusedError
 
-from decoders.files import CONFIG, DEFAULTED, SHIPPED, SMALL, change, refusal, write
+from decoders.files import CONFIG, DEFAULTED, SHIPPED, SMALL, change, parameters, refusal, write
 from decoders.stored_files import STORED
 
 _8B = {
@@ -365,6 +366,11 @@ def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
         ("internvl", "qwen2"),
         ("kimi_vl", "deepseek_v3"),
         ("lighton_ocr", "qwen3"),
+        ("llava", "mistral"),
+        ("llava_next", "llama"),
+        ("llava_onevision", "qwen2"),
+        ("idefics3", "llama"),
+        ("smolvlm", "llama"),
         ("minicpmv4_6", "qwen3_5_text"),
         ("minicpmv4_7", "qwen3_5_text"),
         ("nemotron_h_omni", "nemotron_h"),
@@ -412,6 +418,51 @@ def test_the_part_is_read_where_it_stands(
     error = refusal(lambda: read(tmp_path, document(hidden_size=0)))
     assert error
     assert ".".join((*at, "hidden_size 0 is no whole number")) in error.what
+
+
+PIXTRAL = {
+    "model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "intermediate_size": 14336,
+    "num_hidden_layers": 40, "num_key_value_heads": 8, "sliding_window": None,
+    "vocab_size": 131072,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("whole", "text", "published"),
+    [
+        ("llava", {"model_type": "llama", "vocab_size": 32064}, 6_738_939_904),
+        ("llava", PIXTRAL, 12_247_782_400),
+        (
+            "idefics3",
+            {"model_type": "llama", "num_key_value_heads": 8, "intermediate_size": 14336,
+             "vocab_size": 128256},
+            8_030_261_248,
+        ),
+    ],
+)  # fmt: skip
+def test_sizes_that_published_wholes_leave_out_are_those_of_the_text_s_class(
+    tmp_path: Path, whole: str, text: dict[str, Any], published: int
+) -> None:
+    """The text of LLaVA 1.5 is Vicuna's with 64 more words, Pixtral's is Mistral Nemo.
+
+    A file of the text alone is asked for the same sizes.
+    """
+    document = {"model_type": whole, "dtype": "bfloat16", "text_config": text}
+    assert parameters(stored(write(tmp_path, document))) == published
+    assert read(tmp_path, document).heads == 32
+    error = refusal(lambda: read(tmp_path, {**text, "dtype": "bfloat16"}))
+    assert error
+    assert "num_attention_heads is missing" in error.what
+
+
+@pytest.mark.parametrize("whole", ["llava", "llava_next", "llava_onevision"])
+def test_a_text_that_ties_its_head_is_believed(tmp_path: Path, whole: str) -> None:
+    """Of LLaVA's models the text's own word counts where the whole says no: engines read that."""
+    text = change("qwen2", tie_word_embeddings=True)
+    document = {"model_type": whole, "text_config": text, "tie_word_embeddings": False}
+    tied = parameters(stored(write(tmp_path, document)))
+    text["tie_word_embeddings"] = False
+    assert parameters(stored(write(tmp_path, document))) - tied == 500 * 64
 
 
 def test_what_any_object_says_of_the_whole_is_kept(tmp_path: Path) -> None:

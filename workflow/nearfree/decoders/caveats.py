@@ -25,6 +25,7 @@ def caveats(decoder: Decoder) -> tuple[str, ...]:
         *_chunks(decoder),
         *_layers(decoder),
         *_kinds(decoder),
+        *_beside(decoder),
     )
     return tuple(dict.fromkeys(said))
 
@@ -89,3 +90,16 @@ def _kinds(decoder: Decoder) -> Iterator[str]:
                 f"{len(kind.layers)} of {decoder.layers} layers ({kind.words}) are taken for ones "
                 f"with entries of {ENTRIES} positions, of which they have none"
             )
+
+
+def _beside(decoder: Decoder) -> Iterator[str]:
+    """Yield which parts of a layer run beside each other.
+
+    Source: vllm 0.33.0, vllm/envs.py:2136 and vllm/model_executor/models/cohere2_moe.py:476-520;
+    sglang 0.5.23, sglang/srt/models/cohere2_moe.py:420-449.
+    """
+    if decoder.model_type == "cohere2_moe":
+        yield (
+            "a layer's attention and FFN are timed one after the other: vLLM from 0.33.0 on runs "
+            "them beside each other in steps of up to 256 tokens, SGLang in those of one position"
+        )

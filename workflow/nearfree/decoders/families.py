@@ -179,6 +179,8 @@ _CONVOLVED = "most of its layers are short convolutions in place of attention"
 _DELTA = "delta attention in most layers stands beside"
 UNREAD = {
     "bailing_hybrid": f"{_DELTA} latents with gates",
+    "dots3_note_text": "its latents have windows in some layers, and gates of heads",
+    "ernie4_5_vl_moe_text": "words and images have experts apart, of two widths",
     "gemma3n_text": "its layers mix several streams (AltUp) and have narrow branches (LAuReL)",
     "glm5_next_text": f"{_DELTA} selected positions, and layers mix several streams",
     "hy_v4": "layers that attend to selected positions with sinks mix several streams",
@@ -186,10 +188,14 @@ UNREAD = {
     "lfm2": _CONVOLVED,
     "lfm2_moe": _CONVOLVED,
     "longcat_flash": "a layer has two attentions, two Dense FFNs and experts beside them",
+    "mistral_large4_text": "layers attend to selected positions of latents that others cached",
     "qwen4_exp_text": f"{_DELTA} selected positions, and layers mix streams and tables of n-grams",
+    "step5": "an indexer selects what its layers see by summaries of eight positions each",
+    "zamba2": "all its attentions share their weights, each with adapters of its own",
 }
-"""Model types that engines run and nearfree does not read, and what of theirs has no module here.
-Source: modeling files of transformers 5.23."""
+"""Model types that are known and not read, and what of theirs has no module here.
+Source: modeling files of transformers 5.23; of Step 5 vllm 0.33.0, vllm/models/step5/nvidia/
+sparse_summary_cache.py."""
 
 
 def family(keys: Keys) -> Family:

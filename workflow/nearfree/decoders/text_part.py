@@ -19,7 +19,9 @@ class Whole(NamedTuple):
     `differ` says that where the file is silent, its class takes the embedding for the LM head and
     that of its text does not. In the checkpoint the text stands under `root`, its LM head is
     `head`; in the file it stands under the keys `at`, each within the one before. With
-    `sees_images` all positions of an image attend to each other.
+    `sees_images` all positions of an image attend to each other. Where published files of the whole
+    are `silent` on sizes of its text, the class of that has them. With `text_ties` a text that
+    takes the embedding for the LM head does so whatever the whole says.
     """
 
     text: str
@@ -28,8 +30,22 @@ class Whole(NamedTuple):
     differ: bool = False
     at: tuple[str, ...] = ("text_config",)
     sees_images: bool = False
+    silent: bool = False
+    text_ties: bool = False
 
 
+_SILENT = {
+    "llama": {
+        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+        "num_hidden_layers": 32, "num_attention_heads": 32,
+    },
+    "mistral": {
+        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    },
+}  # fmt: skip
+"""What the class of a text takes where the file of a model of several parts is silent.
+Source: LlamaConfig and MistralConfig of transformers 5.23."""
 _APART = ("language_model.model", "language_model.lm_head")
 _INNER = ("model.language_model", "lm_head")
 _PLAIN = ("model", "lm_head")
@@ -40,6 +56,7 @@ _NEMOTRON = ("language_model.backbone", "language_model.lm_head")
 WHOLES = {
     **dict.fromkeys(("aya_vision", "cohere2_vision"), Whole("cohere2", *_INNER)),
     "dots_ocr": Whole("qwen2", *_PLAIN),
+    "ernie4_5_vl_moe": Whole("ernie4_5_vl_moe_text", *_PLAIN),
     "exaone4_5": Whole("exaone4", *_INNER),
     "gemma3": Whole("gemma3_text", *_APART, sees_images=True),
     "gemma4": Whole("gemma4_text", *_INNER),
@@ -48,14 +65,20 @@ WHOLES = {
     **{
         kind: Whole(text, *_INNER)
         for kind, text in (
+            ("dots3_note", "dots3_note_text"),
             ("gemma3n", "gemma3n_text"),
             ("glm5_next", "glm5_next_text"),
             ("inkling_mm_model", "inkling_text"),
+            ("lfm2_vl", "lfm2"),
+            ("mistral_large4", "mistral_large4_text"),
             ("qwen4_exp", "qwen4_exp_text"),
         )
     },
     "glm4v": Whole("glm4v_text", *_INNER),
     "glm4v_moe": Whole("glm4v_moe_text", *_INNER),
+    **dict.fromkeys(
+        ("idefics3", "smolvlm"), Whole("llama", "model.text_model", "lm_head", silent=True)
+    ),
     "internvl": Whole("qwen2", *_INNER, differ=True),
     "internvl_chat": Whole("", *_APART, at=("llm_config",)),
     "kimi_k25": Whole("deepseek_v3", *_APART, differ=True),
@@ -63,6 +86,8 @@ WHOLES = {
     "kimi_vl": Whole("deepseek_v3", *_APART),
     "lighton_ocr": Whole("qwen3", *_INNER, differ=True),
     "llama4": Whole("llama4_text", *_APART),
+    **dict.fromkeys(("llava", "llava_next"), Whole("llama", *_APART, silent=True, text_ties=True)),
+    "llava_onevision": Whole("qwen2", *_APART, text_ties=True),
     **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), Whole("qwen3_5_text", *_INNER)),
     "minimax_m3": Whole("minimax_m3_vl_text", *_APART),
     "minimax_m3_vl": Whole("minimax_m3_vl_text", *_APART),
@@ -87,7 +112,9 @@ WHOLES = {
 5.23; minimax_m3 is AIConfigurator's name of the text part of minimax_m3_vl, and kimi_k3 is read as
 in vllm 0.33.0. Not in transformers: kimi_vl (vllm 0.33.0, vllm/transformers_utils/configs/
 kimi_vl.py), dots_ocr and internvl_chat (sglang 0.5.23, sglang/srt/configs/dots_ocr.py and
-internvl.py:278-340), NVIDIA's two names of nemotron_h_omni (nano_nemotron_vl.py there)."""
+internvl.py:278-340), NVIDIA's two names of nemotron_h_omni (nano_nemotron_vl.py there). A
+text that ties its head: LlavaConfig of transformers 5.23; LlavaForConditionalGeneration of
+vllm 0.33.0 takes its text's."""
 
 _CALLED = {
     "exaone4_5_text": "exaone4",
@@ -283,7 +310,13 @@ def _within(outer: Keys, whole: Whole) -> tuple[Keys, dict[str, Any]]:
         said = {each: outer.values[each] for each in _OUTER if outer.has(each)} | said
         outer = outer.inner(key)
     said = {each: outer.values[each] for each in _OUTER if outer.has(each)} | said
-    return outer, {"model_type": whole.text or None, **outer.inner(whole.at[-1]).values, **said}
+    own = outer.inner(whole.at[-1]).values
+    text = {"model_type": whole.text or None, **own, **said}
+    if whole.text_ties and own.get("tie_word_embeddings") is True:
+        text["tie_word_embeddings"] = True
+    kind = text["model_type"]
+    sizes = _SILENT.get(kind, {}) if whole.silent and isinstance(kind, str) else {}
+    return outer, {**sizes, **text}
 
 
 def _layers(values: dict[str, Any]) -> dict[str, int]:

@@ -158,8 +158,8 @@ def test_every_layer_has_one_ffn(
     """Attention runs once a layer, and so does an FFN, dense or of experts.
 
     A layer of Nemotron-H is one of both alone, one of Falcon-H1 attends in two ways, and one of
-    Granite 4 has both FFNs. Of the small Llama-Nemotron's six layers four attend and five have an
-    FFN, of two widths.
+    Granite 4, or of Granite with shared experts, has both FFNs. Of the small Llama-Nemotron's six
+    layers four attend and five have an FFN, of two widths.
     """
     decoder = read_decoder(write(tmp_path_factory.getbasetemp(), SMALL[kind]))
     uses = of(decoder, batch=batch, context=context)
@@ -172,7 +172,9 @@ def test_every_layer_has_one_ffn(
     layers = decoder.layers
     apart = {
         "nemotron_h": (3, 3), "nemotron-nas": (5, 4), "falcon_h1": (layers, 2 * layers),
-        "granitemoehybrid": (2 * layers, layers),
+        **dict.fromkeys(
+            ("granitemoehybrid", "granitemoe_swa", "granitemoeshared"), (2 * layers, layers)
+        ),
     }  # fmt: skip
     runs = apart.get(kind, (layers, layers))
     assert (sum(ffns), sum(calls.values())) == runs

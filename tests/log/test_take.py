@@ -58,6 +58,22 @@ def test_a_take_has_a_start_an_end_a_seal_and_a_receipt(layout: Layout) -> None:
     assert layout.receipt(NAME).exists()
 
 
+@pytest.mark.parametrize("change", [b"", b"{}\n", None], ids=["flipped", "longer", "shorter"])
+def test_what_is_not_what_was_written_is_not_sealed(layout: Layout, change: bytes | None) -> None:
+    """Of a file that changed since its lines were written, no seal says anything."""
+
+    def work(take: OpenTake) -> None:
+        measure_rounds(take)
+        path = take.writer.path
+        raw = path.read_bytes()
+        flipped = raw.replace(b'"order":0', b'"order":1', 1)
+        path.write_bytes(raw[:-1] if change is None else raw + change if change else flipped)
+
+    with pytest.raises(DamageError, match="does not hold what was written"):
+        write_take(layout, work=work)
+    assert not layout.seal(NAME).exists()
+
+
 def test_a_sealed_take_is_never_written_again(layout: Layout) -> None:
     """`ensure_take` of a sealed take returns its seal at once, without any work."""
     first = write_take(layout)

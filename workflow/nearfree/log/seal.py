@@ -19,6 +19,7 @@ from nearfree.log.reader import (
     parse_segment,
     read_bytes,
 )
+from nearfree.log.segment import SegmentWriter
 
 
 class SealedSegment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +59,23 @@ def seal_segment(path: Path, segment: Segment, attempt: int, kept: int) -> Seale
         bytes=size,
         sha256=sha256(read_bytes(path)[:size]),
         head=segment.heads[kept - 1] if kept else "",
+    )
+
+
+def seal_written(writer: SegmentWriter, attempt: int) -> SealedSegment:
+    """Return the seal's line on all that a writer wrote, read back once and not decoded again.
+
+    Raises
+    ------
+    DamageError
+        The file does not hold what was written.
+    """
+    with open_bytes(writer.path) as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != writer.written.hexdigest():
+        raise DamageError(f"{writer.path} does not hold what was written", remedy=REMEDY)
+    return SealedSegment(
+        attempt=attempt, events=writer.events, bytes=writer.size, sha256=found, head=writer.head
     )
 
 

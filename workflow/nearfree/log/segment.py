@@ -1,6 +1,7 @@
 """Segments: files of hashed lines with one writer ever."""
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -59,6 +60,7 @@ class SegmentWriter:
         self.events = 0
         self.size = 0
         self.head = GENESIS
+        self.written = hashlib.sha256()
         self._now = now
         self._held = held if held is not None else []
         self._private = private_patterns()
@@ -160,6 +162,7 @@ class SegmentWriter:
                 self._fail(error)
             view = view[written:]
         self.size += len(raw)
+        self.written.update(raw)
 
     def _fail(self, error: OSError) -> NoReturn:
         self.close()

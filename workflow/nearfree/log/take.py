@@ -28,6 +28,7 @@ from nearfree.log.seal import (
     SealedSegment,
     read_seal,
     seal_segment,
+    seal_written,
     write_receipt,
     write_seal,
 )
@@ -205,9 +206,7 @@ class OpenTake:
         """Put the end on record, seal the take and leave its receipt."""
         wall_s = round(time.monotonic() - self.began, 3)
         self.append(RunFinished(outcome=outcome, wall_s=wall_s, timed_s=timed_s))
-        path = self.layout.segment(self.name, self.attempt)
-        segment = read_segment(path, self.name.segment(self.attempt))
-        last = seal_segment(path, segment, self.attempt, len(segment.events))
+        last = seal_written(self.writer, self.attempt)
         seal = Seal(
             scope=self.name.scope,
             stream=self.name.stream,

@@ -14,9 +14,10 @@ from workflow import Project, make_project
 
 FAKES = tuple(f"fake_{gpu}" for gpu in GPUS)
 """Platforms that stand for a GPU each; what they measure is this machine's CPU."""
+LOOKING = str(Path(__file__).with_name("looking.py"))
 PROFILE = (
     *("--profile", "slurm", "--slurm-status-command", "squeue"),
-    *("--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "10"),
+    *("--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "10"),
 )
 
 
@@ -36,7 +37,7 @@ class Site(Project):
         """Start the workflow on the cluster and return at once."""
         with (self / "said.txt").open("wb") as said:  # a pipe that nobody reads would stop it
             return subprocess.Popen(
-                [sys.executable, "-m", "snakemake", *PROFILE, *options],
+                [sys.executable, LOOKING, *PROFILE, *options],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": str(self.folder / "workflow")},
                 stdout=said,

@@ -74,7 +74,7 @@ def test_a_boundary_at_the_end_of_the_grid_is_a_lower_end(moe: Rows) -> None:
 def test_the_subtitle_says_why_a_point_may_lie_outside(dense: Rows) -> None:
     """Medians are drawn, N_max is of paired ratios: the two may differ, and a reader is told."""
     chart = latency_against_n(dense.latency, dense.boundaries, 0.2, DENSE)
-    said = chart.to_dict()["title"]["subtitle"]
+    said = " ".join(chart.to_dict()["title"]["subtitle"])
     assert "by ratios paired within rounds, so a median may lie outside" in said
 
 

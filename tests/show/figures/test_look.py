@@ -174,6 +174,33 @@ def test_kinds_of_a_role_are_told_apart() -> None:
     assert lights[1] < lights[0]
 
 
+def test_no_two_modules_of_a_forward_look_the_same() -> None:
+    """Modules of latent attention have a hue each, and what has none is another grey."""
+    latent = ("between", "latent projection", "query projection", "key absorption")
+    names = [*latent, "latent attention", "value release", "attention all-reduce"]
+    colours = dict(zip(names, roles("role:N", names).to_dict()["scale"]["range"], strict=True))
+    assert len({*colours.values()}) == len(names)
+    assert colours["latent projection"] == ROLES["qkv projection"]
+    assert colours["key absorption"] == ROLES["attention"]
+    grey = colours["attention all-reduce"]
+    assert grey[1:3] == grey[3:5] == grey[5:7]
+
+
+def test_text_is_as_wide_for_readers_as_it_was_measured(specs: dict[str, str]) -> None:
+    """A drawing names fonts of the width that it is laid out by before whatever a reader has."""
+    fonts = ["Liberation Sans", "Arial", "Helvetica", "sans-serif"]
+    for text in specs.values():
+        assert json.loads(text)["config"]["font"].split(", ") == fonts
+
+
+def test_a_long_subtitle_has_several_lines(rows: Rows) -> None:
+    """None is longer than the narrowest drawing is in a wide font."""
+    for _, chart in every(rows):
+        lines = chart.to_dict(validate=False)["title"]["subtitle"]
+        assert isinstance(lines, list)
+        assert max(map(len, lines)) <= 80
+
+
 def test_a_channel_without_series_has_no_legend() -> None:
     """An empty legend has no size, and its whole drawing none with it."""
     assert keyed(alt.Color, "x:N", {}).to_dict()["legend"] is None

@@ -2,12 +2,25 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
+from textwrap import wrap
 from typing import Any, TypeVar
 
 import altair as alt
 import polars as pl
 
-from nearfree.decoders.attention_uses import base_of
+from nearfree.decoders.attention_uses import (
+    ABSORB,
+    CALLS,
+    DELTA_IN,
+    DELTA_OUT,
+    INDEX_KEY,
+    INDEX_QUERY,
+    LATENTS,
+    OUTPUT_GATE,
+    QUERY,
+    RELEASE,
+    base_of,
+)
 from nearfree.decoders.modules import (
     ATTENTION,
     BETWEEN,
@@ -42,6 +55,11 @@ SPACED = "join(split(datum.label, '_'), ' ')"
 """The label of a predictor: its name with spaces."""
 _ACROSS = 32
 """Characters side by side below a small panel."""
+_FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+"""Fonts of one width, the first of which a drawing is measured by: the last is only where a reader
+has none of them."""
+_SUBTITLE = 80
+"""Characters of a subtitle's line: two panels side by side hold them in a wide font, too."""
 Line = tuple[str, list[int]]
 """A line's colour and dash."""
 Look = dict[str, Any]
@@ -79,6 +97,12 @@ ROLES = {
     HOST: "#c8c8c8",
 }
 """The colour of each module of a forward, by role."""
+_LIKE = {
+    **dict.fromkeys((LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, DELTA_IN), QKV),
+    **dict.fromkeys((*CALLS, ABSORB), ATTENTION),
+    **dict.fromkeys((RELEASE, OUTPUT_GATE, DELTA_OUT), OUTPUT),
+}
+"""The role in whose hue modules of other kinds of attention are drawn."""
 
 
 def positions(points: pl.DataFrame) -> alt.X:
@@ -214,9 +238,10 @@ def reached(at_end: pl.Expr) -> pl.Expr:
 
 def styled(chart: alt.FacetChart, title: str, subtitle: str | list[str]) -> alt.FacetChart:
     """Return a chart with its title and the project's look."""
+    lines = wrap(subtitle, _SUBTITLE) if isinstance(subtitle, str) else subtitle
     # Each `configure_axis` and the like would copy the whole chart, twice.
     config = alt.Config(
-        font="sans-serif",
+        font=_FONT,
         background="white",
         padding=12,
         axis=alt.AxisConfig(
@@ -230,7 +255,7 @@ def styled(chart: alt.FacetChart, title: str, subtitle: str | list[str]) -> alt.
         title=alt.TitleConfig(fontSize=15, subtitleFontSize=12, subtitleColor="#555555"),
     )
     drawn: alt.FacetChart = chart.properties(
-        title=alt.TitleParams(title, subtitle=subtitle, anchor="start", offset=12), config=config
+        title=alt.TitleParams(title, subtitle=lines, anchor="start", offset=12), config=config
     )
     return drawn
 
@@ -243,12 +268,12 @@ def roles(field: str, names: Sequence[str], *, columns: int = 4) -> alt.Color:
     field
         The field that holds the role, as Altair names it.
     names
-        The roles that are drawn; an unknown role is grey, and of several kinds of one role each is
+        The roles that are drawn; an unknown role is grey, and of several with one hue each is
         darker than the one before.
     """
-    before = [base_of(name) for name in names]
+    hues = [ROLES.get(_like(name), _OTHER) for name in names]
     colours = {
-        name: _darker(ROLES.get(before[place], _OTHER), before[:place].count(before[place]))
+        name: _darker(hues[place], hues[:place].count(hues[place]))
         for place, name in enumerate(names)
     }
     return keyed(alt.Color, field, colours, title=None, columns=columns)
@@ -257,7 +282,12 @@ def roles(field: str, names: Sequence[str], *, columns: int = 4) -> alt.Color:
 def in_order(names: Iterable[str]) -> list[str]:
     """Return roles in the order in which a forward first runs them, unknown ones last."""
     places = {name: place for place, name in enumerate(ROLES)}
-    return sorted(names, key=lambda name: (places.get(base_of(name), len(places)), name))
+    return sorted(names, key=lambda name: (places.get(_like(name), len(places)), name))
+
+
+def _like(role: str) -> str:
+    base = base_of(role)
+    return _LIKE.get(base, base)
 
 
 def _darker(colour: str, times: int) -> str:

@@ -42,6 +42,15 @@ def test_what_fails_stands_first_and_is_open(claims: pl.DataFrame, page: str, re
     assert all(claim.says in read.text for claim in by_claim(claims))
 
 
+def test_a_backend_keeps_its_name(claims: pl.DataFrame) -> None:
+    """What a claim was checked on names the backend as the log and the commands do."""
+    backends = claims["backend"].drop_nulls().unique().to_list()
+    assert any("_" in backend for backend in backends)
+    told = [line[2].text for claim in by_claim(claims) for line in claim.grid.rows]
+    for backend in backends:
+        assert any(f", {backend}" in text for text in told)
+
+
 def test_counts_are_of_all_rows(claims: pl.DataFrame) -> None:
     """The counts on top sum to the rows, by verdict."""
     grid = counts(claims)

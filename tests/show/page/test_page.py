@@ -172,6 +172,14 @@ def test_each_platform_has_its_section(read: Page) -> None:
     assert {"#platform-cpu", "#platform-h20"} <= set(read.links)
 
 
+def test_long_tables_are_folded(page: str) -> None:
+    """The facts of all platforms, and what there is of the paper's figures, open by a click."""
+    facts = page[page.index('<section id="facts">') : page.index('<section id="adapters">')]
+    assert facts.index("<details>") < facts.index("<table>")
+    gallery = page[page.index('<section id="gallery">') :]
+    assert gallery.index("<details><summary>The paper's ") < gallery.index("<table>")
+
+
 def test_each_run_is_told(made: Layout, read: Page) -> None:
     """Each sealed take has its run, with command, commit and versions."""
     for take in made.takes():

@@ -72,8 +72,8 @@ def _verdict(row: Row) -> str:
 
 
 def _line(row: Row) -> tuple[Cell, ...]:
-    about = ("platform", "module", "backend", "routing")
-    named = ", ".join(str(row[name]).replace("_", " ") for name in about if row[name])
+    module = (row["module"] or "").replace("_", " ")
+    named = ", ".join(filter(None, (row["platform"], module, row["backend"], row["routing"])))
     origin = f" ({row['origin']})" if row["origin"] else ""
     return (
         cell(_verdict(row), row["row_id"]),

@@ -189,7 +189,14 @@ def test_what_stands_behind_goes_beside(call: Call) -> None:
     assert lines[1].startswith("# attention is assumed")
     assert call("schedule", "vllm", *UNNAMED, *SHORT, "--attention", "")[2] == err
     assert "# goes to: --speculative-config" in lines
-    assert any(line.startswith("# read by vllm ") for line in lines)
+    (read,) = (line for line in lines if line.startswith("# read by "))
+    assert read.startswith(
+        "# read by vllm 0.33.0, vllm/v1/spec_decode/dynamic/utils.py:7-74, 77-148; "
+    )
+    assert "vllm/config/speculative.py:413, 524; " in read
+    assert "SHA-256" not in err
+    data = json.decode(call("schedule", "vllm", *UNNAMED, *SHORT, "--format", "json")[1])
+    assert all(", SHA-256 " in each for each in data["read_by"])
     begin = next(at for at, line in enumerate(lines) if "from b" in line)
     assert "T(K+1)/T(1) at most" in lines[begin]
     rows = [line[1:].split() for line in lines[begin + 1 :] if "K = 0" not in line]

@@ -54,6 +54,18 @@ def test_the_block_has_six_lines(place: int) -> None:
     assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("us", "said"),
+    [(11_000.0, "11.0"), (6_200.0, "6.20"), (999_400.0, "999"), (1_234_000.0, "1234")],
+)
+def test_times_have_three_digits(us: float, said: str) -> None:
+    """The last digit of a time is told though it is 0, as that of its interval's other end is."""
+    found = structs.replace(told(0), t1_us=us)
+    assert block(answered().deployments[0], found)[3].startswith(
+        f"T(1), the time of one position, {said} ms"
+    )
+
+
 def test_what_is_left_out_stands_beside_the_time() -> None:
     """What a model's forward has and no module times is said behind T(1), and in JSON."""
     query = answered().deployments[0]

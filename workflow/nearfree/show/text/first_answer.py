@@ -200,7 +200,7 @@ def _times(answer: FirstAnswer) -> str:
 
 
 def _ms(value: float) -> str:
-    return f"{value:.3g}" if value < _LONG_MS else f"{value:.0f}"
+    return f"{value:#.3g}".removesuffix(".") if value < _LONG_MS else f"{value:.0f}"
 
 
 def _stands(query: Deployment, answer: FirstAnswer) -> str:

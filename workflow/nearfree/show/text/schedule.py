@@ -11,7 +11,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
 from nearfree.derive.schedule.draft_lengths import draft_lengths, ranges
 from nearfree.derive.schedule.expected import Choice
-from nearfree.derive.schedule.option import Option
+from nearfree.derive.schedule.option import Option, Parser
 from nearfree.errors import EvidenceError
 from nearfree.show.text.forecast import columns, title
 from nearfree.show.text.memory import memory_lines, unfit
@@ -134,9 +134,23 @@ def schedule_report(
     yield from (f"# {note}" for note in notes)
     yield f"# goes to: {option.place}"
     yield from (f"# {note}" for note in (*option.notes, *forecast.deployments[0].caveats))
-    yield from (f"# read by {parser}" for parser in option.parsers)
+    yield from (f"# {line}" for line in _read_by(option.parsers))
     yield from (f"# {line}" for line in columns(_table(list(entries(forecast, choices))), left=0))
     yield from (f"# {remark}" for remark in remarks(forecast, choices))
+
+
+def _read_by(parsers: Sequence[Parser]) -> Iterator[str]:
+    """Yield a line a release with the files and lines that read an option."""
+    releases = dict.fromkeys((parser.package, parser.version) for parser in parsers)
+    for package, version in releases:
+        places: dict[str, list[str]] = {}
+        for parser in parsers:
+            if (parser.package, parser.version) == (package, version):
+                first, last = parser.lines
+                span = f"{first}" if first == last else f"{first}-{last}"
+                places.setdefault(parser.file, []).append(span)
+        files = "; ".join(f"{file}:{', '.join(spans)}" for file, spans in places.items())
+        yield f"read by {package} {version}, {files} (--format json has names and digests)"
 
 
 def heading(forecast: Forecast) -> str:

@@ -156,6 +156,17 @@ def test_text_can_be_read_in_both_colour_schemes(built, browser, scheme):
         assert browser.execute_script(CONTRAST) >= 4.5
 
 
+def test_the_first_screen_cuts_nothing(built, browser):
+    """On a wide screen no table of the first screen has to be moved to be read."""
+    with screen(browser, 1400):
+        open_report(browser, built / REPORT)
+        tables = "[...document.querySelectorAll('#answer .scroll')]"
+        assert browser.execute_script(f"return {tables}.length")
+        assert browser.execute_script(
+            f"return {tables}.every(each => each.scrollWidth <= each.clientWidth)"
+        )
+
+
 def test_the_page_prints(built, browser):
     """A print has every fold open and every figure in it, and folds them again after."""
     open_report(browser, built / REPORT)

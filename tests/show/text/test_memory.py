@@ -5,10 +5,13 @@ from typing import Any
 from decoders.files import CONFIG
 from msgspec import structs
 from nearfree.backends.names import BackendRelease
+from nearfree.core.parallel import ALONE, Parallel
 from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.decoders.config_file import read_decoder
+from nearfree.derive.memory import Memory
+from nearfree.derive.predict.forecast.asked_model import Unanswered
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.show.text.memory import warning_lines
+from nearfree.show.text.memory import shared, unanswered_lines, warning_lines
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 DENSE = Deployment(
@@ -34,3 +37,16 @@ def test_what_is_left_out_is_said_once_a_model() -> None:
     longer, line = warning_lines([DENSE, *every])
     assert longer.startswith(f"{DENSE.decoder.name}, from L = 40960 on: ")
     assert line == f"{DENSE.decoder.name}, of T(N): {left_out}"
+
+
+def test_what_is_not_predicted_names_its_gpus() -> None:
+    """The line above a memory alone says how many GPUs share the model, as that of an answer."""
+    spread = Parallel(tp=4, dp=2, ep=8)
+    sizes = ("weights", "kv", "activations", "engine", "peak", "rank")
+    memory = Memory(gpus=8, **{f"{name}_bytes": 1 for name in sizes})
+    about = {"model": "m", "platform": "h200", "parallel": spread.said, "batch": 3, "context": 9}
+    (title, *_) = unanswered_lines(
+        Unanswered(about=about, precision=None, memory=memory, refusals=())
+    )
+    assert title == "m on 8 h200 (tp 4, dp 2, ep 8), batch 3, context 9"
+    assert shared("h200", ALONE.said) == "h200"

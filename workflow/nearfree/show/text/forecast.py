@@ -15,7 +15,7 @@ from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
 from nearfree.derive.reference.regimes import MEANINGS
 from nearfree.derive.work_model.launches import LAUNCH_US
-from nearfree.show.text.memory import memory_lines, unfit
+from nearfree.show.text.memory import memory_lines, shared, unfit
 
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
 COUNTED = "kernels between modules and the host by an engine's constants"
@@ -82,10 +82,7 @@ def _by(query: Deployment) -> str:
 
 def gpus(query: Deployment) -> str:
     """Return the platform and, of several GPUs, how many and how they share the model."""
-    said = query.parallel.said
-    count = said.pop("gpus")
-    spread = ", ".join(f"{name} {each}" for name, each in said.items() if each > 1)
-    return f"{count} {query.platform} ({spread})" if spread else query.platform
+    return shared(query.platform, query.parallel.said)
 
 
 def formats(query: Deployment) -> str:

@@ -1,6 +1,6 @@
 """What a deployment takes in memory, and why a forward is not predicted, in words and as data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nearfree.derive.memory import Memory
@@ -102,8 +102,22 @@ def unanswered_lines(each: Unanswered) -> Iterator[str]:
         return
     about = each.about
     lines = list(memory_lines(each.memory, about["platform"]))
-    title = f"{about['model']} on {about['platform']}, b = {about['batch']}, L = {about['context']}"
+    where = shared(about["platform"], about["parallel"])
+    title = f"{about['model']} on {where}, batch {about['batch']}, context {about['context']}"
     yield from (*lines, title) if unfit(each.memory) else (title, *lines)
+
+
+def shared(platform: str, said: Mapping[str, int]) -> str:
+    """Return a platform and, of several GPUs, how many and how they share a model.
+
+    Parameters
+    ----------
+    said
+        The degrees by name, with the GPUs that they make, as `Parallel.said`.
+    """
+    degrees = {name: each for name, each in said.items() if name != "gpus"}
+    spread = ", ".join(f"{name} {each}" for name, each in degrees.items() if each > 1)
+    return f"{said['gpus']} {platform} ({spread})" if spread else platform
 
 
 def memory_json(memory: Memory | None) -> dict[str, Any] | None:

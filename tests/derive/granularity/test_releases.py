@@ -3,7 +3,7 @@
 import pytest
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.core.modules.moe_ffn import is_triton_moe
-from nearfree.derive.granularity.releases import attention_release, moe_release
+from nearfree.derive.granularity.releases import module_release, moe_release
 from nearfree.errors import EvidenceError, SourceError
 
 TRITON = [
@@ -53,7 +53,7 @@ def test_moe_backends(
 )
 def test_attention_backends(backend: str, version: str | None, release: tuple[str, str]) -> None:
     """FlashAttention 3 is xformers', both of FlashInfer's schedulers are one package's."""
-    assert attention_release(backend, version) == release
+    assert module_release(backend, version, "attention") == release
 
 
 @pytest.mark.parametrize("kernel", sorted({*OTHERS} - {*BY_PUBLIC_NAME}))
@@ -80,7 +80,7 @@ def test_backends_without_moe_rules(backend: str) -> None:
 def test_backends_without_tile_rules(backend: str) -> None:
     """An engine's own attention has none, nor has torch."""
     with pytest.raises(EvidenceError, match=f"no rules of the attention kernels of {backend}"):
-        attention_release(backend, "0.20.2")
+        module_release(backend, "0.20.2", "attention")
 
 
 @pytest.mark.parametrize("version", [None, ""])

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.backends.record import Backend
 from nearfree.backends.records import BACKENDS
-from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.moe_ffn import is_triton_moe
 from nearfree.core.setting import Module
 from nearfree.errors import EvidenceError
@@ -66,8 +65,8 @@ def moe_release(backend: str, version: str | None, kernel: str | None) -> Releas
     return _release(backend, version)
 
 
-def attention_release(backend: str, version: str | None) -> Release:
-    """Return the release whose tile rules speak of an attention backend.
+def module_release(backend: str, version: str | None, module: Module) -> Release:
+    """Return the release whose rules speak of a backend's attention, or of its dense products.
 
     An engine's own attention (vLLM's fork of FlashAttention, SGLang's) has none.
 
@@ -76,19 +75,7 @@ def attention_release(backend: str, version: str | None) -> Release:
     EvidenceError
         No rules are read of this backend, or its version is not given.
     """
-    ruled_backend(backend, ATTENTION.name)
-    return _release(backend, version)
-
-
-def dense_release(backend: str, version: str | None) -> Release:
-    """Return the release whose rules speak of an engine's dense products.
-
-    Raises
-    ------
-    EvidenceError
-        No rules are read of this backend, or its version is not given.
-    """
-    ruled_backend(backend, "gemm")
+    ruled_backend(backend, module)
     return _release(backend, version)
 
 

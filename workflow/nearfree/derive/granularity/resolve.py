@@ -19,8 +19,7 @@ from nearfree.derive.granularity.releases import (
     MODULAR_MOE,
     PINNED_TRITON,
     Release,
-    attention_release,
-    dense_release,
+    module_release,
     moe_release,
     ruled_backend,
 )
@@ -170,7 +169,7 @@ class Resolver:
         return self._steps[key]
 
     def _dense(self, asked: DenseQuestion) -> Steps[Rows]:
-        release = dense_release(asked.backend, asked.backend_version)
+        release = module_release(asked.backend, asked.backend_version, "gemm")
         weights = asked.weights or asked.dtype
         format_ = dense_format(asked.dtype, weights)
         if format_ is None:
@@ -207,7 +206,7 @@ class Resolver:
         return Steps(tile, step, attention_intervals, files, most)
 
     def _call(self, asked: AttentionQuestion) -> tuple[Call, Files]:
-        release = attention_release(asked.backend, asked.backend_version)
+        release = module_release(asked.backend, asked.backend_version, ATTENTION.name)
         if asked.dtype not in _TILED:
             raise _unknown(f"no tile rules of {release.package} for {asked.dtype} are read")
         if asked.heads % asked.kv_heads:

@@ -18,7 +18,7 @@ from nearfree.derive.predict.forecast.forecast import Forecast, forecast
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from nearfree.derive.predict.formulas import lookup_equation
 from nearfree.derive.predict.predictions import REASON, VALUE
-from nearfree.derive.tables.columns import IDS, amount, count, flag, text
+from nearfree.derive.tables.columns import IDS, amount, count, flag, text, told
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import (
@@ -90,7 +90,7 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
     """
     epsilon = config.site.epsilon
     platforms = read_table(layout, scope, PLATFORMS)
-    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    answerer = Answerer(layout, config, log_alone=True)
     result = outlook(config, answerer, platforms)
     printed = published_answers(layout, config.platforms, platforms)
     drift = version_drift(
@@ -157,13 +157,11 @@ def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outl
 
 def _lookup(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
     """Return answers as rows of the table: what is infinite has no number, but a flag."""
-    numbers = ("n_max", "n_max_extended", "low", "high", "margin")
     rows = answers.answers.join(about, left_on="deployment", right_on="place")
     return rows.with_columns(
         pl.col("deployment_right").alias("deployment"),
-        pl.col("n_max").is_infinite().fill_null(value=False).alias("unbounded"),
         pl.col("censored", "in_sample").fill_null(value=False),
-        *(pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in numbers),
+        *told("n_max", "n_max_extended", "low", "high", "margin"),
         pl.concat_list("sources", pl.col("calibration").fill_null([])).alias("from_ids"),
     ).select(*LOOKUP.body, "from_ids")
 

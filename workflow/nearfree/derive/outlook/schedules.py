@@ -89,7 +89,7 @@ def write_schedules(layout: Layout, scope: str, config: Config) -> None:
         Tolerances, platforms, models and deployments.
     """
     platforms = read_table(layout, scope, PLATFORMS)
-    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    answerer = Answerer(layout, config, log_alone=True)
     rows = schedules(config, answerer, platforms)
     named = rows["from_ids"].explode().drop_nulls().unique()
     models = sorted(named.filter(named.str.starts_with(MODELS)))

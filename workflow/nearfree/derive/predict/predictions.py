@@ -19,6 +19,7 @@ from nearfree.derive.tables.columns import (
     flag,
     number,
     text,
+    told,
 )
 from nearfree.derive.tables.latency import LATENCY, launched_on_gpu
 from nearfree.derive.tables.platforms import PLATFORMS, newest_balances
@@ -89,7 +90,7 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
     tolerances = config.site.tolerances
     settings = with_launch(read_table(layout, scope, SETTINGS), read_table(layout, scope, LATENCY))
     platforms = read_table(layout, scope, PLATFORMS)
-    answerer = Answerer(layout, config, offline=True, log_alone=True)
+    answerer = Answerer(layout, config, log_alone=True)
     takes = read_scope(layout, scope, only=(PredictionRecorded,))
     rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances, takes=takes)
     constants = calibrated(layout)
@@ -191,8 +192,7 @@ def _rows(answered: pl.DataFrame) -> pl.DataFrame:
     """Return answers as rows of the table: what is infinite has no number, but a flag."""
     numbers = answered.with_columns(pl.col(_NUMBERS).cast(pl.Float64))
     return numbers.with_columns(
-        pl.col("n_max").is_infinite().fill_null(value=False).alias("unbounded"),
-        *(pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in _NUMBERS),
+        *told(*_NUMBERS),
         pl.col("stated").alias("baseline"),
         pl.concat_list("row_id", "fact_id", pl.col("calibration").fill_null([]))
         .list.drop_nulls()

@@ -96,7 +96,7 @@ def write_accuracy(layout: Layout, scope: str, config: Config) -> None:
         Nothing is imported.
     """
     epsilon = config.site.epsilon
-    answerer = Answerer(layout, config, offline=True, log_alone=True, blind=True)
+    answerer = Answerer(layout, config, log_alone=True, blind=True)
     scored, moved, known = accuracy(layout, answerer, epsilon)
     made_from = seals_digest(layout, scope) | tolerances_digest([epsilon]) | read_from(layout)
     write_table(layout, scope, ACCURACY, ACCURACY.build(scored, known), made_from)

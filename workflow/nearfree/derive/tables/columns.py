@@ -70,6 +70,15 @@ def flag(meaning: str, *, nullable: bool = False) -> Column:
     return Column(dtype=pl.Boolean(), meaning=meaning, nullable=nullable)
 
 
+def told(*numbers: str) -> list[pl.Expr]:
+    """Return `unbounded`, whether the first of some columns is infinite, and what each has told.
+
+    A number of a table is finite: null stands for the others.
+    """
+    finite = [pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in numbers]
+    return [pl.col(numbers[0]).is_infinite().fill_null(value=False).alias("unbounded"), *finite]
+
+
 def of_field(field: Field) -> Column:
     """Return the column of a setting's field."""
     symbol = field.letter if field.letter != field.name else ""

@@ -18,7 +18,7 @@ from nearfree.derive.reference.build import (
     known_truth,
     scored_of,
 )
-from nearfree.derive.reference.groups import Key
+from nearfree.derive.reference.groups import Key, form_us
 from nearfree.derive.reference.kriging import coordinates
 from nearfree.public.curves import ImportedCurves, curves_of
 from public.test_curves import curve
@@ -269,7 +269,7 @@ def test_experts_keep_what_was_timed_before_all_are_awake() -> None:
     assert (kept.counts.sum(axis=1) == awake.counts.sum(axis=1) + 2).all()
     asked = coordinates("moe_library", whole.part.rows, kept.n)
     assert whole.below is not None
-    form = kept.form_us(whole.below.measured.features)
+    form = form_us(kept.key.family, kept.values, whole.below.measured.features)
     times = form * np.exp(kept.residuals(asked)[0][:, :2])
     assert times == pytest.approx(np.array([[900.0, 950.0]] * 4), rel=1e-2)
 

@@ -98,7 +98,7 @@ def test_a_measured_curve_is_answered_by_itself(family: str) -> None:
     asked = coordinates(family, every.part.rows, every.part.features["n"])
     residual, near = group.residuals(asked)
     assert (near.max(axis=1) == 1.0).all()
-    times = group.form_us(every.part.features) * np.exp(residual)
+    times = form_us(group.key.family, group.values, every.part.features) * np.exp(residual)
     kept = np.zeros(times.shape, dtype=bool)
     kept[:, : group.counts.shape[1]] = group.counts
     half = (group.residual.high - group.residual.low) / 255 / 2

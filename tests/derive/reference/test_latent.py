@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from nearfree.core.setting import Setting
 from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.reference.build import groups_of
+from nearfree.derive.reference.groups import form_us
 from nearfree.derive.reference.record import group_of
 from nearfree.derive.reference.regimes import R0, R2, R3, Reference
 from nearfree.derive.tables.columns import SETTING_COLUMNS
@@ -166,6 +167,6 @@ def test_another_cache_has_the_constants_of_the_known_one() -> None:
     assert rows.all()
     assert found.regime == [R0]
     assert found.curves == [()]
-    assert found.latency_us == pytest.approx(group.form_us(part.features))
+    assert found.latency_us == pytest.approx(form_us(group.key.family, group.values, part.features))
     (elsewhere,) = prepared({**question, "platform": "b200"})
     assert not of_bytes.knows(elsewhere).any()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.backends.moe_kernels import MARLIN
 from nearfree.backends.public_kernels import PUBLIC_NAMES
-from nearfree.derive.reference.groups import Group, Key
+from nearfree.derive.reference.groups import Group, Key, form_us
 from nearfree.derive.reference.kriging import coordinates
 from nearfree.derive.reference.regimes import MEANINGS, NEAREST, REGIMES, Known, Reference
 from nearfree.derive.reference.siblings import Chip
@@ -46,7 +46,8 @@ def asked(**changes: Any) -> dict[str, Any]:
 def form_of(known: Reference, platform: str, question: dict[str, Any]) -> np.ndarray:
     """Return T(N) by the constants of a platform's group alone."""
     (part,) = prepared(question)
-    return group_on(known, platform).form_us(part.features)
+    group = group_on(known, platform)
+    return form_us(group.key.family, group.values, part.features)
 
 
 def group_on(known: Reference, platform: str) -> Group:

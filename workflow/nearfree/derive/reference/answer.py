@@ -197,8 +197,7 @@ class TimedQuestions:
 
     def scored(self, asked: int) -> tuple[RegimeBand | None, str]:
         """Return how good a question's regime was, of which curves; None where nobody scored it."""
-        timed = next(each for each in self._parts if asked in each.asked)
-        at = timed.asked.index(asked)
+        timed, at = self._of(asked)
         (kind,) = rows_of_bands(timed.part.rows[[at]])
         said = self._reference.said(timed.regime[at], kind) if self._reference else None
         if said is None:
@@ -209,14 +208,18 @@ class TimedQuestions:
 
     def at_one_position(self, asked: int) -> bool:
         """Return whether curves of one position speak of a question's kernel, and none of more."""
-        timed = next(each for each in self._parts if asked in each.asked)
-        flags = timed.at_one_position
-        return flags is not None and bool(flags[timed.asked.index(asked)])
+        timed, at = self._of(asked)
+        return timed.at_one_position is not None and bool(timed.at_one_position[at])
 
     def spoken_by(self, asked: int) -> tuple[str, ...]:
         """Return the kernels whose curves or constants speak of a question, none of shared ones."""
+        timed, at = self._of(asked)
+        return timed.kernels[at]
+
+    def _of(self, asked: int) -> tuple[Timed, int]:
+        """Return the part that holds a question, and its place there."""
         timed = next(each for each in self._parts if asked in each.asked)
-        return timed.kernels[timed.asked.index(asked)]
+        return timed, timed.asked.index(asked)
 
     def stops(self, exits: pl.DataFrame) -> pl.DataFrame:
         """Return what changes between two N of a question, and which lines of a rule say so.

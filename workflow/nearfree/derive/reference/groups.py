@@ -154,10 +154,6 @@ class Constants(Struct, frozen=True, kw_only=True):
     values: dict[str, dict[str, float]]
     count: int
 
-    def form_us(self, features: Features) -> Array:
-        """Return T(N) by the form with these constants, [rows, grid]."""
-        return form_us(self.key.family, self.values, features)
-
 
 class Group(Struct, frozen=True, kw_only=True, dict=True):
     """A kernel's constants by hypothesis, and its curves.
@@ -287,10 +283,6 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
             routed = f" {row['routing']}" if row["routing"] else ""
             texts.append(f"{sizes}{routed} of {row['backend_version']}")
         return texts
-
-    def form_us(self, features: Features) -> Array:
-        """Return T(N) by the form with the group's constants, [rows, grid]."""
-        return form_us(self.key.family, self.values, features)
 
 
 def form_us(family: str, values: dict[str, dict[str, float]], features: Features) -> Array:

@@ -16,7 +16,14 @@ from packaging.version import Version
 from nearfree.backends.public_kernels import MARLINS, UNLIKE_A_STEP
 from nearfree.backends.records import BACKENDS
 from nearfree.derive.reference import gates
-from nearfree.derive.reference.groups import Constants, Group, Key, keys_of, version_of
+from nearfree.derive.reference.groups import (
+    Constants,
+    Group,
+    Key,
+    form_us,
+    keys_of,
+    version_of,
+)
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
 from nearfree.derive.reference.siblings import Chip, alike_built, siblings
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
@@ -137,10 +144,6 @@ class Reference:
         """Return whether what is known of one platform's kernels speaks of the other's."""
         return siblings(self._chip(one), self._chip(other))
 
-    def _alike_built(self, one: str, other: str) -> bool:
-        """Return whether two platforms are of one architecture."""
-        return alike_built(self._chip(one), self._chip(other))
-
     def _chip(self, platform: str) -> Chip:
         return self._chips.get(platform, Chip(None, None))
 
@@ -234,7 +237,8 @@ class Reference:
         wanted = key._replace(kv_dtype=None).elsewhere
         found = [each for each in self.groups if each._replace(kv_dtype=None).elsewhere == wanted]
         own = [each for each in found if each.platform == key.platform]
-        kin = [each for each in found if self._alike_built(key.platform, each.platform)]
+        chip = self._chip(key.platform)
+        kin = [each for each in found if alike_built(chip, self._chip(each.platform))]
         return tuple(sorted(own or kin, key=str))
 
     def _alike(self, key: Key) -> list[Key]:
@@ -316,7 +320,7 @@ def _of_group(part: Prepared, group: Group | Constants) -> tuple[Array, Array, F
         counted = gates.counted(shape, features, group)
         if isinstance(group, Group) and group.key.backend in _RULED:
             counted = without_rules(counted)
-        time = group.form_us(counted)
+        time = form_us(group.key.family, group.values, counted)
         if isinstance(group, Group):
             residual, mine = group.residuals(coordinates(family, shape, n))
             time = time * np.exp(residual)

@@ -216,7 +216,7 @@ def _prepared(
     ruled = {
         "moe_triton": _moe_rules,
         "attention_cached": _attention_rules,
-        **dict.fromkeys((each.name for each in _LATENT), _mla_rules),
+        **dict.fromkeys((each.name for each in _LATENT), lambda rows, n, _: mla_tiles(rows, n)),
     }.get(family.name)
     rule_sizes: dict[str, Array] = {}
     if ruled is not None:
@@ -291,13 +291,6 @@ _SIZES: dict[str, Callable[[pl.DataFrame], dict[str, Array]]] = {
     STREAM_MIXING.name: mixing_features,
 }
 """Families whose features are sizes of their rows, beside what every form asks for."""
-
-
-def _mla_rules(
-    rows: pl.DataFrame, n: Array, _resolver: Resolver
-) -> tuple[dict[str, Array], list[str | None]]:
-    """Return the tiles of latent attention [rows, grid], and why where no source says them."""
-    return mla_tiles(rows, n)
 
 
 def _moe_rules(

@@ -192,18 +192,20 @@ RECORDED = ("principle_counted", "modules_minimum", "modules_sum")
 
 def read_from(layout: Layout) -> dict[str, str]:
     """Return the rules, constants and kernels that answers rest on, by name and digest."""
-    shared = {name: event.event_id for name, event in recorded_constants(layout).items()}
     kernels = recorded_kernels(layout)
-    shared |= {name: step.event.event_id for name, step in recorded_steps(layout).items()}
     return (
         seals_digest(layout, SOURCES)
-        | {f"constants/{family}": sha256(event_id.encode()) for family, event_id in shared.items()}
+        | {f"constants/{name}": sha256(each.encode()) for name, each in _shared(layout).items()}
         | ({"constants/kernels": sha256("\n".join(kernels).encode())} if kernels else {})
     )
 
 
 def calibrated(layout: Layout) -> set[str]:
     """Return the events of all constants: shared ones, and those of kernels."""
-    shared = {event.event_id for event in recorded_constants(layout).values()}
-    steps = {step.event.event_id for step in recorded_steps(layout).values()}
-    return shared | steps | {*recorded_kernels(layout)}
+    return {*_shared(layout).values(), *recorded_kernels(layout)}
+
+
+def _shared(layout: Layout) -> dict[str, str]:
+    """Return the events of constants that all kernels and steps of a kind share, by its name."""
+    families = {name: event.event_id for name, event in recorded_constants(layout).items()}
+    return families | {name: each.event.event_id for name, each in recorded_steps(layout).items()}

@@ -269,10 +269,9 @@ def _graphs(
     Or that no graph holds the step, and the GPU waits for its launches. `asked` is where the step
     would still pass with the rows that it has in a graph, or the host limits it.
     """
-    named: list[tuple[str | None, str | None]] = []
+    graphs, said, padding = list[str | None](), list[str | None](), latency.padding
     for row, after, may in zip(rows.tolist(), out.after.tolist(), asked.tolist(), strict=True):
-        padding = latency.padding
         stopped = padding.stopped_by(row, after) if padding and may else None
-        evidence = padding.steps[row][after].evidence if padding and stopped else None
-        named.append((stopped, evidence))
-    return [graph for graph, _ in named], [evidence for _, evidence in named]
+        graphs.append(stopped)
+        said.append(padding.steps[row][after].evidence if padding and stopped else None)
+    return graphs, said

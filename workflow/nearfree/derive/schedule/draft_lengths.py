@@ -113,20 +113,17 @@ def _merged(parts: Iterable[Range]) -> tuple[Range, ...]:
 
 def check_batch(batch: object) -> None:
     """Refuse what is no batch size; ConfigError."""
-    if not is_whole(batch, 1, LARGEST_BATCH):
-        raise ConfigError(
-            f"{shown(batch)} is no batch size",
-            remedy=f"Give a whole number from 1 to {LARGEST_BATCH}",
-        )
+    _check(batch, "batch size", "a whole number", LARGEST_BATCH)
 
 
 def check_most(most: object) -> None:
     """Refuse what is no longest draft; ConfigError."""
-    if not is_whole(most, 1, LONGEST_DRAFT):
-        raise ConfigError(
-            f"{shown(most)} is no longest draft",
-            remedy=f"Give a whole number of tokens from 1 to {LONGEST_DRAFT}",
-        )
+    _check(most, "longest draft", "a whole number of tokens", LONGEST_DRAFT)
+
+
+def _check(value: object, what: str, kind: str, largest: int) -> None:
+    if not is_whole(value, 1, largest):
+        raise ConfigError(f"{shown(value)} is no {what}", remedy=f"Give {kind} from 1 to {largest}")
 
 
 def is_whole(value: object, low: int, high: int) -> bool:

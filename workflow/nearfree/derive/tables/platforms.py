@@ -46,12 +46,8 @@ PLATFORMS = Table(
 
 def config_id(name: str, platform: Platform) -> str:
     """Return the id by which a row names a platform's entry in config/platforms.yaml."""
-    return f"config/platforms.yaml:{name}@{platform_digest(platform)[:12]}"
-
-
-def platform_digest(platform: Platform) -> str:
-    """Return the SHA-256 of a platform's facts."""
-    return sha256(msgspec.json.encode(platform, order="deterministic"))
+    digest = sha256(msgspec.json.encode(platform, order="deterministic"))
+    return f"config/platforms.yaml:{name}@{digest[:12]}"
 
 
 def platform_rows(

@@ -46,16 +46,17 @@ def bundle() -> bytes:
 
     Its first line names what it was made by, and the digest of the rest.
     """
-    script = str(vl_convert.javascript_bundle(_DRAW, vl_version=_version())).encode()
+    script = str(vl_convert.javascript_bundle(_DRAW, vl_version=vega_lite())).encode()
     return _first_line(script) + b"\n" + script
 
 
-def _version() -> str:
+def vega_lite() -> str:
+    """Return the version of Vega-Lite that draws, as vl-convert names it."""
     return ".".join(alt.VEGALITE_VERSION.split(".")[:2])
 
 
 def _first_line(script: bytes) -> bytes:
-    made_by = f"vl-convert {metadata.version('vl-convert-python')}, Vega-Lite {_version()}"
+    made_by = f"vl-convert {metadata.version('vl-convert-python')}, Vega-Lite {vega_lite()}"
     return f"// {made_by}, {sha256(_DRAW.encode())}, {sha256(script)}".encode()
 
 

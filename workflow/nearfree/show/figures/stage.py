@@ -43,7 +43,7 @@ from nearfree.show.figures.outlook import (
     boundary_over_context,
     latency_by_module,
 )
-from nearfree.show.figures.page import page, write_bundle
+from nearfree.show.figures.page import page, vega_lite, write_bundle
 from nearfree.show.figures.predicted import imported_drawings
 from nearfree.show.figures.trend import drift_drawings, trend_drawings
 from nearfree.show.figures.tuning import tuning_drawings
@@ -105,8 +105,7 @@ def save(spec: dict[str, Any], stem: Path) -> tuple[Path, Path]:
     stem
         The path of both files without their suffixes.
     """
-    version = ".".join(alt.VEGALITE_VERSION.split(".")[:2])
-    drawn = vl_convert.vegalite_to_svg(spec, vl_version=version)
+    drawn = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite())
     own = _own_ids(drawn, f"{stem.parent.name}-{stem.name}")
     return (
         replace(stem.with_suffix(".svg"), own.encode()),

@@ -237,43 +237,21 @@ def _there(each: Weights, layers: range, *, first: bool, last: bool, tied: bool)
     return 1.0 if (last if each.kind in ("lm_head", "norm", "other") else first) else 0.0
 
 
-class _Parts(Struct, frozen=True):
-    """What all GPUs take together, and what the one with most takes, in bytes."""
-
-    weights: int
-    kv: int
-    activations: int
-    engine: int
-    most: int
-
-    @property
-    def peak(self) -> int:
-        return self.weights + self.kv + self.activations + self.engine
-
-
-def _parts(needs: Needs, load: Load, batch: int, context: int) -> _Parts:
-    rank = needs.rank(context + 1, load.tp, windowed=load.windowed)
-    request = (rank + load.states) * load.tp
-    return _Parts(
-        round(load.weights),
-        round(batch * request),
-        round(_passing(needs, load, -(-batch // load.dp))) * load.gpus,
-        load.engine * load.gpus,
-        _most(needs, load, batch, context),
-    )
-
-
 def _passing(needs: Needs, load: Load, requests: int) -> float:
     """Return what a forward makes on a rank."""
     passing = max(requests, needs.prompt_tokens) * (needs.hidden + needs.made / load.tp)
     return passing + requests * needs.logits
 
 
+def _request(needs: Needs, load: Load, context: int) -> float:
+    """Return what a rank keeps of a request; the position itself is cached, too."""
+    return needs.rank(context + 1, load.tp, windowed=load.windowed) + load.states
+
+
 def _most(needs: Needs, load: Load, batch: int, context: int) -> int:
-    """Return what the GPU with most takes; the position itself is cached, too."""
+    """Return what the GPU with most takes."""
     requests = -(-batch // load.dp)
-    each = needs.rank(context + 1, load.tp, windowed=load.windowed)
-    cached = requests * (each + load.states)
+    cached = requests * _request(needs, load, context)
     most = max([weights + cached * layers for weights, layers in load.stages])
     return round(most) + round(_passing(needs, load, requests)) + load.engine
 
@@ -348,15 +326,19 @@ def memory(
         Whether experts are filled up to whole blocks.
     """
     asked = loaded(needs, parallel, engine, filled=filled)
-    parts = _parts(needs, asked, batch, context)
+    request = _request(needs, asked, context) * asked.tp
+    parts = {
+        "weights_bytes": round(asked.weights),
+        "kv_bytes": round(batch * request),
+        "activations_bytes": round(_passing(needs, asked, -(-batch // asked.dp))) * asked.gpus,
+        "engine_bytes": asked.engine * asked.gpus,
+    }
+    most = _most(needs, asked, batch, context)
     taken = Memory(
         gpus=parallel.gpus,
-        weights_bytes=parts.weights,
-        kv_bytes=parts.kv,
-        activations_bytes=parts.activations,
-        engine_bytes=parts.engine,
-        peak_bytes=parts.peak,
-        rank_bytes=parts.most,
+        **parts,
+        peak_bytes=sum(parts.values()),
+        rank_bytes=most,
         notes=needs.notes,
     )
     if memory_gb is None:
@@ -373,7 +355,7 @@ def memory(
     return structs.replace(
         taken,
         capacity_bytes=round(parallel.gpus * each),
-        fits=parts.most <= each,
+        fits=most <= each,
         gpus_needed=next(holding, None),
         largest_batch=_largest_batch(needs, asked, each, context),
         largest_context=_largest(

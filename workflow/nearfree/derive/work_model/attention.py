@@ -40,6 +40,29 @@ def causal_keys(n: Array, context: Array, tile: Array, packed: Array) -> tuple[A
     return np.ceil(rows / tile), seen + np.where(rows > whole * tile, context + n, 0.0)
 
 
+def tiled(features: Features) -> tuple[Array, Array]:
+    """Return the tiles of a row axis and the keys that one sees in the mean, [rows, grid]."""
+    tile, packed = features["tile_rows"], features["rows_per_position"]
+    tiles, seen = causal_keys(features["n"], features["context"], tile, packed)
+    return tiles, np.maximum(seen / tiles, LEAST_KEYS)
+
+
+def tile_us(features: Features, values: Values, pair_width: Array, keys: Array) -> Array:
+    """Return what a tile takes an SM, [rows, grid], in microseconds.
+
+    Parameters
+    ----------
+    pair_width
+        What a pair of query and key multiplies, in elements.
+    keys
+        Those that the tile sees.
+    """
+    fed = values["tflop_s_per_sm"] * FLOP_PER_US
+    rate = 1.0 / (features["sms"] / features["phi"] + 1.0 / fed)  # FLOP/us of an SM
+    products = 2.0 * features["tile_rows"] * pair_width * keys
+    return np.asarray(products / rate + values["tile_us"])
+
+
 def latency_us(features: Features, values: Values, _hypothesis: str, *, in_waves: bool) -> Array:
     """Return T(N) of N queries over L cached positions, [rows, grid], in microseconds.
 
@@ -59,13 +82,10 @@ def latency_us(features: Features, values: Values, _hypothesis: str, *, in_waves
 
 def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array, Array]:
     """Return the time on the chip and that of reading and writing, both [rows, grid]."""
-    n, context, tile = features["n"], features["context"], features["tile_rows"]
-    packed, width, batch = features["rows_per_position"], features["head_dim"], features["batch"]
-    tiles, seen = causal_keys(n, context, tile, packed)
-    fed = values["tflop_s_per_sm"] * FLOP_PER_US
-    rate = 1.0 / (features["sms"] / features["phi"] + 1.0 / fed)
-    keys = np.maximum(seen / tiles, LEAST_KEYS)
-    one_us = 4.0 * tile * width * keys / rate + values["tile_us"]
+    n, context, packed = features["n"], features["context"], features["rows_per_position"]
+    width, batch = features["head_dim"], features["batch"]
+    tiles, keys = tiled(features)
+    one_us = tile_us(features, values, 2.0 * width, keys)
     share = batch * features["heads"] / packed * tiles / features["sms"]
     alone = np.ones(share.shape) if in_waves else features.get("unsplit", np.zeros(share.shape))
     on_chip = np.where(alone > 0, np.ceil(share), share) * one_us

@@ -9,9 +9,8 @@ import numpy as np
 import polars as pl
 
 from nearfree.core.modules.mla import MLA, NAIVE
-from nearfree.derive.work_model.attention import LEAST_KEYS, causal_keys
+from nearfree.derive.work_model.attention import tile_us, tiled
 from nearfree.derive.work_model.family import (
-    FLOP_PER_US,
     Array,
     Constant,
     Family,
@@ -65,9 +64,9 @@ def among_us(features: Features, values: Values, _hypothesis: str) -> Array:
         `context`, `element_bytes`, `cache_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms`
         [rows, 1].
     """
-    tiles, keys = _tiled(features)
+    tiles, keys = tiled(features)
     share = features["batch"] * features["row_axes"] * tiles / features["sms"]
-    chip = np.ceil(share) * _tile_us(features, values, keys)
+    chip = np.ceil(share) * tile_us(features, values, features["pair_width"], keys)
     return values["fixed_us"] + power_mean_sum(
         values["sharpness"], chip, _moved_us(features, values, 1.0)
     )
@@ -86,13 +85,15 @@ def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
     features
         As of `among_us`; `context` is [rows, grid] where it varies.
     """
-    tiles, keys = _tiled(features)
+    tiles, keys = tiled(features)
     share = features["batch"] * features["row_axes"] * tiles / features["sms"]
     waves = np.where(features["splits"] > 0, share, np.ceil(share))
     prefills = features["widening"] > 0
     products = 2.0 * features["tile_rows"] * features["pair_width"] * keys
     at_phi = products * features["sms"] / features["phi"]
-    chip = waves * np.where(prefills, at_phi, _tile_us(features, values, keys))
+    chip = waves * np.where(
+        prefills, at_phi, tile_us(features, values, features["pair_width"], keys)
+    )
     widened = features["batch"] * features["context"] * features["widening"]
     chip = chip + widened / features["phi"]
     times = np.where(prefills, 2.0, 1.0 + values["reread"] * (tiles - 1.0))
@@ -114,28 +115,12 @@ def selected_us(features: Features, values: Values, _hypothesis: str) -> Array:
     n, context = features["n"], features["context"]
     keys = np.minimum(context + (n + 1.0) / 2.0, features["selected"])
     tiles = features["batch"] * n * np.ceil(features["heads"] / features["tile_rows"])
-    chip = np.ceil(tiles / features["sms"]) * _tile_us(features, values, keys)
+    chip = np.ceil(tiles / features["sms"]) * tile_us(
+        features, values, features["pair_width"], keys
+    )
     read = features["batch"] * n * keys * features["stored_width"] * features["cache_bytes"]
     moved = read / (values["bandwidth_share"] * features["beta"])
     return values["fixed_us"] + power_mean_sum(values["sharpness"], chip, moved)
-
-
-def _tiled(features: Features) -> tuple[Array, Array]:
-    """Return the tiles of a row axis and the keys that one sees in the mean, [rows, grid]."""
-    tile, packed = features["tile_rows"], features["rows_per_position"]
-    tiles, seen = causal_keys(features["n"], features["context"], tile, packed)
-    return tiles, np.maximum(seen / tiles, LEAST_KEYS)
-
-
-def _tile_us(features: Features, values: Values, keys: Array) -> Array:
-    products = 2.0 * features["tile_rows"] * features["pair_width"] * keys
-    return np.asarray(products / _rate(features, values) + values["tile_us"])
-
-
-def _rate(features: Features, values: Values) -> Array:
-    """Return what an SM computes, FLOP/us."""
-    fed = values["tflop_s_per_sm"] * FLOP_PER_US
-    return np.asarray(1.0 / (features["sms"] / features["phi"] + 1.0 / fed))
 
 
 def _moved_us(features: Features, values: Values, times: float | Array) -> Array:

@@ -65,7 +65,7 @@ _EPSILON = 0.2  # a law says the same at each
 _FACTS = ("peak_tflops", "bandwidth_gb_s", "balance_flop_per_byte", "fact_id")
 
 
-class _Asked(Struct, frozen=True, kw_only=True):
+class _Asked(Struct, frozen=True):
     """A term that is asked, and by which law."""
 
     term: str
@@ -123,17 +123,14 @@ def trend(
 def _terms(
     platform: str, dtype: Dtype, batch: int, references: Sequence[tuple[str, str]]
 ) -> Iterator[_Asked]:
-    def asked(term: str, reference: str, group: int | None, law: str, question: Question) -> _Asked:
-        return _Asked(term=term, reference=reference, query_group=group, law=law, question=question)
-
     ffn = Setting(module="dense_ffn", backend="any", dtype=dtype, batch=batch)
-    yield asked(IDLE, PAPER, None, "principle", Question(platform=platform, setting=ffn))
+    yield _Asked(IDLE, PAPER, None, "principle", Question(platform=platform, setting=ffn))
     printed = Question(platform=platform, setting=_attention("flash_attn_2", dtype, batch, 1))
-    yield asked(M_ATTN, PAPER, None, "principle", printed)
+    yield _Asked(M_ATTN, PAPER, None, "principle", printed)
     for (backend, version), group in product(references, GROUPS):
         setting = _attention(backend, dtype, batch, group)
         question = Question(platform=platform, setting=setting, version=version)
-        yield asked(M_ATTN, f"{backend} {version}", group, "principle_resolved", question)
+        yield _Asked(M_ATTN, f"{backend} {version}", group, "principle_resolved", question)
 
 
 def _attention(backend: str, dtype: Dtype, batch: int, group: int) -> Setting:

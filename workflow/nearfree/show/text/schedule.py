@@ -119,7 +119,7 @@ def ratio_by_batch(forecast: Forecast) -> dict[int, dict[int, float]]:
 
 
 def schedule_report(
-    forecast: Forecast, choices: Mapping[int, Choice], option: Option, notes: Sequence[str] = ()
+    forecast: Forecast, choices: Mapping[int, Choice], option: Option, notes: Sequence[str]
 ) -> Iterator[str]:
     """Yield the facts behind an option: where it goes, what reads it, and T(K + 1) / T(1).
 

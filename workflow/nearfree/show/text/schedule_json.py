@@ -20,7 +20,7 @@ def schedules_json(
     safe: Planned,
     *,
     epsilon: float,
-    notes: Sequence[str] = (),
+    notes: Sequence[str],
 ) -> str:
     """Return the schedule of each context, and the safe one, as JSON.
 

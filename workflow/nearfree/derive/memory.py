@@ -327,17 +327,17 @@ def memory(
     """
     asked = loaded(needs, parallel, engine, filled=filled)
     request = _request(needs, asked, context) * asked.tp
-    parts = {
-        "weights_bytes": round(asked.weights),
-        "kv_bytes": round(batch * request),
-        "activations_bytes": round(_passing(needs, asked, -(-batch // asked.dp))) * asked.gpus,
-        "engine_bytes": asked.engine * asked.gpus,
-    }
+    weights, kv = round(asked.weights), round(batch * request)
+    activations = round(_passing(needs, asked, -(-batch // asked.dp))) * asked.gpus
+    engine_bytes = asked.engine * asked.gpus
     most = _most(needs, asked, batch, context)
     taken = Memory(
         gpus=parallel.gpus,
-        **parts,
-        peak_bytes=sum(parts.values()),
+        weights_bytes=weights,
+        kv_bytes=kv,
+        activations_bytes=activations,
+        engine_bytes=engine_bytes,
+        peak_bytes=weights + kv + activations + engine_bytes,
         rank_bytes=most,
         notes=needs.notes,
     )

@@ -213,15 +213,11 @@ def prepare(
 def _prepared(
     family: Family, rows: pl.DataFrame, resolver: Resolver
 ) -> Iterator[Prepared | Refused]:
-    ruled = {
-        "moe_triton": _moe_rules,
-        "attention_cached": _attention_rules,
-        **dict.fromkeys((each.name for each in _LATENT), lambda rows, n, _: mla_tiles(rows, n)),
-    }.get(family.name)
+    ruled = {"moe_triton": _moe_rules, "attention_cached": _attention_rules}.get(family.name)
     rule_sizes: dict[str, Array] = {}
-    if ruled is not None:
+    if ruled is not None or family in _LATENT:
         n, _ = grids(rows)
-        rule_sizes, refusals = ruled(rows, n, resolver)
+        rule_sizes, refusals = ruled(rows, n, resolver) if ruled else mla_tiles(rows, n)
         refused = pl.Series("refusal", refusals, dtype=pl.String)
         yield Refused(rows.select("asked", refused).drop_nulls("refusal"))
         known = refused.is_null()

@@ -11,8 +11,11 @@ from nearfree.derive.granularity.graphs import Graphs
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.sources.backends.vllm_graphs import LATENT
 from nearfree.sources.mla_paths import VLLM_MLA, engine_paths, path_at
+from nearfree.sources.packages import RULES
 
 NONE, ENGINE = "none", "engine"
+_READ = tuple(name for name in ENGINES if f"{name}-graphs" in RULES)
+"""Engines whose graphs are read: TensorRT-LLM's are not."""
 
 
 def graphs_of(
@@ -87,7 +90,12 @@ def _engine(
 
 
 def _recorded(config: Config, engine: BackendRelease) -> BackendRelease | None:
-    """Return an engine's release as given, else the newest whose graphs are on record."""
+    """Return an engine's release as given, else the newest whose graphs are on record.
+
+    None of an engine whose graphs are not read.
+    """
+    if engine.name not in _READ:
+        return None
     if engine.version is not None:
         return engine
     versions = [
@@ -101,10 +109,10 @@ def _recorded(config: Config, engine: BackendRelease) -> BackendRelease | None:
 def _named(config: Config, text: str) -> BackendRelease:
     """Return the engine's release that `graphs` names, the newest on record without a version."""
     engine = backend(text)
-    if engine.name not in ENGINES:
+    if engine.name not in _READ:
         raise ConfigError(
             f"{text!r:.120} is no engine with CUDA graphs that are read",
-            remedy=f"Name one of {', '.join(ENGINES)} as package==version, or none",
+            remedy=f"Name one of {', '.join(_READ)} as package==version, or none",
         )
     release = _recorded(config, engine)
     if release is None:

@@ -1,0 +1,34 @@
+"""Whose CUDA graphs a deployment's steps run in."""
+
+import pytest
+from nearfree.backends.names import BackendRelease
+from nearfree.config.files import DeploymentSpec
+from nearfree.core.parallel import Parallel
+from nearfree.derive.granularity.graphs import Graphs
+from nearfree.derive.predict.forecast.engine_graphs import graphs_of
+from nearfree.errors import ConfigError
+
+from derive.predict.forecast.pool import CONFIG
+
+FLASH_ATTN = BackendRelease("flash_attn", "2.8.3")
+
+
+def graphs(moe: BackendRelease, named: str = "engine") -> Graphs | None:
+    """Return the graphs of experts' engine on an H100."""
+    spec = DeploymentSpec(models=("qwen3_30b_a3b",), platforms=("h100",), graphs=named)
+    return graphs_of(CONFIG, spec, "h100", Parallel(), attention=FLASH_ATTN, moe=moe)
+
+
+def test_an_engine_whose_graphs_are_not_read_pads_no_step() -> None:
+    """TensorRT-LLM runs experts, and no rules of its graphs are read: there are none to ask."""
+    found = graphs(BackendRelease("vllm", "0.33.0"))
+    assert found is not None
+    assert found.engine == BackendRelease("vllm", "0.33.0")
+    assert graphs(BackendRelease("trtllm", "1.2.0")) is None
+
+
+def test_graphs_that_are_not_read_are_refused_by_name() -> None:
+    """The remedy names engines whose graphs are read, and no other."""
+    with pytest.raises(ConfigError, match="is no engine with CUDA graphs that are read") as why:
+        graphs(BackendRelease("vllm", "0.33.0"), named="tensorrt-llm==1.2.0")
+    assert why.value.remedy == "Name one of vllm, sglang as package==version, or none"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 def run_check(args: argparse.Namespace) -> int:
     """Print where rules and binaries differ; exit code 2 where a difference is not explained."""
+    from msgspec.structs import asdict
+
     from nearfree.sources.binaries.packages import binary_release
     from nearfree.sources.binaries.record import check_release, record_listing
     from nearfree.sources.fetching.cache import Cache, default_cache
@@ -40,23 +42,12 @@ def run_check(args: argparse.Namespace) -> int:
                     "package": package,
                     "version": version,
                     "points": sum(each.points for each in checked),
-                    "differences": [
-                        {
-                            "point": difference.point,
-                            "rule": difference.rule,
-                            "binary": difference.binary,
-                            "explained": difference.explained,
-                        }
-                        for each in checked
-                        for difference in each.differences
-                    ],
+                    "differences": [found for each in checked for found in each.differences],
                     "binaries": [
                         {
-                            "binary": each.binary,
-                            "sha256": each.sha256,
-                            "kernels": each.kernels,
-                            "rules": each.rules,
-                            "points": each.points,
+                            name: value
+                            for name, value in asdict(each).items()
+                            if name != "differences"
                         }
                         for each in checked
                     ],

@@ -73,9 +73,9 @@ NAIVE_TILE = MlaTile(
 """That of kernels whose keys and values are each head's own."""
 
 
-def packed_tile(path: str, heads: int, rows: int, place: str, *, binary: bool = False) -> MlaTile:
-    """Return a tile that the heads of a rank share with those of the next positions."""
-    return MlaTile(path=path, rows=rows, rows_per_position=heads, shared=True, place=place,
+def packed_tile(path: str, heads: int, place: str, *, binary: bool = False) -> MlaTile:
+    """Return a tile of 64 rows, which a rank's heads share with those of the next positions."""
+    return MlaTile(path=path, rows=64, rows_per_position=heads, shared=True, place=place,
                    binary=binary)  # fmt: skip
 
 
@@ -124,9 +124,9 @@ def kernel_tile(kernel: str, *, heads: int, sm: int) -> MlaTile:
         How the kernel tiles is not known.
     """
     found = {
-        "flashmla": packed_tile("flashmla", heads, 64, _FLASHMLA, binary=True),
-        "fa3": packed_tile("fa3", heads, 64, _FA3),
-        "flashinfer": packed_tile("flashinfer", heads, 64, _FLASHINFER),
+        "flashmla": packed_tile("flashmla", heads, _FLASHMLA, binary=True),
+        "fa3": packed_tile("fa3", heads, _FA3),
+        "flashinfer": packed_tile("flashinfer", heads, _FLASHINFER),
         "trtllm_gen": _trtllm(heads),
         "cutlass": single_tile("cutlass", heads, 128, _CUTLASS),
         "triton_decode": single_tile("triton_decode", heads, 16, _VLLM_TRITON),

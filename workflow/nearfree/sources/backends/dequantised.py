@@ -45,7 +45,9 @@ def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
             f"{path}: {_EXLLAMA} sets {_RECONSTRUCTS} in {len(kept)} statements", remedy=MOVED
         )
     alone = CppFiles({path: cut(text[path], node, kept, _RECONSTRUCTS)}, quoted=text)
-    program, root = cpp_program(alone, _EXLLAMA, leaves=_EXLLAMA_LEAVES, constants=_numbers(text))
+    program, root = cpp_program(
+        alone, _EXLLAMA, leaves=_EXLLAMA_LEAVES, constants=CppFiles(text).numbers
+    )
     yield Reading(
         "exllama_dequantises",
         program,
@@ -55,8 +57,3 @@ def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
         whole=False,
         least={"rows": 1},
     )
-
-
-def _numbers(files: Mapping[str, str]) -> dict[str, str]:
-    """Return the numbers that the files define by name."""
-    return CppFiles(files).numbers

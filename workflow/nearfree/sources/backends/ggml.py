@@ -13,7 +13,7 @@ from nearfree.errors import MOVED, SourceError
 from nearfree.log.events import Quote
 from nearfree.sources.backends.ggml_repack import repack_rules
 from nearfree.sources.backends.ggml_sgemm import sgemm_rules
-from nearfree.sources.backends.ggml_text import BUILT, composed, found_in, span
+from nearfree.sources.backends.ggml_text import BUILT, body_of, composed, found_in, span
 from nearfree.sources.backends.ggml_tiled import tiled_rules
 from nearfree.sources.backends.ggml_variants import variants
 from nearfree.sources.cpp.conditions import Conditions
@@ -125,8 +125,7 @@ def _vector(files: Mapping[str, str]) -> Reading:
 def _vector_block(files: Mapping[str, str]) -> Reading:
     """Return how to read the rows that take turns while a block of weights stays in the caches."""
     text = files[CPU]
-    first, last = span(CPU, text, r"static void ggml_compute_forward_mul_mat_one_chunk\(")
-    body = "\n".join(text.split("\n")[first - 1 : last])
+    body, first = body_of(CPU, text, r"static void ggml_compute_forward_mul_mat_one_chunk\(")
     size, line = found_in(CPU, body, r"const int64_t blck_1 = (\d+);", first)
     found_in(CPU, body, r"for \(int64_t iir1 = ir1_start; iir1 < ir1_end; iir1 \+= blck_1\) \{")
     program, root = cpp_program(
@@ -140,8 +139,7 @@ def _vector_block(files: Mapping[str, str]) -> Reading:
 def _flash(files: Mapping[str, str]) -> Reading:
     """Return how to read the query rows of a tile of attention; 0 where rows go one by one."""
     text = files[OPS]
-    first, last = span(OPS, text, r"static void ggml_compute_forward_flash_attn_ext_f16\(")
-    body = "\n".join(text.split("\n")[first - 1 : last])
+    body, first = body_of(OPS, text, r"static void ggml_compute_forward_flash_attn_ext_f16\(")
     common = files[COMMON]
     found_in(COMMON, common, r"static constexpr size_t Q += GGML_FA_TILE_Q;")
     size, line = found_in(COMMON, common, r"^#define GGML_FA_TILE_Q +(\d+)$")
@@ -179,8 +177,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the lines that say which way is tried before which."""
     own, inside = _own(files), _folder(files)
     text = Text(inside + CPU, own[CPU])
-    first, last = span(CPU, own[CPU], r"static void ggml_compute_forward\(")
-    body = "\n".join(own[CPU].split("\n")[first - 1 : last])
+    body, first = body_of(CPU, own[CPU], r"static void ggml_compute_forward\(")
     _, extra = found_in(CPU, body, r"if \(ggml_cpu_extra_compute_forward\(params, tensor\)\) \{",
                         first)  # fmt: skip
     _, plain = found_in(CPU, body, r"\bggml_compute_forward_mul_mat\(params, tensor\);", first)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.backends.ggml_text import FLAGS, composed, flagged, found_in, span
+from nearfree.sources.backends.ggml_text import FLAGS, body_of, composed, flagged, found_in, span
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
@@ -90,19 +90,11 @@ def _choice(files: Mapping[str, str]) -> Reading:
 def _rows(files: Mapping[str, str]) -> Reading:
     """Return how to read the rows that the kernel of several rows takes, and those left to one."""
     text = files[PATH]
-    marker = r"template <typename BLOC_TYPE, int64_t INTER_SIZE, int64_t NB_COLS, ggml_type P"
-    lines = text.split("\n")
-    heads = [
-        number + 1
-        for number, line in enumerate(lines)
-        if re.match(marker + r".*class tensor_traits\b", line)
-    ]
-    if len(heads) != 1:
-        raise SourceError(f"{PATH} has {len(heads)} classes of repacked weights", remedy=MOVED)
-    first, last = span(
-        PATH, text, r" +void forward_mul_mat_one_chunk\(", after=marker + r".*class tensor_traits\b"
+    owner = (
+        r"template <typename BLOC_TYPE, int64_t INTER_SIZE, int64_t NB_COLS, ggml_type P"
+        r".*class tensor_traits\b"
     )
-    body = "\n".join(lines[first - 1 : last])
+    body, first = body_of(PATH, text, r" +void forward_mul_mat_one_chunk\(", after=owner)
     found_in(PATH, body, r"const int64_t nrows = src1_end - src1_start;")
     several, line = found_in(
         PATH, body, r"if \((nrows > \d+)\) \{\n +gemm<[^;]*?(nrows - \(nrows % \d+\)), ncols\);\n"
@@ -142,12 +134,11 @@ def _gemm(files: Mapping[str, str], kernel: str) -> Reading:
     text = files[X86]
     name = f"ggml_gemm_{kernel}"
     _called_by(files, kernel)
-    place = span(X86, text, rf"void {name}\(")
-    body = "\n".join(text.split("\n")[place[0] - 1 : place[1]])
+    body, _ = body_of(X86, text, rf"void {name}\(")
     shared = set(re.findall(r"\b(gemm_\w+_avx)<", body))
-    spans = [place]
+    spans = [span(X86, text, rf"void {name}\(")]
     if len(shared) == 1:
-        spans = [span(X86, text, rf"static void {shared.pop()}\("), place]
+        spans.insert(0, span(X86, text, rf"static void {shared.pop()}\("))
     elif shared:
         raise SourceError(f"{X86}: {name} calls several kernels", remedy=MOVED)
 

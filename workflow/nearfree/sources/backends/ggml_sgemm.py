@@ -9,7 +9,15 @@ tiles of one width and treats the rest as it treats the whole (`tinyBLAS_Q0_AVX:
 import re
 from collections.abc import Mapping
 
-from nearfree.sources.backends.ggml_text import FLAGS, Span, composed, flagged, found_in, span
+from nearfree.sources.backends.ggml_text import (
+    FLAGS,
+    Span,
+    body_of,
+    composed,
+    flagged,
+    found_in,
+    span,
+)
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
@@ -136,8 +144,7 @@ def _float(text: str) -> Reading:
 
 def _split(text: str) -> Reading:
     """Return how to read into how many tiles columns are split, and how many are full."""
-    first, last = span(PATH, text, r" +NOINLINE void gemm\(", after=r"class tinyBLAS \{")
-    body = "\n".join(text.split("\n")[first - 1 : last])
+    body, first = body_of(PATH, text, r" +NOINLINE void gemm\(", after=r"class tinyBLAS \{")
     parts = []
     for pattern in (r"const int64_t xtiles = .*;", r"const int64_t jj_RN = .*;"):
         found, line = found_in(PATH, body, pattern, first)

@@ -74,6 +74,18 @@ def span(path: str, text: str, head: str, *, after: str | None = None) -> Span:
     raise SourceError(f"{path}: what begins at line {first + 1} has no end", remedy=MOVED)
 
 
+def body_of(path: str, text: str, head: str, *, after: str | None = None) -> tuple[str, int]:
+    """Return the lines of a function or a structure, found as `span` does, and the first's number.
+
+    Raises
+    ------
+    SourceError
+        There is none, or there are several.
+    """
+    first, last = span(path, text, head, after=after)
+    return "\n".join(text.split("\n")[first - 1 : last]), first
+
+
 def flagged(
     path: str, text: str, spans: Sequence[Span], made: Made, *, optional: bool = False
 ) -> tuple[Program, str]:

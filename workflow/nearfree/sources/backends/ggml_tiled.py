@@ -11,7 +11,15 @@ import re
 from collections.abc import Mapping, Sequence
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.backends.ggml_text import FLAGS, Span, composed, flagged, found_in, span
+from nearfree.sources.backends.ggml_text import (
+    FLAGS,
+    Span,
+    body_of,
+    composed,
+    flagged,
+    found_in,
+    span,
+)
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles
@@ -90,10 +98,9 @@ def _taken(files: Mapping[str, str]) -> Reading:
 
 def _check_types(text: str, spans: Sequence[Span]) -> None:
     """Refuse a release in which a type that is supported has no kernel."""
-    first, last = span(PATH, text, r"static bool ggml_tiled_matmul_type_dispatch\(")
+    body, _ = body_of(PATH, text, r"static bool ggml_tiled_matmul_type_dispatch\(")
+    run = set(re.findall(r"case GGML_TYPE_(\w+):\n +return tiled_matmul_dispatch<", body))
     lines = text.split("\n")
-    run = set(re.findall(r"case GGML_TYPE_(\w+):\n +return tiled_matmul_dispatch<",
-                         "\n".join(lines[first - 1 : last])))  # fmt: skip
     named = {
         name
         for start, end in spans[1:]
@@ -111,8 +118,7 @@ def _end(text: str, first: int) -> int:
 def _chunk(files: Mapping[str, str]) -> Reading:
     """Return how to read the rows of a chunk: the next size to try, 0 once one is enough."""
     text = files[PATH]
-    first, last = span(PATH, text, rf"static void {ENTRY}_driver\(")
-    body = "\n".join(text.split("\n")[first - 1 : last])
+    body, first = body_of(PATH, text, rf"static void {ENTRY}_driver\(")
     start, begins = found_in(PATH, body, r"int chunk_size = (\d+);", first)
     parts = [(begins, f"if (chunk == 0) {{ return std::make_tuple({start[1]}, 0); }}")]
     counted = r"int64_t nchunk{0} = (\(nr{0} \+ chunk_size - 1\) / chunk_size);"
@@ -150,8 +156,7 @@ def _chunk(files: Mapping[str, str]) -> Reading:
 def _micro(files: Mapping[str, str]) -> list[Reading]:
     """Return how to read the rows of a microtile, and those of a window of microtiles."""
     text = files[PATH]
-    first, last = span(PATH, text, rf"static void {ENTRY}_one_chunk\(")
-    body = "\n".join(text.split("\n")[first - 1 : last])
+    body, first = body_of(PATH, text, rf"static void {ENTRY}_one_chunk\(")
     edge, _ = found_in(KERNEL, files[KERNEL], r"^#define TILED_MICRO +(\d+)")
     found_in(PATH, body, r"if \(n_src1 <= TILED_MICRO\) \{")
     found_in(PATH, body, r"for \(int64_t ir1 = iir1; ir1 < iir1_end; ir1 \+= MICRO\) \{")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.backends.ggml_text import found_in, span
+from nearfree.sources.backends.ggml_text import body_of, found_in
 from nearfree.sources.language.program import Text
 from nearfree.sources.language.reading import Mechanism
 
@@ -70,8 +70,7 @@ def _variants(content: str, inside: str) -> Mechanism:
 def _features(files: Mapping[str, str], inside: str) -> list[Mechanism]:
     """Return one feature each: what it is compiled with, what a machine needs, what it scores."""
     options = {found[1]: found for found in _OPTION.finditer(files[OPTIONS])}
-    first, last = span(SCORE, files[SCORE], r"static int ggml_backend_cpu_x86_score\(\)")
-    body = "\n".join(files[SCORE].split("\n")[first - 1 : last])
+    body, first = body_of(SCORE, files[SCORE], r"static int ggml_backend_cpu_x86_score\(\)")
     scored = list(_SCORED.finditer(body))
     if not scored or len(scored) != body.count("score +=") or "int score = 1;" not in body:
         raise SourceError(f"{SCORE}:{first} scores in no known form", remedy=MOVED)

@@ -4,6 +4,7 @@ import re
 from typing import NamedTuple
 
 from nearfree.errors import SourceError
+from nearfree.sources.packages import plain_version
 
 MEMBER_LIMIT = 2**30
 """Bytes of a binary: FlashAttention's hold hundreds of kernels, up to 852 MB."""
@@ -60,8 +61,6 @@ def binary_release(text: str) -> tuple[str, str]:
     SourceError
         It has not that form, or the package's binaries are not read.
     """
-    from packaging.version import InvalidVersion, Version
-
     name, _, version = text.partition("==")
     package = re.sub(r"[-_.]+", "-", name).lower()
     if package not in PACKAGES:
@@ -70,9 +69,4 @@ def binary_release(text: str) -> tuple[str, str]:
             " hold none of the kernels that rules are of",
             remedy=f"Choose from {', '.join(PACKAGES)}",
         )
-    try:
-        return package, str(Version(version))
-    except InvalidVersion as error:
-        raise SourceError(
-            f"{version!r} is no version of {package}", remedy=f"Write {package}==1.2.3"
-        ) from error
+    return package, plain_version(package, version)

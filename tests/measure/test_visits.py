@@ -1,11 +1,14 @@
 """One visit: its warm-up, its samples, and the event that keeps them."""
 
+import gc
+
 import pytest
 from conftest import make_plan, make_setting
 from msgspec.structs import replace
 from nearfree.core.protocols import Interleaved
 from nearfree.errors import HardwareError
 from nearfree.log.names import Layout
+from nearfree.measure.visits import steady
 
 from measure.machines import TICK, FakeKernel, FakeTimer, bench, measured, take
 
@@ -77,3 +80,16 @@ def test_every_visit_is_checked_against_the_timer(layout: Layout) -> None:
     with pytest.raises(HardwareError, match=r"10\.0 is too short"):
         take(layout, PLAN, FakeKernel(), timer)
     assert not layout.takes()
+
+
+def test_the_cycle_collector_is_away_and_comes_back() -> None:
+    """No cycles are collected between timed forwards, and again after whatever ends them."""
+    seen = []
+
+    def fail() -> None:
+        seen.append(gc.isenabled())
+        raise HardwareError("the GPU failed", remedy="Run it again")
+
+    with pytest.raises(HardwareError), steady():
+        fail()
+    assert (seen, gc.isenabled()) == ([False], True)

@@ -1,6 +1,5 @@
 """A take of decodes: prompts that an engine decodes with several settings, each in turn."""
 
-import gc
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -30,7 +29,7 @@ from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.texts import Kept, Texts, ids_sha256, texts_folder
-from nearfree.measure.visits import Progress, silent, stoppable
+from nearfree.measure.visits import Progress, silent, steady, stoppable
 
 
 def measure_decodes(
@@ -80,13 +79,13 @@ def measure_decodes(
 
     def work(open_take: OpenTake) -> float:
         options = _options(plan, files)
-        with stoppable(progress) as stopping, closing(make_generator(plan.engine, options)) as made:
-            gc.disable()
-            try:
-                texts = Texts(texts_folder(layout), plan)
-                return _Decodes(open_take, plan, made, texts).run(prompts, stopping)
-            finally:
-                gc.enable()
+        with (
+            stoppable(progress) as stopping,
+            closing(make_generator(plan.engine, options)) as made,
+            steady(),
+        ):
+            texts = Texts(texts_folder(layout), plan)
+            return _Decodes(open_take, plan, made, texts).run(prompts, stopping)
 
     command = f"nearfree tune {plan.engine}"
     return ensure_take(

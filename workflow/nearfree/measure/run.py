@@ -1,6 +1,5 @@
 """One measuring take: the right machine, the kernels, the protocol, the seal."""
 
-import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -21,7 +20,7 @@ from nearfree.measure.prepare import describe, points
 from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.timers import CpuTimer
-from nearfree.measure.visits import Bench, Clock, Progress, silent, stoppable
+from nearfree.measure.visits import Bench, Clock, Progress, silent, steady, stoppable
 
 
 def measure(
@@ -77,7 +76,7 @@ def measure(
 
     def work(open_take: OpenTake) -> float:
         if plan.weights and here.kind == "cpu":
-            quiet = _steady()
+            quiet = steady()
         else:
             quiet = _torch_steady(here, plan.protocol, whole=bool(plan.weights))
         with quiet, stoppable(progress) as stopping:
@@ -132,16 +131,6 @@ def _clock(take: OpenTake, plan: MeasurePlan, here: Fingerprint) -> Clock:
 
 
 @contextmanager
-def _steady() -> Iterator[None]:
-    """Keep the cycle collector away."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@contextmanager
 def _torch_steady(here: Fingerprint, protocol: Timing, *, whole: bool = False) -> Iterator[None]:
     """Set torch up, and tell a lost GPU from a mistake in the program.
 
@@ -154,7 +143,7 @@ def _torch_steady(here: Fingerprint, protocol: Timing, *, whole: bool = False) -
     if not whole:
         torch.set_num_threads(protocol.threads)
     try:
-        with _steady(), nullcontext() if whole else torch.inference_mode():
+        with steady(), nullcontext() if whole else torch.inference_mode():
             yield
     except torch.OutOfMemoryError as error:
         raise EvidenceError(

@@ -1,5 +1,6 @@
 """One visit to a point: its warm-up, its timed forwards, and the event that keeps them."""
 
+import gc
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -150,6 +151,16 @@ def on_sigterm(react: Callable[[int], object]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
         if came and callable(before):
             before(signal.SIGTERM, None)
+
+
+@contextmanager
+def steady() -> Iterator[None]:
+    """Keep the cycle collector away."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager

@@ -75,6 +75,14 @@ def test_other_packages_are_refused_by_name(recorded: Path, call: Call, release:
     assert "vllm, sgl-kernel, xformers" in err
 
 
+@pytest.mark.parametrize("version", ["latest", "", "0.20.2=="])
+def test_a_text_that_is_no_version_is_refused_as_of_rules(call: Call, version: str) -> None:
+    """A binary's release is spelled as any other: what is no version is named with its package."""
+    code, out, err = call("rules", "check", f"vllm=={version}")
+    assert (code, out) == (2, "")
+    assert f"{version!r} is no version of vllm. Give one like 1.2.3" in err
+
+
 @pytest.fixture
 def offered(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     """Return an index with a dumper of our own, which a lock in the working folder pins."""

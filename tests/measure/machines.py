@@ -12,7 +12,7 @@ from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_take, take_name
 from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
-from nearfree.measure.visits import Bench, Point, silent
+from nearfree.measure.visits import Bench, Point, Progress, silent
 
 TICK = 10.0
 
@@ -71,12 +71,16 @@ def points(plan: MeasurePlan, kernel: FakeKernel) -> list[Point]:
 
 
 def take(
-    layout: Layout, plan: MeasurePlan, kernel: FakeKernel, timer: FakeTimer | None = None
+    layout: Layout,
+    plan: MeasurePlan,
+    kernel: FakeKernel,
+    timer: FakeTimer | None = None,
+    progress: Progress = silent,
 ) -> Seal:
     """Make sure that a plan is sealed, by its own protocol on a scripted machine."""
 
     def work(open_take: OpenTake) -> float:
-        bench = Bench(open_take, timer or FakeTimer(), plan.protocol, silent)  # type: ignore[arg-type]
+        bench = Bench(open_take, timer or FakeTimer(), plan.protocol, progress)  # type: ignore[arg-type]
         run(bench, points(plan, kernel), plan.protocol)
         return bench.timed_s
 

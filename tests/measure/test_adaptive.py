@@ -1,7 +1,7 @@
 """The adaptive protocol: what it tests, when it stops, and that it goes on where it was."""
 
 import pytest
-from conftest import make_latency, make_plan
+from conftest import make_latency, make_plan, make_setting
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -105,6 +105,65 @@ def test_a_search_looks_only_at_its_looks() -> None:
         assert search.probes(PROTOCOL) == [8]
 
 
+def looked_at(after: float) -> Search:
+    """Return a search with a look after four pairs at N=8 of ratio 1.17, and two of `after`.
+
+    After its sweep N=8 was open: four values alone are widened by their own range.
+    """
+    search = Search(1, {}, [])
+    clean = {"dirty": (False,), "protocol": PROTOCOL}
+    for number, us in enumerate((11.5, 11.9, 11.5, 11.9)):
+        for n, wall in ((1, 10.0), (8, us), (16, 30.0)):
+            search.add(make_latency(number, n, wall_us=(wall,), **clean))
+    for number, us in enumerate((11.7,) * 4 + (after,) * 2, start=4):
+        for n, wall in ((1, 10.0), (8, us)):
+            search.add(make_latency(number, n, wall_us=(wall,), paired=True, **clean))
+    return search
+
+
+def test_what_a_look_makes_known_is_tested_no_more() -> None:
+    """At a look all rounds before it count, so that N=8, open after the sweep, passes for sure."""
+    search = looked_at(11.7)
+    assert search.probes(PROTOCOL) == []
+    swept = {n: {r: us for r, us in by.items() if r < 4} for n, by in search.curve.items()}
+    assert Search(1, swept, []).probes(PROTOCOL) == [8]
+
+
+def test_who_goes_on_decides_as_at_the_last_look() -> None:
+    """Rounds that follow a look change nothing until the next, in a resumed take, too."""
+    assert looked_at(13.0).probes(PROTOCOL) == []
+    late = replace(PROTOCOL, looks=(6, 8))
+    assert looked_at(13.0).probes(late) == [8]
+
+
+def test_of_what_passes_the_smallest_and_the_largest_are_tested() -> None:
+    """Near a boundary that nothing proves from below, an N between that fails is left alone."""
+    wide = replace(PROTOCOL, width=4.0)
+    found = curve(n1=SURE, n20=(1.1, 1.0, 1.3), n24=(1.3, 1.25, 1.4), n28=(1.1, 1.0, 1.3),
+                  n32=(1.15, 1.0, 1.3), n64=(2, 1.9, 2.1))  # fmt: skip
+    assert still_open(found, 1, wide) == [20, 32]
+    failing = curve(n1=SURE, n20=(1.3, 1.25, 1.4), n28=(1.1, 1.0, 1.3), n32=(1.15, 1.0, 1.3))
+    assert still_open(failing, 1, wide) == [28, 32]
+
+
+def test_settings_are_paired_in_rounds_of_their_own(layout: Layout) -> None:
+    """A paired round is of one setting, each has a number, and the share that is done rises."""
+    (sweep,) = PLAN.sweeps
+    plan = replace(PLAN, sweeps=(sweep, replace(sweep, setting=make_setting(batch=2))))
+    told: list[float] = []
+    visits = measured(layout, take(layout, plan, FakeKernel(), noisy(), told.append))
+    settings: dict[int, set[int]] = {}
+    for visit in visits:
+        settings.setdefault(visit.round, set()).add(visit.setting.batch)
+    paired = {visit.round for visit in visits if visit.paired}
+    assert sorted(settings) == list(range(len(settings)))
+    assert [len(settings[number]) for number in sorted(paired)] == [1] * len(paired)
+    assert {batch for number in paired for batch in settings[number]} == {sweep.setting.batch, 2}
+    whole = PROTOCOL.rounds + PROTOCOL.looks[-1]
+    assert told == pytest.approx([(done + 1) / whole for done in range(len(told))])
+    assert len(told) > PROTOCOL.rounds
+
+
 def test_caps_end_a_search() -> None:
     """After the last look, or the seconds that a setting may take, nothing is tested any more."""
     search = Search(1, {1: dict.fromkeys(range(4), 10.0), 8: {0: 9, 1: 15, 2: 9, 3: 15}}, [])
@@ -118,6 +177,9 @@ def test_what_a_search_has_spent_counts_its_warm_up() -> None:
     search = Search(1, {}, [])
     search.add(make_latency(wall_us=(1e6,), dirty=(False,), protocol=replace(PROTOCOL, warmup=2)))
     assert search.spent_s == pytest.approx(3.0)
+    many = replace(PROTOCOL, warmup=0)
+    search.add(make_latency(wall_us=(1e6,), dirty=(False,), protocol=many, forwards_a_sample=3))
+    assert search.spent_s == pytest.approx(6.0)
 
 
 def test_a_clear_curve_is_a_sweep_alone(layout: Layout) -> None:
@@ -169,3 +231,5 @@ def test_a_visit_without_a_clean_sample_decides_nothing() -> None:
     search.add(make_latency(0, 1, **dirty))
     assert (search.curve, search.forwards) == ({}, 2.0)
     assert search.probes(PROTOCOL) == []
+    search.add(make_latency(0, 8, **dirty | {"dirty": (False,)}))
+    assert search.probes(PROTOCOL) == []  # without its baseline there is no ratio

@@ -14,7 +14,7 @@ from nearfree.errors import HardwareError
 from nearfree.log.curves import curve_samples, curves, samples_ratios
 from nearfree.log.evidence import read_take
 from nearfree.log.names import Layout
-from nearfree.measure.pairs import Pair, unknown
+from nearfree.measure.pairs import Pair, pair_of, unknown
 from nearfree.measure.rounds import recover
 
 from measure.machines import TICK, FakeKernel, FakeTimer, measured, take
@@ -117,6 +117,51 @@ def test_cpu_time_stands_in_where_hardly_a_sample_is_clean(layout: Layout) -> No
     timer = FakeTimer(lambda n: TICK * n, repeat(object=True))
     visits = measured(layout, take(layout, PLAN, FakeKernel(), timer))
     assert Counter(v.n for v in visits if v.n > 1) == {2: 4, 4: 4}
+
+
+def test_a_pair_says_its_ratio_by_either_clock() -> None:
+    """N over the baseline, by clean samples of wall time and by all of process time."""
+    reference = make_latency(0, 1, wall_us=(10.0, 90.0), process_us=(8.0, 8.0), dirty=(False, True),
+                             forwards_a_sample=4)  # fmt: skip
+    visit = make_latency(0, 4, wall_us=(30.0,), process_us=(16.0,), dirty=(False,),
+                         forwards_a_sample=4)  # fmt: skip
+    told = pair_of([reference, visit])
+    assert (told.visit.n, told.wall, told.process) == (4, 3.0, 2.0)
+    assert (told.clean, told.samples) == (2, 3)
+    assert told.seconds == pytest.approx(520e-6)
+    assert pair_of([reference]).wall == 1.0
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_pair_without_a_clean_sample_on_a_side_has_no_ratio(which: int) -> None:
+    """Neither a disturbed baseline nor a disturbed N says how many times as long N takes."""
+    sides = [make_latency(0, 1), make_latency(0, 4)]
+    sides[which] = replace(sides[which], dirty=(True, True))
+    assert pair_of(sides).wall is None
+
+
+def test_wall_time_tells_where_samples_are_clean() -> None:
+    """What process time scatters by is nothing to a curve that wall time tells, and vice versa."""
+    by_wall = [replace(pair(4.0), process=4.0 * (1 + k % 2)) for k in range(8)]
+    assert unknown({4: by_wall}, PROTOCOL) == set()
+    by_process = [replace(pair(4.0), wall=4.0 * (1 + k % 2), clean=0) for k in range(8)]
+    assert unknown({4: by_process}, PROTOCOL) == set()
+    assert unknown({4: [replace(each, clean=2) for each in by_process]}, PROTOCOL) == {4}
+
+
+def test_an_n_without_a_ratio_stays_open() -> None:
+    """Of an N all of whose samples were disturbed nothing is known, while others are."""
+    none = [replace(pair(4.0), wall=None, clean=0)] * 4
+    assert unknown({2: [pair(2.0)] * 8, 4: none}, PROTOCOL) == {4}
+
+
+def test_progress_rises_to_one(layout: Layout) -> None:
+    """Who watches is told a share after each pair, and at the end that all is done."""
+    told: list[float] = []
+    take(layout, PLAN, FakeKernel(), noisy(0.9), told.append)
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0.0, 1.0)
+    assert len(set(told)) > PROTOCOL.rounds
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.06, 0.12])

@@ -7,7 +7,7 @@ from conftest import make_latency, make_plan, make_started, write_take
 from log.faults import damage, edit_line, start_child
 from msgspec import structs
 from nearfree.core.plan import Plan, ProbePlan
-from nearfree.core.protocols import Thinned
+from nearfree.core.protocols import Paper, Thinned
 from nearfree.core.weights import WeightsFile
 from nearfree.errors import BusyError, DamageError, EvidenceError, LogError
 from nearfree.log.events import LatencyMeasured, RunFinished, RunStarted, SegmentRecovered
@@ -105,6 +105,7 @@ def test_too_few_rounds_are_refused(layout: Layout, points: int) -> None:
     with pytest.raises(EvidenceError, match=f"holds {points // 2} whole rounds") as caught:
         list(recover(layout, str(NAME)))
     assert "nearfree measure cpu dense" in caught.value.remedy
+    assert "--engine" not in caught.value.remedy
     assert layout.takes() == []
 
 
@@ -121,6 +122,26 @@ def test_a_round_without_large_n_counts(layout: Layout) -> None:
             take.append(make_latency(number, n, round_points=len(visited)))
     take.writer.close()
     assert list(recover(layout, str(name))) == [f"{name}: sealed as partial with 4 of 9 rounds"]
+
+
+@pytest.mark.parametrize(("second", "rounds"), [(0, 0), (2, 2), (4, 4)])
+def test_one_n_after_the_other_has_the_rounds_of_its_fewest(
+    layout: Layout, second: int, rounds: int
+) -> None:
+    """By the paper's protocol a point may lack all rounds, or have fewer than the one before."""
+    plan = structs.replace(PLAN, protocol=Paper(rounds=9))
+    name = take_name("cpu", "dense", 1, plan)
+    take = OpenTake(layout, name, plan, keep=whole_rounds)
+    take.start(make_started(plan, take.attempt))
+    for n, many in ((1, 9), (2, second)):
+        for number in range(many):
+            take.append(make_latency(number, n, round_points=1))
+    take.writer.close()
+    if rounds >= 3:
+        assert list(recover(layout, str(name))) == [f"{name}: sealed as partial with 4 of 9 rounds"]
+        return
+    with pytest.raises(EvidenceError, match=f"holds {rounds} whole rounds of every point"):
+        list(recover(layout, str(name)))
 
 
 def test_the_take_of_an_engine_may_be_of_no_study(layout: Layout) -> None:

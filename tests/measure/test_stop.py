@@ -4,10 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+from random import Random
 
 import pytest
+from conftest import make_plan
+from msgspec import structs
+from nearfree.core.protocols import Adaptive, Interleaved, Paired, Paper, Timing
 from nearfree.errors import StoppedError
+from nearfree.log.events import LatencyMeasured
+from nearfree.log.names import Layout
+from nearfree.log.reader import read_segment
 from nearfree.measure.visits import stoppable
+
+from measure.machines import TICK, FakeKernel, FakeTimer, take
 
 
 def test_a_round_that_runs_is_finished_first() -> None:
@@ -19,6 +28,41 @@ def test_a_round_that_runs_is_finished_first() -> None:
         with pytest.raises(StoppedError, match="SIGTERM"):
             told(0.4)
     assert seen == [0.2, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "rounds"),
+    [
+        (Interleaved(rounds=3, forwards=1), 1),
+        (Paper(rounds=3, forwards=1, warmup=0), 1),
+        (Paired(rounds=3, look_every=3, forwards=1), 1),
+        (Adaptive(rounds=3, looks=(4,)), 1),
+        (Adaptive(rounds=3, looks=(4,)), 5),
+    ],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_every_protocol_ends_after_the_round_that_runs(
+    layout: Layout, protocol: Timing, rounds: int
+) -> None:
+    """A take is told to stop in a round: this one is durable, and none is begun after it."""
+    plan = structs.replace(make_plan(positions=(1, 2, 4)), protocol=protocol)
+    told: list[float] = []
+
+    def strike(share: float) -> None:
+        told.append(share)
+        if len(told) == rounds:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    noise = Random(1)  # noqa: S311 (noise, no secret)
+    timer = FakeTimer(lambda _n: TICK * noise.uniform(0.8, 1.6))
+    with stoppable(strike) as told_or_stopped, pytest.raises(StoppedError):
+        take(layout, plan, FakeKernel(), timer, told_or_stopped)
+    (name,) = layout.takes("cpu", sealed=False)
+    segment = read_segment(layout.segment(name, 1), name.segment(1))
+    kept = {e.data.round for e in segment.events if isinstance(e.data, LatencyMeasured)}
+    assert kept == set(range(rounds))
+    assert told == sorted(told)
+    assert told[-1] < 1
 
 
 def test_the_last_round_is_sealed_all_the_same() -> None:

@@ -76,14 +76,13 @@ def still_open(curve: Sequence[Ratio], baseline: int, protocol: Adaptive) -> lis
     one that would close the interval from below, and the largest.
     """
     limit = 1.0 + protocol.epsilon
-    points = [point for point in curve if point.n >= baseline]
-    seems = last_pass(points, limit, baseline)
-    top = max(p.n for p in points if p.n <= seems * math.sqrt(protocol.width))
-    above = [p.n for p in points if p.n > top and p.low <= limit]
-    near = [p for p in points if top <= p.n * protocol.width and p.n <= seems]
+    seems = last_pass(curve, limit, baseline)
+    top = max(p.n for p in curve if p.n <= seems * math.sqrt(protocol.width))
+    above = [p.n for p in curve if p.n > top and p.low <= limit]
+    near = [p for p in curve if top <= p.n * protocol.width and p.n <= seems]
     below: list[int] = []
     if not any(p.high <= limit for p in near):
-        passing = [p.n for p in near if p.value <= limit and p.n > baseline]
+        passing = [p.n for p in near if p.value <= limit]
         below = sorted({*passing[:1], *passing[-1:]})
     return sorted([*below, *sorted(above, reverse=True)][: protocol.probes])
 

@@ -56,7 +56,7 @@ rule ledger:
         ENVIRONMENT
     params:
         command=nearfree("ledger"),
-        config=PIPELINE.config_digest(),
+        config=or_exit(PIPELINE.config_digest),
         code=lambda wildcards: PIPELINE.code("ledger"),
     shell:
         "{params.command} > {log:q} 2>&1"

@@ -1,5 +1,6 @@
 """Files that do not belong, and leftovers: `verify` tells them apart."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,23 @@ def test_a_file_that_does_not_belong_is_found(layout: Layout, path: str) -> None
     """A file that no rule of the layout explains is found, wherever it lies."""
     replace(layout.root / path, b"who put this here\n")
     assert len(found(layout, layout.root / path)) == 1
+
+
+@pytest.mark.parametrize("what", ["segment", "seal", "receipt", "ledger", "as_of"])
+def test_a_pipe_in_the_place_of_a_file_is_found(layout: Layout, what: str) -> None:
+    """What stands where a file should is told, and nobody waits for a writer of it."""
+    path = {
+        "segment": layout.segment(NAME, 1),
+        "seal": layout.seal(NAME),
+        "receipt": layout.receipt(NAME),
+        "ledger": layout.ledgers / "local" / "000009.json",
+        "as_of": layout.root / "as_of/000001/config/more.yaml",
+    }[what]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    told = "\n".join(f"{finding.path} {finding.message}" for finding in damage(layout.root))
+    assert path.name in told
 
 
 @pytest.mark.parametrize("ending", [".bak", ".txt", ""])

@@ -1,5 +1,7 @@
 """Ledgers: chained lists of all seals, with the config and code of the moment."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from nearfree.errors import BusyError, ConfigError, DamageError
 from nearfree.log.document import read_document, render, write_once
 from nearfree.log.ledger import (
     Ledger,
+    config_texts,
     current_seals,
     ledger_paths,
     read_chain,
@@ -177,6 +180,28 @@ def test_a_config_that_is_no_text_is_refused(layout: Layout, config: Path) -> No
     (config / "config.yaml").write_bytes(b"here: [\xff]\n")
     with pytest.raises(ConfigError, match=r"config\.yaml is not text"):
         write_ledger(layout, local(layout), config)
+
+
+@pytest.mark.parametrize("name", ["more.yaml", "models/more.json"])
+@pytest.mark.parametrize("stands_in", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("no")])
+def test_a_config_file_that_is_none_is_refused(
+    config: Path, name: str, stands_in: Callable[[Path], None]
+) -> None:
+    """A folder, a pipe and a link to nothing are named; none is waited for."""
+    stands_in(config / name)
+    with pytest.raises(ConfigError, match=f"{name} is no file"):
+        config_texts(config)
+
+
+def test_what_an_editor_hides_is_no_config(config: Path) -> None:
+    """A lock that an editor lays beside a file, a link to nothing, is not on record."""
+    before = config_texts(config)
+    (config / ".#config.yaml").symlink_to("somebody@host.1234")
+    (config / "models" / ".#small.json").symlink_to("somebody@host.1234")
+    (config / ".old").mkdir()
+    (config / ".old" / "config.yaml").write_text("here: [h20]\n")
+    assert config_texts(config) == before
+    assert sorted(before) == ["config.yaml", "models/small.yaml"]
 
 
 def test_two_ledgers_of_one_number_are_refused(layout: Layout, config: Path) -> None:

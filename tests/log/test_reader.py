@@ -1,5 +1,6 @@
 """Reading segments: damage is found, torn tails are told from it, unknown events are named."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,17 @@ def test_an_empty_segment_is_sound(path: Path) -> None:
     path.write_bytes(b"")
     assert read(path).events == ()
     assert read(path).torn_bytes == 0
+
+
+@pytest.mark.parametrize("stands_in", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_plain_file_is_not_waited_for(
+    path: Path, stands_in: Callable[[Path], None]
+) -> None:
+    """A pipe that nobody writes and a device without an end are refused, not read."""
+    path.unlink()
+    stands_in(path)
+    with pytest.raises(LogError, match="is no plain file"):
+        read(path)
 
 
 def test_a_torn_tail_is_no_damage(path: Path) -> None:

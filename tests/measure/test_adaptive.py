@@ -105,17 +105,19 @@ def test_a_search_looks_only_at_its_looks() -> None:
         assert search.probes(PROTOCOL) == [8]
 
 
-def looked_at(after: float) -> Search:
-    """Return a search with a look after four pairs at N=8 of ratio 1.17, and two of `after`.
+def looked_at(*after: float, live: bool = False) -> Search:
+    """Return a search with a look after four pairs at N=8 of ratio 1.17, and those of `after`.
 
-    After its sweep N=8 was open: four values alone are widened by their own range.
+    After its sweep N=8 was open: four values alone are widened by their own range. Of a `live` one
+    it was asked before each pair what to test.
     """
     search = Search(1, {}, [])
     clean = {"dirty": (False,), "protocol": PROTOCOL}
     for number, us in enumerate((11.5, 11.9, 11.5, 11.9)):
         for n, wall in ((1, 10.0), (8, us), (16, 30.0)):
             search.add(make_latency(number, n, wall_us=(wall,), **clean))
-    for number, us in enumerate((11.7,) * 4 + (after,) * 2, start=4):
+    for number, us in enumerate((11.7,) * 4 + after, start=4):
+        assert not live or search.probes(PROTOCOL) == [8]
         for n, wall in ((1, 10.0), (8, us)):
             search.add(make_latency(number, n, wall_us=(wall,), paired=True, **clean))
     return search
@@ -123,17 +125,15 @@ def looked_at(after: float) -> Search:
 
 def test_what_a_look_makes_known_is_tested_no_more() -> None:
     """At a look all rounds before it count, so that N=8, open after the sweep, passes for sure."""
-    search = looked_at(11.7)
-    assert search.probes(PROTOCOL) == []
-    swept = {n: {r: us for r, us in by.items() if r < 4} for n, by in search.curve.items()}
-    assert Search(1, swept, []).probes(PROTOCOL) == [8]
+    assert looked_at(live=True).probes(PROTOCOL) == []
+    assert looked_at().probes(PROTOCOL) == []
 
 
 def test_who_goes_on_decides_as_at_the_last_look() -> None:
     """Rounds that follow a look change nothing until the next, in a resumed take, too."""
-    assert looked_at(13.0).probes(PROTOCOL) == []
+    assert looked_at(13.0, 13.0).probes(PROTOCOL) == []
     late = replace(PROTOCOL, looks=(6, 8))
-    assert looked_at(13.0).probes(late) == [8]
+    assert looked_at(13.0, 13.0).probes(late) == [8]
 
 
 def test_of_what_passes_the_smallest_and_the_largest_are_tested() -> None:

@@ -44,6 +44,19 @@ def test_a_model_elsewhere_is_part_of_what_deployments_rest_on(
     assert Pipeline(layout.root, config).deployments() not in (before, changed)
 
 
+def test_an_editor_beside_the_workflow_changes_nothing(config: Path, layout: Layout) -> None:
+    """A lock that an editor lays beside a config file or a model's is no cause to run again."""
+    before = Pipeline(layout.root, config)
+    digests = before.config_digest(), before.deployments()
+    (config / ".#config.yaml").symlink_to("somebody@host.1234")
+    (config / "models" / ".#qwen3_8b.json").symlink_to("somebody@host.1234")
+    after = Pipeline(layout.root, config)
+    assert (after.config_digest(), after.deployments()) == digests
+    (config / "models" / "mine.json").write_text("{}")
+    assert after.config_digest() != digests[0]
+    assert after.deployments() != digests[1]
+
+
 def test_takes_of_a_platform_without_curves_stand_beside_simulated_ones(
     config: Path, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

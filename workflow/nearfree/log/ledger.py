@@ -165,11 +165,24 @@ def _next(
 
 
 def config_texts(config: Path) -> dict[str, str]:
-    """Return the text of every config file that a ledger records, by its path in the folder."""
+    """Return the text of every config file that a ledger records, by its path in the folder.
+
+    Hidden ones, such as the lock that an editor lays beside a file, are not read by anything.
+
+    Raises
+    ------
+    ConfigError
+        One is no file or no text, or there is none.
+    """
     texts = {}
     for path in sorted([*config.rglob("*.yaml"), *config.glob("models/*.json")]):
+        name = path.relative_to(config)
+        if any(part.startswith(".") for part in name.parts):
+            continue
+        if not path.is_file():
+            raise ConfigError(f"{path} is no file", remedy="Put it in its place, or remove it")
         try:
-            texts[path.relative_to(config).as_posix()] = path.read_text(encoding="utf-8")
+            texts[name.as_posix()] = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path} is not text: {error}", remedy="Mend the file") from error
     if not texts:

@@ -1,10 +1,12 @@
 """Reading segments: every line is hashed, linked and typed before anything is believed."""
 
 import gc
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from stat import S_ISREG
 from typing import Union
 
 import msgspec
@@ -64,15 +66,27 @@ class Segment(Struct, frozen=True):
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BufferedReader]:
-    """Open a file to read it; LogError, not a traceback, if it cannot be read."""
+    """Open a file to read it; LogError, not a traceback, if it cannot be read.
+
+    What is no plain file is refused: a pipe would be waited for, a device may have no end.
+    """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_unwaiting) as file:
+            if not S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise LogError(
+                    f"{path} is no plain file",
+                    remedy="Put the file in its place, or remove it",
+                )
             yield file
     except OSError as error:
         raise LogError(
             f"{path} cannot be read: {error.strerror}",
             remedy="Check that it is there and that you may read it",
         ) from error
+
+
+def _unwaiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_bytes(path: Path) -> bytes:

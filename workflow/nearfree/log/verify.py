@@ -21,7 +21,7 @@ from nearfree.log.document import (
 from nearfree.log.ledger import Ledger, config_texts, ledger_paths, read_chain, retired_seals
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, parse_take, require_log, take_of
-from nearfree.log.reader import read_segment
+from nearfree.log.reader import read_bytes, read_segment
 from nearfree.log.seal import Seal, check_sealed, read_seal
 
 _FOLDERS = {"events", "ledger", "state", "tables", "figures", "report", "as_of"}
@@ -257,8 +257,8 @@ def _number(path: Path) -> int:
 def _content(path: Path) -> bytes | None:
     """Return a file's bytes, None where there is no such file, whatever stands in its place."""
     try:
-        return path.read_bytes()
-    except (OSError, ValueError):  # a name that no file can have is a ValueError
+        return read_bytes(path)
+    except (NearfreeError, ValueError):  # a name that no file can have is a ValueError
         return None
 
 

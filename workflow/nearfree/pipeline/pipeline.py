@@ -23,7 +23,7 @@ from nearfree.core.plan import (
     RequestedPlan,
 )
 from nearfree.core.scopes import IMPORTED, PUBLIC, SOURCES
-from nearfree.decoders.config_file import find_file
+from nearfree.decoders.config_file import decoder_names, find_file
 from nearfree.decoders.model_file import read_model_file
 from nearfree.derive.stages import STAGES, Stage
 from nearfree.errors import ConfigError, NearfreeError
@@ -31,6 +31,7 @@ from nearfree.hardware.identity import STREAM as HARDWARE
 from nearfree.log.codebase import digest, package_digest
 from nearfree.log.document import manifest_path
 from nearfree.log.evidence import RETRACTED
+from nearfree.log.ledger import config_texts
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.take import take_name
@@ -244,7 +245,8 @@ class Pipeline:
         deployments, own = self.config.deployments, self.config.folder / "models"
         raw = json.encode(deployments, order="deterministic")
         raw += b"".join(
-            file.name.encode() + file.read_bytes() for file in sorted(own.glob("*.json"))
+            f"{name}.json".encode() + (own / f"{name}.json").read_bytes()
+            for name in decoder_names(self.config.folder)
         )
         for model in sorted({name for spec in deployments.values() for name in spec.models}):
             with suppress(NearfreeError):  # the stage says what is wrong with it
@@ -381,9 +383,7 @@ class Pipeline:
 
     def config_digest(self) -> str:
         """Return a digest of every config file, which a ledger holds."""
-        every = (self.config.folder.rglob(kind) for kind in ("*.yaml", "models/*.json"))
-        files = sorted(file for files_of_kind in every for file in files_of_kind)
-        return sha256(b"".join(f.name.encode() + f.read_bytes() for f in files))[:16]
+        return sha256(json.encode(config_texts(self.config.folder)))[:16]
 
     @staticmethod
     @cache

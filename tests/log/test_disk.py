@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import latencies, make_latency, make_plan, measure_rounds, write_take
 from nearfree.errors import WriteError
+from nearfree.log.document import replace
 from nearfree.log.events import LatencyMeasured, RunFailed
 from nearfree.log.evidence import read_take
 from nearfree.log.names import Layout
@@ -94,6 +95,20 @@ def test_a_full_disk_stops_the_writer(disk: Path) -> None:
     assert kept[0] > 40
     assert points(layout) == WHOLE
     assert damage(layout.root) == []
+
+
+def test_a_disk_that_is_read_only_asks_for_no_space(disk: Path) -> None:
+    """Who may not write there is told so, of a segment and of a document, and nothing is left."""
+    layout = Layout(disk / "results")
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    for write in (
+        lambda: write_take(layout, plan=LONG),
+        lambda: replace(disk / "table.json", b"{}"),
+    ):
+        with pytest.raises(WriteError, match="Read-only file system") as caught:
+            write()
+        assert "see that you may write there" in caught.value.remedy
+    assert list(disk.iterdir()) == []
 
 
 def test_a_disk_without_free_files_is_a_write_error(disk: Path) -> None:

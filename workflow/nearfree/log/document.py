@@ -107,7 +107,8 @@ def _partial(path: Path, raw: bytes) -> Iterator[Path]:
     except OSError as error:
         raise WriteError(
             f"{path} was not written: {error.strerror}",
-            remedy="Free space, or move away what stands in its place, then run it again",
+            remedy="Free space, see that you may write there, or move away what stands in its "
+            "place, then run it again",
         ) from error
     finally:
         with suppress(OSError):

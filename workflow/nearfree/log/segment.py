@@ -168,8 +168,8 @@ class SegmentWriter:
         self.close()
         raise WriteError(
             f"{self.path} was not written in full: {error.strerror}",
-            remedy="Free space or raise the quota, then run the same command again: "
-            "it goes on from the last durable event",
+            remedy="Free space, raise the quota, or see that you may write there; then run the "
+            "same command again: it goes on from the last durable event",
         ) from error
 
 

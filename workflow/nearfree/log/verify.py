@@ -190,15 +190,20 @@ class _Verifier:
                 self.report(path, f"is the manifest of {table}, which is gone; make it again")
 
     def _named(self, folder: Path, manifests: list[Path]) -> None:
-        """Check a folder whose every file is named, with its digest, by one of its manifests."""
+        """Check a folder whose every file is named, with its digest, by one of its manifests.
+
+        Of what lies beside a manifest that cannot be read the manifest alone is told.
+        """
         remedy = f"run `nearfree {folder.name}` again"
+        unread: set[Path] = set()
         digests: dict[Path, set[str]] = {path: set() for path in manifests}
         for manifest in manifests:
             try:
                 for path, sha in named_files(manifest, folder).items():
                     digests.setdefault(path, set()).add(sha)
             except NearfreeError as error:
-                self.report(manifest, str(error))
+                self.report(manifest, f"{error}; {remedy}")
+                unread.add(manifest.parent)
         for path in sorted(digests.keys() - {*manifests}):
             raw = _content(path)
             self.figures += path.suffix == ".svg"
@@ -207,7 +212,7 @@ class _Verifier:
             elif digests[path] != {sha256(raw)}:
                 self.report(path, f"is not what its manifest says; {remedy}")
         for path in _files(folder):
-            if path.is_symlink() or path not in digests:
+            if path.is_symlink() or (path not in digests and not unread & {*path.parents}):
                 self._foreign(path)
 
     def _made_again(self) -> None:

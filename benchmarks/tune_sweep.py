@@ -19,7 +19,6 @@ from nearfree.config.prompts import read_prompts
 from nearfree.core.candidates import candidates
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
-from nearfree.derive.tune.choice import choose
 from nearfree.derive.tune.proof import by_setting, gain, seconds_of, speeds
 from nearfree.derive.tune.recorded import Recorded, is_proof, recorded
 from nearfree.derive.tune.replayed import tokens_a_second
@@ -45,8 +44,8 @@ def newest(layout: Layout) -> Recorded:
 
 def chosen_of(said: Recorded, kind: str) -> Drafting:
     """Return what the prompts of a kind that are tuned on choose; of all where it is `all`."""
-    tuned = [t for t in said.traces if not t.held_out and kind in (t.kind, "all")]
-    return choose(tuned, said.cost, said.plan.weighed).chosen.drafting
+    best = said.kinds[kind].choice if kind in said.kinds else said.choice
+    return best.chosen.drafting
 
 
 def sweep_plan(said: Recorded) -> DecodePlan:

@@ -24,8 +24,8 @@ from nearfree.measure.visits import silent, stoppable
 from cli.test_measure_engine import written
 
 KEYS = {
-    "schema", "engine", "model", "curve", "curve_of", "settings", "predicted", "choice", "gain",
-    "verdict", "held_out", "paste", "events",
+    "schema", "engine", "model", "curve", "curve_of", "settings", "predicted", "by_kind", "choice",
+    "gain", "verdict", "held_out", "paste", "events",
 }  # fmt: skip
 SETTING_KEYS = {
     "k", "drafter", "threads", "repack", "predicted_tokens_s", "tokens_s", "identical_share",

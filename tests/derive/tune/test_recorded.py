@@ -9,12 +9,19 @@ from msgspec import structs
 from nearfree.core.drafting import Drafting, Steps
 from nearfree.core.plan import plan_digest
 from nearfree.derive.tables.store import read_table
+from nearfree.derive.tune.choice import choose_by_kind
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.plans import trace_plan
 from nearfree.derive.tune.proof import shared, verdict
 from nearfree.derive.tune.recorded import Recorded, recorded
-from nearfree.derive.tune.replayed import draft_forwards, refuse_empty, traces
+from nearfree.derive.tune.replayed import (
+    Cost,
+    copied_share,
+    draft_forwards,
+    refuse_empty,
+    traces,
+)
 from nearfree.derive.tune.table import ALL, TUNING, write_tuning
 from nearfree.errors import EvidenceError
 from nearfree.log.events import DraftsTraced
@@ -29,6 +36,7 @@ from derive.tune.tuned import (
     DEFAULTS,
     FLAT,
     IDLE,
+    MIDDLING,
     SETTING,
     SOURCES,
     STEEP,
@@ -168,6 +176,52 @@ def test_the_choice_is_by_prompts_that_are_tuned_on(layout: Layout) -> None:
     assert not tuned
     assert {trace.held_out for trace in found.traces} == {True, False}
     assert found.answer.prompts == 2
+
+
+def test_each_kind_chooses_apart_and_its_choice_is_proven(layout: Layout) -> None:
+    """Where all prompts together are best without drafts, those that copy are not.
+
+    Their choice runs, though nothing else asks for it, and is what to run on such prompts.
+    """
+    found = said(write_all(layout, MIDDLING, default=None, defaults=()))
+    assert found.choice.chosen.drafting.drafter == "none"
+    assert found.answer.verdict == "none"
+    copying, text = found.kinds["copying"], found.kinds["text"]
+    chosen = copying.choice.chosen
+    assert chosen.drafting in found.plan.runs
+    assert chosen.drafting not in found.choice.neighbours
+    assert copying.gain is not None
+    assert copying.gain.low > 1
+    predicted = chosen.tokens_s / copying.choice.none.tokens_s
+    assert copying.gain.value == pytest.approx(predicted, rel=0.02)
+    assert copying.run == chosen.drafting
+    assert (text.run.drafter, text.gain) == ("none", None)
+
+
+def test_a_kinds_choice_that_won_less_than_its_noise_is_not_to_run(layout: Layout) -> None:
+    """Its gain is said, and none is what to run; one kind alone chooses nothing apart."""
+    copying = said(write_all(layout, MIDDLING, noise=(1.0, 2.0, 0.4))).kinds["copying"]
+    assert copying.gain is not None
+    assert copying.gain.low < 1
+    assert copying.run.drafter == "none"
+    takes = [read_take(layout, name) for name in layout.takes("cpu")]
+    (tuned, *_) = [each for each in traces(takes) if not each.held_out]
+    curves = Cost(curves=[curve(MIDDLING)])
+    assert choose_by_kind([tuned], curves, SOURCES) == {}
+    ended = structs.replace(tuned, kind="other", tokens=1)
+    assert set(choose_by_kind([tuned, ended], curves, SOURCES)) == {tuned.kind}
+
+
+def test_how_much_is_copied_is_what_three_tokens_foretell(layout: Layout) -> None:
+    """All of a copy, none of free text, and nothing is known where no such lookup was traced."""
+    found = said(write_all(layout, FLAT)).kinds
+    assert (found["copying"].copied_tuned, found["copying"].copied_held_out) == (1, 1)
+    assert (found["text"].copied_tuned, found["text"].copied_held_out) == (0, 0)
+    takes = [read_take(layout, name) for name in layout.takes("cpu")]
+    (known, *_) = traces(takes)
+    assert copied_share([known]) == 1
+    assert copied_share([structs.replace(known, available={})]) is None
+    assert copied_share([structs.replace(known, tokens=1, available={})]) is None
 
 
 def test_a_gain_is_paired_within_repeats(layout: Layout) -> None:

@@ -45,6 +45,9 @@ FLAT = {n: 1000.0 + 5 * n for n in GRID}
 STEEP = {n: 1000.0 * n for n in GRID}
 """The same of one for which every row costs as much as the first."""
 
+MIDDLING = {n: 1000.0 * (1 + 0.7 * (n - 1)) for n in GRID}
+"""The same of one on which drafts win where all are right, and lose where all are wrong."""
+
 
 def prompts() -> tuple[PromptPart, ...]:
     """Return prompts of two kinds, every second one held out."""
@@ -213,14 +216,16 @@ def write_proof(
     slower
         The same by drafter.
     """
+    choice, kinds = chosen(takes, WEIGHTS, None, SOURCES, batch)
     plan = proof_plan(
         asked(heat, batch),
-        chosen(takes, WEIGHTS, None, SOURCES, batch),
+        choice,
         weighed=SOURCES,
         default=default,
         made_from=[take.name for take in takes],
         repeats=len(noise),
         defaults=defaults,
+        kinds=kinds,
         known=traces(takes),
     )
     known = {trace.prompt: trace for trace in traces(takes)}

@@ -5,11 +5,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from derive.tune.tuned import FLAT, STEEP, write_all, write_forwards, write_proof, write_trace
+from derive.tune.tuned import (
+    FLAT,
+    MIDDLING,
+    STEEP,
+    write_all,
+    write_forwards,
+    write_proof,
+    write_trace,
+)
 from nearfree.core.drafting import Drafting
 from nearfree.derive.tune.recorded import Recorded, recorded
 from nearfree.log.names import Layout
-from nearfree.show.text.tune import document, paste, tune_text
+from nearfree.show.text.tune import document, tune_text
+from nearfree.show.text.tune_line import paste
 
 MODEL = Path("a model.gguf")
 SIMPLE, MAP, MOD = "--spec-ngram-simple", "--spec-ngram-map-k4v", "--spec-ngram-mod"
@@ -143,8 +152,36 @@ def test_json_has_what_the_text_says(layout: Layout) -> None:
     assert {"copying", "text", "all"} == {row[0] for row in rows}
     for row, each in zip(rows, made["predicted"], strict=True):
         assert (row[1], row[-2]) == (str(each["k"]), f"{each['over_none']:.2f}")
+    by_kind = made["by_kind"]
+    assert list(by_kind) == ["copying", "text"]
+    begin = next(at for at, line in enumerate(lines) if line.startswith("the choice of each kind"))
+    for line, (kind, each) in zip(lines[begin + 2 :], by_kind.items(), strict=False):
+        assert line.split()[:3] == [
+            kind,
+            str(each["choice"]["k"]),
+            *each["choice"]["drafter"].split()[:1],
+        ]
+        assert line.split()[-2:] == [
+            f"{each['copied_share'][half]:.0%}" for half in ("tuned", "held_out")
+        ]
     (setting, *_), (parted, *_) = found.answer.settings, made["settings"]
     assert (parted["first_difference"], parted["margin"]) == (
         setting.proven.first_difference,
         setting.proven.margin,
     )
+
+
+def test_a_kind_that_is_to_run_otherwise_has_a_line_of_its_own(layout: Layout) -> None:
+    """Drafts win on copies alone: none is what to run on all, and a lookup on those."""
+    found = said(layout, MIDDLING, default=None, defaults=())
+    made, lines = document(found, MODEL, None), list(tune_text(found, MODEL, None))
+    assert made["paste"].endswith("--spec-type none")
+    assert made["by_kind"]["text"]["paste"] == made["paste"]
+    copying = made["by_kind"]["copying"]
+    assert copying["run"] == copying["choice"]
+    assert copying["over_none"]["low"] > 1
+    assert copying["predicted_over_none"] > 1
+    at = lines.index("to run where all prompts are copying:")
+    assert lines[at + 1] == f"  {copying['paste']}"
+    assert "--spec-ngram-" in copying["paste"]
+    assert "to run where all prompts are text:" not in lines

@@ -333,14 +333,17 @@ def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
     from nearfree.derive.tune.recorded import chosen, recorded
     from nearfree.derive.tune.replayed import traces
 
+    asked = job.asked
+    choice, kinds = chosen(takes, asked.weights, asked.draft, job.sources, asked.batch)
     plan = proof_plan(
-        job.asked,
-        chosen(takes, job.asked.weights, job.asked.draft, job.sources, job.asked.batch),
+        asked,
+        choice,
         weighed=job.sources,
         default=job.default,
         made_from=[take.name for take in takes],
         repeats=repeats,
         defaults=job.defaults,
+        kinds=kinds,
         known=traces(takes),
     )
     proof = _decoded(job, plan, TUNE_SUFFIX, f"3/{_STEPS} proof")

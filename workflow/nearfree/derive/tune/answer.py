@@ -21,7 +21,14 @@ from nearfree.derive.tune.proof import (
     shared,
     verdict,
 )
-from nearfree.derive.tune.replayed import Cost, Trace, drafts_anything, same_run, tokens_a_second
+from nearfree.derive.tune.replayed import (
+    Cost,
+    Trace,
+    copied_share,
+    drafts_anything,
+    same_run,
+    tokens_a_second,
+)
 from nearfree.errors import EvidenceError
 from nearfree.log.events import DecodeMeasured, Event
 from nearfree.log.evidence import Take
@@ -48,6 +55,19 @@ class OverDefault(Struct, frozen=True, kw_only=True):
     """What ran in the same steps on the same threads: itself, or what ran in its place."""
     gain: Interval | None
     """None where that is what is run, or nothing."""
+
+
+class OfKind(Struct, frozen=True, kw_only=True):
+    """What one kind of prompts chooses, on those of it that are tuned on, and what that won."""
+
+    choice: Choice
+    gain: Interval | None
+    """Over none, on those that are held out; None where it is none, or took no steps that ran."""
+    run: Drafting
+    """What to run on such prompts: the choice where it beat none by more than the noise."""
+    copied_tuned: float | None
+    copied_held_out: float | None
+    """How much of the outputs is copied (`replayed.copied_share`)."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -126,6 +146,39 @@ def answer(choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost) -> A
         prompts=len({event.data.prompt_sha256 for event in events}),
         repeats=len({event.data.repeat for event in events}),
         loop=next(event.data.loop for event in events),
+    )
+
+
+def of_kind(
+    kind: str,
+    choice: Choice,
+    known: Sequence[Trace],
+    proven_on: Sequence[Trace],
+    settings: Sequence[Setting],
+) -> OfKind:
+    """Return what a proof says of the choice of one kind of prompts.
+
+    Parameters
+    ----------
+    known
+        The traces of all prompts.
+    proven_on
+        Those of the prompts that the proof ran.
+    settings
+        What ran.
+    """
+    its = [trace for trace in proven_on if trace.kind == kind]
+    chosen = choice.chosen.drafting
+    gains = {each.proven.drafting: each.kinds.get(kind) for each in settings}
+    ran = chosen if chosen in gains else same_run(its, chosen, gains)
+    drafted = ran is not None and chosen.drafter != "none" and drafts_anything(its, chosen)
+    won = gains[ran] if ran is not None and drafted else None
+    return OfKind(
+        choice=choice,
+        gain=won,
+        run=chosen if won is not None and won.low > 1 else choice.none.drafting,
+        copied_tuned=copied_share(t for t in known if t.kind == kind and not t.held_out),
+        copied_held_out=copied_share(its),
     )
 
 

@@ -61,6 +61,22 @@ def choose(known: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) ->
     )
 
 
+def choose_by_kind(
+    known: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]
+) -> dict[str, Choice]:
+    """Return the choice of each kind of prompts apart, as of `choose`; none of one kind alone.
+
+    A kind whose outputs all ended with their first token has none.
+    """
+    kinds = sorted({trace.kind for trace in known})
+    parts = {kind: [each for each in known if each.kind == kind] for kind in kinds}
+    return {
+        kind: choose(part, cost, sources)
+        for kind, part in parts.items()
+        if len(kinds) > 1 and any(each.tokens > 1 for each in part)
+    }
+
+
 def fastest(curves: Sequence[EngineCurve]) -> Drafting:
     """Return the threads and storage on which one row takes least, without drafts.
 

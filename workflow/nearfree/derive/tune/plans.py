@@ -1,6 +1,6 @@
 """Plans of tuning: the forwards, the traces and the proof of one engine, model and prompts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, structs
@@ -85,9 +85,10 @@ def proof_plan(
     made_from: Iterable[TakeName],
     repeats: int,
     defaults: tuple[Drafting, ...] = (),
+    kinds: Mapping[str, Choice] | None = None,
     known: Iterable[Trace] = (),
 ) -> DecodePlan:
-    """Return the plan of the proof: none, defaults, the choice and its neighbours, in turn.
+    """Return the plan of the proof: none, defaults, choices and the neighbours, in turn.
 
     It runs on the prompts alone that are held out.
 
@@ -96,6 +97,9 @@ def proof_plan(
     default, defaults
         What the engine drafts by default, and what each of its types does: of these, those run
         that draft anything on the prompts, and in other steps than what runs already.
+    kinds
+        The choice of each kind of prompts: of these, those run that draft anything on the kind's
+        prompts, and there in other steps than what runs already. Each runs on all prompts.
     known
         The traces that say so.
     """
@@ -105,6 +109,10 @@ def proof_plan(
     for each in defaults:
         if drafts_anything(held, each) and same_run(held, each, runs) is None:
             runs.append(each)
+    for kind, best in (kinds or {}).items():
+        its, drafting = [trace for trace in held if trace.kind == kind], best.chosen.drafting
+        if drafts_anything(its, drafting) and same_run(its, drafting, runs) is None:
+            runs.append(drafting)
     return DecodePlan(
         **_shared(asked),
         batch=asked.batch,

@@ -7,8 +7,8 @@ from msgspec import Struct
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
 from nearfree.core.weights import AnyWeights
-from nearfree.derive.tune.answer import Answer, answer
-from nearfree.derive.tune.choice import Choice, choose
+from nearfree.derive.tune.answer import Answer, OfKind, answer, of_kind
+from nearfree.derive.tune.choice import Choice, choose, choose_by_kind
 from nearfree.derive.tune.curve import EngineCurve, engine_curve, of_batch
 from nearfree.derive.tune.replayed import Cost, Trace, refuse_empty, traces
 from nearfree.errors import EvidenceError
@@ -26,6 +26,8 @@ class Recorded(Struct, frozen=True, kw_only=True):
     traces: tuple[Trace, ...]
     cost: Cost
     choice: Choice
+    kinds: Mapping[str, OfKind]
+    """What each kind of prompts chooses apart; none of prompts of one kind."""
     answer: Answer
 
 
@@ -58,9 +60,10 @@ def recorded(proof: Take, others: Mapping[str, Take]) -> Recorded:
     from_takes = [others[name] for name in plan.made_from]
     known = traces(from_takes)
     cost = cost_of(from_takes, plan.weights, plan.draft, plan.batch)
-    choice = chosen(from_takes, plan.weights, plan.draft, plan.weighed, plan.batch)
+    choice, kinds = chosen(from_takes, plan.weights, plan.draft, plan.weighed, plan.batch)
     proven = {part.sha256 for part in plan.prompts}
     held = [each for each in known if each.prompt in proven]
+    said = answer(choice, proof, held, cost)
     return Recorded(
         proof=proof,
         plan=plan,
@@ -68,7 +71,10 @@ def recorded(proof: Take, others: Mapping[str, Take]) -> Recorded:
         traces=tuple(known),
         cost=cost,
         choice=choice,
-        answer=answer(choice, proof, held, cost),
+        kinds={
+            kind: of_kind(kind, best, known, held, said.settings) for kind, best in kinds.items()
+        },
+        answer=said,
     )
 
 
@@ -78,13 +84,17 @@ def chosen(
     draft: AnyWeights | None,
     weighed: tuple[Drafting, ...],
     batch: int = 1,
-) -> Choice:
-    """Return the choice among drafters, by the prompts of some takes that are tuned on."""
+) -> tuple[Choice, dict[str, Choice]]:
+    """Return the choice among drafters, and that of each kind of prompts apart.
+
+    Both go by the prompts of some takes that are tuned on.
+    """
     known = traces(takes)
     tuned = [each for each in known if not each.held_out]
     for part in (tuned, [each for each in known if each.held_out]):
         refuse_empty(part)
-    return choose(tuned, cost_of(takes, weights, draft, batch), weighed)
+    cost = cost_of(takes, weights, draft, batch)
+    return choose(tuned, cost, weighed), choose_by_kind(tuned, cost, weighed)
 
 
 def cost_of(

@@ -12,6 +12,9 @@ from nearfree.log.events import DecodeMeasured, DraftsTraced, Event
 from nearfree.log.evidence import Take
 from nearfree.units import US_PER_S
 
+_FORETELLS = 3
+"""Tokens of the lookup that says how much of an output is copied."""
+
 
 class Trace(Struct, frozen=True, kw_only=True):
     """One prompt decoded without drafts, and what drafters offer over its output."""
@@ -95,6 +98,27 @@ def same_run(
 def drafts_anything(known: Iterable[Trace], drafting: Drafting) -> bool:
     """Return whether a setting verifies any draft over some outputs."""
     return any(max(trace.steps(drafting).rows, default=1) > 1 for trace in known)
+
+
+def copied_share(known: Iterable[Trace]) -> float | None:
+    """Return the share of tokens that a lookup of three tokens foretells: 1 of a whole copy.
+
+    Of each output's tokens after the first, those count that followed the three before them at an
+    earlier place, of the prompt or of the output itself. None where no such lookup was traced, or
+    nothing was decoded.
+    """
+    tokens = right = 0
+    for trace in known:
+        offered = [
+            each
+            for drafting, each in trace.available.items()
+            if drafting.ngram_max == _FORETELLS and not drafting.remembers
+        ]
+        if not offered:
+            return None
+        tokens += trace.tokens - 1
+        right += sum(agreed > 0 for agreed in offered[0].agreed)
+    return right / tokens if tokens else None
 
 
 def refuse_empty(known: Iterable[Trace]) -> None:

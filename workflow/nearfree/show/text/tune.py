@@ -1,21 +1,20 @@
 """The answer of `nearfree tune`, as text and as JSON."""
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
-from nearfree.derive.schedule.llama_cpp import MODEL
-from nearfree.derive.tune.answer import Answer, OverDefault, Setting
-from nearfree.derive.tune.choice import Choice, choose
+from nearfree.derive.tune.answer import Answer, OfKind, OverDefault, Setting
+from nearfree.derive.tune.choice import Choice
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.recorded import Recorded
 from nearfree.log.events import EngineLoaded
 from nearfree.log.evidence import Take
 from nearfree.show.text.forecast import columns
+from nearfree.show.text.tune_line import paste
 from nearfree.units import US_PER_MS
 
 SCHEMA = 1
@@ -24,7 +23,6 @@ NOT = {
     "undecided": "undecided: a setting was faster than none, but not by more than the noise",
 }
 """The verdicts that are not to speculate, in words."""
-_SHELL = {"llama_cpp": ("llama-server", "-m", "-t")}
 
 
 def document(said: Recorded, model: Path, draft: Path | None) -> Any:
@@ -52,6 +50,7 @@ def document(said: Recorded, model: Path, draft: Path | None) -> Any:
         },
         "settings": [_setting(each) for each in answer.settings],
         "predicted": [_predicted(kind, best) for kind, best in _best(said)],
+        "by_kind": {kind: _of_kind(said, of, model, draft) for kind, of in said.kinds.items()},
         "choice": _plain(answer.run),
         "gain": {
             "over_none": _interval(answer.over_none),
@@ -68,7 +67,7 @@ def document(said: Recorded, model: Path, draft: Path | None) -> Any:
             "batch": said.plan.batch,
             "over_none": [_over_none(each) for each in answer.settings],
         },
-        "paste": _paste(said, model, draft),
+        "paste": _paste(said, answer.run, model, draft),
         "events": [str(take.name) for take in takes],
     }
 
@@ -96,14 +95,9 @@ def _setting(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _best(said: Recorded) -> Iterator[tuple[str, Choice]]:
-    """Yield what is predicted best of each kind of prompts that are tuned on, and of all."""
-    kinds = sorted({trace.kind for trace in said.traces})
-    for kind in [*kinds, "all"] if len(kinds) > 1 else ["all"]:
-        tuned = [each for each in said.traces if not each.held_out and kind in (each.kind, "all")]
-        best = choose(tuned, said.cost, said.plan.weighed)
-        if best.none.tokens_s:  # else all its outputs ended with their first token
-            yield kind, best
+def _best(said: Recorded) -> list[tuple[str, Choice]]:
+    """Return what is predicted best of each kind of prompts that are tuned on, and of all."""
+    return [*((kind, each.choice) for kind, each in said.kinds.items()), ("all", said.choice)]
 
 
 def _predicted(kind: str, best: Choice) -> dict[str, Any]:
@@ -114,6 +108,18 @@ def _predicted(kind: str, best: Choice) -> dict[str, Any]:
         "tokens_s": best.chosen.tokens_s,
         "over_none": best.chosen.tokens_s / none,
         "cut_over_none": best.cut and best.cut.tokens_s / none,
+    }
+
+
+def _of_kind(said: Recorded, of: OfKind, model: Path, draft: Path | None) -> dict[str, Any]:
+    best = of.choice
+    return {
+        "choice": _plain(best.chosen.drafting),
+        "predicted_over_none": best.chosen.tokens_s / best.none.tokens_s,
+        "over_none": _interval(of.gain),
+        "run": _plain(of.run),
+        "paste": _paste(said, of.run, model, draft),
+        "copied_share": {"tuned": of.copied_tuned, "held_out": of.copied_held_out},
     }
 
 
@@ -151,71 +157,17 @@ def _loaded(takes: Sequence[Take]) -> EngineLoaded:
     return found
 
 
-def paste(
-    engine: str,
-    run: Drafting,
-    model: Path,
-    draft: Path | None,
-    temperature: float,
-    *,
-    batch: int = 1,
-    positions: int = 0,
-) -> str:
-    """Return the options of an engine's own program that ask for a setting.
-
-    Parameters
-    ----------
-    batch, positions
-        Prompts that are decoded at once, and the positions that each may take. A server that is
-        told its slots gives each a cache of its own, as they had here.
-    """
-    if engine not in _SHELL:
-        return _python(run)
-    program, weights, threads = _SHELL[engine]
-    words = [program, weights, str(model), threads, str(run.threads)]
-    words += [] if run.repack else ["--no-repack"]
-    if run.drafter == "draft_model":
-        words += ["-md", str(draft), "--spec-type", MODEL, "--spec-draft-n-max", str(run.k)]
-    else:
-        words += ["--spec-type", run.drafter.replace("_", "-"), *_sizes(run)]
-    if batch > 1:
-        words += ["--parallel", str(batch), "-c", str(batch * positions)]
-    if temperature:
-        words += ["--samplers", "temperature", "--temp", f"{temperature:g}"]
-    return shlex.join(words)
-
-
-def _paste(said: Recorded, model: Path, draft: Path | None) -> str:
+def _paste(said: Recorded, run: Drafting, model: Path, draft: Path | None) -> str:
     plan = said.plan
     return paste(
         plan.engine,
-        said.answer.run,
+        run,
         model,
         draft,
         plan.temperature,
         batch=plan.batch,
         positions=plan.positions,
     )
-
-
-def _sizes(run: Drafting) -> Iterator[str]:
-    """Yield the options of a lookup of llama.cpp that say how much it looks for and drafts."""
-    sizes: dict[str, int] = {}
-    if run.drafter == "ngram_mod":
-        sizes = {"n-match": run.ngram_max, "n-max": run.k, "n-min": run.shortest}
-    elif run.drafter not in ("none", "ngram_cache"):  # the latter has no such option
-        sizes = {"size-n": run.ngram_max, "size-m": run.k}
-    for name, value in sizes.items():
-        yield f"--spec-{run.drafter.replace('_', '-')}-{name}"
-        yield str(value)
-
-
-def _python(run: Drafting) -> str:
-    """Return the settings of a generation as openvino_genai's config takes them."""
-    if run.drafter == "none":
-        return "prompt_lookup=False"
-    lengths = f", max_ngram_size={run.ngram_max}" if run.ngram_max else ""
-    return f"num_assistant_tokens={run.k}{lengths}"
 
 
 def tune_text(said: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
@@ -236,10 +188,17 @@ def tune_text(said: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
         yield ""
     yield from _choice(said)
     yield ""
+    if said.kinds:
+        yield from _by_kind(said)
+        yield ""
     yield from _verdict(answer)
     yield ""
     yield "to run:"
-    yield f"  {_paste(said, model, draft)}"
+    yield f"  {_paste(said, answer.run, model, draft)}"
+    for kind, of in said.kinds.items():
+        if of.run != answer.run:
+            yield f"to run where all prompts are {kind}:"
+            yield f"  {_paste(said, of.run, model, draft)}"
     yield ""
     yield "evidence: " + ", ".join(str(take.name) for take in takes)
 
@@ -352,6 +311,19 @@ def _choice(said: Recorded) -> Iterator[str]:
             ]
         )
     yield from columns(rows)
+
+
+def _by_kind(said: Recorded) -> Iterator[str]:
+    """Yield what each kind of prompts chooses apart, and what that won on those held out."""
+    yield "the choice of each kind apart, on its prompts that are held out, and what it copies:"
+    rows = [["prompts", "K", "drafter", "x none", "95 %", "copied, tuned on", "copied, held out"]]
+    for kind, of in said.kinds.items():
+        chosen = of.choice.chosen.drafting
+        won = ("-", "") if of.gain is None else (f"{of.gain.value:.2f}", _ends(of.gain, 2))
+        copied = ("-" if c is None else f"{c:.0%}" for c in (of.copied_tuned, of.copied_held_out))
+        rows.append([kind, str(chosen.k), chosen.label, *won, *copied])
+    yield from columns(rows)
+    yield "  copied: the share of an output's tokens that the three before them foretell"
 
 
 def _verdict(answer: Answer) -> Iterator[str]:

@@ -56,6 +56,7 @@ def test_what_a_plan_says_of_a_prompt_is_not_its_text(tmp_path: Path) -> None:
         (b'{"prompt": "a", "other": 1}\n', "prompt 1 is no prompt"),
         (b'{"prompt": "a", "kind": "../x"}\n', "prompt 1 is no prompt"),
         (b'{"prompt": "a"}\n', "one prompt alone of the kind own"),
+        (b'{"prompt": "a", "kind": "all"}\n', "of the kind all, which stands for all prompts"),
         (b'{"prompt": "a"}\n{"prompt": "a"}\n', "prompt 2 was there before"),
         (b"[" * 100_000, "prompt 1 is no prompt"),
         (b"\xff\xfe", "is no UTF-8"),

@@ -17,6 +17,8 @@ FILE = "config/prompts.jsonl"
 """The prompts that the package ships."""
 LARGEST, MOST, LONGEST = 1 << 20, 256, 1 << 16
 """Bytes of a file, prompts in it, and characters of one, at most."""
+ALL = "all"
+"""What answers and tables call all prompts together, and so no kind of them."""
 _FORM = 'Give a JSON object a line: {"prompt": "...", "kind": "code"}'
 
 
@@ -49,8 +51,8 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     Raises
     ------
     ConfigError
-        The file is not there, is empty or too large, a line is no prompt, a prompt is there twice,
-        or a kind has one alone, which would leave none to hold out.
+        The file is not there, is empty or too large, a line is no prompt or of the kind `all`, a
+        prompt is there twice, or a kind has one alone, which would leave none to hold out.
     """
     lines = [line for line in _text(path).split("\n") if line.strip()]
     if not lines:
@@ -103,4 +105,9 @@ def _read(line: str, where: str) -> _Line:
         raise ConfigError(f"{where} is no prompt: {error}", remedy=_FORM) from error
     if "\0" in read.prompt or not read.prompt.strip():
         raise ConfigError(f"{where} is blank or holds a null character", remedy=_FORM)
+    if read.kind == ALL:
+        raise ConfigError(
+            f"{where} is of the kind {ALL}, which stands for all prompts together",
+            remedy="Name the kind otherwise",
+        )
     return read

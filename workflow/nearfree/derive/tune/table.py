@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from nearfree.config.prompts import ALL
 from nearfree.core.drafting import Drafting
 from nearfree.derive.tables.columns import amount, count, flag, number, text
 from nearfree.derive.tables.schema import Table
@@ -18,8 +19,6 @@ from nearfree.log.names import Layout, parse_take
 
 SUFFIX = "_tune"
 """What the streams of proofs end with."""
-ALL = "all"
-"""The kind of all prompts together."""
 ROLES = ("none", "default", "choice", "neighbour", "predicted")
 TUNING = Table(
     name="tuning",

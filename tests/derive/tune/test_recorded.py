@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from conftest import write_payloads
 from msgspec import structs
+from nearfree.config.prompts import ALL
 from nearfree.core.drafting import Drafting, Steps
 from nearfree.core.plan import plan_digest
 from nearfree.derive.tables.store import read_table
@@ -22,7 +23,7 @@ from nearfree.derive.tune.replayed import (
     refuse_empty,
     traces,
 )
-from nearfree.derive.tune.table import ALL, TUNING, write_tuning
+from nearfree.derive.tune.table import TUNING, write_tuning
 from nearfree.errors import EvidenceError
 from nearfree.log.events import DraftsTraced
 from nearfree.log.evidence import Take, read_take

@@ -3,10 +3,11 @@
 import polars as pl
 from derive.tables.logs import write_probe
 from derive.tune.tuned import FLAT, GRID, STEEP, write_all, write_forwards, write_proof, write_trace
+from nearfree.config.prompts import ALL
 from nearfree.derive.tables.latency import LATENCY
 from nearfree.derive.tables.project import project
 from nearfree.derive.tables.store import read_table
-from nearfree.derive.tune.table import ALL, TUNING, write_tuning
+from nearfree.derive.tune.table import TUNING, write_tuning
 from nearfree.log.names import Layout
 from nearfree.show.figures.listing import TUNED_ENGINES
 from nearfree.show.figures.tuning import curve_rows, tuning_drawings

@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from nearfree.derive.tune.table import ALL
+from nearfree.config.prompts import ALL
 from nearfree.show.figures.listing import TUNED_ENGINES, Drawing, drawing
 from nearfree.show.figures.panels import in_rows
 from nearfree.show.figures.theme import (

@@ -3,7 +3,7 @@
 import polars as pl
 from msgspec import Struct
 
-from nearfree.derive.tune.table import ALL
+from nearfree.config.prompts import ALL
 from nearfree.show.figures.tuning import PROOF, decoded
 from nearfree.show.page.sections import Cell, Column, Grid, Row, backed, cell, grid
 from nearfree.show.text.tune import NOT

@@ -194,8 +194,8 @@ def _times(answer: FirstAnswer) -> str:
         return said
     where = f"from {answer.eager} positions on" if answer.eager > 1 else "even for one position"
     return (
-        f"{said}; {where} no CUDA graph is large enough, and a step takes at least {LAUNCH_US:g} us "
-        "for each kernel that it launches"
+        f"{said}; {where} no CUDA graph is large enough, and a step takes at least "
+        f"{LAUNCH_US:g} us for each kernel that it launches"
     )
 
 

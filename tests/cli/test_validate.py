@@ -296,16 +296,18 @@ def test_published_steps_of_whole_models(call: Call) -> None:
     documents = ("README.md", "docs/guide.md", "docs/scores.md")
     readme, guide, scores = (" ".join((ROOT / name).read_text().split()) for name in documents)
     error = f"off by {100 * whole['t_error_median']:.1f} % in the median"
-    of_steps = f"{whole['answered']} published steps of whole models"
-    near = f"{100 * whole['t_within_20']:.0f} % of them within 20 %"
-    assert f"Against {of_steps} T is {error}, {near}" in readme
-    assert f"T of {of_steps} is {error}" in guide
+    answered, settings = whole["answered"], whole["settings"]
+    of_steps = f"Of {settings} published steps of whole models {answered} are answered"
+    near = f"{100 * whole['t_within_20']:.0f} % of them are within 20 %"
+    assert f"{of_steps}: T is {error}, and {near}" in readme
+    steps = f"the {answered} published steps of whole models that are answered, of {settings},"
+    assert f"T of {steps} is {error}" in guide
     numbers = (
         f"{whole['t_error_median']:.3f}", f"{whole['t_within_20']:.3f}",
         f"{whole['interval_coverage']:.2f}", f"{whole['t_ratio_error']:.3f}",
     )  # fmt: skip
-    share = f"{whole['answered']} ({whole['answered'] / whole['settings']:.0%})".replace("%", " %")
-    told = (f"all, {whole['settings']}", share, *(each.lstrip("0") for each in numbers))
+    share = f"{answered} ({answered / settings:.0%})".replace("%", " %")
+    told = (f"all, {settings}", share, *(each.lstrip("0") for each in numbers))
     assert f"| {' | '.join(told)} |" in scores
 
 

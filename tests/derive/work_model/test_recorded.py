@@ -32,13 +32,7 @@ HITS = {
 }
 """Of 54 settings of the paper, at the tolerances 0.05, 0.1, 0.15, 0.2 and 0.3."""
 SEARCHED = frozenset(
-    {
-        "collective_eager",
-        "collective_nccl",
-        "collective_trtllm",
-        "exchange_low_latency",
-        "exchange_normal_vllm",
-    }
+    {"collective_eager", "collective_nccl", "collective_trtllm", "exchange_normal_vllm"}
 )
 """Families of which a fit, or one with a GPU left out, has more than one end within its noise.
 

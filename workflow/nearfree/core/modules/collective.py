@@ -80,8 +80,9 @@ def busiest(loads: Sequence[float], ranks: int) -> float:
 def busiest_of(setting: Setting) -> float:
     """Return the load of the busiest rank over the mean one's, from the setting's own routing.
 
-    Balanced routing, and a setting that says none (random experts, as the public tables have), load
-    all experts alike; skewed routing sends every token to the first k.
+    Balanced routing loads all experts alike, skewed routing sends every token to the first k. A
+    setting that says none, as the public tables' do, loads all ranks alike: DeepEP's tests draw
+    experts at random from as many as ranks hold evenly (tests/test_internode.py, num_experts).
 
     Raises
     ------
@@ -89,8 +90,8 @@ def busiest_of(setting: Setting) -> float:
         The routing says no loads; they are asked of the sampler or of a file of loads.
     """
     experts, top_k, ranks = setting.experts or 0, setting.top_k or 0, setting.gpus or 1
-    alike = setting.routing in (None, "balanced")
-    if setting.operation not in ROUTED_OPERATIONS:
+    alike = setting.routing == "balanced"
+    if setting.operation not in ROUTED_OPERATIONS or setting.routing is None:
         return 1.0
     if alike or setting.routing == "skewed":
         return busiest([float(alike or expert < top_k) for expert in range(experts)], ranks)

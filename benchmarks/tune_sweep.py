@@ -5,11 +5,11 @@
 RESULTS is the root of a tuning that was sealed, PROMPTS and MODEL the files that it was given.
 Every K of 0, 1, 2, 3, 4, 6, 8, 12, 16, 32 runs with each lookup that was weighed, and so does what
 the other half chooses for each kind, three times in turn, on the prompts that were held out. For
-each kind it prints the K that was chosen, the best fixed K of the sweep, what the choice takes of
-its tokens a second, as measured and as replayed over the same outputs, and how far each K's
-prediction, over none, was off. The best of many noisy settings is partly the luckiest: what the
-choice takes of it is also told in each repeat of the best of the two others. The sweep's take stays
-in the log: a second call reads it.
+each kind it prints what was chosen, what it takes of the tokens a second of the best K of its own
+lookup, and of the best of all settings, as measured and as replayed over the same outputs, and how
+far each prediction, over none, was off. The best of many noisy settings is partly the luckiest:
+what the choice takes of it is also told in each repeat of the best of the two others. The sweep's
+take stays in the log: a second call reads it.
 """
 
 import sys
@@ -82,10 +82,15 @@ def lines(said: Recorded, events: list[Event]) -> Iterator[str]:
         best = max(tokens_s, key=lambda each: tokens_s[each])
         none = next(each for each in runs if each.drafter == "none")
         alike = next(each for each in runs if same(each, chosen))
+        own = max(
+            (e for e in tokens_s if e.k == 0 or e.kin == chosen.kin), key=tokens_s.__getitem__
+        )
         predicted_s = {each: tokens_a_second(held, each, said.cost) for each in runs}
         foreseen = max(predicted_s, key=lambda each: predicted_s[each])
         yield (
-            f"{kind}: chosen {chosen.label} K = {chosen.k}; best {best.label} K = {best.k} "
+            f"{kind}: chosen {chosen.label} K = {chosen.k}, which reaches "
+            f"{tokens_s[alike] / tokens_s[own]:.2f} of the best K of its lookup, {own.k}; "
+            f"best {best.label} K = {best.k} "
             f"({tokens_s[best]:.1f} tokens/s of {seconds} time, "
             f"{tokens_s[best] / tokens_s[none]:.2f} x none); "
             f"the choice reaches {tokens_s[alike] / tokens_s[best]:.2f} of it, the best of "

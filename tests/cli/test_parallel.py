@@ -256,18 +256,18 @@ def test_reasons_of_several_models_name_them(call: Call) -> None:
 @pytest.mark.parametrize(
     ("platform", "said", "constants"),
     [
-        ("l40s", True, "collective_pcie on l40s"),
+        ("l40s", True, "collective_pcie on l40s, rtx_pro_6000"),
         ("h100", False, "collective_graph on a100, h100, b200, gb200"),
     ],
 )
 def test_collectives_say_whose_constants_time_them(
     call: Call, platform: str, constants: str, *, said: bool
 ) -> None:
-    """Over PCIe these are of one GPU with slow paths, which a caveat says; no other is named."""
+    """Over PCIe a caveat says which paths are meant; no GPU without such tables is named."""
     asked = ("--model", "qwen3_8b", "--platform", platform, "--attention", "flash-attn==2.8.3")
     _, found = predict(call, *asked, "--tp", "4")
     assert (
-        any("over PCIe is timed by constants of L40S" in each for each in found["caveats"]) == said
+        any("over PCIe is timed as where they share" in each for each in found["caveats"]) == said
     )
     code, out, _ = call("predict", *asked, "--tp", "4", "--all")
     assert code == 0

@@ -25,7 +25,7 @@ SAMPLE = {
     "peak_tflops": {"bfloat16": 148.0}, "bandwidth_gb_s": 4000.0, "l2_mib": 60.0,
     "shared_memory_per_sm_kib": 228.0, "shared_memory_per_block_kib": 227.0, "memory_gb": 96.0,
     "nvlink": 4, "nvlink_gb_s": 1.0, "pcie_gb_s": 1.0, "node_gpus": 8, "machine_gpus": 4,
-    "host_cpu": "grace", "network_gb_s": 1.0,
+    "direct_gpus": 2, "host_cpu": "grace", "network_gb_s": 1.0,
 }  # fmt: skip
 
 
@@ -144,13 +144,20 @@ def test_an_unknown_name_is_refused() -> None:
 
 
 def test_gpus_meet_over_nvlink_or_pcie() -> None:
-    """What a GPU sends to its node is NVLink's bandwidth, else PCIe's, else not known."""
+    """What a GPU sends to its node is NVLink's bandwidth, else PCIe's, else not known.
+
+    Over PCIe two are taken to reach each other where nobody says how many; over NVLink all do.
+    """
     assert PLATFORMS["h100"].link_gb_s == PLATFORMS["h100"].nvlink_gb_s == 450
     assert PLATFORMS["l40s"].link_gb_s == PLATFORMS["l40s"].pcie_gb_s == 32
     assert PLATFORMS["cpu"].link_gb_s is None
+    direct = {name: PLATFORMS[name].direct for name in ("h100", "l40s", "rtx_pro_6000", "l4")}
+    assert direct == {"h100": None, "l40s": 2, "rtx_pro_6000": 8, "l4": 2}
+    assert PLATFORMS["l4"].direct_gpus is None
     for platform in PLATFORMS.values():
         assert (platform.nvlink is None) == (platform.nvlink_gb_s is None)
         assert (platform.machine_gpus or 0) <= (platform.node_gpus or 0)
+        assert (platform.direct_gpus or 0) <= (platform.node_gpus or 0)
 
 
 def test_a_machine_of_any_number_of_gpus_is_taken_to_hold_eight() -> None:

@@ -249,7 +249,8 @@ def test_facts_are_those_of_the_datasheets() -> None:
     assert facts.select("platform", "dtype").n_unique() == facts.height
     row = facts.row(by_predicate=(pl.col("platform") == "h20") & (pl.col("dtype") == "bfloat16"))
     assert row[:9] == ("h20", "bfloat16", 148.0, 4000.0, 37.0, 90, 78, "NVIDIA H20", False)
-    links = ("nvlink", "link_gb_s", "node_gpus", "machine_gpus", "network_gb_s", "host_cpu")
+    links = ("nvlink", "link_gb_s", "node_gpus", "machine_gpus", "direct", "network_gb_s",
+             "host_cpu")  # fmt: skip
     assert row[9:] == tuple(getattr(sheets["h20"], link) for link in links)
 
 

@@ -14,18 +14,21 @@ from nearfree.public.curves import ImportedCurves, curves_of
 from derive.questions import FACTS
 from derive.work_model.forms import arrays, start
 
-FAMILY = FAMILIES["collective_pcie"]
-VALUES = start(FAMILY, share=0.5, crowd=0.0)
-LINKS = {"l40s": 32e3, "rtx_pro_6000": 64e3}
+FAMILY = FAMILIES["collective_nccl"]
+VALUES = start(FAMILY, simple_share=0.5, simple_fixed_us=15.0)
+LINKS = {"a100": 300e3, "h100": 450e3}
 """Bytes a microsecond, of datasheets."""
 N = tuple(2**step for step in range(9, 26, 2))
 
 
 def curve(platform: str, gpus: int, factor: float) -> LatencyImported:
-    """Return a gather whose T follows the form over PCIe, a factor of it."""
+    """Return a gather whose T follows NCCL's form, a factor of it."""
     sent = {"sent": 2.0 * np.array([N]) * (gpus - 1) / gpus}
-    features: dict[str, Any] = arrays([*N], gpus=gpus, steps=gpus - 1, link=LINKS[platform]) | sent
-    times = factor * FAMILY.latency_us(features, VALUES, "paths")[0]
+    link = LINKS[platform]
+    facts = {"steps": gpus - 1, "nodes": 1, "link": link, "reached": link, "nvlink5": 0,
+             "nvls": 0, "exchange": 0}  # fmt: skip
+    features: dict[str, Any] = arrays([*N], **facts) | sent | {"switched": sent["sent"]}
+    times = factor * FAMILY.latency_us(features, VALUES, "protocols")[0]
     return LatencyImported(
         source="any", member="any", member_sha256="0" * 64, platform=platform,
         setting=Setting(module="collective", backend="nccl", dtype="bfloat16", d_model=1,
@@ -43,21 +46,21 @@ def curves(**factors: float) -> ImportedCurves:
 
 def test_a_platform_that_follows_the_form_is_met() -> None:
     """Where both platforms follow one form, each is met by the other's constants."""
-    errors = left_out_errors(curves(l40s=1.0, rtx_pro_6000=1.0), FACTS)
+    errors = left_out_errors(curves(a100=1.0, h100=1.0), FACTS)
     assert set(errors["platform"]) == set(LINKS)
     assert errors["error"].max() < 0.01
 
 
 def test_its_own_curves_are_not_seen() -> None:
     """A platform whose links are half as good as the other's is missed by that: nobody told."""
-    errors = left_out_errors(curves(l40s=2.0, rtx_pro_6000=1.0), FACTS)
+    errors = left_out_errors(curves(a100=2.0, h100=1.0), FACTS)
     rows = grouped(errors, ["platform"]).sort("platform")["median_error"].to_list()
     assert rows == pytest.approx([0.5, 1.0], abs=0.05)
 
 
 def test_payloads_are_those_of_decoding() -> None:
     """What is smaller or larger than the scored sizes is left out."""
-    errors = left_out_errors(curves(l40s=1.0, rtx_pro_6000=1.0), FACTS)
+    errors = left_out_errors(curves(a100=1.0, h100=1.0), FACTS)
     assert errors["payload_bytes"].min() >= LEAST_KIB * 2**10
     assert errors["payload_bytes"].max() <= MOST_MIB * 2**20
     assert errors.height == 2 * 3 * sum(LEAST_KIB * 512 <= n <= MOST_MIB * 2**19 for n in N)
@@ -65,7 +68,7 @@ def test_payloads_are_those_of_decoding() -> None:
 
 def test_one_platform_alone_is_not_scored() -> None:
     """Nothing is left to fit to."""
-    assert left_out_errors(curves(l40s=1.0), FACTS).is_empty()
+    assert left_out_errors(curves(a100=1.0), FACTS).is_empty()
 
 
 def test_groups_say_how_many_and_how_far() -> None:

@@ -177,7 +177,7 @@ def test_between_nodes_a_ring_has_the_network_and_its_hops() -> None:
         assert features(**gather | {"gpus": gpus})["reached"].item() == fewest * card
     said = features(**gather | {"gpus": 5, "nodes": 2, "fewest": 1})
     assert said["reached"].item() == card
-    given = {"simple_fixed_us": 5.0, "simple_hop_us": 1.0, "simple_share": 0.5, "ll_share": 1e-6}
+    given = {"simple_fixed_us": 5.0, "hop_us": 1.0, "simple_share": 0.5, "ll_share": 1e-6}
     for each, hops in ((far, 14 * 1.0 + 14.0), (send, 14.0)):
         expected = 5.0 + hops + each["sent"] / (0.5 * each["reached"])
         assert times("collective_nccl", each, **given) == pytest.approx(expected)

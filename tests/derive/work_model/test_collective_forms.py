@@ -80,7 +80,7 @@ def test_nccl_takes_the_fastest_of_its_protocols(
     own = values["exchange_us"] if exchange else 0.0
     far = nodes - 1
     times = [
-        slower * (values[f"{name}_fixed_us"] + own + values[f"{name}_hop_us"] * (steps - far))
+        slower * (values[f"{name}_fixed_us"] + own + values["hop_us"] * (steps - far))
         + network * far
         + sent / (values[f"{name}_share"] * reached)
         for name, network in (("ll", 2.7), ("simple", 14.0))
@@ -96,17 +96,40 @@ def test_nccl_takes_the_fastest_of_its_protocols(
         assert asked(name, values, **facts) == pytest.approx(min(times))
 
 
+def less_sharp(one: float, other: float) -> float:
+    """Return what two take over PCIe: (one^1.5 + other^1.5)^(2/3)."""
+    return float((one**1.5 + other**1.5) ** (2 / 3))
+
+
 @given(
     values=constants(FAMILIES["collective_pcie"]),
-    sent=BYTES, link=LINK, steps=st.integers(1, 14), gpus=st.integers(2, 8),
+    sent=BYTES, link=LINK, steps=st.integers(1, 14), gpus=st.integers(2, 8), direct=FLAG,
+    own=FLAG, eager=FLAG,
 )  # fmt: skip
-def test_over_pcie_gpus_beyond_two_crowd_the_path(
-    values: Values, sent: float, link: float, steps: int, gpus: int
-) -> None:
-    """T = fixed + hop steps + S (1 + crowd (g - 2)) / (a link)."""
-    expected = values["fixed_us"] + values["hop_us"] * steps
-    expected += sent * (1 + values["crowd"] * (gpus - 2)) / (values["share"] * link)
-    found = asked("collective_pcie", values, sent=sent, link=link, steps=steps, gpus=gpus)
+def test_over_pcie_gpus_beyond_two_share_paths(
+    *, values: Values, sent: float, link: float, steps: int, gpus: int, direct: bool, own: bool,
+    eager: bool,
+) -> None:  # fmt: skip
+    """Among more than two a path bounds the rate, and through the host all share one.
+
+    Of LL all share either. An own kernel is a line, and no launch is faster than the host's.
+    """
+    times = []
+    for name, sharing in (("ll", gpus), ("simple", 1)):
+        rates = [values[f"{name}_share"] * link]
+        if gpus > 2:
+            rates.append(values[f"{name}_path_bytes_us"] / sharing)
+        if not direct:
+            rates.append(values["host_share"] * link / gpus)
+        waits = values[f"{name}_fixed_us"] + values[f"{name}_hop_us"] * steps
+        times.append(less_sharp(waits, sent / min(rates)))
+    expected = min(times)
+    if own:
+        expected = values["own_fixed_us"] + sent / (values["own_share"] * link)
+    if eager:
+        expected = max(expected, values["host_us"])
+    found = asked("collective_pcie", values, sent=sent, link=link, steps=steps, gpus=gpus,
+                  direct=direct, own=own, eager=eager)  # fmt: skip
     assert found == pytest.approx(expected)
 
 

@@ -90,3 +90,24 @@ def test_constants_are_carried_to_other_formats(formats: dict[str, Any], text: s
 def test_a_call_without_a_cache_is_answered() -> None:
     """The paper's laws do not speak of context 0; a form does."""
     assert judged(PREFILL) == ("attention_prefill", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "family"),
+    [
+        ({"gpus": 16}, "collective_nccl"),
+        ({"gpus": 8}, "collective_graph"),
+        ({"gpus": 8, "dtype": "float16"}, "collective_nccl"),
+        ({"gpus": 8, "backend_version": "0.14.0"}, "collective_nccl"),
+        ({"gpus": 4, "backend_version": "0.14.0"}, "collective_graph"),
+        ({"gpus": 8, "backend": "sglang", "backend_version": "0.5.14"}, "collective_nccl"),
+        ({"gpus": 4, "backend": "sglang", "backend_version": "0.5.14"}, "collective_graph"),
+        ({"gpus": 16, "kernel": "vLLM_custom_eager"}, "collective_eager"),
+    ],
+)
+def test_an_engine_s_all_reduce_is_nccl_s_where_no_own_kernel_joins_so_many(
+    changes: dict[str, Any], family: str
+) -> None:
+    """On GB300 machines have four GPUs: beyond them, and beyond eight, engines leave it to NCCL."""
+    asked = OF_FAMILY["collective_graph"] | {"platform": "gb300", "backend_version": "0.33.0"}
+    assert judged(asked | changes)[0] == family

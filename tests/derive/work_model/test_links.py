@@ -89,3 +89,24 @@ def test_an_operation_has_its_steps(operation: str, steps: int, exchange: int) -
     """An all-reduce goes around a ring twice; sends of their own cost besides."""
     found = features(NCCL | {"operation": operation})
     assert (found["steps"].item(), found["exchange"].item()) == (steps, exchange)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags"),
+    [
+        ({}, (0, 0, 0)),
+        ({"platform": "rtx_pro_6000"}, (1, 0, 0)),
+        ({"gpus": 2}, (1, 0, 0)),
+        ({"gpus": 2, "backend": "vllm", "kernel": "vLLM_custom_graph"}, (1, 1, 0)),
+        ({"gpus": 2, "backend": "vllm", "kernel": None, "api": "eager"}, (1, 1, 1)),
+        ({"backend": "vllm", "kernel": "vLLM_custom_eager"}, (0, 0, 1)),
+        ({"gpus": 2, "backend": "trtllm", "kernel": "TRTLLM"}, (1, 0, 0)),
+        ({"gpus": 4, "platform": "l4"}, (0, 0, 0)),
+    ],
+)
+def test_a_platform_says_which_gpus_reach_each_other_over_pcie(
+    changes: dict[str, Any], flags: tuple[int, int, int]
+) -> None:
+    """Two of any do, and there engines sum by kernels of their own."""
+    found = features(NCCL | {"platform": "l40s"} | changes)
+    assert tuple(found[name].item() for name in ("direct", "own", "eager")) == flags

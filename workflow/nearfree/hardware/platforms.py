@@ -21,6 +21,9 @@ Amount = Annotated[float, Meta(gt=0, lt=1e12)]
 Count = Annotated[int, Meta(ge=1, lt=1_000_000)]
 PCIE_GPUS = 8
 """GPUs that meet over PCIe and are taken to fit one machine, where its builder chooses how many."""
+DIRECT_GPUS = 2
+"""GPUs that are taken to reach each other over PCIe without the host, where nobody says how many:
+those of public tables do, and more of most of L40S's do not (AIConfigurator 0.12.0)."""
 _NO_FACTS = frozenset({"kind", "vendor_name", "aliases", "sources", "unknown"})
 _PEAKS = tuple(dict.fromkeys(each.peak for each in FORMATS.values()))
 
@@ -31,7 +34,8 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     `peak_tflops` is phi by dtype, dense; `bandwidth_gb_s` is beta in decimal GB/s; caches and
     shared memory are in binary units, memory in decimal GB as vendors print it. `nvlink` is the
     generation of NVLink between a node's `node_gpus` GPUs, None where they meet over PCIe;
-    `machine_gpus` are those of one operating system, where a node has several;
+    `machine_gpus` are those of one operating system, where a node has several; `direct_gpus` how
+    many reach each other over PCIe, beyond which all share one path through the host;
     `nvlink_gb_s`, `pcie_gb_s` and, between nodes, `network_gb_s` are one way; `host_cpu` is the CPU
     that the product joins to its GPUs, None where buyers choose it. `device_name` is
     what the driver calls the device: backends look for tuned files by it. Of `rocm`, AMD's GPUs,
@@ -59,6 +63,7 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     pcie_gb_s: Amount | None = None
     node_gpus: Count | None = None
     machine_gpus: Count | None = None
+    direct_gpus: Count | None = None
     host_cpu: Literal["grace"] | None = None
     network_gb_s: Amount | None = None
     sources: dict[str, str] = {}
@@ -86,6 +91,11 @@ class Platform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
         """
         over_pcie = (self.nvlink, self.host_cpu) == (None, None) and self.pcie_gb_s is not None
         return self.node_gpus or (PCIE_GPUS if over_pcie else None)
+
+    @property
+    def direct(self) -> int | None:
+        """GPUs that are taken to reach each other over PCIe, None where NVLink joins them."""
+        return None if self.nvlink else self.direct_gpus or DIRECT_GPUS
 
     def balance(self, dtype: str) -> float | None:
         """Return rho = phi / beta of a dtype in FLOP per byte, None without both facts."""

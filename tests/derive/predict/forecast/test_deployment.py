@@ -66,16 +66,24 @@ def test_what_a_builder_chooses_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("degrees", "said"),
-    [({"tp": 4}, "4 GPUs"), ({"dp": 4}, "4 GPUs"), ({"tp": 2}, ""), ({"pp": 8}, "")],
+    ("degrees", "direct", "said"),
+    [
+        ({"tp": 4}, 2, "what 4 GPUs send each other over PCIe is timed as where they share one"),
+        ({"dp": 4}, 2, "what 4 GPUs send each other over PCIe is timed as where they share one"),
+        ({"tp": 4}, 8, "what 4 GPUs send each other over PCIe is timed as where they reach each"),
+        ({"tp": 2}, 2, "what 2 GPUs send each other over PCIe is timed as where they reach each"),
+        ({"tp": 2}, 1, "what 2 GPUs send each other over PCIe is timed as where they share one"),
+        ({"pp": 8}, 2, ""),
+    ],
 )
-def test_slow_paths_over_pcie_are_said(degrees: dict[str, int], said: str) -> None:
-    """Public tables agree about two GPUs, and differ by factors about more of them."""
+def test_which_paths_over_pcie_are_meant_is_said(
+    degrees: dict[str, int], direct: int, said: str
+) -> None:
+    """A machine decides whether GPUs reach each other, and tables of one GPU differ by factors."""
     asked = deployment(1, **degrees)
-    (*caveats,) = structs.replace(asked, over_pcie=True).caveats
-    assert [f"what {said} send each other over PCIe" in each for each in caveats] == [True] * bool(
-        said
-    )
+    (*caveats,) = structs.replace(asked, direct_gpus=direct).caveats
+    assert [each.startswith(said) for each in caveats] == [True] * bool(said)
+    assert all("`direct_gpus` of h200 in config/platforms.yaml" in each for each in caveats)
     assert not asked.caveats
 
 

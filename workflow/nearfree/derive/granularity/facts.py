@@ -24,18 +24,23 @@ FACTS_SCHEMA = {
     "link_gb_s": pl.Float64,
     "node_gpus": pl.Int64,
     "machine_gpus": pl.Int64,
+    "direct_gpus": pl.Int64,
     "network_gb_s": pl.Float64,
     "host_cpu": pl.String,
 }
 """phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, the driver's name, whether
 it is known that no unit multiplies the dtype, and what joins GPUs: the generation of NVLink, its
-bandwidth or PCIe's, GPUs a node, the network's, and the CPU where the GPU comes with one."""
-_LINKS = ("nvlink", "link_gb_s", "node_gpus", "machine_gpus", "network_gb_s", "host_cpu")
+bandwidth or PCIe's, GPUs of a node, of a machine and those that reach each other over PCIe, the
+network's, and the CPU where the GPU comes with one."""
+_LINKS = (
+    "nvlink", "link_gb_s", "node_gpus", "machine_gpus", "direct_gpus", "network_gb_s", "host_cpu",
+)  # fmt: skip
 
 
 def _links(sheet: Platform) -> dict[str, object]:
     """Return what joins a platform's GPUs."""
-    return {fact: getattr(sheet, fact) for fact in _LINKS} | {"node_gpus": sheet.joined_gpus}
+    taken = {"node_gpus": sheet.joined_gpus, "direct_gpus": sheet.direct}
+    return {fact: getattr(sheet, fact) for fact in _LINKS} | taken
 
 
 def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:

@@ -45,7 +45,7 @@ from nearfree.public import published
 from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
-FORM, COLLECTIVE_FORM = 2, 2
+FORM, COLLECTIVE_FORM = 2, 3
 """Numbers of the forms of T(N) and of the fit, and of those of collectives; a change of either
 raises it."""
 

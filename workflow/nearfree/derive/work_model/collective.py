@@ -33,6 +33,10 @@ COLLECTIVE = ("collective",)
 """The kind of modules that these forms speak of."""
 _SHARPNESS = 3.0
 """p: how well a kernel hides the latency of its loads behind their bytes."""
+_PCIE_SHARPNESS = 1.5
+"""The same of what a collective over PCIe waits for behind what it sends."""
+PAIR = 2
+"""GPUs of which each has the other alone to send to."""
 _ROUNDED = (ONE_SHOT, TWO_SHOT)
 BY_HOPS = ("send", "all_gather", "reduce_scatter")
 """What NCCL does by a ring alone, or in one hop, so that those of its hops that leave a node are
@@ -95,8 +99,10 @@ def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of NCCL's collectives, [rows, grid]: the fastest of its protocols.
 
     T = min over protocols of w (fixed + hop steps) + S_sent / (a link); `steps` are g - 1, and
-    twice that for an all-reduce. The protocol LL sends a flag with each word, so at most half of
-    what is sent are data; an all-reduce of floats of 8 GPUs can be done in the switch (NVLS).
+    twice that for an all-reduce, and take as long by either protocol: only of few GPUs can curves
+    tell what a step takes from what is fixed. The protocol LL sends a flag with each word, so at
+    most half of what is sent are data; an all-reduce of floats of 8 GPUs can be done in the switch
+    (NVLS).
     Of BY_HOPS over several nodes, hops between them take what NCCL itself reckons with, and the
     link is what a rank reaches of the network: its own share, times the ranks that the node with
     fewest has, as rings have so many channels and no more.
@@ -108,7 +114,7 @@ def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
     far = features["nodes"] - 1.0
     times = [
         slower * (values[f"{name}_fixed_us"] + exchanged)
-        + slower * values[f"{name}_hop_us"] * (features["steps"] - far)
+        + slower * values["hop_us"] * (features["steps"] - far)
         + _NETWORK_HOP_US[name] * far
         + features["sent"] / (values[f"{name}_share"] * features["reached"])
         for name in ("ll", "simple")
@@ -121,10 +127,33 @@ def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
 
 
 def pcie_us(features: Features, values: Values, _hypothesis: str) -> Array:
-    """Return T(N) over PCIe, [rows, grid]: the more GPUs, the more share a path to the host."""
-    crowd = 1.0 + values["crowd"] * (features["gpus"] - 2.0)
-    waits = values["fixed_us"] + values["hop_us"] * features["steps"]
-    return np.asarray(waits + features["sent"] * crowd / (values["share"] * features["link"]))
+    """Return T(N) over PCIe, [rows, grid]: the faster of NCCL's protocols, or an own kernel.
+
+    Of a protocol T = ((fixed + hop steps)^1.5 + (S_sent / rate)^1.5)^(1/1.5), where the rate is a
+    share of a GPU's link. More than two GPUs do not get past a path between them, whatever their
+    links: of LL all of them share it. Those that do not reach each other directly send through the
+    host, where all GPUs share one path of about half a link. Two GPUs that do reach each other are
+    summed up by an engine's own kernel, T = fixed + S_sent / (a link). Launched by the host none
+    takes less than a launch.
+
+    Parameters
+    ----------
+    features
+        `sent` in bytes [rows, grid]; `link` in bytes/us, `gpus`, `steps`, and as 1 or 0 `direct`,
+        `own` and `eager` [rows, 1].
+    """
+    link, gpus, sent = features["link"], features["gpus"], features["sent"]
+    through_host = np.where(features["direct"] > 0, np.inf, values["host_share"] * link / gpus)
+    times = []
+    for name, ranks in (("ll", gpus), ("simple", 1.0)):
+        path = np.where(gpus > PAIR, values[f"{name}_path_bytes_us"] / ranks, np.inf)
+        rate = np.minimum(np.minimum(values[f"{name}_share"] * link, path), through_host)
+        waits = values[f"{name}_fixed_us"] + values[f"{name}_hop_us"] * features["steps"]
+        waits = np.broadcast_to(waits, sent.shape)
+        times.append(power_mean_sum(_PCIE_SHARPNESS, waits, sent / rate))
+    own = values["own_fixed_us"] + sent / (values["own_share"] * link)
+    time = np.where(features["own"] > 0, own, np.minimum(*times))
+    return np.maximum(time, np.where(features["eager"] > 0, values["host_us"], 0.0))
 
 
 def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
@@ -155,15 +184,23 @@ def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
     return np.asarray(time)
 
 
-def _waiting(name: str, fixed: float, what: str) -> tuple[Constant, ...]:
+def _hop(name: str, start: float) -> Constant:
+    return Constant(name=f"{name}hop_us", unit="us", start=start, low=0.0, high=10.0,
+                    meaning="what each further rank or step adds to it")  # fmt: skip
+
+
+def _straight(name: str, fixed: float, what: str, share: float = 0.6) -> tuple[Constant, ...]:
     return (
         Constant(name=f"{name}_fixed_us", unit="us", start=fixed, low=0.2, high=80.0,
                  meaning=f"what {what} takes at least"),
-        Constant(name=f"{name}_hop_us", unit="us", start=0.1, low=0.0, high=10.0,
-                 meaning="what each further rank or step adds to it"),
-        Constant(name=f"{name}_share", unit="1", start=0.6, low=0.02, high=1.2,
+        Constant(name=f"{name}_share", unit="1", start=share, low=0.02, high=1.2,
                  meaning="share of a link that it reaches"),
     )  # fmt: skip
+
+
+def _waiting(name: str, fixed: float, what: str) -> tuple[Constant, ...]:
+    fixed_us, share = _straight(name, fixed, what)
+    return fixed_us, _hop(f"{name}_", 0.1), share
 
 
 def _round(name: str) -> tuple[Constant, ...]:
@@ -187,9 +224,11 @@ _GRAPH = (
     *_waiting(NCCL, 15.0, "NCCL's all-reduce of all others"),
     _NVLINK5,
 )
+_LL, _SIMPLE = "the protocol of small messages", "the protocol of large messages"
 _LARGE = (
-    *_waiting("ll", 8.0, "the protocol of small messages"),
-    *_waiting("simple", 20.0, "the protocol of large messages"),
+    *_straight("ll", 8.0, _LL),
+    *_straight("simple", 20.0, _SIMPLE),
+    _hop("", 0.5),
     Constant(name="nvls_fixed_us", unit="us", start=25.0, low=1.0, high=80.0,
              meaning="what an all-reduce in the switch costs however few bytes"),
     Constant(name="nvls_share", unit="1", start=0.7, low=0.1, high=1.2,
@@ -199,14 +238,19 @@ _LARGE = (
     _NVLINK5,
 )  # fmt: skip
 _OVER_PCIE = (
-    Constant(name="fixed_us", unit="us", start=10.0, low=0.5, high=200.0,
-             meaning="what a collective costs however few bytes"),
-    Constant(name="hop_us", unit="us", start=2.0, low=0.0, high=60.0,
-             meaning="what each further step adds"),
-    Constant(name="share", unit="1", start=0.6, low=0.02, high=1.5,
-             meaning="share of PCIe that two GPUs reach"),
-    Constant(name="crowd", unit="1", start=0.5, low=0.0, high=20.0,
-             meaning="what each further GPU takes from the others' bandwidth"),
+    *_straight("ll", 5.0, _LL, share=0.3),
+    _hop("ll_", 1.5),
+    Constant(name="ll_path_bytes_us", unit="B/us", start=50e3, low=1e3, high=1e6,
+             meaning="what more than two GPUs that reach each other send by it, all of them"),
+    *_straight("simple", 20.0, _SIMPLE),
+    _hop("simple_", 5.0),
+    Constant(name="simple_path_bytes_us", unit="B/us", start=22e3, low=1e3, high=1e6,
+             meaning="what each of more than two GPUs that reach each other sends by it"),
+    Constant(name="host_share", unit="1", start=0.5, low=0.02, high=1.5,
+             meaning="share of a link that GPUs send through the host, all of them"),
+    *_straight("own", 4.0, "an engine's own kernel of two GPUs"),
+    Constant(name="host_us", unit="us", start=20.0, low=1.0, high=200.0,
+             meaning="what the host takes to launch one"),
 )  # fmt: skip
 _EXCHANGE = (
     Constant(name="fixed_us", unit="us", start=15.0, low=0.5, high=400.0,

@@ -17,6 +17,15 @@ SELECTIONS = {
     family.name: f"all curves of it, payloads up to {LARGEST_MIB} MiB" for family in COLLECTIVES
 }
 
+_OTHER_MACHINES = {
+    ("l40s", "sglang", "0.5.12"): 8,
+    ("rtx_pro_6000", "sglang", "0.5.10"): 1,
+    ("rtx_pro_6000", "vllm", "0.19.0"): 1,
+    ("rtx_pro_6000", "trtllm", "1.3.0rc10"): 1,
+}
+"""`direct_gpus` of tables that are of another machine than the rest of their GPU, by platform,
+backend and release: told by their own bandwidth (config/platforms.yaml, `direct_gpus`)."""
+
 
 def collective_measured(
     settings: pl.DataFrame, points: pl.DataFrame, facts: pl.DataFrame
@@ -35,7 +44,7 @@ def collective_measured(
     )
     rows = with_facts(settings.filter(pl.col("module") == "collective").join(lists, on="curve"),
                       facts)  # fmt: skip
-    rows = rows.with_columns(family_of(rows))
+    rows = rows.with_columns(_direct(), family_of(rows))
     rows = rows.filter(pl.col("family").is_not_null() & times_refusal().is_null()).sort("curve")
     found = {}
     for name in FAMILIES:
@@ -52,3 +61,13 @@ def collective_measured(
         )
         found[name] = measured, mine
     return found
+
+
+def _direct() -> pl.Expr:
+    """Return `direct_gpus` of the machine that a table is of."""
+    found = pl.col("direct_gpus")
+    for names, gpus in _OTHER_MACHINES.items():
+        of = zip(("platform", "backend", "backend_version"), names, strict=True)
+        mine = pl.all_horizontal(pl.col(column) == name for column, name in of)
+        found = pl.when(mine).then(gpus).otherwise(found)
+    return found.alias("direct_gpus")

@@ -9,9 +9,11 @@ from nearfree.core.modules.indexer import INDEXER, SELECT
 from nearfree.core.modules.routing import SPREADS
 from nearfree.core.setting import STORED
 from nearfree.derive.laws.laws import ask_distinct, facts_refusal, shape_refusal, written
+from nearfree.derive.work_model.all_reduce import NCCL, algorithm_of
 from nearfree.derive.work_model.attention import ATTENTION_CACHED, ATTENTION_PREFILL
 from nearfree.derive.work_model.collective import (
     BY_HOPS,
+    COLLECTIVE_GRAPH,
     COLLECTIVE_NCCL,
     COLLECTIVE_PCIE,
     COLLECTIVES,
@@ -58,15 +60,18 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     Parameters
     ----------
     rows
-        Questions with the facts of their platform: over PCIe all collectives have one form, and
+        Questions with the facts of their platform: over PCIe all collectives have one form, an
+        engine's all-reduce is NCCL's where none of its own kernels joins so many GPUs, and
         latent attention has one of its own where positions are selected, as has their selection.
     """
     cached = (pl.col("context") > 0).alias("cached")
-    kernel = pl.coalesce("kernel", pl.when(pl.col("module") == "collective").then("api"))
+    joins = pl.col("module") == "collective"
+    kernel = pl.coalesce("kernel", pl.when(joins).then("api"))
+    joined = (pl.when(joins).then(name).alias(name) for name in _JOINED)
     found = ask_distinct(
-        rows.select("module", "backend", kernel, cached), _form, {"family": pl.String}
+        rows.select("module", "backend", kernel, cached, *joined), _form, {"family": pl.String}
     )
-    over_pcie = (pl.col("module") == "collective") & pl.col("nvlink").is_null()
+    over_pcie = joins & pl.col("nvlink").is_null()
     exchanged = pl.col("family").is_in([each.name for each in EXCHANGES])
     module = pl.col("module")
     chosen = (module == "mla") & pl.col("selected").is_not_null()
@@ -86,12 +91,32 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     )["family"]
 
 
+_JOINED = ("backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
+"""What says which algorithm an engine's all-reduce runs, besides its size."""
+
+
 def _form(question: dict[str, Any]) -> dict[str, str]:
-    module, *kernel = question.values()
+    of = (question["backend"], question["kernel"], question["cached"])
     for family in FAMILIES.values():
-        if module in family.modules and family.speaks(*kernel):
-            return {"family": family.name}
+        if question["module"] in family.modules and family.speaks(*of):
+            by_nccl = family is COLLECTIVE_GRAPH and _by_nccl(question)
+            return {"family": COLLECTIVE_NCCL.name if by_nccl else family.name}
     return {}
+
+
+def _by_nccl(question: dict[str, Any]) -> bool:
+    """Return whether NCCL runs an engine's all-reduce of the fewest bytes, and so of all."""
+    found = algorithm_of(
+        question["backend"],
+        question["backend_version"],
+        sm=question["sm"] or 0,
+        nvlink=question["nvlink"] is not None,
+        gpus=question["gpus"] or 0,
+        size=1.0,
+        dtype=question["dtype"],
+        machine=question["machine_gpus"],
+    )
+    return found == NCCL
 
 
 def carried() -> pl.Expr:

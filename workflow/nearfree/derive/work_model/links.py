@@ -32,7 +32,9 @@ from nearfree.derive.work_model.all_reduce import (
 from nearfree.derive.work_model.collective import (
     COLLECTIVE_EAGER,
     COLLECTIVE_GRAPH,
+    COLLECTIVE_PCIE,
     EXCHANGES,
+    PAIR,
 )
 from nearfree.derive.work_model.family import Array, column
 from nearfree.units import BYTES_PER_GB, US_PER_S
@@ -85,6 +87,8 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
         "exchange": (operations == "all_to_all").astype(float),
         "nvls": _nvls(rows, operations),
     }
+    if family == COLLECTIVE_PCIE.name:
+        return found | _over_pcie(rows, gpus)
     if family in {each.name for each in EXCHANGES}:
         return found | _exchanged(rows, settings, payload, node)
     if family in (COLLECTIVE_GRAPH.name, COLLECTIVE_EAGER.name):
@@ -111,6 +115,21 @@ def _nvls(rows: pl.DataFrame, operations: Array) -> Array:
     floats = rows["dtype"].is_in(["bfloat16", "float16"]).to_numpy()[:, None]
     able = (column(rows, "gpus") >= _NVLS_GPUS) & (column(rows, "sm") >= _NVLS_SM)
     return np.asarray((floats & able & (operations == "all_reduce")).astype(float))
+
+
+def _over_pcie(rows: pl.DataFrame, gpus: Array) -> dict[str, Array]:
+    """Return whether GPUs reach each other without the host, sum by an own kernel, and eagerly.
+
+    Over PCIe engines' own kernels join two (`all_reduce.algorithm_of`).
+    """
+    direct = gpus <= column(rows, "direct_gpus")
+    engines = rows["backend"].is_in(["vllm", "sglang"]).to_numpy()[:, None]
+    kernels = rows["kernel"].fill_null(rows["api"]).fill_null("")
+    return {
+        "direct": direct * 1.0,
+        "own": (direct & engines & (gpus == PAIR)) * 1.0,
+        "eager": kernels.str.ends_with("eager").to_numpy()[:, None] * 1.0,
+    }
 
 
 def _algorithms(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:

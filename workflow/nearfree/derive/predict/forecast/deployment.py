@@ -75,7 +75,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     `moe` may run. `dense_kernel` runs products in blocks of float8 where the engine's choice is
     another for this model, and `by_file` the experts, by what its file says, where their T(N) is
     not read. A node has `node_gpus`; all GPUs lie on one where it is None.
-    `over_pcie` holds where no NVLink joins them.
+    `direct_gpus` are taken to reach each other over PCIe; None where NVLink joins them.
     """
 
     decoder: Decoder
@@ -105,7 +105,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     dense_kernel: str | None = None
     by_file: str | None = None
     node_gpus: int | None = None
-    over_pcie: bool = False
+    direct_gpus: int | None = None
 
     @property
     def engine(self) -> BackendRelease:

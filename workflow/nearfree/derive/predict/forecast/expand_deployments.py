@@ -165,7 +165,7 @@ def _alike(
             positions=each.model.file.positions,
             assembled=each.sheet.node_gpus is None,
             node_gpus=each.sheet.joined_gpus,
-            over_pcie=each.sheet.nvlink is None,
+            direct_gpus=each.sheet.direct,
             graphs=graphs_of(config, spec, each.platform, parallel, attention=attention, moe=moe),
             dense_kernel=_without_deepgemm(each, dense),
             stand_in=each.model.stands_in(moe, each.sheet),

@@ -15,14 +15,18 @@ from nearfree.derive.engine_step.form import reached
 if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.deployment import Deployment
 
-_MEASURED_PAIR = 2
-_SLOW_PATHS = (
-    "most of whose public tables have 4 to 5 GB/s a GPU among 4 and 1.4 to 2.2 among 8, as through "
-    "the host; one has 20 among either, and those of RTX PRO 6000 have 23 to 28"
+_DIRECT = (
+    "where they reach each other's memory; through the host it takes up to twice as long among 2, "
+    "and ten times among 8"
+)
+_THROUGH_HOST = (
+    "where they share one path through the host, as in most public tables of L40S (4 to 5 GB/s a "
+    "GPU among 4, 1.4 to 2 among 8); where they reach each other T(N) of many rows is shorter"
 )
 """What sums of 16 MiB reach by a ring over PCIe: AIConfigurator 0.12.0, custom_allreduce_perf and
-nccl_perf of l40s, of which one is SGLang 0.5.12's, and of rtx_pro_6000_server. Of two GPUs tables
-agree, 18 to 20 and 35 GB/s, which the same constants give."""
+nccl_perf of l40s, of which one, SGLang 0.5.12's, has 20 GB/s, and of rtx_pro_6000_server, which has
+23 to 28 among 4 and 8. Of two GPUs tables have 16 to 20 and 35 GB/s, but three of RTX PRO 6000 have
+15."""
 
 
 def left_out(asked: "Deployment") -> tuple[str, ...]:
@@ -34,10 +38,11 @@ def left_out(asked: "Deployment") -> tuple[str, ...]:
             "with 16 lanes of PCIe and no bridge of NVLink: its builder chooses that"
         )
     together = asked.parallel.ranks if asked.decoder.experts else asked.parallel.tp
-    if asked.over_pcie and together > _MEASURED_PAIR:
+    if asked.direct_gpus and together > 1:
+        paths = _DIRECT if together <= asked.direct_gpus else _THROUGH_HOST
         said.append(
-            f"what {together} GPUs send each other over PCIe is timed by constants of L40S, "
-            f"{_SLOW_PATHS}: where GPUs reach each other's memory T(N) of many rows is shorter"
+            f"what {together} GPUs send each other over PCIe is timed as {paths}: say which by "
+            f"`direct_gpus` of {asked.platform} in config/platforms.yaml"
         )
     if nodes_of(asked.parallel, ENGINES[asked.engine.name], asked.node_gpus) != ON_ONE:
         said.append(

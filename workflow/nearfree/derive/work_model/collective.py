@@ -107,14 +107,18 @@ def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
     link is what a rank reaches of the network: its own share, times the ranks that the node with
     fewest has, as rings have so many channels and no more.
 
+    TensorRT-LLM's own kernels and NCCL behind them have the same form, but their steps are no
+    protocols of one library: each has a hop of its own.
+
     Source: NCCL, src/graph/tuning.cc; src/init.cc, initTransportsRank (the least of all ranks).
     """
     slower = _slower(features, values)
     exchanged = values["exchange_us"] * features["exchange"]
     far = features["nodes"] - 1.0
+    apart = "hop_us" not in values
     times = [
         slower * (values[f"{name}_fixed_us"] + exchanged)
-        + slower * values["hop_us"] * (features["steps"] - far)
+        + slower * values[f"{name}_hop_us" if apart else "hop_us"] * (features["steps"] - far)
         + _NETWORK_HOP_US[name] * far
         + features["sent"] / (values[f"{name}_share"] * features["reached"])
         for name in ("ll", "simple")
@@ -225,10 +229,7 @@ _GRAPH = (
     _NVLINK5,
 )
 _LL, _SIMPLE = "the protocol of small messages", "the protocol of large messages"
-_LARGE = (
-    *_straight("ll", 8.0, _LL),
-    *_straight("simple", 20.0, _SIMPLE),
-    _hop("", 0.5),
+_SWITCHED = (
     Constant(name="nvls_fixed_us", unit="us", start=25.0, low=1.0, high=80.0,
              meaning="what an all-reduce in the switch costs however few bytes"),
     Constant(name="nvls_share", unit="1", start=0.7, low=0.1, high=1.2,
@@ -237,6 +238,13 @@ _LARGE = (
              meaning="what an all-to-all, sends and receives of their own, costs besides"),
     _NVLINK5,
 )  # fmt: skip
+_LARGE = (
+    *_straight("ll", 8.0, _LL),
+    *_straight("simple", 20.0, _SIMPLE),
+    _hop("", 0.5),
+    *_SWITCHED,
+)
+_TRTLLM = (*_waiting("ll", 8.0, _LL), *_waiting("simple", 20.0, _SIMPLE), *_SWITCHED)
 _OVER_PCIE = (
     *_straight("ll", 5.0, _LL, share=0.3),
     _hop("ll_", 1.5),
@@ -337,7 +345,7 @@ COLLECTIVE_TRTLLM = _form(
     speaks=lambda backend, kernel, _cached: (
         backend == "trtllm" and (kernel or "TRTLLM").startswith("TRTLLM")
     ),
-    constants=_LARGE,
+    constants=_TRTLLM,
     hypotheses=("protocols",),
     latency_us=nccl_us,
 )

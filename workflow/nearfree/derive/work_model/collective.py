@@ -102,7 +102,7 @@ def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
     twice that for an all-reduce, and take as long by either protocol: only of few GPUs can curves
     tell what a step takes from what is fixed. The protocol LL sends a flag with each word, so at
     most half of what is sent are data; an all-reduce of floats of 8 GPUs can be done in the switch
-    (NVLS).
+    (NVLS), which public tables have of 32 MiB or more, so that it waits for longer than a ring.
     Of BY_HOPS over several nodes, hops between them take what NCCL itself reckons with, and the
     link is what a rank reaches of the network: its own share, times the ranks that the node with
     fewest has, as rings have so many channels and no more.
@@ -230,7 +230,7 @@ _GRAPH = (
 )
 _LL, _SIMPLE = "the protocol of small messages", "the protocol of large messages"
 _SWITCHED = (
-    Constant(name="nvls_fixed_us", unit="us", start=25.0, low=1.0, high=80.0,
+    Constant(name="nvls_fixed_us", unit="us", start=90.0, low=60.0, high=200.0,
              meaning="what an all-reduce in the switch costs however few bytes"),
     Constant(name="nvls_share", unit="1", start=0.7, low=0.1, high=1.2,
              meaning="share of a link that an all-reduce in the switch reaches"),

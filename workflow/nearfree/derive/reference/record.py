@@ -1,7 +1,7 @@
 """Groups in the log: one event a kernel, whose curves are unpacked where they are asked for."""
 
 import lzma
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -304,7 +304,12 @@ def recorded_kernels(layout: Layout) -> list[str]:
 
 def kernel_takes(layout: Layout) -> dict[str, str]:
     """Return the takes of which anything is read of kernels, with the SHA-256 of their seals."""
-    takes = {event.rpartition(".")[0] for event in recorded_kernels(layout)}
+    return takes_of(layout, recorded_kernels(layout))
+
+
+def takes_of(layout: Layout, event_ids: Iterable[str]) -> dict[str, str]:
+    """Return the takes that events stand in, with the SHA-256 of their seals."""
+    takes = {event_id.rpartition(".")[0] for event_id in event_ids}
     return {take: sha256(read_bytes(layout.seal(parse_take(take)))) for take in sorted(takes)}
 
 

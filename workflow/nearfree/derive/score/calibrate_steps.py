@@ -9,9 +9,10 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.derive.engine_step.form import CONSTANTS
 from nearfree.derive.engine_step.recorded import FAMILY, HYPOTHESIS, STREAM
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.reference.record import kernel_takes
+from nearfree.derive.reference.record import kernel_takes, takes_of
 from nearfree.derive.score.whole import StepFit
 from nearfree.derive.score.whole_steps import ROUTING, timed_steps
+from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES
 from nearfree.errors import EvidenceError
 from nearfree.log.events import ConstantsCalibrated
@@ -38,6 +39,12 @@ TRIED = (
 """What was tried with all rows in view: what is taken, and what is not."""
 
 
+def rests_on(layout: Layout) -> dict[str, str]:
+    """Return the takes that modules of a step are timed by, with the SHA-256 of their seals."""
+    constants = recorded_constants(layout).values()
+    return kernel_takes(layout) | takes_of(layout, (event.event_id for event in constants))
+
+
 def calibrate_steps(layout: Layout, config: Config, *, offline: bool = False) -> Seal:
     """Make sure that the constants of engines' steps are sealed.
 
@@ -50,7 +57,7 @@ def calibrate_steps(layout: Layout, config: Config, *, offline: bool = False) ->
     file = read_rows(path)
     plan = CalibratePlan(
         source="whole_steps",
-        files={FILE: file.digest, **kernel_takes(layout)},
+        files={FILE: file.digest, **rests_on(layout)},
         platforms=tuple(sorted(config.platforms)),
         epsilon=config.site.epsilon,
         form=FORM,

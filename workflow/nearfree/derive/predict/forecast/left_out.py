@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.deployment import Deployment
 
 _DIRECT = (
-    "where they reach each other's memory; through the host it takes up to twice as long among 2, "
-    "and ten times among 8"
+    "where they reach each other's memory; through the host many rows take about twice as long "
+    "among 2, and up to ten times among 8"
 )
 _THROUGH_HOST = (
     "where they share one path through the host, as in most public tables of L40S (4 to 5 GB/s a "

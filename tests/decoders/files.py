@@ -222,6 +222,15 @@ _FILES: dict[str, dict[str, Any]] = {
         **_ATTENTION, "head_dim": 16, "n_routed_experts": 16, "num_experts_per_tok": 4,
         "moe_intermediate_size": 24, "n_shared_experts": 1,
     },
+    "lfm2": {
+        **_ATTENTION, "block_ff_dim": 144, "block_multiple_of": 16, "conv_L_cache": 3,
+        "full_attn_idxs": [2, 5],
+    },
+    "lfm2_moe": {
+        **_DENSE, "conv_L_cache": 3, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "num_dense_layers": 2,
+        "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "full_attention"],
+    },
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "llama4_text": {
         **_WIDE, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 112,
@@ -241,6 +250,7 @@ DEFAULTED = {
         ("num_key_value_heads",),
     ),
     ("exaone4", "sliding_window"),
+    *product(("lfm2",), ("full_attn_idxs", "block_multiple_of")), ("lfm2_moe", "layer_types"),
     ("ministral", "sliding_window"),
     ("dots1", "sliding_window"),
     *product(("granitemoe_swa", "granitemoeshared"), ("shared_intermediate_size",)),

@@ -46,6 +46,9 @@ MIXER = {
     "module": "mamba2", "backend": "vllm", "dtype": "bfloat16", "kv_dtype": "float32",
     "heads": 64, "kv_heads": 8, "head_dim": 128, "value_dim": 64, "conv": 4,
 }  # fmt: skip
+CONVOLUTION = {
+    "module": "short_conv", "backend": "vllm", "dtype": "bfloat16", "d_model": 2048, "conv": 3,
+}  # fmt: skip
 REDUCE = {"module": "collective", "operation": "all_reduce", "gpus": 8, "d_model": 8192}
 EXCHANGE = {
     **REDUCE, "operation": "dispatch", "experts": 256, "top_k": 8, "backend_version": "0.24.0",
@@ -66,6 +69,7 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "delta_net": STATES,
     "stream_mixing": MIXED_STREAMS,
     "mamba2": MIXER,
+    "short_conv": CONVOLUTION,
     "exchange_low_latency": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_ll"},
     "exchange_normal": {**EXCHANGE, "backend": "sglang", "kernel": "deepep_normal_24_sms"},
     "exchange_low_latency_vllm": {**EXCHANGE, "backend": "vllm", "kernel": "deepep_ll"},

@@ -12,14 +12,15 @@ from nearfree.core.setting_field import Field, declared
 
 Module = Literal[
     "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "delta_net",
-    "mamba2", "stream_mixing", "collective", "model", "engine",
+    "mamba2", "short_conv", "stream_mixing", "collective", "model", "engine",
 ]  # fmt: skip
 """`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; `mla` attention whose keys and
 values are products of one latent; `indexer` chooses the positions that a query attends to;
 `attention_layer` is all of a layer's attention, from its hidden state to its output; `delta_net` a
 pass of new positions over the state of a gated delta net, `mamba2` one over that of a Mamba-2
-mixer; `stream_mixing` what joins a layer's residual streams before a block and parts them behind
-it; `engine` a whole forward of a real engine, where `model` is one of this project's own."""
+mixer; `short_conv` the convolution of a layer that has one in place of attention; `stream_mixing`
+what joins a layer's residual streams before a block and parts them behind it; `engine` a whole
+forward of a real engine, where `model` is one of this project's own."""
 Operation = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "send"
 ]
@@ -35,6 +36,7 @@ _ATTENTION: tuple[Module, ...] = ("attention", "model")
 _LAYER: tuple[Module, ...] = ("attention_layer",)
 _LATENT: tuple[Module, ...] = ("mla", *_LAYER)
 _STATE: tuple[Module, ...] = ("delta_net", "mamba2")
+_CONV: tuple[Module, ...] = ("short_conv",)
 _STREAMS: tuple[Module, ...] = ("stream_mixing",)
 _HEADED: tuple[Module, ...] = ("attention", "mla", "indexer", *_LAYER, "model")
 _ENGINE: tuple[Module, ...] = ("engine",)
@@ -89,7 +91,7 @@ class Setting(
             letter="d_model",
             label="hidden width",
             unit="elements",
-            modules=("gemm", *_FFN, *_LAYER, *_STREAMS, *_COLLECTIVE),
+            modules=("gemm", *_FFN, *_LAYER, *_CONV, *_STREAMS, *_COLLECTIVE),
             needed=True,
         ),
     ] = None
@@ -262,9 +264,9 @@ class Setting(
         Positive | None,
         Field(
             "shape",
-            "positions that the convolution before a state spans",
+            "positions that a convolution spans, of its own or before a state",
             label="convolution",
-            modules=_STATE,
+            modules=(*_STATE, *_CONV),
             needed=True,
         ),
     ] = None

@@ -300,9 +300,52 @@ class Mamba2(
         return "Mamba-2 mixer"
 
 
+class ShortConv(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="short_conv",
+):
+    """Short convolutions of some layers, which count from 0 and rise: no attention, hardly a state.
+
+    One product makes two gates and a row of `channels` of a position; the row times the first gate
+    is summed over `conv` positions, each channel for itself, of which the last but one are kept of
+    a request; times the second gate it leaves by another product. Widths are in elements.
+    Source: Lfm2ShortConv of transformers 5.23.
+    """
+
+    layers: tuple[int, ...] = ()
+    channels: Positive
+    conv: Positive
+
+    @property
+    def heads(self) -> int:
+        """What ranks part: channels, each of which is alone."""
+        return self.channels
+
+    @property
+    def inputs(self) -> int:
+        """Elements that the output projection takes of a position."""
+        return self.channels
+
+    @property
+    def kept(self) -> int:
+        """Elements that are kept of a request, however long it is."""
+        return self.channels * (self.conv - 1)
+
+    @property
+    def words(self) -> str:
+        """What people call it."""
+        return "short convolution"
+
+
 Run = Grouped | Latent
 """The kinds whose forward is run here."""
-State = DeltaNet | Mamba2
+Matrices = DeltaNet | Mamba2
+"""The kinds that keep a matrix of each head of a request."""
+State = Matrices | ShortConv
 """The kinds that keep a state of a request, and cache nothing of its positions."""
 Cached = Run | Compressed
 Kind = Cached | State

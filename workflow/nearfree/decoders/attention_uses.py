@@ -13,7 +13,15 @@ from nearfree.backends.records import BY_NAME
 from nearfree.core.modules.attention_layer import DECODE, VERIFY
 from nearfree.core.modules.indexer import LOGITS, SELECT
 from nearfree.core.modules.mla import ABSORBED
-from nearfree.decoders.attention_kinds import Compressed, DeltaNet, Grouped, Kind, Latent, Mamba2
+from nearfree.decoders.attention_kinds import (
+    Compressed,
+    DeltaNet,
+    Grouped,
+    Kind,
+    Latent,
+    Mamba2,
+    ShortConv,
+)
 from nearfree.decoders.decoder import Decoder
 
 QKV, ATTENTION, OUTPUT = "qkv projection", "attention", "output projection"
@@ -25,8 +33,8 @@ SELECTION, LAYER = "index selection", "attention layer"
 """The modules of attention. Source of those of a latent: vllm 0.33.0,
 vllm/model_executor/layers/attention/mla_attention.py and models/deepseek_v2.py."""
 DELTA_IN, DELTA_GATES, DELTA_OUT = "state input", "state gates", "state output"
-DELTA_NET, MAMBA = "gated delta net", "Mamba-2 state"
-STATE_CALLS = (DELTA_NET, MAMBA)
+DELTA_NET, MAMBA, CONVOLUTION = "gated delta net", "Mamba-2 state", "short convolution"
+STATE_CALLS = (DELTA_NET, MAMBA, CONVOLUTION)
 """Passes over a state."""
 CALLS = (ATTENTION, LATENT, INDEXER, SELECTION, LAYER, *STATE_CALLS)
 """Those that read a cache or a state; all others are products."""
@@ -63,6 +71,8 @@ def parts_of(decoder: Decoder, context: int, kind: Kind, backend: BackendRelease
         yield from _delta_net(decoder, kind)
     elif isinstance(kind, Mamba2):
         yield from _mamba2(decoder, kind)
+    elif isinstance(kind, ShortConv):
+        yield from _short_conv(decoder.d_model, kind)
     else:
         yield from _latent(decoder.d_model, context, kind, backend)
 
@@ -257,6 +267,18 @@ def _mamba2(decoder: Decoder, kind: Mamba2) -> Iterator[Part]:
     yield _product(DELTA_OUT, kind.inputs, decoder.d_model)
 
 
+def _short_conv(d_model: int, kind: ShortConv) -> Iterator[Part]:
+    """Yield the modules of a short convolution: two products about one pass over rows.
+
+    Both gates and the row that is convolved are one product. Source: vllm 0.33.0,
+    vllm/model_executor/layers/mamba/short_conv.py:66-79; sglang 0.5.23,
+    sglang/srt/models/lfm2.py (Lfm2ShortConv).
+    """
+    yield _product(DELTA_IN, d_model, 3 * kind.channels)
+    yield Part(CONVOLUTION, {"module": "short_conv", "d_model": kind.channels, "conv": kind.conv})
+    yield _product(DELTA_OUT, kind.inputs, d_model)
+
+
 class Layers(NamedTuple):
     """A module with the layers that run it; `base` is its role without kind and share."""
 
@@ -290,7 +312,7 @@ def attention_layers(decoder: Decoder, context: int, backend: BackendRelease) ->
 ORDER = (
     QKV, LATENTS, QUERY, INDEX_QUERY, INDEX_KEY, INDEXER, SELECTION, ABSORB, ATTENTION, LATENT,
     RELEASE, HEAD_GATES, OUTPUT_GATE, OUTPUT, LAYER, DELTA_IN, DELTA_GATES, DELTA_NET, MAMBA,
-    DELTA_OUT,
+    CONVOLUTION, DELTA_OUT,
 )  # fmt: skip
 """The modules of attention, in the order in which they first run."""
 
@@ -303,7 +325,7 @@ def base_of(role: str) -> str:
 LATENT_KEY, GROUPED_OUTPUT = "kv_a_proj_with_mqa", "attn.wo_a"
 """Names of matrices by which a model's attention is known: of a latent, and to entries."""
 _MATRICES: dict[str, str | None] = {
-    **dict.fromkeys(("o_proj", "dense", "attn_out"), OUTPUT),
+    **dict.fromkeys(("o_proj", "out_proj", "dense", "attn_out"), OUTPUT),
     **dict.fromkeys(("q_a_proj", LATENT_KEY), LATENTS),
     "q_b_proj": QUERY,
     "gate_proj": OUTPUT_GATE,
@@ -321,7 +343,7 @@ _STATES = {
 }
 """Products of a state's mixer; gates of a delta net are a hundredth of them, and quantisers leave
 them."""
-_MIXERS = (".linear_attn", ".mamba", ".mixer", ".self_attn")
+_MIXERS = (".linear_attn", ".mamba", ".mixer", ".self_attn", ".conv")
 """Names of what has a state; Nemotron-H calls the pieces of all its layers by the third, Kimi's
 models call what attends by the last, too."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from nearfree.decoders.attention_kinds import Compressed, Grouped, State
+from nearfree.decoders.attention_kinds import Compressed, Grouped, ShortConv, State
 from nearfree.decoders.attention_uses import ENTRIES
 from nearfree.decoders.decoder import Decoder
 
@@ -78,7 +78,13 @@ def _layers(decoder: Decoder) -> Iterator[str]:
 
 def _kinds(decoder: Decoder) -> Iterator[str]:
     for kind in decoder.attention:
-        if isinstance(kind, State):
+        if isinstance(kind, ShortConv):
+            yield (
+                f"{len(kind.layers)} of {decoder.layers} layers ({kind.words}) are timed by two "
+                "products and the bytes of their rows, which no curve holds; their gates are left "
+                "to what is between modules"
+            )
+        elif isinstance(kind, State):
             yield (
                 f"{len(kind.layers)} of {decoder.layers} layers ({kind.words}) are timed by the "
                 "bytes of their states, one more written for each further position, which no "

@@ -13,6 +13,8 @@ from nearfree.decoders.attention_kinds import (
     Grouped,
     Kind,
     Mamba2,
+    Matrices,
+    ShortConv,
     State,
     in_blocks,
 )
@@ -157,7 +159,7 @@ def keeping_states(decoder: Decoder, dtype: Dtype | None) -> Decoder:
     if decoder.kinds is UNSET or dtype is None:
         return decoder
     kinds = tuple(
-        structs.replace(kind, state=kind.state or dtype) if isinstance(kind, State) else kind
+        structs.replace(kind, state=kind.state or dtype) if isinstance(kind, Matrices) else kind
         for kind in decoder.kinds
     )
     return structs.replace(decoder, kinds=kinds)
@@ -178,6 +180,8 @@ def said_of(kind: Kind) -> dict[str, int | None]:
     if isinstance(kind, Mamba2):
         of = {"kv_heads": kind.groups, "head_dim": kind.head_dim}
         return {"heads": kind.heads, **of, "window": None}
+    if isinstance(kind, ShortConv):
+        return {"heads": kind.channels, "kv_heads": kind.channels, "head_dim": 1, "window": None}
     width = kind.width if isinstance(kind, Compressed) else kind.cached
     return {"heads": kind.heads, "kv_heads": 1, "head_dim": width, "window": None}
 

@@ -38,6 +38,7 @@ from nearfree.decoders.feeds import (
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.kimi import STATES, kimi_moe
 from nearfree.decoders.layers import layers_of, layout_of
+from nearfree.decoders.lfm2 import lfm2_ffn, lfm2_moe
 from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
 from nearfree.decoders.special import decilm_ffn, hunyuan_window
 from nearfree.decoders.windowed import (
@@ -141,6 +142,8 @@ FAMILIES = {
     "granitemoehybrid": Family(granite_hybrid_moe, states=("mamba_d_state",)),
     "falcon_h1": Family(dense, states=("mamba_d_state", BLOCKS)),
     "nemotron_h": Family(nemotron_ffn, states=(PATTERN, BLOCKS), apart=True),
+    "lfm2": Family(lfm2_ffn),
+    "lfm2_moe": Family(lfm2_moe),
     "cohere2": Family(dense, says_head_dim=True),
     "cohere2_moe": Family(cohere2_moe, says_head_dim=True),
     "granite_swa": Family(dense),
@@ -165,7 +168,8 @@ FAMILIES = {
     "minimax_m3_vl_text": Family(m3_moe, says_head_dim=True),
 }  # fmt: skip
 """By `model_type`. All have gated FFNs but Nemotron-H and those without, and in every layer
-grouped-query, latent or compressed attention, a gated delta net or, of Granite 4, a Mamba-2 mixer;
+grouped-query, latent or compressed attention, a gated delta net, of Granite 4 a Mamba-2 mixer, or
+of LFM2 a short convolution;
 Falcon-H1 has one beside attention.
 Source: configuration and modeling files of transformers 5.23; inclusionAI/Ling (bailing_moe),
 inclusionAI/Ling-V2 (its second version, whose files say either model type), inclusionAI/dFactory
@@ -175,7 +179,6 @@ text."""
 
 ONE_POSITION = ("jamba",)
 """Model types of which no engine's forward has several positions of a request."""
-_CONVOLVED = "most of its layers are short convolutions in place of attention"
 _DELTA = "delta attention in most layers stands beside"
 UNREAD = {
     "bailing_hybrid": f"{_DELTA} latents with gates",
@@ -185,8 +188,6 @@ UNREAD = {
     "glm5_next_text": f"{_DELTA} selected positions, and layers mix several streams",
     "hy_v4": "layers that attend to selected positions with sinks mix several streams",
     "inkling_text": "its attention has relative positions and short convolutions",
-    "lfm2": _CONVOLVED,
-    "lfm2_moe": _CONVOLVED,
     "longcat_flash": "a layer has two attentions, two Dense FFNs and experts beside them",
     "mistral_large4_text": "layers attend to selected positions of latents that others cached",
     "qwen4_exp_text": f"{_DELTA} selected positions, and layers mix streams and tables of n-grams",

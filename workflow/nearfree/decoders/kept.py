@@ -1,6 +1,6 @@
 """What a layer keeps of a request, by how it attends."""
 
-from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, State
+from nearfree.decoders.attention_kinds import Compressed, Grouped, Kind, Matrices, ShortConv
 from nearfree.decoders.pieces import Kept
 
 _SCALED, _SCALE_BYTES = 128, 4
@@ -22,7 +22,9 @@ def kept_of(kind: Kind) -> tuple[Kept, ...]:
         return () if kind.shares else (cached, *index)
     if isinstance(kind, Compressed):
         return _compressed(kind)
-    if isinstance(kind, State):
+    if isinstance(kind, ShortConv):
+        return (Kept(state=kind.kept),)
+    if isinstance(kind, Matrices):
         return (Kept(state=kind.kept, matrices=kind.matrices, matrix_dtype=kind.state),)
     return (Kept(kind.cached), *((_index_key(kind.index_dim),) if kind.index_dim else ()))
 

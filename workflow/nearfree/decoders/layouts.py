@@ -47,6 +47,7 @@ from nearfree.decoders.layout import (
     alternating,
     block,
 )
+from nearfree.decoders.lfm2 import LFM2
 from nearfree.decoders.mixers import (
     compressed,
     gqa,
@@ -342,6 +343,7 @@ LAYOUTS = {
             Names(shared="shared_expert", router_vector="experts.e_score_correction_bias"),
         )),
     **HYBRIDS,
+    **LFM2,
     **WINDOWED,
 }  # fmt: skip
 """By model type of the text. Sources: modeling files and checkpoint names (conversion_mapping) of

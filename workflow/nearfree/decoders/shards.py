@@ -24,6 +24,7 @@ from nearfree.decoders.attention_kinds import (
     Kind,
     Latent,
     Mamba2,
+    ShortConv,
     State,
 )
 from nearfree.decoders.decoder import Decoder, Experts
@@ -92,6 +93,8 @@ def _cut_kind(kind: Kind, tp: int) -> Kind:
         return structs.replace(kind, heads=heads, key_heads=max(1, kind.key_heads // tp))
     if isinstance(kind, Mamba2):
         return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
+    if isinstance(kind, ShortConv):
+        return structs.replace(kind, channels=heads)
     if isinstance(kind, Compressed):
         return structs.replace(kind, heads=heads, groups=max(1, kind.groups // tp))
     if isinstance(kind, Grouped):
@@ -159,6 +162,11 @@ def _heads(decoder: Decoder, parallel: Parallel) -> Iterator[Refusal]:
             if not _parts(kind, tp):
                 what = f"{kind.heads} heads of a Mamba-2 mixer in {kind.groups} groups"
                 yield _uneven("tp", tp, what, [n for n in _divisors(kind.heads) if _parts(kind, n)])
+            continue
+        if isinstance(kind, ShortConv):
+            if kind.channels % tp:
+                what = f"{kind.channels} channels of a short convolution"
+                yield _uneven("tp", tp, what, _divisors(kind.channels))
             continue
         heads, kv_heads = kind.heads, kind.kv_heads if isinstance(kind, Grouped) else 1
         if not _fits(heads, kv_heads, tp):
@@ -235,6 +243,8 @@ def _cut_products(
         yield from _sized("tp", tp, "heads of a Mamba-2 mixer", kind.inputs, rows)
         yield from _sized("tp", tp, "groups of a Mamba-2 mixer", pairs, rows)
         yield from _sized("tp", tp, "steps of a Mamba-2 mixer", kind.heads, rows)
+    if isinstance(kind, ShortConv):
+        yield from _sized("tp", tp, "channels of a short convolution", kind.channels, rows)
     if merged and isinstance(kind, Grouped):
         yield from _sized("tp", tp, "outputs of the query", kind.heads * kind.head_dim, rows)
         held = max(kind.kv_heads, tp)

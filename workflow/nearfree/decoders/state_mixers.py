@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from nearfree.core.precision import PLAIN, Dtype
-from nearfree.decoders.attention_kinds import DeltaNet, Mamba2, State
+from nearfree.decoders.attention_kinds import DeltaNet, Mamba2, ShortConv, State
 from nearfree.decoders.kept import kept_of
 from nearfree.decoders.keys import Keys
 from nearfree.decoders.pieces import (
@@ -163,6 +163,18 @@ def _check_sizes(
                 why = f"is not {names[0]} {heads} times {names[1]} {width}"
                 raise keys.wrong(inner_width, why)
     found.check()
+
+
+def short_conv(keys: Keys, layers: int) -> Layer:  # noqa: ARG001
+    """Read a short convolution between two gates. Source: Lfm2ShortConv of transformers 5.23."""
+    d_model, kernel = keys.wholes("hidden_size", "conv_L_cache")
+    bias = keys.flag("conv_bias")
+    parts = [
+        *linear("conv.in_proj", "state", d_model, 3 * d_model, bias=bias),
+        *linear("conv.conv", "state", kernel, d_model, bias=bias),
+        *linear("conv.out_proj", "state", d_model, d_model, bias=bias),
+    ]
+    return same(keeping(parts, ShortConv(channels=d_model, conv=kernel)))
 
 
 def falcon_h1(keys: Keys, layers: int) -> Layer:  # noqa: ARG001

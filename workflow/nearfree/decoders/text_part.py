@@ -145,6 +145,8 @@ _NAMES = {
         "num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts",
     },
     "hunyuan_v1_moe": {"moe_topk": "num_experts_per_tok"},
+    "lfm2": {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
+    "lfm2_moe": {"tie_embedding": "tie_word_embeddings"},
 }  # fmt: skip
 """What a model type calls the keys of all others. Source: attribute_map of its configuration."""
 _UNIFORM = {
@@ -179,6 +181,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "granite_swa": _TIED,
     "smollm3": _TIED,
+    **dict.fromkeys(("lfm2", "lfm2_moe"), _TIED),
     "ernie4_5": _TIED,
     "ernie4_5_moe": _TIED,
     **dict.fromkeys(("qwen2", "qwen2_5_vl_text", "qwen2_vl_text", "qwen2_moe"), _QKV_BIAS),

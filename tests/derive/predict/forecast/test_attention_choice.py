@@ -347,3 +347,18 @@ def test_drafts_over_selected_blocks_are_verified_by_one_engine(
     assert [each.remedy for each in found] == ["Ask with --moe vllm"] * refused
     assert not [*unverified(read(tmp_path, "llama"), BackendRelease(engine, "1"))]
     assert not [*untaken(decoder, BackendRelease("flash_attn", "2.8.3"))]
+
+
+@pytest.mark.parametrize(
+    ("engine", "remedy"),
+    [("vllm==0.28.0", ["Ask with --moe vllm==0.29.0 or a later one"]), ("vllm==0.29.0", []),
+     ("vllm", []), ("sglang==0.5.18", ["Ask with --moe sglang==0.5.19 or a later one"]),
+     ("sglang==0.5.19", []), ("trtllm==1.3.0rc20", ["Ask with --moe vllm"])],
+)  # fmt: skip
+def test_drafts_behind_a_short_convolution_are_verified_from_a_release_on(
+    tmp_path: Path, engine: str, remedy: list[str]
+) -> None:
+    """Earlier ones keep the rows of a rejected draft, and are refused by the first that do not."""
+    name, _, version = engine.partition("==")
+    found = unverified(read(tmp_path, "lfm2_moe"), BackendRelease(name, version or None))
+    assert [each.remedy for each in found] == remedy

@@ -16,6 +16,7 @@ from nearfree.core.modules.mamba2 import MAMBA2
 from nearfree.core.modules.mla import MLA
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.moe_ffn import MOE_FFN
+from nearfree.core.modules.short_conv import SHORT_CONV
 from nearfree.core.modules.stream_mixing import STREAM_MIXING
 from nearfree.core.setting import Setting
 
@@ -23,7 +24,7 @@ KINDS: dict[str, ModuleKind] = {
     kind.name: kind
     for kind in (
         *(GEMM, DENSE_FFN, MOE_FFN, ATTENTION, MLA, INDEXER, ATTENTION_LAYER),
-        *(DELTA_NET, MAMBA2, STREAM_MIXING, COLLECTIVE, MODEL, ENGINE),
+        *(DELTA_NET, MAMBA2, SHORT_CONV, STREAM_MIXING, COLLECTIVE, MODEL, ENGINE),
     )
 }
 MAIN = tuple(kind for kind in KINDS.values() if kind.main)

@@ -79,7 +79,7 @@ def shape_refusal(*, law: bool = True) -> pl.Expr:
     )
 
 
-_LAWLESS = ("attention_layer", "delta_net", "mamba2", "stream_mixing")
+_LAWLESS = ("attention_layer", "delta_net", "mamba2", "short_conv", "stream_mixing")
 """Modules of which T(N) is known though they have no law of the paper."""
 _NO_UNITS = "{} has no {} units; weights alone can be {} there (--activations bfloat16)"
 

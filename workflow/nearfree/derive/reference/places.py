@@ -35,6 +35,7 @@ _PLAIN = {
     "indexer_select": "a pass over all numbers",
     **dict.fromkeys(("delta_net", "mamba2"), "states that are written, one for each position"),
     "decode_layer": "projections, indexer and selected positions over the launches",
+    "short_conv": "rows that enter and leave a convolution",
     "stream_mixing": "residual streams that are read and written",
     **dict.fromkeys(COLLECTIVE_FAMILIES, "bytes between GPUs"),
 }

@@ -30,6 +30,7 @@ from nearfree.derive.work_model.layer import (
 )
 from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED
 from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
+from nearfree.derive.work_model.short_conv import SHORT_CONV
 from nearfree.derive.work_model.stream_mixing import STREAM_MIXING
 
 _OF_KERNELS = (
@@ -41,7 +42,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         *(GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED),
         *_OF_KERNELS,
-        *(DELTA_NET, MAMBA2, STREAM_MIXING),
+        *(DELTA_NET, MAMBA2, SHORT_CONV, STREAM_MIXING),
         *COLLECTIVES,
     )
 }
@@ -134,7 +135,7 @@ def carried() -> pl.Expr:
     )
     stands = pl.all_horizontal(each.fill_null(value=True) for each in fitted)
     # whose formats are bytes to send or to keep, and no more
-    of_bytes = pl.col("module").is_in(["collective", "delta_net", "mamba2"])
+    of_bytes = pl.col("module").is_in(["collective", "delta_net", "mamba2", "short_conv"])
     return pl.when(~stands & ~of_bytes).then(
         pl.format("bfloat16's constants carried to {}", formats)
     )

@@ -38,6 +38,7 @@ from nearfree.derive.work_model.mla import MLA_CACHED, MLA_PREFILL, MLA_SELECTED
 from nearfree.derive.work_model.mla_rows import mla_kernels, mla_tiles
 from nearfree.derive.work_model.moe import MOE_TRITON, with_loads
 from nearfree.derive.work_model.quantised import HOPPER, TRTLLM_CUTLASS, pass_bytes, token_tiles
+from nearfree.derive.work_model.short_conv import SHORT_CONV, conv_features
 from nearfree.derive.work_model.stream_mixing import STREAM_MIXING, mixing_features
 from nearfree.errors import NearfreeError
 from nearfree.hardware.platforms import shared_memory
@@ -284,6 +285,7 @@ _SIZES: dict[str, Callable[[pl.DataFrame], dict[str, Array]]] = {
     **dict.fromkeys((LAYER.name, DECODE_LAYER.name), layer_features),
     **dict.fromkeys((INDEXER_LOGITS.name, INDEXER_SELECT.name), indexer_features),
     **dict.fromkeys((DELTA_NET.name, MAMBA2.name), state_features),
+    SHORT_CONV.name: conv_features,
     STREAM_MIXING.name: mixing_features,
 }
 """Families whose features are sizes of their rows, beside what every form asks for."""

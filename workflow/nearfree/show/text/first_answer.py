@@ -62,6 +62,7 @@ KINDS = {
     "attention_layer": "attention layers",
     "delta_net": "gated delta nets",
     "mamba2": "Mamba-2 states",
+    "short_conv": "short convolutions",
     "stream_mixing": "mixed residual streams",
 }
 """Kinds of modules whose curves were scored, where their names are not plain."""

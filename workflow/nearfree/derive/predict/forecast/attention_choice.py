@@ -22,6 +22,7 @@ from nearfree.decoders.attention_kinds import (
     Cached,
     Compressed,
     Grouped,
+    ShortConv,
     State,
     in_blocks,
 )
@@ -202,8 +203,31 @@ _UNVERIFIED = {
 }
 
 
+_VERIFIES_ROWS = {"vllm": "0.29.0", "sglang": "0.5.19"}
+"""The first release on record that keeps all rows of a short convolution that drafts pass, so that
+one which is rejected leaves none. Source: vllm-project/vllm pull 50272, and
+vllm/model_executor/layers/mamba/short_conv.py of 0.28.0 and 0.29.0; sglang/srt/models/lfm2.py of
+0.5.18 and 0.5.19 (shortconv_target_verify)."""
+
+
+def _forgets(engine: BackendRelease) -> Iterator[Refusal]:
+    """Yield why an engine takes one position of a request further in layers of convolutions."""
+    first = _VERIFIES_ROWS.get(engine.name)
+    if first is None:
+        why = f"{engine.name} runs short convolutions by kernels that are not read"
+        yield Refusal("", "moe", why, "Ask with --moe vllm")
+    elif not reached(engine.version, first):
+        why = (
+            f"{engine.name} {engine.version} verifies no drafts of a model with short "
+            "convolutions: rows of a rejected draft stay in what it keeps"
+        )
+        yield Refusal("", "moe", why, f"Ask with --moe {engine.name}=={first} or a later one")
+
+
 def unverified(decoder: Decoder, engine: BackendRelease) -> Iterator[Refusal]:
     """Yield why an engine has no forward of several positions of a model."""
+    if any(isinstance(kind, ShortConv) for kind in decoder.attention):
+        yield from _forgets(engine)
     if decoder.in_blocks and engine.name in _UNVERIFIED:
         yield Refusal("", "moe", f"{engine.name} {_UNVERIFIED[engine.name]}", "Ask with --moe vllm")
 

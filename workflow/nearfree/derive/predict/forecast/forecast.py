@@ -5,7 +5,15 @@ from collections.abc import Sequence
 import polars as pl
 from msgspec import Struct
 
-from nearfree.decoders.attention_uses import ATTENTION, DELTA_NET, LATENT, LAYER, MAMBA, base_of
+from nearfree.decoders.attention_uses import (
+    ATTENTION,
+    CONVOLUTION,
+    DELTA_NET,
+    LATENT,
+    LAYER,
+    MAMBA,
+    base_of,
+)
 from nearfree.decoders.collectives import ROLES
 from nearfree.decoders.modules import MIXING, MOE
 from nearfree.derive.laws.laws import LAWS
@@ -242,6 +250,10 @@ KNOBS = {
     ),
     DELTA_NET: _states("mamba_ssm_dtype"),
     MAMBA: _states("mamba_ssm_cache_dtype"),
+    CONVOLUTION: (
+        "batch (each request has rows of its own)",
+        "tensor parallelism (the fewer channels a rank has, the narrower its rows)",
+    ),
     LAYER: (
         "engine and its version (the kernels of its attention layers)",
         "tensor parallelism (the fewer heads a rank has, the smaller its projections)",

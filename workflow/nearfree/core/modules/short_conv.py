@@ -1,0 +1,40 @@
+"""The short convolution of a layer that has one in place of attention: each channel for itself.
+
+A position has a row of d channels. Each is summed over its last L rows with L weights of its own,
+so that a request keeps L - 1 rows (arXiv 2511.23404). The products before and behind it are
+modules of their own; the two gates, which multiply rows element by element, are none.
+"""
+
+import math
+
+from nearfree.core.modules.kind import ModuleKind
+from nearfree.core.setting import Setting
+from nearfree.core.work import ExecutedWork, element_bytes
+
+
+def short_conv_work(
+    setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
+) -> ExecutedWork:
+    """Return the work of N new positions of each request.
+
+    The kept rows are read and, with the new ones but for the first, written, so that a draft can be
+    taken back; a row enters and leaves for each position, and weights are read once.
+    Source: vllm 0.33.0, vllm/model_executor/layers/mamba/ops/causal_conv1d.py:724-815 (the rows of
+    all drafts are stored) and layers/mamba/short_conv.py:305-336.
+    """
+    del rows, group  # no tile holds several positions
+    channels, spanned = setting.d_model or 0, setting.conv or 0
+    flop = 2 * setting.batch * n * spanned * channels
+    moved = setting.batch * (2 * (spanned - 1) + 3 * n - 1) + spanned
+    return ExecutedWork(
+        flop_logical=flop,
+        flop_executed=flop,
+        bytes_compulsory=math.ceil(channels * moved * element_bytes(setting)),
+        basis=basis,
+    )
+
+
+SHORT_CONV = ModuleKind(
+    name="short_conv", title="short convolution", own="d_model", work=short_conv_work
+)
+"""The paper has no law of it: it reads no cache of positions."""

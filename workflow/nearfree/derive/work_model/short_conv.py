@@ -1,0 +1,51 @@
+"""T(N) of a short convolution: its bytes over a share of beta, over what its call takes.
+
+No constant is fitted here, and no curve holds such a call of a layer of its own. The floor is that
+of causal_conv1d_update before gated delta nets in AIConfigurator 0.12.0's gdn_perf tables, the same
+kernel, and the share of beta that of their states (`delta_net`). The band is wide: a call twice as
+long is within it.
+"""
+
+import numpy as np
+import polars as pl
+
+from nearfree.core.modules.short_conv import SHORT_CONV as KIND
+from nearfree.derive.work_model.family import Array, Constant, Family, Features, Values, column
+
+FLOOR, SHARE = "call_us", "bandwidth_share"
+
+
+def conv_features(rows: pl.DataFrame) -> dict[str, Array]:
+    """Return the channels of a position and the positions that a row is summed over, [rows, 1]."""
+    return {"channels": column(rows, "d_model"), "conv": column(rows, "conv")}
+
+
+def conv_us(features: Features, values: Values, _hypothesis: str) -> Array:
+    """Return T(N), [rows, grid], in microseconds.
+
+    Parameters
+    ----------
+    features
+        Those of `conv_features`; `n` [rows, grid]; `batch`, `element_bytes` and `beta` (bytes/us),
+        [rows, 1].
+    """
+    spanned = features["conv"]
+    moved = features["batch"] * (2.0 * (spanned - 1.0) + 3.0 * features["n"] - 1.0) + spanned
+    moved = features["channels"] * moved * features["element_bytes"]
+    return np.asarray(values[FLOOR] + moved / (values[SHARE] * features["beta"]))
+
+
+SHORT_CONV = Family(
+    name="short_conv",
+    meaning="the bytes of a short convolution's rows over beta, over a call",
+    modules=(KIND.name,),
+    constants=(
+        Constant(name=FLOOR, unit="us", start=1.5, low=0.0, high=60.0,
+                 meaning="what the convolution's kernel takes at least"),
+        Constant(name=SHARE, unit="1", start=0.83, low=0.02, high=1.5,
+                 meaning="share of beta that rows reach"),
+    ),
+    hypotheses=("a_row_a_position",),
+    latency_us=conv_us,
+    stated_band=0.7,
+)  # fmt: skip

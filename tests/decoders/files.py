@@ -214,6 +214,14 @@ _FILES: dict[str, dict[str, Any]] = {
         **_ALTERNATING, "num_experts": 4, "num_experts_per_tok": 2,
         "mlp_layer_types": ["dense"] + ["sparse"] * 5,
     },
+    **dict.fromkeys(("internlm3", "iquestcoder", "glm_ocr_text"), _WIDE),
+    "hyperclovax": _DENSE,
+    "axk1": {**_LATENT, "q_lora_rank": 20},
+    **dict.fromkeys(("muse_glimmer_text", "spark2_5"), _ALTERNATING),
+    "beam": {
+        **_ALTERNATING, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
+        "mlp_layer_types": ["dense"] * 2 + ["sparse"] * 4,
+    },
     "dots1": {
         **_DENSE, "n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24,
         "n_shared_experts": 2, "first_k_dense_replace": 1, "sliding_window": None,
@@ -246,7 +254,7 @@ DEFAULTED = {
     *product(
         ("llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2",
          "olmo3", "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe",
-         "granite_swa", "granitemoe_swa", "granitemoeshared", "cohere2_moe"),
+         "granite_swa", "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax"),
         ("num_key_value_heads",),
     ),
     ("exaone4", "sliding_window"),
@@ -254,7 +262,7 @@ DEFAULTED = {
     ("ministral", "sliding_window"),
     ("dots1", "sliding_window"),
     *product(("granitemoe_swa", "granitemoeshared"), ("shared_intermediate_size",)),
-    *product(("mellum", "cohere2_moe"), ("layer_types", "mlp_layer_types")),
+    *product(("mellum", "cohere2_moe", "beam"), ("layer_types", "mlp_layer_types")),
     ("exaone_moe", "sliding_window_pattern"),
     ("afmoe", "global_attn_every_n_layers"),
     *product(("laguna",), ("layer_types", "num_attention_heads_per_layer")),

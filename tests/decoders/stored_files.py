@@ -31,7 +31,7 @@ _NEMOTRON = {
 }  # fmt: skip
 NO_CLASS = {
     "bailing_moe", "bailing_moe_v2", "deepseek_ref", "kimi_k2", "llada2_moe", "wedlm", "llada",
-    "mimo", "nemotron-nas",
+    "mimo", "nemotron-nas", "spark2_5",
 }  # fmt: skip
 """Model types that transformers has no class of."""
 STORED: dict[str, dict[str, Any]] = {
@@ -45,6 +45,13 @@ STORED: dict[str, dict[str, Any]] = {
     "ministral3": {**_WIDE, "sliding_window": None},
     "smollm3": _SHAPE,
     "glm4v_text": {**_SHAPE, "tie_word_embeddings": False},
+    "glm_ocr_text": {**_WIDE, "tie_word_embeddings": False},
+    "muse_glimmer_text": {**_WIDE, "sliding_window": 32, "tie_word_embeddings": False},
+    "hyperclovax_plain": {**SMALL["hyperclovax"], "use_post_norm": False},
+    "internlm3_biased": {
+        **_WIDE, "model_type": "internlm3", "qkv_bias": True, "bias": True,
+    },
+    "axk1_dense": {**SMALL["axk1"], "first_k_dense_replace": 3},
     "glm4v_moe_text": {**SMALL["glm4v_moe_text"], "attention_bias": False},
     "granite_dense": {
         **SMALL["granitemoehybrid"], "num_local_experts": 0, "mamba_n_groups": 1,

@@ -211,6 +211,7 @@ def test_sinks_of_laguna_are_of_layers_with_a_window(tmp_path: Path) -> None:
         ("laguna", {"gating": None}, "gating None is none of"),
         ("laguna", {"gating": ["x"]}, "gating [...] is none of"),
         ("laguna", {"num_attention_heads_per_layer": [8] * 5}, "has 5 entries for 6 layers"),
+        ("laguna", {"num_attention_heads_per_layer": []}, "has 0 entries for 6 layers"),
         ("laguna", {"num_attention_heads_per_layer": [0, *[8] * 5]}, "has layers without heads"),
         ("laguna", {"mlp_layer_types": ...}, "mlp_layer_types is missing"),
         ("exaone_moe", {"sliding_windows": [32] * 6}, "sliding_windows [...] gives layers"),

@@ -250,7 +250,7 @@ def test_a_model_type_that_is_known_and_not_read_says_why(tmp_path: Path, kind: 
     document = change("llama", model_type=kind)
     said = [document, {"model_type": kind.removesuffix("_text"), "text_config": document}]
     said[1]["model_type"] = whole.get(kind, said[1]["model_type"])
-    for each in said[: 1 + kind.endswith("_text")]:
+    for each in said[: 1 + (kind.endswith("_text") and kind != "hrm_text")]:
         error = refusal(lambda each=each: read(tmp_path, each))
         assert error
         assert f"model_type {kind!r} is not read: {UNREAD[kind]}" in error.what
@@ -363,6 +363,9 @@ def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
         ("cohere2_vision", "cohere2"),
         ("exaone4_5", "exaone4"),
         ("glm46v", "glm4v_text"),
+        ("glm_ocr", "glm_ocr_text"),
+        ("muse_glimmer", "muse_glimmer_text"),
+        ("voxtral", "llama"),
         ("internvl", "qwen2"),
         ("kimi_vl", "deepseek_v3"),
         ("lighton_ocr", "qwen3"),
@@ -438,6 +441,13 @@ PIXTRAL = {
              "vocab_size": 128256},
             8_030_261_248,
         ),
+        (
+            "paligemma",
+            {"model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384,
+             "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1,
+             "vocab_size": 257216},
+            2_923_466_480 - 414_803_696,  # what sees, and what leads from there to the text
+        ),
     ],
 )  # fmt: skip
 def test_sizes_that_published_wholes_leave_out_are_those_of_the_text_s_class(
@@ -445,14 +455,17 @@ def test_sizes_that_published_wholes_leave_out_are_those_of_the_text_s_class(
 ) -> None:
     """The text of LLaVA 1.5 is Vicuna's with 64 more words, Pixtral's is Mistral Nemo.
 
+    That of PaliGemma is Gemma 2B with more words.
+
     A file of the text alone is asked for the same sizes.
     """
     document = {"model_type": whole, "dtype": "bfloat16", "text_config": text}
     assert parameters(stored(write(tmp_path, document))) == published
-    assert read(tmp_path, document).heads == 32
+    assert read(tmp_path, document).heads == text.get("num_attention_heads", 32)
     error = refusal(lambda: read(tmp_path, {**text, "dtype": "bfloat16"}))
     assert error
-    assert "num_attention_heads is missing" in error.what
+    silent = "head_dim" if whole == "paligemma" else "num_attention_heads"
+    assert f"{silent} is missing" in error.what
 
 
 @pytest.mark.parametrize("whole", ["llava", "llava_next", "llava_onevision"])

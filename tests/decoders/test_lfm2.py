@@ -89,7 +89,8 @@ def test_an_ffn_is_two_thirds_as_wide_as_is_said(
 @pytest.mark.parametrize(
     ("kind", "changes", "reasons"),
     [
-        ("lfm2", {"full_attn_idxs": [2, 6]}, ["full_attn_idxs [...] names others than 6 layers"]),
+        ("lfm2", {"full_attn_idxs": [2, 6]}, ["full_attn_idxs [...] names none of 6 layers, or"]),
+        ("lfm2", {"full_attn_idxs": []}, ["full_attn_idxs [...] names none of 6 layers, or"]),
         (
             "lfm2",
             {"layer_types": ["conv"] * 5 + ["full_attention"]},

@@ -41,6 +41,7 @@ from nearfree.decoders.layers import layers_of, layout_of
 from nearfree.decoders.lfm2 import lfm2_ffn, lfm2_moe
 from nearfree.decoders.nemotron import BLOCKS, PATTERN, nemotron_ffn
 from nearfree.decoders.special import decilm_ffn, hunyuan_window
+from nearfree.decoders.variants import beam_moe, one_bias, unclipped
 from nearfree.decoders.windowed import (
     cohere2_moe,
     dots_window,
@@ -82,11 +83,15 @@ FAMILIES = {
     "llada": Family(dense, unwindowed),
     "cohere": Family(dense, unwindowed),
     "granite": Family(dense, unwindowed),
+    "hyperclovax": Family(dense, unwindowed),
+    "internlm3": Family(dense, one_bias, says_head_dim=True),
+    "iquestcoder": Family(dense, unclipped, says_head_dim=True),
     "hunyuan_v1_dense": Family(dense, hunyuan_window),
     "olmo2": Family(dense, unwindowed),
     "glm": Family(dense, unwindowed, says_head_dim=True),
     "glm4": Family(dense, unwindowed, says_head_dim=True),
     "glm4v_text": Family(dense, unwindowed),
+    "glm_ocr_text": Family(dense, unwindowed, says_head_dim=True),
     "olmo3": Family(dense),
     "exaone4": Family(dense),
     "arcee": Family(ungated, unwindowed),
@@ -127,8 +132,8 @@ FAMILIES = {
     "ernie4_5_moe": Family(ernie_moe, unwindowed),
     **dict.fromkeys(
         (
-            "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa",
-            "kimi_k2", "mistral4",
+            "axk1", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite",
+            "glm_moe_dsa", "kimi_k2", "mistral4",
         ),
         Family(deepseek_moe),
     ),
@@ -151,6 +156,9 @@ FAMILIES = {
     "cwm": Family(dense, says_head_dim=True),
     "ministral": Family(dense, says_head_dim=True),
     "mellum": Family(mellum_moe, says_head_dim=True),
+    "spark2_5": Family(dense, says_head_dim=True),
+    "muse_glimmer_text": Family(dense, says_head_dim=True),
+    "beam": Family(beam_moe, says_head_dim=True),
     "gemma": Family(dense, unwindowed, says_head_dim=True),
     "gemma2": Family(dense, says_head_dim=True),
     "gemma3_text": Family(dense, says_head_dim=True),
@@ -180,23 +188,37 @@ text."""
 ONE_POSITION = ("jamba",)
 """Model types of which no engine's forward has several positions of a request."""
 _DELTA = "delta attention in most layers stands beside"
+_AGAIN = "several times over, each time with a cache of its own"
 UNREAD = {
     "bailing_hybrid": f"{_DELTA} latents with gates",
+    "deepseek_v41_text": "layers attend to entries that other layers made and chose",
     "dots3_note_text": "its latents have windows in some layers, and gates of heads",
     "ernie4_5_vl_moe_text": "words and images have experts apart, of two widths",
+    "flint": "its attention with sinks and its experts run by kernels of its own",
     "gemma3n_text": "its layers mix several streams (AltUp) and have narrow branches (LAuReL)",
+    "gigachat3_5": "delta nets stand beside latents with gates, and norms have products",
     "glm5_next_text": f"{_DELTA} selected positions, and layers mix several streams",
+    "hrm_text": f"two stacks of layers run {_AGAIN}",
     "hy_v4": "layers that attend to selected positions with sinks mix several streams",
     "inkling_text": "its attention has relative positions and short convolutions",
+    "iquest_q1": "a kernel of its own applies sinks that depend on the query",
+    "iquestloopcoder": f"its layers run {_AGAIN}",
+    "k2_horizon": "values of some layers are made by experts that a router chooses",
     "longcat_flash": "a layer has two attentions, two Dense FFNs and experts beside them",
     "mistral_large4_text": "layers attend to selected positions of latents that others cached",
+    "muse_spark_text": "what experts give is normalised one by one, and residuals have gates",
+    "nanbeige": f"its layers run {_AGAIN}",
     "qwen4_exp_text": f"{_DELTA} selected positions, and layers mix streams and tables of n-grams",
     "step5": "an indexer selects what its layers see by summaries of eight positions each",
     "zamba2": "all its attentions share their weights, each with adapters of its own",
+    "zaya": "queries and keys pass convolutions, and routers are several products",
 }
 """Model types that are known and not read, and what of theirs has no module here.
-Source: modeling files of transformers 5.23; of Step 5 vllm 0.33.0, vllm/models/step5/nvidia/
-sparse_summary_cache.py."""
+Source: modeling files of transformers 5.23. In vllm 0.33.0: Step 5, vllm/models/step5/nvidia/
+sparse_summary_cache.py; DeepSeek V4.1, vllm/models/deepseek_v41/attention.py:314-361; Flint,
+vllm/models/flint/model.py (`_run_decode_attention`, `use_flint_kernel`); iquest_loopcoder.py and
+k2_horizon.py in vllm/model_executor/models. In sglang 0.5.23, sglang/srt/models: gigachat35.py,
+iquest_q1.py (_apply_learned_sink), nanbeige.py."""
 
 
 def family(keys: Keys) -> Family:

@@ -81,6 +81,7 @@ from nearfree.decoders.special import (
     laguna_attention,
     xielu,
 )
+from nearfree.decoders.variants import VARIANTS
 from nearfree.decoders.windowed import WINDOWED
 
 _LLAMA = block(gqa(window=unwindowed, **BOTH), ffn(bias="mlp_bias"))
@@ -344,6 +345,7 @@ LAYOUTS = {
         )),
     **HYBRIDS,
     **LFM2,
+    **VARIANTS,
     **WINDOWED,
 }  # fmt: skip
 """By model type of the text. Sources: modeling files and checkpoint names (conversion_mapping) of

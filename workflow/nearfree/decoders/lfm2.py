@@ -56,8 +56,8 @@ def _order(keys: Keys, layers: int) -> Sequence[str]:
     if not keys.has(_ATTENDS):
         return ["full_attention"] * layers
     attend = set(keys.list_of(_ATTENDS, int))
-    if attend - set(range(layers)):
-        raise keys.wrong(_ATTENDS, f"names others than {layers} layers")
+    if not attend or attend - set(range(layers)):
+        raise keys.wrong(_ATTENDS, f"names none of {layers} layers, or others")
     return ["full_attention" if layer in attend else "conv" for layer in range(layers)]
 
 

@@ -196,7 +196,8 @@ def laguna_attention(keys: Keys, layers: int) -> Layer:
     key, said, gating = "num_attention_heads_per_layer", "gating", keys.values.get("gating", True)
     if not (isinstance(gating, bool) or gating in ("per-head", "per-element")):
         raise keys.wrong(said, "is none of true, false, per-head and per-element")
-    counts = keys.list_of(key, int) or [keys.whole("num_attention_heads")] * layers
+    every = [keys.whole("num_attention_heads")] * layers
+    counts = keys.list_of(key, int) if keys.has(key) else every
     if len(counts) != layers:
         raise keys.wrong(key, f"has {len(counts)} entries for {layers} layers")
     if min(counts) < 1:

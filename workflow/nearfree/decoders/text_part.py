@@ -35,6 +35,8 @@ class Whole(NamedTuple):
 
 
 _SILENT = {
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256},
     "llama": {
         "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
         "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -45,7 +47,7 @@ _SILENT = {
     },
 }  # fmt: skip
 """What the class of a text takes where the file of a model of several parts is silent.
-Source: LlamaConfig and MistralConfig of transformers 5.23."""
+Source: GemmaConfig, Gemma2Config, LlamaConfig and MistralConfig of transformers 5.23."""
 _APART = ("language_model.model", "language_model.lm_head")
 _INNER = ("model.language_model", "lm_head")
 _PLAIN = ("model", "lm_head")
@@ -65,6 +67,7 @@ WHOLES = {
     **{
         kind: Whole(text, *_INNER)
         for kind, text in (
+            ("deepseek_v41", "deepseek_v41_text"),
             ("dots3_note", "dots3_note_text"),
             ("gemma3n", "gemma3n_text"),
             ("glm5_next", "glm5_next_text"),
@@ -75,6 +78,7 @@ WHOLES = {
         )
     },
     "glm4v": Whole("glm4v_text", *_INNER),
+    "glm_ocr": Whole("glm_ocr_text", *_INNER),
     "glm4v_moe": Whole("glm4v_moe_text", *_INNER),
     **dict.fromkeys(
         ("idefics3", "smolvlm"), Whole("llama", "model.text_model", "lm_head", silent=True)
@@ -92,12 +96,15 @@ WHOLES = {
     "minimax_m3": Whole("minimax_m3_vl_text", *_APART),
     "minimax_m3_vl": Whole("minimax_m3_vl_text", *_APART),
     "mistral3": Whole("mistral", *_APART, differ=True),
+    "muse_glimmer": Whole("muse_glimmer_text", *_INNER),
+    "muse_spark": Whole("muse_spark_text", *_INNER),
     **dict.fromkeys(
         ("NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3"),
         Whole("nemotron_h", *_NEMOTRON, at=("llm_config",)),
     ),
     "nemotron_h_omni": Whole("nemotron_h", *_NEMOTRON),
     "paddleocr_vl": Whole("ernie4_5", *_PLAIN),
+    "paligemma": Whole("gemma", *_INNER, sees_images=True, silent=True),
     "qwen2_5_omni": Whole("qwen2_5_omni_text", *_THINKER, at=_TALKS),
     "qwen2_5_vl": Whole("qwen2_5_vl_text", *_PLAIN),
     "qwen2_vl": Whole("qwen2_vl_text", *_PLAIN),
@@ -107,16 +114,18 @@ WHOLES = {
     "qwen3_vl": Whole("qwen3_vl_text", *_INNER),
     "qwen3_vl_moe": Whole("qwen3_vl_moe_text", *_INNER),
     "step3p7": Whole("step3p5", *_PLAIN),
+    "voxtral": Whole("llama", *_APART),
 }
 """By model type; of some the text is refused by its name. Source: configurations of transformers
 5.23; minimax_m3 is AIConfigurator's name of the text part of minimax_m3_vl, and kimi_k3 is read as
 in vllm 0.33.0. Not in transformers: kimi_vl (vllm 0.33.0, vllm/transformers_utils/configs/
 kimi_vl.py), dots_ocr and internvl_chat (sglang 0.5.23, sglang/srt/configs/dots_ocr.py and
-internvl.py:278-340), NVIDIA's two names of nemotron_h_omni (nano_nemotron_vl.py there). A
-text that ties its head: LlavaConfig of transformers 5.23; LlavaForConditionalGeneration of
-vllm 0.33.0 takes its text's."""
+internvl.py:278-340), deepseek_v41 (deepseek_v41.py there), NVIDIA's two names of nemotron_h_omni
+(nano_nemotron_vl.py there). A text that ties its head: LlavaConfig of transformers 5.23;
+LlavaForConditionalGeneration of vllm 0.33.0 takes its text's."""
 
 _CALLED = {
+    "AXK1": "axk1",
     "exaone4_5_text": "exaone4",
     "gemma4_unified_text": "gemma4_text",
     "mimo_v2": "mimo_v2_flash",
@@ -145,6 +154,7 @@ _NAMES = {
         "num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts",
     },
     "hunyuan_v1_moe": {"moe_topk": "num_experts_per_tok"},
+    "internlm3": {"qkv_bias": "attention_bias", "bias": "mlp_bias"},
     "lfm2": {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
     "lfm2_moe": {"tie_embedding": "tie_word_embeddings"},
 }  # fmt: skip
@@ -218,7 +228,7 @@ Source: configurations of transformers 5.23."""
 _EACH_ITS_KEY = (
     "llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2", "olmo3",
     "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe", "granite_swa",
-    "granitemoe_swa", "granitemoeshared", "cohere2_moe",
+    "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax",
 )  # fmt: skip
 """Model types in which each head has a key of its own where the file says no number of them.
 Source: as above."""

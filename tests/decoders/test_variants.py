@@ -1,0 +1,146 @@
+"""Models that differ from a known one by norms, gates and names: counted, told apart, refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nearfree.backends.names import BackendRelease
+from nearfree.core.parallel import Parallel
+from nearfree.decoders.attention_kinds import Grouped
+from nearfree.decoders.attention_uses import HEAD_GATES, OUTPUT_GATE, QKV
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.modules import ModuleUse, modules
+from nearfree.decoders.weights import stored
+from nearfree.errors import RefusedError
+
+from decoders.files import change, parameters, write
+
+FULL = "full_attention"
+
+
+def read(folder: Path, kind: str, **changes: Any) -> Decoder:
+    """Return the decoder of a small file with some keys changed; those set to ... are gone."""
+    return read_decoder(write(folder, change(kind, **changes)))
+
+
+def of(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
+    """Return the modules of a forward by their role, those of several kinds by the first."""
+    found = modules(
+        decoder, batch=1, context=16, moe=BackendRelease("vllm", "0.33.0"), routing="balanced",
+        attention=BackendRelease("flash_attn", "2.8.3"), **changes,
+    )  # fmt: skip
+    return {use.role: use for use in reversed(found)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "full"),
+    [
+        ("muse_glimmer_text", {}, (1, 5)),
+        ("muse_glimmer_text", {"num_hidden_layers": 5}, (0, 4)),
+        ("muse_glimmer_text", {"layer_types": [FULL, *["sliding_attention"] * 5]}, (0,)),
+        ("spark2_5", {}, (3,)),
+        ("beam", {}, (5,)),
+        ("beam", {"num_hidden_layers": 8, "mlp_layer_types": ...}, (5, 7)),
+    ],
+)
+def test_layers_with_a_window_are_counted_as_their_class_does(
+    tmp_path: Path, kind: str, changes: dict[str, Any], full: tuple[int, ...]
+) -> None:
+    """Where a file says no kinds of layers the rule of its class holds; others have a window."""
+    found = read(tmp_path, kind, **changes)
+    seen = {each.window: each.layers for each in found.attention if isinstance(each, Grouped)}
+    assert seen[None] == full
+    assert seen[32] == tuple(layer for layer in range(found.layers) if layer not in full)
+
+
+def test_a_gate_is_a_product_of_its_own_or_one_with_queries(tmp_path: Path) -> None:
+    """Beam's enters the product of queries; Muse Glimmer's is as wide apart, Spark's has heads."""
+    widths = {
+        kind: {
+            role: use.setting.d_ff
+            for role, use in of(read(tmp_path, kind)).items()
+            if role in (QKV, HEAD_GATES, OUTPUT_GATE)
+        }
+        for kind in ("beam", "muse_glimmer_text", "spark2_5")
+    }
+    made = (8 + 2 * 2) * 16
+    assert widths == {
+        "beam": {QKV: made + 8 * 16},
+        "muse_glimmer_text": {QKV: made, OUTPUT_GATE: 8 * 16},
+        "spark2_5": {QKV: made, HEAD_GATES: 8},
+    }
+    without = of(read(tmp_path, "spark2_5", headwise_attn_output_gate=False))
+    assert HEAD_GATES not in without
+
+
+def test_beam_has_experts_behind_its_first_layers(tmp_path: Path) -> None:
+    """A list says which layers have them; without it all but the first three have."""
+    assert read(tmp_path, "beam").moe_layers == 4
+    assert read(tmp_path, "beam", mlp_layer_types=...).moe_layers == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "published"),
+    [
+        (
+            "iquestcoder",
+            {"vocab_size": 76800, "hidden_size": 5120, "intermediate_size": 27648,
+             "num_hidden_layers": 80, "num_attention_heads": 40, "num_key_value_heads": 8,
+             "head_dim": 128},
+            39.8e9,
+        ),
+        (
+            "internlm3",
+            {"vocab_size": 128512, "hidden_size": 4096, "intermediate_size": 10240,
+             "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 2,
+             "head_dim": 128},
+            8.8e9,
+        ),
+        (
+            "AXK1",
+            {"vocab_size": 163840, "hidden_size": 7168, "intermediate_size": 18432,
+             "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 64,
+             "n_shared_experts": 1, "n_routed_experts": 192, "kv_lora_rank": 512,
+             "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_head_dim": 128,
+             "qk_nope_head_dim": 128, "num_experts_per_tok": 8, "first_k_dense_replace": 1},
+            519e9,
+        ),
+        (
+            "lfm2",
+            {"vocab_size": 65536, "hidden_size": 2048, "block_ff_dim": 12288,
+             "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+             "conv_L_cache": 3, "full_attn_idxs": [2, 5, 8, 10, 12, 14]},
+            1_170_340_608,
+        ),
+    ],
+)  # fmt: skip
+def test_sizes_are_the_published_ones(
+    tmp_path: Path, kind: str, sizes: dict[str, Any], published: float
+) -> None:
+    """A full-sized file has as many parameters as its model says, to the digits that it says."""
+    path = write(tmp_path, {"model_type": kind, "torch_dtype": "bfloat16", **sizes})
+    assert parameters(stored(path)) == pytest.approx(published, rel=0.003)
+    assert read_decoder(path).d_model == sizes["hidden_size"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("iquestcoder", {"clip_qkv": 8.0}, "clip_qkv 8.0 bounds queries"),
+        ("iquestcoder", {"use_sliding_window": True}, "use_sliding_window True is not"),
+        ("internlm3", {"qkv_bias": True}, "qkv_bias True is not bias"),
+    ],
+)
+def test_what_a_class_does_not_run_is_refused(
+    tmp_path: Path, kind: str, changes: dict[str, Any], said: str
+) -> None:
+    """A key that its class refuses is refused by its name."""
+    with pytest.raises(RefusedError, match=said):
+        read(tmp_path, kind, **changes)
+
+
+def test_a_fused_matrix_is_parted_by_heads_of_keys(tmp_path: Path) -> None:
+    """A rank of four has one of the two heads of keys, as its product has."""
+    decoder = read(tmp_path, "spark2_5")
+    assert of(decoder, parallel=Parallel(tp=4))[QKV].setting.d_ff == (2 + 2) * 16

@@ -169,7 +169,8 @@ def test_data_parallel_attention_gathers_all_rows() -> None:
     ("kind", "ep", "pp", "parted"),
     [
         ("deepseek_v3", 8, 1, True), ("deepseek_v3", 8, 2, True), ("deepseek_v3", 1, 1, False),
-        ("glm4_moe", 8, 1, False), ("deepseek_v4", 8, 1, True), ("deepseek_v4", 8, 2, False),
+        ("axk1", 8, 1, True), ("glm4_moe", 8, 1, False), ("deepseek_v4", 8, 1, True),
+        ("deepseek_v4", 8, 2, False),
     ],
 )  # fmt: skip
 def test_rows_of_a_group_are_parted_where_experts_are_whole(

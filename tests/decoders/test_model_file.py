@@ -102,6 +102,14 @@ def test_contradicting_files_are_refused_with_every_reason(tmp_path: Path) -> No
     assert any(refusal.file.endswith("hf_quant_config.json") for refusal in file.refusals)
 
 
+@pytest.mark.parametrize("kind", ["nanbeige", "lama"])
+def test_a_model_type_that_is_not_read_is_told_once(tmp_path: Path, kind: str) -> None:
+    """Neither its forward nor what it stores is known, and one reason says so."""
+    file = read_model_file(write(tmp_path, change("llama", model_type=kind)))
+    assert [each.key for each in file.refusals] == ["model_type"]
+    assert file.weights == ()
+
+
 def test_what_is_stored_is_known_of_a_refused_forward(tmp_path: Path) -> None:
     """A model with layers of a state is refused, and its weights and precision are known."""
     file = read_model_file(write(tmp_path, STATES | {"quantization_config": FP8}))

@@ -312,7 +312,7 @@ def test_windows_bound_a_cache(context: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "kept"),
     [("gpt_oss", True), ("gemma4_text", True), ("gemma2", False), ("gemma3_text", False),
-     ("olmo3", False)],
+     ("olmo3", False), ("beam", True), ("muse_glimmer_text", True), ("spark2_5", True)],
 )  # fmt: skip
 def test_sglang_keeps_windows_of_some_models_alone(
     tmp_path: Path, kind: str, *, kept: bool

@@ -136,7 +136,7 @@ VLLM = Engine(
     in_parts=_V4 | {
         "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "mistral4",
         "kimi_linear", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_next", "qwen3_5_moe_text",
-        "nemotron_h", "llama4_text", "gpt_oss", "granitemoe", "mimo_v2_flash",
+        "nemotron_h", "llama4_text", "gpt_oss", "granitemoe", "mimo_v2_flash", "axk1",
     },
     one_stage=_V4 | {"kimi_linear"},
     gathers=_OLMO | {"olmoe"},
@@ -153,7 +153,7 @@ SharedExperts._determine_shared_experts_order. Rows in parts: use_sequence_paral
 vllm/config/parallel.py:768-785, and the models that ask it, in vllm/model_executor/models
 (deepseek_v2.py:312 and 252-275, qwen3_moe.py:152, qwen3_next.py:150, qwen2_moe.py:85-105,
 nemotron_h.py:157 and 101-123, llama4.py:95 and 115, gpt_oss.py:372, granitemoe.py:271,
-mimo_v2.py:136) and vllm/models (deepseek_v4/nvidia/model.py:571-581 and 140-170,
+mimo_v2.py:136, AXK1.py:135) and vllm/models (deepseek_v4/nvidia/model.py:571-581 and 140-170,
 kimi_k3/nvidia/model.py:709-714). Queries and keys: _apply_qk_norm of olmo2.py and olmoe.py. One
 sum: CohereDecoderLayer of commandr.py of 0.29.0, which 0.28.0 has not, and
 cohere2_moe.py:348-370 and 580-596, which 0.32.0 has not. Order of ranks:
@@ -178,6 +178,9 @@ SGLANG = Engine(
         "mellum",
         "granite_swa",
         "granitemoe_swa",
+        "beam",
+        "muse_glimmer_text",
+        "spark2_5",
     },
     narrow_latents=100,
     states="float32",
@@ -191,11 +194,11 @@ gathered before the FFN. Source: sglang 0.5.23, in sglang/srt: runtime_context.p
 (shared experts), models/glm4_moe.py:745-752 (Dense FFN), layers/logits_processor.py:469 (LM head),
 layers/moe/fused_moe_triton/layer.py:414 (experts that ep must divide),
 layers/quantization/fp8.py:595-609. Shared experts in captured graphs: models/deepseek_v2.py:569-580
-of 0.5.9. Windows: is_hybrid_swa_model of configs/model_config.py:2651-2700. Latents:
-arg_groups/overrides.py:490-546, and server_args.py:1142 of 0.5.9. States:
-configs/mamba_utils.py:47-112. Queries and keys: models/olmo2.py, Olmo2Attention._apply_qk_norm.
-One sum: models/cohere2_moe.py:420-454. Order of ranks: initialize_model_parallel of
-distributed/parallel_state.py (pp x dp x tp)."""
+of 0.5.9. Windows: is_hybrid_swa_model of configs/model_config.py:2651-2700, and
+configs/spark2_5.py:66. Latents: arg_groups/overrides.py:490-546, and server_args.py:1142 of 0.5.9.
+States: configs/mamba_utils.py:47-112. Queries and keys: models/olmo2.py,
+Olmo2Attention._apply_qk_norm. One sum: models/cohere2_moe.py:420-454. Order of ranks:
+initialize_model_parallel of distributed/parallel_state.py (pp x dp x tp)."""
 TRTLLM = Engine(
     name="trtllm",
     layers=at_the_first,

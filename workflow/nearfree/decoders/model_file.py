@@ -159,9 +159,11 @@ def read_model_file(path: Path) -> ModelFile:
     with found.gathered():
         said = read_precision(path)
         found.found += said.refusals
-    with found.gathered():
+    sizes, told = Refusals(), {each.key for each in found.found} & {"model_type"}
+    with sizes.gathered():
         kept = stored(path)
         shape = _shape(kept, text_part(file).keys)
+    found.found += [each for each in sizes.found if each.key not in told]
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
     if said is not None:
         known = structs.replace(known, method=said.quantised.method, static=said.quantised.static)

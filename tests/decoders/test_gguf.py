@@ -94,6 +94,29 @@ def test_another_format_may_be_asked_for(tmp_path: Path) -> None:
     assert weights_bytes(file, asked) == 2 * parameters(file)
 
 
+def test_what_corrects_scores_of_a_router_is_no_weight(tmp_path: Path) -> None:
+    """A file has it beside its experts; its bytes count, and no product has it."""
+    name = "blk.3.exp_probs_b.bias"
+    _, path = model(tmp_path, "lfm2_moe", held={name: Said(name, (4,), 0, 16)})
+    file = read_model_file(path)
+    assert (file.refusals, file.mixed) == ((), ())
+    assert weights_bytes(file) == stored_bytes(read_header(path))
+
+
+@pytest.mark.parametrize(
+    ("heads", "said"),
+    [([0, 0, 2, 0, 0, 4], "does not say one number"), ([0, 0, 2], "has 3 entries for 6 layers"),
+     ([0] * 6, "head_count_kv 0 is no whole number from 1")],
+)  # fmt: skip
+def test_layers_that_attend_have_one_number_of_heads(
+    tmp_path: Path, heads: list[int], said: str
+) -> None:
+    """A layer of LFM2 without any has a convolution; others that differ are not read."""
+    changes = {"lfm2.attention.head_count_kv": array("int32", heads)}
+    _, path = model(tmp_path, "lfm2", said=changes)
+    assert any(said in each for each in refused(path))
+
+
 def typed(type_: str, matrix: Matrix) -> str:
     """Return a type for matrices alone."""
     return "f32" if matrix.inputs == 1 or matrix.kind == "router" else type_
@@ -279,4 +302,5 @@ def test_names_are_those_of_the_package(tmp_path: Path, kind: str) -> None:
             name = matrix.name if layer is None else matrix.name.replace("*", str(layer), 1)
             plain = name.removesuffix(".bias").replace(".experts.*.", ".experts.")
             ending = ours.rpartition(".")[2]
-            assert table.get_name(plain) == ours.removesuffix(f".{ending}"), name
+            theirs = table.get_name(plain) or table.get_name(plain.removeprefix("model."))
+            assert theirs == ours.removesuffix(f".{ending}"), name

@@ -15,7 +15,7 @@ from gguf_files.files import Said, array, gguf, scalar, string
 ARCHITECTURES = {
     "llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen2_moe": "qwen2moe",
     "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3",
-    "phi3": "phi3", "gpt_oss": "gpt-oss",
+    "phi3": "phi3", "gpt_oss": "gpt-oss", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
 }  # fmt: skip
 _KEYS = {
     "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -26,6 +26,7 @@ _KEYS = {
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "conv_L_cache": "shortconv.l_cache", "num_dense_layers": "leading_dense_block_count",
 }  # fmt: skip
 Types = Callable[[Matrix], str]
 
@@ -46,6 +47,14 @@ def metadata(kind: str, values: Mapping[str, Any]) -> dict[str, bytes]:
     if kind == "gpt_oss":
         width = values["intermediate_size"]
         found[f"{name}.expert_feed_forward_length"] = scalar("uint32", width)
+    if kind == "lfm2":  # an FFN is as wide as it is, without the class's rule
+        found[f"{name}.feed_forward_length"] = scalar("uint32", 96)
+    if kind in ("lfm2", "lfm2_moe"):
+        kinds = values.get("layer_types") or [
+            "full_attention" if layer in values["full_attn_idxs"] else "conv" for layer in range(6)
+        ]
+        heads = [2 * (each == "full_attention") for each in kinds]
+        found[f"{name}.attention.head_count_kv"] = array("int32", heads)
     return {
         "general.architecture": string(name),
         **found,

@@ -161,6 +161,44 @@ def _gpt_oss(keys: Keys, header: GgufHeader) -> dict[str, Any]:
     }
 
 
+KV_HEADS = "attention.head_count_kv"
+CONVOLVED = ("lfm2", "lfm2moe")
+"""Architectures in which a layer without heads of keys has a short convolution."""
+
+
+def attending(keys: Keys) -> list[int]:
+    """Return the heads of keys of each layer of LFM2, 0 of one that has a short convolution."""
+    if not isinstance(keys.values.get(KV_HEADS), list):
+        return [keys.whole(KV_HEADS)] * keys.whole("block_count")
+    found = keys.list_of(KV_HEADS, int)
+    if len(set(found) - {0}) != 1:
+        raise keys.wrong(KV_HEADS, "does not say one number of all layers that attend", ANEW)
+    return found
+
+
+def _lfm2(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    layers, marks = layers_of(keys, header), attending(keys)
+    if len(marks) < layers:
+        raise keys.wrong(KV_HEADS, f"has {len(marks)} entries for {layers} layers", ANEW)
+    return {
+        "model_type": "lfm2",
+        "block_auto_adjust_ff_dim": False,
+        "conv_L_cache": keys.whole("shortconv.l_cache"),
+        "layer_types": ["full_attention" if each else "conv" for each in marks[:layers]],
+    }
+
+
+def _lfm2_moe(keys: Keys, header: GgufHeader) -> dict[str, Any]:
+    return {
+        **_lfm2(keys, header),
+        **_experts(keys, "num_experts"),
+        "model_type": "lfm2_moe",
+        "intermediate_size": alike(keys, "feed_forward_length"),
+        "moe_intermediate_size": alike(keys, "expert_feed_forward_length"),
+        "num_dense_layers": keys.whole("leading_dense_block_count", least=0),
+    }
+
+
 ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "llama": _llama,
     "qwen2": _qwen2,
@@ -171,5 +209,7 @@ ARCHITECTURES: dict[str, Callable[[Keys, GgufHeader], dict[str, Any]]] = {
     "gemma3": _gemma3,
     "phi3": _phi3,
     "gpt-oss": _gpt_oss,
+    "lfm2": _lfm2,
+    "lfm2moe": _lfm2_moe,
 }
 """By the name that files have: what each says beside what all say."""

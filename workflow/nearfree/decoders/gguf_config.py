@@ -13,7 +13,10 @@ from typing import Any
 from nearfree.decoders.gguf_architectures import (
     ANEW,
     ARCHITECTURES,
+    CONVOLVED,
+    KV_HEADS,
     alike,
+    attending,
     head_dim,
     layers_of,
     number_or,
@@ -118,7 +121,7 @@ def _common(keys: Keys, header: GgufHeader) -> dict[str, Any]:
         "num_hidden_layers": lambda: layers_of(keys, header),
         "vocab_size": lambda: _vocabulary(keys, header),
         "num_attention_heads": lambda: alike(keys, "attention.head_count"),
-        "num_key_value_heads": lambda: _kv_heads(keys),
+        "num_key_value_heads": lambda: _kv_heads(keys, header),
         "head_dim": lambda: head_dim(keys),
         "rms_norm_eps": lambda: keys.number("attention.layer_norm_rms_epsilon", most=1.0),
         "rope_theta": lambda: number_or(keys, "rope.freq_base", 10000.0),
@@ -161,9 +164,11 @@ def _vocabulary(keys: Keys, header: GgufHeader) -> int:
     return count
 
 
-def _kv_heads(keys: Keys) -> int:
+def _kv_heads(keys: Keys, header: GgufHeader) -> int:
+    if header.architecture in CONVOLVED:
+        return max(attending(keys))
     heads = alike(keys, "attention.head_count")
-    return alike(keys, "attention.head_count_kv", default=heads)
+    return alike(keys, KV_HEADS, default=heads)
 
 
 def _scaling(keys: Keys, header: GgufHeader) -> dict[str, Any]:

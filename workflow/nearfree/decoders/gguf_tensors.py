@@ -10,7 +10,10 @@ from nearfree.decoders.weights import Matrix, Stored
 from nearfree.errors import Refusal, RefusedError
 from nearfree.gguf.header import GgufHeader, Tensor
 
-_OUTSIDE = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+_OUTSIDE = {
+    "embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output",
+    "embedding_norm": "token_embd_norm",
+}  # fmt: skip
 _INSIDE = {
     "input_layernorm": ("attn_norm",),
     "post_attention_layernorm": ("ffn_norm",),
@@ -39,6 +42,21 @@ _INSIDE = {
     "mlp.shared_expert.up_proj": ("ffn_up_shexp",),
     "mlp.shared_expert.down_proj": ("ffn_down_shexp",),
     "mlp.shared_expert_gate": ("ffn_gate_inp_shexp",),
+    "operator_norm": ("attn_norm",),
+    "ffn_norm": ("ffn_norm",),
+    "conv.in_proj": ("shortconv.in_proj",),
+    "conv.conv": ("shortconv.conv",),
+    "conv.out_proj": ("shortconv.out_proj",),
+    "self_attn.out_proj": ("attn_output",),
+    "self_attn.q_layernorm": ("attn_q_norm",),
+    "self_attn.k_layernorm": ("attn_k_norm",),
+    "feed_forward.w1": ("ffn_gate",),
+    "feed_forward.w3": ("ffn_up",),
+    "feed_forward.w2": ("ffn_down",),
+    "feed_forward.gate": ("ffn_gate_inp",),
+    "feed_forward.experts.*.w1": ("ffn_gate_exps",),
+    "feed_forward.experts.*.w3": ("ffn_up_exps",),
+    "feed_forward.experts.*.w2": ("ffn_down_exps",),
     "block_sparse_moe.gate": ("ffn_gate_inp",),
     "block_sparse_moe.experts.*.w1": ("ffn_gate_exps",),
     "block_sparse_moe.experts.*.w3": ("ffn_up_exps",),
@@ -51,6 +69,8 @@ _AFTER = {
 """What the norm behind attention is called by model types of which it is not the FFN's."""
 _TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Factors of rotations, which no config.json counts as weights."""
+_CORRECTION = "exp_probs_b.bias"
+"""By what a router corrects scores: a buffer of the class, which no config.json counts either."""
 _MOST_NAMED = 4
 _ANEW = "Convert the model anew with a release of llama.cpp that is read here"
 
@@ -104,7 +124,8 @@ def held_tensors(header: GgufHeader, kept: Stored) -> tuple[Held, ...]:
             elif not _fits(matrix, tensors):
                 _note(reasons, matrix.name, _misfit(matrix, tensors))
             found += [Held(matrix, tensor) for tensor in tensors]
-    for table in _TABLES:
+    beside = [f"blk.{layer}.{_CORRECTION}" for layer in range(_layers(kept))]
+    for table in (*_TABLES, *beside):
         if table in left:
             found.append(_table(left.pop(table)))
     if left:
@@ -114,6 +135,10 @@ def held_tensors(header: GgufHeader, kept: Stored) -> tuple[Held, ...]:
     if reasons:
         raise RefusedError([Refusal(header.file, "", why, _ANEW) for why in reasons.values()])
     return tuple(found)
+
+
+def _layers(kept: Stored) -> int:
+    return 1 + max(max(each.layers, default=-1) for each in kept.weights)
 
 
 def _note(reasons: dict[str, str], name: str, why: str) -> None:

@@ -364,6 +364,7 @@ def test_all_that_is_not_understood_is_told_at_once(tmp_path: Path) -> None:
         ("exaone4_5", "exaone4"),
         ("glm46v", "glm4v_text"),
         ("glm_ocr", "glm_ocr_text"),
+        ("hunyuan_vl", "hunyuan_v1_dense"),
         ("muse_glimmer", "muse_glimmer_text"),
         ("voxtral", "llama"),
         ("internvl", "qwen2"),
@@ -402,6 +403,7 @@ def test_the_part_that_decodes_text_is_read(tmp_path: Path, whole: str, kind: st
         ("NemotronH_Nano_Omni_Reasoning_V3", ("llm_config",), "nemotron_h"),
         ("dots_ocr", (), "qwen2"),
         ("paddleocr_vl", (), "ernie4_5"),
+        ("hunyuan_vl", (), "hunyuan_v1_dense"),
     ],
 )
 def test_the_part_is_read_where_it_stands(

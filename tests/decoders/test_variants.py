@@ -144,3 +144,11 @@ def test_a_fused_matrix_is_parted_by_heads_of_keys(tmp_path: Path) -> None:
     """A rank of four has one of the two heads of keys, as its product has."""
     decoder = read(tmp_path, "spark2_5")
     assert of(decoder, parallel=Parallel(tp=4))[QKV].setting.d_ff == (2 + 2) * 16
+
+
+def test_the_text_of_hunyuan_vl_calls_the_width_of_a_head_otherwise(tmp_path: Path) -> None:
+    """It is that of Hunyuan's dense models, whose embedding is its LM head."""
+    told = change("hunyuan_v1_dense", model_type="hunyuan_vl_text", attention_head_dim=24)
+    path = write(tmp_path, told)
+    assert (read_decoder(path).model_type, read_decoder(path).head_dim) == ("hunyuan_v1_dense", 24)
+    assert not [each for each in stored(path).weights if each.kind == "lm_head"]

@@ -79,6 +79,7 @@ WHOLES = {
     },
     "glm4v": Whole("glm4v_text", *_INNER),
     "glm_ocr": Whole("glm_ocr_text", *_INNER),
+    "hunyuan_vl": Whole("hunyuan_vl_text", *_INNER),
     "glm4v_moe": Whole("glm4v_moe_text", *_INNER),
     **dict.fromkeys(
         ("idefics3", "smolvlm"), Whole("llama", "model.text_model", "lm_head", silent=True)
@@ -128,6 +129,7 @@ _CALLED = {
     "AXK1": "axk1",
     "exaone4_5_text": "exaone4",
     "gemma4_unified_text": "gemma4_text",
+    "hunyuan_vl_text": "hunyuan_v1_dense",
     "mimo_v2": "mimo_v2_flash",
     "paddleocr_vl_text": "ernie4_5",
     "qwen2_5_omni_text": "qwen2",
@@ -154,6 +156,7 @@ _NAMES = {
         "num_experts_per_token": "num_experts_per_tok", "num_shared_experts": "n_shared_experts",
     },
     "hunyuan_v1_moe": {"moe_topk": "num_experts_per_tok"},
+    "hunyuan_vl_text": {"attention_head_dim": "head_dim"},
     "internlm3": {"qkv_bias": "attention_bias", "bias": "mlp_bias"},
     "lfm2": {"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
     "lfm2_moe": {"tie_embedding": "tie_word_embeddings"},
@@ -191,6 +194,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "granite_swa": _TIED,
     "smollm3": _TIED,
+    "hunyuan_vl_text": _TIED,
     **dict.fromkeys(("lfm2", "lfm2_moe"), _TIED),
     "ernie4_5": _TIED,
     "ernie4_5_moe": _TIED,
@@ -229,6 +233,7 @@ _EACH_ITS_KEY = (
     "llama", "granite", "granitemoe", "granitemoehybrid", "cohere", "cohere2", "olmo2", "olmo3",
     "olmoe", "arcee", "apertus", "phi3", "hunyuan_v1_dense", "hunyuan_v1_moe", "granite_swa",
     "granitemoe_swa", "granitemoeshared", "cohere2_moe", "hyperclovax",
+    "hunyuan_vl_text",
 )  # fmt: skip
 """Model types in which each head has a key of its own where the file says no number of them.
 Source: as above."""

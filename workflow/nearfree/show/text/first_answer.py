@@ -26,6 +26,7 @@ WORDS = {
     "projections, indexer": "projections, indexer and selected tokens outgrow the launches",
     "numbers over all entries": "the indexer scores every cached token for each position",
     "states that are written": "each position writes a state of its own for every request",
+    "rows that enter": "each position brings a row, which is convolved, kept and handed on",
     "residual streams": "each position reads and writes several residual streams",
     "a pass over all numbers": "the selection reads every score for each position",
     "bytes between GPUs": "the bytes that GPUs send each other",

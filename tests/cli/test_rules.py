@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec import json
 from nearfree.log.names import Layout
-from nearfree.sources import history, record
+from nearfree.sources import classes, history, record
+from nearfree.sources.backends.model_classes import Classes
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.history import Lock, read_lock, write_lock
 from sources.moe_release import PATH, made_release
@@ -206,3 +207,34 @@ def test_a_mistake_is_named(recorded: Path, call: Call, line: str, names: str) -
     assert names in err
     assert "Traceback" not in err
     assert sorted((recorded / "results").rglob("*")) == before
+
+
+def test_classes_are_listed_by_release_and_locked(
+    recorded: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Releases that got or lost a class are named; the lock is written where it is asked for."""
+    found = {
+        "0.9": Classes(frozenset("AB")),
+        "1.0": Classes(frozenset("AB")),
+        "1.1": Classes(frozenset("A"), frozenset("C")),
+    }
+    monkeypatch.setattr(classes, "read_classes", lambda *_, **__: found)
+    write_lock(
+        recorded / "config" / "rules.lock", Lock(rules={"vllm": {each: {} for each in found}})
+    )
+    asked = ("rules", "classes", "vllm", "--offline")
+    path = Path("config") / classes.LOCK
+    first, second, third = call(*asked), call(*asked, "--lock"), call(*asked)
+    listed = ["0.9: 2 classes", "1.1: + C, - B"]
+    assert first == (0, "\n".join([*listed, "3 releases read; other than the lock\n"]), "")
+    assert second[1].splitlines()[-1].startswith("wrote ")
+    assert third == (0, "\n".join([*listed, "3 releases read; as locked\n"]), "")
+    assert classes.read_class_lock(recorded / path)["vllm"].having("B") == ["0.9", "1.0"]
+
+
+def test_classes_are_those_of_two_engines(recorded: Path, call: Call) -> None:
+    """Another package has none, and a release that is not to be had is named."""
+    assert "choose from" in call("rules", "classes", "xformers")[2]
+    write_lock(recorded / "config" / "rules.lock", Lock(rules={"vllm": {"0.9": {}}}))
+    code, _, err = call("rules", "classes", "vllm", "--offline")
+    assert (code, "vllm 0.9 is not in the cache" in err) == (2, True)

@@ -58,7 +58,12 @@ def _rules_arguments(parser: argparse.ArgumentParser) -> None:
     past.add_argument("package", help="such as vllm")
     past.add_argument("--from", dest="oldest", metavar="VERSION", help="the first release")
     past.add_argument("--lock", action="store_true", help="write the rules read into the lock")
-    for action in (extract, show, diff, check, compiled, past):
+    classes = add_action(
+        actions, "classes", "list at which releases an engine got classes of models"
+    )
+    classes.add_argument("package", choices=["vllm", "sglang"], help="the engine")
+    classes.add_argument("--lock", action="store_true", help="write the classes read into the lock")
+    for action in (extract, show, diff, check, compiled, past, classes):
         OFFLINE(action)
 
 
@@ -70,7 +75,8 @@ def run_rules(args: argparse.Namespace) -> int:
     `diff` compares two releases; `check` compares rules with the attention kernels in the binaries
     of a release, which it records in the event log, and ends with exit code 2 if a difference is
     not explained; `compile` records what a compiler makes of a release's MoE kernel, without a GPU;
-    `history` reads all releases and lists those at which the rules changed.
+    `history` reads all releases and lists those at which the rules changed, `classes` those at
+    which vLLM or SGLang got or lost a class of a model.
 
     Example: nearfree rules show vllm==0.33.0
     """
@@ -81,6 +87,7 @@ def run_rules(args: argparse.Namespace) -> int:
         "check": run_check,
         "compile": run_compile,
         "history": _history,
+        "classes": _classes,
     }
     return actions[args.action](args)
 
@@ -244,3 +251,27 @@ def _own_name(release: "Release") -> str:
     """Return the package and version with which a refusal begins; they vary from line to line."""
     before, _, _ = (release.refused or "").partition(f" {release.version}: ")
     return f"{before} {release.version}: "
+
+
+def _classes(args: argparse.Namespace) -> int:
+    from nearfree.sources.classes import LOCK as CLASSES
+    from nearfree.sources.classes import locked, read_class_lock, read_classes, renew_class_lock
+    from nearfree.sources.history import known_versions
+
+    path, engine = args.config / CLASSES, args.package
+    versions = known_versions(engine, _lock(args), offline=args.offline)
+    found = read_classes(engine, versions, cache=_cache(), offline=args.offline)
+    before = frozenset[str]()
+    for version, each in found.items():
+        names = each.own | each.transformers
+        signs = [f"+ {name}" for name in sorted(names - before)]
+        signs += [f"- {name}" for name in sorted(before - names)]
+        if signs:
+            print(f"{version}: {', '.join(signs) if before else f'{len(names)} classes'}")
+        before = names
+    same = read_class_lock(path).get(engine) == locked(found)
+    print(f"{len(found)} releases read; {'as locked' if same else 'other than the lock'}")
+    if args.lock:
+        renew_class_lock(path, engine, found)
+        print(f"wrote {path}")
+    return 0

@@ -18,7 +18,7 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.draft_heads import drafter_keys, is_head
 from nearfree.decoders.gguf_parts import gguf_parts
 from nearfree.decoders.holding import Heads
-from nearfree.decoders.keys import Keys
+from nearfree.decoders.keys import Keys, read_object
 from nearfree.decoders.positions import allowed_positions
 from nearfree.decoders.precision import StoredPrecision, read_precision
 from nearfree.decoders.snapshots import snapshot_of
@@ -51,7 +51,8 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     its files leave that out of what they quantise. `method` is the
     `quant_method`, empty without one, and `static` whether scales of what enters products are
     stored, None where that is not known. `model_type` is that of its text part, empty where nothing
-    is known.
+    is known. `architectures` are the names of its class, of the whole model, empty where the file
+    does not say them.
     """
 
     name: str
@@ -77,6 +78,7 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     drafts_plain: bool = False
     method: str = ""
     static: bool | None = None
+    architectures: tuple[str, ...] = ()
 
     @property
     def revision(self) -> str | None:
@@ -165,6 +167,9 @@ def read_model_file(path: Path) -> ModelFile:
         shape = _shape(kept, text_part(file).keys)
     found.found += [each for each in sizes.found if each.key not in told]
     known = ModelFile(name=file_name(file), file=str(file), decoder=decoder)
+    with found.gathered():
+        names = Keys(file, read_object(file)).list_of("architectures", str)
+        known = structs.replace(known, architectures=tuple(names))
     if said is not None:
         known = structs.replace(known, method=said.quantised.method, static=said.quantised.static)
     if shape:

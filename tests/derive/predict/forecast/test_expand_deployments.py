@@ -18,7 +18,8 @@ from nearfree.decoders.model_file import read_model_file
 from nearfree.derive.memory import loaded, needs
 from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Questions
-from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments, newest
+from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments
+from nearfree.derive.predict.forecast.on_record import newest
 from nearfree.errors import NearfreeError
 from nearfree.show.text.forecast import no_forward
 from packaging.version import Version

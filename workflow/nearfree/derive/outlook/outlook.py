@@ -146,7 +146,8 @@ def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outl
     rows, curves, models = [LOOKUP.frame([])], [FORECAST.frame([])], set()
     for name, spec in config.deployments.items():
         with entry(config, name):
-            answers = forecast(deployments(config, spec), answerer, config.site.tolerances)
+            queries = deployments(config, spec, any_class=True)
+            answers = forecast(queries, answerer, config.site.tolerances)
         ids = model_ids(config, spec)
         about = about_rows(name, answers.deployments, ids, platforms)
         rows.append(_lookup(answers, about.with_columns(drawn=pl.lit(spec.drawn))))

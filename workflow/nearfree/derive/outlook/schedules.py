@@ -123,11 +123,12 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
 
 def _served(config: Config, spec: DeploymentSpec) -> Iterator[Deployment]:
     """Yield an entry's deployments; what no engine is named for, by each that takes lengths."""
-    every = deployments(config, spec)
+    every = deployments(config, spec, any_class=True)
     yield from (each for each in every if each.moe or each.server)
     if not all(each.moe or each.server for each in every):
         for engine in BY_LENGTHS:
-            named = deployments(config, structs.replace(spec, moe=(ENGINES[engine].moe,)))
+            by = structs.replace(spec, moe=(ENGINES[engine].moe,))
+            named = deployments(config, by, any_class=True)
             yield from (each for each in named if each.server)
 
 

@@ -16,7 +16,7 @@ from nearfree.core.setting import Setting
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.forecast.expand_deployments import newest
+from nearfree.derive.predict.forecast.on_record import newest
 from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
 from nearfree.derive.reference.regimes import LEANS_ON
 from nearfree.derive.tables.settings import setting_row

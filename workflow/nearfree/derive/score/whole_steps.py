@@ -240,7 +240,7 @@ class _Asker:
             routing=(ROUTING,), moe_backend=row.moe_backend or None,
             tp=row.tp, ep=row.ep, dp=row.dp, **formats, **cached,
         )  # fmt: skip
-        answerable, others = asked_about(self._config, spec)
+        answerable, others = asked_about(self._config, spec, any_class=True)
         if others:
             raise RefusedError(list(others[0].refusals))
         return _as_published(answerable[0], row.precision)

@@ -76,6 +76,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     another for this model, and `by_file` the experts, by what its file says, where their T(N) is
     not read. A node has `node_gpus`; all GPUs lie on one where it is None.
     `direct_gpus` are taken to reach each other over PCIe; None where NVLink joins them.
+    `class_note` is what is to be said of a release that runs the model without a class of its own.
     """
 
     decoder: Decoder
@@ -106,6 +107,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     by_file: str | None = None
     node_gpus: int | None = None
     direct_gpus: int | None = None
+    class_note: str | None = None
 
     @property
     def engine(self) -> BackendRelease:

@@ -1,6 +1,6 @@
 """From names to deployments: model files, platforms, and the newest recorded release."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations, product
 
@@ -30,6 +30,8 @@ from nearfree.derive.predict.forecast.attention_choice import other_kernel
 from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of
+from nearfree.derive.predict.forecast.model_classes import ModelClass, class_lock
+from nearfree.derive.predict.forecast.on_record import listed_of, newest, versions_of
 from nearfree.errors import ConfigError, NearfreeError, RefusedError
 from nearfree.hardware.platforms import resolve
 
@@ -43,11 +45,13 @@ def deployments(
     loads: MeasuredLoads | None = None,
     *,
     drafters: bool = False,
+    any_class: bool = False,
 ) -> list[Deployment]:
     """Return one deployment a combination of what is listed.
 
     What is listed twice is asked about once. Measured loads stand in the place of `routing`. The
-    models may be heads, which draft for others, where they are asked about as `drafters`.
+    models may be heads, which draft for others, where they are asked about as `drafters`. With
+    `any_class` no release is asked whether it has the class of a model, nor with `drafters`.
 
     Raises
     ------
@@ -56,7 +60,7 @@ def deployments(
     RefusedError
         A model's forward is not predicted, with every reason.
     """
-    answerable, others = asked_about(config, spec, loads, drafters=drafters)
+    answerable, others = asked_about(config, spec, loads, drafters=drafters, any_class=any_class)
     if others:
         raise RefusedError([refusal for each in others for refusal in each.refusals])
     return answerable
@@ -68,6 +72,7 @@ def asked_about(
     loads: MeasuredLoads | None = None,
     *,
     drafters: bool = False,
+    any_class: bool = False,
 ) -> tuple[list[Deployment], list[Unanswered]]:
     """Return the deployments whose forward can be predicted, and those of which it cannot.
 
@@ -99,9 +104,12 @@ def asked_about(
             if each.file.decoder:
                 loads.check(each.file.decoder)
     routings = (loads.routing,) if loads else spec.routing
+    lock = {} if any_class or drafters else class_lock(config)
+    classes = [ModelClass(config, lock, file.architectures) for file in files]
     asked = [
-        _On(config, spec, routings, own if config.platforms[name].kind == "cpu" else gpu, name)
-        for (own, gpu), name in product(zip(read, on_gpus, strict=True), platforms)
+        _On(config, spec, routings, own if on_cpu else gpu, name, classes=of)
+        for (own, gpu, of), name in product(zip(read, on_gpus, classes, strict=True), platforms)
+        for on_cpu in (config.platforms[name].kind == "cpu",)
     ]
     kinds = sum(len(each.run) for each in asked)
     count = kinds * len(spec.batch) * len(spec.context)
@@ -171,7 +179,8 @@ def _alike(
             stand_in=each.model.stands_in(moe, each.sheet),
             drafts_plain=each.model.file.drafts_plain and not (spec.weights or spec.dtype),
             by_file=each.model.by_file(moe, each.sheet),
-            instead=moe and each.model.instead(moe, _listed(config, moe), each.sheet),
+            class_note=each.classes.caveat(moe or each.engine) if each.sheet.sm else None,
+            instead=moe and each.model.instead(moe, listed_of(config, moe), each.sheet),
         )
 
 
@@ -198,13 +207,17 @@ class _On:
         routings: Sequence[Routing],
         model: AskedModel,
         platform: str,
+        *,
+        classes: ModelClass,
     ) -> None:
         self.model, self.platform, self.sheet = model, platform, config.platforms[platform]
+        self.classes = classes
         moe = list[BackendRelease]()
         if model.sparse:
             moe = [newest(config, name, moe_backend) for name in spec.moe or _MOE]
             if not spec.moe:
-                moe = [model.default(moe, self.sheet)]
+                having = [each for each in moe if not classes.lacks(each)]
+                moe = [model.default(having or moe, self.sheet)]
         engines = moe or [moe_backend(name) for name in (spec.moe or _MOE)[:1]]
         self.engine = engines[0]
         served = spec.moe and not moe and engines[0].name in ENGINES
@@ -232,7 +245,11 @@ class _On:
             for engine, routing in routed
         ]
         attention = dict.fromkeys(release for each in beside.values() for release in each)
-        self.refusals = model.refused(self.sheet, platform, engines, list(attention))
+        lacking = classes.refused(engines) if self.sheet.sm is not None else ()
+        self.refusals = (
+            *model.refused(self.sheet, platform, engines, list(attention)),
+            *lacking,
+        )
         self.decoder = None if self.refusals else model.file.decoder
 
 
@@ -332,54 +349,9 @@ def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> 
             reasons.append(error)
             continue
         own = BY_NAME[found.name].package == BY_NAME[engine.name].package
-        listed = engine.version in _versions(config, found)
+        listed = engine.version in versions_of(config, found)
         return BackendRelease(found.name, engine.version) if own and listed else found
     raise reasons[0]
-
-
-def newest(
-    config: Config, text: str, read: Callable[[str], BackendRelease] = backend
-) -> BackendRelease:
-    """Return the backend that a release names, or a package's newest release of sources.yaml.
-
-    Parameters
-    ----------
-    read
-        What reads a name: any backend, or one that runs what is wanted.
-
-    Raises
-    ------
-    ConfigError
-        The package is unknown, runs something else, or has no release on record.
-    """
-    requested = read(text)
-    if requested.version is not None or _package(requested) is None:
-        return requested
-    known = _versions(config, requested)
-    if not known:
-        raise ConfigError(
-            f"no release of {text} is listed in {config.folder}/sources.yaml",
-            remedy="Name one: package==version",
-        )
-    return backend(f"{text}=={known[0]}")
-
-
-def _package(release: BackendRelease) -> str | None:
-    """Return the package of sources.yaml by whose releases a backend goes, None for none."""
-    ruled, record = ruled_release(release.name, release.version or "0"), BY_NAME[release.name]
-    return ruled.package if ruled else record.package if record.engine else None
-
-
-def _versions(config: Config, release: BackendRelease) -> list[str]:
-    """Return the releases of a backend that sources.yaml lists, the newest first."""
-    package = _package(release)
-    listed = [name.split("==") for name in config.releases]
-    return sorted((v for each, v in listed if each == package), key=Version, reverse=True)
-
-
-def _listed(config: Config, engine: BackendRelease) -> list[BackendRelease]:
-    """Return the releases of an engine that sources.yaml lists, the newest first."""
-    return [BackendRelease(engine.name, each) for each in _versions(config, engine)]
 
 
 def _as_listed(config: Config, spec: DeploymentSpec) -> DeploymentSpec:
@@ -387,7 +359,7 @@ def _as_listed(config: Config, spec: DeploymentSpec) -> DeploymentSpec:
 
     def listed(text: str) -> str:
         name, _, version = text.partition("==")
-        known = _versions(config, backend(text)) if version else []
+        known = versions_of(config, backend(text)) if version else []
         return next((f"{name}=={v}" for v in known if Version(v) == Version(version)), text)
 
     return structs.replace(

@@ -31,7 +31,7 @@ nccl_perf of l40s, of which one, SGLang 0.5.12's, has 20 GB/s, and of rtx_pro_60
 
 def left_out(asked: "Deployment") -> tuple[str, ...]:
     """Return what T(N) of a forward leaves out, and a context that its model is not made for."""
-    said = [asked.too_long] if asked.too_long else []
+    said = list(filter(None, (asked.too_long, asked.class_note)))
     if asked.assembled and asked.parallel.gpus > 1:
         said.append(
             f"{asked.parallel.gpus} of {asked.platform} are taken to be in one machine, each "

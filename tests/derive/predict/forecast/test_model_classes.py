@@ -1,0 +1,139 @@
+"""A release is asked whether it has the class of a model, before it is said what it takes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoders.files import change, refusal, write
+from nearfree.backends.names import BackendRelease
+from nearfree.config.files import Config, DeploymentSpec
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.expand_deployments import asked_about, deployments
+from nearfree.derive.predict.forecast.model_classes import ModelClass, class_lock
+from nearfree.sources.backends.model_classes import Classes
+from nearfree.sources.classes import LOCK, locked, renew_class_lock
+
+from derive.predict.forecast.pool import CONFIG
+
+WHOLE = sorted((CONFIG.folder / "whole" / "models").glob("*.json"))
+
+
+def one(tmp_path: Path, moe: tuple[str, ...], names: Any, **changes: Any) -> Deployment:
+    """Return the deployment of a small model whose file names some classes."""
+    kind = changes.pop("kind", "qwen3")
+    file = write(tmp_path, change(kind, architectures=names), "config.json")
+    spec = DeploymentSpec(models=(str(file),), platforms=("h200",), moe=moe, **changes)
+    return deployments(CONFIG, spec)[0]
+
+
+def why(tmp_path: Path, moe: tuple[str, ...], *names: str, **changes: Any) -> str:
+    """Return why such a model is not answered."""
+    error = refusal(lambda: one(tmp_path, moe, [*names], **changes))
+    assert error is not None
+    return str(error)
+
+
+def test_a_release_without_the_class_is_refused(tmp_path: Path) -> None:
+    """The message says since when it is there, and what has it, its own engine first."""
+    said = why(tmp_path, ("vllm==0.9.1",), "Qwen3NextForCausalLM")
+    assert "vllm 0.9.1 has no class Qwen3NextForCausalLM: it is there from 0.10.2 on" in said
+    assert said.endswith("Name --moe vllm==0.33.0 or --moe sglang==0.5.23")
+    assert one(tmp_path, ("vllm==0.14.0",), ["Qwen3NextForCausalLM"]).class_note is None
+
+
+def test_a_class_that_is_gone_is_refused(tmp_path: Path) -> None:
+    """The newest release on record that has it is named; so where no release is named at all."""
+    for moe in (("vllm==0.33.0",), ("vllm",), ()):
+        said = why(tmp_path, moe, "Dots1ForCausalLM")
+        assert "vllm 0.33.0 has no class Dots1ForCausalLM: it is there in 0.9.2 to 0.23.0" in said
+        assert "--moe vllm==0.22.0" in said
+    said = why(tmp_path, ("vllm==0.30.0",), "ExaoneMoEForCausalLM")
+    assert "it is there in 0.14.0 to 0.26.0 and from 0.32.0 on" in said
+
+
+def test_a_class_of_another_engine_is_refused(tmp_path: Path) -> None:
+    """The engine that has it is named."""
+    said = why(tmp_path, ("vllm==0.33.0",), "LLaDA2MoeModelLM")
+    assert "no release of vllm that is read has it, sglang has it from 0.5.6 on" in said
+    assert said.endswith("Name --moe sglang==0.5.23")
+
+
+def test_experts_are_run_by_an_engine_that_has_the_class(tmp_path: Path) -> None:
+    """Where none is named, the first whose newest release has it runs it."""
+    for name, engine in (("LLaDA2MoeModelLM", "sglang"), ("Qwen3MoeForCausalLM", "vllm")):
+        assert str(one(tmp_path, (), [name], kind="qwen3_moe").engine).startswith(engine)
+
+
+def test_a_class_that_no_engine_has_is_said(tmp_path: Path) -> None:
+    """Nothing would work instead, so it is answered, and the answer says it."""
+    found = one(tmp_path, ("vllm==0.33.0",), ["WeDLMForCausalLM"])
+    assert found.class_note is not None
+    assert "no release of sglang or vllm that is read has a class WeDLMForCausalLM" in (
+        found.class_note
+    )
+    assert found.class_note in found.caveats
+
+
+@pytest.mark.parametrize(
+    ("release", "says"), [("0.33.0", "which fuses Q, K and V"), ("0.24.0", "one by one")]
+)
+def test_a_backend_for_any_model_is_said(tmp_path: Path, release: str, says: str) -> None:
+    """What vLLM's Transformers backend runs is answered, with what it makes of the products."""
+    note = one(tmp_path, (f"vllm=={release}",), ["SmolLM3ForCausalLM"]).class_note or ""
+    assert f"vllm {release} runs SmolLM3ForCausalLM by its Transformers backend" in note
+    assert says in note
+
+
+@pytest.mark.parametrize(
+    ("moe", "names"),
+    [
+        ("vllm==0.9.1", None),
+        ("vllm==0.9.1", []),
+        ("vllm==0.9.1", ["GoneForCausalLM", "Qwen3ForCausalLM"]),
+        ("vllm==0.7.3", ["Qwen3NextForCausalLM"]),
+        ("tensorrt-llm", ["Qwen3NextForCausalLM"]),
+    ],
+)
+def test_what_is_not_known_is_not_refused(tmp_path: Path, moe: str, names: Any) -> None:
+    """No class in the file, one of several that is there, an unread release, another engine."""
+    assert one(tmp_path, (moe,), names).class_note is None
+
+
+def test_names_that_are_no_texts_are_refused(tmp_path: Path) -> None:
+    """They are a fault of the file."""
+    assert "is no list of texts" in (
+        str(refusal(lambda: one(tmp_path, ("vllm==0.33.0",), "Qwen3ForCausalLM")))
+    )
+
+
+def test_tables_and_heads_are_not_asked(tmp_path: Path) -> None:
+    """What a ledger lists stays in its tables, and what drafts runs by its engine's own class."""
+    names = ["Qwen3NextForCausalLM"]
+    file = write(tmp_path, change("qwen3", architectures=names), "config.json")
+    spec = DeploymentSpec(models=(str(file),), platforms=("h200",), moe=("vllm==0.9.1",))
+    for asked in ({"any_class": True}, {"drafters": True}):
+        assert deployments(CONFIG, spec, **asked)[0].class_note is None
+
+
+def test_a_config_has_a_lock_of_its_own(tmp_path: Path) -> None:
+    """Else the shipped one says what releases have."""
+    assert class_lock(Config(tmp_path)) == class_lock(CONFIG) != {}
+    renew_class_lock(tmp_path / LOCK, "vllm", {"0.33.0": Classes(frozenset("A"))})
+    assert set(class_lock(Config(tmp_path))) == {"vllm"}
+
+
+def test_what_is_not_on_record_is_read_online() -> None:
+    """Where no release on record has a class, the newest that has it is named so."""
+    lock = {"vllm": locked({"0.9.0": Classes(frozenset("A")), "0.9.1": Classes(frozenset("B"))})}
+    (found,) = ModelClass(CONFIG, lock, ["A"]).refused([BackendRelease("vllm", "0.9.1")])
+    assert found.remedy == "Name --moe vllm==0.9.0 --online"
+
+
+@pytest.mark.parametrize("file", WHOLE, ids=lambda path: path.stem)
+@pytest.mark.parametrize("moe", [(), ("vllm==0.33.0",), ("sglang==0.5.23",)], ids=str)
+def test_models_of_published_steps_have_their_class(file: Path, moe: tuple[str, ...]) -> None:
+    """The newest releases of both engines have the class of each model that steps are known of."""
+    spec = DeploymentSpec(models=(str(file),), platforms=("b200",), moe=moe, ep=1)
+    found, others = asked_about(CONFIG, spec)
+    assert {each.class_note for each in found} <= {None}
+    assert not [why for each in others for why in each.refusals if "has no class" in why.reason]

@@ -1,0 +1,80 @@
+"""Classes of models are read from the text of registries, of which nothing is run."""
+
+import pytest
+from nearfree.errors import SourceError
+from nearfree.sources.backends.model_classes import Classes, model_classes
+
+PATH = "vllm/model_executor/models/registry.py"
+REGISTRY = """
+raise SystemExit("it is not run")
+_TEXT_GENERATION_MODELS = {
+    # [Decoder-only]
+    "LlamaForCausalLM": ("llama", "LlamaForCausalLM"),
+    "SmallForCausalLM": ("transformers", "TransformersForCausalLM"),
+}
+_EMBEDDING_MODELS = {"BertModel": ("bert", "BertEmbeddingModel")}
+_MULTIMODAL_MODELS: dict = {"GemmaForConditionalGeneration": ("gemma", "Gemma")}
+_TRANSFORMERS_SUPPORTED_MODELS = {"OlmoForCausalLM": ("transformers", "TransformersForCausalLM")}
+_VLLM_MODELS = {
+    **_TEXT_GENERATION_MODELS,
+    **_EMBEDDING_MODELS,
+    **_MULTIMODAL_MODELS,
+    **_TRANSFORMERS_SUPPORTED_MODELS,
+}
+_PREVIOUSLY_SUPPORTED_MODELS = {"GoneForCausalLM": "0.9.2"}
+"""
+
+
+def test_tables_of_models_that_generate() -> None:
+    """Those of a backend for any model stand apart; embeddings and models that are gone do not."""
+    found = model_classes("vllm", {PATH: REGISTRY})
+    own = frozenset({"LlamaForCausalLM", "GemmaForConditionalGeneration"})
+    assert found == Classes(own, frozenset({"SmallForCausalLM", "OlmoForCausalLM"}))
+
+
+def test_a_table_that_is_not_merged_is_not_there() -> None:
+    """What the registry does not take up, no release has."""
+    apart = REGISTRY.replace("    **_TRANSFORMERS_SUPPORTED_MODELS,\n", "")
+    assert model_classes("vllm", {PATH: apart}).transformers == {"SmallForCausalLM"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("_VLLM_MODELS = {", "_ALL = {", "has no tables"),
+        ("_MULTIMODAL_MODELS: dict =", "_IMAGES =", "has no tables"),
+        ('("llama", "LlamaForCausalLM")', "llama()", "is not written as one"),
+        ('("llama", "LlamaForCausalLM")', '"llama"', "is not written as one"),
+        ("_EMBEDDING_MODELS = {", "_EMBEDDING_MODELS = {{", "is no Python"),
+    ],
+)
+def test_a_registry_of_another_form_is_refused(old: str, new: str, why: str) -> None:
+    """What is not known is not guessed."""
+    with pytest.raises(SourceError, match=why):
+        model_classes("vllm", {PATH: REGISTRY.replace(old, new)})
+
+
+def test_entries_of_files() -> None:
+    """One class or a list of them, defined or imported; a byte order mark is no fault."""
+    files = {
+        "sglang/srt/models/a.py": "\ufeffclass A: ...\nclass B: ...\nEntryClass = [A, B]\n",
+        "sglang/srt/models/c.py": "from elsewhere import C\nEntryClass = C\n",
+        "sglang/srt/models/common.py": "class D: ...\n",
+    }
+    assert model_classes("sglang", files) == Classes(frozenset("ABC"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "EntryClass = made()",
+        "from elsewhere import C as D\nEntryClass = D",
+        "class A: ...\nEntryClass = A\nEntryClass = [A]",
+        "class A: ...\nEntryClass = (A,)",
+        "class A: ...",
+    ],
+)
+def test_entries_of_another_form_are_refused(text: str) -> None:
+    """A name that is no class's own, two entries, a tuple, which SGLang fails at, and none."""
+    with pytest.raises(SourceError, match="EntryClass"):
+        model_classes("sglang", {"sglang/srt/models/a.py": text})

@@ -1,0 +1,128 @@
+"""Whether the release that is to serve a model has its class, and what has it instead."""
+
+from collections.abc import Iterator, Sequence
+
+from nearfree.backends.names import BackendRelease
+from nearfree.config.files import Config
+from nearfree.derive.engine_step.form import reached
+from nearfree.derive.predict.forecast.on_record import listed_of
+from nearfree.errors import Refusal
+from nearfree.shipped import shipped
+from nearfree.sources.classes import LOCK, ClassLock, read_class_lock, spans_of
+from nearfree.sources.packages import plain_version
+
+_FUSES = "0.25.0"
+"""The first release of vLLM whose Transformers backend makes one product of query, key and value,
+and one of gate and up: vllm/model_executor/models/transformers/base.py of 0.25.0, lines 431-432,
+and 0.33.0, lines 483-484; that of 0.24.0 makes none."""
+
+
+def class_lock(config: Config) -> ClassLock:
+    """Return the classes that engines' releases have: the config folder's own, or those shipped.
+
+    Raises
+    ------
+    ConfigError
+        The file is no lock.
+    """
+    own = config.folder / LOCK
+    return read_class_lock(own if own.exists() else shipped(f"config/{LOCK}"))
+
+
+class ModelClass:
+    """The class of a model, by the names that its config.json gives, in engines' releases.
+
+    Parameters
+    ----------
+    lock
+        What engines have; an engine or a release that it does not know is not spoken of.
+    names
+        `architectures` of the model's file, of which an engine takes the first that it has; none
+        where the file says nothing, and nothing is said of it then.
+    """
+
+    def __init__(self, config: Config, lock: ClassLock, names: Sequence[str]) -> None:
+        self._config, self._lock, self._names = config, lock, names
+        self._having = {engine: locked.having(*names) for engine, locked in lock.items()}
+
+    def lacks(self, engine: BackendRelease) -> bool:
+        """Return whether a release is known to have no class of the model."""
+        release = self._release(engine)
+        return bool(self._names and release) and release not in self._having[engine.name]
+
+    def refused(self, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
+        """Yield which engines' releases lack the class where another release has it."""
+        for engine in filter(self.lacks, engines):
+            instead = list(self._instead(engine.name))
+            if not instead:
+                continue
+            reason = (
+                f"{engine.name} {self._release(engine)} has no class {self._said}: "
+                f"{self._where(engine.name)}; if its Transformers backend runs the model, T(N) of "
+                "that is not known"
+            )
+            yield Refusal("", "", reason, f"Name {' or '.join(instead)}")
+
+    def caveat(self, engine: BackendRelease) -> str | None:
+        """Return what is to be said of a release that runs it without a class of its own."""
+        release = self._release(engine)
+        if not self._names or release is None:
+            return None
+        if self.lacks(engine):
+            return (
+                f"no release of {' or '.join(self._lock)} that is read has a class {self._said}: "
+                f"T(N) is of {engine.name}'s kernels for its shapes, called by other code"
+            )
+        locked = self._lock[engine.name]
+        named = next(each for each in self._names if release in locked.having(each))
+        if not locked.by_transformers(named, release):
+            return None
+        fuses = (
+            "fuses Q, K and V, and gate and up, as is timed, where it finds them in the model's "
+            "code"
+            if reached(release, _FUSES)
+            else "computes Q, K, V, gate and up one by one: timed are fused products"
+        )
+        return f"{engine.name} {release} runs {named} by its Transformers backend, which {fuses}"
+
+    def _release(self, engine: BackendRelease) -> str | None:
+        """Return an engine's release as the lock spells it, None where it does not know it.
+
+        Where none is named it is the newest on record.
+        """
+        if engine.name not in self._lock:
+            return None
+        listed = listed_of(self._config, engine)
+        version = engine.version or (listed[0].version if listed else None)
+        plain = plain_version(engine.name, version) if version else None
+        return plain if plain in self._lock[engine.name].releases else None
+
+    @property
+    def _said(self) -> str:
+        return " or ".join(f"{each:.80}" for each in self._names[:3])
+
+    def _where(self, engine: str) -> str:
+        """Return where the class is: in releases of an engine, else in those of others."""
+        said = {
+            each: " and ".join(
+                f"from {first} on" if last is None else f"in {first} to {last}"
+                for first, last in spans_of(self._lock[each].releases, having)
+            )
+            for each, having in self._having.items()
+            if having
+        }
+        if engine in said:
+            return f"it is there {said[engine]}"
+        others = [f"{each} has it {where}" for each, where in said.items()]
+        return f"no release of {engine} that is read has it, {', '.join(others)}"
+
+    def _instead(self, first: str) -> Iterator[str]:
+        """Yield the option that names the newest release with the class, by engine."""
+        for engine in sorted(self._having, key=lambda each: each != first):
+            having = self._having[engine]
+            listed = [each.version for each in listed_of(self._config, BackendRelease(engine))]
+            known = [each for each in listed if each in having]
+            if known:
+                yield f"--moe {engine}=={known[0]}"
+            elif having:
+                yield f"--moe {engine}=={having[-1]} --online"

@@ -53,16 +53,6 @@ class Locked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         end = len(self.releases) if last is None else self.releases.index(last) + 1
         return self.releases[self.releases.index(first) : end]
 
-    def classes(self, release: str) -> Classes:
-        """Return the classes of a release that was read."""
-        own, others = (
-            frozenset(
-                name for name in spans if any(release in self._within(each) for each in spans[name])
-            )
-            for spans in (self.own, self.transformers)
-        )
-        return Classes(own, others)
-
 
 ClassLock = dict[str, Locked]
 """By engine."""

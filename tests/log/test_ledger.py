@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import write_take
-from nearfree.errors import BusyError, ConfigError, DamageError
+from nearfree.errors import BusyError, ConfigError, DamageError, LogError
 from nearfree.log.document import read_document, render, write_once
 from nearfree.log.ledger import (
     Ledger,
@@ -190,6 +190,14 @@ def test_a_config_file_that_is_none_is_refused(
     """A folder, a pipe and a link to nothing are named; none is waited for."""
     stands_in(config / name)
     with pytest.raises(ConfigError, match=f"{name} is no file"):
+        config_texts(config)
+
+
+def test_a_config_file_that_memory_would_not_hold_is_refused(config: Path) -> None:
+    """A file far larger than any config is told by its size, and not read."""
+    (config / "more.yaml").touch()
+    os.truncate(config / "more.yaml", 10**12)
+    with pytest.raises(LogError, match=r"more\.yaml would take 1,000,000,000,000 bytes"):
         config_texts(config)
 
 

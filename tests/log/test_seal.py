@@ -1,5 +1,6 @@
 """Seals anchor the segments of a take; receipts are copies of seals."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,6 +99,14 @@ def test_a_seal_that_miscounts_is_found(layout: Layout, seal: Seal, field: str) 
     other = {"events": 10, "head": "0" * 64}[field]
     part = structs.replace(seal.segments[0], **{field: other})
     with pytest.raises(DamageError, match="is not what its seal says: its counts or head"):
+        check_sealed(layout, structs.replace(seal, segments=(part,)))
+
+
+def test_a_segment_that_memory_would_not_hold_is_not_checked(layout: Layout, seal: Seal) -> None:
+    """A seal over more bytes than are read at once, of a line without end, is told by its size."""
+    os.truncate(segment_path(layout, seal), 10**12)
+    part = structs.replace(seal.segments[0], bytes=10**12)
+    with pytest.raises(LogError, match="would take 1,000,000,000,000 bytes of memory"):
         check_sealed(layout, structs.replace(seal, segments=(part,)))
 
 

@@ -2,7 +2,9 @@
 
 import os
 import random
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from nearfree.cli import main
 from nearfree.errors import DamageError
 from nearfree.log.document import Manifest, manifest_path, read_document, render
 from nearfree.log.names import Layout
+from nearfree.prove.crate import check, graph
 from nearfree.prove.crate.check import check_crate
 from nearfree.prove.crate.describe import describe
 from nearfree.prove.crate.graph import METADATA, crate_layout
@@ -194,6 +197,50 @@ def test_an_empty_folder_is_found(crate: Path) -> None:
     (crate / "results" / "tables" / "more" / "empty").mkdir(parents=True)
     found = {each.path: each.message for each in check_crate(crate)}
     assert found == {"results/tables/more/empty": "is a link or no plain file"}
+
+
+@pytest.mark.parametrize("below", ["results/tables", "results/as_of/000001/config", "config"])
+def test_a_file_however_deep_is_found(crate: Path, call: Call, below: str) -> None:
+    """A file below more folders than Python's stack is deep is told, and nothing breaks off."""
+    (crate / below).mkdir(parents=True, exist_ok=True)
+    path = str(crate / below)
+    try:
+        for _ in range(1100):
+            path += "/d"
+            os.mkdir(path)  # noqa: PTH102 (a Path of so many parts takes as long to make)
+        (Path(path) / "deep.yaml").touch()
+        code, out, err = call("--verify", crate)
+    finally:
+        subprocess.run(["rm", "-rf", crate / below], check=True)  # shutil's would not go so deep
+    assert (code, err) == (2, "")
+    assert "deep.yaml is not described" in out
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "results/events/cpu/dense/9-0123abcd.1.jsonl",
+        "results/events/cpu/dense/9-0123abcd.seal.json",
+        "results/ledger/local/000002.json",
+        "results/state/cpu/hardware/{take}.json",
+        "results/tables/cpu/latency.parquet",
+        "results/tables/cpu/latency.parquet.manifest.json",
+    ],
+)
+def test_a_file_that_memory_would_not_hold_is_refused(
+    crate: Path, call: Call, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whatever file is larger than anything that is written here is told, and not read as one."""
+    seal = next((crate / "results/events/cpu/hardware").glob("*.seal.json"))
+    path = crate / name.format(take=seal.name.removesuffix(".seal.json"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.truncate(path, 10**12)
+    monkeypatch.setattr(graph, "read_contents", lambda _: {})  # which reads it piece by piece
+    monkeypatch.setattr(check, "read_contents", lambda _: {})
+    code, out, err = call("--verify", crate)
+    assert code == 2
+    assert re.search("would take 1,000,000,000,000 bytes|is not a copy of its seal", out + err)
 
 
 def test_rules_of_other_code_are_told(

@@ -157,13 +157,25 @@ def manifest_path(table: Path) -> Path:
     return table.with_name(table.name + MANIFEST_SUFFIX)
 
 
+def walk(folder: Path) -> Iterator[Path]:
+    """Yield all files, links and empty folders below a folder, sorted, however deep they lie."""
+    todo = [folder]
+    while todo:
+        path = todo.pop()
+        is_folder = path == folder or (path.is_dir() and not path.is_symlink())
+        inside = sorted(path.iterdir(), reverse=True) if is_folder else []
+        todo += inside
+        if not inside and path != folder:
+            yield path
+
+
 def check_table(path: Path) -> bytes:
     """Return a table file's bytes; TableError if they are not what its manifest says."""
     beside = manifest_path(path)
     if not path.is_file() or not beside.is_file():
         gone = beside if path.is_file() else path
         raise TableError(f"{gone} is missing", remedy="Run the workflow again to make it")
-    raw = path.read_bytes()
+    raw = read_bytes(path)
     manifest = read_document(beside, Manifest)
     if manifest.sha256 != sha256(raw) or manifest.table != path.stem:
         raise TableError(
@@ -191,7 +203,7 @@ def write_folder_manifest(folder: Path) -> Path:
     manifest = folder / FOLDER_MANIFEST
     files = {
         path.relative_to(folder).as_posix(): sha256(path.read_bytes())
-        for path in sorted(folder.rglob("*"))
+        for path in walk(folder)
         if path.is_file() and path != manifest
     }
     return replace(manifest, render(FolderManifest(files=files)))

@@ -14,13 +14,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from nearfree.errors import BusyError, ConfigError, DamageError
 from nearfree.log.codebase import package_digest
-from nearfree.log.document import read_document, write_once
+from nearfree.log.document import read_document, walk, write_once
 from nearfree.log.line import GENESIS, holds_home, sha256
 from nearfree.log.names import LEDGER_FILE, Layout, TakeName
-from nearfree.log.reader import read_bytes
+from nearfree.log.reader import read_bytes, refuse_larger
 from nearfree.log.segment import utc_now
 
 _PAUSE_S = 0.02
+_MODEL = (".json", ("models",))
 _DRAWN_BY = ("polars", "pandera", "altair", "vl-convert-python")
 
 
@@ -175,13 +176,15 @@ def config_texts(config: Path) -> dict[str, str]:
         One is no file or no text, or there is none.
     """
     texts = {}
-    for path in sorted([*config.rglob("*.yaml"), *config.glob("models/*.json")]):
+    for path in walk(config) if config.is_dir() else ():
         name = path.relative_to(config)
-        if any(part.startswith(".") for part in name.parts):
+        of_config = path.suffix == ".yaml" or (path.suffix, name.parts[:-1]) == _MODEL
+        if not of_config or any(part.startswith(".") for part in name.parts):
             continue
         if not path.is_file():
             raise ConfigError(f"{path} is no file", remedy="Put it in its place, or remove it")
         try:
+            refuse_larger(path, path.stat().st_size)
             texts[name.as_posix()] = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path} is not text: {error}", remedy="Mend the file") from error

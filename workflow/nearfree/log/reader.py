@@ -26,6 +26,8 @@ from nearfree.log.line import (
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding raises of bytes that are not what they should be, whoever wrote them."""
 _decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
+LARGEST = 2 * 1024**3
+"""Bytes of the largest file that is read into memory at once; what is written here is smaller."""
 _LINK = slice(-SUFFIX - len(b',"prevhash":""') - len(GENESIS), -SUFFIX)
 
 
@@ -89,10 +91,27 @@ def _unwaiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return a file's bytes; LogError, not a traceback, if it cannot be read."""
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """Return a file's bytes; LogError, not a traceback, if it cannot be read or is too large.
+
+    Parameters
+    ----------
+    most
+        Bytes that it may have (default: `LARGEST`).
+    """
     with open_bytes(path) as file:
+        refuse_larger(path, os.fstat(file.fileno()).st_size, most)
         return file.read()
+
+
+def refuse_larger(path: Path, size: int, most: int | None = None) -> None:
+    """Raise LogError if a file's bytes are more than may be read into memory; see `read_bytes`."""
+    limit = LARGEST if most is None else most
+    if size > limit:
+        raise LogError(
+            f"{path} would take {size:,} bytes of memory, and may take {limit:,}",
+            remedy="Fetch another copy of it, or remove it",
+        )
 
 
 def read_segment(path: Path, name: str) -> Segment:

@@ -18,6 +18,7 @@ from nearfree.log.reader import (
     open_bytes,
     parse_segment,
     read_bytes,
+    refuse_larger,
 )
 from nearfree.log.segment import SegmentWriter
 
@@ -117,9 +118,10 @@ def iter_sealed(
 
 
 def check_sealed(layout: Layout, seal: Seal) -> int:
-    """Check every hash of a sealed take, a line at a time, and return how many events it holds."""
+    """Check every hash of a sealed take, and return how many events it holds."""
     for part in seal.segments:
         path = layout.segment(seal.name, part.attempt)
+        refuse_larger(path, part.bytes)
         raw = b"".join(_sealed_lines(path, part))
         segment = parse_segment(raw, seal.name.segment(part.attempt), path)
         if len(segment.events) != part.events or (part.events and segment.heads[-1] != part.head):

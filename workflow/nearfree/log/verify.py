@@ -17,6 +17,7 @@ from nearfree.log.document import (
     check_table,
     named_files,
     read_document,
+    walk,
 )
 from nearfree.log.ledger import Ledger, config_texts, ledger_paths, read_chain, retired_seals
 from nearfree.log.line import sha256
@@ -268,8 +269,8 @@ def _content(path: Path) -> bytes | None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield what is no folder below one; a link to a folder is none, either."""
-    paths = sorted(folder.rglob("*"))
+    """Yield what is no folder below one, if that is there; a link to a folder is none, either."""
+    paths = walk(folder) if folder.is_dir() else ()
     return (path for path in paths if path.is_symlink() or not path.is_dir())
 
 

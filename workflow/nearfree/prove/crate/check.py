@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nearfree.errors import DamageError, NearfreeError
+from nearfree.log.document import walk
 from nearfree.log.ledger import read_chain
 from nearfree.log.reader import read_bytes
 from nearfree.log.verify import Finding, verify
@@ -26,7 +27,6 @@ from nearfree.prove.crate.graph import (
     file_id,
     ledger_folder,
     read_contents,
-    walk,
 )
 
 _NO_FILE = "is a link or no plain file"
@@ -61,10 +61,8 @@ def check_crate(folder: Path) -> list[Finding]:
 def _read_metadata(path: Path) -> list[Entity]:
     if path.is_symlink() or not path.is_file():
         raise DamageError(f"{path} is not there", remedy="Name the folder of a crate")
-    if path.stat().st_size > _MAX_BYTES:
-        raise DamageError(f"{path} has over {_MAX_BYTES} bytes", remedy=_WRITE_AGAIN)
     try:
-        entities = msgspec.json.decode(read_bytes(path), type=_Document).graph
+        entities = msgspec.json.decode(read_bytes(path, _MAX_BYTES), type=_Document).graph
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise DamageError(f"{path} is no crate's metadata: {error}", remedy=_WRITE_AGAIN) from error
     for number, entity in enumerate(entities):

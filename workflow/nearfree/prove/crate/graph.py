@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
+from nearfree.log.document import walk
 from nearfree.log.names import Layout
 from nearfree.log.reader import open_bytes
 
@@ -85,13 +86,6 @@ def ledger_folder(layout: Layout) -> Path:
     """Return the folder of a root's ledgers: this machine's own if it has any, else the tracked."""
     local = layout.ledgers / "local"
     return local if any(local.glob("*.json")) else layout.ledgers
-
-
-def walk(folder: Path) -> Iterator[Path]:
-    """Yield all files, links and empty folders below a folder, sorted."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        inside = walk(Path(entry.path)) if entry.is_dir(follow_symlinks=False) else ()
-        yield from [*inside] or [Path(entry.path)]
 
 
 def read_contents(folder: Path) -> dict[str, Contents]:

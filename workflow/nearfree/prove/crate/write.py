@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct, json
 
 from nearfree.errors import ConfigError, DamageError, WriteError
-from nearfree.log.document import new_folder
+from nearfree.log.document import new_folder, walk
 from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 from nearfree.log.reader import read_bytes
@@ -16,7 +16,7 @@ from nearfree.log.verify import verify
 from nearfree.prove.audit.ledgers import NamedLedger, differences, find_ledger
 from nearfree.prove.crate.derived_root import DERIVED, check_config, derived_root, newest_ledger
 from nearfree.prove.crate.describe import describe
-from nearfree.prove.crate.graph import METADATA, crate_layout, read_contents, walk
+from nearfree.prove.crate.graph import METADATA, crate_layout, read_contents
 from nearfree.prove.crate.runs import SNAKEFILE, plan_id, read_run
 
 _AGAIN = "Run the workflow, which makes what is derived and a ledger, then name that one"

@@ -1,9 +1,17 @@
 """The evidence of a scope: its sealed takes, in order, without what was retracted."""
 
 import pytest
-from conftest import make_latency, make_plan, make_started, write_payloads, write_take
+from conftest import (
+    make_latency,
+    make_plan,
+    make_started,
+    measure_rounds,
+    write_payloads,
+    write_take,
+)
+from msgspec.structs import replace
 from nearfree.core.plan import RetractPlan, plan_digest
-from nearfree.errors import DamageError
+from nearfree.errors import DamageError, EvidenceError
 from nearfree.log.events import (
     LatencyMeasured,
     ObservationRetracted,
@@ -22,7 +30,8 @@ from nearfree.log.names import Layout, TakeName
 from nearfree.log.reader import read_segment
 from nearfree.log.seal import Seal, seal_segment, write_seal
 from nearfree.log.segment import SegmentWriter
-from nearfree.log.take import take_name
+from nearfree.log.take import ensure_take, take_name
+from nearfree.measure.rounds import whole_rounds
 
 from log.faults import flip
 
@@ -193,3 +202,31 @@ def test_takes_come_one_by_one(layout: Layout) -> None:
     retracted(layout, f"{name()}.1#2")
     passed = [(take, seal, tuple(events)) for take, seal, events in open_takes(layout, "cpu")]
     assert passed == [(each.name, each.seal, each.events) for each in read_scope(layout, "cpu")]
+
+
+def on_machine(layout: Layout, stream: str, take: int, device: str | None) -> TakeName:
+    """Seal a take that was made on a device, and return its name."""
+    of = name(stream, take)
+
+    def started(attempt: int) -> RunStarted:
+        return replace(make_started(PLAN, attempt), device=device)
+
+    ensure_take(layout, of, PLAN, started, measure_rounds, keep=whole_rounds)
+    return of
+
+
+def test_the_takes_of_two_machines_are_no_scope(layout: Layout) -> None:
+    """Where the logs of two machines were put together neither's takes pass for the other's."""
+    on_machine(layout, "hardware", 1, "GPU A")
+    on_machine(layout, "modules_foretold", 1, None)
+    assert len(read_scope(layout, "cpu")) == 2
+    other = on_machine(layout, "dense", 2, "GPU B")
+    with pytest.raises(
+        EvidenceError, match=r"dense/2-.* on 'GPU B' and .*hardware/1-.* on 'GPU A'"
+    ):
+        read_scope(layout, "cpu")
+    assert len(read_scope(layout, "cpu", stream="dense")) == 1
+    retracted(layout, str(other))
+    assert [take.name.stream for take in read_scope(layout, "cpu")] == [
+        "hardware", "modules_foretold", "retracted",
+    ]  # fmt: skip

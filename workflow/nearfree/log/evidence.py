@@ -96,13 +96,38 @@ def open_takes(
     """Yield the same takes one by one, the events of each to be read as they come.
 
     A take is believed when its last event was read.
+
+    Raises
+    ------
+    EvidenceError
+        Two of them were taken on different machines, as where the logs of two were put together;
+        it is known when the events of the second are read.
     """
     gone = retracted_targets(layout, scope)
+    machines: dict[str, TakeName] = {}
     for name in layout.takes(scope, stream):
         if str(name) not in gone:
             seal = read_seal(layout, name)
-            events = iter_sealed(layout, seal, (RunStarted, *only))
+            events = _on_one(machines, name, iter_sealed(layout, seal, (RunStarted, *only)))
             yield name, seal, (e for e in events if not gone or e.event_id not in gone)
+
+
+def _on_one(
+    machines: dict[str, TakeName], name: TakeName, events: Iterable[Event]
+) -> Iterator[Event]:
+    """Yield a take's events; `machines` holds the first take of each device that was met."""
+    for event in events:
+        if isinstance(event.data, RunStarted) and event.data.device is not None:
+            machines.setdefault(event.data.device, name)
+            if len(machines) > 1:
+                (first, there), (second, here) = machines.items()
+                raise EvidenceError(
+                    f"{there} was taken on {first!r} and {here} on {second!r}: a platform is one "
+                    "machine",
+                    remedy="Keep each machine's log in a results root or under a platform of its "
+                    "own, or retract the takes of one with `nearfree log retract`",
+                )
+        yield event
 
 
 def stored_line(layout: Layout, event: Event) -> bytes:

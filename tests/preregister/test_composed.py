@@ -84,6 +84,16 @@ def test_the_minimum_is_of_the_main_modules() -> None:
     assert found.curve == {}
 
 
+def test_the_minimum_is_whichever_is_smaller() -> None:
+    """It is no matter of the modules' names; a module alone has none beside it."""
+    knees = {ATTENTION: 2, FFN: 8}
+    apart = timed(MODULES, lambda role, n: knee(knees.get(role, 8))(n))
+    found = by_minimum(MODULES, apart, 1, 0.2)
+    assert (found.limiting_module, found.n_max, found.margin) == (ATTENTION, 2, 4.0)
+    alone = by_minimum([use for use in MODULES if use.role == ATTENTION], apart, 1, 0.2)
+    assert (alone.n_max, alone.margin) == (2, None)
+
+
 def test_ratios_refer_to_the_baseline() -> None:
     """From a later baseline on, what came before it does not count."""
 

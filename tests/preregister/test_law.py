@@ -112,6 +112,20 @@ def test_tau_is_where_the_block_changed() -> None:
     assert (found.limiting_module, found.margin) == (MOE, 8.0)
 
 
+def test_the_margin_is_to_the_nearest_of_the_others() -> None:
+    """Of two terms of the module that does not limit the smaller one counts, not the first."""
+    experts: Rows = {1: 16, 16: 16, 32: 64}
+    found = law(MOE_MODEL, {1: 8}, experts, routing=["balanced"], top_k=[4])
+    assert (found.limiting_module, found.n_max, found.margin) == (ATTENTION, 8, 16 / 8)
+
+
+def test_a_module_alone_has_no_margin() -> None:
+    """Where one module is all that the law speaks of nothing lies beyond its term."""
+    (use,) = (use for use in modules_of() if use.role == ATTENTION)
+    found = by_law([use], measured(*counted(use.setting, TILE)), 1, 20.0)
+    assert (found.n_max, found.margin) == (32, None)
+
+
 def test_only_the_first_change_is_tau() -> None:
     """A block that changes more than once, and even back, was the first one up to there alone."""
     changing: Rows = {1: 16, 2: 16, 4: 32, 8: 16, 16: 64}

@@ -1,21 +1,31 @@
 """Predictions on record: one a setting, tolerance and way, or the reason why there is none."""
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 from derive.tables.logs import MACHINE, make_visits, write_probe
 from msgspec.structs import replace
 from nearfree.config.files import Config
+from nearfree.config.model_studies import uses
 from nearfree.config.plans import Plans
 from nearfree.core.plan import plan_digest
+from nearfree.decoders.model import model_of
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Payload, PredictionRecorded
 from nearfree.log.evidence import read_take
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
 from nearfree.log.take import take_name
+from nearfree.preregister.composed import (
+    MINIMUM,
+    SUM,
+    Composed,
+    IsolatedModules,
+    by_minimum,
+    by_sum,
+)
 from nearfree.preregister.record import foretell
 from whole_models import (
     DENSE,
@@ -113,9 +123,29 @@ def test_the_sum_alone_has_a_curve(layout: Layout, plans: Plans) -> None:
     assert by_way["modules_minimum"].n == by_way["principle_counted"].n == ()
 
 
-def test_the_newest_modules_count(layout: Layout, plans: Plans) -> None:
-    """Of several takes of the modules the newest is what a prediction rests on."""
+@pytest.mark.parametrize(("predictor", "compose"), [(SUM, by_sum), (MINIMUM, by_minimum)])
+def test_what_is_on_record_is_what_was_composed(
+    layout: Layout, plans: Plans, predictor: str, compose: Callable[..., Composed]
+) -> None:
+    """Value, interval, limiter and margin are those of the modules' take, at each tolerance."""
     write_probe(layout)
+    plan = plans.foretell("small_foretold")
+    apart = read_take(layout, write_modules(layout, plans, "small").name)
+    found = [each for each in foretold(layout, plans, "small") if each.predictor == predictor]
+    assert len(found) == len(TOLERANCES)
+    for each in found:
+        modules = uses(each.setting, model_of(each.setting, plan.models))
+        said = compose(modules, IsolatedModules(apart), 1, each.epsilon)
+        assert (each.n_max, each.low, each.high) == (said.n_max, said.low, said.high)
+        assert (each.limiting_module, each.margin) == (said.limiting_module, said.margin)
+        assert each.limiting_term == said.limiting_term
+        assert said.margin is not None
+
+
+def test_the_newest_modules_count(layout: Layout, plans: Plans) -> None:
+    """Of several takes of the modules the newest is what a prediction rests on, of its study's."""
+    write_probe(layout)
+    write_modules(layout, plans, "routed", take=3)
     write_modules(layout, plans, "small")
     second = write_modules(layout, plans, "small", take=2)
     assert {each.made_from for each in foretold(layout, plans, "small")} == {(str(second.name),)}
@@ -263,6 +293,17 @@ def test_auto_is_the_machines_dtype(
     routed = study_document(MOE, model=MOE, routing=["router"], dtype="auto")
     plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
     write_probe(layout, fingerprint=replace(MACHINE, features=features))
+    assert {each.setting.dtype for each in foretold(layout, plans, "routed")} == {dtype}
+
+
+@pytest.mark.parametrize(("asked", "dtype"), [("auto", "bfloat16"), ("float16", "float16")])
+def test_a_gpus_own_dtype_is_bfloat16(
+    layout: Layout, tmp_path: Path, asked: str, dtype: str
+) -> None:
+    """On a GPU, whose features are no CPU's, a setting without a dtype is in bfloat16."""
+    routed = study_document(MOE, model=MOE, routing=["router"], dtype=asked)
+    plans = Plans(write_config(tmp_path, MOE, routed=routed), "cpu")
+    write_probe(layout, fingerprint=replace(MACHINE, kind="cuda", features=("sm_90",)))
     assert {each.setting.dtype for each in foretold(layout, plans, "routed")} == {dtype}
 
 

@@ -159,7 +159,6 @@ def _total(parts: Sequence[tuple[ModuleUse, Rounds]]) -> Rounds:
             if all(number in rounds.get(n, {}) for _, rounds in parts)
         }
         for n in first
-        if all(n in rounds for _, rounds in parts)
     }
     return {n: by_round for n, by_round in summed.items() if by_round}
 
@@ -182,7 +181,7 @@ def by_law(
         term for use in uses if use.main for term in _terms(use, modules, balance_flop_per_byte)
     ]
     value, role, equation = min(terms)
-    others = sorted(other for other, name, _ in terms if name != role)
+    nearest = min((other for other, name, _ in terms if name != role), default=None)
     least = max(int(value), baseline)
     return Composed(
         n_max=least,
@@ -190,7 +189,7 @@ def by_law(
         high=least,
         limiting_module=role,
         limiting_term=f"{equation} = {value:.4g}",
-        margin=others[0] / value if others else None,
+        margin=None if nearest is None else nearest / value,
     )
 
 

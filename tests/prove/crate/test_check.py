@@ -168,6 +168,45 @@ def test_a_special_file_is_not_opened(crate: Path) -> None:
     assert found["config/pipe"] == "is a link or no plain file"
 
 
+def forge(crate: Path) -> None:
+    """Describe the files of a crate as they are now, as a forger would."""
+    document = json.decode((crate / METADATA).read_bytes())
+    files = graph.read_contents(crate)
+    kept = [each for each in document["@graph"] if each["@type"] != "File"]
+    kept += [
+        {"@id": name, "@type": "File", "contentSize": str(found.size), "sha256": found.sha256}
+        for name, found in files.items()
+    ]
+    (crate / METADATA).write_bytes(json.encode(document | {"@graph": kept}))
+
+
+def test_a_table_that_is_described_as_it_was_changed_is_found(crate: Path) -> None:
+    """Metadata that fit a changed table do not make it what its manifest says."""
+    table = crate / "results/tables/cpu/latency.parquet"
+    table.write_bytes(table.read_bytes()[:-1] + b"!")
+    forge(crate)
+    found = {each.path: each.message for each in check_crate(crate)}
+    assert "is not what its manifest says" in found["results/tables/cpu/latency.parquet"]
+
+
+def test_a_crate_without_its_ledger_is_told(crate: Path) -> None:
+    """Where nothing lists the takes that is the finding, however well the rest is described."""
+    shutil.rmtree(crate / "results/ledger")
+    forge(crate)
+    found = {each.path: each.message for each in check_crate(crate)}
+    assert found == {"results/ledger": "holds no ledger"}
+
+
+def test_no_link_is_followed(crate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a link the log is not read, as what a segment leads to would be."""
+    segment = next((crate / "results/events/cpu/dense_ffn").glob("*.jsonl"))
+    segment.symlink_to(segment.rename(crate.parent / "elsewhere"))
+    monkeypatch.setattr(check, "verify", lambda _: pytest.fail("the log is read"))
+    name = segment.relative_to(crate).as_posix()
+    found = [(each.path, each.message) for each in check_crate(crate)]
+    assert found == [(name, "is a link or no plain file"), (name, "is not there")]
+
+
 def test_a_name_that_is_no_text_is_shown(crate: Path, call: Call) -> None:
     """A file whose name is no UTF-8 is named all the same."""
     os.close(os.open(os.fsencode(crate / "config") + b"/\xff\xfe", os.O_CREAT))

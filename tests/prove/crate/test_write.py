@@ -49,6 +49,20 @@ def every_byte(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+def faults(crate: Path) -> list[object]:
+    """Return what is wrong with a crate: what `--verify` finds, and what no id of it stands for."""
+    listed = json.decode((crate / METADATA).read_bytes())["@graph"]
+    known = entities(crate).keys()
+    assert len(listed) == len(known), "an id is described twice"
+    values = [value for entity in listed for value in entity.values()]
+    every = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    assert not any(isinstance(item, list) for item in every)
+    named = [item.pop("@id") for item in every if isinstance(item, dict)]
+    assert not any(item for item in every if isinstance(item, dict)), "an entity is not flat"
+    loose = [name for name in named if name not in known and not name.startswith("https://")]
+    return [*check_crate(crate), *loose]
+
+
 def refused(
     layout: Layout,
     out: Path,
@@ -69,6 +83,7 @@ def test_writing_twice_gives_the_same_bytes(made: Layout, written: Path, tmp_pat
     """A crate depends on its ledger and on no clock."""
     write_crate(made, PROJECT, CONFIG, tmp_path / "again")
     assert every_byte(tmp_path / "again") == every_byte(written)
+    assert faults(written) == []
 
 
 def test_every_take_is_an_action(made: Layout, written: Path) -> None:
@@ -119,7 +134,7 @@ def test_what_came_after_the_seal_stays_behind(root: Layout, tmp_path: Path) -> 
     write_crate(root, PROJECT, CONFIG, tmp_path / "out")
     assert (tmp_path / "out" / late.relative_to(tmp_path)).read_bytes() == sealed
     assert not (tmp_path / "out" / "results" / "events" / "h20").exists()
-    assert check_crate(tmp_path / "out") == []
+    assert faults(tmp_path / "out") == []
 
 
 def test_the_workflow_is_its_rules(written: Path) -> None:
@@ -211,7 +226,7 @@ def test_hostile_texts_are_texts(
     write_payloads(root, name, plan)
     write_ledger(root, root.ledgers / "local", CONFIG)
     write_crate(root, PROJECT, CONFIG, tmp_path / "out")
-    assert check_crate(tmp_path / "out") == []
+    assert faults(tmp_path / "out") == []
     action = entities(tmp_path / "out")[f"#run/{name}"]
     assert action["description"] == evil(plan).command
     assert action["instrument"] == {"@id": "#tool/measure"}
@@ -248,7 +263,7 @@ def test_a_tracked_ledger_has_a_crate(root: Layout, tmp_path: Path) -> None:
     write_crate(root, PROJECT, CONFIG, tmp_path / "named", "adopted:1")
     shutil.rmtree(root.ledgers / "local")
     write_crate(root, PROJECT, CONFIG, tmp_path / "newest")
-    assert check_crate(tmp_path / "named") == []
+    assert faults(tmp_path / "named") == []
     assert every_byte(tmp_path / "named") == every_byte(tmp_path / "newest")
 
 
@@ -324,7 +339,7 @@ def test_a_report_of_other_figures_is_refused(root: Layout, tmp_path: Path) -> N
     shutil.copytree(root.root / "figures", report / "figures")
     write_folder_manifest(report)
     write_crate(root, PROJECT, CONFIG, tmp_path / "sound")
-    assert check_crate(tmp_path / "sound") == []
+    assert faults(tmp_path / "sound") == []
     shown = next((report / "figures").rglob("*.svg"))
     shown.write_text("<svg/>")
     write_folder_manifest(report)
@@ -336,7 +351,7 @@ def test_a_log_without_tables_has_a_crate(root: Layout, tmp_path: Path) -> None:
     for name in ("tables", "figures"):
         (root.root / name).rename(tmp_path / name)
     write_crate(root, PROJECT, CONFIG, tmp_path / "out")
-    assert check_crate(tmp_path / "out") == []
+    assert faults(tmp_path / "out") == []
     assert not any(name.startswith("#derived/tables") for name in entities(tmp_path / "out"))
 
 

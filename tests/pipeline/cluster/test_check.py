@@ -46,6 +46,18 @@ def test_a_controller_that_does_not_answer_ends_no_job(monkeypatch, tmp_path: Pa
     assert (tmp_path / "cancelled").read_text() == "7\n"
 
 
+def test_a_job_that_ends_before_it_is_cancelled_hides_no_other(monkeypatch, tmp_path: Path) -> None:
+    """What scancel says of a job that is over is no reason to say nothing of the others."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    put(tmp_path, "squeue", "echo '7|PENDING (Resources)'; echo '8|RUNNING (None)'")
+    put(tmp_path, "scancel", "echo 'Job/step already completing or completed' >&2; exit 1")
+    why = wait({"h20": "7", "h800": "8"}, tmp_path, timeout_s=1)
+    assert why == {
+        "h20": "job 7 is PENDING (Resources) after 1 s",
+        "h800": "job 8 is RUNNING (None) after 1 s",
+    }
+
+
 def test_a_file_that_shows_late_is_waited_for(monkeypatch, tmp_path: Path) -> None:
     """A job that is over may have left a file that a shared file system does not show yet."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -145,7 +146,8 @@ def wait(jobs: Mapping[str, str], folder: Path, timeout_s: float) -> dict[str, s
     why = {}
     for name, job in left.items():
         if job in states:
-            slurm("scancel", job)
+            with suppress(SchedulerError):  # it may have ended since, which SLURM calls a mistake
+                slurm("scancel", job)
             why[name] = f"job {job} is {states[job]} after {timeout_s:.0f} s"
         else:
             why[name] = f"job {job} ended without an answer: {_last_output(folder / f'{name}.log')}"
@@ -165,11 +167,9 @@ def _states(jobs: Iterable[str]) -> dict[str, str]:
 
 def _last_output(log: Path) -> str:
     try:
-        lines = log.read_text(errors="replace").split("\n")
+        return last_line(log.read_text(errors="replace"))[:200]
     except OSError:
         return "its node does not write to this folder"
-    printed = [line.strip() for line in lines if line.strip()]
-    return printed[-1][:200] if printed else "it said nothing"
 
 
 _CLOCK_S = 60.0

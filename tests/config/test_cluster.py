@@ -118,6 +118,14 @@ def test_attempts_grow_to_the_limits_of_a_partition() -> None:
     assert [each["mem_mb"] for each in asked] == [8_000, 16_000, 20_000, 20_000]
 
 
+def test_a_partition_s_limit_bounds_the_first_attempt() -> None:
+    """Who names a limit alone has it: the default's time and memory would wait for ever beyond."""
+    said = Cluster(platforms={"h200": JobResources(minutes_max=30, memory_gb_max=8)})
+    job = said.job_resources("cuda", "h200", "moe")
+    assert [job.resources(attempt)["runtime"] for attempt in (1, 2)] == [30, 30]
+    assert [job.resources(attempt)["mem_mb"] for attempt in (1, 2)] == [8_000, 8_000]
+
+
 @pytest.mark.parametrize("constraint", ["[rack1|rack2]", "(a&b)|c", "gpu*2"])
 def test_features_have_slurm_s_operators(constraint: str) -> None:
     """What `sbatch --constraint` takes can be said."""

@@ -20,6 +20,7 @@ def test_only_what_is_said_is_asked_for() -> None:
         "--mem=3000",
         "--exclusive",
     ]
+    assert options(JobResources(memory_gb=3, memory_gb_max=2)) == ["--mem=2000"]
 
 
 def test_no_gpu_is_asked_for_a_cpu() -> None:

@@ -69,7 +69,7 @@ class JobResources(
 
 
 def _grown(first: int | None, attempt: int, most: int | None) -> int | None:
-    return first and max(first, min(first * attempt, most or first * attempt))
+    return first and min(first * attempt, most or first * attempt)
 
 
 RESOURCES = tuple(JobResources().resources(1))

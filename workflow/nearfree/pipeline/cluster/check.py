@@ -26,7 +26,6 @@ from nearfree.log.codebase import package_digest
 from nearfree.log.segment import lock
 from nearfree.pipeline.cluster.node import LOCK, NodeState, last_line
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.units import MB_PER_GB
 
 _ANSWER_S = 6.0
 """How long a controller may take to say that it is up; a busy one answers within a second."""
@@ -89,7 +88,7 @@ def options(job: JobResources) -> list[str]:
         "--qos": job.qos,
         "--gpus": gpus if job.gpus else None,
         "--cpus-per-task": job.cpus,
-        "--mem": job.memory_gb * MB_PER_GB if job.memory_gb else None,
+        "--mem": job.resources(attempt=1)["mem_mb"],
     }
     texts = [f"{name}={value}" for name, value in values.items() if value is not None]
     return [*texts, *["--exclusive"] * bool(job.exclusive)]

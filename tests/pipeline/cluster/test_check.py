@@ -1,10 +1,19 @@
 """What sbatch is told of a job."""
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nearfree.config.cluster import Cluster, JobResources
-from nearfree.pipeline.cluster.check import _state, options, wait
+from nearfree.config.files import Config
+from nearfree.log.codebase import package_digest
+from nearfree.pipeline.cluster.check import _notes, _state, _wrong, accounting, options, wait
+from nearfree.pipeline.cluster.node import NodeState
+
+from workflow import ROOT
+
+PLATFORMS = Config(ROOT / "config").platforms
 
 
 def test_only_what_is_said_is_asked_for() -> None:
@@ -80,6 +89,85 @@ def test_a_job_that_left_nothing_is_told_by_its_log(monkeypatch, tmp_path: Path)
     (tmp_path / "h20.log").write_text("first\nno module named nearfree\n")
     why = wait({"h20": "7"}, tmp_path, timeout_s=60)
     assert why == {"h20": "job 7 ended without an answer: no module named nearfree"}
+
+
+def seen(**changes: Any) -> NodeState:
+    """Return what a sound node sees."""
+    fields: dict[str, Any] = {
+        "node": "n1",
+        "job_id": "7",
+        "partition": "gpu",
+        "cpus": 4,
+        "visible": "0",
+        "gpus": ("NVIDIA H20",),
+        "code_digest": package_digest(),
+        "locked": True,
+        "time_s": time.time(),
+        "environments": {"cpu": "", "vllm": ""},
+    }
+    return NodeState(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"gpus": (), "visible": "0"}, []),
+        ({"gpus": (), "visible": None}, ["the job got no GPU"]),
+        ({"gpus": ("NVIDIA H20", "NVIDIA A10")}, ["its GPU is 'NVIDIA A10', the platform's is "]),
+        ({"code_digest": "0" * 16}, ["it sees other code than this"]),
+        ({"environments": {"cpu": "", "vllm": "no torch"}}, ["environment vllm: no torch"]),
+    ],
+)
+def test_what_is_wrong_on_a_node_is_told(changes: dict[str, Any], said: list[str]) -> None:
+    """Another GPU, none, other code and an environment that fails are each told, and nothing else.
+
+    Without a driver's tools a GPU has no name to compare.
+    """
+    found = list(_wrong(PLATFORMS, "h20", seen(**changes)))
+    assert len(found) == len(said)
+    assert all(line.startswith(start) for line, start in zip(found, said, strict=True))
+
+
+def test_a_cpu_s_node_needs_no_gpu() -> None:
+    """Of a CPU's platform no GPU is missed, and whichever the node has is none of its matter."""
+    assert not list(_wrong(PLATFORMS, "cpu", seen(gpus=("NVIDIA A10",), visible=None)))
+    assert not list(_wrong(PLATFORMS, "cpu", seen(gpus=(), visible=None)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"locked": False}, ["locks are not seen across nodes"]),
+        ({"time_s": 3600.0}, ["its clock is +3600 s off"]),
+        ({"time_s": -3600.0}, ["its clock is -3600 s off"]),
+        ({"time_s": -300.0, "queued_s": 280.0}, []),
+    ],
+)
+def test_what_is_worth_knowing_of_a_node_is_told(changes: dict[str, Any], said: list[str]) -> None:
+    """Locks that end at the node, and a clock that is off by more than the wait in the queue."""
+    now = time.time()
+    asked = changes | {"time_s": now + changes.get("time_s", 0.0)}
+    began_s = now - asked.pop("queued_s", 0.0)
+    found = list(_notes(seen(**asked), began_s))
+    assert len(found) == len(said)
+    assert all(line.startswith(start) for line, start in zip(found, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("printed", "kept"),
+    [
+        ("AccountingStorageType   = accounting_storage/none", False),
+        ("AccountingStorageType   = accounting_storage/slurmdbd", True),
+        ("ClusterName = none", False),
+    ],
+)
+def test_whether_accounts_are_kept(monkeypatch, tmp_path: Path, printed: str, kept: bool) -> None:  # noqa: FBT001
+    """SLURM's own configuration says it; where it says nothing sacct is not relied on."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    put(tmp_path, "scontrol", f"echo 'AuthType = auth/munge'; echo '{printed}'")
+    assert accounting() is kept
 
 
 @pytest.mark.parametrize("raw", [b"{}", b'{"node":"n1","cpus":"two"}', b""])

@@ -23,11 +23,13 @@ def put(folder, name: str, script: str) -> None:
 
 
 def test_a_refusal_says_what_slurm_said(monkeypatch, tmp_path) -> None:
-    """A failing command is told by its last line."""
-    put(tmp_path, "sbatch", "echo first >&2; echo 'no such partition' >&2; exit 1")
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(SchedulerError, match="refused sbatch: no such partition"):
-        slurm("sbatch")
+    """A failing command is told by its last line; of sbatch the config may be the cause."""
+    for name, remedy in (("sbatch", "config/cluster.yaml"), ("squeue", "scontrol ping")):
+        put(tmp_path, name, "echo first >&2; echo 'no such partition' >&2; exit 1")
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        with pytest.raises(SchedulerError, match=f"refused {name}: no such partition") as caught:
+            slurm(name)
+        assert remedy in caught.value.remedy
 
 
 def test_a_controller_that_is_down_is_told(monkeypatch, tmp_path) -> None:
@@ -37,6 +39,14 @@ def test_a_controller_that_is_down_is_told(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(SchedulerError, match=r"SLURM is down: .* is DOWN"):
         require_slurm()
+
+
+def test_one_controller_that_is_up_is_enough(monkeypatch, tmp_path) -> None:
+    """A backup that is down is no reason to submit nothing."""
+    put(tmp_path, "sbatch", "exit 0")
+    put(tmp_path, "scontrol", "echo 'Slurmctld(primary) at a is UP\nSlurmctld(backup) is DOWN'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    require_slurm()
 
 
 def test_a_controller_that_does_not_answer_is_not_waited_for(monkeypatch, tmp_path) -> None:

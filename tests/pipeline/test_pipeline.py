@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import write_take
+from nearfree.core.scopes import IMPORTED
 from nearfree.errors import ConfigError
 from nearfree.log.names import Layout
 from nearfree.pipeline.pipeline import Pipeline
@@ -42,6 +44,35 @@ def test_a_model_elsewhere_is_part_of_what_deployments_rest_on(
     assert changed != before
     named.unlink()
     assert Pipeline(layout.root, config).deployments() not in (before, changed)
+
+
+@pytest.mark.parametrize(
+    ("takes", "said"),
+    [
+        ("mars: {dense_ffn: 2}", "names the unknown platform 'mars'"),
+        ("cpu: {moon: 2}", "cpu has no study 'moon'"),
+        ("sources: {vllm_0_20_2: 2}", "sources has no release 'vllm_0_20_2'"),
+    ],
+)
+def test_a_take_of_what_is_not_there_is_refused(
+    config: Path, layout: Layout, takes: str, said: str
+) -> None:
+    """Whatever takes.yaml names must be a platform, a study of it, or a release that is read."""
+    (config / "takes.yaml").write_text(f"{takes}\n")
+    with pytest.raises(ConfigError, match=said):
+        Pipeline(layout.root, config)
+
+
+def test_an_import_is_unsealed_until_it_has_a_take(config: Path, layout: Layout) -> None:
+    """What the config imports is to be imported as long as the log holds no take of its stream."""
+    path = config / "config.yaml"
+    asked = {"imports": ["aiconfigurator==0.12.0"]}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | asked))
+    (stream,) = Pipeline(layout.root, config).unsealed_imports
+    write_take(layout, scope=IMPORTED, stream=f"{stream}_other")
+    assert Pipeline(layout.root, config).unsealed_imports == [stream]
+    write_take(layout, scope=IMPORTED, stream=stream)
+    assert Pipeline(layout.root, config).unsealed_imports == []
 
 
 def test_an_editor_beside_the_workflow_changes_nothing(config: Path, layout: Layout) -> None:

@@ -112,6 +112,12 @@ def test_tau_is_where_the_block_changed() -> None:
     assert (found.limiting_module, found.margin) == (MOE, 8.0)
 
 
+def test_a_change_of_the_block_is_told_of_tau_alone() -> None:
+    """Where a later block changes, a smaller term is named as it is elsewhere."""
+    found = law(MOE_MODEL, {1: 32}, {1: 2, 16: 2, 32: 64}, routing=["balanced"], top_k=[4])
+    assert (found.n_max, found.limiting_term) == (8, "M_moe E / (b k) = 8")
+
+
 def test_the_margin_is_to_the_nearest_of_the_others() -> None:
     """Of two terms of the module that does not limit the smaller one counts, not the first."""
     experts: Rows = {1: 16, 16: 16, 32: 64}

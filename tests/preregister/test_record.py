@@ -19,6 +19,7 @@ from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
 from nearfree.log.take import take_name
 from nearfree.preregister.composed import (
+    LAW,
     MINIMUM,
     SUM,
     Composed,
@@ -140,6 +141,18 @@ def test_what_is_on_record_is_what_was_composed(
         assert (each.limiting_module, each.margin) == (said.limiting_module, said.margin)
         assert each.limiting_term == said.limiting_term
         assert said.margin is not None
+
+
+def test_the_law_on_record_is_that_of_its_rho(layout: Layout, plans: Plans) -> None:
+    """Each basis of facts has a value of its own, which no tolerance moves."""
+    write_probe(layout, peak=80.0, bandwidth=10.0)
+    write_modules(layout, plans, "small")
+    found = [each for each in foretold(layout, plans, "small") if each.predictor == LAW]
+    by_basis = {(each.basis, each.n_max, each.limiting_term) for each in found}
+    assert by_basis == {
+        ("probed_stream", 16.0, "rho s / 2 b = 16"),
+        ("probed_gemm", 32.0, "rho s / 2 b = 32"),
+    }
 
 
 def test_the_newest_modules_count(layout: Layout, plans: Plans) -> None:

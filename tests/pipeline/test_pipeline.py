@@ -63,6 +63,17 @@ def test_a_take_of_what_is_not_there_is_refused(
         Pipeline(layout.root, config)
 
 
+def test_an_interpreter_that_the_config_names_is_taken(config: Path, layout: Layout) -> None:
+    """An environment that a site made by itself is used as it is; else the workflow's own."""
+    assert Pipeline(layout.root, config).python("cpu", "dense_ffn") == sys.executable
+    path = config / "config.yaml"
+    named = {"python": {"cpu": "/opt/mine/bin/python"}}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | named))
+    pipeline = Pipeline(layout.root, config)
+    assert pipeline.python("cpu", "dense_ffn") == "/opt/mine/bin/python"
+    assert pipeline.interpreters("cpu") == {"cpu": "/opt/mine/bin/python"}
+
+
 def test_an_import_is_unsealed_until_it_has_a_take(config: Path, layout: Layout) -> None:
     """What the config imports is to be imported as long as the log holds no take of its stream."""
     path = config / "config.yaml"

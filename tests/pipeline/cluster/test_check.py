@@ -81,13 +81,29 @@ def test_a_file_that_shows_late_is_waited_for(monkeypatch, tmp_path: Path) -> No
     assert wait({"h20": "7"}, tmp_path, timeout_s=60) == {}
 
 
+def test_a_job_that_runs_is_waited_for(monkeypatch, tmp_path: Path) -> None:
+    """However long a job takes that SLURM still lists, only one that is over is given up."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("nearfree.pipeline.cluster.check._SHOWN_S", 0.1)
+    looks = tmp_path / "looks"
+    put(
+        tmp_path,
+        "squeue",
+        f"echo x >> {looks}; [ $(wc -l < {looks}) -lt 4 ] || touch {tmp_path}/h20.json; "
+        "echo '7|RUNNING (None)'",
+    )
+    assert wait({"h20": "7"}, tmp_path, timeout_s=60) == {}
+
+
 def test_a_job_that_left_nothing_is_told_by_its_log(monkeypatch, tmp_path: Path) -> None:
     """After a while without a file, a job that is over has failed, and its last line says why."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr("nearfree.pipeline.cluster.check._SHOWN_S", 0.1)
     put(tmp_path, "squeue", "exit 0")
     (tmp_path / "h20.log").write_text("first\nno module named nearfree\n")
-    why = wait({"h20": "7"}, tmp_path, timeout_s=60)
+    began = time.monotonic()
+    why = wait({"h20": "7"}, tmp_path, timeout_s=600)
+    assert time.monotonic() - began < 300
     assert why == {"h20": "job 7 ended without an answer: no module named nearfree"}
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -227,17 +228,68 @@ def test_a_whole_engine_is_not_profiled(tmp_path: Path, call: Call) -> None:
     one_message(call("profile", "cpu", "dense_ffn", "--plan", str(path)), "too many kernels")
 
 
-def test_a_reader_that_leaves_is_no_mistake(project: Path) -> None:
-    """When the reader of a pipe leaves, the command ends quietly."""
+def test_a_reader_that_leaves_is_told_nothing(project: Path) -> None:
+    """When the reader of a pipe leaves, the command ends quietly, and says by its code that."""
     take = Layout(Path("results")).takes("cpu")[0]
-    read, write = os.pipe()
-    os.close(read)
+    for words in (["log", "show", str(take)], ["--help"], ["plan", "--help"]):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [sys.executable, "-m", "nearfree", *words],
+            stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT,
+        )  # fmt: skip
+        os.close(write)
+        assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["plan", "cpu", "dense_ffn"]])
+def test_what_cannot_be_written_is_a_mistake(
+    project: Path, words: list[str], buffered: str
+) -> None:
+    """A full device ends every command in one message and code 2, help and versions, too."""
+    environment = ENVIRONMENT | {"PYTHONUNBUFFERED": buffered}
+    command = [sys.executable, "-m", "nearfree", *words]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environment
+        )
+        deaf = subprocess.run(command, stdout=full, stderr=full, check=False, env=environment)
+    assert done.stderr.startswith("nearfree: error: No space left on device. ")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert deaf.returncode == 2
+
+
+AT_IMPORT = """
+import os, signal, sys
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Stop())
+sys.argv[1:] = {words!r}
+from nearfree.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("nearfree.cli", ["--help"]),
+        ("nearfree.cli.rules", ["verify"]),
+        ("nearfree.log.verify", ["verify"]),
+        ("nearfree.config.files", ["predict", "--model", "qwen3_8b", "--platform", "h200"]),
+    ],
+)
+def test_a_stop_while_it_begins_is_one_line(project: Path, module: str, words: list[str]) -> None:
+    """Where modules are still imported, too, an interruption by hand is one line and code 130."""
     done = subprocess.run(
-        [sys.executable, "-m", "nearfree", "log", "show", str(take)],
-        stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT,
+        [sys.executable, "-c", AT_IMPORT.format(module=module, words=words)],
+        capture_output=True, text=True, check=False, env=ENVIRONMENT,
     )  # fmt: skip
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "nearfree: stopped; what was durable is kept\n"
 
 
 def test_a_stop_by_hand(project: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,17 @@ import argparse
 import gc
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nearfree import __version__
+from nearfree.__main__ import STOPPED, STOPPED_CODE
 from nearfree.cli.common import COMMANDS, MISTAKE, add_roots
 from nearfree.errors import ConfigError, NearfreeError, RefusedError, printable
 
@@ -65,10 +67,16 @@ class _Paragraphs(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser to which a wrong call is a mistake like any other: one message, no usage."""
+    """A parser to which a wrong call is a mistake like any other: one message, no usage.
+
+    Help that cannot be written is a fault of the system like any other, too.
+    """
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message, remedy=f"`{self.prog} --help` says how it is called")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file, flush=True)
 
 
 def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -139,11 +147,28 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
+def _tell(text: str) -> None:
+    """Print a line on standard error, if that can be written."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _leave_streams() -> None:
+    """Let what a stream cannot write, of which the exit code has told, go nowhere."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; a mistake ends in one message and exit code 2.
 
     A process that was started for an answer ends at once, as nothing is left to write: to take the
-    interpreter down object by object would be a fifth of its time.
+    interpreter down object by object would be a fifth of its time. A stop by hand ends it at once,
+    too, and any other command where it has told what is durable. A reader that leaves is told
+    nothing, and the code is that of programs which its signal ends.
     """
     answers = False
     _open_streams()
@@ -155,27 +180,27 @@ def main(argv: Sequence[str] | None = None) -> None:
         answers = COMMANDS[args.command].answers
         if answers:
             gc.set_threshold(_SELDOM)
+        elif argv is None and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _run(args)
         sys.stdout.flush()
     except NearfreeError as error:
         # One with several reasons has a line for each, of which it has made printable ones.
         text = str(error) if isinstance(error, RefusedError) else printable(str(error))
-        print(f"nearfree: error: {text}", file=sys.stderr)
+        _tell(f"nearfree: error: {text}")
         code = MISTAKE
     except KeyboardInterrupt:
-        print("nearfree: stopped; what was durable is kept", file=sys.stderr)
-        code = 130
+        _tell(STOPPED)
+        code = STOPPED_CODE
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        code = 128 + signal.SIGPIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         what = error.strerror or str(error) or type(error).__name__
         text = f"{where}{what}. Check the path, your rights and the space left"
-        print(f"nearfree: error: {printable(text)}", file=sys.stderr)
+        _tell(f"nearfree: error: {printable(text)}")
         code = MISTAKE
+    _leave_streams()
     if answers and argv is None:
-        with suppress(OSError):  # after an answer it went well; after an error that is told
-            sys.stdout.flush()
         os._exit(code)
     raise SystemExit(code)

@@ -1,5 +1,6 @@
 """Retractions: a new event declares an old one invalid."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,19 @@ def test_retractions_are_numbered(layout: Layout) -> None:
     ]
     events = next(t for t in read_scope(layout, "cpu") if t.name == NAME).events
     assert [event.id for event in events] == ["1", "5", "6", "7", "8", "9", "10", "11"]
+
+
+@pytest.mark.parametrize("first", [f"{NAME}.1#3", str(NAME)], ids=["event", "take"])
+def test_what_is_retracted_is_not_retracted_again(layout: Layout, first: str) -> None:
+    """The second retraction of an event or a take, or of an event of the take, seals nothing."""
+    retract(layout, first, "noise")
+    takes = layout.takes()
+    for again in {first, f"{NAME}.1#3"}:
+        with pytest.raises(EvidenceError, match=f"{re.escape(first)} is retracted already"):
+            retract(layout, again, "another reason")
+    assert layout.takes() == takes
+    if first != str(NAME):
+        retract(layout, str(NAME), "the clock was wrong, too")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from nearfree.log.events import (
     RunStarted,
     SegmentRecovered,
 )
-from nearfree.log.evidence import RETRACTED, read_take
+from nearfree.log.evidence import RETRACTED, read_take, retracted_targets
 from nearfree.log.names import Layout, parse_take
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
@@ -22,12 +22,19 @@ def retract(layout: Layout, target: str, reason: str) -> Seal:
     Raises
     ------
     EvidenceError
-        No sealed take holds the target, or it is bookkeeping that nothing is derived from.
+        No sealed take holds the target, it is bookkeeping that nothing is derived from, or it, or
+        the take that holds it, is retracted already.
     """
     segment, of_event, _ = target.partition("#")
     take = parse_take(segment.rsplit(".", 1)[0] if of_event else segment)
     if not layout.seal(take).exists():
         raise EvidenceError(f"no sealed take {take}", remedy="`nearfree log show` lists the takes")
+    done = {target, str(take)} & retracted_targets(layout, take.scope)
+    if done:
+        raise EvidenceError(
+            f"{min(done)} is retracted already, which stays",
+            remedy=f"`nearfree log show {take.scope}` lists retractions, which hold their reasons",
+        )
     if of_event:
         events = {event.event_id: event for event in read_take(layout, take).events}
         if target not in events:

@@ -8,7 +8,6 @@ from derive.predict.forecast.pool import POOL, SPARSE, asked, deployment, pool
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import uniform
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast
 from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
@@ -62,12 +61,13 @@ def test_a_title_says_what_is_asked() -> None:
     assert title(deployment(SPARSE[0], "skewed")).endswith("MoE vllm 0.20.2, skewed routing")
 
 
-def test_where_nothing_is_known_a_release_of_which_it_is_stands_beside() -> None:
-    """It is written as the option that asks for it; without one what to choose stands alone."""
+def test_where_nothing_is_known_what_is_stands_beside() -> None:
+    """They are the options that ask for it; without one what to choose stands alone."""
     query = deployment(SPARSE[0], "skewed")
     alone = no_forward(query)
-    older = replace(query, instead=BackendRelease("vllm", "0.24.0"))
-    assert no_forward(older) == f"{alone}, such as --moe vllm==0.24.0"
+    options = ("--weights float8_block", "--moe vllm==0.24.0")
+    others = replace(query, instead=options)
+    assert no_forward(others) == f"{alone}, such as {' or '.join(options)}"
 
 
 def test_a_report_has_every_module_and_reason(found: Forecast) -> None:

@@ -1,10 +1,17 @@
 """What schedules are chosen by: the near-free draft lengths of a forecast, by batch size."""
 
 import pytest
-from derive.predict.forecast.pool import asked, deployment
+from derive.predict.forecast.pool import SPARSE, asked, deployment
+from msgspec.structs import replace
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.schedule.expected import Choice
-from nearfree.show.text.schedule import boundary_by_batch, near_free_by_batch, remarks
+from nearfree.errors import EvidenceError
+from nearfree.show.text.schedule import (
+    boundary_by_batch,
+    near_free_by_batch,
+    ratio_by_batch,
+    remarks,
+)
 
 MOST = 16
 GRID = range(1, MOST + 2)
@@ -51,3 +58,15 @@ def test_where_no_drafter_is_faster(speeds: tuple[float, ...], where: str) -> No
     choices = {batch: Choice(1, speed) for batch, speed in enumerate(speeds, 1)}
     (said,) = remarks(found("work_model"), choices)
     assert said == f"without a drafter it is faster at {where}"
+
+
+def test_no_schedule_names_what_has_one() -> None:
+    """Experts of another engine that are known are named with the schedule that they have."""
+    options = ("--moe vllm==0.24.0", "--moe sglang==0.5.23")
+    query = replace(deployment(SPARSE[0], "skewed", platform="cpu"), instead=options)
+    for given, said in ((options, "; sglang's own option is `nearfree schedule sglang`"), ((), "")):
+        asked_about = asked(replace(query, instead=given), grid=GRID, full=False)
+        with pytest.raises(EvidenceError) as error:
+            ratio_by_batch(asked_about)
+        such = f", such as {' or '.join(given)}" if given else ""
+        assert error.value.remedy.endswith(f"kernels and constants are known{such}{said}")

@@ -294,21 +294,23 @@ def test_experts_in_float8_run_where_their_file_says_it(
 @pytest.mark.parametrize(
     ("platform", "weights", "instead"),
     [
-        ("h100", "nvfp4", "vllm 0.24.0"),  # Marlin, where 0.33.0 runs Humming
-        ("h100", "mxfp4", "vllm 0.24.0"),
-        ("a100", "nvfp4", None),
-        ("b200", "nvfp4", None),
+        ("h100", "nvfp4", ("--moe vllm==0.24.0",)),  # Marlin, where 0.33.0 runs Humming
+        ("h100", "float8", ("--weights float8_block", "--moe sglang==0.5.23")),
+        ("h100", "mxfp4", ("--moe vllm==0.24.0",)),
+        ("a100", "nvfp4", ()),
+        ("b200", "nvfp4", ()),
+        ("b200", "float8", ("--weights float8_block", "--moe vllm==0.9.1")),
     ],
 )
-def test_where_an_older_release_is_known_it_is_named(
-    platform: str, weights: Dtype, instead: str | None
+def test_where_others_are_known_they_are_named(
+    platform: str, weights: Dtype, instead: tuple[str, ...]
 ) -> None:
-    """It is the newest whose kernels of the experts are known, where the newest's are not."""
+    """They are the nearest whose kernels of the experts are known, where the newest's are not."""
     asked = DeploymentSpec(
         models=("qwen3_30b_a3b",), platforms=(platform,), weights=weights, moe=("vllm",)
     )
     found = deployments(CONFIG, asked)
-    assert {each.instead and str(each.instead) for each in found} == {instead}
+    assert {each.instead for each in found} == {instead}
 
 
 @pytest.mark.parametrize(

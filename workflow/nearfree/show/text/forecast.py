@@ -26,12 +26,12 @@ _NOTHING = "nothing up to there"
 
 
 def no_forward(query: Deployment) -> str:
-    """Return what to do where T(N) is not known: the release to ask of, if kernels of one are."""
-    known = query.instead
+    """Return what to do where T(N) is not known, with what to ask for if its kernels are."""
     own = f"By its file {query.moe} runs {query.by_file} for its experts. " if query.by_file else ""
     if query.node_gpus and query.parallel.tp > query.node_gpus:
         own += f"Give --tp {query.node_gpus} at most, and share the rest by --pp or --dp. "
-    return own + _NO_FORWARD + (f", such as --moe {known.name}=={known.version}" if known else "")
+    known = " or ".join(query.instead)
+    return own + _NO_FORWARD + (f", such as {known}" if known else "")
 
 
 def columns(rows: Sequence[Sequence[object]], *, indent: int = 2, left: int = 1) -> Iterator[str]:

@@ -10,10 +10,11 @@ from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
 from nearfree.derive.schedule.draft_lengths import draft_lengths, ranges
+from nearfree.derive.schedule.engines import ENGINES
 from nearfree.derive.schedule.expected import Choice
 from nearfree.derive.schedule.option import Option, Parser
 from nearfree.errors import EvidenceError
-from nearfree.show.text.forecast import columns, title
+from nearfree.show.text.forecast import columns, no_forward, title
 from nearfree.show.text.memory import memory_lines, unfit
 
 IDLE = (
@@ -240,7 +241,18 @@ def _table(found: Sequence[Entry]) -> list[list[object]]:
 
 
 def _refuse(forecast: Forecast, place: int, why: str) -> None:
+    query = forecast.deployments[place]
     raise EvidenceError(
-        f"no schedule for {title(forecast.deployments[place])}: {why}",
-        remedy="Choose another predictor with --by, or ask for what is known",
+        f"no schedule for {title(query)}: {why}",
+        remedy=f"Choose another predictor with --by. {no_forward(query)}{_by_another(query)}",
     )
+
+
+def _by_another(query: Deployment) -> str:
+    """Return whose schedule to ask for where the experts of another engine are known."""
+    others = [
+        name
+        for name in ENGINES
+        if name != query.engine.name and any(f"--moe {name}==" in each for each in query.instead)
+    ]
+    return f"; {others[0]}'s own option is `nearfree schedule {others[0]}`" if others else ""

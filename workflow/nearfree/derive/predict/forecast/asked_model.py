@@ -65,7 +65,7 @@ class AskedModel:
         self, file: ModelFile, override: Override, spread: Spread, moe_backend: str | None = None
     ) -> None:
         self.file, self._spread, self._parallel = file, spread, spread.parallel
-        self._moe_backend = moe_backend
+        self._moe_backend, self._override = moe_backend, override
         own = file.around if override.stores_all else file.precision
         self.precision = override.of(own) if own else None
         self._mixed = () if override.stores_all else file.mixed
@@ -159,14 +159,36 @@ class AskedModel:
 
     def instead(
         self, moe: BackendRelease, listed: Sequence[BackendRelease], sheet: Platform
-    ) -> BackendRelease | None:
-        """Return the newest listed release whose kernels of its experts are known, not its own.
+    ) -> tuple[str, ...]:
+        """Return the options that ask for experts whose kernels are known, the nearest first.
 
-        None where those of its own are, or of none.
+        None where those of its own are. Weights that are asked for in float8 without saying in
+        what blocks may be in some; after that comes of each engine the newest release of `listed`.
         """
         if sheet.sm is None or self._runs(moe, sheet):
-            return None
-        return next((each for each in listed if self._runs(each, sheet)), None)
+            return ()
+        found: tuple[str, ...] = ()
+        if self._override.weights == "float8":
+            blocks = structs.replace(self._override, weights="float8_block")
+            alike = AskedModel(self.file, blocks, self._spread, self._moe_backend)
+            found = ("--weights float8_block",) if alike._known(moe, sheet) else ()
+        newest = dict[str, str]()
+        for each in listed:
+            other = each.name != moe.name and self._lacks_units(each, sheet)
+            if each.name not in newest and not other and self._known(each, sheet):
+                newest[each.name] = f"--moe {each.name}=={each.version}"
+        return (*found, *newest.values())
+
+    def _lacks_units(self, engine: BackendRelease, sheet: Platform) -> bool:
+        """Return whether products beside an engine's own have formats that no units multiply."""
+        own = self.precision_on(sheet, engine)
+        return own is not None and any(sheet.lacks(each.activations) for _, each in own.products)
+
+    def _known(self, moe: BackendRelease, sheet: Platform) -> bool:
+        """Return whether a release's kernels of its experts are known, and nothing refuses it."""
+        decoder = self.file.decoder
+        refused = decoder and any(unverified(decoder, moe))
+        return not refused and not any(self._unnamed(sheet, (moe,))) and self._runs(moe, sheet)
 
     def _runs(self, moe: BackendRelease, sheet: Platform) -> bool:
         if self._uncut((moe,)) or self.precision is None:

@@ -70,8 +70,8 @@ class Deployment(Struct, frozen=True, kw_only=True):
     None where no engine runs them, or its graphs are not read. `revision` is the commit of a model
     of the Hugging Face Hub. `positions` is how many the model's file allows a request to have, None
     where it does not say. `assembled` says that how many GPUs a machine holds is its builder's
-    choice. `instead` is the newest release of its engine whose kernels of experts are known, where
-    those of `moe` are not. `stand_in` says that Triton's kernel of experts stands for another that
+    choice. `instead` are the options that ask for experts whose kernels are known, where those of
+    `moe` are not. `stand_in` says that Triton's kernel of experts stands for another that
     `moe` may run. `dense_kernel` runs products in blocks of float8 where the engine's choice is
     another for this model, and `by_file` the experts, by what its file says, where their T(N) is
     not read. A node has `node_gpus`; all GPUs lie on one where it is None.
@@ -100,7 +100,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     revision: str | None = None
     positions: int | None = None
     assembled: bool = False
-    instead: BackendRelease | None = None
+    instead: tuple[str, ...] = ()
     stand_in: bool = False
     drafts_plain: bool = False
     dense_kernel: str | None = None

@@ -180,7 +180,7 @@ def _alike(
             drafts_plain=each.model.file.drafts_plain and not (spec.weights or spec.dtype),
             by_file=each.model.by_file(moe, each.sheet),
             class_note=each.classes.caveat(moe or each.engine) if each.sheet.sm else None,
-            instead=moe and each.model.instead(moe, listed_of(config, moe), each.sheet),
+            instead=each.model.instead(moe, _others(config, moe), each.sheet) if moe else (),
         )
 
 
@@ -352,6 +352,12 @@ def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> 
         listed = engine.version in versions_of(config, found)
         return BackendRelease(found.name, engine.version) if own and listed else found
     raise reasons[0]
+
+
+def _others(config: Config, engine: BackendRelease) -> list[BackendRelease]:
+    """Return the releases that sources.yaml lists of an engine, then of others, newest first."""
+    engines = map(BackendRelease, dict.fromkeys((engine.name, *_MOE)))
+    return [release for of in engines for release in listed_of(config, of)]
 
 
 def _as_listed(config: Config, spec: DeploymentSpec) -> DeploymentSpec:

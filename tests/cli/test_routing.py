@@ -109,3 +109,24 @@ def test_loads_that_do_not_fit_end_with_2(call: Call, loads: Path) -> None:
         assert (code, out) == (2, "")
         assert said in err
         assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", [("predict",), ("lookup",), ("schedule", "vllm")])
+@pytest.mark.parametrize(
+    ("option", "where"),
+    [
+        (("--routing", "skewed"), "--routing has no effect on a model without experts"),
+        (("--dense", "torch"), "--dense has no effect where no product beside the experts'"),
+    ],
+)
+def test_what_is_of_no_deployment_ends_with_2(
+    call: Call, command: tuple[str, ...], option: tuple[str, str], where: str
+) -> None:
+    """A routing without experts, or what runs quantised products without any, is refused."""
+    asked = (*command, "--platform", "h200", *option)
+    code, out, err = call(*asked, "--model", "qwen3_8b")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"nearfree: error: {where}")
+    assert f". Leave out {option[0]}, or name " in err
+    if command != ("schedule", "vllm") and option[0] == "--routing":
+        assert call(*asked, "--model", "qwen3_8b,qwen3_30b_a3b", "--largest", "2")[0] == 0

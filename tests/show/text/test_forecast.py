@@ -65,6 +65,8 @@ def test_where_nothing_is_known_what_is_stands_beside() -> None:
     """They are the options that ask for it; without one what to choose stands alone."""
     query = deployment(SPARSE[0], "skewed")
     alone = no_forward(query)
+    assert "predict --engine llama_cpp" not in alone
+    assert "predict --engine llama_cpp --model FILE.gguf" in no_forward(replace(query, on_cpu=True))
     options = ("--weights float8_block", "--moe vllm==0.24.0")
     others = replace(query, instead=options)
     assert no_forward(others) == f"{alone}, such as {' or '.join(options)}"

@@ -221,12 +221,19 @@ def make_answerer(
     Raises
     ------
     ConfigError
-        A deployment names a release whose rules are not on record and cannot be fetched.
+        A deployment names a release whose rules are not on record and cannot be fetched, or an
+        option is of no deployment.
     """
     from nearfree.derive.granularity.facts import known_facts
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.expand_deployments import check_releases
 
+    if queries and not any(query.moe for query in queries):
+        where = "on a model without experts"
+        refuse_options(args, ("routing",), where, "name a model that has some")
+    if queries and not any(query.dense for query in queries):
+        where = "where no product beside the experts' has quantised weights on a GPU"
+        refuse_options(args, ("dense",), where, "name their format with --weights")
     layout = layout_of(args)
     answerer = Answerer(layout, config, offline=not args.online)
     check_releases(config, answerer, queries)

@@ -26,7 +26,8 @@ _FORMATS: dict[str, Dtype] = {
 MXFP4's own. Others share no scale as any format here does."""
 _REMEDY = (
     "Name what a forward to answer for has instead, such as --dtype bfloat16, or give the "
-    "model's config.json"
+    "model's config.json; of the file as it is, on a CPU, `nearfree predict --engine llama_cpp` "
+    "answers"
 )
 
 

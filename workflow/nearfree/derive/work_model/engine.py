@@ -179,7 +179,8 @@ def calibrated(
     # One N alone says nothing of a ratio, nor of how far it may be off.
     mine = [curve for curve in alike_here if len(curve.latency_us) > 1]
     what = f"{forward.engine} {forward.release} with {_threads(forward.threads)} on {platform}"
-    remedy = "Measure a study of the module engine that runs them: `nearfree measure`"
+    measure = f"`nearfree measure {platform} --engine {forward.engine} --model FILE.gguf`"
+    remedy = f"Measure the file there: {measure}, or a study of the module engine with its types"
     if not mine:
         several = " over two N or more" if alike_here else ""
         raise EvidenceError(f"no curve of {what}{several} is on record", remedy=remedy)

@@ -75,8 +75,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
     `moe` may run. `dense_kernel` runs products in blocks of float8 where the engine's choice is
     another for this model, and `by_file` the experts, by what its file says, where their T(N) is
     not read. A node has `node_gpus`; all GPUs lie on one where it is None.
-    `direct_gpus` are taken to reach each other over PCIe; None where NVLink joins them.
-    `class_note` is what is to be said of a release that runs the model without a class of its own.
+    `direct_gpus` are taken to reach each other over PCIe; None where NVLink joins them, and
+    `on_cpu` holds where it is no GPU. `class_note` is what is to be said of a release that runs the
+    model without a class of its own.
     """
 
     decoder: Decoder
@@ -107,6 +108,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     by_file: str | None = None
     node_gpus: int | None = None
     direct_gpus: int | None = None
+    on_cpu: bool = False
     class_note: str | None = None
 
     @property

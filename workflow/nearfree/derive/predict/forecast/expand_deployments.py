@@ -111,8 +111,7 @@ def asked_about(
         for (own, gpu, of), name in product(zip(read, on_gpus, classes, strict=True), platforms)
         for on_cpu in (config.platforms[name].kind == "cpu",)
     ]
-    kinds = sum(len(each.run) for each in asked)
-    count = kinds * len(spec.batch) * len(spec.context)
+    count = sum(len(each.run) for each in asked) * len(spec.batch) * len(spec.context)
     if count > MOST:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
@@ -169,6 +168,7 @@ def _alike(
             if spec.attention
             else other_kernel(each.decoder, each.sheet.sm, moe or each.engine),
             served=each.sheet.sm is not None,
+            on_cpu=each.sheet.kind == "cpu",
             revision=each.model.file.revision,
             positions=each.model.file.positions,
             assembled=each.sheet.node_gpus is None,

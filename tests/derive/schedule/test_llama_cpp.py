@@ -32,7 +32,8 @@ FREE = dict.fromkeys(range(1, 65), 1.0)
 
 def flags(kind: str, k: int, shortest: int = 0) -> dict[str, str]:
     """Return the flags of an option with their values."""
-    words = llama_cpp_option({1: k}, kind=kind, shortest=shortest, ratio=FREE).text.split()
+    option = llama_cpp_option({1: k}, kind=kind, shortest=shortest, ratio=FREE, epsilon=0.2)
+    words = option.text.split()
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
@@ -68,10 +69,22 @@ def test_each_draft_from_the_shortest_on_passes(passes: list[bool]) -> None:
 
 
 def test_a_draft_is_worth_its_forward() -> None:
-    """By acceptance it yields more than its forward takes; without one it is near-free."""
+    """By acceptance it yields more than its forward takes."""
     stairs = {1: 1.0, 2: 1.6, 3: 1.6, 4: 1.6, 5: 3.0}
-    assert worth_verifying(stairs, 4, [0.5, 0.25, 0.1, 0.0], 0.2) == [False, True, True, False]
-    assert worth_verifying({1: 1.0, 2: 1.3, 3: 1.1}, 2, None, 0.2) == [False, True]
+    assert worth_verifying(stairs, 4, [0.5, 0.25, 0.1, 0.0]) == [False, True, True, False]
+
+
+def test_without_an_acceptance_no_draft_is_left_out() -> None:
+    """Whether a short draft is verified is then llama.cpp's default; those beyond are told."""
+    falls = {1: 1.0, 2: 1.21, 3: 1.1, 4: 1.3, 5: 1.19}
+    for ratio, told in ((falls, True), (FREE, False)):
+        option = llama_cpp_option({1: 4}, kind=MODEL, shortest=None, ratio=ratio, epsilon=0.2)
+        assert option.text == "--spec-type draft-simple --spec-draft-n-max 4"
+        said = [
+            note for note in option.notes if note.startswith("Drafts of 1, 3 tokens are beyond")
+        ]
+        assert bool(said) == told
+        assert sum("--acceptance" in note for note in option.notes) == told
 
 
 @pytest.mark.slow
@@ -115,7 +128,7 @@ def test_a_free_forward_is_as_in_the_thread() -> None:
     free = {4: 1.0, 1: 1.0, 3: 1.0, 2: 1.0}
     array = 'export GGML_BATCH_COSTS="1,0.5,0.333333,0.25"'
     assert cost_array(free) == array
-    option = llama_cpp_option({1: 3}, kind=MODEL, shortest=0, ratio=free)
+    option = llama_cpp_option({1: 3}, kind=MODEL, shortest=0, ratio=free, epsilon=0.2)
     assert array not in option.text
     assert any(note.startswith("proposed") and note.endswith(array) for note in option.notes)
 

@@ -280,9 +280,13 @@ def _one_length(
         kind = llama_cpp.LOOKUP
 
     def write(k_by_batch: "Mapping[int, int]") -> "Option":
-        worth = llama_cpp.worth_verifying(ratio, k_by_batch[1], accepted, epsilon)
-        shortest = llama_cpp.shortest_draft(worth)
-        return llama_cpp.llama_cpp_option(k_by_batch, kind=kind, shortest=shortest, ratio=ratio)
+        shortest = None
+        if accepted is not None:
+            worth = llama_cpp.worth_verifying(ratio, k_by_batch[1], accepted)
+            shortest = llama_cpp.shortest_draft(worth)
+        return llama_cpp.llama_cpp_option(
+            k_by_batch, kind=kind, shortest=shortest, ratio=ratio, epsilon=epsilon
+        )
 
     return write
 

@@ -238,3 +238,10 @@ def test_a_format_that_another_stands_for_is_a_caveat(
     precision = Override(weights=weights).of(uniform("bfloat16"))
     asked = Deployment(decoder=decoder, precision=precision, **ASKED)
     assert any("timed as in float8_block" in each for each in asked.caveats) is said
+
+
+def test_an_engine_whose_graphs_are_not_read_has_some() -> None:
+    """TensorRT-LLM captures graphs, and its answers say so; an engine whose are read does not."""
+    for engine, served, said in (("trtllm", True, 1), ("trtllm", False, 0), ("vllm", True, 0)):
+        asked = structs.replace(deployment(1, engine), served=served)
+        assert sum("trtllm runs decode steps in CUDA" in each for each in asked.caveats) == said

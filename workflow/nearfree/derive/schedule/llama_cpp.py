@@ -6,7 +6,7 @@ they stood before, `size-m` tokens at most and `size-n` at least, so that the de
 nothing where `size-m` is smaller. Source: llama.cpp as llama-cpp-python 0.3.36 has it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, takewhile
 
@@ -69,29 +69,29 @@ def shortest_draft(passes: Sequence[bool]) -> int:
     return 0 if kept == len(passes) else max(len(passes) - kept + 1, 0)
 
 
-def worth_verifying(
-    ratio: Mapping[int, float], k: int, accepted: Sequence[float] | None, epsilon: float
-) -> list[bool]:
+def worth_verifying(ratio: Mapping[int, float], k: int, accepted: Sequence[float]) -> list[bool]:
     """Return whether drafts of 1 to K tokens, once made, are worth the forward that verifies them.
 
-    With an acceptance that is where they yield more tokens than T(K + 1) / T(1) would in forwards
-    of one; else where that forward is within the tolerance.
+    That is where they yield more tokens than T(K + 1) / T(1) would in forwards of one.
 
     Parameters
     ----------
     ratio
         T(N) / T(1) at batch size 1 by N.
     accepted
-        P(1), P(2), ... as of `expected.speedups`; None without an acceptance.
+        P(1), P(2), ... as of `expected.speedups`.
     """
-    if accepted is None:
-        return [ratio[n] <= 1 + epsilon for n in range(2, k + 2)]
     tokens = list(accumulate(accepted, initial=1.0))
     return [tokens[n - 1] >= ratio[n] for n in range(2, k + 2)]
 
 
 def llama_cpp_option(
-    k_by_batch: Mapping[int, int], *, kind: str, shortest: int, ratio: Mapping[int, float]
+    k_by_batch: Mapping[int, int],
+    *,
+    kind: str,
+    shortest: int | None,
+    ratio: Mapping[int, float],
+    epsilon: float,
 ) -> Option:
     """Return the flags that hold one draft length, those of batch size 1.
 
@@ -102,9 +102,12 @@ def llama_cpp_option(
     kind
         What drafts: MODEL, OWN_LAYER, HEAD or LOOKUP.
     shortest
-        The shortest draft that is worth verifying, from `shortest_draft`.
+        The shortest draft that is worth verifying, from `shortest_draft`; None without an
+        acceptance, of which it is a matter.
     ratio
         T(N) / T(1) at batch size 1, for the cost array that is proposed.
+    epsilon
+        The tolerance, beyond which a note says that shorter drafts are.
 
     Raises
     ------
@@ -115,18 +118,29 @@ def llama_cpp_option(
     return Option(
         place="the command line of llama-server or llama-cli, beside -m (and -md for a drafter)",
         text=_flags(kind, k, shortest),
-        notes=tuple(_notes(kind, k, ratio)),
+        notes=(*_notes(kind, k, ratio), *(_beyond(k, ratio, epsilon) if shortest is None else ())),
         parsers=PARSERS,
     )
 
 
-def _flags(kind: str, k: int, shortest: int) -> str:
+def _flags(kind: str, k: int, shortest: int | None) -> str:
     if kind == LOOKUP:
         size = min(PATTERN, k)
         return (
             f"--spec-type {kind} --spec-ngram-simple-size-n {size} --spec-ngram-simple-size-m {k}"
         )
-    return f"--spec-type {kind} --spec-draft-n-max {k} --spec-draft-n-min {min(shortest, k)}"
+    least = "" if shortest is None else f" --spec-draft-n-min {min(shortest, k)}"
+    return f"--spec-type {kind} --spec-draft-n-max {k}{least}"
+
+
+def _beyond(k: int, ratio: Mapping[int, float], epsilon: float) -> Iterator[str]:
+    """Yield which shorter drafts are not near-free, where T(N) falls again behind them."""
+    lengths = ", ".join(f"{n - 1}" for n in range(2, k + 1) if ratio[n] > 1 + epsilon)
+    if lengths:
+        yield (
+            f"Drafts of {lengths} tokens are beyond the tolerance: whether one is worth verifying "
+            "once it is made, so that --spec-draft-n-min keeps it, is a matter of --acceptance."
+        )
 
 
 def _notes(kind: str, k: int, ratio: Mapping[int, float]) -> list[str]:
@@ -138,7 +152,7 @@ def _notes(kind: str, k: int, ratio: Mapping[int, float]) -> list[str]:
         )
     else:
         others = ", ".join(each for each in (MODEL, OWN_LAYER, HEAD) if each != kind)
-        lookup = _flags(LOOKUP, k, 0)
+        lookup = _flags(LOOKUP, k, None)
         told.append(f"For another drafter name {others}; without one give {lookup}")
     told.append("T(N) is that of the backends above; llama.cpp's kernels have other tiles.")
     array = cost_array({n: each for n, each in ratio.items() if n <= MOST_COSTS})

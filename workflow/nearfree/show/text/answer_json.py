@@ -97,7 +97,7 @@ def _basis(found: FirstAnswer) -> dict[str, Any]:
 def _graphs(forecast: Forecast, place: int) -> dict[str, Any] | None:
     """Return the CUDA graphs that steps run in: a row an N, size null where none is large enough.
 
-    None where no engine's graphs are assumed.
+    None where no engine runs them, or its graphs are not read.
     """
     graphs, padding = forecast.deployments[place].graphs, forecast.total.padding
     if graphs is None or padding is None or not padding.steps[place]:

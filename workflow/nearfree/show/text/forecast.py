@@ -32,7 +32,9 @@ _NOTHING = "nothing up to there"
 def no_forward(query: Deployment) -> str:
     """Return what to do where T(N) is not known, with what to ask for if its kernels are."""
     own = _ON_CPU if query.on_cpu else ""
-    own += f"By its file {query.moe} runs {query.by_file} for its experts. " if query.by_file else ""
+    own += (
+        f"By its file {query.moe} runs {query.by_file} for its experts. " if query.by_file else ""
+    )
     if query.node_gpus and query.parallel.tp > query.node_gpus:
         own += f"Give --tp {query.node_gpus} at most, and share the rest by --pp or --dp. "
     known = " or ".join(query.instead)

@@ -15,7 +15,7 @@ from nearfree.sources.packages import RULES
 
 NONE, ENGINE = "none", "engine"
 _READ = tuple(name for name in ENGINES if f"{name}-graphs" in RULES)
-"""Engines whose graphs are read: TensorRT-LLM's are not."""
+"""Engines whose graphs are read: TensorRT-LLM has some, too, which a caveat says."""
 
 
 def graphs_of(

@@ -7,7 +7,7 @@ from nearfree.backends.decode_kernels import BY_FLASHINFER, DECODERS
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, TWINS
 from nearfree.decoders.attention_uses import LAYER
 from nearfree.decoders.caveats import caveats
-from nearfree.decoders.engines import ENGINES
+from nearfree.decoders.engines import ENGINES, TRTLLM
 from nearfree.decoders.modules import layer_format
 from nearfree.decoders.nodes import ON_ONE, nodes_of
 from nearfree.derive.engine_step.form import reached
@@ -27,6 +27,13 @@ _THROUGH_HOST = (
 nccl_perf of l40s, of which one, SGLang 0.5.12's, has 20 GB/s, and of rtx_pro_6000_server, which has
 23 to 28 among 4 and 8. Of two GPUs tables have 16 to 20 and 35 GB/s, but three of RTX PRO 6000 have
 15."""
+
+_OTHER_GRAPHS = (
+    "runs decode steps in CUDA graphs of its cuda_graph_config, by default of exactly 1 to 32, 64 "
+    "and 128 requests: by T(N) a step is neither padded to one nor outside of all"
+)
+"""Source: NVIDIA/TensorRT-LLM at 0004396, tensorrt_llm/llmapi/llm_args.py, BaseCudaGraphConfig:
+padding is off by default, and graphs are made without `cuda_graph_config`, too."""
 
 
 def left_out(asked: "Deployment") -> tuple[str, ...]:
@@ -55,6 +62,8 @@ def left_out(asked: "Deployment") -> tuple[str, ...]:
             f"{asked.moe} may run a kernel of FlashInfer's for these experts on this GPU: T(N) "
             "is of Triton's"
         )
+    if asked.served and asked.engine.name == TRTLLM.name:
+        said.append(f"{asked.engine.name} {_OTHER_GRAPHS}")
     if asked.library in TWINS:
         backend, kernel = TWINS[asked.library]
         said.append(

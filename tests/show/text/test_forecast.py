@@ -58,7 +58,11 @@ def test_a_title_says_what_is_asked() -> None:
     assert title(deployment(batch=3, context=77, precision=uniform("float16"))) == (
         "qwen3_8b on h800, float16, b = 3, L = 77, attention flash_attn 2.8.3"
     )
-    assert title(deployment(SPARSE[0], "skewed")).endswith("MoE vllm 0.20.2, skewed routing")
+    asked_about = deployment(SPARSE[0], "skewed")
+    assert title(asked_about).endswith("MoE vllm 0.20.2, skewed routing")
+    kernel = "vllm_fp8moe_flashinfer_cutlass_flashinferexperts"  # as public tables name it
+    named = title(replace(asked_about, library=kernel))
+    assert named.endswith("MoE vllm 0.20.2 by FlashInfer's CUTLASS, skewed routing")
 
 
 def test_where_nothing_is_known_what_is_stands_beside() -> None:

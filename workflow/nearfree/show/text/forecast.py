@@ -22,8 +22,8 @@ COUNTED = "kernels between modules and the host by an engine's constants"
 _NO_FORWARD = "Choose a platform, release or format whose kernels and constants are known"
 """What to do where no T(N) of a deployment is known."""
 _ON_CPU = (
-    "On a CPU the forward of a GGUF file is predicted: `nearfree predict --engine llama_cpp --model "
-    "FILE.gguf`; `nearfree tune llama_cpp` measures what it should draft. "
+    "On a CPU the forward of a GGUF file is predicted: `nearfree predict --engine llama_cpp "
+    "--model FILE.gguf`; `nearfree tune llama_cpp` measures what it should draft. "
 )
 _LEAST_SHARE = 0.005
 _NOTHING = "nothing up to there"
@@ -32,9 +32,8 @@ _NOTHING = "nothing up to there"
 def no_forward(query: Deployment) -> str:
     """Return what to do where T(N) is not known, with what to ask for if its kernels are."""
     own = _ON_CPU if query.on_cpu else ""
-    own += (
-        f"By its file {query.moe} runs {query.by_file} for its experts. " if query.by_file else ""
-    )
+    if query.by_file:
+        own += f"By its file {query.moe} runs {query.by_file} for its experts. "
     if query.node_gpus and query.parallel.tp > query.node_gpus:
         own += f"Give --tp {query.node_gpus} at most, and share the rest by --pp or --dp. "
     known = " or ".join(query.instead)
@@ -84,7 +83,7 @@ def title(query: Deployment) -> str:
 
 
 def _by(query: Deployment) -> str:
-    return f" by {query.library}" if query.library else ""
+    return f" by {query.moe_kernel}" if query.moe_kernel else ""
 
 
 def gpus(query: Deployment) -> str:

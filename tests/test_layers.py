@@ -12,7 +12,8 @@ import pytest
 
 PACKAGE = Path(nearfree.__file__).parent
 LAYERS = (
-    "errors", "units", "shipped", "core", "gguf", "derive.stages", "backends", "decoders", "hub",
+    "stopping", "errors", "units", "shipped", "core", "gguf", "derive.stages", "backends",
+    "decoders", "hub",
     "log",
     "hardware", "config", "sources", "models", "engines", "measure", "preregister", "public",
     "derive.memory", "derive.tables", "derive.tune",

@@ -11,7 +11,7 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.derive.memory import Memory
 from nearfree.derive.predict.forecast.asked_model import Unanswered
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.show.text.memory import shared, unanswered_lines, warning_lines
+from nearfree.show.text.memory import shared, unanswered_lines, verdict, warning_lines
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 DENSE = Deployment(
@@ -50,3 +50,12 @@ def test_what_is_not_predicted_names_its_gpus() -> None:
     )
     assert title == "m on 8 h200 (tp 4, dp 2, ep 8), batch 3, context 9"
     assert shared("h200", ALONE.said) == "h200"
+
+
+def test_what_no_tensor_parallelism_holds_may_be_held_otherwise() -> None:
+    """How many GPUs hold it is asked of --tp alone: that none do is said so."""
+    sizes = ("weights", "kv", "activations", "engine", "peak", "rank", "capacity")
+    memory = Memory(gpus=8, fits=False, **{f"{name}_bytes": 1 for name in sizes})
+    assert "; no number of them holds it by --tp alone (--pp and --dp " in verdict(memory, "h200")
+    enough = structs.replace(memory, gpus_needed=16)
+    assert verdict(enough, "h200").endswith("; 16 h200 hold it")

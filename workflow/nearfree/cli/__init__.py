@@ -14,9 +14,9 @@ from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from nearfree import __version__
-from nearfree.__main__ import STOPPED, STOPPED_CODE
 from nearfree.cli.common import COMMANDS, MISTAKE, add_roots
 from nearfree.errors import ConfigError, NearfreeError, RefusedError, printable
+from nearfree.stopping import STOPPED, STOPPED_CODE, stop_by_exception
 
 ROOMS = (
     *(
@@ -180,8 +180,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         answers = COMMANDS[args.command].answers
         if answers:
             gc.set_threshold(_SELDOM)
-        elif argv is None and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        else:
+            stop_by_exception()
         code = _run(args)
         sys.stdout.flush()
     except NearfreeError as error:

@@ -92,7 +92,8 @@ def run_predict(args: argparse.Namespace) -> int:
 
     With --engine it is the forward of a GGUF file in a real engine on a CPU: N_max by the rules of
     the engine's source, its steps up to 33 rows with file and lines, and T(N) where the results
-    root holds curves of the same release, threads and types. Only the file's header is read.
+    root holds curves of the same release, threads and types. Only the file's header is read. L is
+    then 64 where none is given.
 
     Example: nearfree predict --model qwen3_30b_a3b --platform h200 --batch 8 --context 16384
     --tp 2

@@ -38,7 +38,7 @@ def verdict(memory: Memory | None, platform: str) -> str:
     of = f"{gb(memory.peak_bytes)} of {gb(memory.capacity_bytes)} on {memory.gpus} {platform}"
     if memory.gpus > 1:
         of += f", {gb(memory.rank_bytes)} on the one with most"
-    needed = "no number of them holds it"
+    needed = "no number of them holds it by --tp alone (--pp and --dp part the cache further)"
     if memory.gpus_needed:
         needed = f"{memory.gpus_needed} {platform} hold it"
     if memory.fits:

@@ -181,13 +181,28 @@ def test_the_page_prints(built, browser):
     until(browser, f"document.querySelectorAll('main details:not([open])').length === {folded}")
 
 
+def test_a_print_says_what_its_answer_is_about(built, browser):
+    """What was chosen in the explorer stands above its answer on paper, too."""
+    open_report(browser, built / REPORT)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        chosen = browser.find_elements(By.CSS_SELECTOR, "#choices select")
+        assert chosen
+        assert all(each.is_displayed() for each in chosen)
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_the_page_tells_its_numbers_without_a_script(built, browser):
-    """Where scripts are off, tables are there, and a line says what to do instead."""
+    """Where scripts are off, tables are there, no empty frames, and a line says what to do."""
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         open_page(browser, built / REPORT)
         assert "nearfree audit ROW" in browser.find_element(By.TAG_NAME, "noscript").text
         assert len(browser.find_elements(By.CSS_SELECTOR, "#answer a[data-row]")) > 3
+        figures = browser.find_elements(By.TAG_NAME, "figure")
+        assert figures
+        assert not any(each.is_displayed() for each in figures)
         assert not browser.find_element(By.ID, "explorer").is_displayed()
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

@@ -1,5 +1,8 @@
 """The explorer in a real browser, over a setting that was measured and published."""
 
+import json
+from pathlib import Path
+
 import pytest
 from browsing import open_report, start
 from derive.tables.logs import make_tables, write_study
@@ -8,6 +11,9 @@ from nearfree.derive.tables.boundaries import BOUNDARIES
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
 from nearfree.show.figures.stage import draw
+from nearfree.show.page import inline
+from nearfree.show.text.forecast import amount
+from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from show.page.conftest import written
@@ -46,3 +52,16 @@ def test_predictions_stand_beside_the_boundary_that_they_are_of(
             assert shown == {*mine["row_id"]}
     finally:
         browser.quit()
+
+
+@pytest.mark.browser
+def test_a_boundary_is_said_as_predict_prints_it(browser: webdriver.Chrome) -> None:
+    """From 10 on it is whole positions rounded down, below it two decimals that are not 10."""
+    source = (Path(inline.__file__).parent / "assets" / "words.js").read_text(encoding="utf-8")
+    facts = "".join(f"const {k} = {json.dumps(v)};" for k, v in inline.facts().items())
+    ask = f"{facts} {source}; return arguments[0].map((n_max) => amount({{ n_max, baseline: 0 }}))"
+    values = [0.125, 1, 6.2191, 9.994, 9.996, 10 - 1e-9, 10 * (1 - 1e-15), 12.7, 408.6, 511.99]
+    browser.get("about:blank")
+    said = browser.execute_script(ask, values)
+    assert said == [amount(value) for value in values]
+    assert said[-2:] == ["408", "511"]

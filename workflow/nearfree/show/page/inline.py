@@ -20,6 +20,7 @@ from nearfree.derive.outlook.about import ABOUT
 from nearfree.derive.predict.forecast.forecast import LARGEST
 from nearfree.derive.tables.columns import IDS
 from nearfree.derive.tables.schema import Table
+from nearfree.show.text.forecast import BELOW_10, ROUNDING
 
 FORMATS = {"weights": "weights", "dtype": "products with", "kv_dtype": "cache"}
 """The fields that name a deployment's formats, and what stands before each."""
@@ -108,7 +109,7 @@ def facts() -> dict[str, object]:
     `FIELDS` are the fields of a setting; by `CHOICES` the explorer narrows measured rows, and by
     `CONDITION` those of deployments, whose formats are `FORMATS`: by their entry last, which tells
     apart those that differ in nothing else. `LARGEST` is the largest N that their predictions look
-    at.
+    at; by `ROUNDING` and `BELOW_10` a boundary is said as `nearfree predict` prints it.
     """
     axes = ordered(AXES, "routing", "top_k", "context")
     first = ("platform", "module", "model", "backend", "moe", "stream", "dtype", *axes)
@@ -126,6 +127,8 @@ def facts() -> dict[str, object]:
         "CONDITION": [*(name for name in ABOUT if name != "deployment"), "deployment"],
         "FORMATS": FORMATS,
         "LARGEST": LARGEST,
+        "ROUNDING": ROUNDING,
+        "BELOW_10": BELOW_10,
     }
 
 

@@ -142,7 +142,7 @@ def report(
         yield from (f"of T(N): {each}" for each in query.caveats)
 
 
-_ROUNDING, _BELOW_10 = 1e-12, 9.99
+ROUNDING, BELOW_10 = 1e-12, 9.99
 """What a product of few factors may be off by its rounding, relative, and the last number with two
 decimals below 10."""
 
@@ -158,8 +158,8 @@ def amount(value: float | None, *, censored: bool = False) -> str:
         return "unbounded"
     if censored:
         return f">= {value:g}"
-    whole = math.floor(value * (1 + _ROUNDING))
-    return f"{whole}" if whole >= 10 else f"{min(value, _BELOW_10):.3g}"
+    whole = math.floor(value * (1 + ROUNDING))
+    return f"{whole}" if whole >= 10 else f"{min(value, BELOW_10):.3g}"
 
 
 def interval(row: dict[str, Any], end: float) -> str:

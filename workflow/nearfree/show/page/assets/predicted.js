@@ -77,7 +77,7 @@ function memory(row) {
     row.rank_bytes < row.peak_bytes && `${gb('rank')} on the GPU with most`,
     !row.fits && `${row.gpus_needed ?? 'no number of'} ${row.platform} hold it`,
     `the largest b at this L is ${most(row.largest_batch)}`,
-    `the largest L at this b is ${most(row.largest_context)}`,
+    `the largest L at this b, by memory alone, is ${most(row.largest_context)}`,
     row.left_out,
   ]
     .filter(Boolean)

@@ -101,12 +101,14 @@ function amount(row, name = 'n_max') {
     : said;
 }
 
+// From 10 on whole positions, rounded down: T of one more is beyond the tolerance.
 function bare(row, name) {
   if (row.unbounded && name === 'n_max') return 'unbounded';
   const value = row[name];
   if (value === null || value === undefined) return row.refusal ? 'refused' : '-';
   if (row.censored) return `≥ ${shown(value)}`;
-  return value >= 10 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+  const whole = Math.floor(value * (1 + ROUNDING));
+  return String(whole >= 10 ? whole : Number(Math.min(value, BELOW_10).toPrecision(3)));
 }
 
 function interval(low, high) {

@@ -188,7 +188,7 @@ def test_no_two_modules_of_a_forward_look_the_same() -> None:
 
 def test_text_is_as_wide_for_readers_as_it_was_measured(specs: dict[str, str]) -> None:
     """A drawing names fonts of the width that it is laid out by before whatever a reader has."""
-    fonts = ["Liberation Sans", "Arial", "Helvetica", "sans-serif"]
+    fonts = ["Liberation Sans", "Arial", "Helvetica", "DejaVu Sans Condensed", "sans-serif"]
     for text in specs.values():
         assert json.loads(text)["config"]["font"].split(", ") == fonts
 

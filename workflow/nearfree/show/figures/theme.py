@@ -55,9 +55,9 @@ SPACED = "join(split(datum.label, '_'), ' ')"
 """The label of a predictor: its name with spaces."""
 _ACROSS = 32
 """Characters side by side below a small panel."""
-_FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-"""Fonts of one width, the first of which a drawing is measured by: the last is only where a reader
-has none of them."""
+_FONT = "Liberation Sans, Arial, Helvetica, DejaVu Sans Condensed, sans-serif"
+"""Fonts of about one width, the first of which a drawing is measured by: the last is only where a
+reader has none of them."""
 _SUBTITLE = 80
 """Characters of a subtitle's line: two panels side by side hold them in a wide font, too."""
 Line = tuple[str, list[int]]

@@ -76,6 +76,26 @@ def test_every_figure_of_a_machine_shows_its_data(built, browser):
         assert "measured" in text or "counted" in text
 
 
+OUTSIDE = """
+return [...document.querySelectorAll('figure svg:not(.later)')].flatMap((drawn) => {
+  const whole = drawn.getBoundingClientRect();
+  return [...drawn.querySelectorAll('text')].filter((text) => {
+    const { left, right, top, bottom } = text.getBoundingClientRect();
+    return left < whole.left - 1 || right > whole.right + 1 || top < whole.top - 1
+      || bottom > whole.bottom + 1;
+  }).map((text) => `${drawn.closest('figure').id}: ${text.textContent}`);
+});
+"""
+
+
+def test_no_text_of_a_figure_leaves_its_drawing(built, browser):
+    """With the fonts of this machine, whichever they are, each title and legend is whole."""
+    open_report(browser, built / REPORT)
+    put_in(browser)
+    assert browser.execute_script("return document.querySelectorAll('figure svg text').length")
+    assert browser.execute_script(OUTSIDE) == []
+
+
 def test_a_number_opens_by_keyboard(built, browser):
     """Enter opens the panel and Escape closes it; the focus goes there and comes back."""
     open_report(browser, built / REPORT)

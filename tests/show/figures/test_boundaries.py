@@ -1,11 +1,15 @@
 """The figure of N_max against a module's own variable: points, intervals and laws."""
 
+import re
+from pathlib import Path
+
 import polars as pl
 import pytest
 from derive.tables.logs import TOLERANCES
 from nearfree.core.modules.kind import ModuleKind
 from nearfree.show.figures.boundaries import nmax_against_own, sensitivity_map
 from nearfree.show.figures.families import Rows
+from nearfree.show.figures.stage import save, specification
 
 from show.figures.marks import ATTENTION, DENSE, MOE, marks, wider
 
@@ -147,6 +151,36 @@ def test_cells_are_the_newest_boundaries(rows: Rows, module: ModuleKind) -> None
         newest.select("row_id", module.own, "epsilon", "n_max").rows()
     )
     assert len(cells) == newest.height
+
+
+def test_a_cell_at_the_end_of_its_grid_says_so(moe: Rows) -> None:
+    """Where the grid of N ends N_max is at least that; from N = 1 that is not known."""
+    cells = marks(sensitivity_map(moe.boundaries, MOE))
+    ends = moe.boundaries.filter("newest", pl.col("next_n").is_null())["row_id"].to_list()
+    first = [cell for cell in cells if "from N" not in cell["panel"]]
+    assert {cell["row_id"] for cell in first if cell["label"].startswith("≥ ")} == {*ends}
+    assert 0 < len(ends) < len(first)
+    for cell in cells:
+        assert cell["label"].removeprefix("≥ ") == str(cell["n_max"])
+        assert cell in first or cell["label"].isdigit()
+
+
+def test_numbers_in_cells_can_be_read(tmp_path: Path, moe: Rows) -> None:
+    """Text on each colour of a cell has the contrast that WCAG asks for at level AA."""
+    spread = moe.boundaries.with_columns(
+        (2 ** (pl.int_range(pl.len()) % 33 / 4)).cast(pl.Int64).alias("n_max")
+    )
+    save(specification(sensitivity_map(spread, MOE)), tmp_path / "map")
+    drawn = (tmp_path / "map.svg").read_text(encoding="utf-8")
+    cells = re.findall(r'aria-roledescription="rect mark"[^>]*fill="rgb\((.*?)\)"', drawn)
+    texts = re.findall(r'aria-roledescription="text mark"[^>]*fill="(black|white)"', drawn)
+    assert len(cells) == len(texts) > 20
+    assert {*texts} == {"black", "white"}
+    for cell, text in zip(cells, texts, strict=True):
+        parts = (int(part) / 255 for part in cell.split(","))
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        shade = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        assert (1.05 / (shade + 0.05) if text == "white" else (shade + 0.05) / 0.05) >= 4.5
 
 
 @pytest.mark.parametrize("module", [DENSE, MOE, ATTENTION], ids=lambda module: module.name)

@@ -6,6 +6,7 @@ from nearfree.derive.claims.judge import CLAIMS, VERDICTS
 from nearfree.derive.tables.store import read_table
 from nearfree.log.names import Layout
 from nearfree.show.page.claims_section import by_claim, counts
+from nearfree.show.page.inline import style
 
 from show.page.page import Page
 
@@ -70,3 +71,10 @@ def test_a_question_is_answered_and_a_claim_judged(claims: pl.DataFrame, verdict
             assert said not in ("holds", "fails", "undecided")
         else:
             assert [name for name, _ in claim.counts] == [verdict]
+
+
+def test_answers_to_questions_have_the_colours_of_verdicts() -> None:
+    """A question answered no looks like a claim that fails, and yes like one that holds."""
+    told = str(style().text)
+    for verdict, answer in (("fails", "no"), ("holds", "yes")):
+        assert f".verdict.{verdict}, .verdict.{answer} {{" in told

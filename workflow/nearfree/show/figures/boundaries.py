@@ -44,6 +44,8 @@ _SERIES = {
     **{f"{name}, from N = 1": (shape, "white", c) for name, (shape, c) in ORIGINS.items()},
 }
 """Shape, fill and stroke of each series."""
+_DARK = 0.43
+"""The share of the colours' way, in octaves, on which white text is read better than black."""
 
 
 def printed(boundaries: pl.DataFrame) -> str:
@@ -114,7 +116,7 @@ def nmax_against_own(
     lines = laws(predictions.filter(pl.col("epsilon") == epsilon), at, module)
     points = at.select(
         *("panel", "own", "n_max", "n_low", "n_high", "verdict", "series", "row_id"),
-        (pl.col("next_n").is_null() & ~pl.col("from_one")).alias("at_end"),
+        _at_end().alias("at_end"),
         pl.lit("point").alias("kind"),
     )
     top = max([*points["n_max"], *lines["n_max"], 1])
@@ -149,6 +151,11 @@ def nmax_against_own(
         "Bars: the boundary's 95 % interval, for measured curves. Lines: predictions. "
         "Arrow: the grid of N ends there.",
     )
+
+
+def _at_end() -> pl.Expr:
+    """Return whether the grid of N ends at a reading; of one from N = 1 that is not known."""
+    return pl.col("next_n").is_null() & ~pl.col("from_one")
 
 
 def _series() -> pl.Expr:
@@ -188,6 +195,9 @@ def sensitivity_map(boundaries: pl.DataFrame, module: ModuleKind) -> alt.FacetCh
         panel("panel", pl.when("from_one").then(pl.lit("from N = 1"))),
         pl.col(own).alias("own"),
         *("origin", "epsilon", "n_max", "n_low", "n_high", "verdict", "row_id"),
+        pl.format(
+            "{}{}", pl.when(_at_end()).then(pl.lit("≥ ")).otherwise(pl.lit("")), "n_max"
+        ).alias("label"),
     ).sort("origin", "panel", "own", "epsilon")
     top = float(cells["n_max"].max() or 1)  # type: ignore[arg-type]
     base = alt.Chart().encode(
@@ -214,13 +224,15 @@ def sensitivity_map(boundaries: pl.DataFrame, module: ModuleKind) -> alt.FacetCh
             ),
         ),
         base.mark_text(fontSize=13).encode(
-            text="n_max:Q",
-            color=alt.condition(alt.datum.n_max > top**0.6, alt.value("black"), alt.value("white")),
+            text="label:N",
+            color=alt.condition(
+                alt.datum.n_max > top**_DARK, alt.value("black"), alt.value("white")
+            ),
         ),
         data=cells,
     )
     return styled(
         in_rows(layers, cells).resolve_scale(x="independent", y="independent"),
         f"N_max by {module.variable} and tolerance, {module.title}",
-        "The same curve read at several tolerances.",
+        "The same curve read at several tolerances. ≥: the grid of N ends there.",
     )

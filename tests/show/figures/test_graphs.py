@@ -50,6 +50,22 @@ def test_every_step_has_what_padding_adds() -> None:
     assert engines == {"vllm", "sglang"}
 
 
+def test_each_deployment_has_a_panel_of_its_own() -> None:
+    """Steps of another context, routing or kernel are in no one's line."""
+    rows = forecast()
+    other = {
+        "L = 777": pl.lit(777, rows.schema["context"]).alias("context"),
+        "skewed": pl.lit("skewed").alias("routing"),
+        "another 1.0": pl.lit("another 1.0").alias("attention"),
+    }
+    for said, changed in other.items():
+        both = pl.concat([rows, rows.with_columns(changed, pl.col("latency_us") * 2)])
+        drawn = points(both)
+        places = [(each["panel"], each["of"], each["n"]) for each in drawn]
+        assert len({*places}) == len(places) == 2 * len(points(rows))
+        assert any(said in panel for panel, _, _ in places)
+
+
 def test_the_table_says_whose_graphs() -> None:
     """Rows are at least the tokens; a step above the largest graph runs its own."""
     rows = forecast()

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import altair as alt
 import polars as pl
 
+from nearfree.derive.outlook.outlook import FORECAST
 from nearfree.show.figures.listing import OUTLOOK, Drawing, drawing
-from nearfree.show.figures.panels import equals, in_rows, panel
+from nearfree.show.figures.panels import differing, equals, in_rows, joined, panel
 from nearfree.show.figures.theme import PALETTE, keyed, positions, styled, tooltip
 
 ROWS, TIME = "rows", "T(N)"
@@ -25,7 +26,7 @@ def graph_drawings(forecast: pl.DataFrame) -> Iterator[Drawing]:
 
 
 def padded_steps(forecast: pl.DataFrame) -> alt.FacetChart:
-    """Return what padding adds to a step's rows and to its T(N), a panel an engine and batch.
+    """Return what padding adds to a step's rows and to its T(N), a panel a deployment and batch.
 
     Parameters
     ----------
@@ -67,11 +68,17 @@ def padded_steps(forecast: pl.DataFrame) -> alt.FacetChart:
 
 def _steps(forecast: pl.DataFrame) -> pl.DataFrame:
     """Return a row a step, of deployments with graphs, with `panel` and the forward's T(N)."""
-    condition = ("deployment", "model", "platform", "graphs", "batch", "context", "n")
+    step = ["graphs", *(name for name in FORECAST.key if name != "module")]
+    same = ("graphs", "model", "platform", "routing", "batch")
+    contexts = pl.col("context").n_unique().over(same)
+    at = joined(equals("batch"), pl.when(contexts > 1).then(equals("context")))
+    named = panel(
+        *("graphs", pl.format("{} on {}", "model", "platform"), "routing", at), *differing(*same)
+    )
     return (
         forecast.drop_nulls("graphs")
-        .group_by(*condition, "tokens", "rows", "unpadded_us", maintain_order=True)
+        .group_by(*step, "tokens", "rows", "unpadded_us", maintain_order=True)
         .agg(pl.col("latency_us").sum().alias("forward_us"), pl.col("row_id").first())
-        .with_columns(panel("graphs", pl.format("{} on {}", "model", "platform"), equals("batch")))
-        .sort("graphs", "batch", "n")
+        .with_columns(named)
+        .sort("graphs", "batch", "panel", "n")
     )

@@ -113,16 +113,20 @@ def with_conditions(frame: pl.DataFrame) -> pl.DataFrame:
     frame
         Rows of `lookup` or `forecast`.
     """
-    same = ("model", "platform", "routing")
-    texts = {name: pl.col(name).fill_null("none") for name in _CONDITION}
-    texts |= {name: pl.format(f"{name} {{}}", name) for name in _SPREAD}
-    differing = [
-        pl.when(pl.col(name).n_unique().over(same) > 1).then(text) for name, text in texts.items()
-    ]
-    deployment = panel(pl.format("{} on {}", "model", "platform"), "routing", *differing)
+    told = differing("model", "platform", "routing")
+    deployment = panel(pl.format("{} on {}", "model", "platform"), "routing", *told)
     return frame.with_columns(deployment.alias("condition")).sort(
         "model", "routing", "platform", *_CONDITION, *_SPREAD, "batch", "context", "row_id"
     )
+
+
+def differing(*same: str) -> list[pl.Expr]:
+    """Return the fields of a condition as texts, each null where rows of the same do not differ."""
+    texts = {name: pl.col(name).fill_null("none") for name in _CONDITION}
+    texts |= {name: pl.format(f"{name} {{}}", name) for name in _SPREAD}
+    return [
+        pl.when(pl.col(name).n_unique().over(same) > 1).then(text) for name, text in texts.items()
+    ]
 
 
 def equals(name: str) -> pl.Expr:

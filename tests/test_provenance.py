@@ -4,6 +4,7 @@ Rows and events are read here from Parquet and JSON lines themselves, without th
 """
 
 import json
+import math
 import re
 import shlex
 from typing import Any
@@ -85,7 +86,8 @@ def printed(row: Row) -> str:
     if row["censored"]:
         said = f"≥ {row['n_max']:g}"
     else:
-        said = f"{row['n_max']:.0f}" if row["n_max"] >= 10 else f"{row['n_max']:.3g}"
+        whole = math.floor(row["n_max"] * (1 + 1e-12))
+        said = f"{whole}" if whole >= 10 else f"{min(row['n_max'], 9.99):.3g}"
     return f"{said} < {row['baseline']}" if row["n_max"] < row["baseline"] else said
 
 
@@ -136,7 +138,7 @@ def test_the_explorer_says_what_predict_says(answering, browser, answers):
         assert (f"from N = {row['baseline']}," in text) == late
         best = [each for each in told["predictors"] if each["composition"] == "sum"]
         seen = "in sample" if best[0]["in_sample"] else "out of sample"
-        assert (f"constants of the work model ({seen})" in text) == bool(best[0]["constants"])
+        assert (f"Constants of the work model, {seen}" in text) == bool(best[0]["constants"])
     quiet(browser)
 
 

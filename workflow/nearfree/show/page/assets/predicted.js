@@ -45,10 +45,9 @@ async function predictedParts(source, places) {
       ]),
     ),
     main.constants &&
-      make(
-        'p',
-        { class: 'note' },
-        `constants of the work model (${main.in_sample ? 'in sample' : 'out of sample'}): ${main.constants}`,
+      folded(
+        `Constants of the work model, ${main.in_sample ? 'in sample' : 'out of sample'}`,
+        make('p', { class: 'note' }, main.constants),
       ),
     schedules && scheduleParts(schedules, about, main.epsilon),
   ];

@@ -31,6 +31,13 @@ def several(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("version").n_unique().over("package") > 1)
 
 
+def test_the_figure_says_that_it_is_predicted(rows: pl.DataFrame) -> None:
+    """Neither the drawing nor its caption can be taken for measured."""
+    ((figure, chart),) = drift_drawings(rows)
+    subtitle = " ".join(chart.to_dict()["title"]["subtitle"])
+    assert all("Predicted, not measured." in text for text in (figure.caption, subtitle))
+
+
 def test_every_answer_of_several_versions_is_a_point(rows: pl.DataFrame) -> None:
     """Each N_max is drawn by predictor and platform; refusals have no point."""
     refused = pl.when(pl.col("version") == "0.5.23").then(None).otherwise("n_max_work")

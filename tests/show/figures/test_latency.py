@@ -171,8 +171,9 @@ def test_the_boundary_is_the_table_s(models: ModelRows, charts: list[alt.FacetCh
 
 
 def test_a_single_n_is_a_bar(models: ModelRows) -> None:
-    """Shares that were measured at one N alone are still drawn."""
+    """Shares that were measured at one N alone are still drawn, and said to be measured."""
     once = models.time_shares.filter(n=1, model="qwen3_8b_cpu")
     chart = time_shares_against_n(once, models.boundaries, 0.2, MODEL)
+    assert chart.to_dict()["title"]["subtitle"][0].startswith("Measured: ")
     assert len(marks(chart, "bar")) == once.height
     assert len(marks(chart, "boundary")) == once["setting_key"].n_unique()

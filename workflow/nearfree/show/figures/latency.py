@@ -161,7 +161,7 @@ def time_shares_against_n(
         in_grid(layers, bars).resolve_scale(x="independent"),
         f"Time shares, {module.title} on {bars['platform'][0]}",
         [
-            "Each module timed inside the forward, all its layers together, in its order.",
+            "Measured: each module inside the forward, all its layers together, in its order.",
             f"Dashed: the last N within {epsilon:.0%} of T at the baseline.",
         ],
     )

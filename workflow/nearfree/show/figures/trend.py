@@ -208,7 +208,10 @@ def drift_drawings(drift: pl.DataFrame) -> Iterator[Drawing]:
     """Yield the figure of `version_drift`; nothing where no package has two versions."""
     answers = _answers(drift)
     if not answers.is_empty():
-        caption = "N_max of layers and calls over the recorded versions of each backend."
+        caption = (
+            "N_max of layers and calls over the recorded versions of each backend. "
+            "Predicted, not measured."
+        )
         once = answers.unique("row_id", maintain_order=True)
         yield drawing(nmax_over_versions, (drift,), "version_drift", caption, once, about=OUTLOOK)
 
@@ -266,7 +269,8 @@ def nmax_over_versions(drift: pl.DataFrame) -> alt.FacetChart:
     return styled(
         in_rows(layers, data).resolve_scale(x="independent"),
         "N_max over the versions of a backend",
-        f"Solid: principle resolved. Dashed: work model, tolerance {drift['epsilon'][0]:.0%}, up "
+        "Predicted, not measured. Solid: principle resolved. "
+        f"Dashed: work model, tolerance {drift['epsilon'][0]:.0%}, up "
         f"to N = {drift['grid_end'][0]}. Platforms are moved apart upwards; what is refused or "
         "unbounded has no mark, a package with one version no panel.",
     )

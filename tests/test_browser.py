@@ -72,7 +72,7 @@ def test_every_figure_of_a_machine_shows_its_data(built, browser):
             By.CSS_SELECTOR, "[aria-roledescription$='mark container'] path"
         )
         assert len(marks) > 3
-        text = figure.get_attribute("textContent")
+        text = figure.get_attribute("textContent").lower()
         assert "measured" in text or "counted" in text
 
 

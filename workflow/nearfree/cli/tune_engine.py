@@ -204,7 +204,13 @@ def _plans(
 ) -> "tuple[OwnFile, OwnFile | None]":
     from nearfree.core.candidates import REPACKS
     from nearfree.core.protocols import Thinned
-    from nearfree.derive.tune.plans import DRAFT_GRID, GRID, ROUNDS, typical_context
+    from nearfree.derive.tune.plans import (
+        DRAFT_GRID,
+        GRID,
+        OFTEN_TO,
+        ROUNDS,
+        typical_context,
+    )
     from nearfree.measure.own_file import own_file
 
     length = min(typical_context([len(p.text) for p in prompts]), _positions(args) - GRID[-1])
@@ -226,7 +232,7 @@ def _plans(
             threads=threads,
             repack=repack,
             positions=positions,
-            protocol=Thinned(rounds=ROUNDS, forwards=1, retries=0),
+            protocol=Thinned(rounds=ROUNDS, forwards=1, retries=0, often_to=OFTEN_TO[args.engine]),
             name=name,
         )
 

@@ -18,7 +18,10 @@ GRID = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 32, 33, 49)
 DRAFT_GRID = (1, 2, 3)
 """N of a draft model's T(N): it decodes one by one, after what it has not seen yet."""
 ROUNDS = 10
-"""Of T(N): N up to 8 are visited so often, the largest one twice."""
+"""Of T(N): so often N is visited, in llama.cpp N up to 8 and the largest one twice."""
+OFTEN_TO = {"llama_cpp": 8, "openvino": GRID[-1]}
+"""Up to which N every round visits it: 49 rows take OpenVINO four times as long as one, llama.cpp
+over twenty times."""
 LIMIT = 48
 """Tokens of an output, at most."""
 LONGEST = GRID[-1] - 1

@@ -82,6 +82,15 @@ def test_the_newest_of_the_same_counts(layout: Layout) -> None:
     ]
 
 
+def test_a_clock_that_went_back_makes_no_take_older(layout: Layout) -> None:
+    """Of a study's takes the one with the larger number counts, though its time is earlier."""
+    write_probe(layout)
+    write_said(layout, said(n_max=5.0), take=2)
+    write_said(layout, said(n_max=3.0))
+    write_model(layout)
+    assert recorded(layout) == [("modules_sum", None, 1, 0.2, 5.0)]
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("predictor", "modules_minimum"), ("basis", "probed_gemm"),
                         ("epsilon", 0.1), ("baseline", 2)]

@@ -93,13 +93,17 @@ def _by_key(settings: pl.DataFrame) -> dict[tuple[str, int], Row]:
 
 
 def _newest(takes: Sequence[Take]) -> Iterable[Event]:
-    """Return the newest of the predictions that say the same thing, whatever study made them."""
-    newest_events: dict[object, Event] = {}
-    events = [event for take in takes for event in take.of(PredictionRecorded)]
-    for event in sorted(events, key=lambda event: event.time):
-        names = ("setting", "baseline", "predictor", "basis", "epsilon")
-        newest_events[tuple(getattr(event.data, name) for name in names)] = event
-    return newest_events.values()
+    """Return the newest of the predictions that say the same thing, whatever study made them.
+
+    Of a study it is that of the newest take, of several studies' that of the latest time.
+    """
+    names = ("setting", "baseline", "predictor", "basis", "epsilon")
+    said: dict[object, dict[str, Event]] = {}
+    for take in sorted(takes, key=lambda take: take.order):
+        for event in take.of(PredictionRecorded):
+            key = tuple(getattr(event.data, name) for name in names)
+            said.setdefault(key, {})[take.name.stream] = event
+    return [max(by_study.values(), key=lambda event: event.time) for by_study in said.values()]
 
 
 def law_rows(

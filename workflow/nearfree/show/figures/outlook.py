@@ -130,8 +130,9 @@ def _chart(rows: pl.DataFrame, own: str, epsilon: float, title: str) -> alt.Face
     )
     return styled(
         in_rows(layers, points, columns_of(rows)),
-        f"{title}, tolerance {epsilon:.0%}",
-        "Predicted, not measured. Band: the work model's interval. Dotted: baseline N. "
+        title,
+        f"Predicted, not measured, tolerance {epsilon:.0%}. Band: the work model's interval. "
+        "Dotted: baseline N. "
         f"Triangle: no bound up to there, at the top edge none. {UNFIT.capitalize()}: in memory.",
     )
 

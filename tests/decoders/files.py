@@ -6,8 +6,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import Precision
+from nearfree.decoders.config_file import read_decoder
+from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.model_file import ModelFile
+from nearfree.decoders.modules import ModuleUse, modules
 from nearfree.decoders.weights import Stored
 from nearfree.errors import ConfigError
 
@@ -315,3 +319,17 @@ def change(kind: str, **changes: Any) -> dict[str, Any]:
     """Return the small file of a model type with some keys changed; those set to ... are gone."""
     changed = SMALL[kind] | changes
     return {key: value for key, value in changed.items() if value is not ...}
+
+
+def read(folder: Path, kind: str, **changes: Any) -> Decoder:
+    """Return the decoder of a small file with some keys changed; those set to ... are gone."""
+    return read_decoder(write(folder, change(kind, **changes)))
+
+
+def of(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
+    """Return the modules of a forward by their role."""
+    asked: dict[str, Any] = {
+        "batch": 2, "context": 1024, "moe": BackendRelease("vllm", "0.33.0"),
+        "routing": "balanced", "attention": BackendRelease("flash_attn", "2.8.3"),
+    }  # fmt: skip
+    return {use.role: use for use in modules(decoder, **asked | changes)}

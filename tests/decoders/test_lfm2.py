@@ -23,34 +23,19 @@ from nearfree.decoders.attention_uses import (
 from nearfree.decoders.caveats import caveats
 from nearfree.decoders.collectives import ATTENTION_SUM, FFN_SUM, MOE_SUM, collectives
 from nearfree.decoders.config_file import read_decoder
-from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import SGLANG, VLLM
 from nearfree.decoders.model_file import read_model_file
-from nearfree.decoders.modules import DENSE, MOE, ModuleUse, modules
+from nearfree.decoders.modules import DENSE, MOE, ModuleUse
 from nearfree.decoders.shards import refusals, shard
 from nearfree.decoders.weights import stored
 from nearfree.derive.memory import needs
 from nearfree.errors import EvidenceError, RefusedError
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from decoders.files import change, parameters, refusal, write
+from decoders.files import change, of, parameters, read, refusal, write
 
 KINDS = ("lfm2", "lfm2_moe")
 CONVOLVED, ATTENDING = (0, 1, 3, 4), (2, 5)
-
-
-def read(folder: Path, kind: str, **changes: Any) -> Decoder:
-    """Return the decoder of a small file with some keys changed; those set to ... are gone."""
-    return read_decoder(write(folder, change(kind, **changes)))
-
-
-def of(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
-    """Return the modules of a forward by their role."""
-    asked: dict[str, Any] = {
-        "batch": 2, "context": 1024, "moe": BackendRelease("vllm", "0.33.0"),
-        "routing": "balanced", "attention": BackendRelease("flash_attn", "2.8.3"),
-    }  # fmt: skip
-    return {use.role: use for use in modules(decoder, **asked | changes)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,7 +24,6 @@ from nearfree.decoders.attention_uses import (
 from nearfree.decoders.caveats import caveats
 from nearfree.decoders.collectives import ATTENTION_SUM, FFN_SUM, MOE_SUM, collectives
 from nearfree.decoders.config_file import read_decoder
-from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.details import read_details
 from nearfree.decoders.draft_heads import own_layer
 from nearfree.decoders.engines import SGLANG, VLLM
@@ -38,7 +37,6 @@ from nearfree.decoders.modules import (
     ROUTER,
     SHARED,
     ModuleUse,
-    modules,
 )
 from nearfree.decoders.shards import refusals, shard
 from nearfree.decoders.weights import stored
@@ -46,7 +44,7 @@ from nearfree.derive.memory import memory, needs
 from nearfree.errors import EvidenceError, RefusedError
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from decoders.files import change, parameters, refusal, write
+from decoders.files import change, of, parameters, read, refusal, write
 
 ATTENDS = Grouped(heads=8, kv_heads=2, head_dim=16)
 BESIDE = Mamba2(layers=(), heads=4, groups=2, head_dim=24, state_dim=10, conv=4)
@@ -54,20 +52,6 @@ APART = Mamba2(layers=(), heads=4, groups=2, head_dim=6, state_dim=10, conv=4, s
 PATTERN, BLOCKS = "hybrid_override_pattern", "layers_block_type"
 WORDS = ["mamba", "mlp", "moe", "attention", "mamba", "moe"]
 NEW_WORDS = ["linear_attention", "mlp", "moe", "full_attention", "linear_attention", "moe"]
-
-
-def read(folder: Path, kind: str, **changes: Any) -> Decoder:
-    """Return the decoder of a small file with some keys changed; those set to ... are gone."""
-    return read_decoder(write(folder, change(kind, **changes)))
-
-
-def of(decoder: Decoder, **changes: Any) -> dict[str, ModuleUse]:
-    """Return the modules of a forward by their role."""
-    asked: dict[str, Any] = {
-        "batch": 2, "context": 1024, "moe": BackendRelease("vllm", "0.33.0"),
-        "routing": "balanced", "attention": BackendRelease("flash_attn", "2.8.3"),
-    }  # fmt: skip
-    return {use.role: use for use in modules(decoder, **asked | changes)}
 
 
 def without_layers(kind: Kind) -> dict[str, Any]:

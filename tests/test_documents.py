@@ -4,6 +4,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import nearfree
@@ -20,6 +21,7 @@ DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
     *(f"docs/{name}.md" for name in ("guide", "scores", "cluster", "crate")),
+    *sorted(f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md")),
 )
 TOP = "docs|config|rules|tests|envs|benchmarks|profiles|workflow"
 ROOMS = "|".join(path.parent.name for path in (ROOT / "workflow/nearfree").glob("*/__init__.py"))
@@ -32,8 +34,25 @@ def test_every_file_that_a_document_names_is_there(name: str) -> None:
     text, package = (ROOT / name).read_text(), ROOT / "workflow" / "nearfree"
     named = {ROOT / path for path in re.findall(rf"`((?:{TOP})/[\w/.-]*)`", text)}
     named |= {package / path for path in re.findall(rf"`((?:{ROOMS})/[\w/]+\.py)`", text)}
-    assert named
+    assert named or name == "docs/guide.md"
     assert {path for path in named if not path.exists()} == set()
+
+
+def headings(path: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@each_document
+def test_every_link_of_a_document_leads_somewhere(name: str) -> None:
+    """Its relative links name files that exist, and headings that these have."""
+    path = ROOT / name
+    links = re.findall(r"\[[^]\n]*\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", path.read_text())
+    for file, anchor in links:
+        target = path.parent / file if file else path
+        assert target.exists(), file
+        assert not anchor or anchor in headings(target), (file, anchor)
 
 
 class Words(NamedTuple):
@@ -83,7 +102,7 @@ def test_every_command_of_a_document_is_there(name: str) -> None:
 
 def test_the_package_says_where_its_forms_are_told() -> None:
     """What the API's text calls by a form is in the document that it names."""
-    told = re.search(r"`(nearfree\.predict\.v\d+)` \((docs/\w+\.md)\)", nearfree.predict.__doc__)
+    told = re.search(r"`(nearfree\.predict\.v\d+)` \((docs/[\w/]+\.md)\)", nearfree.predict.__doc__)
     assert told
     assert f"`{told[1]}`" in (ROOT / told[2]).read_text()
 

@@ -79,7 +79,11 @@ def test_every_backend_that_a_study_names_has_a_record() -> None:
     assert set(studied()) <= set(BY_NAME)
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "guide.md"], ids=str)
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "README.md", ROOT / "docs" / "guide.md", *(ROOT / "docs" / "guide").iterdir()],
+    ids=str,
+)
 def test_every_backend_that_the_docs_name_has_a_record(path: Path) -> None:
     """What looks like a backend's name in the README and the guide is one, or an engine's word."""
     looks = r"\b(?:torch_(?:padded|grouped|sdpa)|flash_attn(?:_\d)?|flashinfer_\w+)\b"

@@ -283,8 +283,9 @@ def test_a_refusal_names_no_option_that_changes_nothing(call: Call, tmp_path: Pa
         assert "units" not in out
 
 
-SECTION = (ROOT / "docs" / "guide.md").read_text().partition("## Precision and memory\n")[2]
-COMMANDS = re.findall(r"^nearfree (.*)$", SECTION.partition("\n## ")[0], re.MULTILINE)
+CHAPTER = (ROOT / "docs" / "guide" / "predict.md").read_text()
+SECTION = CHAPTER.partition("\n## Precision and memory\n")[2].partition("\n## ")[0]
+COMMANDS = re.findall(r"^nearfree (.*)$", SECTION, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", COMMANDS)

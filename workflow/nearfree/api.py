@@ -39,8 +39,8 @@ def predict(model: "Name", platform: str, **conditions: object) -> list[dict[str
 
     Returns
     -------
-    One entry a deployment, in the form `nearfree.predict.v1` (docs/guide.md). One whose forward is
-    not predicted has `answer` None and its `refusals`.
+    One entry per deployment, in the form `nearfree.predict.v1` (docs/guide/predict.md). One whose
+    forward is not predicted has `answer` None and its `refusals`.
 
     Raises
     ------

@@ -27,6 +27,6 @@ def lines(
     for name, text in LEFT_OUT.items():
         yield f"{name:11} leaves out {text}"
     yield "bands       calibrated on one half of the models, scored on the other"
-    yield "forms       chosen in view of these tables (docs/scores.md, Regimes)"
+    yield "forms       chosen in view of these tables (docs/history.md, Regimes)"
     yield ""
     yield from table(rows, by)

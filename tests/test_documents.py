@@ -121,10 +121,7 @@ def test_a_cluster_s_first_run_leaves_out_what_needs_a_backend() -> None:
 
 def test_a_cluster_s_page_names_the_gpus_that_studies_are_of() -> None:
     """Whoever has another GPU reads that no study names it."""
-    told = (
-        " ".join(CLUSTER.split())
-        .partition("(`platforms` in `config/studies.yaml`):")[2]
-        .partition(".")[0]
-    )
-    named = {each for study in CONFIG.studies.values() for each in study.platforms}
-    assert {*re.findall(r"`(\w+)`", told)} == named - {"cpu"}
+    page = " ".join(CLUSTER.split())
+    listed = page.partition("(`platforms` in `config/studies.yaml`):")[2].partition(".")[0]
+    platforms = {name for study in CONFIG.studies.values() for name in study.platforms}
+    assert {*re.findall(r"`(\w+)`", listed)} == platforms - {"cpu"}

@@ -101,7 +101,7 @@ def offered(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (sound()[:-1], "tables lie outside"),
         (b"no ELF file at all", "no ELF file"),
         (library(b"", sections=60_000), "60000 sections"),
-        (sound(), "no whole device function"),
+        (sound(), "no complete device function"),
     ],
 )
 def test_a_hostile_binary_is_one_message(

@@ -144,5 +144,5 @@ def test_rules_without_a_kernel_in_common_are_refused() -> None:
     """Nothing is called the same where nothing was compared."""
     with pytest.raises(EvidenceError, match="no kernel that the binary holds"):
         compare(rules("flash-attn", "2.8.3"), listed(HOPPER).held)
-    with pytest.raises(EvidenceError, match="say no tile"):
+    with pytest.raises(EvidenceError, match="choose no tile"):
         compare({}, listed(HOPPER).held)

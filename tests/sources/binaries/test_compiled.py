@@ -22,7 +22,7 @@ from nearfree.sources.binaries.compiled import (
     record_compiled,
     recorded_compiled,
 )
-from nearfree.sources.binaries.moe_kernel import Asked
+from nearfree.sources.binaries.moe_kernel import CompileTarget
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.record import recorded_extraction
@@ -59,7 +59,8 @@ def test_every_block_in_use_is_on_record(release: tuple[str, str]) -> None:
     wanted = blocks_in_use(rules(release), sm_of)
     assert {each.sm for each in wanted} == set(ARCHITECTURES)
     on_record = [
-        Asked(*(getattr(each, name) for name in Asked._fields)) for each in made(release).blocks
+        CompileTarget(*(getattr(each, name) for name in CompileTarget._fields))
+        for each in made(release).blocks
     ]
     assert on_record == list(wanted)
 
@@ -106,7 +107,7 @@ def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         record_compiled(
             Layout(tmp_path / "results"),
             rules(("vllm", "0.9.1")),
-            [Asked(90, 16, 32, 64, 4, 3)],
+            [CompileTarget(90, 16, 32, 64, 4, 3)],
             cache=Cache(tmp_path / "cache"),
         )
     assert not list(tmp_path.glob("results/**/*.seal.json"))
@@ -135,12 +136,16 @@ def test_the_real_compiler_makes_what_is_on_record(
         next(each for each in made(release).blocks if each.sm == sm and each.block_m == rows)
         for sm, rows in ((80, 16), (90, 64))
     ]
-    asked = [Asked(*(getattr(each, name) for name in Asked._fields)) for each in known]
+    asked = [
+        CompileTarget(*(getattr(each, name) for name in CompileTarget._fields)) for each in known
+    ]
     log = Layout(tmp_path / "results")
     record_compiled(log, rules(release), asked, cache=source_cache)
     found = recorded_compiled(log, *release)
     assert found is not None
     assert list(found.blocks) == known
     with pytest.raises(SourceError, match="is not compiled"):
-        record_compiled(log, rules(release), [Asked(90, 17, 32, 64, 4, 3)], cache=source_cache)
+        record_compiled(
+            log, rules(release), [CompileTarget(90, 17, 32, 64, 4, 3)], cache=source_cache
+        )
     shutil.rmtree(site)  # hundreds of megabytes

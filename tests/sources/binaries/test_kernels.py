@@ -115,5 +115,5 @@ def test_what_no_rule_speaks_of_is_left_out() -> None:
 def test_kernels_of_another_form_are_refused(name: str) -> None:
     """A kernel whose template parameters are others is not taken for what it may not be."""
     assert name not in {second(128), third()}
-    with pytest.raises(SourceError, match="other template parameters"):
+    with pytest.raises(SourceError, match="unknown template parameters"):
         held_kernels([Function(80, name, 1, 0)])

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from nearfree.errors import ConfigError, SourceError
 from nearfree.log.line import sha256
-from nearfree.sources.binaries.moe_kernel import HEAD, Asked, checked, cut, pinned, questions
+from nearfree.sources.binaries.moe_kernel import (
+    HEAD,
+    CompileTarget,
+    compile_requests,
+    extract_kernel,
+    pinned_kernel,
+    verified_text,
+)
 
 LOCK = Path(__file__).parents[3] / "envs" / "kernels.lock"
 HELPER = "@triton.jit\ndef write_zeros_to_output(c_ptr, BLOCK_SIZE_M):\n    pass\n"
@@ -24,7 +31,7 @@ WHOLE = f"import os\nos.remove('x')\n\n{HELPER}\nprint('loaded')\n\n{KERNEL}\nos
 
 def test_only_the_kernel_and_its_helper_are_kept() -> None:
     """Nothing else of a file is in what is loaded: no import, no statement."""
-    found = cut(WHOLE, "k.py")
+    found = extract_kernel(WHOLE, "k.py")
     body = ast.parse(found.text).body
     assert [ast.unparse(each) for each in body[:2]] == HEAD.split("\n")[:2]
     names = [each.name for each in body[2:] if isinstance(each, ast.FunctionDef)]
@@ -52,28 +59,28 @@ def test_what_would_run_when_it_is_loaded_is_refused(text: str) -> None:
     """Decorators, defaults and marks run at once: only Triton's own are let through."""
     assert text != WHOLE
     with pytest.raises(SourceError):
-        cut(text, "k.py")
+        extract_kernel(text, "k.py")
 
 
 def test_only_pinned_files_are_compiled() -> None:
     """A release that the lock lacks, and a file of other bytes, are refused by name."""
-    path, digest = pinned("vllm", "0.20.2", LOCK)
+    path, digest = pinned_kernel("vllm", "0.20.2", LOCK)
     assert path.endswith("fused_moe.py")
     with pytest.raises(ConfigError, match=r"pins no kernel of vllm 0\.33\.0"):
-        pinned("vllm", "0.33.0", LOCK)
+        pinned_kernel("vllm", "0.33.0", LOCK)
     with pytest.raises(ConfigError, match="pins no kernel of flash-attn"):
-        pinned("flash-attn", "2.8.3", LOCK)
+        pinned_kernel("flash-attn", "2.8.3", LOCK)
     with pytest.raises(ConfigError, match="pins no kernels"):
-        pinned("vllm", "0.20.2", LOCK.parent / "no.lock")
+        pinned_kernel("vllm", "0.20.2", LOCK.parent / "no.lock")
     with pytest.raises(SourceError, match=r"is not the file that .*kernels\.lock pins"):
-        checked(b"other", path, digest)
-    assert checked(b"text", path, sha256(b"text")) == "text"
+        verified_text(b"other", path, digest)
+    assert verified_text(b"text", path, sha256(b"text")) == "text"
 
 
 def test_each_argument_has_a_type_or_a_value() -> None:
     """A compiler is told of every argument once, and which numbers 16 divides."""
-    found = cut(WHOLE, "k.py")
-    (asked,) = questions(found, [Asked(90, 16, 64, 128, 4, 3)])
+    found = extract_kernel(WHOLE, "k.py")
+    (asked,) = compile_requests(found, [CompileTarget(90, 16, 64, 128, 4, 3)])
     assert set(asked["types"]) | set(asked["constants"]) == set(found.arguments)
     assert not set(asked["types"]) & set(asked["constants"])
     assert asked["types"]["a_ptr"] == "*bf16"

@@ -1,1 +1,1 @@
-"""Binaries of releases: which kernels they hold, and whether rules say the same."""
+"""Release binaries: the kernels that they hold, and whether the rules choose those kernels."""

@@ -1,4 +1,4 @@
-"""What the rules of a release can answer: each kernel, on each device, and its rows of a tile."""
+"""All answers of a release's rules: kernel and tile rows for each device and head width."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
@@ -11,19 +11,19 @@ from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.statements import REFUSED
 
 SECOND_DEVICES = (80, 86, 89, 90, 100, 120)
-"""Devices that FlashAttention 2 is asked for."""
+"""Compute capabilities at which FlashAttention 2's rules are evaluated."""
 THIRD_DEVICES = {"fa3_sm80": (80, 86, 89), "fa3_sm90": (90,)}
-"""Devices that run FlashAttention 3's kernels."""
+"""Compute capabilities that run each kernel of FlashAttention 3."""
 _WIDTHS = range(8, 257, 8)
-_EITHER = (False, True)
+_BOOLEANS = (False, True)
 _POSITIONS = (1, 16, 64, 1024)
-"""Few and many: vLLM's FlashAttention 3 has a tile for few rows."""
+"""Small and large counts: vLLM's FlashAttention 3 has a tile for few rows."""
 _HEADS = {"heads": 32, "kv_heads": 8}
 Rules = Mapping[str, Rule]
 
 
 class Answer(NamedTuple):
-    """A kernel that the rules choose, for heads of a width on a device, and its rows of a tile."""
+    """The kernel that the rules choose at one head width on one device, and its tile rows."""
 
     kernel: str
     mask: str
@@ -36,91 +36,99 @@ class Answer(NamedTuple):
 
 
 def answers(rules: Rules) -> Iterator[Answer]:
-    """Yield every answer of the rules of one release.
+    """Yield every answer of one release's rules.
 
     Raises
     ------
     EvidenceError
-        The rules are of no known form, or launch nothing somewhere.
+        The rules have no known form, or launch no kernel at some point.
     """
-    asked = next((ask for names, ask in _FORMS if names <= rules.keys()), None)
-    if asked is None:
+    enumerate_answers = next(
+        (enumerator for names, enumerator in _ENUMERATORS if names <= rules.keys()), None
+    )
+    if enumerate_answers is None:
         raise EvidenceError(
-            f"rules {', '.join(rules)} say no tile of a kernel in a binary",
+            f"the rules {', '.join(rules)} choose no tile of a kernel in a binary",
             remedy="Read the rules of another release",
         )
-    yield from asked(rules)
+    yield from enumerate_answers(rules)
 
 
-def _second(rules: Rules) -> Iterator[Answer]:
-    """Yield FlashAttention 2's: splits, or pages, make a call run the kernel of splits."""
+def _fa2_answers(rules: Rules) -> Iterator[Answer]:
+    """Yield the answers of FlashAttention 2's rules.
+
+    More than one split, or a paged cache, makes a call run the split-KV kernel.
+    """
     for sm, width, causal, (splits, force) in product(
-        SECOND_DEVICES, _WIDTHS, _EITHER, ((1, False), (1, True), (2, False))
+        SECOND_DEVICES, _WIDTHS, _BOOLEANS, ((1, False), (1, True), (2, False))
     ):
-        known = device_facts(sm) | {
+        inputs = device_facts(sm) | {
             "head_dim": width,
             "causal": causal,
             "num_splits": splits,
             "force_split_kernel": force,
             "keep_probability": 1.0,
         }
-        (kernel,) = _ask(rules, "path", known)
-        rows = _ask(rules, "tile", known)
+        (kernel,) = _evaluate(rules, "path", inputs)
+        rows = _evaluate(rules, "tile", inputs)
         for mask in _masks(causal=causal):
             yield Answer(kernel, mask, splits > 1, None, None, sm, width, rows)
 
 
-def _launches() -> Iterator[tuple[int, dict[str, Any]]]:
-    ways = ((False, False), (True, False), (True, True))
-    for sm, splits, (paged, tma), pack in product((80, 86, 89, 90), (1, 2), ways, _EITHER):
-        known = {"arch": sm, "num_splits": splits, "paged": paged, "pagedkv_tma": tma}
-        yield sm, {**known, "pack_gqa": pack}
+def _fa3_launches() -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each device with the inputs of the launch rules."""
+    paging = ((False, False), (True, False), (True, True))
+    for sm, splits, (paged, tma), pack in product((80, 86, 89, 90), (1, 2), paging, _BOOLEANS):
+        inputs = {"arch": sm, "num_splits": splits, "paged": paged, "pagedkv_tma": tma}
+        yield sm, {**inputs, "pack_gqa": pack}
 
 
-def _third(rules: Rules) -> Iterator[Answer]:
-    """Yield FlashAttention 3's, as xformers carries it."""
-    for sm, known in _launches():
-        arch, split, paged, pack = _ask(rules, "launch", known)
-        kernel = {"Arch": arch, "Split": split, "PagedKVNonTMA": paged, "PackGQA": pack}
-        for width, causal, varlen, blocks in product(_WIDTHS, _EITHER, _EITHER, (1, 2)):
-            facts = {"d": width, "is_causal": causal, "varlen": varlen, "blocks": blocks}
-            (rows,) = _ask(rules, "tile", known | kernel | facts)
+def _fa3_answers(rules: Rules) -> Iterator[Answer]:
+    """Yield the answers of FlashAttention 3's rules as xformers carries them."""
+    for sm, inputs in _fa3_launches():
+        arch, split, paged, pack = _evaluate(rules, "launch", inputs)
+        kernel_inputs = {"Arch": arch, "Split": split, "PagedKVNonTMA": paged, "PackGQA": pack}
+        for width, causal, varlen, blocks in product(_WIDTHS, _BOOLEANS, _BOOLEANS, (1, 2)):
+            tile_inputs = {"d": width, "is_causal": causal, "varlen": varlen, "blocks": blocks}
+            (rows,) = _evaluate(rules, "tile", inputs | kernel_inputs | tile_inputs)
             for mask in _masks(causal=causal):
-                yield Answer(_third_kernel(arch), mask, split, paged, pack, sm, width, rows)
+                yield Answer(_fa3_kernel(arch), mask, split, paged, pack, sm, width, rows)
 
 
-def _third_of_vllm(rules: Rules) -> Iterator[Answer]:
-    """Yield vLLM's FlashAttention 3's, which few rows change."""
-    for sm, known in _launches():
-        paged = known["paged"] and not known["pagedkv_tma"]
-        for width, causal, positions in product(_WIDTHS, _EITHER, _POSITIONS):
-            facts = {"d": width, "is_causal": causal, "positions": positions}
+def _vllm_fa3_answers(rules: Rules) -> Iterator[Answer]:
+    """Yield the answers of vLLM's FlashAttention 3, where the number of positions matters."""
+    for sm, inputs in _fa3_launches():
+        paged = inputs["paged"] and not inputs["pagedkv_tma"]
+        for width, causal, positions in product(_WIDTHS, _BOOLEANS, _POSITIONS):
+            tile_inputs = {"d": width, "is_causal": causal, "positions": positions}
             for mask in _masks(causal=causal):
                 kernel = WINDOW_KERNEL if mask == "window" and WINDOW_KERNEL in rules else "kernel"
-                rows, split, pack = _ask(rules, kernel, known | facts | _HEADS)
-                yield Answer(_third_kernel(sm), mask, split, paged, pack, sm, width, rows)
+                rows, split, pack = _evaluate(rules, kernel, inputs | tile_inputs | _HEADS)
+                yield Answer(_fa3_kernel(sm), mask, split, paged, pack, sm, width, rows)
 
 
 def _masks(*, causal: bool) -> tuple[str, ...]:
-    """Return the masks of calls; with a window a kernel of its own runs, which is not causal."""
+    """Return the masks of calls; a sliding window runs a kernel of its own that is not causal."""
     return ("causal",) if causal else ("none", "window")
 
 
-def _third_kernel(arch: int) -> str:
+def _fa3_kernel(arch: int) -> str:
     return "fa3_sm90" if arch >= 90 else "fa3_sm80"
 
 
-def _ask(rules: Rules, name: str, known: Mapping[str, Any]) -> Any:
-    value = rules[name].value(known).value
+def _evaluate(rules: Rules, rule_name: str, inputs: Mapping[str, Any]) -> Any:
+    value = rules[rule_name].value(inputs).value
     if value is None or value == REFUSED:
-        facts = ", ".join(f"{fact}={known[fact]}" for fact in known)
-        raise EvidenceError(f"the rule {name} launches nothing at {facts}", remedy="Report it")
+        point = ", ".join(f"{name}={inputs[name]}" for name in inputs)
+        raise EvidenceError(
+            f"the rule {rule_name} launches no kernel at {point}", remedy="Report it"
+        )
     return value
 
 
-_FORMS: tuple[tuple[frozenset[str], Callable[[Rules], Iterator[Answer]]], ...] = (
-    (frozenset({"path", "tile"}), _second),
-    (frozenset({"launch", "tile"}), _third),
-    (frozenset({"kernel"}), _third_of_vllm),
+_ENUMERATORS: tuple[tuple[frozenset[str], Callable[[Rules], Iterator[Answer]]], ...] = (
+    (frozenset({"path", "tile"}), _fa2_answers),
+    (frozenset({"launch", "tile"}), _fa3_answers),
+    (frozenset({"kernel"}), _vllm_fa3_answers),
 )
-"""What asks the rules, by the names that they have."""
+"""Enumerators of answers, by the rule names that each needs."""

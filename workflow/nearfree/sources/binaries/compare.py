@@ -1,12 +1,12 @@
-"""Rules against a binary: at every point the rows that a rule answers, and those that are held.
+"""Compare rules with a binary: the tile rows that a rule answers, and those that the binary holds.
 
-A point is a kernel (its widths, element type, mask, pages, splits, packed heads) on a device. There
-the binary must hold every tile that the rules can answer, and no other than they answer on some
-device: the code for one architecture holds what the source takes on others, too.
+A point is a kernel (its widths, element type, mask, paging, splits, packed heads) on a device.
+There the binary must hold every tile that the rules can answer, and no tile that the rules answer
+on no device: the code for one architecture also holds tiles that the source takes on others.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ WIDTHS = "the rules are of values as wide as keys"
 
 
 class Kernel(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A kernel as rules and binaries tell it from others; what it does not know is left out."""
+    """A kernel, by the traits that both rules and binaries tell; an unknown trait is left out."""
 
     kernel: str
     head_dim: int
@@ -35,13 +35,13 @@ class Kernel(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Point(Kernel, frozen=True, omit_defaults=True, kw_only=True):
-    """Where a rule and a binary are compared: a kernel on a device, 90 for 9.0."""
+    """A kernel on a device at which a rule and a binary are compared; sm is 90 for 9.0."""
 
     sm: int
 
 
 class Difference(Struct, frozen=True):
-    """Rows of a tile by the rules and in the binary; why they may differ, None if unexplained."""
+    """Tile rows by the rules and in the binary; why they may differ, None if unexplained."""
 
     point: Point
     rule: tuple[int, ...]
@@ -50,16 +50,16 @@ class Difference(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """How many points were compared, and where rules and binary differ."""
+    """The number of points compared, and where rules and binary differ."""
 
     points: int
     differences: tuple[Difference, ...]
 
 
 _Rows = frozenset[int]
-_Answered = Mapping[Kernel, Mapping[int, _Rows]]
-"""Rows by device of what the rules speak of; its element type is left open."""
-_OPEN = ""
+_AnsweredRows = Mapping[Kernel, Mapping[int, _Rows]]
+"""Rows by device of each kernel that the rules answer for, whatever its element type."""
+_ANY_DTYPE = ""
 
 
 def compare(rules: Rules, held: Iterable[HeldKernel]) -> Comparison:
@@ -68,27 +68,41 @@ def compare(rules: Rules, held: Iterable[HeldKernel]) -> Comparison:
     Raises
     ------
     EvidenceError
-        The rules are of no known form, or the binary holds no kernel that they speak of.
+        The rules have no known form, or the binary holds no kernel that they answer for.
     """
-    codes: defaultdict[Kernel, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for each in held:
-        codes[_kernel(each)][each.code].add(each.rows)
-    answered, windows = _answered(rules, codes), WINDOW_KERNEL in rules
+    rows_in_binary: defaultdict[Kernel, defaultdict[int, set[int]]] = defaultdict(
+        lambda: defaultdict(set)
+    )
+    for held_kernel in held:
+        rows_in_binary[_kernel(held_kernel)][held_kernel.code].add(held_kernel.rows)
+    answered, windows = _rows_by_kernel(rules, rows_in_binary), WINDOW_KERNEL in rules
     differences: list[Difference] = []
     points = 0
-    for kernel in _kernels(codes, answered, windows=windows):
-        by_device = answered.get(replace(kernel, dtype=_OPEN), {})
-        anywhere = frozenset[int]().union(*by_device.values())
-        alike = [each for each in codes if each.kernel == kernel.kernel]
-        known = {code for each in alike for code in codes[each]}
+    for kernel in _kernels(rows_in_binary, answered, windows=windows):
+        by_device = answered.get(replace(kernel, dtype=_ANY_DTYPE), {})
+        rows_anywhere = frozenset[int]().union(*by_device.values())
+        codes = {
+            code
+            for other in rows_in_binary
+            if other.kernel == kernel.kernel
+            for code in rows_in_binary[other]
+        }
         for sm in THIRD_DEVICES.get(kernel.kernel, SECOND_DEVICES):
             points += 1
-            here = by_device.get(sm, frozenset())
-            rows = frozenset(codes[kernel][_code(known, sm)]) if kernel in codes else frozenset()
-            if here - rows or rows - anywhere:
+            rule_rows = by_device.get(sm, frozenset())
+            held_rows = frozenset[int]()
+            if kernel in rows_in_binary:
+                held_rows = frozenset(rows_in_binary[kernel][_running_code(codes, sm)])
+            if rule_rows - held_rows or held_rows - rows_anywhere:
                 point = Point(**{name: getattr(kernel, name) for name in _FIELDS}, sm=sm)
-                found = tuple(sorted(here)), tuple(sorted(rows))
-                differences.append(Difference(point, *found, _why(kernel, windows=windows)))
+                differences.append(
+                    Difference(
+                        point,
+                        rule=tuple(sorted(rule_rows)),
+                        binary=tuple(sorted(held_rows)),
+                        explained=_unruled_reason(kernel, windows=windows),
+                    )
+                )
     return Comparison(points, tuple(differences))
 
 
@@ -99,69 +113,72 @@ def _kernel(held: HeldKernel) -> Kernel:
     return Kernel(**{name: getattr(held, name) for name in _FIELDS})
 
 
-def _why(kernel: Kernel, *, windows: bool) -> str | None:
-    """Return what the rules do not speak of; None where they speak of the kernel."""
+def _unruled_reason(kernel: Kernel, *, windows: bool) -> str | None:
+    """Return why the rules do not cover a kernel; None where they cover it."""
     reasons = (
         (kernel.value_dim != kernel.head_dim, WIDTHS),
         (kernel.mask == "window" and not windows, WINDOW),
         (kernel.dtype == "float8", ELEMENTS),
     )
-    return "; ".join(text for there, text in reasons if there) or None
+    return "; ".join(text for applies, text in reasons if applies) or None
 
 
-def _code(codes: Iterable[int], sm: int) -> int:
-    """Return which code a device runs: the newest of its own generation, else of one before.
+def _running_code(codes: Iterable[int], sm: int) -> int:
+    """Return the architecture whose code a device runs.
 
-    The latter is compiled anew from what is stored beside it.
+    It is the newest of the device's own generation, else the newest of an earlier one, from whose
+    stored PTX the driver compiles.
     """
     older = [code for code in codes if code <= sm]
     own = [code for code in older if code // 10 == sm // 10]
     return max(own or older, default=0)
 
 
-def _kernels(codes: Iterable[Kernel], answered: _Answered, *, windows: bool) -> list[Kernel]:
-    """Return what the binary holds, and what the rules answer for, in each type of 16 bits.
+def _kernels(
+    in_binary: Collection[Kernel], answered: _AnsweredRows, *, windows: bool
+) -> list[Kernel]:
+    """Return the kernels of the binary and those that the rules answer for, in each 16-bit type.
 
-    Where no rule is of windows, a kernel for them is compared where there is one.
+    Where no rule covers windows, a window kernel is compared only if the binary holds it.
     """
-    found = set(codes)
-    types = defaultdict(set)
-    for each in found:
-        if each.dtype != "float8":
-            types[each.kernel].add(each.dtype)
-    for each in answered:
-        if each.mask != "window" or windows:
-            found |= {replace(each, dtype=dtype) for dtype in types[each.kernel]}
-    return sorted(found, key=lambda each: [str(getattr(each, name)) for name in _FIELDS])
+    kernels = set(in_binary)
+    dtypes = defaultdict(set)
+    for kernel in in_binary:
+        if kernel.dtype != "float8":
+            dtypes[kernel.kernel].add(kernel.dtype)
+    for kernel in answered:
+        if kernel.mask != "window" or windows:
+            kernels |= {replace(kernel, dtype=dtype) for dtype in dtypes[kernel.kernel]}
+    return sorted(kernels, key=lambda kernel: [str(getattr(kernel, name)) for name in _FIELDS])
 
 
-def _answered(rules: Rules, codes: Iterable[Kernel]) -> _Answered:
+def _rows_by_kernel(rules: Rules, in_binary: Iterable[Kernel]) -> _AnsweredRows:
     """Return the rows that the rules answer; a head runs the narrowest kernel that it fits."""
     widths = defaultdict(set)
-    for each in codes:
-        if each.head_dim == each.value_dim:
-            widths[each.kernel].add(each.head_dim)
-    found: defaultdict[Kernel, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for one in answers(rules):
-        fits = [width for width in widths[one.kernel] if width >= one.width]
+    for held in in_binary:
+        if held.head_dim == held.value_dim:
+            widths[held.kernel].add(held.head_dim)
+    rows: defaultdict[Kernel, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for answer in answers(rules):
+        fits = [width for width in widths[answer.kernel] if width >= answer.width]
         if fits:
             kernel = Kernel(
-                kernel=one.kernel,
+                kernel=answer.kernel,
                 head_dim=min(fits),
                 value_dim=min(fits),
-                dtype=_OPEN,
-                mask=one.mask,
-                split=one.split,
-                paged=one.paged,
-                pack=one.pack,
+                dtype=_ANY_DTYPE,
+                mask=answer.mask,
+                split=answer.split,
+                paged=answer.paged,
+                pack=answer.pack,
             )
-            found[kernel][one.sm].add(one.rows)
-    if not found:
+            rows[kernel][answer.sm].add(answer.rows)
+    if not rows:
         raise EvidenceError(
-            "the rules speak of no kernel that the binary holds",
+            "the rules answer for no kernel that the binary holds",
             remedy="Compare it with the rules of the same kernels",
         )
     return {
-        kernel: {sm: frozenset(rows) for sm, rows in devices.items()}
-        for kernel, devices in found.items()
+        kernel: {sm: frozenset(tile_rows) for sm, tile_rows in devices.items()}
+        for kernel, devices in rows.items()
     }

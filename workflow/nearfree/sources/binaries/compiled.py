@@ -1,7 +1,7 @@
-"""MoE kernels compiled ahead of time, in the event log: made once for the blocks in use, read back.
+"""MoE kernels compiled ahead of time, in the event log: compiled once for the blocks in use.
 
 Triton comes from the environment `interpreter`, which its own lock pins and `nearfree environment
-make interpreter` installs; it compiles in a process and a folder of its own, without a device.
+make interpreter` installs. It compiles in a process and a folder of its own, without a device.
 """
 
 import json
@@ -30,12 +30,12 @@ from nearfree.sources.binaries.dumper import Dumper, list_functions, pinned_dump
 from nearfree.sources.binaries.kernels import functions
 from nearfree.sources.binaries.moe_kernel import (
     KERNEL,
-    Asked,
-    Cut,
-    checked,
-    cut,
-    pinned,
-    questions,
+    CompileTarget,
+    KernelSource,
+    compile_requests,
+    extract_kernel,
+    pinned_kernel,
+    verified_text,
 )
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache
@@ -47,42 +47,56 @@ ENVIRONMENT = "interpreter"
 ARCHITECTURES = (80, 89, 90, 100, 120)
 """Compute capabilities that kernels are compiled for."""
 TIMEOUT_S = 3600
-_SHAPES = ((8, 2, 14336, 4096), (64, 6, 1408, 2048), (128, 8, 768, 2048), (256, 8, 2048, 7168))
+_LAYER_SHAPES = (
+    (8, 2, 14336, 4096),
+    (64, 6, 1408, 2048),
+    (128, 8, 768, 2048),
+    (256, 8, 2048, 7168),
+)
+"""Layers that stand for those without a tuned file: experts, top_k, d_ff, d_model."""
 _TOKENS = tuple(2**n for n in range(14))
 
 
-def blocks_in_use(found: Extraction, sm_of: Callable[[str], int | None]) -> tuple[Asked, ...]:
-    """Return the blocks of layers in 16 bits that a release takes, by compute capability.
+def blocks_in_use(
+    extraction: Extraction, sm_of: Callable[[str], int | None]
+) -> tuple[CompileTarget, ...]:
+    """Return the blocks that a release takes for 16-bit layers, by compute capability.
 
     Parameters
     ----------
     sm_of
         Returns the compute capability of a device's name, None if it is unknown.
     """
-    asked = set()
-    for tuned in found.tuned:
-        other = tuned.odd or tuned.dtype or tuned.down or not tuned.device
-        sm = None if other else sm_of(tuned.device or "")
+    targets = set()
+    for tuned in extraction.tuned:
+        unused = tuned.odd or tuned.dtype or tuned.down or not tuned.device
+        sm = None if unused else sm_of(tuned.device or "")
         if sm in ARCHITECTURES and tuned.block_size_n and tuned.block_size_k:
-            sizes = (tuned.block_size_m, tuned.block_size_n, tuned.block_size_k)
+            block_sizes = (tuned.block_size_m, tuned.block_size_n, tuned.block_size_k)
             count = len(tuned.tokens)
             warps = tuned.num_warps or (DEFAULT_WARPS,) * count
             stages = tuned.num_stages or (DEFAULT_STAGES,) * count
-            asked |= {Asked(sm, *each) for each in zip(*sizes, warps, stages, strict=True)}
-    rules = found.by_name()
-    for sm, (experts, top_k, d_ff, d_model) in product(ARCHITECTURES, _SHAPES):
+            targets |= {
+                CompileTarget(sm, *values)
+                for values in zip(*block_sizes, warps, stages, strict=True)
+            }
+    rules = extraction.by_name()
+    for sm, (experts, top_k, d_ff, d_model) in product(ARCHITECTURES, _LAYER_SHAPES):
         query = MoeQuery(experts=experts, top_k=top_k, d_ff=d_ff, d_model=d_model, sm=sm)
-        plain = MoeRules(rules, TunedFiles(()), query, _TOKENS[-1])
-        asked |= {each for n in _TOKENS if (each := _asked(plain.at(n), sm)) is not None}
-    return tuple(sorted(asked))
+        untuned_rules = MoeRules(rules, TunedFiles(()), query, _TOKENS[-1])
+        for tokens in _TOKENS:
+            target = _target(untuned_rules.at(tokens), sm)
+            if target is not None:
+                targets.add(target)
+    return tuple(sorted(targets))
 
 
-def _asked(block: Block, sm: int) -> Asked | None:
+def _target(block: Block, sm: int) -> CompileTarget | None:
     if block.block_n is None or block.block_k is None:
         return None
     sizes = block.value, block.block_n, block.block_k
     warps, stages = block.num_warps or DEFAULT_WARPS, block.num_stages or DEFAULT_STAGES
-    return Asked(sm, *sizes, warps, stages)
+    return CompileTarget(sm, *sizes, warps, stages)
 
 
 def compile_take(plan: CompilePlan, take: int = 1) -> TakeName:
@@ -96,8 +110,8 @@ def _stream(package: str, version: str) -> str:
 
 def record_compiled(
     layout: Layout,
-    found: Extraction,
-    blocks: Iterable[Asked],
+    extraction: Extraction,
+    blocks: Iterable[CompileTarget],
     *,
     cache: Cache,
     offline: bool = False,
@@ -110,35 +124,37 @@ def record_compiled(
     ConfigError
         No kernel of the release is pinned.
     LockError
-        The environment of the compiler is not there.
+        The compiler's environment is not installed.
     SourceError
-        The kernel is not the pinned one, or the compiler refuses it.
+        The kernel file is not the pinned one, or the compiler fails on it.
     """
-    path, digest = pinned(found.package, found.version)
+    path, digest = pinned_kernel(extraction.package, extraction.version)
     environment = Environment(ENVIRONMENT)
     plan = CompilePlan(
-        package=found.package,
-        version=found.version,
+        package=extraction.package,
+        version=extraction.version,
         file_sha256=digest,
         lock_sha256=environment.sha256,
-        blocks=tuple(tuple(each) for each in blocks),
+        blocks=tuple(tuple(block) for block in blocks),
     )
 
     def events() -> list[KernelCompiled]:
         if not environment.complete:
             raise LockError(
-                f"{environment.folder}, which has the compiler, is not there",
+                f"the compiler's environment {environment.folder} is not installed",
                 remedy=f"Run `nearfree environment make {ENVIRONMENT}`",
             )
-        wanted = path.replace(".", r"\.")
-        source = fetch(found.package, found.version, wanted, cache=cache, offline=offline)
+        pattern = path.replace(".", r"\.")
+        source = fetch(
+            extraction.package, extraction.version, pattern, cache=cache, offline=offline
+        )
         dumper = pinned_dumper(cache=cache, offline=offline)
-        text = checked(source.raw(path), path, digest)
-        asked = [Asked(*each) for each in plan.blocks]
+        text = verified_text(source.raw(path), path, digest)
+        targets = [CompileTarget(*block) for block in plan.blocks]
         return [
             KernelCompiled(
-                package=found.package,
-                version=found.version,
+                package=extraction.package,
+                version=extraction.version,
                 file=path,
                 file_sha256=digest,
                 kernel=KERNEL,
@@ -147,24 +163,26 @@ def record_compiled(
                 lock_sha256=environment.sha256,
                 dumper=dumper.name,
                 dumper_sha256=dumper.sha256,
-                blocks=tuple(_compiled(environment, cut(text, path), asked, dumper)),
+                blocks=tuple(_compile(environment, extract_kernel(text, path), targets, dumper)),
             )
         ]
 
-    command = f"nearfree rules compile {found.package}=={found.version}"
+    command = f"nearfree rules compile {extraction.package}=={extraction.version}"
     return ensure_events(layout, compile_take(plan, take), plan, command, events)
 
 
-def _compiled(
-    environment: Environment, kernel: Cut, asked: list[Asked], dumper: Dumper
+def _compile(
+    environment: Environment, kernel: KernelSource, targets: list[CompileTarget], dumper: Dumper
 ) -> list[CompiledBlock]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "kernel.py").write_text(kernel.text, "utf-8")
-        (folder / "questions.json").write_text(json.dumps(questions(kernel, asked)), "utf-8")
-        files = [str(folder / each) for each in ("kernel.py", "questions.json")]
+        (folder / "questions.json").write_text(
+            json.dumps(compile_requests(kernel, targets)), "utf-8"
+        )
+        files = [str(folder / file_name) for file_name in ("kernel.py", "questions.json")]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [str(environment.python.absolute()), "-I", str(COMPILER), *files, name],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -173,34 +191,42 @@ def _compiled(
                 timeout=TIMEOUT_S,
                 check=True,
             )
-            answers: list[dict[str, Any]] = [json.loads(each) for each in done.stdout.splitlines()]
+            answers: list[dict[str, Any]] = [
+                json.loads(line) for line in process.stdout.splitlines()
+            ]
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise SourceError(
-                f"the compiler of {environment.folder} stops ({type(error).__name__})",
-                remedy=f"Make it anew with `nearfree environment make {ENVIRONMENT}`",
+                f"the compiler of {environment.folder} fails ({type(error).__name__})",
+                remedy=f"Reinstall it with `nearfree environment make {ENVIRONMENT}`",
             ) from error
-        refused = [answer["error"] for answer in answers if "error" in answer]
-        if refused or len(answers) != len(asked):
-            why = printable(refused[0]).replace(name, "") if refused else "it answers in part"
-            raise SourceError(f"{KERNEL} is not compiled: {why}", remedy="Report it")
+        failures = [answer["error"] for answer in answers if "error" in answer]
+        if failures or len(answers) != len(targets):
+            reason = (
+                printable(failures[0]).replace(name, "")
+                if failures
+                else "some blocks have no answer"
+            )
+            raise SourceError(f"{KERNEL} is not compiled: {reason}", remedy="Report it")
         return [
-            _block(each, answer, (folder / answer["cubin"]).read_bytes(), dumper)
-            for each, answer in zip(asked, answers, strict=True)
+            _compiled_block(target, answer, (folder / answer["cubin"]).read_bytes(), dumper)
+            for target, answer in zip(targets, answers, strict=True)
         ]
 
 
-def _block(asked: Asked, answer: Mapping[str, Any], cubin: bytes, dumper: Dumper) -> CompiledBlock:
+def _compiled_block(
+    target: CompileTarget, answer: Mapping[str, Any], cubin: bytes, dumper: Dumper
+) -> CompiledBlock:
     listing = list_functions(cubin, dumper, KERNEL)
-    (function,) = (each for each in functions(listing, asked.sm) if each.name == KERNEL)
+    (kernel,) = (function for function in functions(listing, target.sm) if function.name == KERNEL)
     return CompiledBlock(
-        *asked,
-        registers=function.registers,
+        *target,
+        registers=kernel.registers,
         shared_bytes=answer["shared_bytes"],
         blocks_an_sm=resident_blocks(
-            asked.sm,
-            registers=function.registers,
+            target.sm,
+            registers=kernel.registers,
             shared_bytes=answer["shared_bytes"],
-            warps=asked.warps,
+            warps=target.warps,
             tensor_columns=answer["tensor_columns"],
         ),
         instruction=answer["instruction"],
@@ -208,31 +234,34 @@ def _block(asked: Asked, answer: Mapping[str, Any], cubin: bytes, dumper: Dumper
 
 
 def recorded_compiled(layout: Layout, package: str, version: str) -> KernelCompiled | None:
-    """Return what the log says of a release's compiled kernel; None if it says nothing."""
+    """Return the newest record of a release's compiled kernel; None if the log has none."""
     takes = read_scope(layout, SOURCES, stream=_stream(package, version))
     newest = newest_takes(takes, KernelCompiled)
     return newest[0].of(KernelCompiled)[-1].data if newest else None
 
 
 def compiled_intervals(
-    layout: Layout, found: Extraction, query: MoeQuery, first: int, last: int
+    layout: Layout, extraction: Extraction, query: MoeQuery, first: int, last: int
 ) -> tuple[CompiledInterval, ...]:
-    """Return what a layer's blocks take of an SM, where it was compiled; empty where it was not.
+    """Return the SM resources that a layer's compiled blocks use; empty where none was compiled.
 
     Parameters
     ----------
     query
-        The layer, of 16 bits, on a device whose compute capability is known.
+        The layer, in 16 bits, on a device whose compute capability is known.
     first, last
-        The numbers of tokens, both ends included.
+        The range of the number of tokens, both ends included.
     """
-    known = recorded_compiled(layout, found.package, found.version)
-    if known is None or query.sm is None or query.dtype != "bf16" or query.kernel:
+    record = recorded_compiled(layout, extraction.package, extraction.version)
+    if record is None or query.sm is None or query.dtype != "bf16" or query.kernel:
         return ()
-    made = {Asked(*(getattr(each, name) for name in Asked._fields)): each for each in known.blocks}
-    layer = with_pinned(found, query)
-    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), layer, last)
-    points = [(n, _asked(rules.at(n), query.sm)) for n in range(first, last + 1)]
+    compiled_blocks = {
+        CompileTarget(*(getattr(block, name) for name in CompileTarget._fields)): block
+        for block in record.blocks
+    }
+    layer = with_pinned(extraction, query)
+    rules = MoeRules(extraction.by_name(), TunedFiles(extraction.tuned), layer, last)
+    targets = [(tokens, _target(rules.at(tokens), query.sm)) for tokens in range(first, last + 1)]
     return tuple(
         CompiledInterval(
             first=run[0][0],
@@ -244,9 +273,9 @@ def compiled_intervals(
             shared_bytes=block.shared_bytes,
             blocks_an_sm=block.blocks_an_sm,
             instruction=block.instruction,
-            compiler=known.compiler,
+            compiler=record.compiler,
         )
-        for asked, points_alike in groupby(points, lambda point: point[1])
-        if asked is not None and (block := made.get(asked)) is not None
-        for run in [list(points_alike)]
+        for target, same_target in groupby(targets, lambda point: point[1])
+        if target is not None and (block := compiled_blocks.get(target)) is not None
+        for run in [list(same_target)]
     )

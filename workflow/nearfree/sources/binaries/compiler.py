@@ -1,7 +1,7 @@
-"""A script for an interpreter that has Triton: it compiles one kernel for several blocks.
+"""Script for an interpreter that has Triton: compile one kernel for several blocks.
 
-Its arguments are the file of the kernel, a file of questions, and a folder for what is made; it
-prints an answer a line. Nothing is run on a device, and none is needed: targets are named. It
+Its arguments are the kernel's file, a file of requests in JSON, and an output folder. It prints one
+line of JSON per request. It runs nothing on a device and needs none: the targets are named. It
 imports Triton and the standard library alone.
 """
 
@@ -17,49 +17,51 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 INSTRUCTIONS = ("tcgen05.mma", "wgmma.mma_async", "mma.sync")
-"""What multiplies matrices, in PTX; the first that occurs is the kernel's."""
-WARP = 32
+"""Matrix-multiply instructions of PTX; the first that occurs is the kernel's."""
+WARP_THREADS = 32
 
 
 def _constant(value: Any) -> Any:
     return getattr(tl, value) if isinstance(value, str) else value
 
 
-def _compiled(kernel: Any, asked: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _compile(kernel: Any, request: dict[str, Any], folder: Path) -> dict[str, Any]:
     names = kernel.arg_names
-    constants = {name: _constant(value) for name, value in asked["constants"].items()}
-    signature = {name: asked["types"].get(name, "constexpr") for name in names}
-    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in asked["aligned"]}
+    constants = {name: _constant(value) for name, value in request["constants"].items()}
+    signature = {name: request["types"].get(name, "constexpr") for name in names}
+    aligned = {(names.index(name),): [["tt.divisibility", 16]] for name in request["aligned"]}
     source = ASTSource(
         fn=kernel,
         signature=signature,
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs=aligned,
     )
-    made = triton.compile(
+    compiled = triton.compile(
         source,
-        target=GPUTarget("cuda", asked["sm"], WARP),
-        options={"num_warps": asked["warps"], "num_stages": asked["stages"]},
+        target=GPUTarget("cuda", request["sm"], WARP_THREADS),
+        options={"num_warps": request["warps"], "num_stages": request["stages"]},
     )
-    path = folder / f"{asked['number']}.cubin"
-    path.write_bytes(made.asm["cubin"])
-    found = [each for each in INSTRUCTIONS if each in made.asm["ptx"]]
+    path = folder / f"{request['number']}.cubin"
+    path.write_bytes(compiled.asm["cubin"])
+    instructions = [name for name in INSTRUCTIONS if name in compiled.asm["ptx"]]
     return {
         "cubin": path.name,
-        "shared_bytes": made.metadata.shared,
-        "tensor_columns": getattr(made.metadata, "tmem_size", None) or 0,
-        "instruction": found[0] if found else None,
+        "shared_bytes": compiled.metadata.shared,
+        "tensor_columns": getattr(compiled.metadata, "tmem_size", None) or 0,
+        "instruction": instructions[0] if instructions else None,
     }
 
 
-def main(file: Path, questions: Path, folder: Path) -> None:
-    """Print a line of JSON for each question: what was made, or why nothing was."""
-    sys.path.insert(0, str(file.parent))
-    module = import_module(file.stem)
-    for number, asked in enumerate(json.loads(questions.read_text())):
+def main(kernel_file: Path, requests_file: Path, folder: Path) -> None:
+    """Print one line of JSON per request: the compiled kernel, or the error."""
+    sys.path.insert(0, str(kernel_file.parent))
+    module = import_module(kernel_file.stem)
+    for number, request in enumerate(json.loads(requests_file.read_text())):
         try:
-            answer = _compiled(getattr(module, asked["kernel"]), asked | {"number": number}, folder)
-        except Exception as error:  # noqa: BLE001 (whatever a compiler raises is its answer)
+            answer = _compile(
+                getattr(module, request["kernel"]), request | {"number": number}, folder
+            )
+        except Exception as error:  # noqa: BLE001 (any failure of the compiler is reported as its answer)
             answer = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(answer), flush=True)
 

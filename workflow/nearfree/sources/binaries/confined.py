@@ -1,8 +1,8 @@
-"""A program of others' making, run with little: started as a script of its own, which becomes it.
+"""Run a third-party program with few rights: a script that confines itself, then becomes it.
 
-The process may not open a file for writing, open a socket, start another process or reach into
-one; its time, memory, and the length of what it prints are bounded. It needs the standard library
-alone, and Linux on x86-64: where the kernel does not take the filter, nothing is run.
+The process may not open a file for writing, open a socket, start another process or inspect one;
+its CPU time, its memory and the length of its output are bounded. It needs the standard library
+alone, and Linux on x86-64: where the kernel does not accept the filter, nothing is run.
 """
 
 import ctypes
@@ -13,38 +13,38 @@ import struct
 import sys
 
 CPU_S = 120
-"""Seconds of CPU time."""
+"""Limit of CPU time, in seconds."""
 OUTPUT_LIMIT = 64 * 2**20
-"""Bytes of a file that it writes to: its output."""
+"""Limit of a written file (the output), in bytes."""
 FILES_LIMIT = 32
-"""Open files."""
+"""Limit of open files."""
 _SET_NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
-"""Of prctl: linux/prctl.h and linux/seccomp.h."""
+"""Codes of prctl: linux/prctl.h and linux/seccomp.h."""
 _LOAD, _EQUAL, _LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-"""Of a filter's steps: linux/bpf_common.h."""
+"""Opcodes of a BPF filter: linux/bpf_common.h."""
 _KILL, _REFUSE, _ALLOW = 0x80000000, 0x00050001, 0x7FFF0000
-"""Of a filter's results: linux/seccomp.h; a refused call fails as one that is not permitted."""
+"""Results of a filter: linux/seccomp.h; a refused call fails as not permitted."""
 _X86_64, _X32_CALLS = 0xC000003E, 0x40000000
 _NUMBER, _MACHINE, _SECOND, _THIRD = 0, 4, 24, 32
-"""Where the call's number, the machine and the lower half of two arguments stand."""
+"""Offsets of the call's number, the machine, and the lower half of two arguments."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _OPEN, _OPENAT = 2, 257
 # fmt: off
 _DENIED = (
     41, 42, 43, 44, 46, 49, 50, 53, 288,  # sockets
     56, 57, 58, 435,  # other processes
-    62, 101, 200, 234, 297, 310, 311, 424, 434, 438,  # reaching into them
+    62, 101, 200, 234, 297, 310, 311, 424, 434, 438,  # inspecting other processes
     76, 77, 82, 83, 84, 85, 86, 87, 88, 90, 91, 92, 93, 94, 132, 133, 155, 161, 165, 166,  # files
     188, 189, 190, 197, 198, 199, 235, 258, 259, 260, 261, 263, 264, 265, 266, 268, 280, 285,
     304, 316, 437, 452,
     246, 250, 248, 249, 272, 298, 308, 320, 321, 323, 425, 426, 427,  # the kernel
 )
 # fmt: on
-"""Numbers of system calls, arch/x86/entry/syscalls/syscall_64.tbl of Linux 6.6."""
+"""Numbers of denied system calls, arch/x86/entry/syscalls/syscall_64.tbl of Linux 6.6."""
 
 
-def program() -> bytes:
-    """Return the filter of system calls, as the kernel takes it."""
+def filter_program() -> bytes:
+    """Return the filter of system calls as the kernel's BPF bytes."""
     steps: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 1, 0, _X86_64),
@@ -67,44 +67,44 @@ def program() -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-def confine(memory: int) -> None:
-    """Take from this process, and from what it becomes, all that reading a file does not need.
+def confine(memory_bytes: int) -> None:
+    """Deny this process, and the program that it becomes, all but what reading a file needs.
 
     Parameters
     ----------
-    memory
-        Bytes of address space.
+    memory_bytes
+        Limit of the address space, in bytes.
 
     Raises
     ------
     OSError
-        The kernel does not take the filter.
+        The kernel does not accept the filter.
     """
-    for what, limit in (
+    for kind, limit in (
         (resource.RLIMIT_CPU, CPU_S),
-        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_FSIZE, OUTPUT_LIMIT),
         (resource.RLIMIT_NOFILE, FILES_LIMIT),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(what, (limit, limit))
-    # Python ignores this one, and what it becomes would go on without its output.
+        resource.setrlimit(kind, (limit, limit))
+    # Python ignores SIGXFSZ; the program that it becomes would go on without its output.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    steps = program()
-    kept = ctypes.create_string_buffer(steps)
-    head = struct.pack("@HP", len(steps) // 8, ctypes.addressof(kept))
+    raw = filter_program()
+    filter_bytes = ctypes.create_string_buffer(raw)
+    filter_header = struct.pack("@HP", len(raw) // 8, ctypes.addressof(filter_bytes))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
-    pointer = ctypes.create_string_buffer(head)
-    for words in (
+    header_buffer = ctypes.create_string_buffer(filter_header)
+    for arguments in (
         (_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0),
-        (_SET_SECCOMP, _FILTER, ctypes.addressof(pointer), 0, 0),
+        (_SET_SECCOMP, _FILTER, ctypes.addressof(header_buffer), 0, 0),
     ):
-        if libc.prctl(*words):
-            raise OSError(ctypes.get_errno(), "the kernel takes no filter of system calls")
+        if libc.prctl(*arguments):
+            raise OSError(ctypes.get_errno(), "the kernel accepts no filter of system calls")
 
 
 if __name__ == "__main__":
-    _, space, *command = sys.argv
-    confine(int(space))
+    _, memory, *command = sys.argv
+    confine(int(memory))
     os.execve(command[0], command, {})  # noqa: S606 (it becomes the program, without a shell)

@@ -1,8 +1,8 @@
-"""The dumper: NVIDIA's cuobjdump, as Triton's wheel carries it, and what it lists of a binary.
+"""The dumper: NVIDIA's cuobjdump from Triton's wheel, which lists a binary's device functions.
 
-It is native code that reads a foreign file: it runs as a process of its own that may do little
-(`confined.py`), in a folder of its own, without an environment, and only if it is the very file
-that envs/dumper.lock pins. It sees no file whose headers lie.
+It is native code that reads an untrusted file. It runs confined (`confined.py`) as a process of its
+own, in a folder of its own, without environment variables, and only if it is the exact file that
+envs/dumper.lock pins. It reads no file whose ELF headers are inconsistent.
 """
 
 import platform
@@ -24,14 +24,14 @@ from nearfree.sources.fetching.fetch import fetch
 
 LOCK = FOLDER / "dumper.lock"
 TIMEOUT_S = 300
-"""Seconds by the clock."""
-MEMORY = 2**30
-"""Bytes of address space beside twice the binary's own."""
-_MESSAGE = 200
+"""Limit of wall time, in seconds."""
+MEMORY_BYTES = 2**30
+"""Address space in bytes, in addition to twice the binary's size."""
+_MESSAGE_CHARACTERS = 200
 
 
 class Dumper(Struct, frozen=True):
-    """The program that lists kernels: which file of which release, its digest and its bytes."""
+    """The program that lists kernels: its release and path, its digest and its bytes."""
 
     name: str
     sha256: str
@@ -44,9 +44,9 @@ def pinned_dumper(*, cache: Cache, offline: bool = False, lock: Path = LOCK) -> 
     Raises
     ------
     ConfigError
-        There is no such lock, or it pins another number of files than one.
+        There is no such lock, or it does not pin exactly one file.
     SourceError
-        The file is not to be had, or is not the pinned one.
+        The file is not available, or is not the pinned one.
     """
     try:
         pins = msgspec.json.decode(lock.read_bytes(), type=dict[str, dict[str, dict[str, str]]])
@@ -67,26 +67,26 @@ def pinned_dumper(*, cache: Cache, offline: bool = False, lock: Path = LOCK) -> 
     return Dumper(name=f"{package} {version}: {path}", sha256=digest, raw=raw)
 
 
-def list_functions(raw: bytes, dumper: Dumper, what: str) -> str:
-    """Return what the dumper lists of a binary's device functions.
+def list_functions(raw: bytes, dumper: Dumper, label: str) -> str:
+    """Return the dumper's listing of a binary's device functions.
 
     Parameters
     ----------
     raw
         The binary: an ELF file for x86-64, or device code.
-    what
-        What the binary is called in a refusal.
+    label
+        Name of the binary in error messages.
 
     Raises
     ------
     SourceError
-        The binary is refused, before or by the dumper, or this machine cannot run it.
+        The binary is refused before or by the dumper, or this machine cannot run the dumper.
     """
-    check_elf(raw, what)
+    check_elf(raw, label)
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise SourceError(
-            "binaries are listed on Linux on x86-64 alone",
-            remedy="Run this there, or rest on what is on record with --offline",
+            "binaries can be listed only on Linux on x86-64",
+            remedy="Run this there, or use the recorded listing with --offline",
         )
     with TemporaryDirectory() as folder:
         program, binary, listing = (Path(folder, name) for name in ("dumper", "binary", "listing"))
@@ -94,11 +94,11 @@ def list_functions(raw: bytes, dumper: Dumper, what: str) -> str:
         program.chmod(0o500)
         binary.write_bytes(raw)
         binary.chmod(0o400)
-        memory = MEMORY + 2 * len(raw)
+        memory = MEMORY_BYTES + 2 * len(raw)
         command = [str(memory), str(program), "-res-usage", str(binary)]
         with listing.open("wb") as output:
             try:
-                done = subprocess.run(
+                process = subprocess.run(
                     [sys.executable, "-I", "-S", confined.__file__, *command],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -109,18 +109,21 @@ def list_functions(raw: bytes, dumper: Dumper, what: str) -> str:
                     check=False,
                 )
             except (OSError, subprocess.SubprocessError) as error:
-                raise _refused(what, type(error).__name__) from error
-        said = done.stderr.decode(errors="replace").replace(folder, "").strip()
-        if done.returncode or said:
-            raise _refused(what, printable(said[-_MESSAGE:]) or f"exit code {done.returncode}")
+                raise _refused(label, type(error).__name__) from error
+        error_text = process.stderr.decode(errors="replace").replace(folder, "").strip()
+        if process.returncode or error_text:
+            raise _refused(
+                label,
+                printable(error_text[-_MESSAGE_CHARACTERS:]) or f"exit code {process.returncode}",
+            )
         try:
             return listing.read_text("ascii")
         except UnicodeDecodeError as error:
-            raise _refused(what, "its listing is no plain text") from error
+            raise _refused(label, "its listing is not plain text") from error
 
 
-def _refused(what: str, why: str) -> SourceError:
+def _refused(label: str, reason: str) -> SourceError:
     return SourceError(
-        f"{what} is refused: the dumper stops: {why}",
-        remedy="Nothing of it is recorded; fetch it anew, or report it",
+        f"{label} is refused: the dumper fails: {reason}",
+        remedy="Nothing of it is recorded; fetch it again, or report it",
     )

@@ -1,7 +1,8 @@
-"""The MoE kernel of a release, cut out of its file, and how it is asked to be compiled.
+"""Extract the MoE kernel of a release from its file, and build the requests to compile it.
 
-Only the kernel and the helper that it calls are kept, each a function decorated with `triton.jit`
-alone and without defaults: loading the file runs nothing of the release but these decorators.
+Only the kernel and the helper that it calls are kept. Each is a function decorated with
+`triton.jit` alone and without defaults: loading the file runs nothing of the release but these
+decorators.
 """
 
 import ast
@@ -21,7 +22,7 @@ FILES = {
     "vllm": "vllm/model_executor/layers/fused_moe/fused_moe.py",
     "sglang": "sglang/srt/layers/moe/fused_moe_triton/fused_moe_triton_kernels.py",
 }
-"""Where each package keeps its kernel."""
+"""The file that holds the kernel, by package."""
 HEAD = "import triton\nimport triton.language as tl\n\n\n"
 TYPES = {
     "a_ptr": "*bf16",
@@ -32,7 +33,7 @@ TYPES = {
     "expert_ids_ptr": "*i32",
     "num_tokens_post_padded_ptr": "*i32",
 }
-"""Pointers of a layer in bfloat16; other arguments are whole numbers of 32 bits."""
+"""Pointer types of a layer in bfloat16; other arguments are 32-bit integers."""
 CONSTANTS: Mapping[str, Any] = {
     **dict.fromkeys(("b_bias_ptr", "bias_ptr", "a_scale_ptr", "b_scale_ptr", "a_desc", "b_desc")),
     **dict.fromkeys(("group_n", "group_k"), 0),
@@ -44,13 +45,16 @@ CONSTANTS: Mapping[str, Any] = {
     "top_k": 8,
     "compute_type": "bfloat16",
 }
-"""What a call for the up projection of such a layer fixes: no scale, no bias, rows beside rows."""
+"""Arguments that a call for the up projection of such a layer fixes: no scale, no bias, dense rows.
+
+
+"""
 ALIGNED = {"N", "K", "EM", "stride_am", "stride_be", "stride_bn", "stride_cm"}
-"""Numbers that 16 divides; so it does every pointer."""
+"""Integer arguments that are multiples of 16; every pointer is, too."""
 
 
-class Asked(NamedTuple):
-    """A block on a compute capability, 90 for 9.0."""
+class CompileTarget(NamedTuple):
+    """A block and its launch settings on a compute capability, 90 for 9.0."""
 
     sm: int
     block_m: int
@@ -60,20 +64,20 @@ class Asked(NamedTuple):
     stages: int
 
 
-class Cut(NamedTuple):
-    """A kernel's text by itself, and the names of its arguments."""
+class KernelSource(NamedTuple):
+    """The text of a kernel with its helper, and the names of the kernel's arguments."""
 
     text: str
     arguments: tuple[str, ...]
 
 
-def pinned(package: str, version: str, lock: Path = LOCK) -> tuple[str, str]:
-    """Return the path and the SHA-256 of the file that may be compiled.
+def pinned_kernel(package: str, version: str, lock: Path = LOCK) -> tuple[str, str]:
+    """Return the path and the SHA-256 of the kernel file that may be compiled.
 
     Raises
     ------
     ConfigError
-        There is no lock, or it pins no kernel of that release.
+        There is no lock, or it pins no kernel of the release.
     """
     try:
         pins = msgspec.json.decode(lock.read_bytes(), type=dict[str, dict[str, dict[str, str]]])
@@ -85,75 +89,95 @@ def pinned(package: str, version: str, lock: Path = LOCK) -> tuple[str, str]:
     path = FILES.get(package, "")
     digest = pins.get(package, {}).get(version, {}).get(path)
     if digest is None:
-        known = [f"{name}=={each}" for name, releases in pins.items() for each in releases]
+        pinned_releases = [
+            f"{name}=={number}" for name, numbers in pins.items() for number in numbers
+        ]
         raise ConfigError(
             f"{lock} pins no kernel of {package} {version}",
-            remedy=f"Choose from {', '.join(known)}",
+            remedy=f"Choose from {', '.join(pinned_releases)}",
         )
     return path, digest
 
 
-def cut(text: str, path: str) -> Cut:
-    """Return the kernel and its helper, and nothing else of a file.
+def extract_kernel(text: str, path: str) -> KernelSource:
+    """Return the kernel with its helper, and nothing else of a file.
 
     Raises
     ------
     SourceError
-        One of them is missing, or does more than a function of Triton's does when it is loaded.
+        One of them is missing, or loading it would run more than Triton's decorator.
     """
     try:
         defined = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
     except (SyntaxError, ValueError, RecursionError) as error:
         raise SourceError(f"{path} is no Python ({type(error).__name__})", remedy=MOVED) from error
-    found = {node.name: node for node in defined if node.name in {KERNEL, HELPER}}
-    if found.keys() != {KERNEL, HELPER}:
-        raise SourceError(f"{path} has not {KERNEL} and {HELPER} once each", remedy=MOVED)
+    nodes = {node.name: node for node in defined if node.name in {KERNEL, HELPER}}
+    if nodes.keys() != {KERNEL, HELPER}:
+        raise SourceError(
+            f"{path} does not define {KERNEL} and {HELPER} exactly once", remedy=MOVED
+        )
     lines = text.splitlines()
     parts = []
     for name in (HELPER, KERNEL):
-        node = found[name]
-        plain = [ast.unparse(each) for each in node.decorator_list] == ["triton.jit"]
-        given = node.args
-        if not plain or given.defaults or given.kw_defaults or given.vararg or given.kwarg:
-            raise SourceError(f"{path}: {name} is no plain function of Triton's", remedy=MOVED)
-        marks = {ast.unparse(each.annotation) for each in given.args if each.annotation}
-        if marks - {"tl.constexpr"}:
-            raise SourceError(f"{path}: {name} has other marks than tl.constexpr", remedy=MOVED)
+        node = nodes[name]
+        only_jit = [ast.unparse(decorator) for decorator in node.decorator_list] == ["triton.jit"]
+        signature = node.args
+        if (
+            not only_jit
+            or signature.defaults
+            or signature.kw_defaults
+            or signature.vararg
+            or signature.kwarg
+        ):
+            raise SourceError(f"{path}: {name} is not a plain triton.jit function", remedy=MOVED)
+        annotations = {
+            ast.unparse(argument.annotation) for argument in signature.args if argument.annotation
+        }
+        if annotations - {"tl.constexpr"}:
+            raise SourceError(
+                f"{path}: {name} has other annotations than tl.constexpr", remedy=MOVED
+            )
         first = node.decorator_list[0].lineno - 1
         parts.append("\n".join(lines[first : node.end_lineno]))
-    arguments = tuple(each.arg for each in found[KERNEL].args.args)
-    return Cut(HEAD + "\n\n\n".join(parts) + "\n", arguments)
+    arguments = tuple(argument.arg for argument in nodes[KERNEL].args.args)
+    return KernelSource(HEAD + "\n\n\n".join(parts) + "\n", arguments)
 
 
-def questions(kernel: Cut, blocks: Iterable[Asked]) -> list[dict[str, Any]]:
-    """Return what the compiler is asked for each block."""
-    fixed = {name: value for name, value in CONSTANTS.items() if name in kernel.arguments}
+def compile_requests(
+    kernel: KernelSource, targets: Iterable[CompileTarget]
+) -> list[dict[str, Any]]:
+    """Return the compiler's request for each block: types, alignment, constants."""
+    constants = {name: value for name, value in CONSTANTS.items() if name in kernel.arguments}
     sizes = {"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K"}
-    left = [each for each in kernel.arguments if each not in fixed and each not in sizes]
+    runtime_arguments = [
+        name for name in kernel.arguments if name not in constants and name not in sizes
+    ]
     return [
         {
             "kernel": KERNEL,
-            "sm": asked.sm,
-            "warps": asked.warps,
-            "stages": asked.stages,
-            "types": {name: TYPES.get(name, "i32") for name in left},
-            "aligned": [name for name in left if name.endswith("_ptr") or name in ALIGNED],
+            "sm": target.sm,
+            "warps": target.warps,
+            "stages": target.stages,
+            "types": {name: TYPES.get(name, "i32") for name in runtime_arguments},
+            "aligned": [
+                name for name in runtime_arguments if name.endswith("_ptr") or name in ALIGNED
+            ],
             "constants": {
-                **fixed,
-                "BLOCK_SIZE_M": asked.block_m,
-                "BLOCK_SIZE_N": asked.block_n,
-                "BLOCK_SIZE_K": asked.block_k,
+                **constants,
+                "BLOCK_SIZE_M": target.block_m,
+                "BLOCK_SIZE_N": target.block_n,
+                "BLOCK_SIZE_K": target.block_k,
             },
         }
-        for asked in blocks
+        for target in targets
     ]
 
 
-def checked(raw: bytes, path: str, digest: str) -> str:
-    """Return a file's text; SourceError if it is not the pinned one."""
+def verified_text(raw: bytes, path: str, digest: str) -> str:
+    """Return a file's text; raise SourceError if it is not the pinned one."""
     if sha256(raw) != digest:
         raise SourceError(
             f"{path} is not the file that {LOCK} pins",
-            remedy="It was not compiled: read what changed, and pin it if it may be",
+            remedy="It was not compiled: review its changes, and pin the new file if they are harmless",
         )
     return raw.decode()

@@ -1,4 +1,4 @@
-"""Binaries in the event log: listed once a release, read back without the network."""
+"""Binaries in the event log: listed once per release, then read without the network."""
 
 import re
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.record import find_extraction, stream_name
 
-_SAID = re.compile(r"""^__version__ = ["']([0-9][0-9a-z.]{0,31})["']$""", re.MULTILINE)
+_VERSION = re.compile(r"""^__version__ = ["']([0-9][0-9a-z.]{0,31})["']$""", re.MULTILINE)
 
 
 class Checked(Struct, frozen=True):
-    """A binary, the rules that it was compared with, and what came of it."""
+    """A binary, the rules that it was compared with, and the differences."""
 
     binary: str
     sha256: str
@@ -36,13 +36,13 @@ class Checked(Struct, frozen=True):
 
 
 def list_take(package: str, version: str, take: int = 1) -> TakeName:
-    """Return the name of the take of a release's binaries: `sources/binaries_vllm_0_20_2/1-...`."""
+    """Return the take of a release's listed binaries: `sources/binaries_vllm_0_20_2/1-...`."""
     stream = f"binaries_{stream_name(package, version)}"
     return take_name(SOURCES, stream, take, list_plan(package, version))
 
 
 def list_plan(package: str, version: str) -> ListPlan:
-    """Return the plan of listing the binaries of one release."""
+    """Return the plan that lists the binaries of one release."""
     members = tuple(binary.path for binary in PACKAGES[package].binaries)
     return ListPlan(package=package, version=version, members=members)
 
@@ -61,12 +61,12 @@ def record_listing(
     Raises
     ------
     SourceError
-        A binary is not to be had, damaged, or of an unknown form; nothing of any is recorded.
+        A binary is not available, damaged, or of an unknown form; nothing is recorded then.
     """
 
     def events() -> Iterable[BinaryListed]:
         return [
-            _listed(package, version, binary, cache=cache, offline=offline)
+            _listing(package, version, binary, cache=cache, offline=offline)
             for binary in PACKAGES[package].binaries
         ]
 
@@ -79,14 +79,14 @@ def record_listing(
     )
 
 
-def _listed(
+def _listing(
     package: str, version: str, binary: Binary, *, cache: Cache, offline: bool
 ) -> BinaryListed:
     dumper = pinned_dumper(cache=cache, offline=offline)
-    wanted = binary.path.replace(".", r"\.")
-    source = fetch(package, version, wanted, cache=cache, offline=offline, limit=MEMBER_LIMIT)
-    what = f"{package} {version}: {binary.path}"
-    found = functions(list_functions(source.raw(binary.path), dumper, what))
+    pattern = binary.path.replace(".", r"\.")
+    source = fetch(package, version, pattern, cache=cache, offline=offline, limit=MEMBER_LIMIT)
+    label = f"{package} {version}: {binary.path}"
+    device_functions = functions(list_functions(source.raw(binary.path), dumper, label))
     (member,) = source.record.members
     return BinaryListed(
         package=package,
@@ -96,27 +96,30 @@ def _listed(
         verified="member",
         member=member,
         licence=PACKAGES[package].licence,
-        carries=_carries(package, version, binary, cache=cache, offline=offline),
+        carries=_built_from(package, version, binary, cache=cache, offline=offline),
         dumper=dumper.name,
         dumper_sha256=dumper.sha256,
-        functions=len(found),
-        held=held_kernels(found),
+        functions=len(device_functions),
+        held=held_kernels(device_functions),
     )
 
 
-def _carries(
+def _built_from(
     package: str, version: str, binary: Binary, *, cache: Cache, offline: bool
 ) -> str | None:
-    if binary.says is None:
+    """Return the release that a binary names as its source; None where it names none."""
+    if binary.version_member is None:
         return None
-    wanted = binary.says.replace(".", r"\.")
-    text = fetch(package, version, wanted, cache=cache, offline=offline).text(binary.says)
-    said = _SAID.search(text)
-    return said[1] if said else None
+    pattern = binary.version_member.replace(".", r"\.")
+    text = fetch(package, version, pattern, cache=cache, offline=offline).text(
+        binary.version_member
+    )
+    match = _VERSION.search(text)
+    return match[1] if match else None
 
 
 def recorded_listing(layout: Layout, package: str, version: str) -> tuple[BinaryListed, ...]:
-    """Return what the log says of a release's binaries, from its newest take; none if nothing."""
+    """Return the listed binaries of a release, from its newest take; empty if the log has none."""
     takes = read_scope(layout, SOURCES, stream=list_take(package, version).stream)
     newest = newest_takes(takes, BinaryListed)
     return tuple(event.data for take in newest for event in take.of(BinaryListed))
@@ -125,37 +128,39 @@ def recorded_listing(layout: Layout, package: str, version: str) -> tuple[Binary
 def check_release(
     layout: Layout, package: str, version: str, *, cache: Cache, offline: bool = False
 ) -> tuple[Checked, ...]:
-    """Return how rules stand to each binary of a release on record.
+    """Return the differences between rules and each recorded binary of a release.
 
     Raises
     ------
     EvidenceError
-        The log has no listing of it that is not retracted.
+        The log has no listing of the release that is not retracted.
     SourceError
-        The rules are neither on record nor to be had.
+        The rules are neither on record nor available.
     """
-    listed = {each.member.path: each for each in recorded_listing(layout, package, version)}
-    if not listed:
+    listings = {
+        listing.member.path: listing for listing in recorded_listing(layout, package, version)
+    }
+    if not listings:
         raise EvidenceError(
             f"the log holds no binary of {package} {version} that is not retracted",
             remedy=f"Run `nearfree rules check {package}=={version} --take 2`",
         )
-    checked = []
+    checks = []
     for binary in PACKAGES[package].binaries:
-        if binary.path not in listed:
+        if binary.path not in listings:
             continue
-        found = listed[binary.path]
-        rules_version = found.carries or binary.rules_version or version
+        listing = listings[binary.path]
+        rules_version = listing.carries or binary.rules_version or version
         rules = find_extraction(layout, binary.rules, rules_version, cache=cache, offline=offline)
-        came = compare(rules.by_name(), found.held)
-        checked.append(
+        comparison = compare(rules.by_name(), listing.held)
+        checks.append(
             Checked(
                 binary=binary.path,
-                sha256=found.member.sha256,
-                kernels=sum(each.kernels for each in found.held),
+                sha256=listing.member.sha256,
+                kernels=sum(kernel.kernels for kernel in listing.held),
                 rules=f"{binary.rules}=={rules_version}",
-                points=came.points,
-                differences=came.differences,
+                points=comparison.points,
+                differences=comparison.differences,
             )
         )
-    return tuple(checked)
+    return tuple(checks)

@@ -209,7 +209,7 @@ def config_tokens(modules: Modules, chunk: Mapping[str, ast.expr]) -> Reading:
         _, callee = modules.locate(["try_get_optimal_moe_config"])
         cut = argument_of(function, callee, "M")
     program, root = modules.program_of(path, cut, LEAVES)
-    program = program.knowing(chunk)
+    program = program.with_constants(chunk)
     return Reading(
         rule="config_tokens", program=program, root=root, axis="num_tokens", contexts=[{}]
     )

@@ -178,6 +178,6 @@ def verified_text(raw: bytes, path: str, digest: str) -> str:
     if sha256(raw) != digest:
         raise SourceError(
             f"{path} is not the file that {LOCK} pins",
-            remedy="It was not compiled: review its changes, and pin the new file if they are harmless",
+            remedy="It was not compiled: review its changes, and pin it if they are harmless",
         )
     return raw.decode()

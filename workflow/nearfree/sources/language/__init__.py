@@ -1,1 +1,1 @@
-"""The form that rules are read in, and the two ways of reading them."""
+"""The normal form of rules, and the two readers of them."""

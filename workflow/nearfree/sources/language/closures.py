@@ -1,7 +1,7 @@
-"""The evaluation of expressions: each tree turned once into closures that are run many times.
+"""Evaluation of expressions: each tree is turned once into closures that are run many times.
 
-A closure is given what names stand for and returns the value, or raises an error that names what
-has none. Nothing of a backend is compiled or run by Python.
+A closure takes the values of names and returns the expression's value, or raises an error that
+names the part without a value. Nothing of a backend is compiled or run by Python.
 """
 
 import ast
@@ -25,28 +25,31 @@ from nearfree.sources.language.expressions import (
     outside,
     variables,
 )
-from nearfree.sources.language.functions import BUILTINS, MOST_TEXT, called
+from nearfree.sources.language.functions import BUILTINS, LENGTH_LIMIT, call_builtin
 
 Run = Callable[[Inputs], Any]
-"""Returns an expression's value, given what its names stand for."""
+"""A closure: returns an expression's value, given the values of its names."""
 Call = Callable[[str, list[Any], Inputs], Any]
-"""Is given the name and arguments of a call that is no builtin, and what names stand for."""
+"""Returns the result of a call that is no builtin: its name, its arguments, and the names' values.
+
+
+"""
 NO_VALUE = (*MISTAKES, UnknownConstructError)
-"""What a closure raises where there is no value."""
-_SINGLES = (bool, type(None))
+"""Exceptions of a closure that has no value."""
+_SINGLETONS = (bool, type(None))
 _NUMBERS = {int, float, bool}
-_MADE = ("list", "sorted")
-"""What gives a list of its own at every call, which may change later."""
-_MOST_SHIFT = 62
+_MUTABLE_RESULTS = ("list", "sorted")
+"""Builtins that return a new list at every call; it may change later."""
+_SHIFT_LIMIT = 62
 
 
 def evaluate(node: ast.expr, inputs: Inputs) -> Any:
-    """Return an expression's value, given what its names stand for.
+    """Return an expression's value, given the values of its names.
 
     Raises
     ------
     UnknownConstructError
-        A node, name or operator outside the known set, or a value that makes no sense.
+        A node, name or operator outside the known set, or no value.
     """
     try:
         return Closures({}, unknown, inputs).of(node)(inputs)
@@ -55,17 +58,17 @@ def evaluate(node: ast.expr, inputs: Inputs) -> Any:
 
 
 def no_value(node: ast.expr, inputs: Inputs, error: Exception) -> UnknownConstructError:
-    """Return the error that says which expression has no value, after what was raised instead."""
+    """Return the error that names the expression without a value, from the exception raised."""
     match error:
         case UnknownConstructError():
             return error
-        case KeyError(args=(str(name),)) if name in variables(node) and name not in inputs:
-            return UnknownConstructError(f"the name {name!r} is unknown", node)
+        case KeyError(args=(str(missing),)) if missing in variables(node) and missing not in inputs:
+            return UnknownConstructError(f"the name {missing!r} is unknown", node)
     return UnknownConstructError(f"{name_of(node)} has no value here: {error}", node)
 
 
 def unknown(name: str, arguments: list[Any], names: Inputs) -> Any:
-    """Refuse a call: for expressions that call builtins alone."""
+    """Refuse a call: for expressions that may call builtins only."""
     del arguments, names
     raise UnknownConstructError(f"the function {name!r} is unknown")
 
@@ -83,39 +86,44 @@ class Fixed:
 
 
 class Closures:
-    """Turns expressions into closures, with all that some inputs settle worked out.
+    """Turns expressions into closures; whatever the fixed names settle is evaluated at once.
 
     Parameters
     ----------
     fixed
-        Names that stand for the same at every evaluation.
+        Names with the same value at every evaluation.
     call
-        What a call gives that is no builtin, or of a name that stands for something.
+        Evaluates a call that is no builtin, or whose name is bound to a value.
     named
-        The names that may stand for something; none but those hides a builtin.
+        Names that may be bound; only these can hide a builtin.
     count
-        Counts each round of a comprehension against a limit; without it there are none, and no
-        sums of lists.
+        Counts each iteration of a comprehension against a limit. Without it, comprehensions and
+        sums of lists are refused.
     """
 
     def __init__(
         self,
         fixed: Inputs,
         call: Call,
-        named: Collection[str],
+        bindable: Collection[str],
         count: Callable[[ast.AST], None] | None = None,
     ) -> None:
-        self._fixed, self._call_of, self._named, self._count = fixed, call, named, count
-        self._ready: dict[ast.expr, Run] = {}
+        self._fixed, self._evaluate_call, self._bindable, self._count = (
+            fixed,
+            call,
+            bindable,
+            count,
+        )
+        self._closures: dict[ast.expr, Run] = {}
 
-    def kept(self, node: ast.expr) -> Run:
-        """Return an expression as a closure, made when it is first asked for."""
-        if node not in self._ready:
-            self._ready[node] = self.of(node)
-        return self._ready[node]
+    def closure(self, node: ast.expr) -> Run:
+        """Return an expression's closure, made at the first request and kept."""
+        if node not in self._closures:
+            self._closures[node] = self.of(node)
+        return self._closures[node]
 
     def of(self, node: ast.expr) -> Run:
-        """Return an expression as a closure; what is outside the known set is an error when run."""
+        """Return a new closure of an expression; that of an unknown expression raises when run."""
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         run: Run = _refusing(node) if method is None else method(node)
         return run
@@ -130,7 +138,9 @@ class Closures:
         return Fixed(self._fixed[name]) if name in self._fixed else itemgetter(name)
 
     def _boolop(self, node: ast.BoolOp) -> Run:
-        return _either([self.of(part) for part in node.values], stop=isinstance(node.op, ast.Or))
+        return _junction(
+            [self.of(operand) for operand in node.values], stop=isinstance(node.op, ast.Or)
+        )
 
     def _ifexp(self, node: ast.IfExp) -> Run:
         test, body, orelse = self.of(node.test), self.of(node.body), self.of(node.orelse)
@@ -139,26 +149,30 @@ class Closures:
         return lambda names: body(names) if test(names) else orelse(names)
 
     def _unaryop(self, node: ast.UnaryOp) -> Run:
-        part, apply = self.of(node.operand), OPERATORS.get(type(node.op))
-        if apply is None:
+        operand, operator = self.of(node.operand), OPERATORS.get(type(node.op))
+        if operator is None:
             return _refusing(node)
-        return _folded(lambda names: checked(apply(part(names)), node), part)
+        return _folded(lambda names: checked(operator(operand(names)), node), operand)
 
     def _binop(self, node: ast.BinOp) -> Run:
-        left, right, apply = self.of(node.left), self.of(node.right), OPERATORS.get(type(node.op))
-        if apply is None:
+        left, right, operator = (
+            self.of(node.left),
+            self.of(node.right),
+            OPERATORS.get(type(node.op)),
+        )
+        if operator is None:
             return _refusing(node)
-        shifts = isinstance(node.op, ast.LShift)
-        joins = self._count is not None and isinstance(node.op, ast.Add)
+        is_shift = isinstance(node.op, ast.LShift)
+        may_join = self._count is not None and isinstance(node.op, ast.Add)
 
         def run(names: Inputs) -> Any:
-            one, other = left(names), right(names)
-            if joins and type(one) is type(other) is list:
-                return checked(one + other, node)
-            if type(one) not in _NUMBERS or type(other) not in _NUMBERS:
+            left_value, right_value = left(names), right(names)
+            if may_join and type(left_value) is type(right_value) is list:
+                return checked(left_value + right_value, node)
+            if type(left_value) not in _NUMBERS or type(right_value) not in _NUMBERS:
                 raise UnknownConstructError(f"{name_of(node)} is no arithmetic of numbers", node)
-            if not shifts or other <= _MOST_SHIFT:
-                value = apply(one, other)
+            if not is_shift or right_value <= _SHIFT_LIMIT:
+                value = operator(left_value, right_value)
                 if -LARGEST <= value <= LARGEST:
                     return value
             raise UnknownConstructError(f"{name_of(node)} is too large", node)
@@ -166,16 +180,16 @@ class Closures:
         return _folded(run, left, right)
 
     def _compare(self, node: ast.Compare) -> Run:
-        parts = [self.of(each) for each in (node.left, *node.comparators)]
-        if len(parts) == 2:
-            return _comparison(node, parts[0], parts[1], node.ops[0])
+        operands = [self.of(operand) for operand in (node.left, *node.comparators)]
+        if len(operands) == 2:
+            return _comparison(node, operands[0], operands[1], node.ops[0])
         links = [_link(node, op) for op in node.ops]
 
         def run(names: Inputs) -> bool:
-            values = (part(names) for part in parts)
+            values = (operand(names) for operand in operands)
             return all(link(*pair) for link, pair in zip(links, pairwise(values), strict=True))
 
-        return _folded(run, *parts)
+        return _folded(run, *operands)
 
     def _tuple(self, node: ast.Tuple) -> Run:
         parts = [self.of(part) for part in node.elts]
@@ -197,67 +211,68 @@ class Closures:
         return lambda names: checked({key(names): value(names) for key, value in pairs}, node)
 
     def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Run:
-        """Return all rounds of a comprehension, in a scope of its own."""
-        count, targets = self._count, [_names_set(each.target) for each in node.generators]
-        if count is None or None in targets or any(each.is_async for each in node.generators):
+        """Return the closure of a comprehension, which runs in a scope of its own."""
+        count = self._count
+        targets = [_target_names(generator.target) for generator in node.generators]
+        if count is None or None in targets or any(loop.is_async for loop in node.generators):
             return _refusing(node)
         loops = [
-            (target or [], self.of(each.iter), [self.of(test) for test in each.ifs])
-            for target, each in zip(targets, node.generators, strict=True)
+            (target or [], self.of(generator.iter), [self.of(test) for test in generator.ifs])
+            for target, generator in zip(targets, node.generators, strict=True)
         ]
         element = self.of(node.elt)
-        alone = node.generators[0].target
-        if len(loops) == 1 and isinstance(alone, ast.Name):
-            (_, group, tests), name = loops[0], alone.id
+        only_target = node.generators[0].target
+        if len(loops) == 1 and isinstance(only_target, ast.Name):
+            (_, group, tests), name = loops[0], only_target.id
 
-            def of_one(names: Inputs) -> list[Any]:
-                own = cast("dict[str, Any]", names).copy()
-                items, found = group(names), list[Any]()
-                if not isinstance(items, list | tuple | range) or len(items) > MOST_TEXT:
+            def single_loop(names: Inputs) -> list[Any]:
+                scope = cast("dict[str, Any]", names).copy()
+                items, elements = group(names), list[Any]()
+                if not isinstance(items, list | tuple | range) or len(items) > LENGTH_LIMIT:
                     raise outside(node)
                 for item in items:
                     count(node)
-                    own[name] = item
+                    scope[name] = item
                     for test in tests:
-                        if not test(own):
+                        if not test(scope):
                             break
                     else:
-                        found.append(flat(element(own), node))
-                return cast("list[Any]", checked(found, node))
+                        elements.append(flat(element(scope), node))
+                return cast("list[Any]", checked(elements, node))
 
-            return of_one
+            return single_loop
 
-        def rounds(names: dict[str, Any], depth: int) -> Iterator[Any]:
+        def iterate(names: dict[str, Any], depth: int) -> Iterator[Any]:
             if depth == len(loops):
                 yield flat(element(names), node)
                 return
             target, group, tests = loops[depth]
             single = isinstance(node.generators[depth].target, ast.Name)
             items = group(names)
-            if not isinstance(items, list | tuple | range) or len(items) > MOST_TEXT:
+            if not isinstance(items, list | tuple | range) or len(items) > LENGTH_LIMIT:
                 raise outside(node)
             for item in items:
                 count(node)
                 parts = [item] if single else cast("Sequence[Any]", item)
                 names |= zip(target, parts, strict=True)
                 if all(test(names) for test in tests):
-                    yield from rounds(names, depth + 1)
+                    yield from iterate(names, depth + 1)
 
         def run(names: Inputs) -> list[Any]:
-            own = cast("dict[str, Any]", names).copy()
-            return cast("list[Any]", checked([*islice(rounds(own, 0), MOST_TEXT + 1)], node))
+            scope = cast("dict[str, Any]", names).copy()
+            return cast("list[Any]", checked([*islice(iterate(scope, 0), LENGTH_LIMIT + 1)], node))
 
         return run
 
     _generatorexp = _listcomp
 
     def _setcomp(self, node: ast.SetComp) -> Run:
-        rounds = self._listcomp(node)
-        return lambda names: frozenset(rounds(names))
+        elements = self._listcomp(node)
+        return lambda names: frozenset(elements(names))
 
     def _subscript(self, node: ast.Subscript) -> Run:
-        group, place = self.of(node.value), self.of(node.slice)
-        return _folded(lambda names: group(names)[place(names)], group, place)
+        group, index = self.of(node.value), self.of(node.slice)
+        return _folded(lambda names: group(names)[index(names)], group, index)
 
     def _joinedstr(self, node: ast.JoinedStr) -> Run:
         return _builtin(node, "join", [self.of(part) for part in node.values])
@@ -268,35 +283,35 @@ class Closures:
         return _builtin(node, "str", [self.of(node.value)])
 
     def _call(self, node: ast.Call) -> Run:
-        parts = [self.of(part) for part in node.args]
+        arguments = [self.of(argument) for argument in node.args]
         if isinstance(node.func, ast.Attribute) and not node.keywords:
-            return _method(node, self.of(node.func.value), node.func.attr, parts)
+            return _method(node, self.of(node.func.value), node.func.attr, arguments)
         if not isinstance(node.func, ast.Name) or node.keywords:
             return _refusing(node)
-        name, call = node.func.id, self._call_of
-        if name in BUILTINS and name not in self._named:
-            return _builtin(node, name, parts)
+        name, call = node.func.id, self._evaluate_call
+        if name in BUILTINS and name not in self._bindable:
+            return _builtin(node, name, arguments)
         if name not in BUILTINS:
-            return lambda names: call(name, [part(names) for part in parts], names)
-        builtin = _builtin(node, name, parts)
+            return lambda names: call(name, [argument(names) for argument in arguments], names)
+        builtin = _builtin(node, name, arguments)
 
         def run(names: Inputs) -> Any:
             if name in names:
-                return call(name, [part(names) for part in parts], names)
+                return call(name, [argument(names) for argument in arguments], names)
             return builtin(names)
 
         return run
 
 
-def _names_set(target: ast.expr) -> list[str] | None:
-    """Return the names that a round of a comprehension sets, None for any other target."""
+def _target_names(target: ast.expr) -> list[str] | None:
+    """Return the names that a comprehension's target sets; None for any other target."""
     parts = target.elts if isinstance(target, ast.Tuple) else [target]
     names = [part.id for part in parts if isinstance(part, ast.Name)]
     return names if len(names) == len(parts) else None
 
 
 def _refusing(node: ast.expr) -> Run:
-    """Return the closure of what is outside the known set."""
+    """Return the closure of an expression outside the known set: it raises when run."""
 
     def run(names: Inputs) -> Any:
         del names
@@ -306,7 +321,7 @@ def _refusing(node: ast.expr) -> Run:
 
 
 def _folded(run: Run, *parts: Run) -> Run:
-    """Return a closure, worked out where its parts are; one without a value there waits."""
+    """Return a constant closure if all parts are constant; one without a value raises when run."""
     if not all(isinstance(part, Fixed) for part in parts):
         return run
     try:
@@ -315,22 +330,22 @@ def _folded(run: Run, *parts: Run) -> Run:
         return run
 
 
-def _either(parts: list[Run], *, stop: bool) -> Run:
-    """Return the first value whose truth is `stop`, else the last."""
-    kept: list[Run] = []
-    for number, each in enumerate(parts):
-        if not isinstance(each, Fixed) or number == len(parts) - 1:
-            kept.append(each)
-        elif bool(each.value) is stop:
-            kept.append(each)
-            break  # what stands behind is never evaluated
-    if len(kept) == 1:
-        return kept[0]
+def _junction(parts: list[Run], *, stop: bool) -> Run:
+    """Return the closure of a junction: the first value whose truth is `stop`, else the last."""
+    operands: list[Run] = []
+    for index, operand in enumerate(parts):
+        if not isinstance(operand, Fixed) or index == len(parts) - 1:
+            operands.append(operand)
+        elif bool(operand.value) is stop:
+            operands.append(operand)
+            break  # later operands are never evaluated
+    if len(operands) == 1:
+        return operands[0]
 
     def run(names: Inputs) -> Any:
         value: Any = None
-        for each in kept:
-            value = each(names)
+        for operand in operands:
+            value = operand(names)
             if bool(value) is stop:
                 break
         return value
@@ -339,16 +354,16 @@ def _either(parts: list[Run], *, stop: bool) -> Run:
 
 
 def _link(node: ast.Compare, op: ast.cmpop) -> Callable[[Any, Any], bool]:
-    """Return what compares two values, if they may be compared so."""
+    """Return a function that compares two values, or raises where they may not be compared."""
     apply = OPERATORS[type(op)]
-    singles = isinstance(op, ast.Is | ast.IsNot)
+    is_identity = isinstance(op, ast.Is | ast.IsNot)
 
-    def holds(one: Any, other: Any) -> bool:
-        if singles and not (isinstance(one, _SINGLES) or isinstance(other, _SINGLES)):
+    def holds(left: Any, right: Any) -> bool:
+        if is_identity and not (isinstance(left, _SINGLETONS) or isinstance(right, _SINGLETONS)):
             raise UnknownConstructError(f"{name_of(node)} compares no singletons", node)
-        if type(other) is range and not isinstance(one, int):
+        if type(right) is range and not isinstance(left, int):
             raise outside(node)
-        return bool(apply(one, other))
+        return bool(apply(left, right))
 
     return holds
 
@@ -356,36 +371,36 @@ def _link(node: ast.Compare, op: ast.cmpop) -> Callable[[Any, Any], bool]:
 def _comparison(node: ast.Compare, left: Run, right: Run, op: ast.cmpop) -> Run:
     apply, holds = OPERATORS[type(op)], _link(node, op)
     if isinstance(right, Fixed) and not isinstance(op, ast.Is | ast.IsNot):
-        limit = right.value  # nearly all comparisons are with a number that is known
+        limit = right.value  # nearly all comparisons are with a known number
         if type(limit) is not range:
             return _folded(lambda names: apply(left(names), limit), left)
     return _folded(lambda names: holds(left(names), right(names)), left, right)
 
 
-def _builtin(node: ast.expr, name: str, parts: list[Run]) -> Run:
+def _builtin(node: ast.expr, name: str, arguments: list[Run]) -> Run:
     function = BUILTINS[name]
 
     def run(names: Inputs) -> Any:
-        values = [part(names) for part in parts]
+        values = [argument(names) for argument in arguments]
         if _NUMBERS.issuperset(map(type, values)):
             return checked(function(*values), node)
-        return checked(called(name, values), node)
+        return checked(call_builtin(name, values), node)
 
-    return run if name in _MADE else _folded(run, *parts)
+    return run if name in _MUTABLE_RESULTS else _folded(run, *arguments)
 
 
-def _method(node: ast.Call, of: Run, name: str, parts: list[Run]) -> Run:
+def _method(node: ast.Call, receiver: Run, name: str, arguments: list[Run]) -> Run:
     def run(names: Inputs) -> Any:
-        group = of(names)
-        known = (isinstance(group, list) and name in LIST_METHODS) or (
+        group = receiver(names)
+        is_known = (isinstance(group, list) and name in LIST_METHODS) or (
             isinstance(group, str) and name in STRING_METHODS
         )
-        if not known:
+        if not is_known:
             raise outside(node)
-        values = [part(names) for part in parts]
+        values = [argument(names) for argument in arguments]
         if name == "append":
-            if len(values) == 1 and type(values[0]) in _NUMBERS and len(group) < MOST_TEXT:
-                return group.append(values[0])  # most calls: the list stays as short as it may be
+            if len(values) == 1 and type(values[0]) in _NUMBERS and len(group) < LENGTH_LIMIT:
+                return group.append(values[0])  # the usual call; the list stays within its limit
             for value in values:
                 flat(value, node)
         result = getattr(group, name)(*values)

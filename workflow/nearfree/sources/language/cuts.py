@@ -1,7 +1,7 @@
-"""Cut a rule out of a Python function that does much else.
+"""Extract a rule from a Python function that also does much else.
 
-Where a value is computed in the midst of a long function, the rule is that value: the names that
-it rests on are followed back to the inputs, and the rest of the function is not read.
+If a long function computes a value on its way, that value is the rule: the names that it depends on
+are followed back to the inputs, and the rest of the function is not read.
 """
 
 import ast
@@ -38,61 +38,64 @@ def assignments(function: Function, name: str) -> list[ast.Assign]:
 
 
 def value_of(function: Function, name: str, stop: frozenset[str]) -> Function:
-    """Return a function of no parameters that returns what `name` is assigned.
+    """Return a function without parameters that returns the value assigned to `name`.
 
     Parameters
     ----------
     name
-        The name; it must have one assignment.
+        The name, which must be assigned exactly once.
     stop
-        Names that are inputs of the rule; all others are followed back, and must then have one
-        assignment, too.
+        Inputs of the rule; any other name is followed back, and must be assigned at most once.
 
     Raises
     ------
     SourceError
-        The function does not assign the name, or assigns it or a name on the way more than once.
+        The function does not assign the name, or assigns it or a followed name more than once.
     """
-    found = only_assignment(function, name)
-    if found is None:
+    assignment = only_assignment(function, name)
+    if assignment is None:
         raise SourceError(f"{function.name} assigns no {name}", remedy=MOVED)
-    body: list[ast.stmt] = [copied(found)]
-    waiting, seen = names_in(found.value) - stop, {name}
+    body: list[ast.stmt] = [copied(assignment)]
+    waiting, followed = names_in(assignment.value) - stop, {name}
     while waiting:
-        other = waiting.pop()
-        seen.add(other)
-        earlier = only_assignment(function, other)
-        if earlier is not None:
-            body.append(copied(earlier))
-            waiting |= names_in(earlier.value) - stop - seen
-    unsure = seen & changed_in_place(function.body)
-    if unsure:
-        raise SourceError(f"{function.name} changes {' and '.join(sorted(unsure))} in place")
-    body.sort(key=lambda each: each.lineno)
-    result = at(ast.Name(name, ast.Load()), found)
-    body.append(at(ast.Return(result), found))
+        dependency = waiting.pop()
+        followed.add(dependency)
+        definition = only_assignment(function, dependency)
+        if definition is not None:
+            body.append(copied(definition))
+            waiting |= names_in(definition.value) - stop - followed
+    changed = followed & changed_in_place(function.body)
+    if changed:
+        raise SourceError(f"{function.name} changes {' and '.join(sorted(changed))} in place")
+    body.sort(key=lambda statement: statement.lineno)
+    result = at(ast.Name(name, ast.Load()), assignment)
+    body.append(at(ast.Return(result), assignment))
     return made(f"value_of_{name}", body, function)
 
 
 def only_assignment(function: Function, name: str) -> ast.Assign | None:
-    """Return the one statement that sets a name; None if the function sets it nowhere.
+    """Return the one statement that assigns a name; None if the function never binds it.
 
     Raises
     ------
     SourceError
-        It is set several times, or not as a plain name.
+        It is bound several times, or not by a plain assignment.
     """
-    plain = assignments(function, name)
-    times = sum(name in bound_by(each) for each in _simple(function.body))
-    if times > len(plain) or len(plain) > 1 or (plain and name in parameters(function)):
+    plain_assignments = assignments(function, name)
+    binding_count = sum(name in bound_by(part) for part in _binding_parts(function.body))
+    if (
+        binding_count > len(plain_assignments)
+        or len(plain_assignments) > 1
+        or (plain_assignments and name in parameters(function))
+    ):
         raise SourceError(
-            f"{function.name} assigns {name} {times + (name in parameters(function))} times"
+            f"{function.name} assigns {name} {binding_count + (name in parameters(function))} times"
         )
-    return plain[0] if plain else None
+    return plain_assignments[0] if plain_assignments else None
 
 
-def _simple(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield the parts of statements that can set a name: plain statements, and heads of others."""
+def _binding_parts(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the parts of statements that can bind a name: simple statements, and other heads."""
     for statement in walk_statements(body):
         inner = [*getattr(statement, "body", []), *getattr(statement, "orelse", [])]
         if inner and not isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -102,17 +105,22 @@ def _simple(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def argument_of(function: Function, callee: Function, parameter: str) -> Function:
-    """Return a function of no parameters that returns one argument of a call in a long function.
+    """Return a function without parameters that returns one argument of a call.
 
     Raises
     ------
     SourceError
-        The call is not there once, or does not give that argument.
+        The function does not pass that argument in exactly one call.
     """
-    found = calls(function, callee.name)
-    place = parameters(callee).index(parameter)
-    values = [part.value for call in found for part in call.keywords if part.arg == parameter]
-    values += [call.args[place] for call in found if len(call.args) > place]
+    matching_calls = calls(function, callee.name)
+    index = parameters(callee).index(parameter)
+    values = [
+        keyword.value
+        for call in matching_calls
+        for keyword in call.keywords
+        if keyword.arg == parameter
+    ]
+    values += [call.args[index] for call in matching_calls if len(call.args) > index]
     if len(values) != 1:
         raise SourceError(
             f"{function.name} gives {callee.name} {len(values)} times its {parameter}"
@@ -122,29 +130,29 @@ def argument_of(function: Function, callee: Function, parameter: str) -> Functio
 
 
 def arguments_of(function: Function, callee: str) -> Function:
-    """Return the function up to a call, returning the call's arguments as a tuple.
+    """Return the function up to a call; it returns the call's arguments as a tuple.
 
     Raises
     ------
     SourceError
         The function does not call it in the value of an assignment.
     """
-    short = copied(function)
-    cutter = _Cutter(callee)
-    cutter.visit(short)
+    shortened = copied(function)
+    cutter = _CallCutter(callee)
+    cutter.visit(shortened)
     if not cutter.cut:
         raise SourceError(f"{function.name} does not call {callee}", remedy=MOVED)
-    return short
+    return shortened
 
 
-def made(name: str, body: list[ast.stmt], old: ast.AST) -> Function:
-    """Return a function of no parameters, at the place of another one."""
-    nothing = ast.arguments([], [], None, [], [], None, [])
-    return at(ast.FunctionDef(name, nothing, body, [], None), old)
+def made(name: str, body: list[ast.stmt], source: ast.AST) -> Function:
+    """Return a function without parameters, at the position of a source node."""
+    no_parameters = ast.arguments([], [], None, [], [], None, [])
+    return at(ast.FunctionDef(name, no_parameters, body, [], None), source)
 
 
 def calls(function: ast.AST, callee: str) -> list[ast.Call]:
-    """Return the calls of a function by its plain name."""
+    """Return a tree's calls of a function by its plain name."""
     return [
         node
         for node in nodes_of(function)
@@ -152,20 +160,23 @@ def calls(function: ast.AST, callee: str) -> list[ast.Call]:
     ]
 
 
-class _Cutter(ast.NodeTransformer):
+class _CallCutter(ast.NodeTransformer):
     def __init__(self, callee: str) -> None:
         self.callee = callee
         self.cut = False
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        found = calls(node.value, self.callee)
-        if not found:
+        matching_calls = calls(node.value, self.callee)
+        if not matching_calls:
             return node
-        if len(found) > 1:
+        if len(matching_calls) > 1:
             raise SourceError(f"{self.callee} is called twice in one statement")
         self.cut = True
-        values = [*found[0].args, *(part.value for part in found[0].keywords)]
-        return at(ast.Return(at(ast.Tuple(values, ast.Load()), found[0])), node)
+        values = [
+            *matching_calls[0].args,
+            *(keyword.value for keyword in matching_calls[0].keywords),
+        ]
+        return at(ast.Return(at(ast.Tuple(values, ast.Load()), matching_calls[0])), node)
 
 
 def one_request(function: Function, number: str) -> Function:
@@ -174,64 +185,63 @@ def one_request(function: Function, number: str) -> Function:
     Parameters
     ----------
     function
-        The function; it stays as it is.
+        The function, which is not changed.
     number
-        The name of the number of requests: `for i in range(0, number)` is such a loop.
+        The name of the number of requests; `for i in range(0, number)` is a loop over them.
     """
-    alike: Function = _Alike(number).visit(copied(function))
-    return alike
+    unrolled: Function = _RequestLoopUnroller(number).visit(copied(function))
+    return unrolled
 
 
 def returning(function: Function, *names: str) -> Function:
-    """Return a copy of a function that ends with the values of names, once all are settled.
-
-    One name is returned as it is, several as a tuple.
-    """
-    short = copied(function)
-    sets = [names_in(statement, context=ast.Store) for statement in short.body]
-    for name in sorted({*names}.difference(*sets, parameters(function))):
+    """Return a copy of a function that ends once all given names are set, and returns them."""
+    shortened = copied(function)
+    stored_names = [names_in(statement, context=ast.Store) for statement in shortened.body]
+    for name in sorted({*names}.difference(*stored_names, parameters(function))):
         raise UnknownConstructError(f"{function.name} does not set {name}", function)
-    places = [place for place, each in enumerate(sets) if not each.isdisjoint(names)]
-    if not places:
+    setting_positions = [
+        position for position, stored in enumerate(stored_names) if not stored.isdisjoint(names)
+    ]
+    if not setting_positions:
         raise UnknownConstructError(f"{function.name} sets none of {', '.join(names)}", function)
-    last = short.body[places[-1]]
+    last = shortened.body[setting_positions[-1]]
     values: list[ast.expr] = [at(ast.Name(name, ast.Load()), last) for name in names]
     value = values[0] if len(values) == 1 else at(ast.Tuple(values, ast.Load()), last)
-    short.body = [*short.body[: places[-1] + 1], at(ast.Return(value), last)]
-    return short
+    shortened.body = [*shortened.body[: setting_positions[-1] + 1], at(ast.Return(value), last)]
+    return shortened
 
 
 def without_rest(function: Function) -> Function:
-    """Return a copy of a function without what stands behind its answer, which is never run."""
-    short = copied(function)
-    for number, each in enumerate(short.body):
-        if _ends(each):
-            short.body = short.body[: number + 1]
-    return short
+    """Return a copy of a function without unreachable statements after its last return."""
+    shortened = copied(function)
+    for index, statement in enumerate(shortened.body):
+        if _always_ends(statement):
+            shortened.body = shortened.body[: index + 1]
+    return shortened
 
 
-def _ends(statement: ast.stmt) -> bool:
+def _always_ends(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.If):
-        return all(any(map(_ends, body)) for body in (statement.body, statement.orelse))
+        return all(any(map(_always_ends, body)) for body in (statement.body, statement.orelse))
     return isinstance(statement, ast.Return | ast.Raise)
 
 
-class _Alike(ast.NodeTransformer):
+class _RequestLoopUnroller(ast.NodeTransformer):
     def __init__(self, number: str) -> None:
         self.number = number
 
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.stmt]:
         if not isinstance(node.target, ast.Name) or not self._over_requests(node.iter):
             return self.generic_visit(node)
-        inner = _Round(node.target.id, self.number)
+        inner = _SingleRequest(node.target.id, self.number)
         return [inner.visit(statement) for statement in node.body]
 
     def _over_requests(self, group: ast.expr) -> bool:
         return ast.unparse(group) == f"range(0, {self.number})"
 
 
-class _Round(ast.NodeTransformer):
-    """One round of a loop: `x[i]` is `x_each`, `s += x` adds it for all of them."""
+class _SingleRequest(ast.NodeTransformer):
+    """The loop body for one request: `x[i]` becomes `x_each`; `s += x` adds for all requests."""
 
     def __init__(self, index: str, number: str) -> None:
         self.index = index
@@ -244,15 +254,15 @@ class _Round(ast.NodeTransformer):
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         node = self.generic_visit(node)  # type: ignore[assignment]
-        added = _added(node)
-        if added is not None and isinstance(node.value, ast.BinOp):
-            times = at(ast.Name(self.number, ast.Load()), node)
-            node.value.right = at(ast.BinOp(times, ast.Mult(), added), node)
+        summand = _summand(node)
+        if summand is not None and isinstance(node.value, ast.BinOp):
+            factor = at(ast.Name(self.number, ast.Load()), node)
+            node.value.right = at(ast.BinOp(factor, ast.Mult(), summand), node)
         return node
 
 
-def _added(statement: ast.stmt) -> ast.expr | None:
-    """Return what `s = s + x` adds."""
+def _summand(statement: ast.stmt) -> ast.expr | None:
+    """Return the expression that `s = s + x` adds; None for any other statement."""
     match statement:
         case ast.Assign(
             targets=[ast.Name(id=name)],
@@ -263,79 +273,84 @@ def _added(statement: ast.stmt) -> ast.expr | None:
 
 
 def without_options(function: Function, inputs: frozenset[str]) -> Function:
-    """Return a function without ways that defaults close; it is changed in place.
+    """Return a function without the branches that defaults exclude; it is changed in place.
 
     Parameters
     ----------
     inputs
-        The parameters that a call gives; all others keep their defaults.
+        The parameters that a call passes; all others keep their defaults.
     """
-    own = defaults(function)
-    known: dict[str, object] = {}
+    default_values = defaults(function)
+    constants: dict[str, object] = {}
     while True:
-        stored = _stores(function)
-        given = ((name, value) for name, value in own.items() if name not in inputs)
-        more: dict[str, object] = {
+        store_counts = _store_counts(function)
+        unset = ((name, value) for name, value in default_values.items() if name not in inputs)
+        added: dict[str, object] = {
             name: value.value
-            for name, value in given
-            if isinstance(value, ast.Constant) and not stored[name]
+            for name, value in unset
+            if isinstance(value, ast.Constant) and not store_counts[name]
         }
-        more |= {
+        added |= {
             name: value
             for name, value in _constants(function)
-            if stored[name] == 1 and name not in own
+            if store_counts[name] == 1 and name not in default_values
         }
-        if more.keys() <= known.keys():
+        if added.keys() <= constants.keys():
             return function
-        known |= more
-        function.body = _known(function.body, known)
+        constants |= added
+        function.body = _with_constants(function.body, constants)
 
 
-def _stores(function: Function) -> Counter[str]:
+def _store_counts(function: Function) -> Counter[str]:
+    """Return how often a function stores each name."""
     names = (node for node in nodes_of(function) if isinstance(node, ast.Name))
     return Counter(name.id for name in names if isinstance(name.ctx, ast.Store))
 
 
 def _constants(function: Function) -> Iterator[tuple[str, object]]:
+    """Yield the names that top-level statements set to a literal, with its value."""
     for statement in function.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
                 yield name, value
 
 
-def _known(body: list[ast.stmt], known: Mapping[str, object]) -> list[ast.stmt]:
-    found: list[ast.stmt] = []
+def _with_constants(body: list[ast.stmt], constants: Mapping[str, object]) -> list[ast.stmt]:
+    statements: list[ast.stmt] = []
     for statement in body:
-        new = _Known(known).visit(statement)
-        found += new if isinstance(new, list) else [new]
-    return found
+        replacement = _ConstantSubstitution(constants).visit(statement)
+        statements += replacement if isinstance(replacement, list) else [replacement]
+    return statements
 
 
-class _Known(ast.NodeTransformer):
-    def __init__(self, known: Mapping[str, object]) -> None:
-        self.known = known
+class _ConstantSubstitution(ast.NodeTransformer):
+    def __init__(self, constants: Mapping[str, object]) -> None:
+        self.constants = constants
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id not in self.known or not isinstance(node.ctx, ast.Load):
+        if node.id not in self.constants or not isinstance(node.ctx, ast.Load):
             return node
-        return at(ast.Constant(self.known[node.id]), node)  # type: ignore[arg-type]
+        return at(ast.Constant(self.constants[node.id]), node)  # type: ignore[arg-type]
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         test = self.visit(node.test)
         truth = _truth(test)
         if truth is not None:
-            return _known(node.body if truth else node.orelse, self.known)
+            return _with_constants(node.body if truth else node.orelse, self.constants)
         node.test = test
-        node.body, node.orelse = _known(node.body, self.known), _known(node.orelse, self.known)
+        node.body, node.orelse = (
+            _with_constants(node.body, self.constants),
+            _with_constants(node.orelse, self.constants),
+        )
         node.body = node.body or [ast.copy_location(ast.Pass(), node)]
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        """Drop leading operands that leave the rest open; keep one that closes it."""
+        """Drop leading constants that leave the result open; return one that determines it."""
         self.generic_visit(node)
-        stop = isinstance(node.op, ast.Or)
+        dominant = isinstance(node.op, ast.Or)
         while len(node.values) > 1 and isinstance(node.values[0], ast.Constant):
-            if bool(node.values[0].value) is stop:
+            if bool(node.values[0].value) is dominant:
                 return node.values[0]
             node.values.pop(0)
         return node.values[0] if len(node.values) == 1 else node
@@ -357,7 +372,7 @@ class _Known(ast.NodeTransformer):
 
 
 def _truth(test: ast.expr) -> bool | None:
-    """Return whether a condition holds whatever the inputs, None where it depends on them."""
+    """Return whether a condition holds for all inputs; None where it depends on them."""
     if variables(test):
         return truth_of(test, _truth)
     try:

@@ -1,4 +1,4 @@
-"""One way through a function: the decisions taken on it, and what they settle about later ones."""
+"""One path through a function: its decisions, and the later conditions that they settle."""
 
 import ast
 import copy
@@ -13,22 +13,22 @@ Interval = tuple[float, float]
 
 
 class Bounds:
-    """Intervals of expressions, by their text.
+    """Intervals of expressions, by the expressions' text.
 
     Parameters
     ----------
     least
-        Inputs that are never smaller than a number, such as sizes.
+        Lower bounds of inputs, such as sizes, by name.
     """
 
-    def __init__(self, least: Mapping[str, int]) -> None:
-        self.known: dict[str, Interval] = {name: (low, inf) for name, low in least.items()}
+    def __init__(self, minimums: Mapping[str, int]) -> None:
+        self.intervals: dict[str, Interval] = {name: (low, inf) for name, low in minimums.items()}
 
     def interval(self, node: ast.expr) -> Interval:
-        """Return bounds of an expression, both included."""
+        """Return an expression's lower and upper bound, both included."""
         low, high = self._composed(node)
-        known = self.known.get(ast.unparse(node), (-inf, inf))
-        return max(low, known[0]), min(high, known[1])
+        recorded = self.intervals.get(ast.unparse(node), (-inf, inf))
+        return max(low, recorded[0]), min(high, recorded[1])
 
     def _composed(self, node: ast.expr) -> Interval:
         match node:
@@ -50,7 +50,7 @@ class Bounds:
         return -inf, inf
 
     def truth(self, node: ast.expr) -> bool | None:
-        """Return whether a comparison holds, where the bounds decide it."""
+        """Return whether a comparison holds; None where the bounds do not decide it."""
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             return None
         if ast.unparse(node.left) == ast.unparse(node.comparators[0]):
@@ -69,14 +69,14 @@ class Bounds:
         return None
 
     def learn(self, node: ast.expr, *, answer: bool) -> None:
-        """Draw bounds from a comparison that was decided; strict ones as if they were not."""
+        """Record the bound that a decided comparison gives; a strict one as a non-strict one."""
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             return
         right = node.comparators[0]
         if not isinstance(right, ast.Constant) or not isinstance(right.value, int | float):
             return
         text, value = ast.unparse(node.left), right.value
-        low, high = self.known.get(text, (-inf, inf))
+        low, high = self.intervals.get(text, (-inf, inf))
         match node.ops[0], answer:
             case (ast.Eq(), True) | (ast.NotEq(), False):
                 low = high = value
@@ -84,60 +84,61 @@ class Bounds:
                 high = min(high, value)
             case (ast.GtE() | ast.Gt(), True) | (ast.Lt() | ast.LtE(), False):
                 low = max(low, value)
-        self.known[text] = (low, high)
+        self.intervals[text] = (low, high)
 
 
 class Decisions:
-    """The decisions of one way, and what they are about.
+    """The decisions of one path, their conditions and quotes.
 
-    The first ones are given, further ones are taken as true.
+    The path starts with a given prefix of choices; each further choice is true, and its alternative
+    is recorded.
 
     Parameters
     ----------
     least
-        Inputs that are never smaller than a number.
+        Lower bounds of inputs, by name.
     """
 
-    def __init__(self, given: list[bool], least: Mapping[str, int]) -> None:
-        self.given = given
-        self.bounds = Bounds(least)
-        self.taken: list[bool] = []
-        self.others: list[list[bool]] = []
-        self.known: dict[str, bool] = {}
-        self.when: list[ast.expr] = []
+    def __init__(self, prefix: list[bool], minimums: Mapping[str, int]) -> None:
+        self.prefix = prefix
+        self.bounds = Bounds(minimums)
+        self.choices: list[bool] = []
+        self.alternatives: list[list[bool]] = []
+        self.truths: dict[str, bool] = {}
+        self.conditions: list[ast.expr] = []
         self.quotes: list[Quote] = []
 
     def decide(self, condition: ast.expr, place: ast.AST) -> bool:
-        """Return which way to go at a condition, and keep the condition."""
+        """Return the branch to take at a condition, and record the condition and its quote."""
         condition = tested(condition)
-        decided = self.truth(condition)
-        if decided is not None:
-            return decided
-        number = len(self.taken)
-        if number == len(self.given):
-            self.given = [*self.given, True]
-            self.others.append([*self.taken, False])
-        answer = self.given[number]
-        self.taken.append(answer)
-        self.learn(condition, answer=answer)
-        self.when.append(condition if answer else negated(condition))
-        self.quotes.append(quote(place))
-        return answer
-
-    def truth(self, condition: ast.expr) -> bool | None:
-        """Return a condition's truth where constants or earlier decisions settle it."""
-        if isinstance(condition, ast.Constant):
-            return bool(condition.value)
-        settled = truth_of(condition, self.truth)
+        settled = self.truth(condition)
         if settled is not None:
             return settled
-        decided = self.known.get(ast.unparse(condition))
-        return self.bounds.truth(condition) if decided is None else decided
+        index = len(self.choices)
+        if index == len(self.prefix):
+            self.prefix = [*self.prefix, True]
+            self.alternatives.append([*self.choices, False])
+        choice = self.prefix[index]
+        self.choices.append(choice)
+        self.learn(condition, answer=choice)
+        self.conditions.append(condition if choice else negated(condition))
+        self.quotes.append(quote(place))
+        return choice
+
+    def truth(self, condition: ast.expr) -> bool | None:
+        """Return a condition's truth if constants or earlier decisions settle it, else None."""
+        if isinstance(condition, ast.Constant):
+            return bool(condition.value)
+        truth = truth_of(condition, self.truth)
+        if truth is not None:
+            return truth
+        recorded = self.truths.get(ast.unparse(condition))
+        return self.bounds.truth(condition) if recorded is None else recorded
 
     def learn(self, condition: ast.expr, *, answer: bool) -> None:
-        """Keep what a decision says, about the parts of the condition too."""
-        self.known[ast.unparse(condition)] = answer
-        self.known[ast.unparse(negated(condition))] = not answer
+        """Record the truth of a condition, and of its parts where it implies theirs."""
+        self.truths[ast.unparse(condition)] = answer
+        self.truths[ast.unparse(negated(condition))] = not answer
         self.bounds.learn(condition, answer=answer)
         if isinstance(condition, ast.BoolOp) and answer is isinstance(condition.op, ast.And):
             for part in condition.values:
@@ -145,36 +146,36 @@ class Decisions:
 
 
 def tested(condition: ast.expr) -> ast.expr:
-    """Return a condition of which only the truth counts, without constants that change nothing."""
+    """Return a condition reduced to its truth value, without constants that do not change it."""
     if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
         return at(ast.UnaryOp(ast.Not(), tested(condition.operand)), condition)
     match condition:
         case ast.Call(func=ast.Name(id="bool"), args=[inner]):
             return tested(inner)
-        case ast.Call(func=ast.Name(id="int"), args=[inner]) if _is_truth(inner):
+        case ast.Call(func=ast.Name(id="int"), args=[inner]) if _is_boolean(inner):
             return tested(inner)
     if not isinstance(condition, ast.BoolOp):
         return condition
-    stop = isinstance(condition.op, ast.Or)
-    kept = [
-        each
-        for each in map(tested, condition.values)
-        if not isinstance(each, ast.Constant) or bool(each.value) is stop
+    dominant = isinstance(condition.op, ast.Or)
+    operands = [
+        operand
+        for operand in map(tested, condition.values)
+        if not isinstance(operand, ast.Constant) or bool(operand.value) is dominant
     ]
-    if not kept:
-        return at(ast.Constant(not stop), condition)
-    whole = copy.copy(condition)
-    whole.values = kept
-    return kept[0] if len(kept) == 1 else whole
+    if not operands:
+        return at(ast.Constant(not dominant), condition)
+    junction = copy.copy(condition)
+    junction.values = operands
+    return operands[0] if len(operands) == 1 else junction
 
 
-def _is_truth(node: ast.expr) -> bool:
-    """Return whether an expression is `True` or `False` whatever its inputs are."""
+def _is_boolean(node: ast.expr) -> bool:
+    """Return whether an expression is a boolean whatever its inputs are."""
     match node:
         case ast.Compare() | ast.UnaryOp(op=ast.Not()):
             return True
         case ast.BoolOp():
-            return all(map(_is_truth, node.values))
+            return all(map(_is_boolean, node.values))
         case ast.Call(func=ast.Name(id="bool")):
             return True
     return isinstance(node, ast.Constant) and isinstance(node.value, bool)

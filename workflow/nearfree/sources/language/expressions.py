@@ -1,7 +1,7 @@
-"""The closed set of expressions that rules are made of, and of values that they may have.
+"""The closed set of expressions that rules are made of, and of the values that they may have.
 
-A rule's conditions and values are Python expressions over named inputs. Whatever is not in this
-set is an error that names it: nothing is guessed, and nothing of a backend is ever executed.
+A rule's conditions and values are Python expressions over named inputs. Anything outside this set
+is an error that names it: nothing is guessed, and no backend code is ever executed.
 """
 
 import ast
@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import Any
 
 from nearfree.errors import UnknownConstructError as UnknownConstructError  # noqa: PLC0414
-from nearfree.sources.language.functions import MOST_TEXT, nodes_of
+from nearfree.sources.language.functions import LENGTH_LIMIT, nodes_of
 
 Inputs = Mapping[str, Any]
-"""What names stand for."""
+"""The value of each name."""
 STRING_METHODS = ("endswith", "replace", "split", "startswith", "strip")
 LIST_METHODS = ("append", "index", "pop", "remove")
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
@@ -42,16 +42,20 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.In: lambda item, group: item in group,
     ast.NotIn: lambda item, group: item not in group,
 }
-_PAIRS: tuple[tuple[type[ast.cmpop], type[ast.cmpop]], ...] = (
+_OPPOSITE_OPERATORS: tuple[tuple[type[ast.cmpop], type[ast.cmpop]], ...] = (
     (ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.LtE, ast.Gt), (ast.Is, ast.IsNot),
     (ast.In, ast.NotIn),
 )  # fmt: skip
-OPPOSITE = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
+OPPOSITE = {
+    operator_: opposite
+    for pair in _OPPOSITE_OPERATORS
+    for operator_, opposite in (pair, pair[::-1])
+}
 LARGEST = 1 << 62
-"""No number of a rule is larger; a source that makes one is hostile or misread."""
-# A union such as `int | float` would be made anew at each of millions of checks.
+"""Limit of a number's magnitude; a source that makes a larger one is hostile or misread."""
+# isinstance runs millions of times; a union such as `int | float` would be built at each.
 NUMBERS = (int, float)
-_SINGLES = (int, float, str)
+_SCALARS = (int, float, str)
 _GROUPS = (list, tuple, frozenset)
 CONSTANTS = (int, float, str, type(None))
 MISTAKES = (
@@ -64,11 +68,11 @@ MISTAKES = (
     RecursionError,
     MemoryError,
 )
-"""What evaluating a hostile or misread expression may raise; each becomes a refusal."""
+"""Exceptions that evaluating a hostile or misread expression may raise; each becomes a refusal."""
 
 
 def name_of(node: ast.AST) -> str:
-    """Return how an unknown construct is called in a message."""
+    """Return the name of a construct for a message: its kind and its first line."""
     try:
         text = ast.unparse(node) if isinstance(node, ast.expr | ast.stmt) else ""
     except (RecursionError, ValueError):
@@ -82,7 +86,7 @@ def outside(node: ast.AST) -> UnknownConstructError:
 
 
 def parse(text: str) -> ast.expr:
-    """Return the expression that a text holds; of any kind, checked when it is evaluated."""
+    """Return the expression of a text; its constructs are checked when it is evaluated."""
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -90,7 +94,7 @@ def parse(text: str) -> ast.expr:
 
 
 def negated(node: ast.expr) -> ast.expr:
-    """Return the opposite of a condition, in the plainest form."""
+    """Return the negation of a condition, in the simplest form."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return node.operand
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -101,7 +105,7 @@ def negated(node: ast.expr) -> ast.expr:
 
 @lru_cache(maxsize=1 << 16)
 def variables(node: ast.AST) -> frozenset[str]:
-    """Return the names that an expression reads, functions' names excepted."""
+    """Return the names that an expression reads, except those of called functions."""
     nodes = nodes_of(node)
     functions = {id(call.func) for call in nodes if isinstance(call, ast.Call)}
     return frozenset(
@@ -109,60 +113,60 @@ def variables(node: ast.AST) -> frozenset[str]:
     )
 
 
-def truth_of(node: ast.expr, of_part: Callable[[ast.expr], bool | None]) -> bool | None:
-    """Return the truth that parts give a negation or junction, None where they settle nothing.
+def truth_of(node: ast.expr, part_truth: Callable[[ast.expr], bool | None]) -> bool | None:
+    """Return the truth of a negation or junction from that of its parts; None where it is open.
 
     Parameters
     ----------
-    of_part
-        Returns a part's truth, None where that is open: `False and x` does not hold for any x.
+    part_truth
+        Returns a part's truth, None where it is open: `False and x` is false for any x.
     """
     match node:
         case ast.UnaryOp(op=ast.Not()):
-            inner = of_part(node.operand)
-            return None if inner is None else not inner
+            operand = part_truth(node.operand)
+            return None if operand is None else not operand
         case ast.BoolOp():
-            stop = isinstance(node.op, ast.Or)
-            found = {of_part(part) for part in node.values}
-            return stop if stop in found else None if None in found else not stop
+            dominant = isinstance(node.op, ast.Or)
+            truths = {part_truth(part) for part in node.values}
+            return dominant if dominant in truths else None if None in truths else not dominant
     return None
 
 
 def checked(value: Any, node: ast.AST | None = None) -> Any:
-    """Return a value that no hostile source made too large.
+    """Return a value unless it is too large.
 
     Raises
     ------
     UnknownConstructError
-        A number above 2**62 or none at all, a long text, a long or deep group.
+        A number above 2**62 or NaN, a long text, or a long or deep group.
     """
     kind = type(value)
     if value is None or kind is bool or (kind in NUMBERS and -LARGEST <= value <= LARGEST):
         return value  # nearly all values are small numbers
-    large = isinstance(value, NUMBERS) and not abs(value) <= LARGEST
-    if large or _bulk(value) > MOST_TEXT:
+    too_large = isinstance(value, NUMBERS) and not abs(value) <= LARGEST
+    if too_large or _item_count(value) > LENGTH_LIMIT:
         raise UnknownConstructError(f"{name_of(node) if node else 'a value'} is too large", node)
     return value
 
 
-def _bulk(value: Any) -> int:
-    """Return how many items a group has, those of its groups included, or a text's length."""
+def _item_count(value: Any) -> int:
+    """Return the number of items of a group, nested groups included, or the length of a text."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
-    if not isinstance(value, _GROUPS) or len(value) > MOST_TEXT:
+    if not isinstance(value, _GROUPS) or len(value) > LENGTH_LIMIT:
         return len(value) if isinstance(value, _GROUPS) else 1
     total = len(value)
-    for each in value:
-        total += 0 if isinstance(each, _SINGLES) else _bulk(each)
-        if total > MOST_TEXT:
+    for item in value:
+        total += 0 if isinstance(item, _SCALARS) else _item_count(item)
+        if total > LENGTH_LIMIT:
             break
     return total
 
 
 def same(first: Any, second: Any) -> bool:
-    """Return whether two values are one, their types and those of their parts included."""
+    """Return whether two values are equal, their types and those of their parts included."""
     if type(first) is not type(second):
         return False
     if isinstance(first, list | tuple):
@@ -173,9 +177,9 @@ def same(first: Any, second: Any) -> bool:
 
 
 def flat(value: Any, node: ast.AST) -> Any:
-    """Return a value that may be put into a group: one that never changes.
+    """Return a value that may be an item of a group, that is, an immutable one.
 
-    So no group ever holds itself.
+    So no group ever contains itself.
 
     Raises
     ------
@@ -184,6 +188,6 @@ def flat(value: Any, node: ast.AST) -> Any:
     """
     if isinstance(value, list | dict):
         raise UnknownConstructError(f"{name_of(node)} puts a group into a group", node)
-    for each in value if isinstance(value, tuple) else ():
-        flat(each, node)
+    for item in value if isinstance(value, tuple) else ():
+        flat(item, node)
     return value

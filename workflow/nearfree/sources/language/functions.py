@@ -1,4 +1,4 @@
-"""The functions that a rule's expressions may call: Python's own, and C++'s where they differ."""
+"""Functions that a rule's expressions may call: Python's own, and C++'s where the two differ."""
 
 import ast
 import math
@@ -7,14 +7,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-MOST_TEXT = 4096
-"""Characters of the longest text, and items of the longest list; longer ones are hostile."""
-_ORDERED = ("join", "list", "str", "tuple")
-_PLAIN = (int, float, str, type(None))
+LENGTH_LIMIT = 4096
+"""Limit of a text's characters and a list's items; longer ones come from a hostile source."""
+_ORDER_DEPENDENT = ("join", "list", "str", "tuple")
+_SCALARS = (int, float, str, type(None))
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:
-    """Return a tree's nodes in the order of `ast.walk`, which takes twice as long."""
+    """Return a tree's nodes in the order of `ast.walk`, in half its time."""
     nodes = [tree]
     for node in nodes:
         for name in node._fields:
@@ -32,7 +32,7 @@ def float32(value: float) -> float:
 
 
 def quotient(left: float, right: float) -> float:
-    """Return C++'s `left / right`: truncated for integers."""
+    """Return C++'s `left / right`, which truncates for integers."""
     if isinstance(left, int) and isinstance(right, int):
         whole = abs(left) // abs(right)
         return whole if (left < 0) == (right < 0) else -whole
@@ -40,38 +40,38 @@ def quotient(left: float, right: float) -> float:
 
 
 def remainder(left: int, right: int) -> int:
-    """Return C++'s `left % right`: it has the sign of `left`."""
+    """Return C++'s `left % right`, which has the sign of `left`."""
     rest = abs(left) % abs(right)
     return -rest if left < 0 else rest
 
 
 def unsigned(value: float) -> int:
-    """Return a number that C++ holds without a sign; a negative one wraps, and has no value."""
+    """Return a number as C++'s unsigned integer; a negative one would wrap, and raises."""
     if value < 0:
         raise ValueError(f"{value} wraps around where it has no sign")
     return int(value)
 
 
 def join(*parts: object) -> str:
-    """Return a formatted text: its parts, one after the other."""
+    """Return the texts of all parts, concatenated: a formatted text."""
     return "".join(map(text, parts))
 
 
 def text(value: object = "") -> str:
-    """Return Python's `str` of a number, a text, or a group of such."""
+    """Return Python's `str` of a number, a text, or a group of these."""
     _writable(value)
     return str(value)
 
 
 def _writable(value: object) -> None:
-    if not isinstance(value, (*_PLAIN, list, tuple)):
+    if not isinstance(value, (*_SCALARS, list, tuple)):
         raise TypeError(f"a {type(value).__name__} is written into a text")
-    for each in value if isinstance(value, list | tuple) else ():
-        _writable(each)
+    for item in value if isinstance(value, list | tuple) else ():
+        _writable(item)
 
 
 def re_sub(pattern: str, new: str, old: str) -> str:
-    """Return Python's `re.sub` for a class of characters; other patterns may not end."""
+    """Return Python's `re.sub` for one character class; other patterns may take forever."""
     if not re.fullmatch(r"\[[^\[\]]+\]\+?", pattern) or re.search(r"\\[^-. ]", new):
         raise ValueError(f"the pattern {pattern!r} with {new!r} is outside the known set")
     try:
@@ -80,24 +80,27 @@ def re_sub(pattern: str, new: str, old: str) -> str:
         raise ValueError(str(error)) from error
 
 
-_OWN: tuple[Callable[..., Any], ...] = (
+_RULE_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(int.bit_length, math.ceil),
     *(float32, join, quotient, re_sub, remainder, unsigned),
 )
-OWN = {each.__name__: each for each in _OWN}
-"""Names that mean this in a rule, and mean nothing in Python: no Python source may call them."""
-_PYTHON: tuple[Callable[..., Any], ...] = (
+OWN = {function.__name__: function for function in _RULE_FUNCTIONS}
+"""Names that have a meaning only in rules, not in Python: no Python source may call them."""
+_PYTHON_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(abs, all, any, bool, float, int, len, list, max, min, range, round, sorted, tuple),
 )
-PYTHON = {each.__name__: each for each in _PYTHON} | {"set": frozenset, "str": text}
+PYTHON = {function.__name__: function for function in _PYTHON_FUNCTIONS} | {
+    "set": frozenset,
+    "str": text,
+}
 BUILTINS = OWN | PYTHON
 
 
-def called(name: str, arguments: list[Any]) -> Any:
-    """Return what a builtin gives, if it is given nothing that would take long or have no order."""
+def call_builtin(name: str, arguments: list[Any]) -> Any:
+    """Return a builtin's result; refuse arguments that would take long or have no order."""
     for argument in arguments:
-        if isinstance(argument, range) and name != "range" and len(argument) > MOST_TEXT:
+        if isinstance(argument, range) and name != "range" and len(argument) > LENGTH_LIMIT:
             raise ValueError(f"{name} of a range of {len(argument)}")
-        if isinstance(argument, frozenset) and name in _ORDERED:
+        if isinstance(argument, frozenset) and name in _ORDER_DEPENDENT:
             raise TypeError(f"{name} of a set, which has no order")
     return BUILTINS[name](*arguments)

@@ -1,7 +1,7 @@
-"""The second way to read a rule: step through the function with a small interpreter.
+"""Second reader of a rule: run its function with a small interpreter.
 
-It runs over syntax trees with a closed set of statements. It reaches no module, no attribute and
-no object of this process: a source can compute numbers with it, and nothing else.
+It runs syntax trees with a closed set of statements. It reaches no module, attribute or object of
+this process: a source can compute numbers with it, and nothing else.
 """
 
 import ast
@@ -28,7 +28,7 @@ from nearfree.sources.language.statements import (
     Statements,
 )
 
-MOST_STEPS = 200_000
+STEPS_LIMIT = 200_000
 
 
 class Interpreter(Statements):
@@ -38,7 +38,7 @@ class Interpreter(Statements):
         super().__init__(program)
         self.inputs: Inputs = {}
         self.steps = 0
-        self._closures = Closures({}, self._call, _bound(program), self.count)
+        self._closures = Closures({}, self._call, _bindable_names(program), self.count)
         self._defaults: dict[ast.Constant, Any] = {}
         self._constants = Closures({}, unknown, program.constants)
 
@@ -48,19 +48,23 @@ class Interpreter(Statements):
         Parameters
         ----------
         inputs
-            What its parameters of these names are, and facts that are no parameters: what a leaf
-            was replaced by, such as `rocm`.
+            Values of the parameters of these names, and of free names that replaced a leaf, such as
+            `rocm`.
         """
         self.inputs = inputs
         function = self.program.functions[name]
-        given = {n: inputs[n] for n in parameters(function) if n in inputs}
-        return self._ended(lambda: self.enter(Nested(function, {}), given))
+        arguments = {
+            parameter: inputs[parameter]
+            for parameter in parameters(function)
+            if parameter in inputs
+        }
+        return self._result(lambda: self.enter(Nested(function, {}), arguments))
 
     def call(self, name: str, arguments: list[Any]) -> Any:
-        """Return a function's value for given arguments."""
-        return self._ended(lambda: self._call(name, arguments, {}))
+        """Return a function's value for positional arguments."""
+        return self._result(lambda: self._call(name, arguments, {}))
 
-    def _ended(self, run: Callable[[], Any]) -> Any:
+    def _result(self, run: Callable[[], Any]) -> Any:
         self.steps = self.depth = 0
         try:
             return run()
@@ -70,31 +74,31 @@ class Interpreter(Statements):
     def count(self, node: ast.AST) -> None:
         """Count a statement against the limit."""
         self.steps += 1
-        if self.steps > MOST_STEPS:
+        if self.steps > STEPS_LIMIT:
             raise UnknownConstructError("the function does not end", node)
 
     def expr(self, node: ast.expr, frame: Frame) -> Any:
         """Return an expression's value."""
-        run = self._closures.kept(node)
-        names = frame if type(frame) is _Names else _Names(self, frame)
+        run = self._closures.closure(node)
+        names = frame if type(frame) is _Scope else _Scope(self, frame)
         try:
             return run(names)
         except MISTAKES as error:
             raise no_value(node, names, error) from error
 
     def constant(self, node: ast.expr) -> Any:
-        """Return what a constant of the module is."""
+        """Return the value of a module-level constant."""
         try:
-            return self._constants.kept(node)(_Names(self, {}))
+            return self._constants.closure(node)(_Scope(self, {}))
         except MISTAKES as error:
             raise no_value(node, {}, error) from error
 
-    def frame(self, nested: Nested, given: Frame) -> Frame:
-        """Return the names of a call, which find constants and inputs by themselves."""
-        return _Names(self, nested.frame, given)
+    def frame(self, nested: Nested, arguments: Frame) -> Frame:
+        """Return the scope of a call, which also looks up constants and inputs."""
+        return _Scope(self, nested.frame, arguments)
 
     def default(self, name: str, value: ast.expr) -> Any:
-        """Return a parameter's default; a number or text is worked out once."""
+        """Return a parameter's default; a literal is evaluated once."""
         if type(value) is not ast.Constant:
             return super().default(name, value)
         if value not in self._defaults:
@@ -106,7 +110,7 @@ class Interpreter(Statements):
         return bool(self.expr(node, frame))
 
     def items(self, group: Any) -> Sequence[Any] | None:
-        """Return the group itself if it has an order."""
+        """Return the group itself if it is ordered."""
         return group if isinstance(group, list | tuple | range) else None
 
     def store_item(self, target: ast.Subscript, value: Any, frame: Frame) -> None:
@@ -121,41 +125,38 @@ class Interpreter(Statements):
         checked(group, target)
 
     def s_augassign(self, node: ast.AugAssign, frame: Frame) -> None:
-        """Assign what an operation makes of a name; a list grows in place, as in Python."""
+        """Assign the result of an operation on a name; a list grows in place, as in Python."""
         name = node.target.id if isinstance(node.target, ast.Name) else ""
         group = frame.get(name)
         if not isinstance(group, list) or not isinstance(node.op, ast.Add):
             super().s_augassign(node, frame)
             return
-        more = self.expr(node.value, frame)
-        if not isinstance(more, list | tuple | range):
+        added = self.expr(node.value, frame)
+        if not isinstance(added, list | tuple | range):
             raise UnknownConstructError(f"{name_of(node)} adds no list", node)
-        group += [flat(each, node) for each in checked(more, node)]
+        group += [flat(item, node) for item in checked(added, node)]
         checked(group, node)
 
     def _call(self, name: str, arguments: list[Any], names: Inputs) -> Any:
-        local = names.keys()  # without constants and inputs
-        nested = names[name] if name in local else None
-        if name not in local and name in self.program.functions:
+        local_names = names.keys()  # without constants and inputs
+        nested = names[name] if name in local_names else None
+        if name not in local_names and name in self.program.functions:
             nested = Nested(self.program.functions[name], {})
         if not isinstance(nested, Nested):
             raise UnknownConstructError(f"the function {name!r} is unknown")
         return self.apply(nested, arguments, nested.function)
 
 
-def _bound(program: Program) -> set[str]:
-    """Return the names that stand for something in a program, and so may hide a builtin."""
+def _bindable_names(program: Program) -> set[str]:
+    """Return the names that a program binds anywhere, and that so may hide a builtin."""
     trees = program.functions.values()
     nodes = (node for tree in trees for node in nodes_of(tree))
-    named = {getattr(node, "arg", None) or getattr(node, "name", None) or "" for node in nodes}
-    return {*program.constants, *named, *names_in(*trees, context=ast.Store)}
+    bound = {getattr(node, "arg", None) or getattr(node, "name", None) or "" for node in nodes}
+    return {*program.constants, *bound, *names_in(*trees, context=ast.Store)}
 
 
-class _Names(Frame):
-    """What a name stands for: a local one, a constant of the module, or an input.
-
-    Its own entries are the local names.
-    """
+class _Scope(Frame):
+    """Values of names: local ones, which are its own entries, then constants, then inputs."""
 
     __slots__ = ("interpreter",)
 
@@ -164,9 +165,9 @@ class _Names(Frame):
             self.update(frame)
         self.interpreter = interpreter
 
-    def copy(self) -> "_Names":
-        """Return the same names, for a scope inside of theirs."""
-        return _Names(self.interpreter, self)
+    def copy(self) -> "_Scope":
+        """Return a copy for an inner scope."""
+        return _Scope(self.interpreter, self)
 
     def __contains__(self, name: object) -> bool:
         return (
@@ -182,8 +183,8 @@ class _Names(Frame):
         return self.interpreter.constant(constant)
 
 
-class _Reading(Interpreter):
-    """Knows which names a call has read so far."""
+class _RecordingInterpreter(Interpreter):
+    """An interpreter that records the names that a call reads."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -200,49 +201,53 @@ class _Reading(Interpreter):
         return super().expr(node, frame)
 
 
-_PLAIN = {int, float, bool, str, type(None)}
-_EXACT = {int, bool, str, type(None)}
+_SCALAR_TYPES = {int, float, bool, str, type(None)}
+_HASHABLE_BY_VALUE = {int, bool, str, type(None)}
 
 
 class Helpers:
-    """Functions that are called many times, each run once for the arguments that it reads."""
+    """Functions that are called often: run once for each combination of the arguments read."""
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
-        self._interpreter = _Reading(Program(functions))
-        self._known: dict[tuple[str, int], dict[tuple[int, ...], dict[object, Any]]] = {}
+        self._interpreter = _RecordingInterpreter(Program(functions))
+        self._results: dict[tuple[str, int], dict[tuple[int, ...], dict[object, Any]]] = {}
 
     def value(self, name: str, arguments: list[Any]) -> Any:
         """Return a helper's value, `refused` where it ends in an error of the backend.
 
-        What it reads of its arguments decides what it does next, so two calls that agree in what
-        the first one read agree in all.
+        The arguments read so far decide what is read next. So two calls that agree in the arguments
+        that the first one read have the same value.
         """
-        known = self.known(name, len(arguments))
-        for places, values in known.items():
-            key = typed([arguments[place] for place in places])
+        results = self._results_of(name, len(arguments))
+        for indices, values in results.items():
+            key = typed([arguments[index] for index in indices])
             if key in values:
                 return values[key]
         value = self._interpreter.call(name, arguments)
-        if _PLAIN.issuperset(map(type, [value, *arguments])):
+        if _SCALAR_TYPES.issuperset(map(type, [value, *arguments])):
             names = parameters(self._interpreter.program.functions[name])[: len(arguments)]
-            places = tuple(n for n, each in enumerate(names) if each in self._interpreter.read)
-            known.setdefault(places, {})[typed([arguments[place] for place in places])] = value
+            indices = tuple(
+                position
+                for position, parameter in enumerate(names)
+                if parameter in self._interpreter.read
+            )
+            results.setdefault(indices, {})[typed([arguments[index] for index in indices])] = value
         return value
 
-    def known(self, name: str, number: int) -> dict[tuple[int, ...], dict[object, Any]]:
-        """Return what calls with some number of arguments gave: by the places that they read."""
-        return self._known.setdefault((name, number), {})
+    def _results_of(self, name: str, count: int) -> dict[tuple[int, ...], dict[object, Any]]:
+        """Return recorded values by the indices of the arguments read, then by these arguments."""
+        return self._results.setdefault((name, count), {})
 
 
 def typed(values: list[Any]) -> object:
-    """Return a key that tells values apart with their types: 1, True and 1.0 are three."""
+    """Return a key that distinguishes values by type, too: 1, True and 1.0 differ."""
     kinds = tuple(map(type, values))
-    return (*values, *kinds) if _EXACT.issuperset(kinds) else repr(values)
+    return (*values, *kinds) if _HASHABLE_BY_VALUE.issuperset(kinds) else repr(values)
 
 
 def typed_each(values: Sequence[Any]) -> list[object]:
-    """Return the key of each value, as `typed` makes it of one."""
+    """Return the key of each value, as `typed` makes it."""
     kinds = [*map(type, values)]
-    if _EXACT.issuperset(kinds):
+    if _HASHABLE_BY_VALUE.issuperset(kinds):
         return [*zip(values, kinds, strict=True)]
     return [typed([value]) for value in values]

@@ -1,8 +1,8 @@
-"""The first way to read a rule: enumerate the ways through the function.
+"""First reader of a rule: enumerate the paths through its function.
 
-The function is run over expressions instead of numbers. Where a way depends on an input, a
-decision is taken, and the function is run again for the other one, until all are taken. Each way
-gives its conditions, its value, and the lines of both.
+The function is run over expressions instead of numbers. Where a path depends on an input, one
+branch is taken, and the function is run again for the other, until all are taken. Each path gives
+its conditions, its value, and the source lines of both.
 """
 
 import ast
@@ -15,22 +15,25 @@ from nearfree.sources.language.program import Function, Program, at, parameters,
 from nearfree.sources.language.statements import REFUSED, Nested, RefusedError
 from nearfree.sources.language.symbols import Entries, Group, Symbols, Value
 
-MOST_PATHS = 2000
+PATHS_LIMIT = 2000
 
 
 def enumerate_paths(
-    program: Program, name: str, inputs: set[str], least: Mapping[str, int] | None = None
+    program: Program,
+    function_name: str,
+    inputs: set[str],
+    minimums: Mapping[str, int] | None = None,
 ) -> tuple[list[Branch], set[str]]:
-    """Return a function's branches, and the names of the functions with loops that they call.
+    """Return a function's branches, and the names of the looping functions that they call.
 
     Parameters
     ----------
     program
-        Functions and constants; `name` should be sliced, so that it forks only where it must.
+        Functions and constants. The function should be sliced, so that it forks only where it must.
     inputs
-        The names that stay; any other free name is an error.
-    least
-        Inputs that are never smaller than a number: ways that need less are left out.
+        The names that stay free; any other free name is an error.
+    minimums
+        Lower bounds of inputs: paths that need a smaller value are left out.
 
     Raises
     ------
@@ -38,69 +41,72 @@ def enumerate_paths(
         A construct outside the known set.
     """
     branches: list[Branch] = []
-    open_ways: list[list[bool]] = [[]]
+    pending: list[list[bool]] = [[]]
     symbols = Symbols(program, inputs)
-    while open_ways:
-        if len(branches) > MOST_PATHS:
-            raise UnknownConstructError(f"{name} has more than {MOST_PATHS} ways through it")
-        symbols.decisions = Decisions(open_ways.pop(), least or {})
+    while pending:
+        if len(branches) > PATHS_LIMIT:
+            raise UnknownConstructError(
+                f"{function_name} has more than {PATHS_LIMIT} ways through it"
+            )
+        symbols.decisions = Decisions(pending.pop(), minimums or {})
         try:
-            branches.append(_branch(symbols, program.functions[name]))
+            branches.append(_branch(symbols, program.functions[function_name]))
         except MISTAKES as error:
-            raise UnknownConstructError(f"{name} cannot be followed: {error}") from error
-        open_ways += symbols.decisions.others
-    return branches, symbols.called
+            raise UnknownConstructError(f"{function_name} cannot be followed: {error}") from error
+        pending += symbols.decisions.alternatives
+    return branches, symbols.looping
 
 
 def _branch(symbols: Symbols, function: Function) -> Branch:
-    """Return one way through a function; its parameters are inputs of the same name."""
-    given = {
+    """Return the branch of one path; the function's parameters are inputs of the same name."""
+    arguments = {
         name: at(ast.Name(name, ast.Load()), function)
         for name in parameters(function)
         if name in symbols.inputs
     }
     try:
-        value = symbols.enter(Nested(function, {}), given)
-    except RefusedError as refused:
-        value = at(ast.Constant(REFUSED), refused.node)
-    answer = _answer(symbols, symbols.settled(value), function)
-    way = symbols.decisions
+        value = symbols.enter(Nested(function, {}), arguments)
+    except RefusedError as error:
+        value = at(ast.Constant(REFUSED), error.node)
+    expression = _value_expression(symbols, symbols.resolved(value), function)
+    decisions = symbols.decisions
     return Branch(
-        when=tuple(ast.unparse(each) for each in tightest(way.when)),
-        value=ast.unparse(answer),
-        quotes=tuple(dict.fromkeys(way.quotes)),
+        when=tuple(ast.unparse(condition) for condition in tightest(decisions.conditions)),
+        value=ast.unparse(expression),
+        quotes=tuple(dict.fromkeys(decisions.quotes)),
     )
 
 
-def _answer(symbols: Symbols, value: Value, function: Function) -> ast.expr:
-    """Return a way's value as an expression, with its place kept as a quote."""
+def _value_expression(symbols: Symbols, value: Value, function: Function) -> ast.expr:
+    """Return a path's value as an expression, and keep the source lines of its parts as quotes."""
     if isinstance(value, Entries) and len(value) == 1:
-        return _answer(symbols, symbols.settled(*value.values()), function)
-    old = next(iter(value), function) if isinstance(value, Group) else function
-    shown = symbols.shown(value, old if isinstance(old, ast.AST) else function)
-    # The first part of a tuple is what the rule is about, so its place comes last.
-    parts = shown.elts[::-1] if isinstance(shown, ast.Tuple) else []
+        return _value_expression(symbols, symbols.resolved(*value.values()), function)
+    origin = next(iter(value), function) if isinstance(value, Group) else function
+    expression = symbols.as_expression(value, origin if isinstance(origin, ast.AST) else function)
+    # The first part of a tuple is the rule's subject, so its quote comes last.
+    parts = expression.elts[::-1] if isinstance(expression, ast.Tuple) else []
     placed = [part for part in parts if getattr(part, "origin", None) is not None]
-    symbols.decisions.quotes += [quote(part) for part in (shown, *placed)]
-    return shown
+    symbols.decisions.quotes += [quote(part) for part in (expression, *placed)]
+    return expression
 
 
-def tightest(when: list[ast.expr]) -> list[ast.expr]:
-    """Return conditions without the bounds that a closer bound of the same kind implies."""
-    kept: list[ast.expr] = []
-    for number, each in enumerate(when):
-        bound = _bound(each)
-        others = [_bound(other) for other in when[number + 1 :]]
-        if bound is None or not any(
-            other is not None and other[:2] == bound[:2] and other[2] >= bound[2]
-            for other in others
-        ):
-            kept.append(each)
-    return kept
+def tightest(conditions: list[ast.expr]) -> list[ast.expr]:
+    """Return conditions without the bounds that a later, tighter bound of the same kind implies."""
+    tight: list[ast.expr] = []
+    for index, condition in enumerate(conditions):
+        bound = _bound_of(condition)
+        later_bounds = [_bound_of(other) for other in conditions[index + 1 :]]
+        implied = bound is not None and any(
+            later is not None and later[:2] == bound[:2] and later[2] >= bound[2]
+            for later in later_bounds
+        )
+        if not implied:
+            tight.append(condition)
+    return tight
 
 
-def _bound(node: ast.expr) -> tuple[str, type[ast.cmpop], float] | None:
-    """Return what is bounded, in which way, and how closely: more is closer."""
+def _bound_of(node: ast.expr) -> tuple[str, type[ast.cmpop], float] | None:
+    """Return a bound's expression, its operator, and its tightness (higher is tighter)."""
     if not isinstance(node, ast.Compare) or len(node.ops) != 1:
         return None
     limit, op = node.comparators[0], type(node.ops[0])

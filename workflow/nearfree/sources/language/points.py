@@ -1,7 +1,7 @@
-"""A rule at many points at once: a part is evaluated once for each distinct value it rests on.
+"""Evaluate a rule at many points at once: each part once for each distinct value that it reads.
 
-A column holds the distinct values of something and which one each point has. Parts are evaluated
-only at the points where the rule comes to them, by the same closures as at a single point.
+A column holds distinct values, and for each point the index of its value. A part is evaluated only
+at the points where the rule reaches it, by the same closures as at a single point.
 """
 
 import ast
@@ -18,18 +18,18 @@ from nearfree.sources.language.interpret import typed_each
 from nearfree.sources.language.rule import Rule
 
 Codes = NDArray[np.int64]
-_MOST_MARKS = 1 << 22
-"""Codes up to which distinct ones are marked in a table; more are sorted."""
+_MARKS_LIMIT = 1 << 22
+"""Limit of codes that are made dense by marks in a table; above it they are sorted."""
 
 
 class Column(NamedTuple):
-    """What something is at many points: the place of each point's value among the values."""
+    """A quantity at many points: for each point the index of its value."""
 
     codes: Codes
     values: Sequence[Any]
 
     def at(self, rows: Codes) -> "Column":
-        """Return the column at some of the points."""
+        """Return the column at a subset of the points."""
         return Column(self.codes[rows], self.values)
 
 
@@ -37,88 +37,89 @@ Columns = Mapping[str, Column]
 
 
 def column(numbers: Codes) -> Column:
-    """Return the column of whole numbers, one a point."""
+    """Return the column of one integer per point."""
     values, codes = np.unique(numbers, return_inverse=True)
     return Column(codes.reshape(-1).astype(np.int64), values.tolist())
 
 
 def combined(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, Codes]:
-    """Return codes that tell combinations of codes apart, and one point of each combination.
+    """Return codes that distinguish combinations of codes, and one example point of each.
 
     Parameters
     ----------
     parts
-        Codes, each with a number that none of them reaches.
+        Codes, each with an exclusive upper bound.
     """
     codes, width = _compact(*parts[0])
-    for each, wide in parts[1:]:
-        codes, width = _compact(codes * wide + each, width * wide)
-    some = np.empty(width, np.int64)
-    some[codes] = np.arange(len(codes))
-    return codes, some
+    for part_codes, part_width in parts[1:]:
+        codes, width = _compact(codes * part_width + part_codes, width * part_width)
+    examples = np.empty(width, np.int64)
+    examples[codes] = np.arange(len(codes))
+    return codes, examples
 
 
 def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Codes, int]:
-    """Return numbers, one a point, that are equal only where the rule's branch and value are.
-
-    With them comes one that none of them reaches.
+    """Return one code per point and their upper bound; equal codes have equal branch and value.
 
     Parameters
     ----------
     inputs
-        What is the same at all points.
+        Inputs that are the same at all points.
     columns
-        What differs, by name; all of one length.
+        Inputs that differ, by name; all of one length.
 
     Raises
     ------
     UnknownConstructError, or what a mistake in a rule raises (`NO_VALUE`)
-        At some point the rule has no plain answer: it must be evaluated point by point.
+        The rule has no single branch or no value at some point: evaluate it point by point.
     """
-    many = _Many(rule, inputs)
+    evaluator = _ColumnEvaluator(rule, inputs)
     size = len(next(iter(columns.values())).codes)
-    taken = np.full(size, -1)
+    codes = np.full(size, -1)
     count = 0
-    for _, when, value in rule.branches:
-        rows, here = np.arange(size), columns
-        for condition in when:
-            held = _truth(many.value(condition, here, len(rows)))
-            rows, here = _where(rows, here, np.flatnonzero(held))
+    for _, conditions, value in rule.branches:
+        rows, selected = np.arange(size), columns
+        for condition in conditions:
+            truths = _truths(evaluator.value(condition, selected, len(rows)))
+            rows, selected = _selected(rows, selected, np.flatnonzero(truths))
         if not len(rows):
             continue
-        if (taken[rows] >= 0).any():
+        if (codes[rows] >= 0).any():
             raise UnknownConstructError("two branches apply at a point")
-        found = many.value(value, here, len(rows))
-        taken[rows] = found.codes + count
-        count += len(found.values)
-    if (taken < 0).any():
+        result = evaluator.value(value, selected, len(rows))
+        codes[rows] = result.codes + count
+        count += len(result.values)
+    if (codes < 0).any():
         raise UnknownConstructError("no branch applies at a point")
-    return taken, count
+    return codes, count
 
 
 def told_apart(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> list[tuple[Codes, int]]:
-    """Return codes, each with a number that none reaches, equal only where a rule answers alike.
+    """Return codes with their upper bounds; a rule answers alike where all are equal.
 
-    The rule may rest on more, which is the same at points that are compared. What its conditions
-    say of the columns is evaluated where that takes `inputs` alone; else each value counts.
+    The rule may depend on further inputs, if they are equal at the points that are compared. A part
+    of the rule is evaluated if it reads only `inputs` and columns; else each value of its columns
+    counts.
     """
-    many = _Many(rule, inputs)
-    found: dict[str, Column] = {}
-    for part in {part: None for _, when, value in rule.branches for part in (*when, value)}:
+    evaluator = _ColumnEvaluator(rule, inputs)
+    distinguishing: dict[str, Column] = {}
+    for part in {
+        part: None for _, conditions, value in rule.branches for part in (*conditions, value)
+    }:
         for leaf in _leaves(part):
             names = variables(leaf)
             if not names & columns.keys():
                 continue
             if names <= inputs.keys() | columns.keys():
                 size = len(next(iter(columns.values())).codes)
-                found[ast.dump(leaf)] = many.value(leaf, columns, size)
+                distinguishing[ast.dump(leaf)] = evaluator.value(leaf, columns, size)
             else:
-                found |= {name: columns[name] for name in names & columns.keys()}
-    return [(each.codes, len(each.values)) for each in found.values()]
+                distinguishing |= {name: columns[name] for name in names & columns.keys()}
+    return [(part.codes, len(part.values)) for part in distinguishing.values()]
 
 
 def _leaves(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield what a condition joins by `and`, `or` and `not`."""
+    """Yield the operands that a condition joins by `and`, `or` and `not`."""
     match node:
         case ast.BoolOp():
             for part in node.values:
@@ -129,12 +130,12 @@ def _leaves(node: ast.expr) -> Iterator[ast.expr]:
             yield node
 
 
-class _Many:
+class _ColumnEvaluator:
     def __init__(self, rule: Rule, inputs: Mapping[str, Any]) -> None:
         self._closures, self._inputs = rule.closures, dict(inputs)
 
     def value(self, node: ast.expr, columns: Columns, size: int) -> Column:
-        """Return an expression's values at some points."""
+        """Return an expression's values at the points of the columns."""
         if not size:
             return Column(np.zeros(0, np.int64), [])
         names = sorted(variables(node) & columns.keys())
@@ -144,7 +145,7 @@ class _Many:
         if len(names) > 1:
             match node:
                 case ast.BoolOp():
-                    return self._either(node, columns, size)
+                    return self._junction(node, columns, size)
                 case ast.IfExp():
                     return self._choice(node, columns, size)
                 case ast.BinOp() | ast.Compare() | ast.Tuple() | ast.Call(func=ast.Name()):
@@ -154,85 +155,100 @@ class _Many:
         )
 
     def _of_parts(self, node: ast.expr, columns: Columns, size: int) -> Column:
-        """Return the values of a node that is made of all of its parts: each part by itself."""
-        called = node.func if isinstance(node, ast.Call) else None
-        parts = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-        holes = {str(place): part for place, part in enumerate(parts) if part is not called}
-        given = {hole: self.value(part, columns, size) for hole, part in holes.items()}
-        named = {id(part): ast.Name(hole, ast.Load()) for hole, part in holes.items()}
-        return _distinct(self._closures.of(copy.deepcopy(node, dict(named))), {}, given)
+        """Return the values of a node that evaluates all its parts: each part by itself."""
+        function_name = node.func if isinstance(node, ast.Call) else None
+        operands = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        placeholders = {
+            str(index): operand
+            for index, operand in enumerate(operands)
+            if operand is not function_name
+        }
+        operand_columns = {
+            placeholder: self.value(operand, columns, size)
+            for placeholder, operand in placeholders.items()
+        }
+        substitutes = {
+            id(operand): ast.Name(placeholder, ast.Load())
+            for placeholder, operand in placeholders.items()
+        }
+        return _distinct(
+            self._closures.of(copy.deepcopy(node, dict(substitutes))), {}, operand_columns
+        )
 
-    def _either(self, node: ast.BoolOp, columns: Columns, size: int) -> Column:
+    def _junction(self, node: ast.BoolOp, columns: Columns, size: int) -> Column:
         stop = isinstance(node.op, ast.Or)
         rows, pieces = np.arange(size), []
-        for number, each in enumerate(node.values):
-            found = self.value(each, columns, len(rows))
-            last = number == len(node.values) - 1
-            ends = (_truth(found) == stop) | last
-            done = np.flatnonzero(ends)
-            pieces.append((rows[done], found.at(done)))
-            rows, columns = _where(rows, columns, np.flatnonzero(~ends))
+        for index, operand in enumerate(node.values):
+            result = self.value(operand, columns, len(rows))
+            is_last = index == len(node.values) - 1
+            decided = (_truths(result) == stop) | is_last
+            decided_rows = np.flatnonzero(decided)
+            pieces.append((rows[decided_rows], result.at(decided_rows)))
+            rows, columns = _selected(rows, columns, np.flatnonzero(~decided))
         return _merged(pieces, size)
 
     def _choice(self, node: ast.IfExp, columns: Columns, size: int) -> Column:
-        test = _truth(self.value(node.test, columns, size))
+        test = _truths(self.value(node.test, columns, size))
         pieces = []
         for part, chosen in ((node.body, test), (node.orelse, ~test)):
-            rows, here = _where(np.arange(size), columns, np.flatnonzero(chosen))
-            pieces.append((rows, self.value(part, here, len(rows))))
+            rows, selected = _selected(np.arange(size), columns, np.flatnonzero(chosen))
+            pieces.append((rows, self.value(part, selected, len(rows))))
         return _merged(pieces, size)
 
 
 def _distinct(run: Run, inputs: Mapping[str, Any], columns: Columns) -> Column:
-    """Return a closure's values: it is run once for each distinct combination."""
-    codes, some = combined([(part.codes, len(part.values)) for part in columns.values()])
-    picked = [
-        [part.values[code] for code in part.codes[some].tolist()] for part in columns.values()
+    """Return a closure's values: it runs once for each distinct combination of values."""
+    codes, examples = combined(
+        [(part_column.codes, len(part_column.values)) for part_column in columns.values()]
+    )
+    example_values = [
+        [part_column.values[code] for code in part_column.codes[examples].tolist()]
+        for part_column in columns.values()
     ]
     names = dict(inputs)
-    found = []
-    for values in zip(*picked, strict=True):
+    results = []
+    for values in zip(*example_values, strict=True):
         names.update(zip(columns, values, strict=True))
-        found.append(run(names))
-    return _few(codes, found)
+        results.append(run(names))
+    return _deduplicated(codes, results)
 
 
 def _compact(codes: Codes, width: int) -> tuple[Codes, int]:
-    """Return codes without gaps, and how many there are."""
-    if width > max(_MOST_MARKS, len(codes)):
-        kept, short = np.unique(codes, return_inverse=True)
-        return short.reshape(-1), len(kept)
+    """Return codes without gaps, and their number."""
+    if width > max(_MARKS_LIMIT, len(codes)):
+        distinct, dense = np.unique(codes, return_inverse=True)
+        return dense.reshape(-1), len(distinct)
     marks = np.zeros(width, bool)
     marks[codes] = True
-    places = np.cumsum(marks) - 1
-    return places[codes], int(places[-1]) + 1
+    ranks = np.cumsum(marks) - 1
+    return ranks[codes], int(ranks[-1]) + 1
 
 
-def _few(codes: Codes, values: Sequence[Any]) -> Column:
-    """Return a column in which equal values are one."""
+def _deduplicated(codes: Codes, values: Sequence[Any]) -> Column:
+    """Return a column in which equal values have one code."""
     keys = typed_each(values)
-    kept: dict[object, Any] = {}
+    distinct: dict[object, Any] = {}
     for key, value in zip(keys, values, strict=True):
-        kept.setdefault(key, value)
-    places = {key: place for place, key in enumerate(kept)}
-    new = np.array([places[key] for key in keys], np.int64)
-    return Column(new[codes], [*kept.values()])
+        distinct.setdefault(key, value)
+    index_of = {key: index for index, key in enumerate(distinct)}
+    new_codes = np.array([index_of[key] for key in keys], np.int64)
+    return Column(new_codes[codes], [*distinct.values()])
 
 
 def _merged(pieces: Sequence[tuple[Codes, Column]], size: int) -> Column:
     codes = np.empty(size, np.int64)
     values: list[Any] = []
-    for rows, found in pieces:
-        codes[rows] = found.codes + len(values)
-        values += found.values
-    return _few(codes, values)
+    for rows, piece in pieces:
+        codes[rows] = piece.codes + len(values)
+        values += piece.values
+    return _deduplicated(codes, values)
 
 
-def _truth(found: Column) -> NDArray[np.bool_]:
-    return np.array([bool(part) for part in found.values], bool)[found.codes]
+def _truths(values: Column) -> NDArray[np.bool_]:
+    return np.array([bool(value) for value in values.values], bool)[values.codes]
 
 
-def _where(rows: Codes, columns: Columns, kept: Codes) -> tuple[Codes, Columns]:
-    if len(kept) == len(rows):
+def _selected(rows: Codes, columns: Columns, positions: Codes) -> tuple[Codes, Columns]:
+    if len(positions) == len(rows):
         return rows, columns
-    return rows[kept], {name: each.at(kept) for name, each in columns.items()}
+    return rows[positions], {name: values.at(positions) for name, values in columns.items()}

@@ -1,6 +1,6 @@
 """A rule's source in normal form: functions and constants as Python syntax trees.
 
-Python sources are in this form already; C++ sources are translated into it. Each node knows the
+Python sources have this form already; C++ sources are translated into it. Each node records the
 file that it was read from, so that every condition and value can be quoted.
 """
 
@@ -23,13 +23,13 @@ HARMLESS_DECORATORS = {"functools.lru_cache", "functools.cache", "lru_cache", "c
 
 @dataclass(frozen=True)
 class Text:
-    """One source file: its path inside the artefact, and its lines."""
+    """A source file: its path inside the artefact, and its content."""
 
     path: str
     content: str
 
     def quote(self, first: int, last: int) -> Quote:
-        """Return lines `first` to `last`, with blanks collapsed, shortened to 160 characters."""
+        """Return lines `first` to `last`, with blanks collapsed, cut to 160 characters."""
         lines = _lines(self.content)[first - 1 : last]
         text = " ".join(" ".join(lines).split())
         return Quote(file=self.path, lines=(first, last), text=text[:160])
@@ -49,111 +49,119 @@ class Program:
     runs: dict[tuple[str, str], dict[int, tuple[Any, int]]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    """Values and steps of the interpreter, by function, axis and context, and by place: rules that
-    are entries of one answer share them."""
+    """Values and step counts of the interpreter, by function, axis and context, then by position on
+    the axis. Rules that are entries of one answer share them."""
 
-    def knowing(self, constants: Mapping[str, ast.expr]) -> "Program":
+    def with_constants(self, constants: Mapping[str, ast.expr]) -> "Program":
         """Return the program with further constants."""
         return Program(self.functions, {**self.constants, **constants})
 
 
 def parameters(function: Function) -> list[str]:
     """Return the names of a function's parameters, keyword-only ones last."""
-    spec = function.args
-    if spec.vararg or spec.kwarg:
+    signature = function.args
+    if signature.vararg or signature.kwarg:
         raise UnknownConstructError(f"{function.name} takes any number of arguments", function)
-    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+    return [
+        argument.arg
+        for argument in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)
+    ]
 
 
 def defaults(function: Function) -> dict[str, ast.expr]:
     """Return the default of each parameter that has one."""
-    spec = function.args
-    positional = [*spec.posonlyargs, *spec.args]
-    tail = positional[len(positional) - len(spec.defaults) :]
-    found = {each.arg: value for each, value in zip(tail, spec.defaults, strict=True)}
-    for each, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
+    signature = function.args
+    positional = [*signature.posonlyargs, *signature.args]
+    with_default = positional[len(positional) - len(signature.defaults) :]
+    values = {
+        argument.arg: value
+        for argument, value in zip(with_default, signature.defaults, strict=True)
+    }
+    for argument, value in zip(signature.kwonlyargs, signature.kw_defaults, strict=True):
         if value is not None:
-            found[each.arg] = value
-    return found
+            values[argument.arg] = value
+    return values
 
 
 @lru_cache(maxsize=1 << 12)
 def own_default(name: str, value: ast.expr) -> ast.expr:
-    """Return a parameter's default; one that calls share is an error."""
-    changing = (ast.List, ast.Dict, ast.Set, ast.Call, ast.ListComp, ast.DictComp, ast.SetComp)
-    if any(isinstance(node, changing) for node in nodes_of(value)):
+    """Return a parameter's default; raise if it is an object that all calls share."""
+    mutable_nodes = (ast.List, ast.Dict, ast.Set, ast.Call, ast.ListComp, ast.DictComp, ast.SetComp)
+    if any(isinstance(node, mutable_nodes) for node in nodes_of(value)):
         raise UnknownConstructError(f"the default of {name} is shared by all calls", value)
     return value
 
 
 def plain_nested(function: Function) -> Function:
-    """Return a function inside a function, if it means what it says.
+    """Return a nested function; raise if Python would evaluate more than its definition.
 
     Raises
     ------
     UnknownConstructError
-        It is decorated, or has a default that is taken when the outer function runs.
+        It is decorated, or has a default that is evaluated when the outer function runs.
     """
-    values = defaults(function).values()
-    if function.decorator_list or not all(isinstance(part, ast.Constant) for part in values):
+    default_values = defaults(function).values()
+    if function.decorator_list or not all(
+        isinstance(value, ast.Constant) for value in default_values
+    ):
         raise UnknownConstructError(f"{function.name} is outside the known set", function)
     return function
 
 
 def bound_by(node: ast.AST) -> set[str]:
-    """Return the names that a statement, or a part of it, may set in its own scope."""
+    """Return the names that a statement, or a part of it, may bind in its own scope."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return {node.name}
         case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            return {e.target.id for e in nodes_of(node) if isinstance(e, ast.NamedExpr)}
+            return {part.target.id for part in nodes_of(node) if isinstance(part, ast.NamedExpr)}
         case ast.Import() | ast.ImportFrom():
             return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         case ast.Name():
             return set() if isinstance(node.ctx, ast.Load) else {node.id}
         case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar() if node.name:
-            own = {node.name}
+            names = {node.name}
         case ast.MatchMapping() if node.rest:
-            own = {node.rest}
+            names = {node.rest}
         case ast.Global() | ast.Nonlocal():
-            own = set(node.names)
+            names = set(node.names)
         case _:
-            own = set()
-    return own.union(*map(bound_by, ast.iter_child_nodes(node)))
+            names = set()
+    return names.union(*map(bound_by, ast.iter_child_nodes(node)))
 
 
 def copied(tree: Node) -> Node:
-    """Return a copy of a tree that stands in the same file; `copy.deepcopy` takes far longer."""
-    new = type(tree).__new__(type(tree))
+    """Return a deep copy of a tree that refers to the same file, faster than `copy.deepcopy`."""
+    copy = type(tree).__new__(type(tree))
     for name, value in vars(tree).items():
         if isinstance(value, ast.AST):
-            vars(new)[name] = copied(value)
+            vars(copy)[name] = copied(value)
         elif type(value) is list:
-            parts = [copied(each) if isinstance(each, ast.AST) else each for each in value]
-            vars(new)[name] = parts
+            items = [copied(item) if isinstance(item, ast.AST) else item for item in value]
+            vars(copy)[name] = items
         else:
-            vars(new)[name] = value
-    return new
+            vars(copy)[name] = value
+    return copy
 
 
 def mark(node: ast.AST, text: Text) -> None:
-    """Tell a tree's nodes which file they stand in."""
-    for part in nodes_of(node):
-        part.origin = text  # type: ignore[attr-defined]
+    """Set the source file of all nodes of a tree."""
+    for child in nodes_of(node):
+        child.origin = text  # type: ignore[attr-defined]
 
 
-def at(new: Made, old: ast.AST) -> Made:
-    """Return a new node with the place of an old one."""
-    if not hasattr(new, "lineno"):
-        ast.copy_location(new, old)
-        new.origin = getattr(old, "origin", None)  # type: ignore[union-attr]
-    return new
+def at(node: Made, source: ast.AST) -> Made:
+    """Return a new node with the position and file of a source node."""
+    if not hasattr(node, "lineno"):
+        ast.copy_location(node, source)
+        node.origin = getattr(source, "origin", None)  # type: ignore[union-attr]
+    return node
 
 
 def quote(node: ast.AST) -> Quote:
-    """Return where a node stands, and its text.
+    """Return the quote of a node's source lines.
 
-    A node that was made up has no place, and cannot be quoted; that is a fault of its reader.
+    A node without a position cannot be quoted: that is a fault of its reader.
     """
     origin, first = getattr(node, "origin", None), getattr(node, "lineno", None)
     if origin is None or first is None:
@@ -163,13 +171,13 @@ def quote(node: ast.AST) -> Quote:
 
 
 def called_in(tree: ast.AST) -> set[str]:
-    """Return the plain names of what a tree calls."""
-    calls = (node.func for node in nodes_of(tree) if isinstance(node, ast.Call))
-    return {called.id for called in calls if isinstance(called, ast.Name)}
+    """Return the plain names of the functions that a tree calls."""
+    callees = (node.func for node in nodes_of(tree) if isinstance(node, ast.Call))
+    return {callee.id for callee in callees if isinstance(callee, ast.Name)}
 
 
 def names_in(*trees: ast.AST, context: type[ast.expr_context] = ast.expr_context) -> set[str]:
-    """Return the plain names in trees; those that are only read or only set by their context."""
+    """Return the plain names in trees, optionally only those read or only those set."""
     nodes = (node for tree in trees for node in nodes_of(tree))
     return {
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, context)
@@ -177,18 +185,18 @@ def names_in(*trees: ast.AST, context: type[ast.expr_context] = ast.expr_context
 
 
 def walk_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements and those inside of them, nested functions included."""
+    """Yield statements with all nested ones, those of nested functions included."""
     for statement in body:
         yield statement
-        for part in ("body", "orelse"):
-            yield from walk_statements(getattr(statement, part, []))
+        for block in ("body", "orelse"):
+            yield from walk_statements(getattr(statement, block, []))
 
 
 @lru_cache(maxsize=1 << 12)
 def loops(function: Function) -> bool:
     """Return whether a function's number of steps depends on its inputs."""
-    rounds = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
-    return any(isinstance(node, rounds) for node in nodes_of(function)) or any(
+    comprehensions = (ast.ListComp, ast.SetComp, ast.GeneratorExp)
+    return any(isinstance(node, comprehensions) for node in nodes_of(function)) or any(
         isinstance(statement, ast.While)
         or (isinstance(statement, ast.For) and not isinstance(statement.iter, ast.List | ast.Tuple))
         for statement in walk_statements(function.body)
@@ -196,7 +204,7 @@ def loops(function: Function) -> bool:
 
 
 Leaves = Mapping[str, str]
-"""Regular expressions over an expression's text, and the expressions that take its place."""
+"""Replacements of expressions: a regular expression over the text, and the new expression."""
 
 
 def replace_leaves(function: Function, leaves: Leaves) -> Function:
@@ -204,11 +212,11 @@ def replace_leaves(function: Function, leaves: Leaves) -> Function:
     patterns = [(re.compile(pattern), new) for pattern, new in leaves.items()]
     replaced = copied(function)
     for statement in replaced.body:
-        _Replace(patterns).visit(statement)
+        _LeafReplacer(patterns).visit(statement)
     return replaced
 
 
-class _Replace(ast.NodeTransformer):
+class _LeafReplacer(ast.NodeTransformer):
     def __init__(self, patterns: list[tuple[re.Pattern[str], str]]) -> None:
         self.patterns = patterns
 
@@ -216,29 +224,29 @@ class _Replace(ast.NodeTransformer):
         if isinstance(node, ast.Attribute | ast.Call | ast.Name | ast.Subscript) and isinstance(
             getattr(node, "ctx", ast.Load()), ast.Load
         ):
-            text, inner = ast.unparse(node), list(_inner(node))
-            for pattern, new in self.patterns:
-                found = pattern.fullmatch(text)
-                # What is done with a leaf is no part of it: `f(x)` in `f(x).replace(...)`.
-                if found and not any(map(pattern.fullmatch, inner)):
-                    return placed(parse(found.expand(new)), node)
+            text, receivers = ast.unparse(node), list(_receivers(node))
+            for pattern, replacement in self.patterns:
+                match = pattern.fullmatch(text)
+                # A leaf ends before operations on it: `f(x)` in `f(x).replace(...)`.
+                if match and not any(map(pattern.fullmatch, receivers)):
+                    return placed(parse(match.expand(replacement)), node)
         return self.generic_visit(node)
 
 
-def _inner(node: ast.AST) -> Iterator[str]:
-    """Yield the texts of all that an attribute, item or call is taken from, step by step."""
+def _receivers(node: ast.AST) -> Iterator[str]:
+    """Yield the texts of all expressions that an attribute, item or call is taken from."""
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
         node = node.func if isinstance(node, ast.Call) else node.value
         if not isinstance(node, ast.Name):
             yield ast.unparse(node)
 
 
-def placed(tree: Made, old: ast.AST) -> Made:
-    """Return a new tree whose nodes all stand where an old node stood."""
+def placed(tree: Made, source: ast.AST) -> Made:
+    """Return a new tree, all nodes of which have the position of a source node."""
     for node in nodes_of(tree):
         if isinstance(node, ast.expr | ast.stmt):
             for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
                 if hasattr(node, name):
                     delattr(node, name)
-            at(node, old)
+            at(node, source)
     return tree

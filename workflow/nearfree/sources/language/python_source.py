@@ -1,6 +1,6 @@
-"""Python sources: find a function by its name, and what it reaches.
+"""Python sources: find a function by its name, and everything that it reaches.
 
-A name must have exactly one definition among the files; two are an error, as none is.
+A name must have exactly one definition among the files; none or several are an error.
 """
 
 import ast
@@ -48,11 +48,11 @@ class Modules:
     def tree(self, path: str) -> ast.Module:
         """Return a file's syntax tree."""
         if path not in self._trees:
-            self._trees[path] = _parsed(path, self.files[path])
+            self._trees[path] = _parse(path, self.files[path])
         return self._trees[path]
 
     def definitions(self, kind: type[Defined], *texts: str) -> Iterator[tuple[str, Defined]]:
-        """Yield the functions or classes of the files that hold one of some texts."""
+        """Yield the functions or classes of the files that contain one of some texts."""
         for path, content in sorted(self.files.items()):
             if any(text in content for text in texts):
                 for node in self.tree(path).body:
@@ -60,67 +60,71 @@ class Modules:
                         yield path, node
 
     def locate(self, names: Iterable[str]) -> tuple[str, Function]:
-        """Return the file and the one function that has one of the names."""
+        """Return the one function that has one of the names, with its file."""
         wanted = set(names)
         texts = [f"def {name}" for name in wanted]
-        functions = self.definitions(ast.FunctionDef, *texts)
-        found = [(path, node) for path, node in functions if node.name in wanted]
-        bound = sum(_bindings(path, self.files[path])[node.name] for path, node in found)
-        if len(found) != 1 or bound != 1:
-            places = ", ".join(f"{path}:{node.lineno}" for path, node in found) or "nowhere"
-            again = " and set again" if len(found) == 1 else ""
+        candidates = self.definitions(ast.FunctionDef, *texts)
+        definitions = [(path, node) for path, node in candidates if node.name in wanted]
+        binding_count = sum(
+            _bindings(path, self.files[path])[node.name] for path, node in definitions
+        )
+        if len(definitions) != 1 or binding_count != 1:
+            locations = (
+                ", ".join(f"{path}:{node.lineno}" for path, node in definitions) or "nowhere"
+            )
+            note = " and set again" if len(definitions) == 1 else ""
             raise SourceError(
                 f"{' or '.join(sorted(wanted))} must be defined once; it is defined"
-                f" {places}{again}",
+                f" {locations}{note}",
                 remedy=MOVED,
             )
-        return found[0]
+        return definitions[0]
 
     def find(self, name: str) -> tuple[str, Function] | None:
-        """Return the one function of a name, with its file; None if there is none."""
+        """Return the one function of a name, with its file; None if no file defines it."""
         if not any(f"def {name}(" in content for content in self.files.values()):
             return None
         return self.locate([name])
 
     def program(self, names: Iterable[str], leaves: Leaves) -> tuple[Program, str]:
-        """Return a function with all that it reaches, and its name."""
+        """Return a function's program, everything that it reaches included, and its name."""
         return self.program_of(*self.locate(names), leaves)
 
     def program_of(self, path: str, root: Function, leaves: Leaves) -> tuple[Program, str]:
-        """Return a function of a file, or a cut of one, with all that it reaches."""
+        """Return the program of a function of a file, or of a cut of one, and its name."""
         functions: dict[str, Function] = {}
         constants: dict[str, ast.expr] = {}
-        stands: dict[str, tuple[str, str]] = {}
+        definition_of: dict[str, tuple[str, str]] = {}
         waiting = [(path, root)]
         while waiting:
-            here, function = waiting.pop()
-            functions[function.name] = self._ready(function, leaves)
-            for name in _free(functions[function.name]):
-                reached = self._reached(here, name)
-                if reached is None:
+            current_path, function = waiting.pop()
+            functions[function.name] = self._prepared(function, leaves)
+            for name in _free_names(functions[function.name]):
+                definition = self._reached(current_path, name)
+                if definition is None:
                     continue
-                there, found = reached
-                place = (there, found.name if isinstance(found, ast.FunctionDef) else name)
-                if stands.setdefault(name, place) != place or place[1] != name:
+                found_path, value = definition
+                location = (found_path, value.name if isinstance(value, ast.FunctionDef) else name)
+                if definition_of.setdefault(name, location) != location or location[1] != name:
                     raise UnknownConstructError(f"{name} stands for several things", function)
-                if isinstance(found, ast.FunctionDef) and name not in functions:
-                    waiting.append((there, found))
-                elif isinstance(found, ast.expr):
-                    constants[name] = found
+                if isinstance(value, ast.FunctionDef) and name not in functions:
+                    waiting.append((found_path, value))
+                elif isinstance(value, ast.expr):
+                    constants[name] = value
         for function in functions.values():
-            _Positional(functions).visit(function)
+            _PositionalArguments(functions).visit(function)
         return Program(functions, constants), root.name
 
     def method(self, owner: str, name: str) -> tuple[str, Function] | None:
-        """Return a method of the one class of that name, with its file; None if there is none."""
-        found = [
+        """Return a method of the one class of a name, with its file; None if there is none."""
+        methods = [
             (path, node)
-            for path, group in self.definitions(ast.ClassDef, f"class {owner}(")
-            if group.name == owner
-            for node in group.body
+            for path, class_ in self.definitions(ast.ClassDef, f"class {owner}(")
+            if class_.name == owner
+            for node in class_.body
             if isinstance(node, ast.FunctionDef) and node.name == name
         ]
-        return found[0] if len(found) == 1 else None
+        return methods[0] if len(methods) == 1 else None
 
     def having(self, name: str) -> tuple[str, Function] | None:
         """Return the one function that assigns a name, with its file; None if none does.
@@ -128,25 +132,26 @@ class Modules:
         Raises
         ------
         SourceError
-            Several do.
+            Several functions assign it.
         """
         functions = self.definitions(ast.FunctionDef, f"{name} = ")
-        found = [(path, node) for path, node in functions if assignments(node, name)]
-        if len(found) > 1:
+        assigning = [(path, node) for path, node in functions if assignments(node, name)]
+        if len(assigning) > 1:
             raise SourceError(
-                f"{name} is assigned in {' and '.join(node.name for _, node in found)}"
+                f"{name} is assigned in {' and '.join(node.name for _, node in assigning)}"
             )
-        return found[0] if found else None
+        return assigning[0] if assigning else None
 
-    def _ready(self, function: Function, leaves: Leaves) -> Function:
+    def _prepared(self, function: Function, leaves: Leaves) -> Function:
+        """Return a copy of a function, ready to be read; refuse decorators that change it."""
         for decorator in function.decorator_list:
             text = ast.unparse(decorator).split("(")[0]
             if text not in HARMLESS_DECORATORS:
                 raise UnknownConstructError(f"{function.name} is decorated by {text}", decorator)
-        return replace_leaves(_Foreign().visit(copied(function)), leaves)
+        return replace_leaves(_HelperNameGuard().visit(copied(function)), leaves)
 
     def _reached(self, path: str, name: str) -> tuple[str, Function | ast.expr] | None:
-        """Return the constant or function that a name stands for in a file, and where it is."""
+        """Return the function or constant that a name stands for in a file, with its file."""
         bound = _bindings(path, self.files[path])
         if name in BUILTINS:
             if bound[name]:
@@ -155,29 +160,32 @@ class Modules:
         constant = _constants(path, self.files[path]).get(name)
         if constant is not None:
             return path, constant
-        if any(isinstance(e, ast.FunctionDef) and e.name == name for e in self.tree(path).body):
+        if any(
+            isinstance(statement, ast.FunctionDef) and statement.name == name
+            for statement in self.tree(path).body
+        ):
             return self.only(path, name)
-        found = _imports(path, self.files[path]).get(name, [])
-        if len(found) != 1 or bound[name] > 1:
+        imports = _imports(path, self.files[path]).get(name, [])
+        if len(imports) != 1 or bound[name] > 1:
             return None
-        module, old, relative = found[0]
+        module, original_name, relative = imports[0]
         try:
-            there, function = self.locate([old])
+            target_path, function = self.locate([original_name])
         except SourceError:
             return None
-        inside = module.replace(".", "/")
-        return (there, function) if relative or there.startswith(inside) else None
+        package_path = module.replace(".", "/")
+        return (target_path, function) if relative or target_path.startswith(package_path) else None
 
     def only(self, path: str, name: str) -> tuple[str, Function]:
-        """Return the one function of that name in one file."""
-        one = Modules({path: self.files[path]})
-        one._trees = {path: self.tree(path)}
-        return one.locate([name])
+        """Return the one function of a name in one file."""
+        module = Modules({path: self.files[path]})
+        module._trees = {path: self.tree(path)}
+        return module.locate([name])
 
 
 @lru_cache(maxsize=64)
-def _parsed(path: str, content: str) -> ast.Module:
-    """Return a file's tree; whoever changes a part of it copies that part first."""
+def _parse(path: str, content: str) -> ast.Module:
+    """Return a file's tree; it is cached, so a caller copies what it changes."""
     try:
         tree = ast.parse(content, path)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -191,47 +199,47 @@ def _parsed(path: str, content: str) -> ast.Module:
 
 @lru_cache(maxsize=64)
 def _constants(path: str, content: str) -> dict[str, ast.expr]:
-    """Return the module-level names of a file that are set once in all of it, and their values."""
-    tree = _parsed(path, content)
-    seen = _bindings(path, content).copy()
+    """Return the values of a file's module-level names that are bound once and never changed."""
+    tree = _parse(path, content)
+    binding_counts = _bindings(path, content).copy()
     for node in nodes_of(tree):
         if isinstance(node, ast.Global):
-            seen.update(node.names)
-        changed = isinstance(node, ast.Attribute) or (
+            binding_counts.update(node.names)
+        may_change = isinstance(node, ast.Attribute) or (
             isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
         )
-        if changed and isinstance(node.value, ast.Name):  # type: ignore[attr-defined]
-            seen[node.value.id] += 1  # type: ignore[attr-defined]
-    found = {}
+        if may_change and isinstance(node.value, ast.Name):  # type: ignore[attr-defined]
+            binding_counts[node.value.id] += 1  # type: ignore[attr-defined]
+    values = {}
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(node, ast.AnnAssign):
             target = node.target
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and value is not None and seen[target.id] == 1:
-            found[target.id] = value
-    return found
+        if isinstance(target, ast.Name) and value is not None and binding_counts[target.id] == 1:
+            values[target.id] = value
+    return values
 
 
 @lru_cache(maxsize=64)
 def _bindings(path: str, content: str) -> Counter[str]:
-    """Return how often each name is bound in a file's own scope, in conditional code too."""
-    tree = _parsed(path, content)
-    found: Counter[str] = Counter()
+    """Return how often each name is bound in a file's own scope, conditional code included."""
+    tree = _parse(path, content)
+    counts: Counter[str] = Counter()
     waiting: list[ast.AST] = [*tree.body]
     while waiting:
         node = waiting.pop()
-        inner = [] if isinstance(node, _SCOPES) else [*ast.iter_child_nodes(node)]
+        children = [] if isinstance(node, _SCOPES) else [*ast.iter_child_nodes(node)]
         if isinstance(getattr(node, "name", None), str) and not isinstance(node, _SCOPES):
-            found[node.name] += 1  # type: ignore[attr-defined]
-        if inner:
-            waiting += inner
+            counts[node.name] += 1  # type: ignore[attr-defined]
+        if children:
+            waiting += children
         else:
-            found.update(bound_by(node))
+            counts.update(bound_by(node))
     for node in nodes_of(tree):
         if isinstance(node, ast.Global):
-            found.update(node.names)
-    return found
+            counts.update(node.names)
+    return counts
 
 
 _SCOPES = (
@@ -247,18 +255,18 @@ _SCOPES = (
 
 @lru_cache(maxsize=64)
 def _imports(path: str, content: str) -> dict[str, list[tuple[str, str, bool]]]:
-    """Return what names are imported as: module, name there, and whether that is relative."""
-    found: dict[str, list[tuple[str, str, bool]]] = {}
-    for node in nodes_of(_parsed(path, content)):
+    """Return the imports of each name: module, original name, and whether it is relative."""
+    imports: dict[str, list[tuple[str, str, bool]]] = {}
+    for node in nodes_of(_parse(path, content)):
         if isinstance(node, ast.ImportFrom):
-            for name in node.names:
-                place = (node.module or "", name.name, node.level > 0)
-                found.setdefault(name.asname or name.name, []).append(place)
-    return found
+            for alias in node.names:
+                imported = (node.module or "", alias.name, node.level > 0)
+                imports.setdefault(alias.asname or alias.name, []).append(imported)
+    return imports
 
 
-class _Foreign(ast.NodeTransformer):
-    """Keeps a source's own `quotient` or `join` apart from the functions that rules call so."""
+class _HelperNameGuard(ast.NodeTransformer):
+    """Renames calls of a source's own `quotient` or `join`, which mean something else in rules."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -267,8 +275,8 @@ class _Foreign(ast.NodeTransformer):
         return node
 
 
-class _Positional(ast.NodeTransformer):
-    """Gives arguments by place where a call gives them by name."""
+class _PositionalArguments(ast.NodeTransformer):
+    """Turns keyword arguments of calls into positional ones."""
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
         self.functions = functions
@@ -280,21 +288,24 @@ class _Positional(ast.NodeTransformer):
         function = self.functions.get(node.func.id)
         if function is None:
             return node
-        given = {part.arg: part.value for part in node.keywords}
-        own = defaults(function)
-        places = []
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+        default_values = defaults(function)
+        added = []
         for name in parameters(function)[len(node.args) :]:
-            value = given.pop(name) if name in given else own.get(name)
-            if value is None or (value is own.get(name) and not isinstance(value, ast.Constant)):
+            value = keywords.pop(name) if name in keywords else default_values.get(name)
+            if value is None or (
+                value is default_values.get(name) and not isinstance(value, ast.Constant)
+            ):
                 return node
-            places.append(value)
-            if not given:
-                node.args, node.keywords = [*node.args, *places], []
+            added.append(value)
+            if not keywords:
+                node.args, node.keywords = [*node.args, *added], []
                 break
         return node
 
 
-def _free(function: Function) -> set[str]:
+def _free_names(function: Function) -> set[str]:
+    """Return the names that a function reads and does not bind."""
     bound = {node.arg for node in nodes_of(function) if isinstance(node, ast.arg)}
     bound |= names_in(function, context=ast.Store)
     bound |= {node.name for node in nodes_of(function) if isinstance(node, ast.FunctionDef)}
@@ -302,7 +313,7 @@ def _free(function: Function) -> set[str]:
 
 
 class Record:
-    """A class that holds fields and nothing else."""
+    """A class that only declares fields."""
 
     def __init__(self, node: ast.ClassDef) -> None:
         self.name = node.name
@@ -316,13 +327,13 @@ class Record:
                 raise UnknownConstructError(f"{node.name} holds more than fields", statement)
 
     def as_tuples(self, function: Function) -> Function:
-        """Return a function in which this record is a tuple; it is changed in place."""
-        changed: Function = _Tuples(self).visit(function)
-        return changed
+        """Return a function in which this record is a tuple; the function is changed in place."""
+        rewritten: Function = _RecordTuples(self).visit(function)
+        return rewritten
 
 
 def find_record(modules: Modules, name: str) -> Record | None:
-    """Return the one record of a name, None if there is none.
+    """Return the one record of a name; None if there is none.
 
     Raises
     ------
@@ -330,13 +341,13 @@ def find_record(modules: Modules, name: str) -> Record | None:
         It is defined more than once.
     """
     classes = modules.definitions(ast.ClassDef, f"class {name}")
-    found = [node for _, node in classes if node.name == name]
-    if len(found) > 1:
-        raise SourceError(f"{name} is defined {len(found)} times", remedy=MOVED)
-    return Record(found[0]) if found else None
+    definitions = [node for _, node in classes if node.name == name]
+    if len(definitions) > 1:
+        raise SourceError(f"{name} is defined {len(definitions)} times", remedy=MOVED)
+    return Record(definitions[0]) if definitions else None
 
 
-class _Tuples(ast.NodeTransformer):
+class _RecordTuples(ast.NodeTransformer):
     def __init__(self, record: Record) -> None:
         self.record = record
 
@@ -345,16 +356,18 @@ class _Tuples(ast.NodeTransformer):
         if not isinstance(node.func, ast.Name) or node.func.id != self.record.name:
             return node
         names = list(self.record.fields)
-        given = dict(zip(names, node.args, strict=False))
-        given |= {part.arg: part.value for part in node.keywords if part.arg is not None}
-        values = [given.pop(name, default) for name, default in self.record.fields.items()]
-        if given or None in values or len(node.args) > len(names):
+        arguments = dict(zip(names, node.args, strict=False))
+        arguments |= {
+            keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None
+        }
+        values = [arguments.pop(name, default) for name, default in self.record.fields.items()]
+        if arguments or None in values or len(node.args) > len(names):
             raise UnknownConstructError(f"{name_of(node)} does not fit its fields", node)
-        return at(ast.Tuple([part for part in values if part is not None], ast.Load()), node)
+        return at(ast.Tuple([value for value in values if value is not None], ast.Load()), node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         if node.attr not in self.record.fields or not isinstance(node.value, ast.Name):
             return node
-        place = at(ast.Constant(list(self.record.fields).index(node.attr)), node)
-        return at(ast.Subscript(node.value, place, ast.Load()), node)
+        index = at(ast.Constant(list(self.record.fields).index(node.attr)), node)
+        return at(ast.Subscript(node.value, index, ast.Load()), node)

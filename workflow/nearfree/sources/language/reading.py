@@ -1,7 +1,7 @@
-"""Read one rule in both ways, compare them, and say what the rule means.
+"""Read one rule with both readers, compare them, and hash the rule's meaning.
 
-The two ways must give the same value at every point of a dense grid and next to every constant
-that the source compares with; a single difference refuses the rule.
+Path enumeration and the interpreter must give the same value at every point of a dense grid and
+next to every constant that the source compares with. A single difference refuses the rule.
 """
 
 import ast
@@ -24,37 +24,37 @@ from nearfree.sources.language.slicing import slice_to
 
 DENSE = range(1, 161)
 FARTHEST = 1 << 17
-MOST_POINTS = 20_000
-"""Points of one context; a source with constants for more is hostile."""
-MOST_STEPS = 20_000_000
-"""Steps of the interpreter at all points together."""
+POINTS_LIMIT = 20_000
+"""Limit of points per context; a source with more constants is hostile."""
+STEPS_LIMIT = 20_000_000
+"""Limit of the interpreter's steps at all points together."""
 POWERS = frozenset(1 << exponent for exponent in range(FARTHEST.bit_length()))
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What to read: a function of a program, one entry of its answer, over some inputs."""
+    """What to read: a function of a program, one entry of its answer, and its inputs."""
 
     rule: str
     program: Program
     root: str
     axis: str | None
-    """The input that thresholds are looked for on: tokens, rows or a length; None if there is
-    none, as for a rule on names."""
+    """The input whose thresholds matter: tokens, rows or a length; None if the rule has none, as a
+    rule on names."""
     contexts: Sequence[Mapping[str, Any]]
-    """Values of all other inputs, a mapping a context; the rule's meaning is what it says there."""
+    """Values of all other inputs, one mapping per context; they define the rule's meaning."""
     also: Sequence[Mapping[str, Any]] = ()
-    """Further contexts at which the two ways are compared: modes that few users run."""
+    """Further contexts at which the readers are compared: modes that few users run."""
     key: str | None = None
     """The entry of interest, where the answer is a dictionary."""
     absent: bool = False
-    """Whether a way may leave that entry out; the rule then says None there."""
+    """Whether a path may leave the entry out; the rule's value there is None."""
     whole: bool = True
-    """Whether the interpreter runs all of the function; else only what the answer depends on."""
+    """Whether the interpreter runs the whole function, or only what the answer depends on."""
     dense: Sequence[int] = field(default=DENSE)
-    """Values of the axis that are compared whatever the source says."""
+    """Values of the axis at which the readers are always compared."""
     least: Mapping[str, int] = field(default_factory=dict)
-    """Inputs that are never smaller than a number, such as sizes; the rule speaks of no others."""
+    """Lower bounds of inputs, such as sizes; the rule covers no smaller values."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -64,12 +64,12 @@ class Reading:
 
 
 def read_rule(reading: Reading, package: str, version: str) -> RuleExtracted:
-    """Return a rule, read in both ways.
+    """Return a rule on which both readers agree.
 
     Raises
     ------
     SourceError
-        A construct outside the known set, one nested too deeply, or the two ways differ.
+        A construct is outside the known set or nested too deeply, or the readers differ.
     """
     try:
         return _read(reading, package, version)
@@ -85,8 +85,8 @@ def _read(reading: Reading, package: str, version: str) -> RuleExtracted:
             functions[name], key, absent=reading.absent, checks=reading.whole
         )
     program = Program(functions, reading.program.constants)
-    branches, called = enumerate_paths(program, reading.root, set(reading.inputs), reading.least)
-    helpers = tuple(ast.unparse(functions[name]) for name in sorted(reached(program, called)))
+    branches, looping = enumerate_paths(program, reading.root, set(reading.inputs), reading.least)
+    helpers = tuple(ast.unparse(functions[name]) for name in sorted(reached(program, looping)))
     rule = RuleExtracted(
         package=package,
         version=version,
@@ -98,96 +98,104 @@ def _read(reading: Reading, package: str, version: str) -> RuleExtracted:
         meaning="",
         points=0,
     )
-    second = reading.program if reading.whole else program
-    points, meaning = _compared(reading, Rule(rule), second)
-    used = _used(rule)
+    interpreted_program = reading.program if reading.whole else program
+    points, meaning = _cached_comparison(reading, Rule(rule), interpreted_program)
+    used = _used_names(rule)
     inputs = tuple(name for name in reading.inputs if name in used)
     return msgspec.structs.replace(rule, points=points, meaning=meaning, inputs=inputs)
 
 
-def _used(rule: RuleExtracted) -> set[str]:
+def _used_names(rule: RuleExtracted) -> set[str]:
+    """Return the names in a rule's conditions and values."""
     texts = {text for branch in rule.branches for text in (*branch.when, branch.value)}
     return names_in(*map(parse, texts))
 
 
 def reached(program: Program, names: set[str]) -> set[str]:
-    """Return functions with those that they call in turn."""
-    found, waiting = set(names), list(names)
+    """Return the given functions and all functions that they call, directly or not."""
+    reachable, waiting = set(names), list(names)
     while waiting:
-        more = called_in(program.functions[waiting.pop()]) & program.functions.keys() - found
-        found |= more
-        waiting += more
-    return found
+        callees = called_in(program.functions[waiting.pop()]) & program.functions.keys() - reachable
+        reachable |= callees
+        waiting += callees
+    return reachable
 
 
-_COMPARED: dict[str, tuple[int, str]] = {}
-"""What a comparison gave, by the rule's text: most releases do not change a rule's text."""
+_COMPARISONS: dict[str, tuple[int, str]] = {}
+"""Results of comparisons, by a hash of their inputs: most releases leave a rule unchanged."""
 
 
-def _compared(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
-    texts = [f"{name}: {ast.unparse(each)}" for name, each in sorted(program.functions.items())]
-    texts += [f"{name} = {ast.unparse(each)}" for name, each in sorted(program.constants.items())]
+def _cached_comparison(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
+    """Return the number of points compared and the rule's meaning; cached for equal inputs."""
+    texts = [f"{name}: {ast.unparse(tree)}" for name, tree in sorted(program.functions.items())]
+    texts += [f"{name} = {ast.unparse(tree)}" for name, tree in sorted(program.constants.items())]
     texts += [reading.root, str(reading.key), repr(reading.axis), repr(reading.contexts)]
     texts += [repr(reading.also), repr(reading.dense), repr((reading.whole, reading.absent))]
     branches = [(branch.when, branch.value) for branch in rule.rule.branches]
     texts += [repr(sorted(reading.least.items())), repr(branches), *rule.rule.functions]
     key = sha256("\0".join(texts).encode())
-    if key not in _COMPARED:
-        _COMPARED[key] = _compare(reading, rule, program)
-    return _COMPARED[key]
+    if key not in _COMPARISONS:
+        _COMPARISONS[key] = _compare(reading, rule, program)
+    return _COMPARISONS[key]
 
 
 def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
+    """Compare the readers at all points; return the number of points and the rule's meaning."""
     points, steps, answers = 0, 0, []
     conditions = {condition for branch in rule.rule.branches for condition in branch.when}
-    limits = frozenset(_numbers(map(parse, conditions)))
-    for number, context in enumerate([*reading.contexts, *reading.also]):
-        special = rule.specialised(context)
+    limits = frozenset(_integers(map(parse, conditions)))
+    for index, context in enumerate([*reading.contexts, *reading.also]):
+        specialised = rule.specialised(context)
         values: dict[int, Any] = {}
         interpreter = Interpreter(program)
         runs = program.runs.setdefault((reading.root, repr((reading.axis, context))), {})
-        for place in axis_points(reading, context, limits):
-            inputs = dict(context) if reading.axis is None else {**context, reading.axis: place}
-            first = special.value(inputs).value
-            if place not in runs:
-                runs[place] = interpreter.run(reading.root, inputs), interpreter.steps
-            second = _interpreted(reading, runs[place][0])
-            steps += runs[place][1]
-            if steps > MOST_STEPS:
+        for position in axis_points(reading, context, limits):
+            inputs = dict(context) if reading.axis is None else {**context, reading.axis: position}
+            branch_value = specialised.value(inputs).value
+            if position not in runs:
+                runs[position] = interpreter.run(reading.root, inputs), interpreter.steps
+            interpreted_value = _entry_of_interest(reading, runs[position][0])
+            steps += runs[position][1]
+            if steps > STEPS_LIMIT:
                 raise UnknownConstructError(f"{reading.root} takes too many steps to compare")
-            if not same(first, second):
-                shown = ", ".join(f"{name}={value}" for name, value in inputs.items())
+            if not same(branch_value, interpreted_value):
+                point = ", ".join(f"{name}={value}" for name, value in inputs.items())
                 raise SourceError(
-                    f"{reading.root}: the two ways of reading differ at {shown}:"
-                    f" {first!r} by its branches, {second!r} step by step",
+                    f"{reading.root}: the two readers differ at {point}:"
+                    f" {branch_value!r} by its branches, {interpreted_value!r} by the interpreter",
                     remedy="Report it; the rule is not used",
                 )
-            values[place] = first
+            values[position] = branch_value
         points += len(values)
-        if number < len(reading.contexts):
-            answers.append([dict(context), _answers(reading, values)])
+        if index < len(reading.contexts):
+            answers.append([dict(context), _meaningful_answers(reading, values)])
     return points, sha256(msgspec.json.encode(answers, order="deterministic"))[:16]
 
 
-def _answers(reading: Reading, values: Mapping[int, Any]) -> list[tuple[int, Any]]:
-    """Return what does not depend on how a source spells its thresholds.
+def _meaningful_answers(reading: Reading, values: Mapping[int, Any]) -> list[tuple[int, Any]]:
+    """Return the answers that do not depend on how a source writes its thresholds.
 
-    That is the values at the points that are always compared, and the steps, where a value that
-    holds gives way to another one.
+    These are the values at the points that are always compared, and those at steps, where one value
+    that holds is followed by another that holds.
     """
-    fixed = {*POWERS, *reading.dense, 0}
+    always_compared = {*POWERS, *reading.dense, 0}
     steps = {
-        place
-        for place, value in values.items()
-        if place - 1 in values
-        and values[place - 1] != value
-        and values.get(place - 2, value) == values[place - 1]
-        and values.get(place + 1) == value
+        position
+        for position, value in values.items()
+        if position - 1 in values
+        and values[position - 1] != value
+        and values.get(position - 2, value) == values[position - 1]
+        and values.get(position + 1) == value
     }
-    return [(place, value) for place, value in values.items() if place in fixed | steps]
+    return [
+        (position, value)
+        for position, value in values.items()
+        if position in always_compared | steps
+    ]
 
 
-def _interpreted(reading: Reading, value: Any) -> Any:
+def _entry_of_interest(reading: Reading, value: Any) -> Any:
+    """Return the entry that is read of an interpreted dictionary; other values as they are."""
     if reading.key is not None and isinstance(value, dict):
         if reading.key not in value and not reading.absent:
             raise UnknownConstructError(f"{reading.root} sets no {reading.key}")
@@ -198,29 +206,37 @@ def _interpreted(reading: Reading, value: Any) -> Any:
 def axis_points(
     reading: Reading, context: Mapping[str, Any], limits: frozenset[int] = frozenset()
 ) -> list[int]:
-    """Return where a rule is compared: densely, and at every constant and its neighbours.
+    """Return the points at which a rule is compared: a dense grid, and around every constant.
 
-    A threshold may be a constant, an input, or a product or quotient of such; so those of each
-    pair count too. `limits` are further constants, such as those that a source computes.
+    A threshold may be a constant, an input, or a product or quotient of the two, so those of each
+    pair count, too. `limits` are further constants, such as those that a source computes.
     """
     if reading.axis is None:
         return [0]
     program = reading.program
-    constants = limits | set(_numbers([*program.functions.values(), *program.constants.values()]))
+    constants = limits | set(_integers([*program.functions.values(), *program.constants.values()]))
     numbers = constants | {value for value in context.values() if isinstance(value, int)}
-    marks = set(numbers)
-    for left in numbers:
-        for right in context.values():
-            if isinstance(right, int) and right > 1:
-                marks |= {left * right, left // right, -(-left // right)}
-    near = {mark + step for mark in marks if mark <= 2 * FARTHEST for step in (-2, -1, 0, 1, 2)}
-    points = sorted({p for p in near | POWERS | set(reading.dense) if 1 <= p <= FARTHEST})
-    if len(points) > MOST_POINTS:
+    thresholds = set(numbers)
+    for number in numbers:
+        for factor in context.values():
+            if isinstance(factor, int) and factor > 1:
+                thresholds |= {number * factor, number // factor, -(-number // factor)}
+    nearby = {
+        threshold + offset
+        for threshold in thresholds
+        if threshold <= 2 * FARTHEST
+        for offset in (-2, -1, 0, 1, 2)
+    }
+    points = sorted(
+        {point for point in nearby | POWERS | set(reading.dense) if 1 <= point <= FARTHEST}
+    )
+    if len(points) > POINTS_LIMIT:
         raise UnknownConstructError(f"{reading.root} has too many constants to compare")
     return points
 
 
-def _numbers(trees: Iterable[ast.AST]) -> Iterator[int]:
+def _integers(trees: Iterable[ast.AST]) -> Iterator[int]:
+    """Yield the numbers in some trees, truncated to integers, that are not too large."""
     for tree in trees:
         for node in nodes_of(tree):
             value = node.value if isinstance(node, ast.Constant) else None
@@ -236,7 +252,7 @@ def shown(branch: Branch) -> str:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """One link from a rule to the kernel: what must hold, and the lines that say so, if any."""
+    """One link from a rule to the kernel: what must hold, and the source lines that show it."""
 
     name: str
     says: str
@@ -244,15 +260,15 @@ class Mechanism:
 
 
 def recorded(mechanism: Mechanism, package: str, version: str) -> RuleExtracted:
-    """Return a mechanism as a rule without inputs: its value is what it says, or `absent`."""
-    says = mechanism.says if mechanism.quotes else "absent"
+    """Return a mechanism as a rule without inputs: its value is the statement, or `absent`."""
+    statement = mechanism.says if mechanism.quotes else "absent"
     return RuleExtracted(
         package=package,
         version=version,
         rule=f"mechanism_{mechanism.name}",
         symbol=mechanism.name,
         inputs=(),
-        branches=(Branch(when=(), value=repr(says), quotes=mechanism.quotes),),
-        meaning=sha256(msgspec.json.encode([mechanism.name, says]))[:16],
+        branches=(Branch(when=(), value=repr(statement), quotes=mechanism.quotes),),
+        meaning=sha256(msgspec.json.encode([mechanism.name, statement]))[:16],
         points=0,
     )

@@ -1,4 +1,4 @@
-"""An extracted rule, ready to answer: which branch applies to these inputs, and its value."""
+"""An extracted rule as a function of its inputs: the branch that applies, and its value."""
 
 import ast
 import copy
@@ -19,36 +19,36 @@ from nearfree.sources.language.interpret import Helpers, typed
 from nearfree.sources.language.statements import REFUSED
 
 Parsed = tuple[Branch, list[ast.expr], ast.expr]
-"""A branch, its conditions and its value; branches share the trees of conditions."""
+"""A branch, its conditions and its value; branches share the trees of equal conditions."""
 
 
 class Answer(NamedTuple):
-    """A rule's value, and the branch that it comes from."""
+    """A rule's value, and the branch that gives it."""
 
     value: Any
     branch: Branch
 
 
 _ABSENT = ...
-"""What stands for an input that is not given."""
-_MOST_VALUES = 1 << 14
-"""Answers that a rule keeps at most."""
+"""Placeholder of an input that is not given."""
+_CACHED_VALUES_LIMIT = 1 << 14
+"""Limit of the answers that a rule caches."""
 
 
-class _RefusalError(UnknownConstructError):
+class _HelperRefusalError(UnknownConstructError):
     """A helper of the backend ends in an error, so the whole call does."""
 
 
 class Rule:
-    """The branches of one rule, each text parsed once, when it is first needed."""
+    """The branches of one rule; each text is parsed once, at its first use."""
 
     def __init__(self, rule: RuleExtracted) -> None:
         self.rule = rule
         self._fixed: dict[str, Any] = {}
-        self._kept: dict[object, Rule] = {}
+        self._narrowed: dict[object, Rule] = {}
         self._values: dict[object, Answer] = {}
         self._trees: dict[str, ast.expr] = {}
-        self.open_inputs = frozenset(rule.inputs)  # of all branches: those of some are counted
+        self.open_inputs = frozenset(rule.inputs)  # of all branches; `specialised` recomputes it
 
     @cached_property
     def functions(self) -> dict[str, ast.FunctionDef]:
@@ -62,16 +62,16 @@ class Rule:
 
     @cached_property
     def branches(self) -> list[Parsed]:
-        """The branches that are open."""
+        """The branches that are still open."""
         return [(branch, when, self._tree(branch.value)) for branch, when in self._open]
 
     @cached_property
     def _open(self) -> list[tuple[Branch, list[ast.expr]]]:
-        """The branches that are open, without their values, which are the longest texts."""
+        """The open branches and their conditions, without values, which are the longest texts."""
         return [(branch, list(map(self._tree, branch.when))) for branch in self.rule.branches]
 
     def _tree(self, text: str) -> ast.expr:
-        # Branches share conditions and values: one tree for each text, evaluated once a point.
+        # Branches share conditions and values: one tree per text, evaluated once per point.
         tree = self._trees.get(text)
         if tree is None:
             tree = self._trees[text] = parse(text)
@@ -80,58 +80,58 @@ class Rule:
     def specialised(self, fixed: Mapping[str, Any]) -> "Rule":
         """Return the rule with only the branches that some inputs leave open.
 
-        A caller evaluates it with those inputs as they are here, and with others. A condition that
-        has no value at these inputs stays: an earlier one may rule it out.
+        The caller evaluates it at these inputs and at any values of the others. A condition without
+        a value at these inputs stays: an earlier condition may make it unreachable.
         """
-        left: list[tuple[Branch, list[ast.expr]]] = []
+        open_branches: list[tuple[Branch, list[ast.expr]]] = []
         decided: dict[ast.expr, bool | None] = {}
-        for branch, when in self._open:
-            rest = []
-            for condition in when:
+        for branch, conditions in self._open:
+            open_conditions = []
+            for condition in conditions:
                 if condition not in decided:
                     decided[condition] = self._decided(condition, fixed)
                 holds = decided[condition]
                 if holds is False:
                     break
                 if holds is None:
-                    rest.append(condition)
+                    open_conditions.append(condition)
             else:
-                left.append((branch, rest))
-        narrow = copy.copy(self)
-        for name in ("branches", "open_inputs", "closures", "_ready", "_asked"):
-            vars(narrow).pop(name, None)
-        # What helpers were called with is known to both.
-        vars(narrow).update(_open=left, _helpers=self._helpers, _kept={}, _values={})
-        vars(narrow).update(_fixed={**self._fixed, **fixed})
-        return narrow
+                open_branches.append((branch, open_conditions))
+        narrowed = copy.copy(self)
+        for name in ("branches", "open_inputs", "closures", "_compiled_branches", "_input_names"):
+            vars(narrowed).pop(name, None)
+        # Both share the cached results of helpers.
+        vars(narrowed).update(_open=open_branches, _helpers=self._helpers, _narrowed={}, _values={})
+        vars(narrowed).update(_fixed={**self._fixed, **fixed})
+        return narrowed
 
     def steady(self, inputs: Mapping[str, Any], varying: Collection[str]) -> "Rule":
-        """Return the rule specialised for all of its inputs but those that vary by the point.
+        """Return the rule specialised for all inputs that do not vary from point to point.
 
-        It is kept, so that it costs no more than looking it up where the others are the same.
+        It is cached: for equal inputs it costs one look-up.
         """
         names = [name for name in self.open_inputs if name in inputs and name not in varying]
         key = (*names, typed([inputs[name] for name in names]))
-        if key not in self._kept:
-            self._kept[key] = self.specialised({name: inputs[name] for name in names})
-        return self._kept[key]
+        if key not in self._narrowed:
+            self._narrowed[key] = self.specialised({name: inputs[name] for name in names})
+        return self._narrowed[key]
 
     def _decided(self, node: ast.expr, fixed: Mapping[str, Any]) -> bool | None:
         if not variables(node) <= fixed.keys():
             return truth_of(node, lambda part: self._decided(part, fixed))
         try:
-            return bool(self.closures.kept(node)(fixed))
+            return bool(self.closures.closure(node)(fixed))
         except NO_VALUE:
             return None
 
     @cached_property
     def open_inputs(self) -> frozenset[str]:
-        """The inputs that its open branches rest on."""
+        """The inputs that the open branches read."""
         nodes = {node for _, when, value in self.branches for node in (*when, value)}
         return frozenset(name for node in nodes for name in variables(node))
 
     def missing(self, inputs: Mapping[str, Any]) -> set[str]:
-        """Return the inputs that an answer still depends on where some are given."""
+        """Return the inputs without which the given ones do not determine an answer."""
         if self.open_inputs <= inputs.keys():
             return set()
         return set(self.specialised(inputs).open_inputs - inputs.keys())
@@ -142,52 +142,52 @@ class Rule:
         Raises
         ------
         EvidenceError
-            No branch applies; the inputs are outside of what the rule speaks of.
+            No branch applies: the inputs are outside the rule's domain.
         SourceError
             Two branches apply: the rule was misread.
         """
-        key = typed([inputs.get(name, _ABSENT) for name in self._asked])
-        found = self._values.get(key)
-        if found is None:
-            if len(self._values) >= _MOST_VALUES:
+        key = typed([inputs.get(name, _ABSENT) for name in self._input_names])
+        answer = self._values.get(key)
+        if answer is None:
+            if len(self._values) >= _CACHED_VALUES_LIMIT:
                 self._values.clear()
-            found = self._values[key] = self._evaluated(inputs)
-        return found
+            answer = self._values[key] = self._evaluated(inputs)
+        return answer
 
     @cached_property
-    def _asked(self) -> tuple[str, ...]:
+    def _input_names(self) -> tuple[str, ...]:
         return tuple(sorted(self.open_inputs))
 
     def _evaluated(self, inputs: Mapping[str, Any]) -> Answer:
-        held: dict[ast.expr, bool] = {}
-        found, refusing = [], []
-        for branch, when, value in self._ready:
+        truths: dict[ast.expr, bool] = {}
+        applicable, refusing_branches = [], []
+        for branch, conditions, value in self._compiled_branches:
             try:
-                for part, run in when:
-                    holds = held.get(part)
+                for condition, closure in conditions:
+                    holds = truths.get(condition)
                     if holds is None:
-                        holds = held[part] = bool(run(inputs))
+                        holds = truths[condition] = bool(closure(inputs))
                     if not holds:
                         break
                 else:
-                    found.append((branch, value))
-            except _RefusalError:
-                refusing.append(branch)
+                    applicable.append((branch, value))
+            except _HelperRefusalError:
+                refusing_branches.append(branch)
             except NO_VALUE as error:
-                raise self._no_value(part, inputs, error) from error
-        if refusing and not found:
-            return Answer(REFUSED, refusing[0])
-        if len(found) != 1:
-            given = ", ".join(f"{name}={inputs.get(name)}" for name in self.rule.inputs)
-            raise (SourceError if found else EvidenceError)(
-                f"{self.rule.package} {self.rule.version}: {len(found)} branches of"
-                f" {self.rule.rule} apply at {given}",
+                raise self._no_value(condition, inputs, error) from error
+        if refusing_branches and not applicable:
+            return Answer(REFUSED, refusing_branches[0])
+        if len(applicable) != 1:
+            point = ", ".join(f"{name}={inputs.get(name)}" for name in self.rule.inputs)
+            raise (SourceError if applicable else EvidenceError)(
+                f"{self.rule.package} {self.rule.version}: {len(applicable)} branches of"
+                f" {self.rule.rule} apply at {point}",
                 remedy="Report it; nothing is answered",
             )
-        branch, value = found[0]
+        branch, value = applicable[0]
         try:
-            return Answer(self.closures.kept(value)(inputs), branch)
-        except _RefusalError:
+            return Answer(self.closures.closure(value)(inputs), branch)
+        except _HelperRefusalError:
             return Answer(REFUSED, branch)
         except NO_VALUE as error:
             raise self._no_value(value, inputs, error) from error
@@ -205,16 +205,16 @@ class Rule:
         )
 
     @cached_property
-    def _ready(self) -> list[tuple[Branch, list[tuple[ast.expr, Run]], ast.expr]]:
-        kept = self.closures.kept
+    def _compiled_branches(self) -> list[tuple[Branch, list[tuple[ast.expr, Run]], ast.expr]]:
+        closure = self.closures.closure
         return [
-            (branch, [(part, kept(part)) for part in when], value)
-            for branch, when, value in self.branches
+            (branch, [(condition, closure(condition)) for condition in conditions], value)
+            for branch, conditions, value in self.branches
         ]
 
     @cached_property
     def closures(self) -> Closures:
-        """What turns its expressions into closures."""
+        """Turns the rule's expressions into closures."""
         return Closures(self._fixed, self._call, self.rule.inputs)
 
     def _call(self, name: str, arguments: list[Any], names: Mapping[str, Any]) -> Any:
@@ -222,12 +222,12 @@ class Rule:
             return unknown(name, arguments, names)
         value = self._helpers.value(name, arguments)
         if isinstance(value, str) and value == REFUSED:
-            raise _RefusalError(f"{name} refuses")
+            raise _HelperRefusalError(f"{name} refuses")
         return value
 
 
 def parse_functions(text: str) -> list[ast.FunctionDef]:
-    """Return the helpers that a recorded text holds.
+    """Return the helper functions of a recorded text.
 
     Raises
     ------

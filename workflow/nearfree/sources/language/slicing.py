@@ -1,8 +1,8 @@
 """Cut a function down to the statements that its answer depends on.
 
-The answer is what the function returns or, where it returns a dictionary, one entry of it. A
-statement is dropped only where nothing in it can set or change a name that the answer needs: an
-alias of such a name counts as the name, and so does a parameter, which is the caller's to see.
+The answer is the function's result or, where the result is a dictionary, one of its entries. A
+statement is dropped only if it can neither set nor change a name that the answer needs. An alias of
+such a name counts as the name. So does a parameter, since the caller may see its changes.
 """
 
 import ast
@@ -20,41 +20,41 @@ from nearfree.sources.language.program import (
 )
 
 HARMLESS = ("logger", "warnings", "print", "logging")
-"""What is told to these changes nothing."""
+"""Callables without effect on the answer: calls of them are dropped."""
 
 
 def slice_to(
     function: Function, key: str | None = None, *, absent: bool = False, checks: bool = True
 ) -> Function:
-    """Return a copy of a function with only what its answer depends on.
+    """Return a copy of a function with only the statements that its answer depends on.
 
     Parameters
     ----------
     function
-        The function; it stays as it is.
+        The function, which is not changed.
     key
-        The entry of interest of the dictionaries that it builds; None if it returns plain values.
+        The entry to keep of the dictionaries that it builds; None if it returns plain values.
     absent
-        Whether a dictionary may be built without that entry, which is then None.
+        Whether a dictionary may lack that entry, whose value is then None.
     checks
-        Whether assertions belong to the answer. They decide whether a call is accepted.
+        Whether assertions belong to the answer: they decide whether a call is accepted.
     """
     sliced = copied(function)
     if not checks:
-        sliced = _NoChecks().visit(sliced)
+        sliced = _AssertionRemover().visit(sliced)
     if key is not None:
-        sliced = _OneEntry(key, absent=absent).visit(sliced)
-    needed = _Needed(sliced)
-    sliced.body = needed.keep(sliced.body) or [ast.copy_location(ast.Pass(), function)]
+        sliced = _EntryFilter(key, absent=absent).visit(sliced)
+    dependencies = _Dependencies(sliced)
+    sliced.body = dependencies.keep(sliced.body) or [ast.copy_location(ast.Pass(), function)]
     return sliced
 
 
-class _NoChecks(ast.NodeTransformer):
+class _AssertionRemover(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         return node if bound_by(node) else ast.copy_location(ast.Pass(), node)
 
 
-class _OneEntry(ast.NodeTransformer):
+class _EntryFilter(ast.NodeTransformer):
     """Drops the other entries of dictionaries, and assignments to them."""
 
     def __init__(self, key: str, *, absent: bool) -> None:
@@ -68,7 +68,7 @@ class _OneEntry(ast.NodeTransformer):
             if name is None or (isinstance(name, ast.Constant) and name.value == self.key)
         ]
         if self.absent and not pairs:
-            # Without a place of its own, the entry is quoted as the dictionary that lacks it.
+            # The missing entry has no source line of its own: it quotes the dictionary.
             pairs = [(at(ast.Constant(self.key), node), at(ast.Constant(None), node))]
         node.keys = [name for name, _ in pairs]
         node.values = [value for _, value in pairs]
@@ -78,7 +78,7 @@ class _OneEntry(ast.NodeTransformer):
         target = node.targets[0]
         if (
             len(node.targets) == 1
-            and not _effects(node.value)
+            and not _mutated_receivers(node.value)
             and isinstance(target, ast.Subscript)
             and isinstance(target.slice, ast.Constant)
             and isinstance(target.slice.value, str)
@@ -88,115 +88,115 @@ class _OneEntry(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _effects(node: ast.AST) -> set[str]:
-    """Return the names whose objects methods may change in some code; those of texts cannot."""
-    found: set[str] = set()
+def _mutated_receivers(node: ast.AST) -> set[str]:
+    """Return the names whose objects method calls may change; those of strings change nothing."""
+    receivers: set[str] = set()
     for part in nodes_of(node):
         match part:
             case ast.Call(func=ast.Attribute() as func) if func.attr not in STRING_METHODS:
-                found |= _roots(func.value) - {*HARMLESS}
-    return found
+                receivers |= _root_names(func.value) - {*HARMLESS}
+    return receivers
 
 
-def _roots(node: ast.expr) -> set[str]:
-    """Return the names of what an attribute, item or method's result may be a part of."""
+def _root_names(node: ast.expr) -> set[str]:
+    """Return the names of the objects that an attribute, item or method's result may belong to."""
     match node:
         case ast.Attribute() | ast.Subscript():
-            return _roots(node.value)
+            return _root_names(node.value)
         case ast.Call(func=ast.Attribute() as func):
-            return _roots(func.value)
+            return _root_names(func.value)
         case ast.Call():
-            return set().union(*map(_bare, node.args))
-    return _bare(node)
+            return set().union(*map(_direct_names, node.args))
+    return _direct_names(node)
 
 
-def _given(node: ast.AST) -> set[str]:
-    """Return the names that calls are given, other than calls of builtins."""
-    found: set[str] = set()
+def _passed_names(node: ast.AST) -> set[str]:
+    """Return the names that calls receive as arguments, calls of builtins excepted."""
+    passed: set[str] = set()
     for part in nodes_of(node):
         if isinstance(part, ast.Call):
-            name = ast.unparse(part.func).split(".")[0]
-            if name not in HARMLESS and not (
-                isinstance(part.func, ast.Name) and name in BUILTINS and name != "opaque"
+            callee = ast.unparse(part.func).split(".")[0]
+            if callee not in HARMLESS and not (
+                isinstance(part.func, ast.Name) and callee in BUILTINS and callee != "opaque"
             ):
-                parts = (*part.args, *(keyword.value for keyword in part.keywords))
-                found |= set().union(*map(names_in, parts))
-    return found
+                arguments = (*part.args, *(keyword.value for keyword in part.keywords))
+                passed |= set().union(*map(names_in, arguments))
+    return passed
 
 
 def changed_in_place(body: list[ast.stmt]) -> set[str]:
-    """Return the names whose objects statements change in place."""
-    found: set[str] = set()
-    for statement in body:  # with all that stands inside of it
+    """Return the names whose objects some statements change in place."""
+    changed: set[str] = set()
+    for statement in body:  # nested statements included
         for node in nodes_of(statement):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                found |= _roots(node.value)
-        found |= _effects(statement)
-    return found
+                changed |= _root_names(node.value)
+        changed |= _mutated_receivers(statement)
+    return changed
 
 
 def _aliases(body: list[ast.stmt], names: set[str], changed: set[str]) -> set[str]:
-    """Return what else may stand for an object that a name stands for, and is changed in place."""
-    found: set[str] = set()
+    """Return other names of objects that `names` stand for and that are changed in place."""
+    aliases: set[str] = set()
     for statement in walk_statements(body):
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             value = statement.value
-            sources = _bare(value) & (names | changed)
+            sources = _direct_names(value) & (names | changed)
             targets = bound_by(statement)
             if sources & names and targets & changed:
-                found |= targets & changed
+                aliases |= targets & changed
             if targets & names:
-                found |= sources & changed
-    return found
+                aliases |= sources & changed
+    return aliases
 
 
-def _bare(node: ast.expr) -> set[str]:
-    """Return the names that an expression may hand on as they are."""
+def _direct_names(node: ast.expr) -> set[str]:
+    """Return the names whose objects may themselves be an expression's value."""
     match node:
         case ast.Name():
             return {node.id}
         case ast.IfExp():
-            return _bare(node.body) | _bare(node.orelse)
+            return _direct_names(node.body) | _direct_names(node.orelse)
         case ast.BoolOp(values=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return set().union(*map(_bare, parts))
+            return set().union(*map(_direct_names, parts))
         case ast.NamedExpr():
-            return _bare(node.value)
+            return _direct_names(node.value)
     return set()
 
 
-def _groups(body: list[ast.stmt]) -> set[str]:
+def _own_groups(body: list[ast.stmt]) -> set[str]:
     """Return the names that stand for lists or dictionaries that the function makes itself."""
-    made = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+    group_nodes = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
     return {
         name
         for statement in walk_statements(body)
         if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
         and statement.value is not None
-        if any(isinstance(part, made) for part in nodes_of(statement.value))
+        if any(isinstance(part, group_nodes) for part in nodes_of(statement.value))
         for name in bound_by(statement)
     }
 
 
-class _Needed:
+class _Dependencies:
     """The names that a function's answer needs, and the statements that set or change them."""
 
     def __init__(self, function: Function) -> None:
-        self.groups = _groups(function.body)
+        self.own_groups = _own_groups(function.body)
         changed = changed_in_place(function.body)
-        self.names = changed & set(parameters(function))
-        self._touched: dict[ast.AST, set[str]] = {}
+        self.needed = changed & set(parameters(function))
+        self._touched_names: dict[ast.AST, set[str]] = {}
         while True:
-            found = self._reads(function.body) | _aliases(function.body, self.names, changed)
-            if found <= self.names:
+            needed = self._reads(function.body) | _aliases(function.body, self.needed, changed)
+            if needed <= self.needed:
                 break
-            self.names |= found
+            self.needed |= needed
 
     def touches(self, node: ast.AST) -> bool:
-        """Return whether code sets or changes a name, as far as that can be seen."""
-        if node not in self._touched:
-            handed = _given(node) & self.groups
-            self._touched[node] = bound_by(node) | _effects(node) | handed
-        return not self._touched[node].isdisjoint(self.names)
+        """Return whether code may set or change a needed name."""
+        if node not in self._touched_names:
+            passed_groups = _passed_names(node) & self.own_groups
+            self._touched_names[node] = bound_by(node) | _mutated_receivers(node) | passed_groups
+        return not self._touched_names[node].isdisjoint(self.needed)
 
     def matters(self, statement: ast.stmt) -> bool:
         """Return whether the answer may depend on a statement."""
@@ -204,35 +204,44 @@ class _Needed:
             case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Expr(value=ast.Constant()):
                 return False
             case ast.If() | ast.For() | ast.While():
-                heads = [e for e in ast.iter_child_nodes(statement) if isinstance(e, ast.expr)]
-                inner = (*statement.body, *statement.orelse)
-                return any(map(self.matters, inner)) or any(map(self.touches, heads))
+                heads = [
+                    part for part in ast.iter_child_nodes(statement) if isinstance(part, ast.expr)
+                ]
+                nested = (*statement.body, *statement.orelse)
+                return any(map(self.matters, nested)) or any(map(self.touches, heads))
             case ast.FunctionDef():
-                return statement.name in self.names
+                return statement.name in self.needed
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                parts = [e for e in ast.iter_child_nodes(statement) if e is not statement.value]
-                set_here = set().union(*map(names_in, parts))
-                return bool(set_here & self.names) or self.touches(statement)
+                targets = [
+                    part for part in ast.iter_child_nodes(statement) if part is not statement.value
+                ]
+                target_names = set().union(*map(names_in, targets))
+                return bool(target_names & self.needed) or self.touches(statement)
             case ast.Expr():
-                return bool(_given(statement) & self.names) or self.touches(statement)
+                return bool(_passed_names(statement) & self.needed) or self.touches(statement)
         return True
 
     def _reads(self, body: list[ast.stmt]) -> set[str]:
-        found: set[str] = set()
+        """Return the names that the statements that matter read or set."""
+        names: set[str] = set()
         for statement in filter(self.matters, body):
             if isinstance(statement, ast.If | ast.For):
-                heads = [e for e in ast.iter_child_nodes(statement) if isinstance(e, ast.expr)]
-                found = found.union(*map(names_in, heads))
-                found |= self._reads([*statement.body, *statement.orelse])
+                heads = [
+                    part for part in ast.iter_child_nodes(statement) if isinstance(part, ast.expr)
+                ]
+                names = names.union(*map(names_in, heads))
+                names |= self._reads([*statement.body, *statement.orelse])
             else:
-                found |= names_in(statement)
-        return found
+                names |= names_in(statement)
+        return names
 
     def keep(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Return the statements that matter."""
+        """Return the statements that matter, cut down in turn."""
         kept = [statement for statement in body if self.matters(statement)]
-        for each in kept:
-            if isinstance(each, ast.If | ast.For):
-                each.body = self.keep(each.body) or [ast.copy_location(ast.Pass(), each)]
-                each.orelse = self.keep(each.orelse)
+        for statement in kept:
+            if isinstance(statement, ast.If | ast.For):
+                statement.body = self.keep(statement.body) or [
+                    ast.copy_location(ast.Pass(), statement)
+                ]
+                statement.orelse = self.keep(statement.orelse)
         return kept

@@ -1,7 +1,8 @@
-"""The statements of a rule's functions, run in order over values of one kind.
+"""Statements of a rule's functions, run in order; the kind of values is left to subclasses.
 
-The interpreter runs them over numbers, path enumeration over expressions. Both say what an
-expression's value is, which way a condition goes, and what a group is; the rest is said here.
+The interpreter runs them over numbers, path enumeration over expressions. Each subclass defines the
+value of an expression, the branch taken at a condition, and the items of a group; this class does
+the rest.
 """
 
 import ast
@@ -24,23 +25,23 @@ from nearfree.sources.language.program import (
 )
 
 REFUSED = "refused"
-"""The value of a way that ends in an error of the backend."""
-MOST_DEPTH = 40
+"""The value of a path that ends in an error of the backend."""
+DEPTH_LIMIT = 40
 Frame = dict[str, Any]
-"""What local names stand for."""
+"""Values of local names."""
 
 
 @dataclass
 class Nested:
-    """A function inside a function, with the names around it."""
+    """A function inside a function, with the names of its enclosing scope."""
 
     function: Function
     frame: Frame
 
 
 @lru_cache(maxsize=1 << 10)
-def _operation(node: ast.AugAssign) -> ast.BinOp:
-    """Return the operation of `x += ...` on a name; the same one each time, as it is kept."""
+def _augmented_operation(node: ast.AugAssign) -> ast.BinOp:
+    """Return the operation of `x += ...` on a name; cached, since closures are kept by node."""
     if not isinstance(node.target, ast.Name):
         raise outside(node)
     read = at(ast.Name(node.target.id, ast.Load()), node)
@@ -61,13 +62,13 @@ class RefusedError(Exception):
 
 
 End = tuple[Any, ...] | None
-"""Where a block goes on if that is not behind it: a result is (value,)."""
+"""How a block ended: None at its last statement, (value,) by a return, or by break or continue."""
 _BREAK: End = ("break", None)
 _CONTINUE: End = ("continue", None)
 
 
 class _Signature(NamedTuple):
-    """A function's parameters and defaults, and what it returns if that is all that it does."""
+    """A function's parameters and defaults; `line` is its result if the body is one return."""
 
     names: list[str]
     defaults: dict[str, ast.expr]
@@ -102,11 +103,11 @@ class Statements:
         raise NotImplementedError
 
     def condition(self, node: ast.expr, frame: Frame) -> bool:
-        """Return which way to go at a condition."""
+        """Return the branch to take at a condition."""
         raise NotImplementedError
 
     def items(self, group: Any) -> Sequence[Any] | None:
-        """Return what a list, tuple or range holds; None of any other value."""
+        """Return the items of a list, tuple or range; None for any other value."""
         raise NotImplementedError
 
     def store_item(self, target: ast.Subscript, value: Any, frame: Frame) -> None:
@@ -114,23 +115,23 @@ class Statements:
         raise NotImplementedError
 
     def apply(self, nested: Nested, arguments: list[Any], node: ast.AST) -> Any:
-        """Return what a function gives for some arguments."""
+        """Return a function's result for positional arguments."""
         names = _signature(nested.function).names
         if len(arguments) > len(names):
             name = nested.function.name
             raise UnknownConstructError(f"{name} is called with too many arguments", node)
         return self.enter(nested, dict(zip(names, arguments, strict=False)))
 
-    def enter(self, nested: Nested, given: Frame) -> Any:
-        """Return what a function gives for some parameters; the others keep their defaults."""
+    def enter(self, nested: Nested, arguments: Frame) -> Any:
+        """Return a function's result for named arguments; other parameters keep their defaults."""
         function = nested.function
         self.depth += 1
-        if self.depth > MOST_DEPTH:
+        if self.depth > DEPTH_LIMIT:
             raise UnknownConstructError(f"{function.name} calls itself without end", function)
-        frame = self.frame(nested, given)
-        _, own, line = _signature(function)
-        for name, value in own.items():
-            if name not in given:
+        frame = self.frame(nested, arguments)
+        _, default_values, line = _signature(function)
+        for name, value in default_values.items():
+            if name not in arguments:
                 frame[name] = self.default(name, value)
         try:
             if line is not None:
@@ -142,16 +143,16 @@ class Statements:
             raise outside(function)
         return None if end is None else end[0]
 
-    def frame(self, nested: Nested, given: Frame) -> Frame:
-        """Return the names of a call before its defaults."""
-        return nested.frame | given
+    def frame(self, nested: Nested, arguments: Frame) -> Frame:
+        """Return the names of a call before its defaults are set."""
+        return nested.frame | arguments
 
     def default(self, name: str, value: ast.expr) -> Any:
         """Return a parameter's default."""
         return self.expr(own_default(name, value), {})
 
     def block(self, body: list[ast.stmt], frame: Frame) -> End:
-        """Run statements, and return where to go on."""
+        """Run statements; return how the block ended."""
         for statement in body:
             self.count(statement)
             kind = type(statement)
@@ -170,7 +171,7 @@ class Statements:
         frame[node.name] = Nested(plain_nested(node), frame)
 
     def s_assign(self, node: ast.Assign, frame: Frame) -> None:
-        """Assign; a tuple to a tuple part by part, so that lists among them stay lists."""
+        """Assign; a tuple display to a tuple item by item, so that its lists stay lists."""
         targets, value = node.targets, node.value
         if len(targets) == 1 and type(targets[0]) is ast.Name:
             frame[targets[0].id] = self.expr(value, frame)
@@ -194,15 +195,15 @@ class Statements:
             self.store(node.target, self.expr(node.value, frame), frame)
 
     def s_augassign(self, node: ast.AugAssign, frame: Frame) -> None:
-        """Assign to a plain name what an operation makes of it."""
-        self.store(node.target, self.expr(_operation(node), frame), frame)
+        """Assign the result of an operation on a name to that name."""
+        self.store(node.target, self.expr(_augmented_operation(node), frame), frame)
 
     def s_if(self, node: ast.If, frame: Frame) -> End:
-        """Go the way that the condition says."""
+        """Run the branch that the condition selects."""
         return self.block(node.body if self.condition(node.test, frame) else node.orelse, frame)
 
     def s_for(self, node: ast.For, frame: Frame) -> End:
-        """Run over a group whose length is known."""
+        """Run the body for each item of a group of known length."""
         items = self.items(self.expr(node.iter, frame))
         if items is None or node.orelse:
             raise UnknownConstructError(
@@ -218,7 +219,7 @@ class Statements:
         return None
 
     def s_return(self, node: ast.Return, frame: Frame) -> End:
-        """End the function."""
+        """End the function with a value."""
         return (None if node.value is None else self.expr(node.value, frame),)
 
     def s_raise(self, node: ast.Raise, _: Frame) -> None:
@@ -242,7 +243,7 @@ class Statements:
         """Do nothing."""
 
     def s_import(self, node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
-        """Bind nothing: a name that only an import gives is unknown where it is used."""
+        """Bind nothing: an imported name is unknown where it is used."""
         groups = (frame.keys(), self.program.constants, BUILTINS)
         if any(name in group for name in _imported(node) for group in groups):
             raise UnknownConstructError(f"{name_of(node)} hides another name", node)
@@ -250,14 +251,14 @@ class Statements:
     s_importfrom = s_import
 
     def s_expr(self, node: ast.Expr, frame: Frame) -> None:
-        """Make a call for what it changes; a text alone is a comment."""
+        """Evaluate a call for its effects; a text alone is a comment."""
         if isinstance(node.value, ast.Call):
             self.expr(node.value, frame)
         elif not isinstance(node.value, ast.Constant):
             raise outside(node)
 
     def store(self, target: ast.expr, value: Any, frame: Frame) -> None:
-        """Let a name, the parts of a tuple, or an entry stand for a value."""
+        """Assign a value to a name, to the names of a tuple, or to an entry."""
         match target:
             case ast.Name():
                 frame[target.id] = value

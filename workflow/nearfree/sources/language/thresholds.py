@@ -1,4 +1,4 @@
-"""Where a rule may change its answer along one whole number, without asking it at each."""
+"""Find where a rule's answer may change along an integer input, without evaluating each integer."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -9,40 +9,43 @@ from nearfree.sources.language.rule import Rule
 
 
 class UnsettledError(Exception):
-    """Where a rule changes its answer takes asking it at each number."""
+    """The rule's change points cannot be searched: evaluate it at each integer."""
 
 
-_FURTHER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_ORDER_OPERATORS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def changes(rule: Rule, inputs: Mapping[str, Any], name: str, last: int) -> list[int]:
-    """Return every number up to `last` whose answer may differ from that of the one before.
+    """Return every integer up to `last` at which the answer may differ from the previous one's.
 
-    Comparisons of what only rises with the number turn at most once, and are searched by halves.
+    A comparison of an expression that increases with the integer changes at most once: bisection
+    finds where.
 
     Parameters
     ----------
     rule
         The rule, specialised for its other inputs.
     inputs
-        All inputs but the number, which is `name` and counted from 1.
+        All inputs except the integer, which is called `name` and starts at 1.
 
     Raises
     ------
     UnsettledError, or what a mistake in a rule raises (`NO_VALUE`)
-        The rule compares otherwise, or its value is made of the number.
+        The rule uses other comparisons, or its value contains the integer.
     """
-    asked = dict(inputs)
-    found = set[int]()
-    for _, when, value in rule.branches:
+    point = dict(inputs)
+    points = set[int]()
+    for _, conditions, value in rule.branches:
         if name in variables(value):
             raise UnsettledError
-        for atom in (each for condition in when for each in _atoms(condition, name)):
-            holds = rule.closures.kept(atom)
+        for comparison in (
+            part for condition in conditions for part in _comparisons(condition, name)
+        ):
+            holds = rule.closures.closure(comparison)
 
             def at(number: int, holds: Any = holds) -> bool:
-                asked[name] = number
-                return bool(holds(asked))
+                point[name] = number
+                return bool(holds(point))
 
             low, high, first = 1, last, at(1)
             if at(last) == first:
@@ -50,45 +53,45 @@ def changes(rule: Rule, inputs: Mapping[str, Any], name: str, last: int) -> list
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (middle, high) if at(middle) == first else (low, middle)
-            found.add(high)
-    return sorted(found)
+            points.add(high)
+    return sorted(points)
 
 
 def same_up_to(rule: Rule, name: str) -> float:
-    """Return up to which number a rule answers with that number itself; 0 if that is not known."""
+    """Return the integer up to which a rule's value is the integer itself; 0 if that is unknown."""
     match rule.branches:
-        case [(_, [], ast.Name(found))] if found == name:
+        case [(_, [], ast.Name(variable))] if variable == name:
             return float("inf")
-        case [(_, [], ast.Call(ast.Name("min"), [ast.Name(found), ast.Constant(int(most))]))] if (
-            found == name
-        ):
-            return float(most)
+        case [
+            (_, [], ast.Call(ast.Name("min"), [ast.Name(variable), ast.Constant(int(limit))]))
+        ] if variable == name:
+            return float(limit)
     return 0.0
 
 
-def _atoms(node: ast.expr, name: str) -> Iterator[ast.Compare]:
-    """Yield the comparisons of a condition that rest on a number, which only rises in each."""
+def _comparisons(node: ast.expr, name: str) -> Iterator[ast.Compare]:
+    """Yield the comparisons of a condition that read `name`; each must increase with it."""
     if name not in variables(node):
         return
     match node:
         case ast.BoolOp():
             for part in node.values:
-                yield from _atoms(part, name)
+                yield from _comparisons(part, name)
         case ast.UnaryOp(op=ast.Not()):
-            yield from _atoms(node.operand, name)
-        case ast.Compare(ops=[op], comparators=[right]) if isinstance(op, _FURTHER) and (
-            name not in variables(right) and _rises(node.left, name)
+            yield from _comparisons(node.operand, name)
+        case ast.Compare(ops=[op], comparators=[right]) if isinstance(op, _ORDER_OPERATORS) and (
+            name not in variables(right) and _increases(node.left, name)
         ):
             yield node
         case _:
             raise UnsettledError
 
 
-def _rises(node: ast.expr, name: str) -> bool:
-    """Return whether an expression only rises with a number: counts alone multiply or divide it."""
+def _increases(node: ast.expr, name: str) -> bool:
+    """Return whether an expression increases with `name`: it is only multiplied or divided."""
     match node:
         case ast.Name():
             return node.id == name
         case ast.BinOp(op=ast.Mult() | ast.Div() | ast.FloorDiv()):
-            return _rises(node.left, name) and name not in variables(node.right)
+            return _increases(node.left, name) and name not in variables(node.right)
     return False

@@ -80,7 +80,7 @@ def test_arguments_that_are_not_read_change_nothing() -> None:
     text = "def f(x, y):\n    if x > 3:\n        return 1\n    return y"
     helpers = Helpers({each.name: each for each in parse_functions(text)})
     assert [helpers.value("f", [x, y]) for x, y in ((9, 1), (9, 2), (2, 1), (2, 2))] == [1, 1, 1, 2]
-    assert {places: len(known) for places, known in helpers.known("f", 2).items()} == {
+    assert {places: len(known) for places, known in helpers.results_of("f", 2).items()} == {
         (0,): 1,
         (0, 1): 2,
     }

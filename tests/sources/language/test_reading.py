@@ -352,7 +352,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", [each for each in REFUSALS if each != "deep ifs"])
 def test_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is outside the known set, hostile or not, is an error that names it."""
-    monkeypatch.setattr(paths, "MOST_PATHS", 200)
+    monkeypatch.setattr(paths, "PATHS_LIMIT", 200)
     text, says = REFUSALS[name]
     with pytest.raises(SourceError, match=says):
         read_python(text)
@@ -372,19 +372,19 @@ def test_the_two_ways_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         return old(interpreter, name, inputs) + (inputs["M"] == 23)
 
     monkeypatch.setattr(Interpreter, "run", wrong)
-    reading_module._COMPARED.clear()
+    reading_module._COMPARISONS.clear()
     with pytest.raises(SourceError, match="differ at M=23"):
         read_python("def f(M):\n    return 3")
-    reading_module._COMPARED.clear()
+    reading_module._COMPARISONS.clear()
 
 
 def test_a_difference_of_type_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """True is not 1, even inside of a tuple."""
-    monkeypatch.setattr(reading_module, "_interpreted", lambda *_: (True,))
-    reading_module._COMPARED.clear()
+    monkeypatch.setattr(reading_module, "_entry_of_interest", lambda *_: (True,))
+    reading_module._COMPARISONS.clear()
     with pytest.raises(SourceError, match="differ"):
         read_python("def f(M):\n    return (1,)")
-    reading_module._COMPARED.clear()
+    reading_module._COMPARISONS.clear()
 
 
 SAME = [

@@ -218,7 +218,7 @@ class Helpers:
         The arguments read so far decide what is read next. So two calls that agree in the arguments
         that the first one read have the same value.
         """
-        results = self._results_of(name, len(arguments))
+        results = self.results_of(name, len(arguments))
         for indices, values in results.items():
             key = typed([arguments[index] for index in indices])
             if key in values:
@@ -234,7 +234,7 @@ class Helpers:
             results.setdefault(indices, {})[typed([arguments[index] for index in indices])] = value
         return value
 
-    def _results_of(self, name: str, count: int) -> dict[tuple[int, ...], dict[object, Any]]:
+    def results_of(self, name: str, count: int) -> dict[tuple[int, ...], dict[object, Any]]:
         """Return recorded values by the indices of the arguments read, then by these arguments."""
         return self._results.setdefault((name, count), {})
 

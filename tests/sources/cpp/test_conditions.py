@@ -2,7 +2,7 @@
 
 import pytest
 from nearfree.errors import SourceError
-from nearfree.sources.cpp.conditions import Conditions, OpenConditionError, decided
+from nearfree.sources.cpp.conditions import Conditions, OpenConditionError, truth_of_fact
 
 WIDTHS = """\
 #if defined(__ARM_NEON) || defined(__AVX512F__)
@@ -106,4 +106,4 @@ def test_a_compiler_takes_some_for_granted(
     answer: bool | None,  # noqa: FBT001 (pytest gives it by name)
 ) -> None:
     """Who has wider vectors has the narrower ones, and who lacks those has no wider ones."""
-    assert decided(fact, known) is answer
+    assert truth_of_fact(fact, known) is answer

@@ -1,4 +1,4 @@
-"""C++ declarations in normal form: variables with their types, in their scopes, and lambdas."""
+"""C++ declarations in normal form: typed variables, their scopes, and lambdas."""
 
 import ast
 from collections.abc import Iterator
@@ -25,227 +25,256 @@ from nearfree.sources.language.expressions import parse
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, Text, placed
 
-NUMBERS = {"primitive_type", "sized_type_specifier"}
+NUMBER_TYPES = {"primitive_type", "sized_type_specifier"}
 
 
 class Declarations(Calls):
-    """Turns C++ declarations into assignments."""
+    """Translates C++ declarations into assignments."""
 
     def __init__(self, files: CppFiles, text: Text, meaning: Meaning) -> None:
         super().__init__(files, text, meaning)
         self.scopes: list[set[str]] = [set()]
-        self.hidden = 0
+        self.shadow_count = 0
         self.reassigned: set[str] = set()
         self.fields: set[str] = set()
-        self.returns = ""
-        self.answered: list[ast.stmt] = []
-        self.lost: list[ast.stmt] = []
+        self.return_kind = ""
+        self.answer_returns: list[ast.stmt] = []
+        self.unknown_returns: list[ast.stmt] = []
 
     def unknown(self, node: Node, *names: str) -> list[ast.stmt]:
-        """Return what stands for a statement that is not known, and may change these names."""
-        value = self.opaque(node, *self.with_fields({*names}))
-        called = (called_name(e) for e in walk(node) if e.type == "call_expression")
-        if not leaves(node) and not any(map(self.meaning.ends, called)):
-            return [self.at(ast.Expr(value), node)]
-        lost = self.at(ast.Return(value), node)
-        self.lost.append(lost)
-        return [lost]
+        """Return the stand-in of an unknown statement, which may change some names."""
+        opaque_call = self.opaque(node, *self.with_fields({*names}))
+        called_names = (called_name(call) for call in walk(node) if call.type == "call_expression")
+        if not leaves(node) and not any(map(self.meaning.ends, called_names)):
+            return [self.at(ast.Expr(opaque_call), node)]
+        return_ = self.at(ast.Return(opaque_call), node)
+        self.unknown_returns.append(return_)
+        return [return_]
 
     def with_fields(self, names: set[str]) -> list[str]:
-        """Return names with those of the fields of structures that they stand for."""
+        """Return names, and the names of the fields of those that are structures."""
         return sorted(
-            names | {name for name in self.fields if any(name.startswith(f"{n}_") for n in names)}
+            names
+            | {
+                name
+                for name in self.fields
+                if any(name.startswith(f"{prefix}_") for prefix in names)
+            }
         )
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Let the names that are declared inside end there."""
-        bound, names = self.bound, dict(self.names)
-        self.bound = dict(bound)
+        """Limit names that are declared inside to the block."""
+        substitutions, kinds = self.substitutions, dict(self.names)
+        self.substitutions = dict(substitutions)
         self.scopes.append(set())
         try:
             yield
         finally:
-            inner = self.scopes.pop()
-            self.bound = bound
-            for name in inner:
+            declared_here = self.scopes.pop()
+            self.substitutions = substitutions
+            for name in declared_here:
                 self.names.pop(name, None)
-                if name in names:
-                    self.names[name] = names[name]
+                if name in kinds:
+                    self.names[name] = kinds[name]
 
     def declare(self, name: str, kind: str) -> None:
-        """Declare a name here; one that hides another gets a name of its own."""
-        final = self.renamed(name)
-        if any(final in each for each in self.scopes[:-1]):
-            self.hidden += 1
-            new = ast.Name(f"{final}_inner{self.hidden}", ast.Load())
-            self.bound[name] = self.bound[final] = new
-            final = new.id
-        self.scopes[-1] |= {final, name}
-        self.names[name] = self.names[final] = kind
+        """Declare a name; one that shadows another is renamed."""
+        unique_name = self.current_name(name)
+        if any(unique_name in scope for scope in self.scopes[:-1]):
+            self.shadow_count += 1
+            replacement = ast.Name(f"{unique_name}_inner{self.shadow_count}", ast.Load())
+            self.substitutions[name] = self.substitutions[unique_name] = replacement
+            unique_name = replacement.id
+        self.scopes[-1] |= {unique_name, name}
+        self.names[name] = self.names[unique_name] = kind
 
-    def target(self, name: str, old: Node) -> ast.expr:
-        """Return a name that is set."""
-        return self.at(ast.Name(self.renamed(name), ast.Store()), old)
+    def target(self, name: str, source: Node) -> ast.expr:
+        """Return a name as the target of an assignment."""
+        return self.at(ast.Name(self.current_name(name), ast.Store()), source)
 
-    def assign(self, name: str, value: ast.expr, old: Node) -> ast.stmt:
+    def assign(self, name: str, value: ast.expr, source: Node) -> ast.stmt:
         """Return an assignment to a plain name."""
-        return self.at(ast.Assign([self.target(name, old)], value), old)
+        return self.at(ast.Assign([self.target(name, source)], value), source)
 
     def attribute(self, call: Node) -> tuple[str, ast.expr] | None:
-        """Return what `cudaDeviceGetAttribute(&x, which, device)` sets, and to which fact."""
+        """Return the name that `cudaDeviceGetAttribute(&x, which, device)` sets, and its fact."""
         if call.type != "call_expression" or called_name(call) != "cudaDeviceGetAttribute":
             return None
-        given = arguments(call)
-        if len(given) != 3 or not words(given[0]).lstrip("&").isidentifier():
+        args = arguments(call)
+        if len(args) != 3 or not words(args[0]).lstrip("&").isidentifier():
             return None
-        which = self.at(ast.Constant(words(given[1])), call)
-        return words(given[0]).lstrip("&"), self.call("device_attribute", [which], call)
+        attribute_name = self.at(ast.Constant(words(args[1])), call)
+        return words(args[0]).lstrip("&"), self.call("device_attribute", [attribute_name], call)
 
     def s_declaration(self, node: Node) -> list[ast.stmt]:
-        """Return what variables are set to where they are declared."""
-        given = part(node, "type")
-        kind = words(given)
-        lasting = any(words(child) == "static" for child in node.children) and not is_constant(node)
-        found: list[ast.stmt] = []
-        for each in node.children_by_field_name("declarator"):
-            value = each.child_by_field_name("value")
-            odd = lasting or (given.type in NUMBERS and not kind_named(kind) and kind != "void")
-            if odd:
-                for name in declared_names(each):
+        """Translate a declaration: the initial values of its variables."""
+        type_node = part(node, "type")
+        kind = words(type_node)
+        is_static = any(words(child) == "static" for child in node.children) and not is_constant(
+            node
+        )
+        statements: list[ast.stmt] = []
+        for declarator in node.children_by_field_name("declarator"):
+            value = declarator.child_by_field_name("value")
+            is_unknown = is_static or (
+                type_node.type in NUMBER_TYPES and not kind_named(kind) and kind != "void"
+            )
+            if is_unknown:
+                for name in declared_names(declarator):
                     self.declare(name, "")
-                    found.append(self.assign(name, self.opaque(node), node))
-            elif each.type == "init_declarator" and value is not None:
-                found += self.initialised(node, each, kind)
+                    statements.append(self.assign(name, self.opaque(node), node))
+            elif declarator.type == "init_declarator" and value is not None:
+                statements += self.initialised_variables(node, declarator, kind)
             elif kind.startswith("std::vector"):
-                found.append(self.vector(node, each))
+                statements.append(self.vector_declaration(node, declarator))
             else:
-                for name in declared_names(each):
+                for name in declared_names(declarator):
                     self.declare(name, kind_named(kind))
-        return found
+        return statements
 
-    def vector(self, node: Node, each: Node) -> ast.stmt:
-        """Translate a vector's declaration; one with a size is not empty, and has no value yet."""
-        empty = each.type == "identifier"
-        name = (declared_names(each) or [words(each)])[0]
+    def vector_declaration(self, node: Node, declarator: Node) -> ast.stmt:
+        """Translate a vector's declaration; one with a size has an unknown value."""
+        is_empty = declarator.type == "identifier"
+        name = (declared_names(declarator) or [words(declarator)])[0]
         self.declare(name, "")
-        value = self.at(ast.List([], ast.Load()), node) if empty else self.opaque(each)
+        value = self.at(ast.List([], ast.Load()), node) if is_empty else self.opaque(declarator)
         return self.assign(name, value, node)
 
-    def initialised(self, node: Node, each: Node, kind: str) -> list[ast.stmt]:
-        """Return what a variable is set to; one that refers to another must not change it."""
-        left, value = part(each, "declarator"), part(each, "value")
+    def initialised_variables(self, node: Node, declarator: Node, kind: str) -> list[ast.stmt]:
+        """Translate a declarator with a value."""
+        left, value = part(declarator, "declarator"), part(declarator, "value")
         names = declared_names(left)
         if value.type == "call_expression" and called_name(value) in self.meaning.answers:
             return [self.answer(value, called_name(value))]
-        fact = self.attribute(value)
-        if fact is not None:
-            known = self.assign(*fact, node)
+        attribute = self.attribute(value)
+        if attribute is not None:
+            assignment = self.assign(*attribute, node)
             for name in names:
                 self.declare(name, "")
-            return [known]
+            return [assignment]
         if left.type == "structured_binding_declarator":
-            return self.unpacked(node, names, value)
-        return self.variable(node, each, names[0], kind)
+            return self.structured_binding(node, names, value)
+        return self.variable(node, declarator, names[0], kind)
 
-    def variable(self, node: Node, each: Node, name: str, kind: str) -> list[ast.stmt]:
-        """Return what one variable is set to."""
-        left, value = part(each, "declarator"), part(each, "value")
+    def variable(self, node: Node, declarator: Node, name: str, kind: str) -> list[ast.stmt]:
+        """Translate the declaration of one variable with a value.
+
+        A reference that the function later changes, directly or through its target, is unknown.
+        """
+        left, value = part(declarator, "declarator"), part(declarator, "value")
         if left.type == "reference_declarator" and (self.reassigned & ({name} | name_set(value))):
             self.declare(name, "")
             return self.unknown(node, name, *name_set(value))
         if value.type == "lambda_expression":
             return self.lambda_function(node, name, value)
-        result = self.initial(node, left, value, kind)
+        result = self.initial_value(node, left, value, kind)
         self.declare(name, self.kinds.of(value) if kind == "auto" else kind_named(kind))
         return [self.assign(name, result, node)]
 
-    def initial(self, node: Node, left: Node, value: Node, kind: str) -> ast.expr:
-        """Return the value that a variable starts with, in its type."""
-        number = kind_named(kind)
-        inner = list(children(value))
-        if value.type == "initializer_list" and number and left.type == "identifier":
-            if not inner:
-                return self.at(cast(number, self.at(ast.Constant(0), node)), node)
-            value = inner[0] if len(inner) == 1 else value
+    def initial_value(self, node: Node, left: Node, value: Node, kind: str) -> ast.expr:
+        """Return a variable's initial value, converted to its type."""
+        number_kind = kind_named(kind)
+        elements = list(children(value))
+        if value.type == "initializer_list" and number_kind and left.type == "identifier":
+            if not elements:
+                return self.at(cast(number_kind, self.at(ast.Constant(0), node)), node)
+            value = elements[0] if len(elements) == 1 else value
         if value.type == "argument_list":
-            if len(inner) != 1 or not number:
+            if len(elements) != 1 or not number_kind:
                 return self.opaque(node)
-            value = inner[0]
-        return self.converted(number, self.expr(value), value)
+            value = elements[0]
+        return self.converted(number_kind, self.expr(value), value)
 
-    def unpacked(self, node: Node, names: list[str], value: Node) -> list[ast.stmt]:
-        """Return what several names are set to at once."""
+    def structured_binding(self, node: Node, names: list[str], value: Node) -> list[ast.stmt]:
+        """Translate a declaration of several names, `auto [a, b] = ...`."""
         result = self.expr(value)
         for name in names:
             self.declare(name, "")
         targets = [self.target(name, node) for name in names]
-        pair = self.at(ast.Tuple(targets, ast.Store()), node)
-        return [self.at(ast.Assign([pair], result), node)]
+        targets_tuple = self.at(ast.Tuple(targets, ast.Store()), node)
+        return [self.at(ast.Assign([targets_tuple], result), node)]
 
     def lambda_function(self, node: Node, name: str, value: Node) -> list[ast.stmt]:
-        """Return a function inside the function, if it changes nothing and sees what it saw."""
-        body, own = part(value, "body"), parameter_names(value)
-        inner = declared(body) | {each for each, _, _ in own}
+        """Translate a lambda into a nested function.
+
+        It must change nothing outside, and what it captures by copy must not change later.
+        """
+        body, own_parameters = part(value, "body"), parameter_names(value)
+        local_names = declared(body) | {parameter for parameter, _, _ in own_parameters}
         captures = value.child_by_field_name("captures")
         copies = {words(child) for child in children(captures)} if captures is not None else set()
-        copied = copies - {"&"} and not words(captures).startswith("[&")
-        changes = assigned(body) - inner
-        seen = name_set(body) - inner
-        if changes or (copied and seen & self.reassigned):
+        captures_copy = copies - {"&"} and not words(captures).startswith("[&")
+        changes = assigned(body) - local_names
+        outer_names = name_set(body) - local_names
+        if changes or (captures_copy and outer_names & self.reassigned):
             self.declare(name, "")
-            return self.unknown(node, name, *changes, *seen)
+            return self.unknown(node, name, *changes, *outer_names)
         self.declare(name, "")
-        scopes, bound, returns = self.scopes, self.bound, self.returns
-        self.scopes, self.returns = [set()], ""
-        self.bound = {each: old for each, old in bound.items() if each not in inner}
+        scopes, substitutions, return_kind = self.scopes, self.substitutions, self.return_kind
+        self.scopes, self.return_kind = [set()], ""
+        self.substitutions = {
+            parameter: replacement
+            for parameter, replacement in substitutions.items()
+            if parameter not in local_names
+        }
         try:
-            for each, _, kind in own:
-                self.declare(each, kind_named(kind))
-            return [self.define(self.renamed(name), [each for each, _, _ in own], body)]
+            for parameter, _, kind in own_parameters:
+                self.declare(parameter, kind_named(kind))
+            return [
+                self.define(
+                    self.current_name(name), [parameter for parameter, _, _ in own_parameters], body
+                )
+            ]
         finally:
-            self.scopes, self.bound, self.returns = scopes, bound, returns
+            self.scopes, self.substitutions, self.return_kind = scopes, substitutions, return_kind
 
     def define(
-        self, name: str, names: list[str], body: Node, values: list[ast.expr] | None = None
+        self,
+        name: str,
+        arg_names: list[str],
+        body: Node,
+        default_values: list[ast.expr] | None = None,
     ) -> Function:
-        """Return a function of these parameters, the last ones with these defaults."""
-        given = [self.at(ast.arg(name), body) for name in names]
-        spec = ast.arguments([], given, None, [], [], None, [*(values or [])])
-        return self.at(ast.FunctionDef(name, spec, self.filled(body), [], None), body)
+        """Return a function with these parameters; the default values belong to the last ones."""
+        parameters = [self.at(ast.arg(name), body) for name in arg_names]
+        signature = ast.arguments([], parameters, None, [], [], None, [*(default_values or [])])
+        return self.at(ast.FunctionDef(name, signature, self.nonempty_block(body), [], None), body)
 
     def answer(self, call: Node, name: str) -> ast.stmt:
-        """Return the answer that a call is."""
-        values = [self.passed(call, name, place) for place in self.meaning.answers[name]]
+        """Return the answer that a call gives, as a return statement."""
+        values = [
+            self.passed_value(call, name, position) for position in self.meaning.answers[name]
+        ]
         answer = self.at(ast.Return(self.at(ast.Tuple(values, ast.Load()), call)), call)
-        self.answered.append(answer)
+        self.answer_returns.append(answer)
         return answer
 
-    def passed(self, call: Node, name: str, place: int | str) -> ast.expr:
-        """Return what a call passes on: an argument, its default, or an expression there."""
-        given = arguments(call)
-        if isinstance(place, str):
-            here = self.at(ast.Constant(place), call)
-            tree = placed(parse(place), here)
+    def passed_value(self, call: Node, name: str, position: int | str) -> ast.expr:
+        """Return a call's argument or default at an index, or the value of an expression there."""
+        args = arguments(call)
+        if isinstance(position, str):
+            location = self.at(ast.Constant(position), call)
+            tree = placed(parse(position), location)
             for node in nodes_of(tree):
                 if isinstance(node, ast.Name):
-                    node.id = self.renamed(node.id)
+                    node.id = self.current_name(node.id)
             return tree
-        if place < len(given):
-            return self.expr(given[place])
-        found = self.files.locate(name)
-        own = parameter_names(found.node)
-        default = own[place][1] if place < len(own) else None
+        if position < len(args):
+            return self.expr(args[position])
+        callee = self.files.locate(name)
+        parameters = parameter_names(callee.node)
+        default = parameters[position][1] if position < len(parameters) else None
         if default is None:
             return self.opaque(call)
-        return type(self)(self.files, found.text, self.meaning).expr(default)
+        return type(self)(self.files, callee.text, self.meaning).expr(default)
 
-    def hands_on(self, call: Node) -> bool:
-        """Return whether a known function is given a structure that it may change."""
-        given = {words(argument) for argument in arguments(call)}
-        known = call.type == "call_expression" and self.files.defines(called_name(call))
-        return known and bool(given & self.meaning.records)
+    def passes_record(self, call: Node) -> bool:
+        """Return whether a function of these files takes a structure that it may change."""
+        args = {words(argument) for argument in arguments(call)}
+        is_own_function = call.type == "call_expression" and self.files.defines(called_name(call))
+        return is_own_function and bool(args & self.meaning.records)
 
-    def filled(self, node: Node) -> list[ast.stmt]:
-        """Return the statements of a block, one at least."""
+    def nonempty_block(self, node: Node) -> list[ast.stmt]:
+        """Return the statements of a block, at least one."""
         raise NotImplementedError

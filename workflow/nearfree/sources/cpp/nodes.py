@@ -1,4 +1,4 @@
-"""Parts of C++ syntax trees: arguments, names, and what a piece of code changes or leaves."""
+"""Parts of C++ syntax trees: arguments, names, and the effects of code."""
 
 from collections.abc import Iterator
 
@@ -7,45 +7,45 @@ from tree_sitter import Node
 from nearfree.errors import SourceError
 from nearfree.sources.cpp.source import children, parameter_nodes, walk, words
 
-_LEAVES = {"return_statement", "goto_statement", "co_return_statement"}
-_TURNS = {"switch_statement": {"continue_statement"}}
+_EXITS = {"return_statement", "goto_statement", "co_return_statement"}
+_EXITS_OF_LOOPS = {"switch_statement": {"continue_statement"}}
 
 
 def part(node: Node, name: str) -> Node:
-    """Return a part of a node that C++ demands.
+    """Return the named part of a node; raise if the source lacks it.
 
     Raises
     ------
     SourceError
-        It is not there: the source does not parse.
+        The part is missing: the source does not parse.
     """
-    found = node.child_by_field_name(name)
-    if found is None:
+    child = node.child_by_field_name(name)
+    if child is None:
         raise SourceError(
             f"line {node.start_point[0] + 1}: {node.type} without {name}",
             remedy="This rule needs a reader of its own: report it",
         )
-    return found
+    return child
 
 
 def arguments(call: Node) -> list[Node]:
-    """Return what a call is given."""
-    given = call.child_by_field_name("arguments")
-    return [] if given is None else list(children(given))
+    """Return the arguments of a call."""
+    listed = call.child_by_field_name("arguments")
+    return [] if listed is None else list(children(listed))
 
 
 def template_arguments(function: Node) -> list[Node]:
     """Return the template arguments that a call spells out."""
     while function.type == "qualified_identifier":
         function = part(function, "name")
-    given = function.child_by_field_name("arguments")
-    if function.type != "template_function" or given is None:
+    listed = function.child_by_field_name("arguments")
+    if function.type != "template_function" or listed is None:
         return []
-    return list(children(given))
+    return list(children(listed))
 
 
 def last_name(function: Node) -> str:
-    """Return the name of what is called, without namespaces, object and template arguments."""
+    """Return a callee's name without namespaces, object and template arguments."""
     if function.type == "field_expression":
         return words(function.child_by_field_name("field"))
     while function.type == "qualified_identifier":
@@ -56,29 +56,31 @@ def last_name(function: Node) -> str:
 
 
 def called_name(node: Node) -> str:
-    """Return the name of what a node calls; that of the node itself if it calls nothing."""
+    """Return the name of a call's callee; of another node, its own name."""
     return last_name(node.child_by_field_name("function") or node)
 
 
 def plain(node: Node) -> Node:
-    """Return a template argument or type without what only wraps it."""
+    """Return a template argument or type without the nodes that only wrap it."""
     while node.type in {"type_descriptor", "template_argument"} and node.named_children:
         node = next(children(node))
     return node
 
 
 def inside(node: Node) -> list[Node]:
-    """Return a node's parts, nearest first."""
-    found, level = [], [node]
+    """Return a node's descendants, breadth first."""
+    descendants, level = [], [node]
     while level:
-        level = [child for each in level for child in children(each)]
-        found += level
-    return found
+        level = [child for parent in level for child in children(parent)]
+        descendants += level
+    return descendants
 
 
 def outside_lambdas(node: Node) -> Iterator[Node]:
-    """Yield a node and its parts, but no bodies of lambdas: they run when they are called."""
-    yield from walk(node, lambda e: () if e.type == "lambda_expression" else children(e))
+    """Yield a node and its descendants, except in lambdas, which run only when called."""
+    yield from walk(
+        node, lambda child: () if child.type == "lambda_expression" else children(child)
+    )
 
 
 def identifiers(node: Node) -> list[Node]:
@@ -87,27 +89,27 @@ def identifiers(node: Node) -> list[Node]:
 
 
 def name_set(*nodes: Node) -> set[str]:
-    """Return the plain names in nodes, fields of structures included, as one name each."""
-    found = {words(part) for node in nodes for part in identifiers(node)}
+    """Return the plain names in nodes; a field of a structure, `p.x`, is the name `p_x`."""
+    names = {words(part) for node in nodes for part in identifiers(node)}
     for node in nodes:
-        for each in walk(node):
-            group = each.child_by_field_name("argument")
-            if each.type == "field_expression" and group is not None:
-                found.add(f"{words(group)}_{words(each.child_by_field_name('field'))}")
-    return {each for each in found if each.isidentifier()}
+        for descendant in walk(node):
+            object_ = descendant.child_by_field_name("argument")
+            if descendant.type == "field_expression" and object_ is not None:
+                names.add(f"{words(object_)}_{words(descendant.child_by_field_name('field'))}")
+    return {name for name in names if name.isidentifier()}
 
 
 def stream(node: Node) -> Node:
-    """Return what a statement `stream << a << b` changes: the stream; else the node itself."""
+    """Return the stream of a statement `stream << a << b`; of any other node, the node itself."""
     while node.type == "binary_expression" and words(node.child_by_field_name("operator")) == "<<":
         node = part(node, "left")
     return node
 
 
 def changed_by(left: Node) -> set[str]:
-    """Return the names that an assignment to some place changes: `a` of `a[i]` or `(a)`.
+    """Return the names that an assignment to a place changes: `a` of `a[i]` or `(a)`.
 
-    Of `p.x` it is the field, `p_x`; of `tie(a, b)` all that it is given.
+    Of `p.x` it is the field, `p_x`; of `tie(a, b)` all arguments.
     """
     if left.type == "call_expression":
         return name_set(*arguments(left))
@@ -124,42 +126,42 @@ def changed_by(left: Node) -> set[str]:
 
 
 def leaves(node: Node) -> bool:
-    """Return whether code that is not understood may leave the function, or the loop around it."""
-    kinds = _LEAVES | _TURNS.get(node.type, set())
+    """Return whether unknown code may leave the function, or the loop around it."""
+    kinds = _EXITS | _EXITS_OF_LOOPS.get(node.type, set())
     return any(part.type in kinds for part in outside_lambdas(node))
 
 
 def assigned(node: Node) -> set[str]:
-    """Return the names that code sets after their declaration: `x = 1`, `x++`, `swap(x, y)`.
+    """Return the names that code changes after their declaration: `x = 1`, `x++`, `swap(x, y)`.
 
-    Whatever is given the address of a name may set it too.
+    A name whose address is taken counts as changed.
     """
-    found: set[str] = set()
-    for each in walk(node):
-        match each.type:
+    names: set[str] = set()
+    for descendant in walk(node):
+        match descendant.type:
             case "assignment_expression":
-                found |= changed_by(part(each, "left"))
+                names |= changed_by(part(descendant, "left"))
             case "update_expression":
-                found |= changed_by(part(each, "argument"))
-            case "pointer_expression" if words(each.child_by_field_name("operator")) == "&":
-                found |= changed_by(part(each, "argument"))
-            case "call_expression" if called_name(each) == "swap":
-                found |= name_set(*arguments(each))
-    return found
+                names |= changed_by(part(descendant, "argument"))
+            case "pointer_expression" if words(descendant.child_by_field_name("operator")) == "&":
+                names |= changed_by(part(descendant, "argument"))
+            case "call_expression" if called_name(descendant) == "swap":
+                names |= name_set(*arguments(descendant))
+    return names
 
 
 def declared(node: Node) -> set[str]:
     """Return the names that code declares."""
-    found: set[str] = set()
-    for part in walk(node):
-        if part.type in {"declaration", "for_range_loop"}:
-            for inner in part.children_by_field_name("declarator"):
-                found |= set(declared_names(inner))
-    return found
+    names: set[str] = set()
+    for descendant in walk(node):
+        if descendant.type in {"declaration", "for_range_loop"}:
+            for declarator in descendant.children_by_field_name("declarator"):
+                names |= set(declared_names(declarator))
+    return names
 
 
 def declared_names(node: Node) -> list[str]:
-    """Return the names of a declarator: one, or several of `auto [a, b]`."""
+    """Return the names of a declarator: one, or the several of `auto [a, b]`."""
     if node.type == "structured_binding_declarator":
         return [words(child) for child in node.named_children]
     while node.type != "identifier":
@@ -173,7 +175,7 @@ def declared_names(node: Node) -> list[str]:
 
 
 def is_constant(node: Node) -> bool:
-    """Return whether a declaration or parameter says `const` or `constexpr`."""
+    """Return whether a declaration or parameter is `const` or `constexpr`."""
     return any(
         child.type == "type_qualifier" and words(child) in {"const", "constexpr"}
         for child in node.children
@@ -181,13 +183,16 @@ def is_constant(node: Node) -> bool:
 
 
 def changed_parameters(function: Node) -> list[bool]:
-    """Return of each parameter whether the function may change what a caller handed to it."""
+    """Return for each parameter whether the function may change the caller's object."""
     body = function.child_by_field_name("body")
     changed = assigned(body) if body is not None else set()
-    found = []
-    for each in parameter_nodes(function):
-        inner = each.child_by_field_name("declarator")
-        refers = inner is not None and inner.type in {"reference_declarator", "pointer_declarator"}
-        names = set(declared_names(inner)) if inner is not None else set()
-        found.append(refers and not is_constant(each) and bool(names & changed))
-    return found
+    flags = []
+    for parameter in parameter_nodes(function):
+        declarator = parameter.child_by_field_name("declarator")
+        is_reference = declarator is not None and declarator.type in {
+            "reference_declarator",
+            "pointer_declarator",
+        }
+        names = set(declared_names(declarator)) if declarator is not None else set()
+        flags.append(is_reference and not is_constant(parameter) and bool(names & changed))
+    return flags

@@ -1,4 +1,4 @@
-"""A C++ rule with all that it reaches, in normal form."""
+"""A C++ rule in normal form, with all functions that it reaches."""
 
 import ast
 from collections.abc import Mapping
@@ -30,23 +30,23 @@ def cpp_program(
     made: Mapping[str, Function] | None = None,
     constants: Mapping[str, str] | None = None,
 ) -> tuple[Program, str]:
-    """Return a function with the functions that it reaches, and its name.
+    """Return a function's program, all functions that it reaches included, and its name.
 
     Parameters
     ----------
     names
-        Names that the function goes by; one must be defined, once.
+        Names that the function may have; exactly one of them must be defined, once.
     leaves
-        What the rule asks of the world around it.
+        Replacements of the facts that the rule reads from its surroundings.
     own
-        What stands for such a fact in the function itself alone, such as a local name.
+        Replacements that apply in the function itself only, such as of local names.
     made
-        Functions that a reader put together from what it found elsewhere.
+        Further functions, which a reader composed from other sources.
     constants
-        Expressions for names that carry nothing for the rule, such as the stream.
+        Expressions for names without meaning for the rule, such as the stream.
     """
-    found = files.locate(*names)
-    root = _ready(translate(files, found, meaning), {**(own or {}), **leaves})
+    definition = files.locate(*names)
+    root = _with_leaves(translate(files, definition, meaning), {**(own or {}), **leaves})
     functions = {root.name: root}
     waiting = [root]
     for name, function in (made or {}).items():
@@ -55,79 +55,90 @@ def cpp_program(
     while waiting:
         for name in called_in(waiting.pop()) - functions.keys() - BUILTINS.keys():
             if files.defines(name):
-                reached = translate(files, files.locate(name), meaning)
-                functions[name] = _ready(reached, leaves)
+                callee = translate(files, files.locate(name), meaning)
+                functions[name] = _with_leaves(callee, leaves)
                 waiting.append(functions[name])
     for record in meaning.records if meaning else ():
         functions = thread_records(functions, root.name, record)
-    plain = {name: parse(text) for name, text in (constants or {}).items()}
-    return Program(functions, plain), root.name
+    constant_values = {name: parse(text) for name, text in (constants or {}).items()}
+    return Program(functions, constant_values), root.name
 
 
-def _ready(function: Function, leaves: Leaves) -> Function:
-    """Return a function with its leaves replaced; other members have no value, and change none."""
-    ready: Function = _NoMembers().visit(replace_leaves(function, leaves))
-    return ready
+def _with_leaves(function: Function, leaves: Leaves) -> Function:
+    """Return a function with its leaves replaced; other member calls become opaque."""
+    translated: Function = _OpaqueMembers().visit(replace_leaves(function, leaves))
+    return translated
 
 
-class _NoMembers(ast.NodeTransformer):
+class _OpaqueMembers(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if not isinstance(node.func, ast.Attribute) or node.func.attr in ENDS.values():
             return node
-        shown = at(ast.Constant(ast.unparse(node)[:80]), node)
-        return at(ast.Call(at(ast.Name("opaque", ast.Load()), node), [shown], []), node)
+        text = at(ast.Constant(ast.unparse(node)[:80]), node)
+        return at(ast.Call(at(ast.Name("opaque", ast.Load()), node), [text], []), node)
 
 
 def dispatch(files: CppFiles, name: str) -> tuple[Function, set[str]]:
-    """Return a function that calls what the specialisations call, and what those are.
+    """Return a function that calls what the specialisations call, and their callees' names.
 
-    Types are left out of account: specialisations that differ in a type alone must agree.
+    Types are ignored: specialisations that differ only in a type must agree.
 
     Raises
     ------
     SourceError
         There is no specialisation, one does not parse, or two contradict each other.
     """
-    found = [each for each in files.definitions(name) if specialised_for(each.node)]
-    if not found or any(each.node.has_error for each in found):
+    specialisations = [
+        specialisation
+        for specialisation in files.definitions(name)
+        if specialised_for(specialisation.node)
+    ]
+    if not specialisations or any(
+        specialisation.node.has_error for specialisation in specialisations
+    ):
         raise SourceError(f"{name} has no specialisations that can be read", remedy=MOVED)
-    called = {callee for each in found for callee in _callees(each)}
+    callees = {callee for specialisation in specialisations for callee in _callees(specialisation)}
     cases: dict[str, tuple[ast.expr, ast.stmt]] = {}
-    for each in found:
-        function = translate(files, each, Meaning(tails=frozenset(called)))
-        test, statement = _case(each, function)
-        old = cases.setdefault(ast.unparse(test), (test, statement))[1]
-        if _untyped(old) != _untyped(statement):
+    for specialisation in specialisations:
+        function = translate(files, specialisation, Meaning(tails=frozenset(callees)))
+        test, statement = _case(specialisation, function)
+        earlier = cases.setdefault(ast.unparse(test), (test, statement))[1]
+        if _text_without_types(earlier) != _text_without_types(statement):
             raise SourceError(f"{name} differs between types where {ast.unparse(test)}")
-    made = copied(function)
-    made.args.args = [ast.arg(f"argument_{n}") for n in range(len(specialised_for(each.node)))]
-    made.args.args += function.args.args
-    made.body = [
+    dispatcher = copied(function)
+    dispatcher.args.args = [
+        ast.arg(f"argument_{index}") for index in range(len(specialised_for(specialisation.node)))
+    ]
+    dispatcher.args.args += function.args.args
+    dispatcher.body = [
         ast.copy_location(ast.If(test, [statement], []), test) for test, statement in cases.values()
     ]
-    return made, called
+    return dispatcher, callees
 
 
-def _callees(found: Found) -> set[str]:
-    body = found.node.child_by_field_name("body")
+def _callees(specialisation: Found) -> set[str]:
+    """Return the unqualified names of the functions that a specialisation calls."""
+    body = specialisation.node.child_by_field_name("body")
     calls = [node for node in walk(body) if node.type == "call_expression"] if body else []
     names = {words(call.child_by_field_name("function")).split("<")[0] for call in calls}
     return {name.rsplit("::", 1)[-1] for name in names}
 
 
-def _case(found: Found, function: Function) -> tuple[ast.expr, ast.stmt]:
-    """Return for which arguments a specialisation is, and what it does there."""
+def _case(specialisation: Found, function: Function) -> tuple[ast.expr, ast.stmt]:
+    """Return the condition under which a specialisation applies, and its statement."""
     if len(function.body) != 1:
-        raise SourceError(f"{found.text.path}: {function.name} does more than call one function")
+        raise SourceError(
+            f"{specialisation.text.path}: {function.name} does more than call one function"
+        )
     statement = function.body[0]
     tests: list[ast.expr] = []
-    for number, node in enumerate(specialised_for(found.node)):
+    for index, node in enumerate(specialised_for(specialisation.node)):
         value = _constant(words(node))
         if value is not None:
-            here = at(ast.Name(f"argument_{number}", ast.Load()), statement)
+            argument = at(ast.Name(f"argument_{index}", ast.Load()), statement)
             constant = at(ast.Constant(value), statement)
-            tests.append(at(ast.Compare(here, [ast.Eq()], [constant]), statement))
+            tests.append(at(ast.Compare(argument, [ast.Eq()], [constant]), statement))
     return at(ast.BoolOp(ast.And(), tests), statement), statement
 
 
@@ -137,7 +148,7 @@ def _constant(text: str) -> int | bool | None:
     return int(text) if text.isdecimal() else None
 
 
-def _untyped(statement: ast.stmt) -> str:
+def _text_without_types(statement: ast.stmt) -> str:
     class Untyped(ast.NodeTransformer):
         def visit_Constant(self, node: ast.Constant) -> ast.Constant:
             return ast.Constant("type") if isinstance(node.value, str) else node

@@ -1,8 +1,8 @@
-"""Structures that C++ hands on by reference: their fields become names that are passed on.
+"""Structures that C++ passes by reference: their fields become names that are passed instead.
 
-A field `x` of a structure `params` is the name `params_x`. A function that is given the structure
-takes the fields that it reads as parameters, and returns those that it sets as a tuple. Only
-fields that the answer depends on are passed, and checks are dropped.
+A field `x` of a structure `params` becomes the name `params_x`. A function that takes the structure
+takes the fields that it reads as parameters, and returns those that it sets as a tuple. Only fields
+that the answer depends on are passed, and checks are dropped.
 """
 
 import ast
@@ -29,173 +29,197 @@ def thread_records(
     Parameters
     ----------
     functions
-        A root and all that it reaches.
+        A root function and all functions that it reaches.
     root
-        The function that the structure lives in.
+        The function that declares the structure.
     record
-        The name of the structure, in every function that it is handed to.
+        The structure's name, in every function that takes it.
     """
     needed: set[str] = set()
     while True:
-        threads = _Threads(functions, record, needed)
-        threads.ready(root)
-        found = {name for part in threads.done.values() for name in threads.loaded(part)}
-        if found <= needed:
-            return {**functions, **threads.done}
-        needed |= found
+        pass_ = _ThreadingPass(functions, record, needed)
+        pass_.thread(root)
+        read_fields = {
+            name for function in pass_.threaded.values() for name in pass_.fields_read(function)
+        }
+        if read_fields <= needed:
+            return {**functions, **pass_.threaded}
+        needed |= read_fields
 
 
-class _Threads:
+class _ThreadingPass:
     """One pass over the functions, for the fields that are known to be needed."""
 
     def __init__(self, functions: Mapping[str, Function], record: str, needed: set[str]) -> None:
         self.functions = functions
         self.record = record
         self.needed = needed
-        self.done: dict[str, Function] = {}
-        self.sets: dict[str, list[str]] = {}
+        self.threaded: dict[str, Function] = {}
+        self.set_fields: dict[str, list[str]] = {}
         names = names_in(*functions.values())
-        self.universe = sorted(name for name in names if name.startswith(f"{record}_"))
+        self.fields = sorted(name for name in names if name.startswith(f"{record}_"))
 
-    def loaded(self, function: Function) -> set[str]:
+    def fields_read(self, function: Function) -> set[str]:
         """Return the fields that a function reads."""
-        return names_in(*function.body, context=ast.Load) & {*self.universe}
+        return names_in(*function.body, context=ast.Load) & {*self.fields}
 
-    def takes(self, name: str) -> bool:
-        """Return whether a function is given the structure."""
+    def takes_record(self, name: str) -> bool:
+        """Return whether a function takes the structure."""
         return name in self.functions and self.record in parameters(self.functions[name])
 
-    def ready(self, name: str) -> None:
-        """Thread the fields through a function, and first through those that it calls."""
-        if name in self.done:
+    def thread(self, name: str) -> None:
+        """Thread the fields through a function, its callees first."""
+        if name in self.threaded:
             return
         function = self.functions[name]
-        self.done[name] = function
-        for called in sorted(called_in(function) & self.functions.keys()):
-            self.ready(called)
-        threaded = _Rewrite(self).visit(copied(function))
-        self.sets[name] = []
-        if self.takes(name):
-            assigns = (s for s in walk_statements(threaded.body) if isinstance(s, ast.Assign))
-            stored = names_in(*(target for each in assigns for target in each.targets))
-            self.sets[name] = sorted(stored & self.needed & set(self.universe))
-            if self.sets[name]:
-                _returning(threaded, self.sets[name])
-        self.done[name] = slice_to(threaded, checks=False)
-        if self.takes(name):
-            self._sign(self.done[name], function)
+        self.threaded[name] = function
+        for callee in sorted(called_in(function) & self.functions.keys()):
+            self.thread(callee)
+        rewritten = _CallRewriter(self).visit(copied(function))
+        self.set_fields[name] = []
+        if self.takes_record(name):
+            assignments = (
+                statement
+                for statement in walk_statements(rewritten.body)
+                if isinstance(statement, ast.Assign)
+            )
+            stored = names_in(
+                *(target for assignment in assignments for target in assignment.targets)
+            )
+            self.set_fields[name] = sorted(stored & self.needed & set(self.fields))
+            if self.set_fields[name]:
+                _return_names(rewritten, self.set_fields[name])
+        self.threaded[name] = slice_to(rewritten, checks=False)
+        if self.takes_record(name):
+            self._sign(self.threaded[name], function)
 
-    def _sign(self, function: Function, old: Function) -> None:
+    def _sign(self, function: Function, original: Function) -> None:
         """Give a function the parameters that its answer depends on, fields included."""
         used = names_in(*function.body)
-        spec = function.args
-        tail = len(spec.args) - len(spec.defaults)
-        kept: list[ast.arg] = []
-        values: list[ast.expr] = []
-        for number, each in enumerate(spec.args):
-            if each.arg == self.record:
-                names = [] if _resets(old, self.record) else sorted(self.loaded(function))
-                kept += [ast.copy_location(ast.arg(name), each) for name in names]
-            elif each.arg in used:
-                kept.append(each)
-                if number >= tail:
-                    values.append(spec.defaults[number - tail])
+        signature = function.args
+        first_default = len(signature.args) - len(signature.defaults)
+        parameters_kept: list[ast.arg] = []
+        default_values: list[ast.expr] = []
+        for index, parameter in enumerate(signature.args):
+            if parameter.arg == self.record:
+                names = (
+                    []
+                    if _begins_with_reset(original, self.record)
+                    else sorted(self.fields_read(function))
+                )
+                parameters_kept += [ast.copy_location(ast.arg(name), parameter) for name in names]
+            elif parameter.arg in used:
+                parameters_kept.append(parameter)
+                if index >= first_default:
+                    default_values.append(signature.defaults[index - first_default])
         function.args = ast.arguments(
-            posonlyargs=[], args=kept, kwonlyargs=[], kw_defaults=[], defaults=values
+            posonlyargs=[],
+            args=parameters_kept,
+            kwonlyargs=[],
+            kw_defaults=[],
+            defaults=default_values,
         )
 
 
-class _Rewrite(ast.NodeTransformer):
-    """Rewrites the calls that hand the structure on, and the statements that clear it."""
+class _CallRewriter(ast.NodeTransformer):
+    """Rewrites calls that pass the structure, and statements that reset it."""
 
-    def __init__(self, threads: _Threads) -> None:
-        self.threads = threads
+    def __init__(self, threads: _ThreadingPass) -> None:
+        self.threading = threads
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         call = node.value
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             return self.generic_visit(node)
         name = call.func.id
-        if not self.threads.takes(name):
+        if not self.threading.takes_record(name):
             return self.generic_visit(node)
-        call.args = [self.visit(part) for part in call.args]
-        names = self.threads.sets[name]
+        call.args = [self.visit(argument) for argument in call.args]
+        names = self.threading.set_fields[name]
         if not names:
             return ast.copy_location(ast.Pass(), node)
-        target = at(ast.Tuple([_name(n, call, ast.Store()) for n in names], ast.Store()), call)
-        return ast.copy_location(ast.Assign([target], self.passed(call, name)), node)
+        target = at(
+            ast.Tuple([_name_node(field, call, ast.Store()) for field in names], ast.Store()), call
+        )
+        return ast.copy_location(ast.Assign([target], self.threaded_call(call, name)), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name == "opaque" and any(
-            isinstance(part, ast.Name) and part.id == self.threads.record for part in node.args
+            isinstance(argument, ast.Name) and argument.id == self.threading.record
+            for argument in node.args
         ):
-            node.args += [_name(each, node, ast.Load()) for each in self.threads.universe]
+            node.args += [_name_node(field, node, ast.Load()) for field in self.threading.fields]
             return node
-        if not self.threads.takes(name):
+        if not self.threading.takes_record(name):
             return node
-        if self.threads.sets[name]:
+        if self.threading.set_fields[name]:
             raise UnknownConstructError(f"{name_of(node)} sets fields inside of an expression")
-        return self.passed(node, name)
+        return self.threaded_call(node, name)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.stmt]:
-        if not _clears(node, self.threads.record):
+        if not _is_reset(node, self.threading.record):
             return self.generic_visit(node)
-        cleared: list[ast.stmt] = []
-        for name in self.threads.universe:
+        resets: list[ast.stmt] = []
+        for name in self.threading.fields:
             zero = at(ast.Constant(0), node.value)
-            assign = ast.Assign([_name(name, node.value, ast.Store())], zero)
-            cleared.append(ast.copy_location(assign, node))
-        return cleared
+            assign = ast.Assign([_name_node(name, node.value, ast.Store())], zero)
+            resets.append(ast.copy_location(assign, node))
+        return resets
 
-    def passed(self, call: ast.Call, name: str) -> ast.Call:
+    def threaded_call(self, call: ast.Call, name: str) -> ast.Call:
         """Return a call with the arguments that the threaded function takes."""
-        old = parameters(self.threads.functions[name])
-        new = parameters(self.threads.done[name])
-        given: list[ast.expr] = []
-        for parameter, value in zip(old, call.args, strict=False):
-            if parameter == self.threads.record:
+        parameters_before = parameters(self.threading.functions[name])
+        parameters_after = parameters(self.threading.threaded[name])
+        args: list[ast.expr] = []
+        for parameter, value in zip(parameters_before, call.args, strict=False):
+            if parameter == self.threading.record:
                 if not isinstance(value, ast.Name) or value.id != parameter:
                     raise UnknownConstructError(f"{name_of(call)} hands on another structure")
-                fields = [each for each in new if each in self.threads.universe]
-                given += [_name(field, call, ast.Load()) for field in fields]
-            elif parameter in new:
-                given.append(value)
-        call.args = given
+                fields_passed = [
+                    field for field in parameters_after if field in self.threading.fields
+                ]
+                args += [_name_node(field, call, ast.Load()) for field in fields_passed]
+            elif parameter in parameters_after:
+                args.append(value)
+        call.args = args
         return call
 
 
-def _name(name: str, old: ast.AST, context: ast.expr_context) -> ast.expr:
-    return at(ast.Name(name, context), old)
+def _name_node(name: str, source: ast.AST, context: ast.expr_context) -> ast.expr:
+    return at(ast.Name(name, context), source)
 
 
-def _clears(statement: ast.stmt, record: str) -> bool:
+def _is_reset(statement: ast.stmt, record: str) -> bool:
+    """Return whether a statement resets the structure."""
     match statement:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=[])):
             return name == record
     return False
 
 
-def _resets(function: Function, record: str) -> bool:
-    """Return whether a function clears the structure before anything else."""
-    return bool(function.body) and _clears(function.body[0], record)
+def _begins_with_reset(function: Function, record: str) -> bool:
+    """Return whether a function resets the structure before anything else."""
+    return bool(function.body) and _is_reset(function.body[0], record)
 
 
-def _returning(function: Function, names: list[str]) -> None:
-    """Let a function return some of its names, wherever it ends."""
+def _return_names(function: Function, names: list[str]) -> None:
+    """Make a function return some of its names wherever it ends."""
 
-    def answer(old: ast.AST) -> ast.Return:
-        group = at(ast.Tuple([_name(name, old, ast.Load()) for name in names], ast.Load()), old)
-        return ast.copy_location(ast.Return(group), old)
+    def return_at(source: ast.AST) -> ast.Return:
+        values = at(
+            ast.Tuple([_name_node(name, source, ast.Load()) for name in names], ast.Load()), source
+        )
+        return ast.copy_location(ast.Return(values), source)
 
-    class Ends(ast.NodeTransformer):
+    class ReturnReplacer(ast.NodeTransformer):
         def visit_FunctionDef(self, node: Function) -> Function:
             return node
 
         def visit_Return(self, node: ast.Return) -> ast.Return:
-            return answer(node)
+            return return_at(node)
 
     last = function.body[-1]
-    function.body = [Ends().visit(statement) for statement in function.body]
-    function.body.append(answer(last))
+    function.body = [ReturnReplacer().visit(statement) for statement in function.body]
+    function.body.append(return_at(last))

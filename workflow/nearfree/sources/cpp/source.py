@@ -1,6 +1,6 @@
 """C++ and CUDA sources: parse them, and find functions, macros and template parameters by name.
 
-Of `#ifdef` blocks the part for an undefined name is read: what a build without options compiles.
+Of an `#ifdef` block, the part for an undefined name is read: what a build without options compiles.
 """
 
 import re
@@ -15,11 +15,11 @@ from nearfree.errors import MOVED, SourceError
 from nearfree.sources.language.program import Text
 
 LANGUAGE = Language(tree_sitter_cuda.language())
-MOST_BYTES = 4 << 20
-ALIAS = re.compile(rb"\busing\s+\w+\s*=[^;{}]*;")
+BYTES_LIMIT = 4 << 20
+TYPE_ALIAS = re.compile(rb"\busing\s+\w+\s*=[^;{}]*;")
 DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
-NUMBER = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)[ \t]*$", re.MULTILINE)
-_AROUND = {
+NUMBER_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)[ \t]*$", re.MULTILINE)
+_ENCLOSING = {
     "translation_unit",
     "namespace_definition",
     "declaration_list",
@@ -39,7 +39,7 @@ class Macro:
 
 @dataclass(frozen=True)
 class Found:
-    """A function's definition, and the file that it stands in."""
+    """The definition of a function, and its file."""
 
     node: Node
     text: Text
@@ -48,7 +48,7 @@ class Found:
 def parse(content: str) -> Node:
     """Return the syntax tree of a piece of C++ or CUDA."""
     raw = content.encode()
-    if len(raw) > MOST_BYTES:
+    if len(raw) > BYTES_LIMIT:
         raise SourceError("a source file is larger than 4 MB", remedy="It is not read")
     return Parser(LANGUAGE).parse(raw).root_node
 
@@ -59,21 +59,21 @@ def words(node: Node | None) -> str:
 
 
 def children(node: Node) -> Iterator[Node]:
-    """Yield a node's parts that are compiled: no comments, `#ifdef` as if nothing is defined."""
+    """Yield a node's compiled children: no comments, and `#ifdef` as if nothing were defined."""
     for child in node.named_children:
         if child.type == "comment":
             continue
         if child.type == "preproc_ifdef":
-            yield from _chosen(child)
+            yield from _compiled_branch(child)
         else:
             yield child
 
 
-def _chosen(node: Node) -> Iterator[Node]:
-    """Yield the part of an `#ifdef` that is compiled; an `#elif` stays, for nobody knows it."""
-    unless = node.children[0].type == "#ifndef"
+def _compiled_branch(node: Node) -> Iterator[Node]:
+    """Yield the compiled part of an `#ifdef`; an `#elif` stays, since it is unknown."""
+    is_ifndef = node.children[0].type == "#ifndef"
     alternative = node.child_by_field_name("alternative")
-    if unless:
+    if is_ifndef:
         name, rest = node.child_by_field_name("name"), [alternative]
         for child in children(node):
             if child != name and child not in rest:
@@ -83,7 +83,7 @@ def _chosen(node: Node) -> Iterator[Node]:
 
 
 def walk(node: Node, parts: Callable[[Node], Iterable[Node]] = children) -> Iterator[Node]:
-    """Yield a node and all of its parts, in order; the compiled ones unless told otherwise."""
+    """Yield a node and all its descendants in order; only the compiled ones by default."""
     waiting = [node]
     while waiting:
         inner = waiting.pop()
@@ -97,13 +97,12 @@ class CppFiles:
     Parameters
     ----------
     quoted
-        The same files as they are quoted, line by line, where parts are parsed as written
-        otherwise.
+        The files to quote from, line by line, if the parsed ones were edited.
     """
 
     def __init__(self, files: Mapping[str, str], quoted: Mapping[str, str] | None = None) -> None:
-        shown = files if quoted is None else quoted
-        self.texts = {path: Text(path, shown[path]) for path in files}
+        quoted_files = files if quoted is None else quoted
+        self.texts = {path: Text(path, quoted_files[path]) for path in files}
         self._parsed = files
         self._trees: dict[str, Node] = {}
 
@@ -112,22 +111,24 @@ class CppFiles:
         if path not in self._trees:
             content = self._parsed[path]
             root = parse(content)
-            self._trees[path] = parse(_plain(content, root)) if root.has_error else root
+            self._trees[path] = (
+                parse(_without_broken_aliases(content, root)) if root.has_error else root
+            )
         return self._trees[path]
 
     @cached_property
     def _definitions(self) -> dict[str, list[Found]]:
-        found: dict[str, list[Found]] = {}
+        definitions: dict[str, list[Found]] = {}
         for path, text in sorted(self.texts.items()):
             try:
-                for node in walk(self.tree(path), _around):
+                for node in walk(self.tree(path), _enclosed):
                     if node.type == "function_definition":
-                        found.setdefault(function_name(node), []).append(Found(node, text))
+                        definitions.setdefault(function_name(node), []).append(Found(node, text))
             except RecursionError as error:
                 raise SourceError(
                     f"{path} is nested too deeply", remedy="It is not read: report it"
                 ) from error
-        return found
+        return definitions
 
     def locate(self, *names: str) -> Found:
         """Return the one definition that has one of the names.
@@ -135,28 +136,34 @@ class CppFiles:
         Raises
         ------
         SourceError
-            None or several, or one that does not parse.
+            There is none, there are several, or the one does not parse.
         """
-        found = [each for name in names for each in self._definitions.get(name, [])]
-        if len(found) != 1:
-            places = ", ".join(f"{f.text.path}:{f.node.start_point[0] + 1}" for f in found)
+        definitions = [
+            definition for name in names for definition in self._definitions.get(name, [])
+        ]
+        if len(definitions) != 1:
+            locations = ", ".join(
+                f"{definition.text.path}:{definition.node.start_point[0] + 1}"
+                for definition in definitions
+            )
             raise SourceError(
-                f"{' or '.join(names)} must be defined once; it is defined {places or 'nowhere'}",
+                f"{' or '.join(names)} must be defined once; it is defined"
+                f" {locations or 'nowhere'}",
                 remedy=MOVED,
             )
-        if found[0].node.has_error:
-            raise SourceError(f"{found[0].text.path}: {names[0]} does not parse as C++")
-        self._check_conditions(found[0])
-        return found[0]
+        if definitions[0].node.has_error:
+            raise SourceError(f"{definitions[0].text.path}: {names[0]} does not parse as C++")
+        self._check_conditions(definitions[0])
+        return definitions[0]
 
-    def _check_conditions(self, found: Found) -> None:
-        """Refuse a function that asks for a macro which these files define, in a place or not."""
-        for part in walk(found.node, lambda node: node.named_children):
-            name = words(part.child_by_field_name("name"))
-            if part.type == "preproc_ifdef" and name in self._defined:
+    def _check_conditions(self, definition: Found) -> None:
+        """Refuse a function with an `#ifdef` of a macro that these files define somewhere."""
+        for descendant in walk(definition.node, lambda node: node.named_children):
+            name = words(descendant.child_by_field_name("name"))
+            if descendant.type == "preproc_ifdef" and name in self._defined:
                 raise SourceError(
-                    f"{found.text.path}: {function_name(found.node)} depends on {name}, which is"
-                    " defined in some places"
+                    f"{definition.text.path}: {function_name(definition.node)} depends on {name},"
+                    " which is defined in some places"
                 )
 
     @cached_property
@@ -166,24 +173,28 @@ class CppFiles:
 
     @cached_property
     def numbers(self) -> dict[str, str]:
-        """Names that `#define` makes a whole number, with it; none that two lines define."""
-        found = [pair for text in self.texts.values() for pair in NUMBER.findall(text.content)]
+        """Values of macros that `#define` makes an integer, by name; only unambiguous ones."""
+        definitions = [
+            pair for text in self.texts.values() for pair in NUMBER_MACRO.findall(text.content)
+        ]
         return {
-            name: number for name, number in found if len({n for m, n in found if m == name}) == 1
+            name: number
+            for name, number in definitions
+            if len({value for other, value in definitions if other == name}) == 1
         }
 
     def defines(self, name: str) -> bool:
-        """Return whether a function of that name is defined once."""
+        """Return whether a function of that name is defined exactly once."""
         return len(self._definitions.get(name, [])) == 1
 
     def definitions(self, name: str) -> list[Found]:
-        """Return all definitions of a name: a template's specialisations share one."""
+        """Return all definitions of a name: the specialisations of a template share one."""
         return self._definitions.get(name, [])
 
     @cached_property
     def macros(self) -> dict[str, Macro]:
-        """Function-like macros, aliases of them resolved."""
-        found: dict[str, Macro] = {}
+        """Function-like macros by name, aliases resolved."""
+        macros: dict[str, Macro] = {}
         aliases: dict[str, str] = {}
         for path in sorted(self.texts):
             if "#define" not in self.texts[path].content:
@@ -192,50 +203,54 @@ class CppFiles:
                 name = words(node.child_by_field_name("name"))
                 value = node.child_by_field_name("value")
                 if node.type == "preproc_function_def" and value is not None:
-                    spec = node.child_by_field_name("parameters")
-                    parts = [] if spec is None else spec.children
-                    given = tuple(words(part) for part in parts if part.type not in "(),")
-                    found[name] = Macro(given, _body(value))
+                    parameter_list = node.child_by_field_name("parameters")
+                    listed = [] if parameter_list is None else parameter_list.children
+                    parameters = tuple(
+                        words(parameter) for parameter in listed if parameter.type not in "(),"
+                    )
+                    macros[name] = Macro(parameters, _macro_body(value))
                 elif node.type == "preproc_def" and value is not None:
                     aliases[name] = words(value)
-        for name, other in aliases.items():
-            if other in found:
-                found[name] = found[other]
-        return found
+        for name, target in aliases.items():
+            if target in macros:
+                macros[name] = macros[target]
+        return macros
 
 
-def _plain(content: str, root: Node) -> str:
+def _without_broken_aliases(content: str, root: Node) -> str:
     """Return a source without those type aliases that do not parse.
 
-    The grammar stumbles over comparisons among template arguments. A type carries no number; a
-    rule that needs the alias after all finds its name unknown.
+    The grammar fails on comparisons among template arguments. A type carries no number; if a rule
+    needs the alias after all, its name is unknown.
     """
     raw = content.encode()
-    suspects = walk(root, lambda node: [child for child in node.children if child.has_error])
-    broken = [(e.start_byte, e.end_byte) for e in suspects if e.is_error or e.is_missing]
-    for found in ALIAS.finditer(raw):
-        if any(start < found.end() and found.start() < end for start, end in broken):
-            blank = re.sub(rb"[^\n]", b" ", found.group())
-            raw = raw[: found.start()] + blank + raw[found.end() :]
+    error_nodes = walk(root, lambda node: [child for child in node.children if child.has_error])
+    broken = [
+        (node.start_byte, node.end_byte) for node in error_nodes if node.is_error or node.is_missing
+    ]
+    for alias in TYPE_ALIAS.finditer(raw):
+        if any(start < alias.end() and alias.start() < end for start, end in broken):
+            blank = re.sub(rb"[^\n]", b" ", alias.group())
+            raw = raw[: alias.start()] + blank + raw[alias.end() :]
     return raw.decode()
 
 
-def _body(value: Node) -> Node:
+def _macro_body(value: Node) -> Node:
     plain = (value.text or b"").decode().replace("\\\n", " ").replace("\\\r\n", " ")
     return parse(f"void body() {{ {plain}; }}")
 
 
-def _around(node: Node) -> Iterator[Node]:
-    """Yield what stands in a namespace, a template or the like; of all else nothing."""
-    return children(node) if node.type in _AROUND else iter(())
+def _enclosed(node: Node) -> Iterator[Node]:
+    """Yield the children of a namespace, a template or the like; none of any other node."""
+    return children(node) if node.type in _ENCLOSING else iter(())
 
 
 def declarator(node: Node) -> Node:
     """Return the declarator of a function: its name and its parameters."""
-    found = node.child_by_field_name("declarator")
-    while found is not None and found.type not in _DECLARATORS:
-        found = found.child_by_field_name("declarator") or next(iter(found.named_children), None)
-    return found or node
+    inner = node.child_by_field_name("declarator")
+    while inner is not None and inner.type not in _DECLARATORS:
+        inner = inner.child_by_field_name("declarator") or next(iter(inner.named_children), None)
+    return inner or node
 
 
 def function_name(node: Node) -> str:
@@ -247,68 +262,76 @@ def function_name(node: Node) -> str:
 
 
 def specialised_for(node: Node) -> list[Node]:
-    """Return the template arguments that a specialisation of a function is for."""
+    """Return the template arguments of a function's specialisation."""
     name = declarator(node).child_by_field_name("declarator")
     while name is not None and name.type == "qualified_identifier":
         name = name.child_by_field_name("name")
-    given = name.child_by_field_name("arguments") if name is not None else None
-    return [] if given is None else list(children(given))
+    listed = name.child_by_field_name("arguments") if name is not None else None
+    return [] if listed is None else list(children(listed))
 
 
 def template_parameters(node: Node) -> list[tuple[str, Node | str]]:
     """Return name and default of each of a function template's parameters, in order.
 
-    A type is no number: where a call does not spell it out it is `deduced`. A number without a
-    default is `unknown` then, and `...` stands for any number of parameters. A parameter that is
-    not named has an empty name.
+    A default is a node, or a text: `deduced` for a type (which carries no number), `unknown` for a
+    number without a default, `...` for any number of parameters. An unnamed parameter has an empty
+    name.
     """
     parent = node.parent
     if parent is None or parent.type != "template_declaration":
         return []
-    spec = parent.child_by_field_name("parameters")
-    found: list[tuple[str, Node | str]] = []
-    for each in children(spec) if spec is not None else []:
-        name = words(each.child_by_field_name("declarator") or (None, *each.named_children)[-1])
-        default = each.child_by_field_name("default_value")
-        if "variadic" in each.type:
-            found.append((name, "..."))
-        elif each.type == "optional_parameter_declaration" and default is not None:
-            found.append((name, default))
+    parameter_list = parent.child_by_field_name("parameters")
+    parameters: list[tuple[str, Node | str]] = []
+    for parameter in children(parameter_list) if parameter_list is not None else []:
+        name = words(
+            parameter.child_by_field_name("declarator") or (None, *parameter.named_children)[-1]
+        )
+        default = parameter.child_by_field_name("default_value")
+        if "variadic" in parameter.type:
+            parameters.append((name, "..."))
+        elif parameter.type == "optional_parameter_declaration" and default is not None:
+            parameters.append((name, default))
         else:
-            found.append((name, "deduced" if "type_parameter" in each.type else "unknown"))
-    return found
+            parameters.append(
+                (name, "deduced" if "type_parameter" in parameter.type else "unknown")
+            )
+    return parameters
 
 
 def returned_type(node: Node) -> str:
-    """Return the name of the type that a function returns, without qualifiers."""
+    """Return the name of a function's return type, without qualifiers."""
     return words(node.child_by_field_name("type"))
 
 
 def namespaces(node: Node) -> set[str]:
-    """Return the namespaces that a function stands in."""
-    found: set[str] = set()
-    around = node.parent
-    while around is not None:
-        if around.type == "namespace_definition":
-            found |= set(words(around.child_by_field_name("name")).split("::"))
-        around = around.parent
-    return found
+    """Return the namespaces that enclose a function."""
+    names: set[str] = set()
+    ancestor = node.parent
+    while ancestor is not None:
+        if ancestor.type == "namespace_definition":
+            names |= set(words(ancestor.child_by_field_name("name")).split("::"))
+        ancestor = ancestor.parent
+    return names
 
 
 def parameter_nodes(node: Node) -> list[Node]:
     """Return the declarations of a function's parameters."""
-    spec = declarator(node).child_by_field_name("parameters")
+    parameter_list = declarator(node).child_by_field_name("parameters")
     kinds = {"parameter_declaration", "optional_parameter_declaration"}
-    return [] if spec is None else [child for child in spec.named_children if child.type in kinds]
+    return (
+        []
+        if parameter_list is None
+        else [child for child in parameter_list.named_children if child.type in kinds]
+    )
 
 
 def parameter_names(node: Node) -> list[tuple[str, Node | None, str]]:
     """Return name, default and type of each of a function's parameters."""
-    found = []
-    for each in parameter_nodes(node):
-        name = each.child_by_field_name("declarator")
+    parameters = []
+    for parameter in parameter_nodes(node):
+        name = parameter.child_by_field_name("declarator")
         while name is not None and name.type != "identifier":
             name = name.child_by_field_name("declarator") or (None, *name.named_children)[-1]
-        kind = words(each.child_by_field_name("type"))
-        found.append((words(name), each.child_by_field_name("default_value"), kind))
-    return found
+        kind = words(parameter.child_by_field_name("type"))
+        parameters.append((words(name), parameter.child_by_field_name("default_value"), kind))
+    return parameters

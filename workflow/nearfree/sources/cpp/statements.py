@@ -1,7 +1,7 @@
 """C++ statements in normal form: declarations in their scopes, assignments, conditions, loops.
 
-A statement that is not known becomes a call of `opaque` with all names in it, which is dropped
-where a rule needs none of them. One that may leave the function is never dropped.
+An unknown statement becomes a call of `opaque` with all names in it; it is dropped where a rule
+needs none of them. One that may leave the function is never dropped.
 """
 
 import ast
@@ -27,43 +27,43 @@ from nearfree.sources.cpp.types import cast
 
 
 class Statements(Declarations):
-    """Turns C++ statements into Python's."""
+    """Translates C++ statements into Python's."""
 
     def block(self, node: Node) -> list[ast.stmt]:
-        """Return the statements of a block, up to the first that leaves it."""
+        """Return the statements of a block, up to the first that always leaves it."""
         if node.type != "compound_statement":
-            return [*self.touching(node), *self.statement(node)]
-        found: list[ast.stmt] = []
+            return [*self.side_effect_statements(node), *self.statement(node)]
+        statements: list[ast.stmt] = []
         with self.scope():
             for child in children(node):
-                found += self.touching(child)
-                found += self.statement(child)
-                if found and isinstance(found[-1], ast.Return | ast.Raise):
+                statements += self.side_effect_statements(child)
+                statements += self.statement(child)
+                if statements and isinstance(statements[-1], ast.Return | ast.Raise):
                     break
-        return found
+        return statements
 
-    def filled(self, node: Node) -> list[ast.stmt]:
-        """Return the statements of a block, one at least."""
+    def nonempty_block(self, node: Node) -> list[ast.stmt]:
+        """Return the statements of a block, at least one."""
         return self.block(node) or [self.at(ast.Pass(), node)]
 
     def statement(self, node: Node) -> list[ast.stmt]:
-        """Return what stands for a statement."""
+        """Translate a statement."""
         method = getattr(self, f"s_{node.type}", None)
         if method is None:
             return self.unknown(node, *name_set(node))
         result: list[ast.stmt] = method(node)
         return result
 
-    def touching(self, node: Node) -> list[ast.stmt]:
-        """Return what tells of names that a statement's expressions change on the way."""
+    def side_effect_statements(self, node: Node) -> list[ast.stmt]:
+        """Return the stand-in for a statement's side effects: the names that it also changes."""
         changed: set[str] = set()
-        for each in self.evaluated(node):
-            changed |= self.side_effects(each)
+        for expression in self.evaluated_expressions(node):
+            changed |= self.side_effects(expression)
         value = self.opaque(node, *self.with_fields(changed))
         return [self.at(ast.Expr(value), node)] if changed else []
 
-    def evaluated(self, node: Node) -> Iterator[Node]:
-        """Yield the expressions of a statement whose own effect is not what it is for."""
+    def evaluated_expressions(self, node: Node) -> Iterator[Node]:
+        """Yield the expressions of a statement that are evaluated besides its own effect."""
         inner = next(iter(children(node)), None)
         match node.type:
             case "expression_statement" if inner is not None:
@@ -82,39 +82,43 @@ class Statements(Declarations):
 
     def side_effects(self, node: Node) -> set[str]:
         """Return the names that an expression changes: `x++`, `&x`, or `f(x)` with `int& x`."""
-        found: set[str] = set()
-        for each in outside_lambdas(node):
-            if each.type in {"assignment_expression", "update_expression", "pointer_expression"}:
-                found |= assigned(each)
-            elif each.type == "call_expression":
-                callee = self.callee(part(each, "function"))
-                flags = [] if callee is None else changed_parameters(callee.node)
-                pairs = zip(flags, arguments(each), strict=False)
-                found |= name_set(*(given for changes, given in pairs if changes))
-        return found - self.meaning.records
+        names: set[str] = set()
+        for descendant in outside_lambdas(node):
+            if descendant.type in {
+                "assignment_expression",
+                "update_expression",
+                "pointer_expression",
+            }:
+                names |= assigned(descendant)
+            elif descendant.type == "call_expression":
+                callee = self.callee(part(descendant, "function"))
+                may_change = [] if callee is None else changed_parameters(callee.node)
+                changed_arguments = zip(may_change, arguments(descendant), strict=False)
+                names |= name_set(*(argument for changes, argument in changed_arguments if changes))
+        return names - self.meaning.records
 
     def s_compound_statement(self, node: Node) -> list[ast.stmt]:
-        """Return the statements of a block inside a block."""
+        """Translate a nested block."""
         return self.block(node)
 
-    def nothing(self, node: Node) -> list[ast.stmt]:
-        """Return nothing: a type carries no number."""
+    def no_statements(self, node: Node) -> list[ast.stmt]:
+        """Return nothing: a type has no effect on numbers."""
         del node
         return []
 
-    s_comment = s_alias_declaration = s_static_assert_declaration = nothing
-    s_type_definition = s_using_declaration = s_empty_statement = nothing
+    s_comment = s_alias_declaration = s_static_assert_declaration = no_statements
+    s_type_definition = s_using_declaration = s_empty_statement = no_statements
 
     def s_return_statement(self, node: Node) -> list[ast.stmt]:
-        """Return the function's result in its type."""
+        """Return the function's result, converted to its type."""
         inner = next(iter(children(node)), None)
         if inner is None:
             return [self.at(ast.Return(None), node)]
-        value = self.converted(self.returns, self.expr(inner), inner)
+        value = self.converted(self.return_kind, self.expr(inner), inner)
         return [self.at(ast.Return(value), node)]
 
     def s_throw_statement(self, node: Node) -> list[ast.stmt]:
-        """Refuse."""
+        """Refuse the call."""
         return [self.at(ast.Raise(None, None), node)]
 
     def s_break_statement(self, node: Node) -> list[ast.stmt]:
@@ -122,35 +126,39 @@ class Statements(Declarations):
         return [self.at(ast.Break(), node)]
 
     def s_continue_statement(self, node: Node) -> list[ast.stmt]:
-        """Go on with a loop."""
+        """Continue a loop."""
         return [self.at(ast.Continue(), node)]
 
     def s_if_statement(self, node: Node) -> list[ast.stmt]:
-        """Return a condition; one that declares a name is not known."""
-        clause, other = part(node, "condition"), node.child_by_field_name("alternative")
+        """Translate an `if`; one that declares a name is unknown."""
+        clause, alternative = part(node, "condition"), node.child_by_field_name("alternative")
         value = clause.child_by_field_name("value")
         if value is None or clause.child_by_field_name("initializer") is not None:
             return self.unknown(node, *name_set(node))
         if value.type == "declaration":
             return self.unknown(node, *name_set(node))
-        test, body = self.test(value), self.filled(part(node, "consequence"))
-        orelse = [] if other is None else [s for c in children(other) for s in self.block(c)]
+        test, body = self.test(value), self.nonempty_block(part(node, "consequence"))
+        orelse = (
+            []
+            if alternative is None
+            else [statement for child in children(alternative) for statement in self.block(child)]
+        )
         return [self.at(ast.If(test, body, orelse), node)]
 
     def s_switch_statement(self, node: Node) -> list[ast.stmt]:
-        """Return a switch as a chain of conditions, where no case runs into the next one."""
+        """Translate a switch into a chain of conditions, if no case falls through into the next."""
         value = part(node, "condition").child_by_field_name("value")
-        cases = [each for each in children(part(node, "body")) if each.type == "case_statement"]
-        groups = grouped(cases)
+        cases = [case for case in children(part(node, "body")) if case.type == "case_statement"]
+        groups = grouped_cases(cases)
         if not self.meaning.branching or value is None or groups is None:
             return self.unknown(node, *name_set(node))
         chain: list[ast.stmt] = []
         for labels, statements in reversed(groups):
-            body = self.case(statements) or [self.at(ast.Pass(), node)]
+            body = self.case_statements(statements) or [self.at(ast.Pass(), node)]
             tests: list[ast.expr] = [
-                self.at(ast.Compare(self.expr(value), [ast.Eq()], [self.expr(each)]), each)
-                for each in labels
-                if each is not None
+                self.at(ast.Compare(self.expr(value), [ast.Eq()], [self.expr(label)]), label)
+                for label in labels
+                if label is not None
             ]
             if len(tests) < len(labels):
                 chain = body
@@ -159,91 +167,102 @@ class Statements(Declarations):
                 chain = [self.at(ast.If(test, body, chain), statements[0])]
         return chain
 
-    def case(self, statements: list[Node]) -> list[ast.stmt]:
-        """Return the statements of one case of a switch, without the `break` that ends it."""
-        found: list[ast.stmt] = []
+    def case_statements(self, statements: list[Node]) -> list[ast.stmt]:
+        """Return the statements of a switch's case, without the `break` that ends it."""
+        translated: list[ast.stmt] = []
         with self.scope():
-            for each in statements:
-                if each.type != "break_statement":
-                    found += self.touching(each)
-                    found += self.statement(each)
-        return found
+            for statement in statements:
+                if statement.type != "break_statement":
+                    translated += self.side_effect_statements(statement)
+                    translated += self.statement(statement)
+        return translated
 
     def s_for_statement(self, node: Node) -> list[ast.stmt]:
-        """Translate counting loops: `for (int i = a; i < b; i++)`, where nothing moves i or b."""
+        """Translate a counting loop: `for (int i = a; i < b; i++)` that changes neither i nor b."""
         counter = self.counter(node)
         if counter is None:
             return self.unknown(node, *name_set(node))
-        name, low, high, sign = counter
+        name, low, high, comparison = counter
         body = part(node, "body")
-        end, first = self.expr(high), self.expr(low)
-        if sign == "<=":
+        stop, start = self.expr(high), self.expr(low)
+        if comparison == "<=":
             one = self.at(ast.Constant(1), high)
-            end = self.at(ast.BinOp(end, ast.Add(), one), high)
-        ranged = self.call("range", [first, end], node)
+            stop = self.at(ast.BinOp(stop, ast.Add(), one), high)
+        iterable = self.call("range", [start, stop], node)
         with self.scope():
             self.declare(name, "int")
             target = self.target(name, node)
-            return [self.at(ast.For(target, ranged, self.filled(body), []), node)]
+            return [self.at(ast.For(target, iterable, self.nonempty_block(body), []), node)]
 
     def counter(self, node: Node) -> tuple[str, Node, Node, str] | None:
-        """Return name, first value, limit and comparison of a counting loop; else None."""
-        start, test, step = (
-            node.child_by_field_name(each) for each in ("initializer", "condition", "update")
+        """Return name, first value, limit and comparison of a counting loop; None for others."""
+        initializer, condition, update = (
+            node.child_by_field_name(field) for field in ("initializer", "condition", "update")
         )
-        if start is None or test is None or start.type != "declaration":
+        if initializer is None or condition is None or initializer.type != "declaration":
             return None
-        given = start.children_by_field_name("declarator")
-        first = given[0] if len(given) == 1 else None
-        low = first.child_by_field_name("value") if first is not None else None
-        high, sign = test.child_by_field_name("right"), words(test.child_by_field_name("operator"))
-        if first is None or low is None or high is None or sign not in {"<", "<="}:
+        declarators = initializer.children_by_field_name("declarator")
+        declarator = declarators[0] if len(declarators) == 1 else None
+        low = declarator.child_by_field_name("value") if declarator is not None else None
+        high, comparison = (
+            condition.child_by_field_name("right"),
+            words(condition.child_by_field_name("operator")),
+        )
+        if declarator is None or low is None or high is None or comparison not in {"<", "<="}:
             return None
-        name = words(first.child_by_field_name("declarator"))
-        counts = words(step) in {f"{name}++", f"++{name}"} and words(test.children[0]) == name
+        name = words(declarator.child_by_field_name("declarator"))
+        is_increment = (
+            words(update) in {f"{name}++", f"++{name}"} and words(condition.children[0]) == name
+        )
         body = part(node, "body")
-        moved = assigned(body) | {"&"} if self.side_effects(test) else assigned(body)
-        moves = moved & ({name, "&"} | name_set(high)) or leaves_sizes(high)
-        return (name, low, high, sign) if counts and not moves else None
+        changed = assigned(body) | {"&"} if self.side_effects(condition) else assigned(body)
+        changes_bounds = changed & ({name, "&"} | name_set(high)) or limit_may_change(high)
+        return (name, low, high, comparison) if is_increment and not changes_bounds else None
 
     def assignment(self, node: Node, inner: Node) -> list[ast.stmt]:
-        """Return an assignment to a name, a field or an item."""
+        """Translate an assignment to a name, a field or an item."""
         left, right = part(inner, "left"), part(inner, "right")
-        sign = words(part(inner, "operator"))
+        operator = words(part(inner, "operator"))
         name = called_name(right)
         if right.type == "call_expression" and name in self.meaning.answers:
             return [self.answer(right, name)]
-        if left.type == "call_expression" and self.hands_on(right):
-            tied = self.unknown(left, *changed_by(left)) if changed_by(left) else []
-            return [*tied, self.at(ast.Expr(self.expr(right)), node)]
+        if left.type == "call_expression" and self.passes_record(right):
+            unknown_targets = self.unknown(left, *changed_by(left)) if changed_by(left) else []
+            return [*unknown_targets, self.at(ast.Expr(self.expr(right)), node)]
         target = self.expr(left)
-        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name) and sign == "=":
+        if (
+            isinstance(target, ast.Subscript)
+            and isinstance(target.value, ast.Name)
+            and operator == "="
+        ):
             target.ctx = ast.Store()
             return [self.at(ast.Assign([target], self.expr(right)), node)]
         if not isinstance(target, ast.Name):
             return self.unknown(inner, *changed_by(left))
         fact = self.attribute(right)
         if fact is not None:
-            known = self.at(
+            unknown_value = self.at(
                 ast.Assign([self.at(ast.Name(target.id, ast.Store()), node)], self.opaque(right)),
                 node,
             )
-            return [self.assign(*fact, node), known]
-        return self.set_name(node, inner, target.id)
+            return [self.assign(*fact, node), unknown_value]
+        return self.name_assignment(node, inner, target.id)
 
-    def set_name(self, node: Node, inner: Node, name: str) -> list[ast.stmt]:
-        """Return an assignment to a name, in the name's type."""
+    def name_assignment(self, node: Node, inner: Node, name: str) -> list[ast.stmt]:
+        """Translate an assignment to a name, converted to the name's type."""
         left, right = part(inner, "left"), part(inner, "right")
-        sign = words(part(inner, "operator"))[:-1]
+        operator = words(part(inner, "operator"))[:-1]
         kind = self.names.get(name, "")
-        if not sign:
+        if not operator:
             value = self.converted(kind, self.expr(right), right)
-        elif sign in ARITHMETIC or sign == "/":
-            value = self.arithmetic(sign, self.expr(left), self.expr(right), inner)
-            both = {kind, self.kinds.of(right)}
-            if kind and (both & {"float", "double"} or both == {"int", "unsigned"} or sign == "-"):
+        elif operator in ARITHMETIC or operator == "/":
+            value = self.arithmetic(operator, self.expr(left), self.expr(right), inner)
+            kinds = {kind, self.kinds.of(right)}
+            if kind and (
+                kinds & {"float", "double"} or kinds == {"int", "unsigned"} or operator == "-"
+            ):
                 value = (
-                    self.at(cast(kind, value), right) if kind != "int" or len(both) > 1 else value
+                    self.at(cast(kind, value), right) if kind != "int" or len(kinds) > 1 else value
                 )
         else:
             return self.unknown(inner, *changed_by(left))
@@ -251,42 +270,42 @@ class Statements(Declarations):
         return [self.at(ast.Assign([target], value), node)]
 
 
-def leaves_sizes(high: Node) -> bool:
-    """Return whether a loop's limit asks something that its body may change: `v.size()`."""
+def limit_may_change(high: Node) -> bool:
+    """Return whether a loop's limit may change in its body: a call without names, as `v.size()`."""
     return any(node.type == "call_expression" for node in walk(high)) and not identifiers(high)
 
 
-def grouped(cases: list[Node]) -> list[tuple[list[Node | None], list[Node]]] | None:
-    """Return the labels and statements of a switch's cases, None for the label of `default`.
+def grouped_cases(cases: list[Node]) -> list[tuple[list[Node | None], list[Node]]] | None:
+    """Return the labels and statements of each group of cases, None for the label `default`.
 
-    None is returned of a switch that is not known: a case runs into the next one, `break` stands
-    elsewhere than at a case's end, or `default` is not last.
+    Return None for an unknown switch: a case falls through into the next, `break` stands elsewhere
+    than at a case's end, or `default` is not last.
     """
-    found: list[tuple[list[Node | None], list[Node]]] = []
+    groups: list[tuple[list[Node | None], list[Node]]] = []
     labels: list[Node | None] = []
-    for place, each in enumerate(cases):
-        label = each.child_by_field_name("value")
+    for index, case in enumerate(cases):
+        label = case.child_by_field_name("value")
         labels = [*labels, label]
-        statements = [child for child in children(each) if child != label]
-        last = place == len(cases) - 1
-        if not statements and not last:
+        statements = [child for child in children(case) if child != label]
+        is_last = index == len(cases) - 1
+        if not statements and not is_last:
             continue
-        inner = [node for part in statements for node in walk(part)]
-        breaks = sum(node.type == "break_statement" for node in inner)
-        if not (last or (statements and _leaves(statements[-1]))) or breaks > 1:
+        descendants = [node for part in statements for node in walk(part)]
+        breaks = sum(node.type == "break_statement" for node in descendants)
+        if not (is_last or (statements and _leaves_switch(statements[-1]))) or breaks > 1:
             return None
         if breaks and statements[-1].type != "break_statement":
             return None
-        if None in labels and not last:
+        if None in labels and not is_last:
             return None
-        found.append((labels, statements))
+        groups.append((labels, statements))
         labels = []
-    return found
+    return groups
 
 
-def _leaves(node: Node) -> bool:
-    """Return whether a statement leaves a switch, whatever happens."""
+def _leaves_switch(node: Node) -> bool:
+    """Return whether a statement always leaves the switch."""
     if node.type in {"break_statement", "return_statement"}:
         return True
     inner = list(children(node))
-    return node.type == "compound_statement" and bool(inner) and _leaves(inner[-1])
+    return node.type == "compound_statement" and bool(inner) and _leaves_switch(inner[-1])

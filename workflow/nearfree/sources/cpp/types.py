@@ -1,9 +1,9 @@
-"""C++'s numbers: literals, casts, and which type an expression has.
+"""C++'s numbers: literals, casts, and the types of expressions.
 
-Integers are taken as unbounded: no rule here comes near an overflow. That a type without a sign
-holds no negative number matters, and so does single precision, since schedules compare products
-like 0.8f * n with integers. Of fields, items and methods the type is not known: a leaf stands for
-them, and its value has the type that the source gives it.
+Integers are taken as unbounded: no rule here comes near an overflow. But an unsigned type holds no
+negative number, and single precision rounds: schedules compare products like 0.8f * n with
+integers. The types of fields, items and methods are unknown: a leaf replaces them, and its value
+has the type that the source gives it.
 """
 
 import ast
@@ -49,7 +49,7 @@ SIGNED = frozenset(
 INTEGERS = SIGNED | UNSIGNED | {"bool"}
 CASTS = INTEGERS | {"float", "double"}
 COMPARED = frozenset(["<", "<=", ">", ">=", "==", "!=", "&&", "||", "and", "or"])
-_NAMES = {"float": "float32", "double": "float", "int": "int", "unsigned": "unsigned"}
+_CONVERSIONS = {"float": "float32", "double": "float", "int": "int", "unsigned": "unsigned"}
 _LITERAL = re.compile(
     r"(?P<hex>0x[0-9a-f]+)|(?P<bin>0b[01]+)|(?P<float>(\d+\.\d*|\.\d+|\d+(?=e))(e[+-]?\d+)?)"
     r"|(?P<oct>0[0-7]*)|(?P<dec>[1-9]\d*)"
@@ -59,71 +59,71 @@ _RANKS = ("double", "float", "unsigned", "int")
 
 
 def literal(text: str) -> tuple[int | float, str] | None:
-    """Return a literal's value and type: `0.8f` is rounded to single precision, `1U` is 1.
+    """Return a literal's value and kind: `0.8f` is rounded to single precision, `1U` is 1.
 
-    None is returned of a literal that is not known, as `0x1p3`.
+    Return None for an unknown literal, such as `0x1p3`.
     """
     text = text.replace("'", "").lower()
     if text.startswith("-"):
         positive = literal(text[1:])
         signed = positive is not None and positive[1] != "unsigned"
         return (-positive[0], positive[1]) if positive is not None and signed else None
-    found = _LITERAL.match(text)
-    suffix = None if found is None else _SUFFIX.fullmatch(text[found.end() :])
-    if found is None or suffix is None:
+    match = _LITERAL.match(text)
+    suffix = None if match is None else _SUFFIX.fullmatch(text[match.end() :])
+    if match is None or suffix is None:
         return None
-    digits = found.group()
-    if found["float"]:
+    digits = match.group()
+    if match["float"]:
         if suffix["unsigned"] or suffix.group() == "ll":
             return None
         value = float(digits)
         return (float32(value), "float") if suffix["float"] else (value, "double")
     if suffix["float"]:
         return None
-    base = 16 if found["hex"] else 2 if found["bin"] else 8 if found["oct"] else 10
+    base = 16 if match["hex"] else 2 if match["bin"] else 8 if match["oct"] else 10
     kind = "unsigned" if suffix["unsigned"] else "int"
     return int(digits[2:] if base in (2, 16) else digits, base), kind
 
 
 def kind_named(text: str) -> str:
-    """Return the kind of a type's name: one of `_RANKS`, `bool`, or an empty text of all else."""
+    """Return the kind of a type's name: one of `_RANKS`, `bool`, or an empty text for any other."""
     if text in UNSIGNED:
         return "unsigned"
     return "int" if text in SIGNED else text if text in {"bool", "float", "double"} else ""
 
 
 def cast(kind: str, value: ast.expr) -> ast.expr:
-    """Return a value as a type of some kind holds it."""
+    """Return a value converted to a kind."""
     if kind == "bool":
         return ast.Call(ast.Name("bool", ast.Load()), [value], [])
-    name = _NAMES[kind]
+    name = _CONVERSIONS[kind]
     if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
         number = value.value
         if kind == "float":
             return ast.copy_location(ast.Constant(float32(number)), value)
         if kind == "double" or (isinstance(number, int) and number >= 0):
-            held = float(number) if kind == "double" else int(number)
-            return ast.copy_location(ast.Constant(held), value)
+            converted = float(number) if kind == "double" else int(number)
+            return ast.copy_location(ast.Constant(converted), value)
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
         inner = value.args[0] if value.args else value
         if value.func.id == name or (kind in {"int", "unsigned"} and value.func.id == "ceil"):
             return value
-        whole = isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name)
-        rounded = value.func.id in {"float", "float32"} and whole
-        if kind == "int" and rounded and ast.unparse(inner).startswith("ceil("):
+        is_call = isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name)
+        is_rounded = value.func.id in {"float", "float32"} and is_call
+        if kind == "int" and is_rounded and ast.unparse(inner).startswith("ceil("):
             return inner
     return ast.Call(ast.Name(name, ast.Load()), [value], [])
 
 
 class Kinds:
-    """Which kind of type an expression has.
+    """The kinds of expressions' types.
 
     Parameters
     ----------
     names
         The kinds of variables and parameters.
     returned
-        Says the kind that a called function returns; an empty text if that is not known.
+        Returns the kind of a call's result; an empty text if it is unknown.
     """
 
     def __init__(self, names: Mapping[str, str], returned: Callable[[Node], str]) -> None:
@@ -131,13 +131,13 @@ class Kinds:
         self.returned = returned
 
     def of(self, node: Node) -> str:
-        """Return an expression's kind, or an empty text."""
+        """Return an expression's kind, or an empty text if it is unknown."""
         method = getattr(self, f"_{node.type}", None)
         return "" if method is None else str(method(node))
 
     def _number_literal(self, node: Node) -> str:
-        found = literal(words(node))
-        return "" if found is None else found[1]
+        value = literal(words(node))
+        return "" if value is None else value[1]
 
     def _true(self, node: Node) -> str:
         del node
@@ -161,17 +161,17 @@ class Kinds:
         return _promoted(self.of(part(node, "argument")))
 
     def _conditional_expression(self, node: Node) -> str:
-        sides = {self.of(part(node, name)) for name in ("consequence", "alternative")}
-        return sides.pop() if len(sides) == 1 else _common(sides)
+        kinds = {self.of(part(node, name)) for name in ("consequence", "alternative")}
+        return kinds.pop() if len(kinds) == 1 else _common(kinds)
 
     def _binary_expression(self, node: Node) -> str:
         sign = words(node.child_by_field_name("operator"))
         if sign in COMPARED:
             return "bool"
-        sides = {_promoted(self.of(part(node, name))) for name in ("left", "right")}
+        kinds = {_promoted(self.of(part(node, name))) for name in ("left", "right")}
         if sign in {"<<", ">>"}:
             return _promoted(self.of(part(node, "left")))
-        return _common(sides)
+        return _common(kinds)
 
     def _cast_expression(self, node: Node) -> str:
         return kind_named(words(node.child_by_field_name("type")))
@@ -182,8 +182,8 @@ class Kinds:
         if name in CASTS:
             return kind_named(name)
         if name.startswith("static_cast<"):
-            given = template_arguments(function)
-            return kind_named(words(plain(given[0]))) if given else ""
+            types = template_arguments(function)
+            return kind_named(words(plain(types[0]))) if types else ""
         return self.returned(node)
 
 
@@ -192,14 +192,15 @@ def _promoted(kind: str) -> str:
 
 
 def _common(kinds: set[str]) -> str:
-    """Return the kind of an operation on several: what is not known may be an integer at most.
+    """Return the kind of an operation on operands of several kinds.
 
-    A leaf may stand for what is not known; where it meets single precision, the result has it.
+    An operand of unknown kind is at most an integer, or a leaf: next to single precision the result
+    has single precision.
     """
     kinds = {_promoted(kind) for kind in kinds}
-    for each in _RANKS[:2]:
-        if each in kinds:
-            return each
+    for kind in _RANKS[:2]:
+        if kind in kinds:
+            return kind
     if "" in kinds:
         return ""
     return "unsigned" if "unsigned" in kinds else "int"

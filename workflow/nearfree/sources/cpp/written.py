@@ -1,4 +1,4 @@
-"""C++ text with parts written otherwise, each on the lines where it stands."""
+"""Edit C++ text so that everything else keeps its line."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -12,7 +12,7 @@ from nearfree.sources.cpp.source import function_name, parse, walk
 
 
 class Edit(NamedTuple):
-    """Bytes of a text from `start` on, up to `end`, and what is written there."""
+    """A replacement: bytes `start` up to `end` of a text, and the new text."""
 
     start: int
     end: int
@@ -20,56 +20,58 @@ class Edit(NamedTuple):
 
 
 def written(content: str, edits: Iterable[Edit]) -> str:
-    """Return a text with edits made; of two that overlap the one around the other holds.
+    """Return a text with edits applied; of two nested edits the outer one applies.
 
-    What is written keeps the lines of what stood there, so that all else stays on its own.
+    A replacement keeps the line breaks of the replaced bytes, so all other text keeps its line.
     """
-    raw, place, parts = content.encode(), 0, []
-    for edit in sorted(edits, key=lambda each: (each.start, -each.end)):
-        if edit.start < place:
+    raw, position, parts = content.encode(), 0, []
+    for edit in sorted(edits, key=lambda edit: (edit.start, -edit.end)):
+        if edit.start < position:
             continue
         lines = b"\n" * raw[edit.start : edit.end].count(b"\n")
-        parts += [raw[place : edit.start], edit.text.encode(), lines]
-        place = edit.end
-    return b"".join([*parts, raw[place:]]).decode()
+        parts += [raw[position : edit.start], edit.text.encode(), lines]
+        position = edit.end
+    return b"".join([*parts, raw[position:]]).decode()
 
 
 def only_function(files: Mapping[str, str], name: str) -> tuple[str, Node]:
-    """Return the only definition of a function, under whatever condition, and its file.
+    """Return the only definition of a function under any preprocessor condition, and its file.
 
     Raises
     ------
     SourceError
-        There is none, or there are several.
+        The function is defined nowhere, or several times.
     """
-    found = [
+    definitions = [
         (path, node)
         for path, text in files.items()
         if f" {name}(" in text
         for node in walk(parse(text))
         if node.type == "function_definition" and function_name(node) == name
     ]
-    if len(found) != 1:
-        raise SourceError(f"{name} is defined {len(found)} times", remedy=MOVED)
-    return found[0]
+    if len(definitions) != 1:
+        raise SourceError(f"{name} is defined {len(definitions)} times", remedy=MOVED)
+    return definitions[0]
 
 
-def cut(text: str, function: Node, kept: Sequence[Node], answer: str) -> str:
-    """Return a file with a function alone, of no parameters, that does nothing but some statements.
+def cut(text: str, function: Node, statements: Sequence[Node], answer: str) -> str:
+    """Return a file reduced to one function without parameters that runs some statements.
 
     Parameters
     ----------
-    kept
-        Its statements that stay, in order, each on its own lines.
+    statements
+        The statements to keep, in order, each on its own lines.
     answer
-        What it returns then.
+        The expression that the function then returns.
     """
-    head = part(function, "body").start_byte
-    places = [(head + 1, kept[0].start_byte)]
-    places += [(a.end_byte, b.start_byte) for a, b in pairwise(kept)]
+    body_start = part(function, "body").start_byte
+    gaps = [(body_start + 1, statements[0].start_byte)]
+    gaps += [
+        (statement.end_byte, following.start_byte) for statement, following in pairwise(statements)
+    ]
     edits = [
-        Edit(0, head, f"void {function_name(function)}() "),
-        *(Edit(start, end, "") for start, end in places),
-        Edit(kept[-1].end_byte, len(text.encode()), f" return {answer}; }}"),
+        Edit(0, body_start, f"void {function_name(function)}() "),
+        *(Edit(start, end, "") for start, end in gaps),
+        Edit(statements[-1].end_byte, len(text.encode()), f" return {answer}; }}"),
     ]
     return written(text, edits)

@@ -127,6 +127,8 @@ def test_one_kernel_takes_each_number_of_positions() -> None:
     for engine in ("vllm_mla", "sglang_mla"):
         for release in releases:
             for sm, few in itertools.product((80, 89, 90, 100, 103, 120), (False, True)):
-                paths = [path for path in PATHS if path.speaks(engine, release, sm, few_bits=few)]
+                paths = [
+                    path for path in PATHS if path.applies_to(engine, release, sm, few_bits=few)
+                ]
                 for n in (1, 2, 3, 512, 513):
                     assert sum(path_at([path], n) is not None for path in paths) <= 1

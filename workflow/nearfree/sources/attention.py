@@ -1,4 +1,4 @@
-"""A query to an attention backend, the facts that its rules are given, and their answers."""
+"""A query to an attention backend, the facts that its rules read, and their answers."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -15,10 +15,10 @@ class AttentionQuery(Struct, frozen=True, kw_only=True):
     """One attention call: `batch` requests, each with some positions over `context` tokens.
 
     `sm` is the compute capability (90 for 9.0), `sms` the number of SMs; facts that a backend's
-    rule does not ask for may be None. `capture_positions` is the number of positions for which a
-    CUDA graph was captured, where one is used; `page_size` the tokens of a page of a paged cache,
-    where it is known; `kv_bytes` those of an element of the cache. A position sees the last
-    `window` ones up to its own, all where it is None.
+    rule does not read may be None. `capture_positions` is the number of positions of the captured
+    CUDA graph, None without one; `page_size` the tokens per page of a paged cache, None if unknown;
+    `kv_bytes` the bytes per element of the cache. A position attends to the last `window` positions
+    up to its own, to all if `window` is None.
     """
 
     heads: int
@@ -44,12 +44,12 @@ class AttentionQuery(Struct, frozen=True, kw_only=True):
 
 
 def room(keys: Any, page: int | None) -> Any:
-    """Return what a cache holds room for: the keys, those of the call included, in pages."""
+    """Return the keys that a cache has space for: `keys`, rounded up to whole pages."""
     return -(-keys // page) * page if page else keys
 
 
 class Point(NamedTuple):
-    """What differs between the points of a surface: whole numbers, or arrays of such."""
+    """What differs between the points of a surface: integers, or arrays of integers."""
 
     positions: Any
     batch: Any
@@ -57,7 +57,7 @@ class Point(NamedTuple):
 
 
 class RuleQuery(NamedTuple):
-    """A rule that gives a tile, by name, and the facts that it is given."""
+    """A rule that gives a tile, by name, and the facts for it."""
 
     name: str
     facts: Mapping[str, Any]
@@ -66,9 +66,9 @@ class RuleQuery(NamedTuple):
 class Tile(Struct, frozen=True, kw_only=True):
     """How a backend tiles the queries at one number of positions.
 
-    A tile holds `tile` rows, of which a position takes `rows_per_position`; so the boundary in
-    positions is `tile // rows_per_position`, and a request takes `tiles` tiles for each head (or
-    key-value head, where heads are packed).
+    A tile holds `tile` rows, and a position takes `rows_per_position` of them; so the boundary in
+    positions is `tile // rows_per_position`. A request takes `tiles` tiles per head (per key-value
+    head, if heads are packed).
     """
 
     path: str
@@ -76,9 +76,9 @@ class Tile(Struct, frozen=True, kw_only=True):
     rows_per_position: int
     tiles: int
     branches: tuple[Branch, ...]
-    """The branches that decided, the one that holds the tile first."""
+    """The branches that decided; the first one gives the tile."""
     unsplit: bool = False
-    """Whether a tile goes through all keys of its request alone: no call splits them over SMs."""
+    """Whether each tile iterates over all keys of its request: no call splits them over SMs."""
 
 
 FACTS = {
@@ -88,18 +88,18 @@ FACTS = {
     "smem_per_sm": "compute capability",
     "smem_per_block": "compute capability",
 }
-"""What a user calls the inputs that a question may leave out."""
+"""Users' names of the inputs that a query may leave out."""
 
 
 VARYING = frozenset(
     {"positions", "batch", "context"}
     | {"qo_len", "batch_size", "total_num_rows", "avg_packed_qo_len"}
 )
-"""Inputs that differ from point to point: a rule is kept specialised for all others."""
+"""Inputs that differ from point to point: rules are cached specialised for all others."""
 
 
 class RuleAnswer(NamedTuple):
-    """A rule, its value, and the branch that gave it."""
+    """A rule, its value, and the branch that gives it."""
 
     rule: RuleExtracted
     value: Any
@@ -107,12 +107,12 @@ class RuleAnswer(NamedTuple):
 
 
 def point_of(query: AttentionQuery, positions: int) -> Point:
-    """Return the point that a call is at."""
+    """Return the point of a call."""
     return Point(positions, query.batch, query.context)
 
 
 def facts(query: AttentionQuery, point: Point) -> dict[str, Any]:
-    """Return the facts of a call, by the names that rules have for them."""
+    """Return the facts of a call, by their names in rules."""
     return {
         "positions": point.positions,
         "batch": point.batch,
@@ -126,13 +126,13 @@ def facts(query: AttentionQuery, point: Point) -> dict[str, Any]:
     }
 
 
-def rule_answer(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) -> RuleAnswer:
-    """Return what a rule answers.
+def rule_answer(rules: Mapping[str, Rule], name: str, known_facts: Mapping[str, Any]) -> RuleAnswer:
+    """Return a rule's answer to some facts.
 
     Raises
     ------
     EvidenceError
-        There is no such rule, a fact that it needs is missing, or it has no kernel to name.
+        There is no such rule, a fact that it reads is missing, or it gives no kernel.
     """
     if name not in rules:
         raise EvidenceError(
@@ -140,55 +140,55 @@ def rule_answer(rules: Mapping[str, Rule], name: str, known: Mapping[str, Any]) 
             remedy="Extract the release's rules, or ask for a case that does not need it",
         )
     rule = rules[name]
-    given = stated_facts(known)
-    missing = sorted({FACTS.get(fact, fact) for fact in rule.missing(given)})
-    who = f"{rule.rule.package} {rule.rule.version}: {name}"
+    stated = stated_facts(known_facts)
+    missing = sorted({FACTS.get(fact, fact) for fact in rule.missing(stated)})
+    label = f"{rule.rule.package} {rule.rule.version}: {name}"
     if missing:
         raise EvidenceError(
-            f"{who} depends on the {' and the '.join(missing)}, which is not given",
+            f"{label} depends on the {' and the '.join(missing)}, which is not given",
             remedy="Name the device with --device, or give --sm and --sms",
         )
-    answer = rule.steady(given, VARYING).value(given)
+    answer = rule.steady(stated, VARYING).value(stated)
     if answer.value is None or answer.value == REFUSED:
-        where = ", ".join(f"{fact}={known.get(fact)}" for fact in rule.rule.inputs)
+        point = ", ".join(f"{fact}={known_facts.get(fact)}" for fact in rule.rule.inputs)
         raise EvidenceError(
-            f"{who} launches nothing at {where}",
+            f"{label} launches nothing at {point}",
             remedy="The backend refuses such a call: ask for another",
         )
     return RuleAnswer(rule.rule, answer.value, answer.branch)
 
 
 def stated_facts(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that a question states.
+    """Return the facts that a query states.
 
-    Of a fact that it may leave out, None says that it did; else None is a value.
+    A fact that may be left out is dropped if it is None; for any other fact None is a value.
     """
     return {fact: value for fact, value in known.items() if value is not None or fact not in FACTS}
 
 
 def require_mechanism(rules: Mapping[str, Rule], mechanism: str) -> None:
-    """Do nothing where a mechanism holds, or is not known to be gone.
+    """Raise if the source lines of a mechanism are gone from a release.
 
     Raises
     ------
     EvidenceError
-        Its lines were looked for in this release, and are not there.
+        The release was searched for the mechanism's lines, and lacks them.
     """
     if is_absent(rules, mechanism):
-        of = rules[f"mechanism_{mechanism}"].rule
+        rule = rules[f"mechanism_{mechanism}"].rule
         raise EvidenceError(
-            f"{of.package} {of.version}: the lines for {mechanism}, which tie rules to what runs, "
-            "are gone",
+            f"{rule.package} {rule.version}: the lines for {mechanism}, which tie rules to what runs,"
+            " are gone",
             remedy="Ask about an earlier release: the new way must be read first",
         )
 
 
 def is_absent(rules: Mapping[str, Rule], mechanism: str) -> bool:
-    """Return whether a mechanism was looked for, and is not there."""
+    """Return whether a release was searched for a mechanism, and lacks it."""
     rule = rules.get(f"mechanism_{mechanism}")
     return rule is not None and rule.value({}).value == "absent"
 
 
 def tiles_of(tile: int, rows: int) -> int:
-    """Return how many tiles some rows take."""
+    """Return the number of tiles for some rows."""
     return -(-rows // tile)

@@ -1,9 +1,10 @@
 """Which kernel of latent attention an engine runs, and up to how many positions it decodes.
 
-An engine decodes a request of up to so many new positions over the latent itself, absorbed; more
-go to prefill, which first widens all cached latents to keys and values of each head. vLLM's part is
-what tests read in the text of releases from 0.11.1 on (`tests/sources/backends/vllm_mla.py`); all
-else was read by hand. The kernels' own tiles stand in `mla_tiles`.
+An engine decodes a request of up to some number of new positions over the latent itself (absorbed);
+more positions go to prefill, which first expands all cached latents into keys and values of each
+head. The part on vLLM is checked by tests against the text of releases from 0.11.1 on
+(`tests/sources/backends/vllm_mla.py`); all else was read by hand. The kernels' tiles are in
+`mla_tiles`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from nearfree.errors import EvidenceError
 
 VLLM_MLA, SGLANG_MLA, TRTLLM_MLA = "vllm_mla", "sglang_mla", "trtllm_mla"
-"""Engines' own choice of a kernel, as backends."""
+"""Backends that stand for an engine's own choice of a kernel."""
 ENGINES = (VLLM_MLA, SGLANG_MLA, TRTLLM_MLA)
 _LATEST = {VLLM_MLA: "0.33.0", SGLANG_MLA: "0.5.23", TRTLLM_MLA: "1.2.0"}
 
@@ -22,7 +23,7 @@ _LATEST = {VLLM_MLA: "0.33.0", SGLANG_MLA: "0.5.23", TRTLLM_MLA: "1.2.0"}
 class MlaPath(Struct, frozen=True, kw_only=True):
     """A kernel for the positions from `least` to `most` (None: all), on some GPUs and releases.
 
-    `first` and `last` are releases, both inclusive; `capabilities` ends of a range, 90 for 9.0.
+    `first` and `last` are releases, both included; `capabilities` is a range, 90 for 9.0.
     """
 
     engine: str
@@ -34,14 +35,14 @@ class MlaPath(Struct, frozen=True, kw_only=True):
     least: int = 1
     most: int | None = None
     few_bits: bool | None = None
-    """Whether it is of caches of fewer than 16 bits; of all where it says nothing."""
+    """Whether it is for caches of fewer than 16 bits; None if for all."""
 
-    def speaks(self, engine: str, release: Version, sm: int, *, few_bits: bool) -> bool:
-        """Return whether it is of an engine's release on a GPU, over such a cache."""
+    def applies_to(self, engine: str, release: Version, sm: int, *, few_bits: bool) -> bool:
+        """Return whether it holds for an engine's release on a GPU with such a cache."""
         low, high = self.capabilities
-        of_release = Version(self.first) <= release <= Version(self.last)
-        of_cache = self.few_bits in (None, few_bits)
-        return engine == self.engine and low <= sm <= high and of_release and of_cache
+        has_release = Version(self.first) <= release <= Version(self.last)
+        has_cache = self.few_bits in (None, few_bits)
+        return engine == self.engine and low <= sm <= high and has_release and has_cache
 
 
 _ORDER = (
@@ -104,19 +105,19 @@ PATHS = (
 def engine_paths(
     engine: str, version: str | None, sm: int, *, few_bits: bool = False
 ) -> Sequence[MlaPath]:
-    """Return the decoding kernels of an engine's release on a GPU, by rising positions.
+    """Return the decoding kernels of an engine's release on a GPU, in ascending order of positions.
 
-    What none of them takes goes to prefill.
+    Positions that none of them takes go to prefill.
 
     Parameters
     ----------
     few_bits
-        Whether the cache has fewer than 16 bits an element.
+        Whether the cache has fewer than 16 bits per element.
 
     Raises
     ------
     EvidenceError
-        The release is not given, or its choice on such a GPU is not known.
+        The release is not given, or its choice on such a GPU is unknown.
     """
     try:
         release = Version(version or "")
@@ -125,19 +126,19 @@ def engine_paths(
             f"no release of {engine} is given, and kernels differ between releases",
             remedy=f"Give one, such as {engine.replace('_', '-')}=={_LATEST[engine]}",
         ) from error
-    found = [path for path in PATHS if path.speaks(engine, release, sm, few_bits=few_bits)]
-    if not found:
-        over = " over a cache of few bits" if few_bits else ""
+    paths = [path for path in PATHS if path.applies_to(engine, release, sm, few_bits=few_bits)]
+    if not paths:
+        cache_note = " over a cache of few bits" if few_bits else ""
         raise EvidenceError(
-            f"which latent attention {engine} {version} runs{over} on compute capability "
+            f"which latent attention {engine} {version} runs{cache_note} on compute capability "
             f"{sm // 10}.{sm % 10} is not known",
             remedy=f"Ask for {_LATEST[engine]}, or name a kernel",
         )
-    return sorted(found, key=lambda path: path.least)
+    return sorted(paths, key=lambda path: path.least)
 
 
 def path_at(paths: Sequence[MlaPath], positions: int) -> MlaPath | None:
-    """Return the kernel that decodes so many positions of a request, None where it is prefill."""
+    """Return the kernel that decodes so many positions of a request; None for prefill."""
     for path in paths:
         if path.least <= positions <= (path.most or positions):
             return path

@@ -1,8 +1,8 @@
-"""Which rows of a latent attention kernel's tile a position takes, by kernel.
+"""The rows of a latent attention kernel's tile that a position takes, by kernel.
 
-These are facts with their places, not rules that are read: FlashMLA and TensorRT-LLM's kernels come
-as binaries, and of the others one line says it. Where a rank's heads share a tile, R / H positions
-fill it; where a tile holds heads of one position alone, no number of positions does.
+These are facts with their sources, not rules that are read: FlashMLA's and TensorRT-LLM's kernels
+are binaries, and for the others one line is enough. If a rank's heads share a tile, R / H positions
+fill it; if a tile holds the heads of a single position, no number of positions does.
 """
 
 from msgspec import Struct
@@ -16,8 +16,8 @@ _FAMILY_END = 120
 class MlaTile(Struct, frozen=True, kw_only=True):
     """A kernel's tile: `rows` of it, `rows_per_position` of a row axis, and whether heads share it.
 
-    `place` is where that stands, with the release or commit, and `binary` says that the kernel
-    itself is not to be read there.
+    `place` is the source, with the release or commit; `binary` holds if the kernel itself cannot be
+    read there.
     """
 
     path: str
@@ -27,11 +27,11 @@ class MlaTile(Struct, frozen=True, kw_only=True):
     place: str
     binary: bool = False
     splits: bool = True
-    """Whether keys are split over blocks, so that few tiles use all SMs."""
+    """Whether keys are split over blocks, so that even few tiles use all SMs."""
 
     @property
     def positions(self) -> float:
-        """Positions that fill a tile of a row axis: under 1 where one takes several tiles."""
+        """Positions that fill a tile of a row axis: under 1 if one position takes several tiles."""
         return self.rows / self.rows_per_position
 
 
@@ -70,33 +70,33 @@ _NAIVE = "a tile of 128 rows of one head, assumed: no public source says it of a
 NAIVE_TILE = MlaTile(
     path="naive", rows=128, rows_per_position=1, shared=False, place=_NAIVE, splits=False
 )
-"""That of kernels whose keys and values are each head's own."""
+"""The tile of kernels whose keys and values are separate for each head."""
 
 
 def packed_tile(path: str, heads: int, place: str, *, binary: bool = False) -> MlaTile:
-    """Return a tile of 64 rows, which a rank's heads share with those of the next positions."""
+    """Return a tile of 64 rows that the heads of several consecutive positions share."""
     return MlaTile(path=path, rows=64, rows_per_position=heads, shared=True, place=place,
                    binary=binary)  # fmt: skip
 
 
 def single_tile(path: str, heads: int, rows: int, place: str, *, binary: bool = False) -> MlaTile:
-    """Return a tile of one position's heads, the last one padded."""
+    """Return a tile of one position's heads; the last tile is padded."""
     return MlaTile(path=path, rows=rows, rows_per_position=-(-heads // rows) * rows, shared=True,
                    place=place, binary=binary)  # fmt: skip
 
 
-def _trtllm(heads: int) -> MlaTile:
+def _trtllm_tile(heads: int) -> MlaTile:
     rows = 8 if heads <= 8 else 16 if heads <= 32 else 64
     return single_tile("trtllm_gen", heads, rows, _TRTLLM, binary=True)
 
 
 def sparse_tile(*, heads: int, sm: int) -> MlaTile:
-    """Return the tile of attention to selected positions: heads of one position, padded to 64.
+    """Return the tile of attention to selected positions: one position's heads, padded to 64.
 
     Raises
     ------
     EvidenceError
-        No such kernel is known of the compute capability.
+        No such kernel is known for the compute capability.
     """
     if not _HOPPER <= sm < _FAMILY_END:
         raise EvidenceError(
@@ -114,20 +114,20 @@ def kernel_tile(kernel: str, *, heads: int, sm: int) -> MlaTile:
     kernel
         flashmla, fa3, flashinfer, trtllm_gen, cutlass, triton_decode or triton_extend.
     heads
-        Query heads of a rank.
+        Query heads per rank.
     sm
         Compute capability, 90 for 9.0.
 
     Raises
     ------
     EvidenceError
-        How the kernel tiles is not known.
+        The kernel's tiles are unknown.
     """
-    found = {
+    tile = {
         "flashmla": packed_tile("flashmla", heads, _FLASHMLA, binary=True),
         "fa3": packed_tile("fa3", heads, _FA3),
         "flashinfer": packed_tile("flashinfer", heads, _FLASHINFER),
-        "trtllm_gen": _trtllm(heads),
+        "trtllm_gen": _trtllm_tile(heads),
         "cutlass": single_tile("cutlass", heads, 128, _CUTLASS),
         "triton_decode": single_tile("triton_decode", heads, 16, _VLLM_TRITON),
         "triton_extend": MlaTile(
@@ -135,48 +135,48 @@ def kernel_tile(kernel: str, *, heads: int, sm: int) -> MlaTile:
             rows_per_position=1, shared=False, place=_SGLANG_EXTEND, splits=False,
         ),
     }.get(kernel)  # fmt: skip
-    if found is None:
+    if tile is None:
         raise EvidenceError(
             f"how the latent attention of {kernel} tiles is not known",
             remedy="Name flash_attn, FlashMLA, FlashInfer, TensorRT-LLM or Triton",
         )
-    return found
+    return tile
 
 
 def measured_tile(
     backend: str, kernel: str | None, *, heads: int, sm: int, cached: bool, absorbed: bool
 ) -> MlaTile:
-    """Return the tile of a kernel as public tables name it, or as a question does.
+    """Return the tile of a kernel, named as in public tables or in a question.
 
     Parameters
     ----------
     backend, kernel
-        Whose kernel it is, and the table's own name of it.
+        The kernel's owner, and its name in the table.
     cached
-        Whether it attends to a cache with one position or few, and so decodes.
+        Whether it attends to a cache with one or few positions, that is, decodes.
     absorbed
-        Whether all heads share one key; a naive kernel has a row axis a head.
+        Whether all heads share one key; a naive kernel has a row axis per head.
 
     Raises
     ------
     EvidenceError
-        How the kernel tiles is not known.
+        The kernel's tiles are unknown.
     """
-    name = (kernel or backend).lower()
+    kernel_name = (kernel or backend).lower()
     if not absorbed:
         return NAIVE_TILE
-    return kernel_tile(_kernel(backend, name, sm=sm, cached=cached), heads=heads, sm=sm)
+    return kernel_tile(_kernel_name(backend, kernel_name, sm=sm, cached=cached), heads=heads, sm=sm)
 
 
-def _kernel(backend: str, name: str, *, sm: int, cached: bool) -> str:
-    """Return which of the known kernels a name is of."""
+def _kernel_name(backend: str, name: str, *, sm: int, cached: bool) -> str:
+    """Return the known kernel that a name stands for."""
     if "triton" in name:
         return "triton_decode" if cached or backend == "vllm" else "triton_extend"
     if backend == "trtllm" and name == "default":
         if sm == _HOPPER:
             return "flashmla"
-        blackwell = _BLACKWELL <= sm < _FAMILY_END
-        return "trtllm_gen" if blackwell else f"TensorRT-LLM on capability {sm // 10}.{sm % 10}"
+        is_blackwell = _BLACKWELL <= sm < _FAMILY_END
+        return "trtllm_gen" if is_blackwell else f"TensorRT-LLM on capability {sm // 10}.{sm % 10}"
     if "flashmla" in name or "flash_mla" in name:
         return "flashmla"
     if "trtllm" in name:

@@ -1,1 +1,1 @@
-"""Granularity of one setting, from what a release says."""
+"""Answers of a release's rules: the granularity of one setting over a range of sizes."""

@@ -1,4 +1,4 @@
-"""The rows that a dense product's kernel takes at a time, as a release's own text chooses them."""
+"""The tile rows of a dense product's kernel, as a release's own text chooses them."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,20 +17,20 @@ from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch
 from nearfree.sources.language.rule import Answer, Rule
 
-_BITS = 16
-"""Of the activations of a product whose weights alone are quantised, or are unpacked for it."""
-_WHOLE = ("int4", "int8_w8a16")
-"""Formats of weights alone, in whole numbers."""
-_SIDES = 128, 64
-"""Columns and depth of which Machete takes multiples."""
+_ACTIVATION_BITS = 16
+"""Bits of the activations if only weights are quantised, or are dequantised for the product."""
+_INTEGER_FORMATS = ("int4", "int8_w8a16")
+"""Weight-only integer formats."""
+_MACHETE_MULTIPLES = 128, 64
+"""Multiples of columns and depth that Machete takes."""
 
 
 class DenseQuery(Struct, frozen=True, kw_only=True):
     """One product, [rows, depth] by [depth, columns], in elements.
 
     `format` is that of activations and weights as `dense_format` names it, `sm` the compute
-    capability (90 for 9.0), `sms` the number of SMs. `kernel` is the one that an option of the
-    engine sets; the release's own choice where it is None.
+    capability (90 for 9.0), `sms` the number of SMs. `kernel` is the one that an engine's option
+    sets; None for the release's own choice.
     """
 
     columns: int
@@ -42,10 +42,11 @@ class DenseQuery(Struct, frozen=True, kw_only=True):
 
 
 class Rows(Struct, frozen=True, kw_only=True):
-    """How a kernel takes the rows of a product.
+    """How a kernel divides the rows of a product into tiles and passes.
 
-    `value` is the rows of a tile; where rows are taken in several passes over the weights, the
-    first pass's. `padded` counts the rows of all tiles, `passes` how often weights are read.
+    `value` is the rows of a tile; if the rows take several passes over the weights, of the first
+    pass's tile. `padded` is the number of rows of all tiles, `passes` how often the weights are
+    read.
     """
 
     path: str
@@ -55,20 +56,20 @@ class Rows(Struct, frozen=True, kw_only=True):
     branch: Branch
 
 
-def _refuse_others(query: DenseQuery) -> None:
+def _require_supported(query: DenseQuery) -> None:
     """Raise EvidenceError for a product that the named kernel does not take.
 
-    Machete takes weights alone in whole numbers, on 9.0: `can_implement` of
+    Machete takes weight-only integer formats, on 9.0: `can_implement` of
     vllm/model_executor/kernels/linear/mixed_precision/machete.py in vLLM 0.20.2, and
-    `check_machete_supports_shape`. Marlin takes no 8-bit whole numbers of activations.
+    `check_machete_supports_shape`. Marlin takes no 8-bit integer activations.
     """
-    columns, depth = _SIDES
-    takes = {
-        MACHETE: query.format in _WHOLE and query.sm == 90
+    columns, depth = _MACHETE_MULTIPLES
+    supports = {
+        MACHETE: query.format in _INTEGER_FORMATS and query.sm == 90
         and not (query.columns % columns or query.depth % depth),
         MARLIN: query.format != "int8",
     }  # fmt: skip
-    if not takes.get(query.kernel or "", True):
+    if not supports.get(query.kernel or "", True):
         raise EvidenceError(
             f"{query.kernel} takes no {query.format} of {query.columns} columns by {query.depth} "
             f"on compute capability {query.sm}",
@@ -78,61 +79,73 @@ def _refuse_others(query: DenseQuery) -> None:
 
 
 class DenseRules:
-    """The rule of one release, ready for one product.
+    """The rule of one release, specialised for one product.
 
     Raises
     ------
     EvidenceError
-        Which kernel runs is not read, no rows of it are, or the one that is named takes no such
+        The kernel that runs or its tile rows are unknown, or the named kernel does not take the
         product.
     """
 
     def __init__(self, rules: Mapping[str, Rule], version: str, query: DenseQuery) -> None:
         sides = query.columns, query.depth
-        _refuse_others(query)
+        _require_supported(query)
         self.kernel = query.kernel or dense_kernel(version, query.format, query.sm, *sides)
         name = dense_rule(self.kernel, query.format, query.sm)
         if name is None or name not in rules:
             raise dense_unread(version, query.format, query.sm, self.kernel)
         self.rule = name
-        facts = {"columns": query.columns, "depth": query.depth, "activation_bits": _BITS}
+        facts = {
+            "columns": query.columns,
+            "depth": query.depth,
+            "activation_bits": _ACTIVATION_BITS,
+        }
         self._facts: dict[str, Any] = facts | ({} if query.sms is None else {"sms": query.sms})
         self._rule = rules[name].specialised(self._facts)
 
     def at(self, rows: int) -> Rows:
-        """Return how so many rows are taken."""
+        """Return the tiles and passes of a number of rows."""
         first = self._answer(rows)
         if self.kernel != MARLIN:
             return self._rows(first, first.value, -(-rows // first.value) * first.value, 1)
-        padded, passes, left = 0, 0, rows
-        while left:
-            tile, taken = self._answer(left).value
-            if not 0 < taken <= left:
-                raise EvidenceError(f"a pass takes {taken} of {left} rows", remedy="Report it")
-            alike = self._alike(left, tile, taken)
-            padded, passes = padded + alike * -(-taken // tile) * tile, passes + alike
-            left -= alike * taken
+        padded, passes, rows_left = 0, 0, rows
+        while rows_left:
+            tile, pass_rows = self._answer(rows_left).value
+            if not 0 < pass_rows <= rows_left:
+                raise EvidenceError(
+                    f"a pass takes {pass_rows} of {rows_left} rows", remedy="Report it"
+                )
+            equal_passes = self._equal_passes(rows_left, tile, pass_rows)
+            padded, passes = (
+                padded + equal_passes * -(-pass_rows // tile) * tile,
+                passes + equal_passes,
+            )
+            rows_left -= equal_passes * pass_rows
         return self._rows(first, first.value[0], padded, passes)
 
-    def _alike(self, left: int, tile: int, taken: int) -> int:
-        """Return how many passes from one on are the same: of more rows none takes fewer.
+    def _equal_passes(self, rows_left: int, tile: int, pass_rows: int) -> int:
+        """Return the number of equal consecutive passes from here on.
 
-        So those between two that are the same are, too.
+        More rows never give a pass of fewer rows, so all passes between two equal ones are equal.
         """
-        more = left // taken - 1
-        same = more > 0 and self._answer(left - more * taken).value == (tile, taken)
-        return 1 + more if same else 1
+        further = rows_left // pass_rows - 1
+        is_same = further > 0 and self._answer(rows_left - further * pass_rows).value == (
+            tile,
+            pass_rows,
+        )
+        return 1 + further if is_same else 1
 
     def step(self, rows: int) -> tuple[int, int, int]:
-        """Return what a change of the granularity is a change of."""
-        found = self.at(rows)
-        return found.value, found.padded, found.passes
+        """Return the values whose change is a change of the granularity."""
+        tiles = self.at(rows)
+        return tiles.value, tiles.padded, tiles.passes
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
-        """Return the product's facts that its answers depend on, besides the rows."""
-        asked = self._rule.open_inputs
-        return {name: value for name, value in self._facts.items() if name in asked}
+        """The product's facts that its answers depend on, besides the rows."""
+        names = self._rule.open_inputs
+        return {name: value for name, value in self._facts.items() if name in names}
 
     def _rows(self, answer: Answer, tile: int, padded: int, passes: int) -> Rows:
         return Rows(

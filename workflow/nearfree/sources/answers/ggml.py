@@ -1,7 +1,7 @@
-"""How ggml takes the rows of a product on a CPU: its passes over the weights, as a release says.
+"""ggml's passes over the weights of a product on a CPU, by the number of rows.
 
-The rows are those of activations, positions of all requests together. A pass streams the weights
-once past the rows that it holds; the matrix is of `columns` outputs by `depth` inputs.
+Rows are those of the activations: the positions of all requests together. A pass streams the
+weights once for the rows that it holds. The matrix has `columns` outputs and `depth` inputs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,14 +25,14 @@ _FLOATS, _BLOCKS = "tinyBLAS", "tinyBLAS_Q0_AVX"
 
 
 class Product:
-    """The rules of one release, ready for one matrix.
+    """The rules of one release, specialised for one matrix.
 
     Raises
     ------
     ConfigError
-        The weights' type is none whose rules are read.
+        The rules of the weights' type are not read.
     EvidenceError
-        The CPU or the type has kernels that are not read.
+        The CPU or the type has kernels whose rules are not read.
     """
 
     def __init__(self, extraction: Extraction, query: ProductQuery) -> None:
@@ -43,18 +43,18 @@ class Product:
             )
         self.query = query
         self.rules = extraction.by_name()
-        self._who = f"{extraction.package} {extraction.version}"
+        self._release = f"{extraction.package} {extraction.version}"
         self._weight = TYPES[query.weight.lower()]
         self._facts = facts_of(query.flags)
         unread = sorted(with_implied(query.flags) & UNREAD)
         if unread and query.repack:
             raise EvidenceError(
-                f"{self._who} has kernels for {unread[0]} that are not read",
+                f"{self._release} has kernels for {unread[0]} that are not read",
                 remedy="Ask without repacked weights, or for another CPU",
             )
-        order = self._answer(ORDER, {})
+        order = self._evaluate(ORDER, {})
         self._order = order.value.split(", ")
-        self._ways: dict[str, Callable[[int], list[Passes] | None]] = {
+        self._paths: dict[str, Callable[[int], list[Passes] | None]] = {
             "repack": self._repacked,
             "tiled": self._tiled,
             "sgemm": self._sgemm,
@@ -64,193 +64,219 @@ class Product:
         self._passes: dict[int, tuple[Passes, ...]] = {}
 
     def passes(self, rows: int) -> tuple[Passes, ...]:
-        """Return the passes that some rows take, in their order."""
+        """Return the passes that a number of rows takes, in their order."""
         if rows not in self._passes:
-            for way in self._order:
-                found = self._ways[way](rows)
-                if found is not None:
-                    served = sum(each.serves for each in found)
+            for path in self._order:
+                passes = self._paths[path](rows)
+                if passes is not None:
+                    served = sum(kind.serves for kind in passes)
                     if served != rows:
                         raise EvidenceError(
-                            f"{self._who}: {way} serves {served} of {rows} rows", remedy="Report it"
+                            f"{self._release}: {path} serves {served} of {rows} rows",
+                            remedy="Report it",
                         )
-                    self._passes[rows] = tuple(found)
+                    self._passes[rows] = tuple(passes)
                     break
             else:
-                raise EvidenceError(f"{self._who} has no way for {rows} rows", remedy="Report it")
+                raise EvidenceError(
+                    f"{self._release} has no path for {rows} rows", remedy="Report it"
+                )
         return self._passes[rows]
 
     def steps(self, most: int) -> list[Step]:
         """Return every number of rows up to `most` at which the passes change."""
-        found = []
+        steps = []
         for rows in range(2, most + 1):
             before, after = self.passes(rows - 1), self.passes(rows)
-            if [each.kind() for each in before] != [each.kind() for each in after]:
+            if [item.kind() for item in before] != [item.kind() for item in after]:
                 new, rule = changed(before, after)
                 step = Step(
                     rows=rows,
                     rule=rule,
                     path=new.path,
-                    before=sum(each.times for each in before),
-                    after=sum(each.times for each in after),
+                    before=sum(item.times for item in before),
+                    after=sum(item.times for item in after),
                     places=new.places,
                 )
-                found.append(step)
-        return found
+                steps.append(step)
+        return steps
 
-    def _answer(self, name: str, known: Mapping[str, Any]) -> Answer:
+    def _evaluate(self, name: str, inputs: Mapping[str, Any]) -> Answer:
         if name not in self.rules:
             raise EvidenceError(
-                f"{self._who} states no rule {name}", remedy="Ask for another release"
+                f"{self._release} states no rule {name}", remedy="Ask for another release"
             )
-        return self.rules[name].value({**self._facts, **known})
+        return self.rules[name].value({**self._facts, **inputs})
 
     def _repacked(self, rows: int) -> list[Passes] | None:
-        known = {"weight": self._weight, "columns": self.query.columns}
+        """Return the passes over repacked weights: GEMM for groups of rows, GEMV for the rest."""
+        inputs = {"weight": self._weight, "columns": self.query.columns}
         if not self.query.repack:
             return None
-        chosen = self._answer("repack", known)
-        if not chosen.value:
+        kernel_answer = self._evaluate("repack", inputs)
+        if not kernel_answer.value:
             return None
-        kernel, both = chosen.value, self._answer("repack_rows", {"rows": rows})
-        several, single = both.value
-        places = (("repack_rows", both.branch), ("repack", chosen.branch))
-        found = list(self._gemm(kernel, several, places)) if several else []
-        if single:
-            found.append(
+        kernel, rows_answer = kernel_answer.value, self._evaluate("repack_rows", {"rows": rows})
+        gemm_rows, gemv_rows = rows_answer.value
+        places = (("repack_rows", rows_answer.branch), ("repack", kernel_answer.branch))
+        passes = list(self._gemm(kernel, gemm_rows, places)) if gemm_rows else []
+        if gemv_rows:
+            passes.append(
                 Passes(
-                    path="repack_gemv", kernel=kernel, holds=1, serves=single, times=single,
+                    path="repack_gemv", kernel=kernel, holds=1, serves=gemv_rows, times=gemv_rows,
                     places=places,
                 )
             )  # fmt: skip
-        return found
+        return passes
 
     def _gemm(self, kernel: str, rows: int, places: tuple[Place, ...]) -> Iterator[Passes]:
-        done, name = 0, f"repack_gemm_{kernel}"
+        """Yield the passes of a repacked GEMM kernel, in its order."""
+        rows_done, rule_name = 0, f"repack_gemm_{kernel}"
         while True:
-            answer = self._answer(name, {"rows": rows, "done": done})
+            answer = self._evaluate(rule_name, {"rows": rows, "done": rows_done})
             if answer.value is None:
                 raise EvidenceError(
-                    f"{self._who}: no rows of {kernel} are read for this CPU", remedy="Report it"
+                    f"{self._release}: no rows of {kernel} are read for this CPU",
+                    remedy="Report it",
                 )
             if not answer.value:
                 return
-            step, limit, group = answer.value
+            row_step, limit, group = answer.value
             yield Passes(
                 path="repack_gemm",
                 kernel=kernel,
-                holds=step * group,
-                serves=(limit - done) * group,
-                times=(limit - done) // step,
-                places=((name, answer.branch), *places),
+                holds=row_step * group,
+                serves=(limit - rows_done) * group,
+                times=(limit - rows_done) // row_step,
+                places=((rule_name, answer.branch), *places),
             )
-            done = limit
+            rows_done = limit
 
     def _tiled(self, rows: int) -> list[Passes] | None:
-        # Weights that are not repacked come here, whatever was asked for.
-        taken = self._answer("tiled", {"weight": self._weight, "repacked": False, "rows": rows})
-        if not taken.value:
+        """Return the passes of the tiled kernel; None if the release does not take it."""
+        # This path takes weights that are not repacked, even if repacking is allowed.
+        tiled_answer = self._evaluate(
+            "tiled", {"weight": self._weight, "repacked": False, "rows": rows}
+        )
+        if not tiled_answer.value:
             return None
-        micro, windows = self._answer("tiled_micro", {}), self._answer("tiled_window", {})
-        edge, window = micro.value, windows.value
-        chunk, size = 0, 0
-        while not size:
-            known = {"chunk": chunk, "columns": self.query.columns, "rows": rows}
-            divided = self._answer("tiled_chunk", known | {"threads": self.query.threads})
-            chunk, size = divided.value
-        parts = [min(size, rows - first) for first in range(0, rows, size)]
-        parts = [min(window, each - w) for each in parts for w in range(0, each, window)]
-        times = sum(-(-each // edge) for each in parts)
+        micro_answer, window_answer = (
+            self._evaluate("tiled_micro", {}),
+            self._evaluate("tiled_window", {}),
+        )
+        tile_rows, window_rows = micro_answer.value, window_answer.value
+        chunk, chunk_rows = 0, 0
+        while not chunk_rows:
+            inputs = {"chunk": chunk, "columns": self.query.columns, "rows": rows}
+            chunk_answer = self._evaluate("tiled_chunk", inputs | {"threads": self.query.threads})
+            chunk, chunk_rows = chunk_answer.value
+        parts = [min(chunk_rows, rows - first) for first in range(0, rows, chunk_rows)]
+        parts = [
+            min(window_rows, part - start)
+            for part in parts
+            for start in range(0, part, window_rows)
+        ]
+        times = sum(-(-part // tile_rows) for part in parts)
         places = (
-            ("tiled_micro", micro.branch),
-            ("tiled", taken.branch),
-            ("tiled_chunk", divided.branch),
-            ("tiled_window", windows.branch),
+            ("tiled_micro", micro_answer.branch),
+            ("tiled", tiled_answer.branch),
+            ("tiled_chunk", chunk_answer.branch),
+            ("tiled_window", window_answer.branch),
         )
         return [
             Passes(
-                path="tiled", kernel="microtile", holds=edge, serves=rows, times=times,
+                path="tiled", kernel="microtile", holds=tile_rows, serves=rows, times=times,
                 places=places, windows=len(parts),
             )
         ]  # fmt: skip
 
     def _sgemm(self, rows: int) -> list[Passes] | None:
-        # It is tried with the rows as they come, and again as they are quantised.
+        """Return the passes of llamafile's SGEMM; None if it takes no such product."""
+        # ggml tries it with the original rows, then with the quantised ones.
         for activation in ("F32", self._activation().value[0]):
-            known = {"weight": self._weight, "activation": activation, "rows": rows}
-            chosen = self._answer("sgemm", known)
-            if not chosen.value:
+            inputs = {"weight": self._weight, "activation": activation, "rows": rows}
+            answer = self._evaluate("sgemm", inputs)
+            if not answer.value:
                 continue
-            kernel, step = chosen.value
-            place: Place = ("sgemm", chosen.branch)
+            kernel, step = answer.value
+            place: Place = ("sgemm", answer.branch)
             if kernel not in {_FLOATS, _BLOCKS}:
-                raise EvidenceError(f"{self._who}: {kernel} is not read", remedy="Report it")
-            found = (
+                raise EvidenceError(f"{self._release}: {kernel} is not read", remedy="Report it")
+            passes = (
                 self._floats(rows, step, place) if kernel == _FLOATS else self._blocks(rows, place)
             )
-            if found is not None:
-                return found
+            if passes is not None:
+                return passes
         return None
 
     def _floats(self, rows: int, step: int, place: Place) -> list[Passes] | None:
+        """Return the passes of the kernel for floats; None if it has no tile for the matrix."""
         query = self.query
-        known = {"rows": rows, "columns": query.columns, "depth": query.depth, "step": step}
-        tile = self._answer("float_tile", known | {"threads": query.threads})
-        if not tile.value:
+        inputs = {"rows": rows, "columns": query.columns, "depth": query.depth, "step": step}
+        tile_answer = self._evaluate("float_tile", inputs | {"threads": query.threads})
+        if not tile_answer.value:
             return None
-        width = tile.value[1]
-        split = self._answer("float_split", {"rows": rows, "tile": width})
-        tiles, full, smaller = split.value
-        times = full // width
-        places = (("float_tile", tile.branch), ("float_split", split.branch), place)
+        tile_rows = tile_answer.value[1]
+        split_answer = self._evaluate("float_split", {"rows": rows, "tile": tile_rows})
+        tiles, rows_in_full_tiles, small_tile_rows = split_answer.value
+        full_tiles = rows_in_full_tiles // tile_rows
+        places = (("float_tile", tile_answer.branch), ("float_split", split_answer.branch), place)
         return [
             Passes(
-                path="sgemm", kernel=f"{_FLOATS}<{step}>", holds=holds, serves=holds * number,
-                times=number, places=places,
+                path="sgemm", kernel=f"{_FLOATS}<{step}>", holds=holds, serves=holds * count,
+                times=count, places=places,
             )
-            for holds, number in ((width, times), (smaller, tiles - times))
-            if number
+            for holds, count in ((tile_rows, full_tiles), (small_tile_rows, tiles - full_tiles))
+            if count
         ]  # fmt: skip
 
     def _blocks(self, rows: int, place: Place) -> list[Passes]:
-        found, left = [], rows
-        while left:
-            tile = self._answer("block_tile", {"rows": left, "columns": self.query.columns})
-            holds, taken = tile.value
-            if not 0 < taken <= left:
+        """Return the passes of the kernel for quantised blocks, tile by tile."""
+        passes, rows_left = [], rows
+        while rows_left:
+            answer = self._evaluate(
+                "block_tile", {"rows": rows_left, "columns": self.query.columns}
+            )
+            holds, rows_taken = answer.value
+            if not 0 < rows_taken <= rows_left:
                 raise EvidenceError(
-                    f"{self._who}: a pass takes {taken} of {left} rows", remedy="Report it"
+                    f"{self._release}: a pass takes {rows_taken} of {rows_left} rows",
+                    remedy="Report it",
                 )
-            found.append(
+            passes.append(
                 Passes(
-                    path="sgemm", kernel=_BLOCKS, holds=holds, serves=taken, times=taken // holds,
-                    places=(("block_tile", tile.branch), place),
+                    path="sgemm", kernel=_BLOCKS, holds=holds, serves=rows_taken,
+                    times=rows_taken // holds, places=(("block_tile", answer.branch), place),
                 )
             )  # fmt: skip
-            left -= taken
-        return found
+            rows_left -= rows_taken
+        return passes
 
     def _panels(self, rows: int) -> None:
+        """Refuse a type that the release takes by panels, whose rules are not read."""
         del rows
-        if self._weight in self._answer(PANELS, {}).value.split(", "):
+        if self._weight in self._evaluate(PANELS, {}).value.split(", "):
             raise EvidenceError(
-                f"{self._who} takes {self._weight} by panels, which are not read",
+                f"{self._release} takes {self._weight} by panels, which are not read",
                 remedy="Ask for another type",
             )
 
     def _activation(self) -> Answer:
-        return self._answer("vector", {"weight": self._weight})
+        return self._evaluate("vector", {"weight": self._weight})
 
     def _vector(self, rows: int) -> list[Passes]:
+        """Return the passes of dot products, the path for all other products."""
         answer = self._activation()
         if not answer.value:
             raise EvidenceError(
-                f"{self._who} has no dot product of {self._weight}", remedy="Ask for another type"
+                f"{self._release} has no dot product of {self._weight}",
+                remedy="Ask for another type",
             )
-        held, block = answer.value[1], self._answer("vector_block", {})
+        rows_per_pass, block_answer = answer.value[1], self._evaluate("vector_block", {})
         return [
             Passes(
-                path="vector", kernel="vec_dot", holds=held, serves=rows, times=-(-rows // held),
-                places=(("vector", answer.branch), ("vector_block", block.branch)),
+                path="vector", kernel="vec_dot", holds=rows_per_pass, serves=rows,
+                times=-(-rows // rows_per_pass),
+                places=(("vector", answer.branch), ("vector_block", block_answer.branch)),
             )
         ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a build of ggml has of a CPU: the flags that it is compiled for, by a release's lists."""
+"""The CPU flags that a build of ggml is compiled for, by the release's lists."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,16 +14,16 @@ from nearfree.sources.language.rule import Rule
 VARIANTS, FEATURE = "mechanism_variants", "mechanism_feature_"
 NAMES = frozenset(FACTS.values())
 UNREAD = frozenset({"amxint8", "amxtile", "amxbf16"})
-"""Instructions with kernels of their own, which are not read."""
-_SGEMM, _REPACK = "LLAMAFILE", "REPACK"
-"""What a library says of itself where it has these ways."""
-_HELD = re.compile(r"\b([A-Z][A-Z0-9_]*) = 1\b")
+"""Instruction sets with kernels of their own, whose rules are not read."""
+_SGEMM_FEATURE, _REPACK_FEATURE = "LLAMAFILE", "REPACK"
+"""Features that a library lists if it has these paths."""
+_ENABLED = re.compile(r"\b([A-Z][A-Z0-9_]*) = 1\b")
 
 
 class Variant(Struct, frozen=True, kw_only=True):
-    """A prebuilt library: its name, the flags that it is compiled with, its score, and the places.
+    """A prebuilt library: its name, its compiled-in flags, its score, and the rules' branches.
 
-    `branches` are those of the list of variants and of the features that it has.
+    `branches` are those of the list of variants and of each of its features.
     """
 
     name: str
@@ -33,21 +33,21 @@ class Variant(Struct, frozen=True, kw_only=True):
 
 
 def with_implied(flags: Iterable[str]) -> frozenset[str]:
-    """Return flags, spelt plainly, with those that a compiler takes for granted beside them."""
-    found = set(map(plain, flags))
-    waiting = list(found)
+    """Return flags, in plain spelling, with all flags that the compiler implies."""
+    implied = set(map(plain, flags))
+    waiting = list(implied)
     while waiting:
-        below = IMPLIED.get(waiting.pop())
-        if below is not None and below not in found:
-            found.add(below)
-            waiting.append(below)
-    return frozenset(found)
+        prerequisite = IMPLIED.get(waiting.pop())
+        if prerequisite is not None and prerequisite not in implied:
+            implied.add(prerequisite)
+            waiting.append(prerequisite)
+    return frozenset(implied)
 
 
 def facts_of(flags: Iterable[str]) -> dict[str, bool]:
-    """Return what rules ask of a CPU that has some flags and no others."""
-    held = with_implied(flags)
-    return {name: name in held for name in sorted(NAMES)}
+    """Return the facts of a CPU that has exactly some flags, as rules name them."""
+    implied = with_implied(flags)
+    return {name: name in implied for name in sorted(NAMES)}
 
 
 def known_flags(text: str) -> frozenset[str]:
@@ -56,25 +56,25 @@ def known_flags(text: str) -> frozenset[str]:
     Raises
     ------
     ConfigError
-        One of them is none that a rule asks for.
+        No rule reads one of them.
     """
-    flags = frozenset(plain(each) for each in text.split(",") if each.strip())
-    odd = sorted(flags - NAMES - UNREAD)
-    if odd:
+    flags = frozenset(plain(flag) for flag in text.split(",") if flag.strip())
+    unknown = sorted(flags - NAMES - UNREAD)
+    if unknown:
         raise ConfigError(
-            f"no rule of ggml asks for the CPU flag {odd[0]!r}",
+            f"no rule of ggml reads the CPU flag {unknown[0]!r}",
             remedy=f"Choose from {', '.join(sorted(NAMES))}",
         )
     return flags
 
 
-def best_variant(rules: Mapping[str, Rule], machine: Iterable[str]) -> Variant:
-    """Return the prebuilt library that a machine with some flags loads: that of the highest score.
+def best_variant(rules: Mapping[str, Rule], machine_flags: Iterable[str]) -> Variant:
+    """Return the prebuilt library that a machine loads: the runnable one of the highest score.
 
     Raises
     ------
     EvidenceError
-        The release has no list of variants, or one names a feature that it says nothing of.
+        The release has no list of variants, or none of them runs on the machine.
     """
     if VARIANTS not in rules:
         raise EvidenceError(
@@ -82,43 +82,43 @@ def best_variant(rules: Mapping[str, Rule], machine: Iterable[str]) -> Variant:
             remedy="Give --cpu-flags, those that it is compiled with",
         )
     answer = rules[VARIANTS].value({})
-    held = frozenset(map(plain, machine))
-    found = []
+    available = frozenset(map(plain, machine_flags))
+    variants = []
     for line in answer.value.split(", "):
         name, *features = line.split()
         flags: list[str] = []
         branches = [(VARIANTS, answer.branch)]
-        score, runs = 1, True
+        score, is_runnable = 1, True
         for feature in features:
             rule = rules.get(f"{FEATURE}{feature}")
             if rule is None:
-                # A compiler's option that scores nothing: AMX_TILE, beside AMX_INT8.
+                # A compiler option without a score: AMX_TILE, next to AMX_INT8.
                 flags.append(plain(feature))
                 continue
-            said = rule.value({})
-            compiled, needs, points = said.value.split("; ")
+            feature_answer = rule.value({})
+            compiled, required, feature_score = feature_answer.value.split("; ")
             flags += map(plain, compiled.split())
-            branches.append((f"{FEATURE}{feature}", said.branch))
-            runs = runs and held.issuperset(map(plain, needs.split()))
-            score += int(points)
-        if runs:
-            found.append(
+            branches.append((f"{FEATURE}{feature}", feature_answer.branch))
+            is_runnable = is_runnable and available.issuperset(map(plain, required.split()))
+            score += int(feature_score)
+        if is_runnable:
+            variants.append(
                 Variant(name=name, flags=with_implied(flags), score=score, branches=tuple(branches))
             )
-    if not found:
+    if not variants:
         raise EvidenceError(
             "no variant of the prebuilt library runs on such a CPU", remedy="Check --cpu-flags"
         )
-    return max(found, key=lambda each: each.score)
+    return max(variants, key=lambda variant: variant.score)
 
 
 def told_features(system_info: str) -> list[str]:
-    """Return what a loaded library says that it has, in its order: `AVX2 = 1 | FMA = 0` is AVX2."""
-    return _HELD.findall(system_info)
+    """Return the features that a loaded library lists, in order: AVX2 of `AVX2 = 1 | FMA = 0`."""
+    return _ENABLED.findall(system_info)
 
 
 def told_flags(rules: Mapping[str, Rule], system_info: str) -> frozenset[str]:
-    """Return what a loaded library is compiled for, by the features that it tells of.
+    """Return the flags that a loaded library is compiled for, from the features that it lists.
 
     A feature of a prebuilt library stands for the flags that its release compiles it with.
     """
@@ -132,22 +132,22 @@ def told_flags(rules: Mapping[str, Rule], system_info: str) -> frozenset[str]:
 def told_build(
     rules: Mapping[str, Rule], system_info: str, *, repack: bool
 ) -> tuple[frozenset[str], bool]:
-    """Return what a loaded library is compiled for, and whether it repacks weights.
+    """Return the flags that a loaded library is compiled for, and whether it repacks weights.
 
     Parameters
     ----------
     repack
-        Whether weights may be repacked, where it can.
+        Whether repacking is allowed.
 
     Raises
     ------
     EvidenceError
-        It is built without llamafile's products.
+        It is built without llamafile's SGEMM.
     """
     features = told_features(system_info)
-    if _SGEMM not in features:
+    if _SGEMM_FEATURE not in features:
         raise EvidenceError(
-            f"a library without {_SGEMM} = 1 in its system_info is not read",
-            remedy="Measure a library that is built with it, as releases are",
+            f"the rules of a library without {_SGEMM_FEATURE} = 1 in its system_info are not read",
+            remedy="Measure a library built with it, as the releases are",
         )
-    return told_flags(rules, system_info), repack and _REPACK in features
+    return told_flags(rules, system_info), repack and _REPACK_FEATURE in features

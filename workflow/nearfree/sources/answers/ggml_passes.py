@@ -1,27 +1,27 @@
-"""A matrix of weights on a CPU, the passes over it that rows take, and where they change."""
+"""A matrix of weights on a CPU, the passes over it, and the numbers of rows where they change."""
 
 from msgspec import Struct
 
 from nearfree.log.events import Branch
 
 TYPES = {
-    each.lower(): each
-    for each in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K",
+    name.lower(): name
+    for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K",
                  "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 }  # fmt: skip
-"""Types of weights by the names that users have for them."""
+"""Types of weights, by their names in lower case."""
 Place = tuple[str, Branch]
-"""A rule, and the branch of it that holds."""
+"""A rule's name, and its branch that applies."""
 CHOOSING = frozenset({"repack_rows", "tiled", "sgemm", "vector"})
-"""Rules that say from how many rows on a way is taken."""
+"""Rules that set the number of rows from which a path is taken."""
 
 
 class ProductQuery(Struct, frozen=True, kw_only=True):
     """A matrix of weights on a CPU.
 
-    `weight` is its type as users spell it, `flags` what the library is compiled for, `repack`
-    whether weights may be kept in another order (`use_extra_bufts`), `threads` how many share a
-    product.
+    `weight` is its type as users spell it, `flags` the CPU flags that the library is compiled for,
+    `repack` whether weights may be repacked (`use_extra_bufts`), `threads` the number of threads
+    that share a product.
     """
 
     weight: str
@@ -33,10 +33,9 @@ class ProductQuery(Struct, frozen=True, kw_only=True):
 
 
 class Passes(Struct, frozen=True, kw_only=True):
-    """Passes of one kind: `times` of them, each holding up to `holds` rows, `serves` in all.
+    """Passes of one kind: `times` of them, each holding up to `holds` rows, `serves` in total.
 
-    `windows` is how often they bring the weights into the form that they compute with, where that
-    is not once a pass.
+    `windows` is the number of times that they unpack the weights, if that is not once per pass.
     """
 
     path: str
@@ -49,19 +48,19 @@ class Passes(Struct, frozen=True, kw_only=True):
 
     @property
     def unpacked(self) -> int:
-        """Times that the weights are unpacked."""
+        """The number of times that the weights are unpacked."""
         return self.times if self.windows is None else self.windows
 
     def kind(self) -> tuple[str, str, int, int]:
-        """Return what a step is a change of."""
+        """Return the values whose change is a step."""
         return self.path, self.kernel, self.holds, self.times
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """A number of rows at which passes are others than at one row less, and the rule that says so.
+    """A number of rows at which the passes differ from those of one row less, and its rule.
 
-    `before` and `after` are the numbers of passes, `places` the rules of what is new, and the
-    branch of each that holds.
+    `before` and `after` are the numbers of passes; `places` are the rules of the new passes, each
+    with its branch that applies.
     """
 
     rows: int
@@ -73,16 +72,16 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 def changed(before: tuple[Passes, ...], after: tuple[Passes, ...]) -> tuple[Passes, str]:
-    """Return what is new, else what is gone, and the rule that says so.
+    """Return the first new kind of passes, else the first dropped one, and the rule that decides.
 
-    Of another way than before it is the rule that chooses the way.
+    If the path changes, that is the rule that chooses the path.
     """
-    old, new = ([each.kind() for each in some] for some in (before, after))
-    first = next(
-        (each for each in after if each.kind() not in old),
-        next((each for each in before if each.kind() not in new), after[0]),
+    kinds_before, kinds_after = ([item.kind() for item in passes] for passes in (before, after))
+    subject = next(
+        (item for item in after if item.kind() not in kinds_before),
+        next((item for item in before if item.kind() not in kinds_after), after[0]),
     )
-    names = [name for name, _ in first.places]
-    other = first.path not in {each.path for each in before}
-    chosen = [name for name in names if other and name in CHOOSING]
-    return first, (chosen or names)[0]
+    names = [name for name, _ in subject.places]
+    is_new_path = subject.path not in {item.path for item in before}
+    choosing = [name for name in names if is_new_path and name in CHOOSING]
+    return subject, (choosing or names)[0]

@@ -1,4 +1,4 @@
-"""The answer for a matrix on a CPU over a range of rows, with the places that say so."""
+"""The answer for a matrix on a CPU over a range of rows, with its evidence."""
 
 from itertools import groupby
 
@@ -14,7 +14,7 @@ from nearfree.sources.extraction import Extraction
 
 
 class Said(Struct, frozen=True, kw_only=True):
-    """A rule and the place that holds what it answers, with its conditions."""
+    """A rule, and the quote that holds its value, with its conditions."""
 
     rule: str
     file: str
@@ -26,7 +26,7 @@ class Said(Struct, frozen=True, kw_only=True):
 
 
 class ShownPasses(Struct, frozen=True, kw_only=True):
-    """Passes of one kind, see `ggml.Passes`, and the rules that say so."""
+    """Passes of one kind, see `ggml_passes.Passes`, and the rules that give them."""
 
     path: str
     kernel: str
@@ -37,7 +37,7 @@ class ShownPasses(Struct, frozen=True, kw_only=True):
 
 
 class RowsInterval(Struct, frozen=True, kw_only=True, rename={"first": "from", "last": "to"}):
-    """Numbers of rows with the same passes, those of the first; `step` is the rule of a change."""
+    """A range of rows with equal passes, those of its first; `step` is the rule of the change."""
 
     first: int
     last: int
@@ -46,7 +46,7 @@ class RowsInterval(Struct, frozen=True, kw_only=True, rename={"first": "from", "
 
 
 class ProductGranularity(Struct, frozen=True, kw_only=True):
-    """How a release takes the rows of one matrix."""
+    """How a release divides the rows of one matrix into passes."""
 
     package: str
     version: str
@@ -79,32 +79,35 @@ def product_granularity(
     Parameters
     ----------
     first, last
-        Rows; both ends belong to the answer.
+        The range of rows, both ends included.
     variant
-        The prebuilt library that is loaded, where one is.
+        The prebuilt library that is loaded, if it is one.
     notes
-        What the question takes for granted.
+        Assumptions of the query.
 
     Raises
     ------
     ConfigError
-        The weights' type is none whose rules are read.
+        The rules of the weights' type are not read.
     EvidenceError
-        A rule is missing, or the CPU or the type has kernels that are not read.
+        A rule is missing, or the CPU or the type has kernels whose rules are not read.
     """
     product = Product(extraction, query)
     source, files = extraction.fetched[0], Files(extraction.fetched)
-    changed = {step.rows: step.rule for step in product.steps(last)}
+    deciding_rules = {step.rows: step.rule for step in product.steps(last)}
     runs = groupby(
-        range(first, last + 1), lambda rows: tuple(each.kind() for each in product.passes(rows))
+        range(first, last + 1), lambda rows: tuple(item.kind() for item in product.passes(rows))
     )
     intervals = []
     for _, run in runs:
-        places = [*run]
-        shown = tuple(_shown(each, files) for each in product.passes(places[0]))
+        row_counts = [*run]
+        shown = tuple(_shown_passes(item, files) for item in product.passes(row_counts[0]))
         intervals.append(
             RowsInterval(
-                first=places[0], last=places[-1], step=changed.get(places[0]), passes=shown
+                first=row_counts[0],
+                last=row_counts[-1],
+                step=deciding_rules.get(row_counts[0]),
+                passes=shown,
             )
         )
     return ProductGranularity(
@@ -121,23 +124,25 @@ def product_granularity(
         variant=None if variant is None else variant.name,
         cpu_flags=tuple(sorted(query.flags & NAMES)),
         intervals=tuple(intervals),
-        chosen_by=tuple(_said(place, files) for place in (variant.branches if variant else ())),
+        chosen_by=tuple(
+            _cited_rule(place, files) for place in (variant.branches if variant else ())
+        ),
         notes=notes,
     )
 
 
-def _shown(each: Passes, files: Files) -> ShownPasses:
+def _shown_passes(passes: Passes, files: Files) -> ShownPasses:
     return ShownPasses(
-        path=each.path,
-        kernel=each.kernel,
-        holds=each.holds,
-        serves=each.serves,
-        times=each.times,
-        rules=tuple(_said(place, files) for place in each.places),
+        path=passes.path,
+        kernel=passes.kernel,
+        holds=passes.holds,
+        serves=passes.serves,
+        times=passes.times,
+        rules=tuple(_cited_rule(place, files) for place in passes.places),
     )
 
 
-def _said(place: Place, files: Files) -> Said:
+def _cited_rule(place: Place, files: Files) -> Said:
     rule, branch = place
     quoted = files.quoted(branch)
     return Said(rule=rule, evidence=tuple(quoted), **asdict(quoted[-1]))

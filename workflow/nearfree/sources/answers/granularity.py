@@ -1,4 +1,4 @@
-"""The resolver: granularity of one setting over a range, from what a release says."""
+"""The resolver: the granularity of one setting over a range, from the rules of a release."""
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
@@ -27,22 +27,24 @@ from nearfree.sources.packages import RULES, reader
 
 MOST_POINTS = 1 << 20
 ONE_SCREEN = 30
-"""Lines within which a value is shown together with its last condition."""
+"""Distance in lines within which a value is shown together with its last condition."""
 
 
 class Files:
-    """The files that rules were read from, by path."""
+    """The files that rules were read from: the SHA-256 of each, by path."""
 
     def __init__(self, fetched: Iterable[SourceFetched]) -> None:
-        self.hashes = {member.path: member.sha256 for f in fetched for member in f.members}
+        self.hashes = {
+            member.path: member.sha256 for source in fetched for member in source.members
+        }
 
     def quoted(self, branch: Branch) -> list[Evidence]:
-        """Return a branch's places; the last one holds its value."""
+        """Return the evidence of a branch; the last item holds its value."""
         condition = " and ".join(branch.when) or "always"
         return [self.place(quote, condition) for quote in branch.quotes]
 
     def place(self, quote: Quote, condition: str | None = None) -> Evidence:
-        """Return a quoted place."""
+        """Return the evidence of a quote."""
         return Evidence(
             file=quote.file,
             lines=quote.lines,
@@ -63,49 +65,54 @@ def moe_intervals(
 
 
 def _moe_interval(run: list[tuple[int, Block]], files: Files) -> Interval:
-    places = tuple(dict.fromkeys(place for n, block in run for place in _quoted(block, n, files)))
+    evidence = tuple(
+        dict.fromkeys(
+            item for tokens, block in run for item in _block_evidence(block, tokens, files)
+        )
+    )
     block = run[0][1]
-    first = _quoted(block, run[0][0], files)
-    head = first[-1] if first else None
+    value_evidence = _block_evidence(block, run[0][0], files)
+    value_item = value_evidence[-1] if value_evidence else None
     return Interval(
         first=run[0][0],
         last=run[-1][0],
         value=block.value,
         source=block.source,
-        file=head.file if head else "the caller",
-        lines=_span(first),
-        sha256=head.sha256 if head else None,
-        evidence=places,
+        file=value_item.file if value_item else "the caller",
+        lines=_shown_lines(value_evidence),
+        sha256=value_item.sha256 if value_item else None,
+        evidence=evidence,
     )
 
 
-def _span(places: list[Evidence]) -> tuple[int, int] | None:
-    """Return the lines from the last condition to the value, where they stand in this order."""
-    if not places or places[-1].lines is None:
+def _shown_lines(evidence: list[Evidence]) -> tuple[int, int] | None:
+    """Return the lines from the last condition to the value, if they are in this order and near."""
+    if not evidence or evidence[-1].lines is None:
         return None
-    first, last = places[-1].lines
-    if len(places) > 1 and places[-2].file == places[-1].file:
-        before = places[-2].lines
-        if before is not None and 0 <= first - before[0] < ONE_SCREEN:
-            first = before[0]
-    return first, last
+    start, end = evidence[-1].lines
+    if len(evidence) > 1 and evidence[-2].file == evidence[-1].file:
+        condition_lines = evidence[-2].lines
+        if condition_lines is not None and 0 <= start - condition_lines[0] < ONE_SCREEN:
+            start = condition_lines[0]
+    return start, end
 
 
-def _quoted(block: Block, tokens: int, files: Files) -> list[Evidence]:
+def _block_evidence(block: Block, tokens: int, files: Files) -> list[Evidence]:
+    """Return a block's evidence: a tuned file's entry, a rule's branch, or none of an override."""
     if block.tuned is not None:
-        return [_tuned_place(block.tuned, tokens)]
+        return [_tuned_evidence(block.tuned, tokens)]
     return [] if block.branch is None else files.quoted(block.branch)
 
 
-def _tuned_place(tuned: TunedIndexed, tokens: int) -> Evidence:
-    number = nearest(tuned.tokens, tokens)
-    key = tuned.tokens[number]
-    line = tuned.lines[number] if tuned.lines else None
+def _tuned_evidence(tuned: TunedIndexed, tokens: int) -> Evidence:
+    index = nearest(tuned.tokens, tokens)
+    key = tuned.tokens[index]
+    line = tuned.lines[index] if tuned.lines else None
     return Evidence(
         file=tuned.file,
         lines=None if line is None else (line, line),
         sha256=tuned.sha256,
-        quote=f'"{key}": BLOCK_SIZE_M {tuned.block_size_m[number]}',
+        quote=f'"{key}": BLOCK_SIZE_M {tuned.block_size_m[index]}',
         condition=f"the nearest entry is that of M={key}",
     )
 
@@ -116,17 +123,20 @@ def attention_intervals(
     """Return paths and tiles over a range of positions."""
     tiles = _points(at, first, last)
     return _path_intervals(
-        tiles, lambda tile: (e for b in tile.branches[1:] for e in files.quoted(b)[-1:])
+        tiles,
+        lambda tile: (
+            evidence for branch in tile.branches[1:] for evidence in files.quoted(branch)[-1:]
+        ),
     ), tuple(
         _attention_interval(run, files)
-        for run in runs(tiles, lambda t: (t.tile, t.rows_per_position, t.tiles))
+        for run in runs(tiles, lambda tile: (tile.tile, tile.rows_per_position, tile.tiles))
     )
 
 
 def _attention_interval(run: list[tuple[int, Tile]], files: Files) -> Interval:
     tile = run[0][1]
     return replace(
-        _fixed(run, [each.branches[0] for _, each in run], files),
+        _branch_interval(run, [tile.branches[0] for _, tile in run], files),
         value=tile.tile // tile.rows_per_position,
         tile=tile.tile,
         rows_per_position=tile.rows_per_position,
@@ -134,26 +144,28 @@ def _attention_interval(run: list[tuple[int, Tile]], files: Files) -> Interval:
     )
 
 
-def _fixed(run: list[tuple[int, Any]], branches: list[Branch], files: Files) -> Interval:
-    """Return what a source fixes over a run of points, by the branch of each, without its value."""
-    first = files.quoted(branches[0])
-    places = dict.fromkeys(e for each in dict.fromkeys(branches) for e in files.quoted(each))
+def _branch_interval(run: list[tuple[int, Any]], branches: list[Branch], files: Files) -> Interval:
+    """Return the interval of a run of points with its evidence, but without its value."""
+    first_evidence = files.quoted(branches[0])
+    evidence = dict.fromkeys(
+        item for branch in dict.fromkeys(branches) for item in files.quoted(branch)
+    )
     return Interval(
         first=run[0][0],
         last=run[-1][0],
         value=0,
         source="fixed",
-        file=first[-1].file,
-        lines=_span(first),
-        sha256=first[-1].sha256,
-        evidence=tuple(places),
+        file=first_evidence[-1].file,
+        lines=_shown_lines(first_evidence),
+        sha256=first_evidence[-1].sha256,
+        evidence=tuple(evidence),
     )
 
 
 def dense_intervals(
     at: Callable[[int], Rows], first: int, last: int, files: Files
 ) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
-    """Return kernels and rows of a tile over a range of rows."""
+    """Return kernels and tile rows over a range of rows."""
     points = _points(at, first, last)
     return _path_intervals(points, lambda rows: files.quoted(rows.branch)[-1:]), tuple(
         _dense_interval(run, files) for run in runs(points, lambda rows: (rows.value, rows.passes))
@@ -162,14 +174,14 @@ def dense_intervals(
 
 def _dense_interval(run: list[tuple[int, Rows]], files: Files) -> Interval:
     rows = run[0][1]
-    fixed = _fixed(run, [each.branch for _, each in run], files)
-    return replace(fixed, value=rows.value, passes=rows.passes)
+    interval = _branch_interval(run, [row.branch for _, row in run], files)
+    return replace(interval, value=rows.value, passes=rows.passes)
 
 
 def runs(
     points: list[tuple[int, Any]], key: Callable[[Any], object]
 ) -> Iterable[list[tuple[int, Any]]]:
-    """Yield neighbouring points that share a key."""
+    """Yield runs of neighbouring points that share a key."""
     return (list(run) for _, run in groupby(points, lambda point: key(point[1])))
 
 
@@ -193,13 +205,13 @@ def _points(at: Callable[[int], Any], first: int, last: int) -> list[tuple[int, 
             f"the range {first}:{last} is not within 1:{MOST_POINTS}",
             remedy="Write first:last, both ends included",
         )
-    return [(n, at(n)) for n in range(first, last + 1)]
+    return [(size, at(size)) for size in range(first, last + 1)]
 
 
-def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -> Granularity:
+def moe_granularity(extraction: Extraction, query: MoeQuery, first: int, last: int) -> Granularity:
     """Return BLOCK_SIZE_M and path of a MoE layer for each number of tokens.
 
-    The running Triton is the one that the release pins, where the question names none.
+    If the query names no Triton, the release's pinned one is assumed.
 
     Raises
     ------
@@ -209,32 +221,32 @@ def moe_granularity(found: Extraction, query: MoeQuery, first: int, last: int) -
     if query.top_k > query.experts:
         raise EvidenceError(
             f"top_k {query.top_k} is larger than experts {query.experts}",
-            remedy="Choose at most as many experts a token as there are",
+            remedy="Choose top_k of at most the number of experts",
         )
-    files = Files(found.fetched)
-    query = with_pinned(found, query)
-    other = _beside_triton(found, query)
-    if other is not None:
-        return _answer(found, *moe_intervals(other.at, first, last, files))
-    rules = MoeRules(found.by_name(), TunedFiles(found.tuned), query, last)
+    files = Files(extraction.fetched)
+    query = with_pinned(extraction, query)
+    other_rules = _other_kernel_rules(extraction, query)
+    if other_rules is not None:
+        return _granularity(extraction, *moe_intervals(other_rules.at, first, last, files))
+    rules = MoeRules(extraction.by_name(), TunedFiles(extraction.tuned), query, last)
     paths, intervals = moe_intervals(rules.at, first, last, files)
     order = None
     if rules.order is not None:
         order = BackendOrder(
             kernels=tuple(rules.order.value), evidence=tuple(files.quoted(rules.order.branch))
         )
-    notes = (*rules.notes, *_other_kernel(found, query))
-    return _answer(found, paths, intervals, order=order, notes=notes)
+    notes = (*rules.notes, *_other_kernel_notes(extraction, query))
+    return _granularity(extraction, paths, intervals, order=order, notes=notes)
 
 
-def with_pinned(found: Extraction, query: MoeQuery) -> MoeQuery:
-    """Return a question with the Triton that a release pins, if it names none and one is read."""
-    pinned = RULES[found.package].triton.get(found.version)
+def with_pinned(extraction: Extraction, query: MoeQuery) -> MoeQuery:
+    """Return a query with the Triton that the release pins, if the query names none."""
+    pinned = RULES[extraction.package].triton.get(extraction.version)
     return query if query.triton or pinned is None else replace(query, triton=pinned)
 
 
-def _beside_triton(found: Extraction, query: MoeQuery) -> RowsOfBlocks | None:
-    """Return the blocks of the kernel that is named, or that a format of its own runs."""
+def _other_kernel_rules(extraction: Extraction, query: MoeQuery) -> RowsOfBlocks | None:
+    """Return the rules of the named kernel, or of the one that runs the format; None for Triton."""
     kernel = query.kernel
     if kernel is None and query.dtype in NEVER_TRITON:
         if query.sm is None:
@@ -242,9 +254,9 @@ def _beside_triton(found: Extraction, query: MoeQuery) -> RowsOfBlocks | None:
                 f"which kernel runs {query.dtype} depends on the compute capability",
                 remedy="Name the device with --device, or give --sm",
             )
-        kernel = moe_kernel(found.package, found.version, query.dtype, query.sm)
+        kernel = moe_kernel(extraction.package, extraction.version, query.dtype, query.sm)
         if kernel not in BESIDE_TRITON:
-            raise unread(found.package, found.version, query.dtype, query.sm, kernel)
+            raise unread(extraction.package, extraction.version, query.dtype, query.sm, kernel)
     if kernel is None:
         return None
     if kernel not in BESIDE_TRITON:
@@ -252,33 +264,35 @@ def _beside_triton(found: Extraction, query: MoeQuery) -> RowsOfBlocks | None:
             f"no blocks of {kernel} for MoE layers are read",
             remedy=f"Choose --kernel from {', '.join(BESIDE_TRITON)}",
         )
-    return BESIDE_TRITON[kernel](found.by_name(), query)
+    return BESIDE_TRITON[kernel](extraction.by_name(), query)
 
 
-def _other_kernel(found: Extraction, query: MoeQuery) -> tuple[str, ...]:
-    """Return why a release does not run the Triton kernel whose blocks these are; none if it does.
+def _other_kernel_notes(extraction: Extraction, query: MoeQuery) -> tuple[str, ...]:
+    """Return a note if the release runs another kernel than Triton's on this device, else none.
 
-    It is asked of a device whose compute capability is known, where the caller sets no block.
+    There is no note if the compute capability is unknown or the caller sets the block.
     """
     if query.sm is None or query.override is not None:
         return ()
     try:
-        kernel = moe_kernel(found.package, found.version, query.dtype, query.sm)
+        kernel = moe_kernel(extraction.package, extraction.version, query.dtype, query.sm)
     except EvidenceError as error:
         return (error.what,)
     if kernel == TRITON:
         return ()
-    runs = f"{found.package} {found.version} runs {kernel} for {query.dtype} on this device"
-    return (f"{runs}: these blocks are those of Triton's kernel",)
+    statement = (
+        f"{extraction.package} {extraction.version} runs {kernel} for {query.dtype} on this device"
+    )
+    return (f"{statement}: these blocks are those of Triton's kernel",)
 
 
 def attention_granularity(
-    found: Extraction, query: AttentionQuery, first: int, last: int
+    extraction: Extraction, query: AttentionQuery, first: int, last: int
 ) -> Granularity:
     """Return tile and path of an attention call for each number of positions.
 
-    The query's `context` is what is cached before: the positions' own keys come on top, and pages
-    are whole.
+    The query's `context` counts the tokens cached before the call: the positions' own keys are
+    added, and the sum is rounded up to whole pages.
 
     Raises
     ------
@@ -290,52 +304,54 @@ def attention_granularity(
             f"{query.heads} heads cannot share {query.kv_heads} key-value heads evenly",
             remedy="Choose a number of heads that is a multiple",
         )
-    rules, module = found.by_name(), reader(found.package)
+    rules, module = extraction.by_name(), reader(extraction.package)
     if query.window is not None and not getattr(module, "WINDOWS", False):
         raise EvidenceError(
-            f"{found.package} {found.version}: tiles of calls with a window are not read",
+            f"{extraction.package} {extraction.version}: tiles of calls with a window are not read",
             remedy="Ask without --window, or about flash-attn, vllm-fa3, vllm-triton or"
             " flashinfer-python",
         )
 
-    def at(n: int) -> Tile:
-        keys = room(query.context + n, query.page_size)
-        return module.tile(rules, replace(query, context=keys), n)
+    def at(positions: int) -> Tile:
+        keys = room(query.context + positions, query.page_size)
+        return module.tile(rules, replace(query, context=keys), positions)
 
-    paths, intervals = attention_intervals(at, first, last, Files(found.fetched))
+    paths, intervals = attention_intervals(at, first, last, Files(extraction.fetched))
     notes = module.notes(query) if hasattr(module, "notes") else ()
-    return _answer(found, paths, intervals, notes=notes)
+    return _granularity(extraction, paths, intervals, notes=notes)
 
 
-def dense_granularity(found: Extraction, query: DenseQuery, first: int, last: int) -> Granularity:
-    """Return the kernel of a dense product and its rows of a tile for each number of rows.
+def dense_granularity(
+    extraction: Extraction, query: DenseQuery, first: int, last: int
+) -> Granularity:
+    """Return the kernel of a dense product and its tile rows for each number of rows.
 
     Raises
     ------
     EvidenceError
-        Which kernel runs is not read, or no rows of it are.
+        The kernel that runs, or its tile rows, are unknown.
     """
-    rules = DenseRules(found.by_name(), found.version, query)
-    paths, intervals = dense_intervals(rules.at, first, last, Files(found.fetched))
-    return _answer(found, paths, intervals)
+    rules = DenseRules(extraction.by_name(), extraction.version, query)
+    paths, intervals = dense_intervals(rules.at, first, last, Files(extraction.fetched))
+    return _granularity(extraction, paths, intervals)
 
 
-def _answer(
-    found: Extraction,
+def _granularity(
+    extraction: Extraction,
     paths: tuple[PathInterval, ...],
     intervals: tuple[Interval, ...],
     *,
     order: BackendOrder | None = None,
     notes: tuple[str, ...] = (),
 ) -> Granularity:
-    source = found.fetched[0]
+    source = extraction.fetched[0]
     if source.verified == "stand_in":
         from nearfree.sources.fetching.fork import STANDS_IN
 
         notes = (*notes, STANDS_IN)
     return Granularity(
-        package=found.package,
-        version=found.version,
+        package=extraction.package,
+        version=extraction.version,
         artefact=source.artefact,
         artefact_sha256=source.artefact_sha256,
         verified=source.verified,

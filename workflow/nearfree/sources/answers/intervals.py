@@ -1,10 +1,10 @@
-"""What a release says of one setting: paths and granularities, by range, with their places."""
+"""The answer for one setting: kernel paths and granularities by range, with their evidence."""
 
 from msgspec import Struct
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """A quoted place: file inside the artefact, its SHA-256, lines, text, and the condition."""
+    """A quoted source: file inside the artefact, its SHA-256, lines, text, and the condition."""
 
     file: str
     lines: tuple[int, int] | None
@@ -14,7 +14,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 
 class PathInterval(Struct, frozen=True, kw_only=True, rename={"first": "from", "last": "to"}):
-    """A kernel path and where it is taken; both ends belong to it."""
+    """A kernel path and the range where it is taken, both ends included."""
 
     first: int
     last: int
@@ -25,12 +25,12 @@ class PathInterval(Struct, frozen=True, kw_only=True, rename={"first": "from", "
 class Interval(
     Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"first": "from", "last": "to"}
 ):
-    """A granularity and where it holds; both ends belong to it.
+    """A granularity and the range where it holds, both ends included.
 
     `value` is BLOCK_SIZE_M of a MoE layer, in tokens; of attention, the positions that fit one
-    tile; of a dense product, the rows of a tile. For attention also the tile's rows, the rows a
-    position takes, and the tiles a request takes for each (key-value) head; for a dense product
-    how often the weights are read.
+    tile; of a dense product, the rows of a tile. Attention also has the tile's rows, the rows per
+    position, and the tiles per request and (key-value) head; a dense product the number of passes
+    over the weights.
     """
 
     first: int
@@ -48,10 +48,10 @@ class Interval(
 
 
 class CompiledInterval(Struct, frozen=True, kw_only=True, rename={"first": "from", "last": "to"}):
-    """What a block of rows, columns and depth takes of an SM where a compiler made it.
+    """The SM resources of a compiled block of [rows, columns, depth].
 
-    Registers are a thread's, bytes a block's; `blocks_an_sm` is how many an SM holds at once, 0
-    where the block does not fit; `instruction` what multiplies matrices.
+    `registers` are per thread, `shared_bytes` per block; `blocks_an_sm` is the number of resident
+    blocks per SM, 0 if the block does not fit; `instruction` is the matrix-multiply instruction.
     """
 
     first: int
@@ -67,9 +67,9 @@ class CompiledInterval(Struct, frozen=True, kw_only=True, rename={"first": "from
 
 
 class BackendOrder(Struct, frozen=True, kw_only=True):
-    """The kernels that serving tries, in order; the first that supports the layer is taken.
+    """The kernels that serving tries, in order; it takes the first that supports the layer.
 
-    The block sizes here are those of the Triton kernel.
+    The block sizes of the answer are those of the Triton kernel.
     """
 
     kernels: tuple[str, ...]
@@ -77,7 +77,7 @@ class BackendOrder(Struct, frozen=True, kw_only=True):
 
 
 class Granularity(Struct, frozen=True, kw_only=True):
-    """The answer for one setting: paths and granularities over the asked range."""
+    """The answer for one setting: paths and granularities over the range of the query."""
 
     package: str
     version: str

@@ -1,4 +1,4 @@
-"""The tiles of a call of latent attention: of a named kernel, or of what an engine chooses."""
+"""The tiles of a call of latent attention: of a named kernel, or of an engine's choice."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ WIDE = ("bfloat16", "float16", "float32")
 
 
 class LatentCall(Struct, frozen=True, kw_only=True):
-    """One call: who runs it, its heads on a rank, and the GPU's compute capability.
+    """One call: backend, heads per rank, and the GPU's compute capability.
 
-    `kernel` is None where an engine chooses; `selected` says that an indexer chose positions,
-    and `few_bits` that the cache has fewer than 16 bits an element.
+    `kernel` is None if an engine chooses it. `selected` holds if an indexer selects the positions,
+    `few_bits` if the cache has fewer than 16 bits per element.
     """
 
     backend: str
@@ -52,59 +52,59 @@ class LatentCall(Struct, frozen=True, kw_only=True):
 
     @property
     def paths(self) -> Sequence[MlaPath] | None:
-        """An engine's kernels by positions, None where it chooses none.
+        """An engine's kernels by positions; None if the backend does not choose by positions.
 
         Raises
         ------
         EvidenceError
-            The release is not given, or its choice on such a GPU is not known.
+            The release is not given, or its choice on such a GPU is unknown.
         """
-        chooses = self.backend in ENGINES and self.kernel is None and self.absorbed
-        if not chooses or self.selected:
+        is_engine_choice = self.backend in ENGINES and self.kernel is None and self.absorbed
+        if not is_engine_choice or self.selected:
             return None
         return engine_paths(self.backend, self.backend_version, self.sm, few_bits=self.few_bits)
 
     def tiles(self, grid: Sequence[int]) -> list[MlaTile]:
-        """Return the tile at each number of positions; the errors are those of `paths`."""
+        """Return the tile at each number of positions; raises the errors of `paths`."""
         if self.selected:
             return [sparse_tile(heads=self.heads, sm=self.sm)] * len(grid)
         paths = self.paths
         if paths is None:
-            return [self._named()] * len(grid)
-        return [self._decoded(path_at(paths, n)) for n in grid]
+            return [self._named_kernel_tile()] * len(grid)
+        return [self._path_tile(path_at(paths, positions)) for positions in grid]
 
     def place(self, positions: int) -> str:
-        """Return where the kernel at a number of positions stands, and how it tiles."""
+        """Return the source of the kernel and of the tile at a number of positions."""
         (tile,) = self.tiles([positions])
         path = None if self.paths is None else path_at(self.paths, positions)
         return tile.place if path is None else f"{path.place}; {tile.place}"
 
     def last_alike(self, positions: int) -> tuple[float, str]:
-        """Return the last N with the kernel and the tiles of another, and where that stands.
+        """Return the last N with the kernel and number of tiles of `positions`, and the source.
 
         Raises
         ------
         EvidenceError
-            It is no absorbed call, or so many positions are not decoded at all.
+            The call is not absorbed, or the release does not decode so many positions.
         """
         (tile,) = self.tiles([positions])
         if tile is NAIVE_TILE:
             raise EvidenceError(
-                f"{positions} positions are no decoding of {self.backend}",
+                f"{self.backend} does not decode {positions} positions",
                 remedy="Ask from a baseline that the release decodes",
             )
         count = -(-positions * tile.rows_per_position // tile.rows)
-        last = count * tile.rows // tile.rows_per_position
+        tile_limit = count * tile.rows // tile.rows_per_position
         path = None if self.paths is None else path_at(self.paths, positions)
-        most = path.most if path and path.most else last
-        return float(min(last, most)), self.place(positions)
+        path_limit = path.most if path and path.most else tile_limit
+        return float(min(tile_limit, path_limit)), self.place(positions)
 
-    def _decoded(self, path: MlaPath | None) -> MlaTile:
+    def _path_tile(self, path: MlaPath | None) -> MlaTile:
         if path is None:
             return NAIVE_TILE
         return kernel_tile(path.kernel, heads=self.heads, sm=self.sm)
 
-    def _named(self) -> MlaTile:
+    def _named_kernel_tile(self) -> MlaTile:
         return measured_tile(
             self.backend, self.kernel, heads=self.heads, sm=self.sm, cached=self.cached,
             absorbed=self.absorbed,

@@ -1,4 +1,4 @@
-"""Which tuned file a backend itself would open, and which of its entries holds at M tokens."""
+"""The tuned file that a backend itself would open, and the entry of it that holds at M tokens."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class Interval(NamedTuple, Generic[Value]):
-    """The numbers of tokens M, both ends included, at which one value holds."""
+    """A range of M tokens, both ends included, over which one value holds."""
 
     first: int
     last: int
@@ -21,7 +21,7 @@ class Interval(NamedTuple, Generic[Value]):
 
 
 def nearest(tokens: Sequence[int], m: int) -> int:
-    """Return the number of the entry that a backend takes at `m` tokens, counted from 0.
+    """Return the index of the entry that a backend takes at `m` tokens.
 
     It is the nearest, `min(keys, key=abs(key - M))`; of two equally near keys Python's `min` takes
     the first in the file. Source: `try_get_optimal_moe_config` in every release of vLLM and SGLang.
@@ -36,17 +36,18 @@ def nearest(tokens: Sequence[int], m: int) -> int:
     EvidenceError
         There is no entry.
     """
-    _check(tokens)
-    distances = [abs(each - m) for each in tokens]
+    _require_entries(tokens)
+    distances = [abs(key - m) for key in tokens]
     return distances.index(min(distances))
 
 
 def tuned_intervals(
     tokens: Sequence[int], values: Sequence[Value], first: int, last: int
 ) -> list[Interval[Value]]:
-    """Return the value of each M from `first` to `last`, as intervals in rising order.
+    """Return the value of each M from `first` to `last`, as intervals in ascending order.
 
-    Neighbours differ in their value: entries that agree are one interval. None if last < first.
+    Neighbours differ in their value: equal entries form one interval. The list is empty if last <
+    first.
 
     Parameters
     ----------
@@ -58,14 +59,14 @@ def tuned_intervals(
     EvidenceError
         There is no entry.
     """
-    _check(tokens)
+    _require_entries(tokens)
     entries: dict[int, Value] = {}
     for key, value in zip(tokens, values, strict=True):
-        entries.setdefault(key, value)  # the first of equal keys is the one taken
-    place = {key: index for index, key in enumerate(entries)}
+        entries.setdefault(key, value)  # of equal keys the first one counts
+    file_index = {key: index for index, key in enumerate(entries)}
     keys = sorted(entries)
-    # Only neighbours compete for an M: keys differ, so a third one is farther than one of them.
-    ends = [_last_of_lower(low, high, place) for low, high in pairwise(keys)]
+    # Only the two neighbouring keys can be nearest to an M.
+    ends = [_last_of_lower(low, high, file_index) for low, high in pairwise(keys)]
     intervals: list[Interval[Value]] = []
     start = first
     for key, end in zip(keys, [*ends, last], strict=True):
@@ -80,13 +81,13 @@ def tuned_intervals(
     return intervals
 
 
-def _last_of_lower(low: int, high: int, place: dict[int, int]) -> int:
+def _last_of_lower(low: int, high: int, file_index: dict[int, int]) -> int:
     """Return the largest M at which the lower of two neighbouring keys is taken."""
-    # An M halfway between them exists if their sum is even; it goes to the first in the file.
-    return (low + high) // 2 if place[low] < place[high] else (low + high - 1) // 2
+    # If their sum is even, an M halfway between them exists; it goes to the first in the file.
+    return (low + high) // 2 if file_index[low] < file_index[high] else (low + high - 1) // 2
 
 
-def _check(tokens: Sequence[int]) -> None:
+def _require_entries(tokens: Sequence[int]) -> None:
     if not tokens:
         raise EvidenceError(
             "a tuned file without entries chooses no block size",
@@ -97,24 +98,26 @@ def _check(tokens: Sequence[int]) -> None:
 NEWEST_FIRST = "newest first"
 OTHER_SIZES = ("block_size_n", "block_size_k", "group_size_m", "num_warps", "num_stages")
 DEFAULT_WARPS, DEFAULT_STAGES = 4, 3
-"""Triton 3.6.0's own, where a configuration says none: backends/nvidia/compiler.py, CUDAOptions."""
+"""Triton 3.6.0's defaults, for a configuration that sets none: backends/nvidia/compiler.py,
+CUDAOptions.
+"""
 
 
 class TunedFiles:
     """The tuned files of a release, by name.
 
-    `opened` is for who asks many times: the file that is opened for a key, None without one.
+    `opened` caches the opened file of each query, None if it opens none.
     """
 
     def __init__(self, files: Sequence[TunedIndexed]) -> None:
         self.files = tuple(files)
         self.opened: dict[tuple[object, ...], TunedIndexed | None] = {}
         self._named: dict[str, list[TunedIndexed]] = {}
-        for each in self.files:
-            self._named.setdefault(file_name(each), []).append(each)
+        for file in self.files:
+            self._named.setdefault(file_name(file), []).append(file)
 
     def named(self, name: str) -> list[TunedIndexed]:
-        """Return the files of a name, whatever folders they are in."""
+        """Return the files of a name, in any folder."""
         return self._named.get(name, [])
 
 
@@ -128,21 +131,22 @@ def find_tuned(
 ) -> TunedIndexed | None:
     """Return the file that a release would open, None if it would use the rule in its source.
 
-    Only the file of the up projection is sought: it alone chooses BLOCK_SIZE_M, as both
-    projections share one sorting of the tokens.
+    Only the up projection's file is looked up: it alone chooses BLOCK_SIZE_M, as both projections
+    share one sorting of the tokens.
 
     Parameters
     ----------
     name
-        The file's name, as the release's own rule makes it.
+        The file's name, made by the release's own rule.
     folders
-        None where all files lie in one folder; else the order in which the folders of Triton
-        versions are searched after the running one's: versions apart by blanks, or NEWEST_FIRST.
+        None if all files lie in one folder. Else the order in which the folders of other Triton
+        versions are searched after the running one's: versions separated by blanks, or
+        NEWEST_FIRST.
     triton
-        The running Triton's version. Without it, BLOCK_SIZE_M must be the same for any, and of
-        the other sizes the file that is returned holds those that are.
+        The running Triton's version. Without it, BLOCK_SIZE_M must be the same for any version, and
+        the returned file keeps only those other sizes that are.
     last
-        The largest number of tokens that is asked for.
+        The largest number of tokens of the query.
 
     Raises
     ------
@@ -152,21 +156,22 @@ def find_tuned(
     """
     files = index.named(name)
     if folders is None:
-        found = next((each for each in files if each.triton is None), None)
-        if files and found is None:
+        opened = next((file for file in files if file.triton is None), None)
+        if files and opened is None:
             raise EvidenceError(
                 f"{files[0].package} {files[0].version} has {name} in folders of Triton versions, "
                 "and which of them it opens is not read",
                 remedy="Ask about another release, or set the block with --override",
             )
     else:
-        found = _in_folders(files, name, folders, triton, last)
-    if found is not None and found.odd is not None:
+        opened = _in_folders(files, name, folders, triton, last)
+    if opened is not None and opened.odd is not None:
         raise EvidenceError(
-            f"{found.file} of {found.package} {found.version} would be opened, but: {found.odd}",
-            remedy="Read the file; no answer rests on a form that is not known",
+            f"{opened.file} of {opened.package} {opened.version} would be opened, but:"
+            f" {opened.odd}",
+            remedy="Read the file: an unknown form gives no answer",
         )
-    return found
+    return opened
 
 
 def file_name(event: TunedIndexed) -> str:
@@ -175,24 +180,24 @@ def file_name(event: TunedIndexed) -> str:
 
 
 def devices(index: Sequence[TunedIndexed]) -> list[str]:
-    """Return the names of the devices that files of a known form are for, ordered."""
+    """Return the names of the devices that files of a known form are for, sorted."""
     return sorted({event.device for event in index if event.device and event.odd is None})
 
 
 def _in_folders(
     files: list[TunedIndexed], name: str, folders: str, triton: str | None, last: int
 ) -> TunedIndexed | None:
-    by_triton = {each.triton: each for each in files if each.triton is not None}
+    by_triton = {file.triton: file for file in files if file.triton is not None}
     order = folders.split()
     if folders == NEWEST_FIRST:
-        order = sorted(by_triton, key=_numbers, reverse=True)
-    fallback = next((by_triton[each] for each in order if each in by_triton), None)
+        order = sorted(by_triton, key=_version_key, reverse=True)
+    fallback = next((by_triton[version] for version in order if version in by_triton), None)
     if triton is not None:
         return by_triton.get(triton, fallback)
     # A running Triton with a folder of its own opens that; any other one opens the fallback.
     candidates = [*by_triton.values(), fallback]
-    if by_triton and len({_answer(each, "block_size_m", last) for each in candidates}) > 1:
-        versions = ", ".join(sorted(by_triton, key=_numbers))
+    if by_triton and len({_size_intervals(file, "block_size_m", last) for file in candidates}) > 1:
+        versions = ", ".join(sorted(by_triton, key=_version_key))
         raise EvidenceError(
             f"which {name} is opened depends on the running Triton; there are files for {versions}",
             remedy="Name its version with --triton",
@@ -200,17 +205,19 @@ def _in_folders(
     if fallback is None:
         return None
     differ = [
-        each for each in OTHER_SIZES if len({_answer(file, each, last) for file in candidates}) > 1
+        size
+        for size in OTHER_SIZES
+        if len({_size_intervals(file, size, last) for file in candidates}) > 1
     ]
     return replace(fallback, **dict.fromkeys(differ, ()))
 
 
-def _answer(event: TunedIndexed | None, size: str, last: int) -> object:
+def _size_intervals(event: TunedIndexed | None, size: str, last: int) -> object:
     if event is None or event.odd is not None:
         return None if event is None else event.odd
     values: tuple[int, ...] = getattr(event, size)
     return tuple(tuned_intervals(event.tokens, values, 1, last)) if values else ()
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))

@@ -1,7 +1,7 @@
-"""The block sizes of a fused MoE call, as a release itself would choose them.
+"""The block sizes of a fused MoE call, as the release itself would choose them.
 
-Override, then tuned file, then the fallback rule of the source; and before them all which path
-the call takes, since a path without alignment has no slack that tokens could share.
+An override comes first, then a tuned file, then the source's fallback rule. Before them all, the
+call's path is chosen: a path without alignment has no padding that further tokens could use.
 """
 
 from bisect import bisect_right
@@ -37,18 +37,18 @@ FLAGS = {
 }
 ALL_FLAGS = tuple(dict.fromkeys(FLAGS.values()))
 BLOCK_SHAPES = {"fp8_block": (128, 128), "int4": (0, 128)}
-"""The block shape of the usual checkpoints of a quantisation: [rows, columns] of a scale; for
-int4, groups of 128 along the columns."""
+"""The block shape of the usual checkpoints of a quantisation: [rows, columns] per scale; for int4,
+groups of 128 along the columns.
+"""
 
 
 class MoeQuery(Struct, frozen=True, kw_only=True):
     """One fused MoE layer on one rank; sizes in elements.
 
     `sm` is the compute capability (90 for 9.0) and `smem_per_block` the shared memory that a block
-    may opt in to, in bytes, where they are known; `spread` holds where the rank has some of the
-    experts whole, with a map of which; `override` a BLOCK_SIZE_M that the caller sets; `own` the
-    tuned files of a folder of the user's. `kernel` is the one that the caller names where
-    it is not Triton's.
+    may opt in to, in bytes; None if unknown. `spread` holds under expert parallelism: the rank has
+    whole experts, with a map of them. `override` is a BLOCK_SIZE_M that the caller sets, `own` the
+    tuned files of a user's folder, `kernel` the kernel that the caller names if it is not Triton's.
     """
 
     experts: int
@@ -71,7 +71,7 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """The block shape: the one given, or that of the usual checkpoints."""
+        """The block shape: the given one, or that of the usual checkpoints."""
         return self.block_shape or BLOCK_SHAPES.get(self.dtype)
 
     @property
@@ -81,13 +81,13 @@ class MoeQuery(Struct, frozen=True, kw_only=True):
 
 
 class Block(Struct, frozen=True, kw_only=True):
-    """The block of the up projection at one number of tokens, and where it comes from.
+    """The block of the up projection at one number of tokens, and its origin.
 
     `value` is BLOCK_SIZE_M, `block_n` and `block_k` are BLOCK_SIZE_N and BLOCK_SIZE_K, `group_m` is
-    GROUP_SIZE_M, as the configuration gives them: a kernel whose weights are scaled by blocks
-    takes a smaller K step where a scale's block is smaller. None is what the configuration, or an
-    old event, does not say, or what depends on a Triton that is not named; an override sets
-    BLOCK_SIZE_M alone. `num_warps` and `num_stages` are None where Triton's defaults hold, too.
+    GROUP_SIZE_M, as in the configuration: a kernel with block-wise weight scales takes a smaller K
+    step where a scale's block is smaller. A size is None if the configuration or an old event does
+    not give it, or if it depends on a Triton that is not named; an override sets BLOCK_SIZE_M
+    alone. `num_warps` and `num_stages` are None where Triton's defaults hold, too.
     """
 
     path: str
@@ -103,28 +103,28 @@ class Block(Struct, frozen=True, kw_only=True):
     path_branch: Branch
 
 
-_OF_A_BLOCK = ("block_n", "block_k", "group_m", "num_warps", "num_stages")
-"""What a block has of each of `OTHER_SIZES`."""
-_SIZES = {
+_BLOCK_FIELDS = ("block_n", "block_k", "group_m", "num_warps", "num_stages")
+"""The field of `Block` for each of `OTHER_SIZES`."""
+_SIZE_FIELDS = {
     "E": "experts",
     "topk": "top_k",
     "N": "d_ff",
     "K": "d_model",
     "smem_per_block": "smem_per_block",
 }
-"""The facts of a layer that many layers differ in, by the names that rules ask them under."""
-_FAR = 1 << 24
-"""Tokens, more than a forward has; beyond, each number is asked by itself."""
+"""The facts in which layers often differ: their names in rules, and the query's fields."""
+_TOKENS_LIMIT = 1 << 24
+"""More tokens than a forward has; above it, each number is evaluated by itself."""
 
 
 def asked_sizes(rules: Mapping[str, Rule]) -> tuple[str, ...]:
-    """Return the sizes of a layer that a release's rules ask for, as a query names them.
+    """Return the query's size fields that a release's rules read.
 
-    Layers that agree in them, in their formats and in their tuned file have the same blocks.
+    Layers that agree in these sizes, their formats and their tuned file have the same blocks.
     """
-    known = [rules[name] for name in ("block_size_m", "path", *OTHER_SIZES) if name in rules]
-    asked = frozenset[str]().union(*(rule.open_inputs for rule in known))
-    return tuple(field for name, field in _SIZES.items() if name in asked)
+    block_rules = [rules[name] for name in ("block_size_m", "path", *OTHER_SIZES) if name in rules]
+    inputs = frozenset[str]().union(*(rule.open_inputs for rule in block_rules))
+    return tuple(field for name, field in _SIZE_FIELDS.items() if name in inputs)
 
 
 def opened_file(
@@ -135,76 +135,76 @@ def opened_file(
     Parameters
     ----------
     last
-        The largest number of tokens that is asked for.
+        The largest number of tokens of the query.
 
     Raises
     ------
     EvidenceError
-        It depends on the device or on Triton's version, which the query does not say.
+        It depends on the device or on Triton's version, and the query does not name it.
     """
-    asked_for = (
+    key = (
         *(query.experts, query.d_ff, query.dtype, query.shape, query.per_channel_quant),
         *(query.device, query.triton, query.deterministic, query.override is None, last),
     )
-    if not query.own and asked_for in index.opened:
-        return index.opened[asked_for]
-    found = _opened(rules, index, query, last)
+    if not query.own and key in index.opened:
+        return index.opened[key]
+    opened = _find_opened(rules, index, query, last)
     if not query.own and query.device is not None:
-        index.opened[asked_for] = found
-    return found
+        index.opened[key] = opened
+    return opened
 
 
-def _opened(
+def _find_opened(
     rules: Mapping[str, Rule], index: TunedFiles, query: MoeQuery, last: int
 ) -> TunedIndexed | None:
-    ignored = not is_absent(rules, "tuned_ignored")
-    if query.override is not None or (query.deterministic and ignored):
+    ignores_tuned = not is_absent(rules, "tuned_ignored")
+    if query.override is not None or (query.deterministic and ignores_tuned):
         return None
-    name = _file_name(rules, query)
+    name_of = _file_name(rules, query)
     if query.device is None:
-        _same_anywhere(index, query.own, name)
+        _require_device_independence(index, query.own, name_of)
         return None
-    file = name(query.device)
-    own = find_tuned(TunedFiles(query.own), file, folders=None, last=last)
+    name = name_of(query.device)
+    own_file = find_tuned(TunedFiles(query.own), name, folders=None, last=last)
     order = rules.get("mechanism_triton_folders")
     folders = None if order is None else str(order.value({}).value)
-    return own or find_tuned(index, file, folders=folders, triton=query.triton, last=last)
+    return own_file or find_tuned(index, name, folders=folders, triton=query.triton, last=last)
 
 
 def _file_name(rules: Mapping[str, Rule], query: MoeQuery) -> Callable[[str], str]:
-    """Return what says the name of a layer's tuned file, of a device."""
+    """Return a function from a device's name to the name of the layer's tuned file."""
     # Two int4 values share a byte, so the tensor's last size is half of d_ff.
-    size = query.d_ff // 2 if query.dtype == "int4" else query.d_ff
-    asked = _facts(rules, query) | {
-        "w2_size": size,
+    w2_size = query.d_ff // 2 if query.dtype == "int4" else query.d_ff
+    facts = _facts(rules, query) | {
+        "w2_size": w2_size,
         "per_channel_quant": query.per_channel_quant,
     }
-    key = rules["tuned_key"].value(asked).value
+    key = rules["tuned_key"].value(facts).value
     names = ("E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe")
-    given = {"per_channel_quant": False, "down_moe": False}
-    given |= dict(zip(names, key, strict=False))
-    return lambda device: str(rules["tuned_name"].value(given | {"device": device}).value)
+    name_facts = {"per_channel_quant": False, "down_moe": False}
+    name_facts |= dict(zip(names, key, strict=False))
+    return lambda device: str(rules["tuned_name"].value(name_facts | {"device": device}).value)
 
 
-def _same_anywhere(
-    index: TunedFiles, own: Sequence[TunedIndexed], name: Callable[[str], str]
+def _require_device_independence(
+    index: TunedFiles, own: Sequence[TunedIndexed], name_of: Callable[[str], str]
 ) -> None:
-    """Refuse to answer without a device where some device has a tuned file."""
-    every = TunedFiles((*index.files, *own))
-    having = [device for device in devices(every.files) if every.named(name(device))]
-    if having:
-        shown = ", ".join(having)
+    """Raise if the device is unknown and some device has a tuned file."""
+    files = TunedFiles((*index.files, *own))
+    tuned_devices = [device for device in devices(files.files) if files.named(name_of(device))]
+    if tuned_devices:
+        names = ", ".join(tuned_devices)
         raise EvidenceError(
-            f"the answer depends on the device: there are tuned files for {shown}",
+            f"the answer depends on the device: there are tuned files for {names}",
             remedy="Name it with --device, as the driver names it",
         )
 
 
 def _facts(rules: Mapping[str, Rule], query: MoeQuery) -> dict[str, Any]:
-    """Return what rules may ask of a layer, by their names for it."""
+    """Return a layer's facts, by the names that rules have for them."""
     flags = {flag: FLAGS.get(query.dtype) == flag for flag in ALL_FLAGS}
     facts: dict[str, Any] = flags | {
-        **{name: getattr(query, field) for name, field in _SIZES.items()},
+        **{name: getattr(query, field) for name, field in _SIZE_FIELDS.items()},
         "dtype": rules["config_dtype"].value(flags | {"dtype": "bfloat16"}).value,
         "block_shape": query.shape,
         "is_marlin": False,
@@ -212,12 +212,12 @@ def _facts(rules: Mapping[str, Rule], query: MoeQuery) -> dict[str, Any]:
         "deterministic": query.deterministic,
     }
     if query.smem_per_block is None and not query.rocm:
-        del facts["smem_per_block"]  # a rule that asks for it has no answer
+        del facts["smem_per_block"]  # a rule that reads it has no answer
     return facts
 
 
 class MoeRules:
-    """The rules of one release, ready for one layer."""
+    """The rules of one release, specialised for one layer."""
 
     def __init__(
         self, rules: Mapping[str, Rule], tuned: TunedFiles, query: MoeQuery, last: int
@@ -225,33 +225,33 @@ class MoeRules:
         require_mechanism(rules, "alignment")
         self.query = query
         self.fixed = _facts(rules, query)
-        # What changes with the number of tokens is put in place: thousands of them are asked.
-        self._sized, self._counted = dict(self.fixed), dict(self.fixed)
-        # Layers that a rule cannot tell apart share what it becomes for them.
+        # The number of tokens is set in place: it changes thousands of times.
+        self._size_inputs, self._path_inputs = dict(self.fixed), dict(self.fixed)
+        # Layers with equal inputs of a rule share its specialisation.
         self.block_size = rules["block_size_m"].steady(self.fixed, ())
         self.others = [
             rules[name].steady(self.fixed, ()) if name in rules else None for name in OTHER_SIZES
         ]
         self.tokens = rules["config_tokens"]
-        self._whole = same_up_to(self.tokens, "num_tokens")
+        self._unchunked_limit = same_up_to(self.tokens, "num_tokens")
         self.path = rules["path"].steady(self.fixed, ())
-        self._only_path: Answer | None = None
+        self._constant_path: Answer | None = None
         modular = query.modular and is_absent(rules, "modular_naive")
-        self.aligned = modular or query.spread  # the path without alignment asks for no map
+        self.aligned = modular or query.spread  # the path without alignment takes no expert map
         self.tuned = opened_file(rules, tuned, query, last)
         self._blocks: dict[int, Block] = {}
         self.notes: tuple[str, ...] = ()
-        looked = query.override is None and not query.deterministic
-        if query.device is None and looked:
+        uses_files = query.override is None and not query.deterministic
+        if query.device is None and uses_files:
             self.notes = ("no file of this release is tuned for this layer, whatever the device",)
-        if query.own and looked and self.tuned not in query.own:
-            sought = _file_name(rules, query)(query.device or "DEVICE")
-            self.notes += (f"no tuned file of your own is opened: its name would be {sought}",)
+        if query.own and uses_files and self.tuned not in query.own:
+            file_name = _file_name(rules, query)(query.device or "DEVICE")
+            self.notes += (f"no tuned file of your own is opened: its name would be {file_name}",)
         self.order = self._order(rules, query)
 
     @staticmethod
     def _order(rules: Mapping[str, Rule], query: MoeQuery) -> Answer | None:
-        """Return the order in which serving tries kernels of 16-bit layers, where it is read."""
+        """Return the order in which serving tries kernels for 16-bit layers, if it was read."""
         if "backend_order" not in rules or query.dtype not in ("bf16", "fp16"):
             return None
         facts = {"rocm": query.rocm, "dp_size": 1, "activation": "SILU"}
@@ -260,47 +260,52 @@ class MoeRules:
         try:
             return rules["backend_order"].value(facts)
         except EvidenceError:
-            return None  # it depends on the compute capability, and the block size does not
+            return None  # the order needs the compute capability; the block size does not
 
     def at(self, tokens: int) -> Block:
         """Return the block at a number of tokens.
 
-        Where a release works in chunks, it is that of the first chunk.
+        Where a release splits tokens into chunks, it is the first chunk's block.
         """
-        m = self._first_alike(self._chunk(tokens))
-        if m not in self._blocks:
-            self._blocks[m] = self._at(m)
-        return self._blocks[m]
+        chunk_tokens = self._interval_start(self._chunk(tokens))
+        if chunk_tokens not in self._blocks:
+            self._blocks[chunk_tokens] = self._at(chunk_tokens)
+        return self._blocks[chunk_tokens]
 
-    def _at(self, m: int) -> Block:
-        path = self._path(m)
-        taken = ALIGNED if self.aligned else path.value
+    def _at(self, tokens: int) -> Block:
+        path_answer = self._path(tokens)
+        path_name = ALIGNED if self.aligned else path_answer.value
         query = self.query
         if query.override is not None:
             return Block(
-                path=taken, value=query.override, source="override", path_branch=path.branch
+                path=path_name,
+                value=query.override,
+                source="override",
+                path_branch=path_answer.branch,
             )
         if self.tuned is not None:
-            entry = nearest(self.tuned.tokens, m)
-            values = (getattr(self.tuned, name) for name in OTHER_SIZES)
-            sizes = (each[entry] if each else None for each in values)
+            entry = nearest(self.tuned.tokens, tokens)
+            columns = (getattr(self.tuned, name) for name in OTHER_SIZES)
+            sizes = (column[entry] if column else None for column in columns)
             return Block(
-                path=taken,
+                path=path_name,
                 value=self.tuned.block_size_m[entry],
-                **dict(zip(_OF_A_BLOCK, sizes, strict=True)),
+                **dict(zip(_BLOCK_FIELDS, sizes, strict=True)),
                 source="override" if self.tuned in query.own else "tuned",
                 tuned=self.tuned,
-                path_branch=path.branch,
+                path_branch=path_answer.branch,
             )
-        answer = self._size(m)
-        said = (None if rule is None else rule.value(self._sized).value for rule in self.others)
+        size_answer = self._size(tokens)
+        other_sizes = (
+            None if rule is None else rule.value(self._size_inputs).value for rule in self.others
+        )
         return Block(
-            path=taken,
-            value=answer.value,
-            **dict(zip(_OF_A_BLOCK, said, strict=True)),
+            path=path_name,
+            value=size_answer.value,
+            **dict(zip(_BLOCK_FIELDS, other_sizes, strict=True)),
             source="fallback",
-            branch=answer.branch,
-            path_branch=path.branch,
+            branch=size_answer.branch,
+            path_branch=path_answer.branch,
         )
 
     def step(self, tokens: int) -> tuple[str, int]:
@@ -308,67 +313,72 @@ class MoeRules:
         block = self.at(tokens)
         return block.path, block.value
 
-    def changes(self, most: int) -> list[int]:
-        """Return every number of tokens up to `most` whose `step` may be another than before it.
+    def changes(self, limit: int) -> list[int]:
+        """Return every number of tokens up to `limit` at which `step` may change.
 
         Raises
         ------
         UnsettledError, or what a mistake in a rule raises (`NO_VALUE`)
-            That takes asking at each.
+            Each number must be evaluated.
         """
-        if most > self._whole:
+        if limit > self._unchunked_limit:
             raise UnsettledError
-        values = self.tuned.block_size_m if self.tuned is not None else ()
-        path = () if self.aligned else self._turns_of(self.path, "num_tokens", most)
-        return sorted({*self._turns((self.block_size,), values, most), *path})
+        block_sizes = self.tuned.block_size_m if self.tuned is not None else ()
+        path_changes = () if self.aligned else self._rule_changes(self.path, "num_tokens", limit)
+        return sorted({*self._size_changes((self.block_size,), block_sizes, limit), *path_changes})
 
-    def _turns(
-        self, rules: Sequence[Rule | None], values: Sequence[int], most: int
+    def _size_changes(
+        self, rules: Sequence[Rule | None], values: Sequence[int], limit: int
     ) -> Iterator[int]:
-        """Yield where a tuned entry's value, or what some rules say without one, may change."""
+        """Yield the numbers of tokens at which a tuned entry's value or a fallback may change."""
         if self.query.override is None and self.tuned is not None:
-            entries = tuned_intervals(self.tuned.tokens, values, 1, most)
-            yield from (each.first for each in entries[1:])
+            intervals = tuned_intervals(self.tuned.tokens, values, 1, limit)
+            yield from (interval.first for interval in intervals[1:])
         elif self.query.override is None:
             for rule in rules:
-                yield from () if rule is None else self._turns_of(rule, "M", most)
+                yield from () if rule is None else self._rule_changes(rule, "M", limit)
 
-    def _turns_of(self, rule: Rule, name: str, most: int) -> list[int]:
-        return changes(rule, self.fixed, name, most)
+    def _rule_changes(self, rule: Rule, name: str, limit: int) -> list[int]:
+        return changes(rule, self.fixed, name, limit)
 
     @cached_property
-    def _every_turn(self) -> list[int] | None:
-        """Every number that a configuration is chosen by at which any of a block may change.
-
-        None where that takes asking at each.
-        """
+    def _block_changes(self) -> list[int] | None:
+        """All chunk sizes at which a block may change; None if they cannot be searched."""
         entries = range(len(self.tuned.tokens)) if self.tuned is not None else ()
         try:
-            sizes = self._turns((self.block_size, *self.others), entries, _FAR)
-            return sorted({1, *sizes, *self._turns_of(self.path, "num_tokens", _FAR)})
+            size_changes = self._size_changes(
+                (self.block_size, *self.others), entries, _TOKENS_LIMIT
+            )
+            return sorted(
+                {1, *size_changes, *self._rule_changes(self.path, "num_tokens", _TOKENS_LIMIT)}
+            )
         except (*NO_VALUE, UnsettledError, NearfreeError):
             return None
 
-    def _first_alike(self, m: int) -> int:
-        """Return the first number of those up to `m` whose blocks are all alike."""
-        turns = self._every_turn
-        return turns[bisect_right(turns, m) - 1] if turns and 1 <= m <= _FAR else m
+    def _interval_start(self, tokens: int) -> int:
+        """Return the smallest number of tokens with the same block as `tokens`, if it is known."""
+        starts = self._block_changes
+        return (
+            starts[bisect_right(starts, tokens) - 1]
+            if starts and 1 <= tokens <= _TOKENS_LIMIT
+            else tokens
+        )
 
     def _chunk(self, tokens: int) -> int:
-        """Return the tokens that a configuration is chosen by."""
-        if tokens <= self._whole:
+        """Return the number of tokens that a configuration is chosen by: the first chunk's."""
+        if tokens <= self._unchunked_limit:
             return tokens
         return int(self.tokens.value({"num_tokens": tokens}).value)
 
     def _path(self, tokens: int) -> Answer:
-        if self._only_path is None:
-            self._counted["num_tokens"] = tokens
-            found = self.path.value(self._counted)
+        if self._constant_path is None:
+            self._path_inputs["num_tokens"] = tokens
+            answer = self.path.value(self._path_inputs)
             if "num_tokens" in self.path.open_inputs:
-                return found
-            self._only_path = found
-        return self._only_path
+                return answer
+            self._constant_path = answer
+        return self._constant_path
 
-    def _size(self, m: int) -> Answer:
-        self._sized["M"] = m
-        return self.block_size.value(self._sized)
+    def _size(self, tokens: int) -> Answer:
+        self._size_inputs["M"] = tokens
+        return self.block_size.value(self._size_inputs)

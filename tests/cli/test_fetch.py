@@ -83,7 +83,7 @@ def test_no_network_is_one_message(
 ) -> None:
     """A registry that cannot be reached is one message."""
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9")
-    one_message(call("fetch"), "linux-x64 is not to be had: the connection failed")
+    one_message(call("fetch"), "linux-x64 is not available: the connection failed")
     assert not (empty / "engines").exists()
 
 

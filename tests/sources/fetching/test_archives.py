@@ -371,7 +371,7 @@ def test_a_part_of_an_archive_is_refused(server: Server, filename: str, length: 
     body = Entry("demo/body.py", b"".join(b"%d\n" % (n * n) for n in range(5000)))
     files = ("demo-1.0/demo/body.py", body.raw)
     raw = make_wheel(body) if filename == WHEEL else make_sdist(files)
-    refused(server, filename, raw[:length], "is (refused|not to be had)")
+    refused(server, filename, raw[:length], "is (refused|not available)")
 
 
 @pytest.mark.parametrize("filename", [WHEEL, SDIST])
@@ -385,7 +385,7 @@ def test_a_cut_connection_is_an_error(server: Server, filename: str) -> None:
     """A server that closes half-way through gives an error, not half a file."""
     server.cut.add(filename)
     raw = make_wheel(RULE) if filename == WHEEL else sdist()
-    refused(server, filename, raw, "is (refused|not to be had)")
+    refused(server, filename, raw, "is (refused|not available)")
 
 
 @pytest.mark.parametrize("status", [404, 500, 503])
@@ -401,7 +401,7 @@ def test_a_server_without_ranges_is_refused(server: Server) -> None:
     """A wheel is never fetched as a whole: a server that would send all of it is refused."""
     server.ranges = False
     before = meter.fetched_bytes
-    message = refused(server, WHEEL, make_wheel(RULE, OTHER), "knows no range requests")
+    message = refused(server, WHEEL, make_wheel(RULE, OTHER), "supports no range requests")
     assert "PIP_INDEX_URL" in message
     assert meter.fetched_bytes - before == len(server.pages["demo"])
 
@@ -410,7 +410,7 @@ def test_other_parts_than_asked_for_are_refused(server: Server) -> None:
     """A server that sends another range than was asked for is refused."""
     server.shift = -1
     raw = make_wheel(RULE, OTHER._replace(packed=OTHER.raw, method=0))
-    refused(server, WHEEL, raw, "other parts of it than were asked for")
+    refused(server, WHEEL, raw, "other parts of it than requested")
 
 
 def test_fewer_bytes_than_promised_are_refused(server: Server) -> None:
@@ -423,7 +423,7 @@ def test_a_member_that_reaches_out_of_its_place_is_refused(server: Server) -> No
     """A member's own header cannot make its data begin where another member is."""
     raw = bytearray(make_wheel(RULE, OTHER._replace(packed=OTHER.raw, method=0)))
     raw[28:30] = b"\xff\xff"
-    refused(server, WHEEL, bytes(raw), "lies outside its place", r"demo/.*\.py")
+    refused(server, WHEEL, bytes(raw), "lies outside its span", r"demo/.*\.py")
 
 
 def test_a_directory_has_a_limit(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

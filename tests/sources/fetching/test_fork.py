@@ -49,7 +49,7 @@ def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_commit_gives_its_wanted_files(commit: str) -> None:
     """Files are those of the commit whose paths match; another commit is refused by name."""
     assert read_commit(URL, commit, re.compile(WANTED)) == {"src/rule.h": b"int rows = 64;\n"}
-    with pytest.raises(SourceError, match=f"forks.example/demo at {'0' * 40} is not to be had"):
+    with pytest.raises(SourceError, match=f"forks.example/demo at {'0' * 40} is not available"):
         read_commit(URL, "0" * 40, re.compile(WANTED))
 
 
@@ -103,5 +103,5 @@ def test_a_release_is_read_at_its_pin_or_at_a_named_stand_in(
     )
     assert fetch("demo-fork", "1.0", WANTED, cache=cache, offline=True) == source
     if lost:
-        with pytest.raises(SourceError, match=f"at {pin} is not to be had"):
+        with pytest.raises(SourceError, match=f"at {pin} is not available"):
             fetch("bare-fork", "1.0", WANTED, cache=cache)

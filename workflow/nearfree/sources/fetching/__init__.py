@@ -1,1 +1,1 @@
-"""Bring the few files of a release here, and believe them only if every check passed."""
+"""Fetch the few needed files of a release, and verify them before they are used."""

@@ -1,8 +1,8 @@
-"""Bundles: a repository's files inside of an npm package, read with git; nothing of them is run.
+"""Bundles: a repository's files inside an npm package, read with git; nothing of them is run.
 
-The registry vouches for the package, and git checks every file against the commit's hash. Patches
-that the package's build applies are on record beside them; one that touches a file which is read
-refuses the release.
+The registry's hash verifies the package, and git verifies every file against the commit's hash.
+Patches that the package's build applies are recorded next to the files; a release is refused if a
+patch changes a file that is read.
 """
 
 import os
@@ -19,45 +19,47 @@ from nearfree.sources.fetching.npm import fetch_npm
 from nearfree.sources.fetching.source import Source, lacking, members_of
 
 TIMEOUT_S = 300
-_TOUCHED = re.compile(r"^(?:diff --git a/(\S+) b/(\S+)|(?:---|\+\+\+) [ab]/(\S+))", re.MULTILINE)
+_PATCHED_PATHS = re.compile(
+    r"^(?:diff --git a/(\S+) b/(\S+)|(?:---|\+\+\+) [ab]/(\S+))", re.MULTILINE
+)
 _HEAD = re.compile(rb"# v2 git bundle\n([0-9a-f]{40}) HEAD\n\n")
 
 
 BUNDLED, PACKAGE = "llama-cpp", "node-llama-cpp"
-"""The name that the rules of bundled text go by, and the npm package that has the bundle."""
+"""The package name of the rules that are read from the bundle, and the npm package with it."""
 BUNDLE, PATCHES = "llama/gitRelease.bundle", "llama/patches/"
-"""The package's members that hold the bundle and the patches."""
+"""The members of the package that hold the bundle and the patches."""
 BUNDLE_LIMIT = 64 * 2**20
-"""Bytes of a bundle."""
-SINCE = 1
-"""The first number of the versions that the package has; earlier ones are another package's."""
+"""Limit of a bundle, in bytes."""
+FIRST_MAJOR = 1
+"""The first major version that is read; earlier ones belong to another package."""
 
 
 def bundled(package: str, version: str) -> bool:
-    """Return whether a release's text comes in a bundle."""
+    """Return whether a release's files come from a bundle."""
     from packaging.version import Version
 
-    return package == BUNDLED and Version(version).major >= SINCE
+    return package == BUNDLED and Version(version).major >= FIRST_MAJOR
 
 
 def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
-    """Return the files of a release whose path in its repository matches a pattern as a whole.
+    """Return the files of a release whose path in its repository fully matches a pattern.
 
     Raises
     ------
     SourceError
-        There is no such release, it has no such file, what is there cannot be believed, or a patch
-        changes a file that is wanted.
+        There is no such release, it has no such file, its content fails a check, or a patch changes
+        a wanted file.
     """
-    held = f"{re.escape(BUNDLE)}|{re.escape(PATCHES)}.*"
-    source = fetch_npm(PACKAGE, version, held, cache=cache, limit=BUNDLE_LIMIT)
+    bundle_members = f"{re.escape(BUNDLE)}|{re.escape(PATCHES)}.*"
+    source = fetch_npm(PACKAGE, version, bundle_members, cache=cache, limit=BUNDLE_LIMIT)
     pattern = re.compile(wanted)
     patches = {path: raw for path, raw in source.files.items() if path != BUNDLE}
     for path, raw in patches.items():
-        touched = sorted(each for each in _touched(raw) if pattern.fullmatch(each))
-        if touched:
+        patched = sorted(name for name in _patched_paths(raw) if pattern.fullmatch(name))
+        if patched:
             raise SourceError(
-                f"{BUNDLED} {version}: {path} changes {', '.join(touched)} before it is built",
+                f"{BUNDLED} {version}: {path} changes {', '.join(patched)} before it is built",
                 remedy="Take another version: what it is built of is not on record",
             )
     commit, files = read_bundle(source.raw(BUNDLE), pattern, f"{BUNDLED} {version}")
@@ -76,62 +78,64 @@ def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
     return Source(record, files)
 
 
-def _touched(raw: bytes) -> set[str]:
-    found = _TOUCHED.findall(raw.decode(errors="replace"))
-    return {path for groups in found for path in groups if path}
+def _patched_paths(raw: bytes) -> set[str]:
+    matches = _PATCHED_PATHS.findall(raw.decode(errors="replace"))
+    return {path for groups in matches for path in groups if path}
 
 
-def read_bundle(raw: bytes, wanted: re.Pattern[str], what: str) -> tuple[str, dict[str, bytes]]:
+def read_bundle(raw: bytes, wanted: re.Pattern[str], label: str) -> tuple[str, dict[str, bytes]]:
     """Return a bundle's commit, and its files whose path matches, by path.
 
     Raises
     ------
     SourceError
-        It is no bundle of one whole commit, git refuses it, or a file is a link or too long.
+        It is no bundle of one complete commit, git refuses it, or a file is a link or too large.
     """
     head = _HEAD.match(raw)
     if head is None:
-        raise SourceError(f"{what}: its bundle is of no known form", remedy="Take another version")
+        raise SourceError(f"{label}: its bundle has an unknown form", remedy="Take another version")
     commit = head[1].decode()
     with TemporaryDirectory() as folder:
         bundle = Path(folder) / "bundle"
         bundle.write_bytes(raw)
         repository = str(Path(folder) / "repository")
-        _git(folder, what, "init", "--quiet", "--bare", "--template=", repository)
-        _git(repository, what, "fetch", "--quiet", "--no-tags", "--no-auto-gc", str(bundle), "HEAD")
-        listed = _git(repository, what, "ls-tree", "-r", "-z", "-l", commit).decode().split("\0")
-        if len(listed) > COUNT_LIMIT:
-            raise SourceError(f"{what} has over {COUNT_LIMIT} files", remedy="It is not read")
+        _git(folder, label, "init", "--quiet", "--bare", "--template=", repository)
+        _git(
+            repository, label, "fetch", "--quiet", "--no-tags", "--no-auto-gc", str(bundle), "HEAD"
+        )
+        entries = _git(repository, label, "ls-tree", "-r", "-z", "-l", commit).decode().split("\0")
+        if len(entries) > COUNT_LIMIT:
+            raise SourceError(f"{label} has over {COUNT_LIMIT} files", remedy="It is not read")
         files = {}
-        for line in filter(None, listed):
-            about, _, path = line.partition("\t")
-            mode, _, blob, size = about.split()
+        for entry in filter(None, entries):
+            attributes, _, path = entry.partition("\t")
+            mode, _, blob, size = attributes.split()
             if not wanted.fullmatch(path):
                 continue
             if mode not in {"100644", "100755"} or int(size) > MEMBER_LIMIT:
                 raise SourceError(
-                    f"{what}: {path!r} is no plain file of at most {MEMBER_LIMIT} bytes",
+                    f"{label}: {path!r} is no plain file of at most {MEMBER_LIMIT} bytes",
                     remedy="Take another version",
                 )
-            files[path] = _git(repository, what, "cat-file", "blob", blob)
+            files[path] = _git(repository, label, "cat-file", "blob", blob)
     return commit, files
 
 
-def _git(folder: str, what: str, *words: str) -> bytes:
-    """Run git without anybody's settings or hooks, and check all that comes in."""
-    alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "HOME": folder}
-    alone |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file", "LC_ALL": "C"}
+def _git(folder: str, label: str, *arguments: str) -> bytes:
+    """Run git without user settings or hooks, and verify all objects that come in."""
+    environment = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "HOME": folder}
+    environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file", "LC_ALL": "C"}
     settings = ["-c", "transfer.fsckObjects=true", "-c", f"core.hooksPath={os.devnull}"]
     try:
         return subprocess.run(
-            ["git", "-C", folder, *settings, *words],
+            ["git", "-C", folder, *settings, *arguments],
             capture_output=True,
             timeout=TIMEOUT_S,
             check=True,
-            env={"PATH": os.environ.get("PATH", os.defpath), **alone},
+            env={"PATH": os.environ.get("PATH", os.defpath), **environment},
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise SourceError(
-            f"{what}: git does not read its bundle ({type(error).__name__})",
+            f"{label}: git cannot read its bundle ({type(error).__name__})",
             remedy="Check that git is installed; else take another version",
         ) from error

@@ -1,8 +1,9 @@
-"""Fetching: the wanted files of a release, out of the cache or else from the package index.
+"""Fetch the wanted files of a release from the cache, or else from the package index.
 
-Nothing that is fetched is ever built, imported or run, and nothing is kept before it is checked.
-Exceptions are pinned by hash and run in processes of their own: kernel files of one test, and the
-kernels that are compiled (envs/kernels.lock); the program that lists kernels (envs/dumper.lock).
+Nothing that is fetched is ever built, imported or run, and nothing is stored before it is verified.
+The exceptions are pinned by hash and run in processes of their own: kernel files of one test, and
+the kernels that are compiled (envs/kernels.lock); the program that lists kernels
+(envs/dumper.lock).
 """
 
 import re
@@ -22,9 +23,12 @@ from nearfree.sources.fetching.wheel import read_wheel
 from nearfree.sources.packages import plain_version
 
 SDISTS = {"vllm-linear": "vllm", "llama-cpp": "llama-cpp-python"}
-"""What is read from another package's sdist alone: of the same text its wheels hold binaries."""
+"""Packages that are read from another package's sdist only: the wheels hold binaries of the text.
+
+
+"""
 PARTS = SDISTS | {"vllm-triton": "vllm", "vllm-graphs": "vllm", "sglang-graphs": "sglang"}
-"""What is read from another package's releases, by that package's versions."""
+"""Packages that are read from another package's releases, and have that package's versions."""
 Reader = Callable[[Artefact, re.Pattern[str]], dict[str, bytes]]
 
 
@@ -37,25 +41,25 @@ def fetch(
     offline: bool = False,
     limit: int | None = None,
 ) -> Source:
-    """Return the files of a release whose path inside the artefact matches a pattern as a whole.
+    """Return the files of a release whose path inside the artefact fully matches a pattern.
 
-    The cache serves what it has. Else one wheel is tried, then the sdist; a yanked release is
-    as good as another for who names its version. Of a fork, the commit is read that the release
-    pins; of what comes in a bundle, the bundle.
+    The cache comes first. Else one wheel is read, then the sdist; a yanked release is accepted,
+    since the caller names its version. For a fork, the commit is read that the release pins; for a
+    bundled package, the bundle.
 
     Parameters
     ----------
     package, version
         The release, in any spelling that packaging accepts.
     wanted
-        A regular expression over paths; in an sdist they begin below its top folder.
+        A regular expression over paths; in an sdist they start below its top folder.
     limit
-        Bytes of one file, where a wheel's may have more than `members.MEMBER_LIMIT`.
+        Limit of one file in bytes, if a wheel's files may exceed `members.MEMBER_LIMIT`.
 
     Raises
     ------
     SourceError
-        There is no such release, it has no such file, or what is there cannot be believed.
+        There is no such release, it has no such file, or its content fails a check.
     """
     from packaging.utils import canonicalize_name
 
@@ -89,7 +93,7 @@ def _fetched(package: str, version: str, wanted: str, cache: Cache, limit: int |
 
 
 def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
-    """Return a fork's files at the pinned commit, else at the one that may stand in for it."""
+    """Return a fork's files at the pinned commit, else at its stand-in."""
     fork = FORKS[package]
     sdist = fetch(fork.package, version, fork.pin, cache=cache)
     ((path, _),) = sdist.files.items()
@@ -118,24 +122,28 @@ def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
 
 
 def _artefacts(package: str, version: str, limit: int | None) -> Iterator[tuple[Artefact, Reader]]:
-    """Yield what to look into, in this order: the wheel that suits best, then the sdist.
+    """Yield the artefacts to read, in order, with their reader: the best wheel, then the sdist.
 
-    What only the sdist holds is looked for there alone.
+    Packages of `SDISTS` have no wheel to read.
     """
-    whole = PARTS.get(package, package)
-    known = releases(whole)
-    if version not in known:
-        raise _unknown(whole, version, list(known))
-    wheels = [file for file in known[version] if file.kind == "wheel" and package not in SDISTS]
-    sdists = [file for file in known[version] if file.kind == "sdist"]
+    index_name = PARTS.get(package, package)
+    artefacts_by_version = releases(index_name)
+    if version not in artefacts_by_version:
+        raise _unknown_version(index_name, version, list(artefacts_by_version))
+    wheels = [
+        file
+        for file in artefacts_by_version[version]
+        if file.kind == "wheel" and package not in SDISTS
+    ]
+    sdists = [file for file in artefacts_by_version[version] if file.kind == "sdist"]
     if wheels:
-        yield max(wheels, key=_suits), partial(read_wheel, limit=limit)
+        yield max(wheels, key=_wheel_rank), partial(read_wheel, limit=limit)
     if sdists:
         yield max(sdists, key=lambda file: file.filename.endswith(".tar.gz")), read_sdist
 
 
-def _suits(wheel: Artefact) -> tuple[int, tuple[int, str] | tuple[()], str]:
-    """Return what orders wheels: for any platform, for Linux on x86-64, others; then the build."""
+def _wheel_rank(wheel: Artefact) -> tuple[int, tuple[int, str] | tuple[()], str]:
+    """Return the sort key of wheels: any platform, Linux on x86-64, others; then the build."""
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
@@ -147,15 +155,15 @@ def _suits(wheel: Artefact) -> tuple[int, tuple[int, str] | tuple[()], str]:
     return 2 if "any" in platforms else int(linux), build, wheel.filename
 
 
-def _unknown(package: str, version: str, known: list[str]) -> SourceError:
+def _unknown_version(package: str, version: str, known: list[str]) -> SourceError:
     from packaging.version import Version
 
     if not known:
         return SourceError(
             f"{package} has no wheel or sdist with a SHA-256", remedy="Check PIP_INDEX_URL"
         )
-    place = bisect([Version(one) for one in known], Version(version))
-    near = dict.fromkeys([*known[max(0, place - 1) : place + 1], known[-1]])
+    position = bisect([Version(number) for number in known], Version(version))
+    near = dict.fromkeys([*known[max(0, position - 1) : position + 1], known[-1]])
     return SourceError(
         f"{package} has no version {version}",
         remedy=f"Known near it, and newest: {', '.join(near)}",

@@ -1,4 +1,4 @@
-"""The package index: which artefacts a package has, and the one way to read from the network."""
+"""The package index: the artefacts of a package, and the only access to the network."""
 
 import os
 import threading
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from requests import Response, Session
 
 TIMEOUT_S = (15, 60)
-"""Seconds to connect, and seconds without a byte, before a request is given up."""
+"""Limits of a request, in seconds: to connect, and without receiving a byte."""
 PAGE_LIMIT = 64 * 2**20
-"""Bytes of the largest index page."""
-HERE = "Check the network and try again; what the cache holds is there with --offline"
+"""Limit of an index page, in bytes."""
+NETWORK_REMEDY = "Check the network and try again; cached files can be read with --offline"
 Kind = Literal["wheel", "sdist", "npm"]
 KINDS: dict[str, Kind] = {"wheel": "wheel", "sdist": "sdist"}
 
@@ -48,9 +48,9 @@ class Meter:
         self._lock = threading.Lock()
 
     def read(self, response: "Response", size: int) -> bytes:
-        """Return the next `size` bytes of a response as they were sent, fewer at its end alone.
+        """Return the next `size` bytes of a response as sent; fewer only at its end.
 
-        A server that compresses once more for the way is not followed: hashes are of the file.
+        A server's content encoding is not decoded: hashes are of the file itself.
         """
         parts = []
         while size > 0 and (raw := response.raw.read(size)):
@@ -73,64 +73,65 @@ _sessions_lock = threading.Lock()
 def releases(package: str) -> dict[str, list[Artefact]]:
     """Return a package's wheels and sdists with a SHA-256, by version, oldest version first.
 
-    A page is read once a process. PIP_INDEX_URL names another index.
+    A page is read once per process. PIP_INDEX_URL names another index.
 
     Raises
     ------
     SourceError
-        The index does not know the package, or is not to be had.
+        The index does not have the package, or is not available.
     """
     from packaging.utils import canonicalize_name
 
-    where = (_endpoint(), canonicalize_name(package))
+    page_key = (_endpoint(), canonicalize_name(package))
     with _pages_lock:
-        page_lock = _page_locks[where]
+        page_lock = _page_locks[page_key]
     with page_lock:
-        if where not in _pages:
-            _pages[where] = _by_version(where[1], _read_page(*where))
-        return dict(_pages[where])
+        if page_key not in _pages:
+            _pages[page_key] = _by_version(page_key[1], _read_page(*page_key))
+        return dict(_pages[page_key])
 
 
 @contextmanager
 def reading(
     url: str,
-    what: str,
+    label: str,
     headers: dict[str, str] | None = None,
     *,
     setting: str = "PIP_INDEX_URL",
 ) -> Iterator["Response"]:
-    """Open a URL to be read through `meter`; every fault of the network becomes a SourceError.
+    """Open a URL for reading through `meter`; every network fault becomes a SourceError.
 
-    Messages name `what`, never the URL, which may hold a password; `setting` is the variable that
-    names another index.
+    Messages name the `label`, never the URL, which may hold a password; `setting` is the variable
+    that names another index.
     """
     from requests import RequestException
     from urllib3.exceptions import HTTPError
 
-    plain = {"Accept-Encoding": "identity"}
+    default_headers = {"Accept-Encoding": "identity"}
     try:
         with _session().get(
-            url, headers=plain | (headers or {}), stream=True, timeout=TIMEOUT_S
+            url, headers=default_headers | (headers or {}), stream=True, timeout=TIMEOUT_S
         ) as response:
             if response.status_code == 404:
                 raise SourceError(
-                    f"{what} is unknown to the package index",
+                    f"{label} is unknown to the package index",
                     remedy=f"Check its spelling, and {setting} if that is set",
                 )
             if not response.ok:
                 raise SourceError(
-                    f"{what} is not to be had: the server answers {response.status_code}",
-                    remedy=HERE,
+                    f"{label} is not available: the server answers {response.status_code}",
+                    remedy=NETWORK_REMEDY,
                 )
             yield response
     except (RequestException, HTTPError) as error:
         raise SourceError(
-            f"{what} is not to be had: the connection failed ({type(error).__name__})", remedy=HERE
+            f"{label} is not available: the connection failed ({type(error).__name__})",
+            remedy=NETWORK_REMEDY,
         ) from error
 
 
 def close() -> None:
-    """Close this process's idle connections and forget the pages that it read."""
+    """Close this process's idle connections and forget its pages."""
     with _pages_lock:
         _pages.clear()
     with _sessions_lock:
@@ -146,13 +147,13 @@ def _endpoint() -> str:
 
 
 def _session() -> "Session":
-    """Return this thread's session: one connection serves many requests."""
+    """Return this thread's session, which reuses one connection for many requests."""
     if not hasattr(_local, "session"):
         from requests import Session
         from requests.adapters import HTTPAdapter
         from urllib3.util import Retry
 
-        again = Retry(
+        retries = Retry(
             total=3,
             backoff_factor=0.3,
             status_forcelist=(429, 502, 503, 504),
@@ -160,26 +161,26 @@ def _session() -> "Session":
         )
         _local.session = Session()
         for scheme in ("https://", "http://"):
-            _local.session.mount(scheme, HTTPAdapter(max_retries=again))
+            _local.session.mount(scheme, HTTPAdapter(max_retries=retries))
         with _sessions_lock:
             _sessions.add(_local.session)
-    found: Session = _local.session
-    return found
+    session: Session = _local.session
+    return session
 
 
 def _read_page(endpoint: str, package: str) -> "ProjectPage":
     from pypi_simple import ACCEPT_JSON_PREFERRED, ProjectPage
     from pypi_simple.errors import UnsupportedRepoVersionError
 
-    what, url = f"the package {package}", f"{endpoint.rstrip('/')}/{package}/"
-    with reading(url, what, {"Accept": ACCEPT_JSON_PREFERRED}) as response:
+    label, url = f"the package {package}", f"{endpoint.rstrip('/')}/{package}/"
+    with reading(url, label, {"Accept": ACCEPT_JSON_PREFERRED}) as response:
         raw = meter.read(response, PAGE_LIMIT + 1)
-        kind = response.headers.get("Content-Type", "")
+        content_type = response.headers.get("Content-Type", "")
         base = response.url
     try:
         if len(raw) > PAGE_LIMIT:
-            raise ValueError("it is too long")  # noqa: TRY301 (one refusal for all odd pages)
-        if "json" in kind:
+            raise ValueError("it is too long")  # noqa: TRY301 (one refusal for all malformed pages)
+        if "json" in content_type:
             import json
 
             return ProjectPage.from_json_data(json.loads(raw), base)
@@ -188,7 +189,7 @@ def _read_page(endpoint: str, package: str) -> "ProjectPage":
         ValueError, KeyError, TypeError, RecursionError, UnsupportedRepoVersionError,
     ) as error:  # fmt: skip
         raise SourceError(
-            f"{what} has no page of the simple repository form ({type(error).__name__})",
+            f"{label} has no page of the simple repository form ({type(error).__name__})",
             remedy="Check PIP_INDEX_URL",
         ) from error
 
@@ -196,7 +197,7 @@ def _read_page(endpoint: str, package: str) -> "ProjectPage":
 def _by_version(package: str, page: "ProjectPage") -> dict[str, list[Artefact]]:
     from packaging.version import InvalidVersion, Version
 
-    found: defaultdict[Version, list[Artefact]] = defaultdict(list)
+    artefacts: defaultdict[Version, list[Artefact]] = defaultdict(list)
     for file in page.packages:
         try:
             version = Version(file.version or "")
@@ -205,7 +206,7 @@ def _by_version(package: str, page: "ProjectPage") -> dict[str, list[Artefact]]:
         kind = KINDS.get(file.package_type or "")
         sha256 = file.digests.get("sha256", "").lower()
         if kind and sha256:
-            found[version].append(
+            artefacts[version].append(
                 Artefact(
                     package=package,
                     version=str(version),
@@ -216,5 +217,8 @@ def _by_version(package: str, page: "ProjectPage") -> dict[str, list[Artefact]]:
                     yanked=file.is_yanked,
                 )
             )
-    by_name = {v: sorted(files, key=lambda file: file.filename) for v, files in found.items()}
-    return {str(version): by_name[version] for version in sorted(by_name)}
+    sorted_files = {
+        version_: sorted(files, key=lambda file: file.filename)
+        for version_, files in artefacts.items()
+    }
+    return {str(version): sorted_files[version] for version in sorted(sorted_files)}

@@ -1,6 +1,6 @@
-"""What a member of an archive may be: its name, its kind, its size; anything else is refused.
+"""Checks of an archive's members: name, kind and size; anything unusual is refused.
 
-Nothing of an archive is returned unless every check passed; what is odd is never repaired.
+Nothing of an archive is returned unless every check passed, and nothing malformed is repaired.
 """
 
 import csv
@@ -15,20 +15,20 @@ from nearfree.errors import SourceError
 from nearfree.sources.fetching.index import Artefact
 
 MEMBER_LIMIT = 16 * 2**20
-"""Bytes of one wanted member."""
+"""Limit of one wanted member, in bytes."""
 TOTAL_LIMIT = 128 * 2**20
-"""Bytes of all wanted members together."""
+"""Limit of all wanted members together, in bytes."""
 COUNT_LIMIT = 200_000
-"""Members of an archive."""
+"""Limit of an archive's members."""
 BROKEN = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError,
     IndexError, OverflowError, NotImplementedError, RuntimeError, csv.Error,
 )  # fmt: skip
-"""What the readers of archives raise on bytes that are none; RuntimeError includes recursion."""
+"""Exceptions of the archive readers on malformed bytes; RuntimeError includes recursion."""
 
 
 def refusal(artefact: Artefact, reason: str) -> SourceError:
-    """Return the error of an artefact that is not believed."""
+    """Return the error of an artefact that fails a check."""
     return SourceError(
         f"{artefact} is refused: {reason}",
         remedy="Nothing of it was kept; take another version, or an index that you trust",
@@ -36,7 +36,7 @@ def refusal(artefact: Artefact, reason: str) -> SourceError:
 
 
 def check_name(artefact: Artefact, name: str) -> None:
-    """Refuse a name that leads out of the archive, wanted or not."""
+    """Refuse a member's name that leads out of the archive, even of an unwanted member."""
     if (
         not name
         or name.startswith("/")
@@ -47,7 +47,7 @@ def check_name(artefact: Artefact, name: str) -> None:
 
 
 def check_file(artefact: Artefact, path: str, paths: set[str], *, plain: bool) -> None:
-    """Refuse a wanted member that is no plain file, or whose path is taken or no text."""
+    """Refuse a wanted member that is no plain file, or whose path is a duplicate or unprintable."""
     if not plain:
         raise refusal(artefact, f"{path!r} is a link or a device, not a plain file")
     if not path.isprintable():
@@ -60,22 +60,23 @@ def check_file(artefact: Artefact, path: str, paths: set[str], *, plain: bool) -
 def check_size(
     artefact: Artefact, path: str, size: int, total: int, *, limit: int | None = None
 ) -> int:
-    """Return the bytes of all wanted members so far; refuse when one or all are too long.
+    """Return the total bytes of the wanted members so far; refuse too large a member or total.
 
-    `limit` is of one member, MEMBER_LIMIT unless given; where it is, all may have that much more.
+    `limit` is that of one member, by default MEMBER_LIMIT; if it is given, the total limit grows by
+    it.
     """
-    whole = TOTAL_LIMIT + (limit or 0)
+    total_limit = TOTAL_LIMIT + (limit or 0)
     limit = MEMBER_LIMIT if limit is None else limit
     if size > limit:
         raise refusal(artefact, f"{path} is over {limit} bytes")
-    if total + size > whole:
-        raise refusal(artefact, f"its wanted files are over {whole} bytes together")
+    if total + size > total_limit:
+        raise refusal(artefact, f"its wanted files are over {total_limit} bytes together")
     return total + size
 
 
 @contextmanager
 def readable(artefact: Artefact) -> Iterator[None]:
-    """Turn what the readers of archives raise into a refusal."""
+    """Turn the archive readers' exceptions into a refusal."""
     try:
         yield
     except BROKEN as error:
@@ -83,6 +84,6 @@ def readable(artefact: Artefact) -> Iterator[None]:
 
 
 def check_count(artefact: Artefact, count: int) -> None:
-    """Refuse an archive of more members than any release has."""
+    """Refuse an archive with more members than any release has."""
     if count > COUNT_LIMIT:
         raise refusal(artefact, f"it has over {COUNT_LIMIT} members")

@@ -1,7 +1,7 @@
-"""npm packages: the wanted files of a release, read as an sdist's are; nothing of them is run.
+"""npm packages: the wanted files of a release, read like an sdist's; nothing of them is run.
 
-A page names each release's archive and its SHA-512; nothing is kept unless the whole archive has
-it. Records and the cache know such a package as `npm:` and its name.
+A page gives each release's archive and its SHA-512; nothing is stored unless the complete archive
+has it. Records and the cache name such a package `npm:` and its name.
 """
 
 import base64
@@ -22,7 +22,7 @@ from nearfree.sources.fetching.source import Source, kept, lacking, members_of
 
 REGISTRY = "https://registry.npmjs.org"
 SETTING = "npm_config_registry"
-"""The variable that names another registry, npm's own."""
+"""npm's own variable, which names another registry."""
 _PART = r"[a-z0-9~-][a-z0-9._~-]{0,213}"
 _NAME = re.compile(rf"(?:@{_PART}/)?{_PART}")
 _VERSION = re.compile(r"[0-9A-Za-z.+-]{1,64}")
@@ -37,23 +37,23 @@ def fetch_npm(
     offline: bool = False,
     limit: int | None = None,
 ) -> Source:
-    """Return the files of an npm package whose path matches a pattern as a whole.
+    """Return the files of an npm package whose path fully matches a pattern.
 
-    The cache serves what it has. Else the release's archive is read as a stream.
+    The cache comes first. Else the release's archive is read as a stream.
 
     Parameters
     ----------
     name, version
-        The release, as npm spells them: `@scope/name`, `1.2.3`.
+        The release, in npm's spelling: `@scope/name`, `1.2.3`.
     wanted
-        A regular expression over paths, which begin below the archive's top folder, `package/`.
+        A regular expression over paths, which start below the archive's top folder, `package/`.
     limit
-        Bytes of one file, where it may have more than `members.MEMBER_LIMIT`.
+        Limit of one file in bytes, if it may exceed `members.MEMBER_LIMIT`.
 
     Raises
     ------
     SourceError
-        There is no such release, it has no such file, or what is there cannot be believed.
+        There is no such release, it has no such file, or its content fails a check.
     """
     _check(name, version)
     package = f"npm:{name}"
@@ -88,7 +88,7 @@ def _check(name: str, version: str) -> None:
 
 
 def _artefact(name: str, version: str) -> tuple[Artefact, bytes]:
-    """Return a release's archive and its SHA-512, as the registry's page has them."""
+    """Return a release's archive and its SHA-512, from the registry's page."""
     package = f"npm:{name}"
     versions, base = _versions(name)
     if version not in versions:
@@ -102,11 +102,11 @@ def _artefact(name: str, version: str) -> tuple[Artefact, bytes]:
         url, integrity = (cast("Mapping[str, str]", dist)[key] for key in ("tarball", "integrity"))
         url = urljoin(base, url) if url else ""
         hashes = [part for part in integrity.split() if part.startswith("sha512-")]
-        (sha512,) = (base64.b64decode(each[7:], validate=True) for each in hashes)
+        (sha512,) = (base64.b64decode(encoded[7:], validate=True) for encoded in hashes)
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise _odd(package, type(error).__name__) from error
+        raise _malformed_page(package, type(error).__name__) from error
     if len(sha512) != 64 or not url.startswith(("https://", "http://")):
-        raise _odd(package, "an archive without a SHA-512 or a place")
+        raise _malformed_page(package, "an archive without a SHA-512 or a URL")
     filename = f"{name.rpartition('/')[2]}-{version}.tgz"
     return (
         Artefact(
@@ -123,27 +123,27 @@ def _artefact(name: str, version: str) -> tuple[Artefact, bytes]:
 
 
 def _versions(name: str) -> tuple[dict[str, object], str]:
-    """Return what the registry's page says of each version, and where the page was."""
+    """Return the registry's entry of each version, and the page's URL."""
     import json
 
-    named = os.environ.get(SETTING, "")
-    registry = named if named.startswith(("https://", "http://")) else REGISTRY
-    what = f"the package npm:{name}"
+    configured = os.environ.get(SETTING, "")
+    registry = configured if configured.startswith(("https://", "http://")) else REGISTRY
+    label = f"the package npm:{name}"
     url = f"{registry.rstrip('/')}/{quote(name, safe='@')}"
-    with reading(url, what, {"Accept": "application/json"}, setting=SETTING) as response:
+    with reading(url, label, {"Accept": "application/json"}, setting=SETTING) as response:
         raw = meter.read(response, PAGE_LIMIT + 1)
         base = response.url
     try:
         if len(raw) > PAGE_LIMIT:
-            raise ValueError("it is too long")  # noqa: TRY301 (one refusal for all odd pages)
+            raise ValueError("it is too long")  # noqa: TRY301 (one refusal for all malformed pages)
         versions = json.loads(raw)["versions"]
         return dict(versions.items()), base
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _odd(f"npm:{name}", type(error).__name__) from error
+        raise _malformed_page(f"npm:{name}", type(error).__name__) from error
 
 
-def _odd(package: str, why: str) -> SourceError:
+def _malformed_page(package: str, reason: str) -> SourceError:
     return SourceError(
-        f"the package {package} has no page of the known form ({why})",
+        f"the package {package} has no page of the known form ({reason})",
         remedy=f"Check {SETTING}",
     )

@@ -1,4 +1,4 @@
-"""Sdists: read as a stream, the wanted members kept, believed only if the whole hash is right."""
+"""Sdists: read as a stream; the wanted members count only if the whole archive's hash is right."""
 
 import hashlib
 import io
@@ -20,23 +20,25 @@ from nearfree.sources.fetching.members import (
 )
 
 SKIPPED_LIMIT = 256 * 2**20
-"""Bytes of a member of an sdist that is only passed over."""
+"""Limit of a skipped member of an sdist, in bytes."""
 PACKED_LIMIT = 2 * 2**30
-"""Bytes of an sdist as it is sent."""
+"""Limit of an sdist as it is sent, in bytes."""
 UNPACKED_LIMIT = 4 * 2**30
-"""Bytes of an sdist's unpacked stream."""
+"""Limit of an sdist's unpacked stream, in bytes."""
 HEADER_LIMIT = 2**15
-"""Bytes of a tar header's extension, a long name or pax fields; tarfile is slow on longer ones."""
+"""Limit of a tar header's extension (a long name or pax fields), in bytes; tarfile is slow on
+longer ones.
+"""
 CHUNK = 2**18
 
 
 def read_sdist(artefact: Artefact, wanted: re.Pattern[str]) -> dict[str, bytes]:
-    """Return an sdist's wanted members by path inside its top folder, empty if it has none.
+    """Return an sdist's wanted members by path inside its top folder; empty if it has none.
 
     Raises
     ------
     SourceError
-        The sdist is hostile or broken, is no .tar.gz, or has not the SHA-256 that the index says.
+        The sdist is hostile or broken, is no .tar.gz, or does not have the index's SHA-256.
     """
     files, digests = read_packed(artefact, wanted)
     if digests["sha256"].hex() != artefact.sha256:
@@ -54,16 +56,16 @@ def read_packed(
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """Return a .tar.gz's wanted members by path inside its top folder, and its hashes by name.
 
-    The caller compares the hashes with what an index says before it believes a member.
+    The caller must compare the hashes with the index's before it uses a member.
 
     Parameters
     ----------
     wanted
         A pattern of members' paths below the top folder.
     hashes
-        Hashes of the whole archive, as hashlib names them.
+        Hashes of the whole archive, by hashlib's names.
     limit
-        Bytes of one wanted member, where it may have more than `members.MEMBER_LIMIT`.
+        Limit of one wanted member in bytes, if it may exceed `members.MEMBER_LIMIT`.
     setting
         The variable that names another index.
 
@@ -80,13 +82,13 @@ def read_packed(
         reading(artefact.url, str(artefact), setting=setting) as response,
     ):
 
-        def sent(size: int) -> bytes:
+        def read_and_hash(size: int) -> bytes:
             raw = meter.read(response, size)
             for digest in digests:
                 digest.update(raw)
             return raw
 
-        packed = _Limited(artefact, sent, PACKED_LIMIT)
+        packed = _Limited(artefact, read_and_hash, PACKED_LIMIT)
         with GzipFile(mode="rb", fileobj=packed) as gzip:
             unpacked = _Limited(artefact, gzip.read, UNPACKED_LIMIT)
             with tarfile.open(fileobj=unpacked, mode="r|", bufsize=CHUNK, tarinfo=_Header) as tar:
@@ -97,7 +99,7 @@ def read_packed(
 
 
 class _Limited(io.BufferedIOBase):
-    """A stream that ends in a refusal when more is read from it than may be there."""
+    """A stream that is refused once more bytes are read from it than its limit."""
 
     def __init__(self, artefact: Artefact, read: Callable[[int], bytes], limit: int) -> None:
         self._artefact, self._read, self._limit, self._left = artefact, read, limit, limit
@@ -111,9 +113,9 @@ class _Limited(io.BufferedIOBase):
 
 
 class _Header(tarfile.TarInfo):
-    """A tar header that is short, extensions included, and describes no file with holes.
+    """A tar header of limited length, extensions included, that describes no sparse file.
 
-    tarfile reads extensions and maps of holes as a whole, however long they are.
+    tarfile reads extensions and maps of holes completely, however long they are.
     """
 
     @classmethod
@@ -152,7 +154,7 @@ def _tar_members(
 
 
 def _headers(artefact: Artefact, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield an sdist's members as they come, each with a name and a size that may be."""
+    """Yield an sdist's members in order, each with an acceptable name and size."""
     count = 0
     while (member := tar.next()) is not None:
         count += 1
@@ -161,4 +163,4 @@ def _headers(artefact: Artefact, tar: tarfile.TarFile) -> Iterator[tarfile.TarIn
         if not 0 <= member.size <= SKIPPED_LIMIT:
             raise refusal(artefact, f"{member.name} is {member.size} bytes long")
         yield member
-        tar.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
+        tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all of them

@@ -1,4 +1,4 @@
-"""What was fetched of a release: its wanted files, and the record of where they came from."""
+"""The fetched files of a release, and the record of their origin."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ from nearfree.sources.fetching.cache import Cache
 
 
 class Source(Struct, frozen=True):
-    """The wanted files of a release, and the record of where they came from."""
+    """The wanted files of a release, and the record of their origin."""
 
     record: SourceFetched
     files: dict[str, bytes]
@@ -19,22 +19,22 @@ class Source(Struct, frozen=True):
         return sorted(self.files)
 
     def raw(self, path: str) -> bytes:
-        """Return a file's bytes; SourceError if the release has no such file."""
+        """Return a file's bytes; raise SourceError if it was not fetched."""
         if path not in self.files:
             raise SourceError(
                 f"{self._name} has no {path} among its fetched files",
-                remedy="Read another version, or ask for the path where this one has it",
+                remedy="Read another version, or the path that this one has",
             )
         return self.files[path]
 
     def text(self, path: str) -> str:
-        """Return a file's text; SourceError if it is not UTF-8."""
+        """Return a file's text; raise SourceError if it is not UTF-8."""
         try:
             return self.raw(path).decode()
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"{self._name}: {path} is not UTF-8 at byte {error.start}",
-                remedy="Read another version: rules are read from text alone",
+                remedy="Read another version: rules are read from text only",
             ) from error
 
     @property
@@ -45,12 +45,12 @@ class Source(Struct, frozen=True):
 def kept(
     package: str, version: str, wanted: str, cache: Cache, *, offline: bool = False
 ) -> Source | None:
-    """Return what the cache has of a release for a pattern of paths, None if it must be fetched.
+    """Return a release's cached files for a pattern of paths; None if they must be fetched.
 
     Raises
     ------
     SourceError
-        With `offline`: the cache has nothing of it, or what is damaged.
+        With `offline`: the cache lacks the files, or they are damaged.
     """
     try:
         record = cache.find(package, version, wanted)
@@ -69,7 +69,7 @@ def kept(
 
 
 def lacking(package: str, version: str, wanted: str) -> LackingError:
-    """Return the error of a release that holds no file whose path matches a pattern."""
+    """Return the error of a release that has no file whose path matches a pattern."""
     return LackingError(
         f"{package} {version} holds no file that matches {wanted}",
         remedy="Take a version that has it",
@@ -77,7 +77,7 @@ def lacking(package: str, version: str, wanted: str) -> LackingError:
 
 
 def members_of(files: dict[str, bytes]) -> tuple[SourceMember, ...]:
-    """Return what is recorded of files, by path."""
+    """Return the record of each file, sorted by path."""
     return tuple(
         SourceMember(path=path, sha256=sha256(raw), size=len(raw))
         for path, raw in sorted(files.items())

@@ -98,7 +98,7 @@ def test_a_result_of_other_code_is_not_believed(
     cache = Cache(tmp_path / "cache")
     extract("vllm", "1.0", cache=cache)
     kept = {*(tmp_path / "cache" / "results").iterdir()}
-    monkeypatch.setattr(extraction, "_code", lambda _: "0" * 16)
+    monkeypatch.setattr(extraction, "_code_digest", lambda _: "0" * 16)
     extract("vllm", "1.0", cache=cache, offline=True)
     made = {*(tmp_path / "cache" / "results").iterdir()} - kept
     assert len(made) == len(kept)

@@ -177,8 +177,8 @@ def require_mechanism(rules: Mapping[str, Rule], mechanism: str) -> None:
     if is_absent(rules, mechanism):
         rule = rules[f"mechanism_{mechanism}"].rule
         raise EvidenceError(
-            f"{rule.package} {rule.version}: the lines for {mechanism}, which tie rules to what runs,"
-            " are gone",
+            f"{rule.package} {rule.version}: the lines for {mechanism}, which tie rules to what"
+            " runs, are gone",
             remedy="Ask about an earlier release: the new way must be read first",
         )
 

@@ -1,7 +1,7 @@
-"""Which releases of an engine have a class of a model: what is locked, and how it is read anew.
+"""Model classes of an engine's releases: the lock file, and reading them anew.
 
-`config/classes.lock` holds the releases that were read, and of each class the spans of them that
-have it, so that a release that changes nothing adds its own name alone.
+`config/classes.lock` holds the releases that were read, and for each class the spans of releases
+that have it. So a release that changes nothing only adds its own name.
 """
 
 import json
@@ -21,13 +21,13 @@ from nearfree.sources.fetching.cache import Cache
 
 LOCK = "classes.lock"
 Span = tuple[str, str | None]
-"""The first and the last release of several that follow one another; None is the newest read."""
+"""The first and the last release of a run of consecutive ones; None stands for the newest read."""
 Spans = dict[str, list[Span]]
 FETCHERS = 8
 
 
 class Locked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The releases of an engine that were read, oldest first, and which of them have a class."""
+    """The releases of an engine that were read, oldest first, and the spans with each class."""
 
     releases: list[str]
     own: Spans
@@ -37,16 +37,16 @@ class Locked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return the releases that run one of some classes, oldest first."""
         spans = [
             span
-            for kind in (self.own, self.transformers)
+            for spans_by_class in (self.own, self.transformers)
             for name in names
-            for span in kind.get(name, ())
+            for span in spans_by_class.get(name, ())
         ]
-        held = {release for span in spans for release in self._within(span)}
-        return [each for each in self.releases if each in held]
+        supporting = {release for span in spans for release in self._within(span)}
+        return [release for release in self.releases if release in supporting]
 
     def by_transformers(self, name: str, release: str) -> bool:
-        """Return whether a release runs a class by its Transformers backend."""
-        return any(release in self._within(each) for each in self.transformers.get(name, ()))
+        """Return whether a release runs a class through its Transformers backend."""
+        return any(release in self._within(span) for span in self.transformers.get(name, ()))
 
     def _within(self, span: Span) -> list[str]:
         first, last = span
@@ -55,7 +55,7 @@ class Locked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 ClassLock = dict[str, Locked]
-"""By engine."""
+"""Locked classes by engine."""
 
 
 def read_class_lock(path: Path) -> ClassLock:
@@ -69,61 +69,65 @@ def read_class_lock(path: Path) -> ClassLock:
     if not path.exists():
         return {}
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=ClassLock)
+        lock = msgspec.json.decode(path.read_bytes(), type=ClassLock)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no lock: {error}", remedy="Restore it") from error
-    for name, engine in found.items():
+    for name, engine in lock.items():
         spans = [*engine.own.values(), *engine.transformers.values()]
-        ends = {end for each in spans for span in each for end in span}
+        ends = {end for spans_of_class in spans for span in spans_of_class for end in span}
         if unknown := ends - {*engine.releases, None}:
             raise ConfigError(
                 f"{path} is no lock: {name} has no release {min(map(str, unknown)):.60}",
                 remedy="Restore it",
             )
-    return found
+    return lock
 
 
-def renew_class_lock(path: Path, engine: str, found: Mapping[str, Classes]) -> None:
-    """Write what an engine's releases have into the lock; other engines stay in it as they are.
+def renew_class_lock(path: Path, engine: str, classes: Mapping[str, Classes]) -> None:
+    """Write an engine's classes into the lock; entries of other engines stay.
 
     Raises
     ------
     BusyError
-        Another process writes it right now.
+        Another process is writing it.
     """
     with alone(path):
-        replace(path, _written({**read_class_lock(path), engine: locked(found)}))
+        replace(path, _rendered({**read_class_lock(path), engine: locked(classes)}))
 
 
-def locked(found: Mapping[str, Classes]) -> Locked:
-    """Return an engine's part of a lock from the classes of its releases, oldest first."""
-    own = {release: each.own for release, each in found.items()}
-    others = {release: each.transformers for release, each in found.items()}
-    return Locked(releases=list(found), own=_spans(own), transformers=_spans(others))
+def locked(classes: Mapping[str, Classes]) -> Locked:
+    """Return the lock's entry of an engine from its releases' classes, oldest release first."""
+    own = {release: release_classes.own for release, release_classes in classes.items()}
+    transformers = {
+        release: release_classes.transformers for release, release_classes in classes.items()
+    }
+    return Locked(releases=list(classes), own=_spans(own), transformers=_spans(transformers))
 
 
-def _spans(found: Mapping[str, frozenset[str]]) -> Spans:
-    releases, spans = list(found), Spans()
-    for name in sorted(frozenset().union(*found.values())):
-        spans[name] = spans_of(releases, {each for each in releases if name in found[each]})
+def _spans(names_by_release: Mapping[str, frozenset[str]]) -> Spans:
+    releases, spans = list(names_by_release), Spans()
+    for name in sorted(frozenset().union(*names_by_release.values())):
+        spans[name] = spans_of(
+            releases, {release for release in releases if name in names_by_release[release]}
+        )
     return spans
 
 
-def spans_of(releases: Sequence[str], held: Collection[str]) -> list[Span]:
-    """Return the spans of an engine's releases, oldest first, that lie among those held."""
-    runs = [list(group) for there, group in groupby(releases, held.__contains__) if there]
+def spans_of(releases: Sequence[str], chosen: Collection[str]) -> list[Span]:
+    """Return the spans of some releases among all of an engine's, oldest first."""
+    runs = [list(group) for is_chosen, group in groupby(releases, chosen.__contains__) if is_chosen]
     return [(run[0], None if run[-1] == releases[-1] else run[-1]) for run in runs]
 
 
-def _written(lock: ClassLock) -> bytes:
-    """Return a lock as its file holds it: one line a class, so that a change reads as one."""
+def _rendered(lock: ClassLock) -> bytes:
+    """Return the content of a lock's file: one line per class, so that diffs are small."""
     engines = []
-    for engine, each in sorted(lock.items()):
-        parts = [f'    "releases": {json.dumps(each.releases)}']
+    for engine, entry in sorted(lock.items()):
+        parts = [f'    "releases": {json.dumps(entry.releases)}']
         for kind in ("own", "transformers"):
             lines = [
                 f"      {json.dumps(name)}: {json.dumps(spans)}"
-                for name, spans in getattr(each, kind).items()
+                for name, spans in getattr(entry, kind).items()
             ]
             parts.append(f'    "{kind}": {{\n' + ",\n".join(lines) + "\n    }")
         engines.append(f"  {json.dumps(engine)}: {{\n" + ",\n".join(parts) + "\n  }")
@@ -133,12 +137,12 @@ def _written(lock: ClassLock) -> bytes:
 def read_classes(
     engine: str, versions: Sequence[str], *, cache: Cache, offline: bool = False
 ) -> dict[str, Classes]:
-    """Return the classes of an engine's releases, in the given order; `WANTED` has the engines.
+    """Return the classes of an engine's releases in the given order; see `WANTED` for the engines.
 
     Raises
     ------
     SourceError
-        A release is not to be had, or of an unknown form; the message names it.
+        A release is not available, or of an unknown form; the message names it.
     """
     read = partial(_read, engine, cache=cache, offline=offline)
     with ThreadPoolExecutor(FETCHERS) as pool:

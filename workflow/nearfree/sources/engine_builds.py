@@ -1,4 +1,4 @@
-"""Builds of engines: what pins one is read from its package and from its own headers."""
+"""Builds of engines: their pins, read from their packages and their own headers."""
 
 import re
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from nearfree.sources.fetching.npm import fetch_npm
 
 HEADERS = ("include/llama.h", "ggml/include/ggml.h", "ggml/include/ggml-backend.h")
 SPECULATION, DRAFTING = "common/common.h", "common/speculative.cpp"
-"""What the engine's own programs draft with where nothing else is asked of them."""
+"""Files with the default options of speculative decoding in llama.cpp's own programs."""
 LIBRARIES = r"bins/linux-x64/lib(?:ggml[\w.-]*|llama\.v[\d.]+)\.so"
-LARGEST = 64 * 2**20
-"""Bytes of one library."""
+LIBRARY_LIMIT = 64 * 2**20
+"""Limit of one library, in bytes."""
 PREBUILT = "@node-llama-cpp/linux-x64"
 STRUCTS = (
     "llama_batch",
@@ -41,17 +41,19 @@ FUNCTIONS = (
     *("llama_model_quantize", "llama_model_quantize_default_params"),
     *("ggml_get_name", "ggml_op_desc"),
 )
-"""What is called of llama.cpp."""
+"""The functions of llama.cpp that are called."""
 
 
 def prebuilt_files(release: str, *, cache: Cache, offline: bool = False) -> dict[str, bytes]:
-    """Return the libraries of a prebuilt release, by their path in its package."""
-    found = fetch_npm(PREBUILT, release, LIBRARIES, cache=cache, offline=offline, limit=LARGEST)
-    return found.files
+    """Return the libraries of a prebuilt release, by path in its package."""
+    source = fetch_npm(
+        PREBUILT, release, LIBRARIES, cache=cache, offline=offline, limit=LIBRARY_LIMIT
+    )
+    return source.files
 
 
 def read_abi(headers: Mapping[str, str]) -> Abi:
-    """Return what crosses the calls that are made, as a release's headers say it."""
+    """Return the structures and signatures of the calls in use, from a release's headers."""
     header = Header(headers)
     return Abi(
         headers={path: sha256(text.encode()) for path, text in sorted(headers.items())},
@@ -63,17 +65,17 @@ def read_abi(headers: Mapping[str, str]) -> Abi:
     )
 
 
-def _signature(returned: str, taken: list[str]) -> str:
-    return f"{returned} ({', '.join(taken)})"
+def _signature(return_type: str, parameter_types: list[str]) -> str:
+    return f"{return_type} ({', '.join(parameter_types)})"
 
 
 def read_build(release: str, *, prebuilt: bool, cache: Cache) -> Build:
-    """Return what pins a release of llama.cpp, read from its package and its own source text.
+    """Return the pins of a llama.cpp release, read from its package and its own source.
 
     Raises
     ------
     SourceError
-        It is not to be had, or its headers have an unknown form.
+        The release is not available, or its headers have an unknown form.
     """
     names = (*HEADERS, SPECULATION, DRAFTING)
     wanted = "|".join(map(re.escape, names))
@@ -90,50 +92,52 @@ def read_build(release: str, *, prebuilt: bool, cache: Cache) -> Build:
 
 
 def read_speculation(text: str, code: str) -> dict[str, int]:
-    """Return the drafts that llama.cpp's own programs make by default, by type and field.
+    """Return the default draft options of llama.cpp's own programs, by type and field.
 
     Parameters
     ----------
     text, code
-        The file that declares the options, and the one that drafts by them.
+        The file that declares the options, and the one that implements drafting.
 
     Raises
     ------
     SourceError
-        The structs of the options, or the one number that is no option, have another form.
+        The structs of the options, or the one fixed number, have another form.
     """
-    found = {}
-    for kind, (struct, fields) in _OPTIONS.items():
+    defaults = {}
+    for kind, (struct, fields) in _DRAFT_OPTIONS.items():
         body = re.search(rf"\bstruct {struct} {{(.*?)\n}};", text, re.DOTALL)
-        used = kind == "draft" or re.search(rf"\b{struct} {kind};", text)
+        is_used = kind == "draft" or re.search(rf"\b{struct} {kind};", text)
         for field in fields:
-            value = body and used and re.search(rf"\b{field}\s*=\s*(\d+);", body[1])
+            value = body and is_used and re.search(rf"\b{field}\s*=\s*(\d+);", body[1])
             if not value:
                 raise SourceError(
                     f"{SPECULATION} gives {struct}.{field} no plain number", remedy=MOVED
                 )
-            found[f"{kind}.{field}"] = int(value[1])
-    fixed = re.search(rf"\b{_FIXED}\(.*?\n}}", code, re.DOTALL)
-    value = fixed and re.search(r"\bn_draft\s*=\s*(\d+);", fixed[0])
+            defaults[f"{kind}.{field}"] = int(value[1])
+    function = re.search(rf"\b{_FIXED_DRAFT_FUNCTION}\(.*?\n}}", code, re.DOTALL)
+    value = function and re.search(r"\bn_draft\s*=\s*(\d+);", function[0])
     if not value:
-        raise SourceError(f"{DRAFTING} gives {_FIXED} no plain n_draft", remedy=MOVED)
-    return {**found, "ngram_cache.n_draft": int(value[1])}
+        raise SourceError(
+            f"{DRAFTING} gives {_FIXED_DRAFT_FUNCTION} no plain n_draft", remedy=MOVED
+        )
+    return {**defaults, "ngram_cache.n_draft": int(value[1])}
 
 
-_OPTIONS = {
+_DRAFT_OPTIONS = {
     "draft": ("common_params_speculative_draft", ("n_max", "n_min")),
     "ngram_simple": ("common_params_speculative_ngram_map", ("size_n", "size_m")),
     "ngram_map_k": ("common_params_speculative_ngram_map", ("size_n", "size_m")),
     "ngram_map_k4v": ("common_params_speculative_ngram_map", ("size_n", "size_m", "min_hits")),
     "ngram_mod": ("common_params_speculative_ngram_mod", ("n_match", "n_max", "n_min")),
 }
-"""The struct of each type's options, and the fields that say how much it drafts."""
-_FIXED = "create_state_ngram_cache"
-"""What makes the type whose drafts no option bounds."""
+"""The struct of each type's options, and the fields that set the draft length."""
+_FIXED_DRAFT_FUNCTION = "create_state_ngram_cache"
+"""The function for the type whose draft length is fixed, not an option."""
 
 
 def prebuilt_build(release: str, headers: Mapping[str, str], *, cache: Cache) -> Build:
-    """Return what pins a prebuilt release, given its headers."""
+    """Return the pins of a prebuilt release, given its headers."""
     files = prebuilt_files(release, cache=cache)
     return Build(
         package=PREBUILT,
@@ -144,7 +148,7 @@ def prebuilt_build(release: str, headers: Mapping[str, str], *, cache: Cache) ->
 
 
 def compiled_build(headers: Mapping[str, str]) -> Build:
-    """Return what pins a release that is compiled when its environment is made."""
+    """Return the pins of a release that is compiled when its environment is installed."""
     return Build(
         package="llama-cpp-python",
         sources="llama-cpp-python",

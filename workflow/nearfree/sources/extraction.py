@@ -1,4 +1,4 @@
-"""All that is read of one release: where its files came from, its rules, its tuned files."""
+"""Everything that is read of one release: the origin of its files, its rules, its tuned files."""
 
 from functools import cache as cache_forever
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Extraction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one release says."""
+    """The rules and tuned files of one release."""
 
     package: str
     version: str
@@ -28,18 +28,18 @@ class Extraction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hash: str = ""
 
     def by_name(self) -> dict[str, Rule]:
-        """Return the rules, ready to answer, by name."""
+        """Return the rules as evaluable objects, by name."""
         return {rule.rule: Rule(rule) for rule in self.rules}
 
     def meanings(self) -> dict[str, str]:
-        """Return the digest of what each rule answers, by name."""
+        """Return the digest of each rule's meaning, by name."""
         return {rule.rule: rule.meaning for rule in self.rules}
 
 
 def extract(
     package: str, version: str, *, cache: Cache, offline: bool = False, tuned: bool = True
 ) -> Extraction:
-    """Return what a release says, from the cache where this code read it before.
+    """Return a release's extraction, from the cache if the same code read it before.
 
     Parameters
     ----------
@@ -49,58 +49,62 @@ def extract(
     Raises
     ------
     SourceError
-        The release is not to be had, damaged, or of an unknown form; the message names it.
+        The release is not available, damaged, or of an unknown form; the message names it.
     """
-    kept = {part: f"{package}-{version}-{part}-{_code(package)}" for part in ("all", "rules")}
-    for name in kept.values() if not tuned else [kept["all"]]:
-        known = cache.load(name, Extraction)
-        if known is not None:
-            return replace(known, hash="")
+    cache_names = {
+        part: f"{package}-{version}-{part}-{_code_digest(package)}" for part in ("all", "rules")
+    }
+    for cache_name in cache_names.values() if not tuned else [cache_names["all"]]:
+        cached = cache.load(cache_name, Extraction)
+        if cached is not None:
+            return replace(cached, hash="")
     try:
         if tuned:
             rules = extract(package, version, cache=cache, offline=offline, tuned=False)
-            found = _with_tuned(rules, cache=cache, offline=offline)
+            extraction = _with_tuned(rules, cache=cache, offline=offline)
         else:
-            found = _extract(package, version, cache=cache, offline=offline)
+            extraction = _extract(package, version, cache=cache, offline=offline)
     except SourceError as error:
-        name = f"{package} {version}"
-        what = error.what if error.what.startswith(name) else f"{name}: {error.what}"
-        raise SourceError(what, remedy=error.remedy) from error
-    cache.store(kept["all" if tuned else "rules"], found)
-    return found
+        release = f"{package} {version}"
+        message = error.what if error.what.startswith(release) else f"{release}: {error.what}"
+        raise SourceError(message, remedy=error.remedy) from error
+    cache.store(cache_names["all" if tuned else "rules"], extraction)
+    return extraction
 
 
 @cache_forever
-def _code(package: str) -> str:
-    """Return a digest of the code that reads a package: other code reads anew."""
+def _code_digest(package: str) -> str:
+    """Return a digest of the code that reads a package: changed code reads again."""
     return digest("nearfree.sources.extraction", reader_module(package))
 
 
-_READ: dict[tuple[str, tuple[SourceMember, ...]], list[RuleExtracted]] = {}
-"""Rules by the files that they were read from: neighbouring releases often share all of them."""
+_RULES_BY_FILES: dict[tuple[str, tuple[SourceMember, ...]], list[RuleExtracted]] = {}
+"""Rules by the files that they were read from: neighbouring releases often share all files."""
 
 
-_ODD = (StopIteration, RuntimeError, LookupError, ValueError, TypeError, AttributeError)
-"""What a reader meets where a name or a part that it looks for is not there."""
+_READER_ERRORS = (StopIteration, RuntimeError, LookupError, ValueError, TypeError, AttributeError)
+"""Exceptions of a reader that does not find a name or a part."""
 
 
 def _rules(package: str, source: "Source") -> list[RuleExtracted]:
     from nearfree.sources.language.reading import read_rule, recorded
 
     key = (package, source.record.members)
-    if key not in _READ:
+    if key not in _RULES_BY_FILES:
         module, version = reader(package), source.record.version
         files = {path: source.text(path) for path in source.paths()}
         try:
-            rules = [read_rule(each, package, version) for each in module.readings(files)]
-            rules += [recorded(each, package, version) for each in module.mechanisms(files)]
-        except _ODD as error:
-            what = f"{type(error).__name__} {error}".strip()
+            rules = [read_rule(reading, package, version) for reading in module.readings(files)]
+            rules += [
+                recorded(mechanism, package, version) for mechanism in module.mechanisms(files)
+            ]
+        except _READER_ERRORS as error:
+            error_text = f"{type(error).__name__} {error}".strip()
             raise SourceError(
-                f"its source is not of the known form: {what}", remedy=MOVED
+                f"its source is not of the known form: {error_text}", remedy=MOVED
             ) from error
-        _READ[key] = rules
-    return _READ[key]
+        _RULES_BY_FILES[key] = rules
+    return _RULES_BY_FILES[key]
 
 
 def _extract(package: str, version: str, *, cache: Cache, offline: bool) -> Extraction:
@@ -108,19 +112,19 @@ def _extract(package: str, version: str, *, cache: Cache, offline: bool) -> Extr
 
     source = fetch(package, version, reader(package).WANTED, cache=cache, offline=offline)
     version = source.record.version
-    rules = tuple(replace(each, version=version) for each in _rules(package, source))
+    rules = tuple(replace(rule, version=version) for rule in _rules(package, source))
     return Extraction(package=package, version=version, fetched=(source.record,), rules=rules)
 
 
-def _with_tuned(found: Extraction, *, cache: Cache, offline: bool) -> Extraction:
-    """Return what a release says with the index of its tuned files, if its package has any."""
-    wanted = getattr(reader(found.package), "TUNED", None)
-    if wanted is None:
-        return found
+def _with_tuned(extraction: Extraction, *, cache: Cache, offline: bool) -> Extraction:
+    """Return an extraction with the index of tuned files, if its package has any."""
+    pattern = getattr(reader(extraction.package), "TUNED", None)
+    if pattern is None:
+        return extraction
     from nearfree.sources.fetching.fetch import fetch
     from nearfree.sources.tuned import index_tuned
 
-    configs = fetch(found.package, found.version, wanted, cache=cache, offline=offline)
-    files = {path: configs.raw(path) for path in configs.paths()}
-    index = tuple(index_tuned(found.package, found.version, files))
-    return replace(found, fetched=(*found.fetched, configs.record), tuned=index)
+    source = fetch(extraction.package, extraction.version, pattern, cache=cache, offline=offline)
+    files = {path: source.raw(path) for path in source.paths()}
+    index = tuple(index_tuned(extraction.package, extraction.version, files))
+    return replace(extraction, fetched=(*extraction.fetched, source.record), tuned=index)

@@ -1,4 +1,4 @@
-"""A package's releases in order, where its rules changed, and the lock of the known ones."""
+"""A package's releases in order, the changes of its rules, and the lock of known releases."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ from nearfree.sources.fetching.fetch import fetch
 from nearfree.sources.packages import reader
 
 Meanings = dict[str, str]
-"""Digest of what a rule answers, by the rule's name."""
+"""Digest of each rule's meaning, by the rule's name."""
 Entry = TypeVar("Entry")
 
 
 class Lock(Struct, frozen=True, forbid_unknown_fields=True):
     """Known releases: their rules' digests, or why a release is refused, by package and version.
 
-    A release that is not in the lock is read all the same and compared with its neighbours: it has
-    the same rules, or a new one.
+    A release that is not in the lock is read and compared with its neighbours all the same: it has
+    their rules, or new ones.
     """
 
     rules: dict[str, dict[str, Meanings]] = {}
@@ -36,8 +36,8 @@ class Lock(Struct, frozen=True, forbid_unknown_fields=True):
         """Return a package's known releases, oldest first."""
         from packaging.version import Version
 
-        known = [*self.rules.get(package, {}), *self.refused.get(package, {})]
-        return sorted(known, key=Version)
+        locked_versions = [*self.rules.get(package, {}), *self.refused.get(package, {})]
+        return sorted(locked_versions, key=Version)
 
 
 def read_lock(path: Path) -> Lock:
@@ -53,37 +53,37 @@ def read_lock(path: Path) -> Lock:
     from packaging.version import InvalidVersion
 
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Lock)
-        for package in {*found.rules, *found.refused}:
-            found.versions(package)
+        lock = msgspec.json.decode(path.read_bytes(), type=Lock)
+        for package in {*lock.rules, *lock.refused}:
+            lock.versions(package)
     except (msgspec.MsgspecError, UnicodeDecodeError, InvalidVersion) as error:
         raise ConfigError(f"{path} is no lock: {error}", remedy="Restore it") from error
-    return found
+    return lock
 
 
 def write_lock(path: Path, lock: Lock) -> None:
-    """Write the lock: sorted, one line a release, so that a change reads as what it is."""
-    lines = []
-    for part in ("rules", "refused"):
+    """Write the lock: sorted, one line per release, so that diffs are small."""
+    sections = []
+    for section in ("rules", "refused"):
         packages = []
-        for package, versions in sorted(getattr(lock, part).items()):
+        for package, versions in sorted(getattr(lock, section).items()):
             entries = [
                 f"      {json.dumps(version)}: {json.dumps(versions[version], sort_keys=True)}"
                 for version in lock.versions(package)
                 if version in versions
             ]
             packages.append(f"    {json.dumps(package)}: {{\n" + ",\n".join(entries) + "\n    }")
-        lines.append(f"  {json.dumps(part)}: {{\n" + ",\n".join(packages) + "\n  }")
-    replace(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+        sections.append(f"  {json.dumps(section)}: {{\n" + ",\n".join(packages) + "\n  }")
+    replace(path, ("{\n" + ",\n".join(sections) + "\n}\n").encode())
 
 
 def renew_lock(path: Path, package: str, releases: Sequence["Release"]) -> None:
-    """Write a package's releases into the lock as it is now: others may have written meanwhile.
+    """Write a package's releases into the current lock, which others may have changed meanwhile.
 
     Raises
     ------
     BusyError
-        Another process writes it right now.
+        Another process is writing it.
     """
     with alone(path):
         write_lock(path, locked_again(read_lock(path), package, releases))
@@ -93,130 +93,146 @@ FETCHERS = 8
 
 
 class Release(Struct, frozen=True, kw_only=True):
-    """One release: its rules' digests, or why it is refused, and which rules changed with it."""
+    """One release: its rules' digests or why it is refused, and the rules that changed with it."""
 
     version: str
     meanings: Meanings = {}
     refused: str | None = None
     had: bool = True
-    """Whether its text was to be had; of one that was not, nothing is known and nothing locked."""
+    """Whether its text was available; a release whose text was not is not put into the lock."""
     changed: tuple[str, ...] = ()
     locked: bool | None = None
-    """Whether the lock says the same; None if it does not know the release."""
+    """Whether the lock agrees; None if it does not have the release."""
 
 
 def known_versions(
     package: str, lock: Lock, *, offline: bool, oldest: str | None = None
 ) -> list[str]:
-    """Return the releases that a history covers: those of the lock, and newer ones of the index.
+    """Return the releases of a history: those of the lock, and newer ones of the index.
 
-    Pre-releases count only where there are no others. `oldest` is the first that is covered: where
-    it is not given, the lock's first, or the very first without a lock.
+    Pre-releases count only if there are no others. `oldest` is the first release; by default the
+    lock's first one, or the very first without a lock.
     """
     from packaging.version import Version
 
-    locked = lock.versions(package)
-    first = Version(oldest or (locked[0] if locked else "0"))
-    known = [each for each in locked if Version(each) >= first]
+    locked_versions = lock.versions(package)
+    first = Version(oldest or (locked_versions[0] if locked_versions else "0"))
+    known = [version for version in locked_versions if Version(version) >= first]
     if offline:
         return known
     from nearfree.sources.fetching.fetch import PARTS
     from nearfree.sources.fetching.fork import FORKS
     from nearfree.sources.fetching.index import releases
 
-    named = FORKS[package].package if package in FORKS else PARTS.get(package, package)
-    found = [each for each in releases(named) if Version(each) >= first]
-    final = [each for each in found if not Version(each).is_prerelease]
-    return sorted({*known, *(final or found)}, key=Version)
+    index_name = FORKS[package].package if package in FORKS else PARTS.get(package, package)
+    indexed = [version for version in releases(index_name) if Version(version) >= first]
+    final = [version for version in indexed if not Version(version).is_prerelease]
+    return sorted({*known, *(final or indexed)}, key=Version)
 
 
 def history(
     package: str, versions: Sequence[str], lock: Lock, *, cache: Cache, offline: bool = False
 ) -> list[Release]:
-    """Return releases in the given order, each compared with the one before it.
+    """Return releases in the given order, each compared with the one before.
 
-    Files are fetched by several threads; rules are read by one, which reads a text once.
+    Several threads fetch files; one thread reads rules, so that a text is read once.
     """
-    wanted = reader(package).WANTED
-    bring = partial(fetch, package, wanted=wanted, cache=cache, offline=offline)
-    found: list[Release] = []
-    before: Meanings = {}
+    pattern = reader(package).WANTED
+    fetch_files = partial(fetch, package, wanted=pattern, cache=cache, offline=offline)
+    releases: list[Release] = []
+    previous: Meanings = {}
     with ThreadPoolExecutor(FETCHERS) as pool:
-        for version, fetched in [(each, pool.submit(bring, each)) for each in versions]:
+        for version, download in [
+            (number, pool.submit(fetch_files, number)) for number in versions
+        ]:
             try:
-                fetched.result()
-                read = extract(package, version, cache=cache, offline=True, tuned=False)
-            except SourceError as refusal:
-                known = version in lock.versions(package)
-                locked = version in lock.refused.get(package, {}) if known else None
-                had = fetched.exception() is None or isinstance(refusal, LackingError)
-                found.append(Release(version=version, refused=refusal.what, had=had, locked=locked))
+                download.result()
+                extraction = extract(package, version, cache=cache, offline=True, tuned=False)
+            except SourceError as error:
+                is_known = version in lock.versions(package)
+                locked = version in lock.refused.get(package, {}) if is_known else None
+                has_text = download.exception() is None or isinstance(error, LackingError)
+                releases.append(
+                    Release(version=version, refused=error.what, had=has_text, locked=locked)
+                )
                 continue
-            meanings = read.meanings()
-            found.append(
+            meanings = extraction.meanings()
+            releases.append(
                 Release(
                     version=version,
                     meanings=meanings,
-                    changed=changes(before, meanings) if before else (),
-                    locked=_locked(lock, package, version, meanings),
+                    changed=changes(previous, meanings) if previous else (),
+                    locked=_agrees_with_lock(lock, package, version, meanings),
                 )
             )
-            before = meanings
-    return found
+            previous = meanings
+    return releases
 
 
 def changes(before: Meanings, after: Meanings) -> tuple[str, ...]:
-    """Return the rules that are new, gone, or answer differently, ordered."""
+    """Return the rules that are new, gone, or answer differently, sorted."""
     names = before.keys() | after.keys()
     return tuple(sorted(name for name in names if before.get(name) != after.get(name)))
 
 
-def _locked(lock: Lock, package: str, version: str, meanings: Meanings) -> bool | None:
+def _agrees_with_lock(lock: Lock, package: str, version: str, meanings: Meanings) -> bool | None:
     known = lock.rules.get(package, {}).get(version)
     return None if known is None else known == meanings
 
 
 def locked_again(lock: Lock, package: str, releases: Sequence[Release]) -> Lock:
-    """Return the lock with a package's releases as they were read; all others stay in it."""
-    told = [each for each in releases if each.had]
-    versions = {each.version for each in told}
-    rules = {each.version: each.meanings for each in told if each.refused is None}
-    refused = {each.version: each.refused for each in told if each.refused is not None}
+    """Return the lock with a package's releases as read now; all other entries stay."""
+    available = [release for release in releases if release.had]
+    versions = {release.version for release in available}
+    rules = {release.version: release.meanings for release in available if release.refused is None}
+    refused = {
+        release.version: release.refused for release in available if release.refused is not None
+    }
     return Lock(
-        rules=_renewed(lock.rules, package, versions, rules),
-        refused=_renewed(lock.refused, package, versions, refused),
+        rules=_with_new_entries(lock.rules, package, versions, rules),
+        refused=_with_new_entries(lock.refused, package, versions, refused),
     )
 
 
-def _renewed(
-    entries: Mapping[str, dict[str, Entry]], package: str, told: set[str], new: dict[str, Entry]
+def _with_new_entries(
+    entries: Mapping[str, dict[str, Entry]], package: str, replaced: set[str], new: dict[str, Entry]
 ) -> dict[str, dict[str, Entry]]:
-    """Return entries with new ones in place of those of some versions; a package has one at least.
+    """Return entries with those of some versions of a package replaced; drop empty packages.
 
     Parameters
     ----------
-    told
-        The versions whose old entries go.
+    replaced
+        The versions whose old entries are dropped.
     new
         The package's new entries, by version.
     """
-    stay = {v: entry for v, entry in entries.get(package, {}).items() if v not in told}
-    renewed = {**entries, package: stay | new}
+    unchanged = {
+        version: entry
+        for version, entry in entries.get(package, {}).items()
+        if version not in replaced
+    }
+    renewed = {**entries, package: unchanged | new}
     return {name: versions for name, versions in renewed.items() if versions}
 
 
-def standing(lock: Lock, found: Extraction) -> str:
-    """Return how a release stands to the lock: as locked, same rules as a known one, or new."""
-    meanings = found.meanings()
-    versions = lock.rules.get(found.package, {})
-    if found.version in versions:
-        changed = changes(versions[found.version], meanings)
+def standing(lock: Lock, extraction: Extraction) -> str:
+    """Return how a release compares with the lock: as locked, same rules as another, or new."""
+    meanings = extraction.meanings()
+    versions = lock.rules.get(extraction.package, {})
+    if extraction.version in versions:
+        changed = changes(versions[extraction.version], meanings)
         return "as locked" if not changed else f"differs from the lock: {', '.join(changed)}"
-    same = [each for each in lock.versions(found.package) if versions.get(each) == meanings]
-    if same:
-        return f"not in the lock: same rules as {same[-1]}"
-    newest = [each for each in lock.versions(found.package) if each in versions]
-    if not newest:
+    same_rules = [
+        version
+        for version in lock.versions(extraction.package)
+        if versions.get(version) == meanings
+    ]
+    if same_rules:
+        return f"not in the lock: same rules as {same_rules[-1]}"
+    locked_versions = [
+        version for version in lock.versions(extraction.package) if version in versions
+    ]
+    if not locked_versions:
         return "not in the lock, which knows no release of this package"
-    changed = changes(versions[newest[-1]], meanings)
-    return f"not in the lock: new rule, other than {newest[-1]} in {', '.join(changed)}"
+    changed = changes(versions[locked_versions[-1]], meanings)
+    return f"not in the lock: new rule, other than {locked_versions[-1]} in {', '.join(changed)}"

@@ -1,4 +1,4 @@
-"""The packages whose rules are read: one module each, with the names that `PackageReader` has."""
+"""The packages whose rules are read: one module each, with the interface of `PackageReader`."""
 
 import re
 from collections.abc import Mapping
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from nearfree.sources.language.reading import Mechanism, Reading
 
 RULES = {backend.rules.package: backend.rules for backend in BACKENDS if backend.rules}
-"""The rules of each package, by PyPI's name of it."""
+"""The rules of each package, by its PyPI name."""
 
 
 class PackageReader(Protocol):
-    """What a module offers: which files it needs, and how it reads rules and evidence from them.
+    """The interface of a reading module: the files that it needs, and its rules and mechanisms.
 
-    Beside `WANTED`, `readings` and `mechanisms` all is of attention backends alone.
+    Everything but `WANTED`, `readings` and `mechanisms` is for attention backends only.
     """
 
     WANTED: str
     FOLLOWING_RULES: Mapping[str, tuple[str, ...]]
-    """The rules that are given what those of `rule_queries` answer, each with the facts of the
-    question that it rests on besides; MoE packages have none."""
+    """The rules that take the answers of `rule_queries`' rules as inputs, each with the further
+    facts of the query that it reads; MoE packages have none."""
 
     WINDOWS: bool
-    """Whether what is read holds of calls with a window, too; no where a module says nothing."""
+    """Whether the rules hold for calls with a window, too; a module without it counts as False."""
 
     def readings(self, files: Mapping[str, str]) -> "list[Reading]":
-        """Return how to read each rule of a release."""
+        """Return the specification of each rule of a release."""
 
     def mechanisms(self, files: Mapping[str, str]) -> "list[Mechanism]":
-        """Return the lines that link the rules to the kernels."""
+        """Return the mechanisms: the lines that link the rules to the kernels."""
 
     def rule_queries(self, query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-        """Return the rules that read where an attention call is, and their facts."""
+        """Return the rules that read the point of an attention call, and their facts."""
 
     def tile(self, rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
-        """Return how an attention backend tiles the queries; MoE packages have none.
+        """Return an attention backend's tile of the queries; MoE packages have none.
 
         Parameters
         ----------
@@ -54,11 +54,11 @@ class PackageReader(Protocol):
         Raises
         ------
         EvidenceError
-            A fact that a rule needs is missing, or the backend has no kernel for the call.
+            A fact that a rule reads is missing, or the backend has no kernel for the call.
         """
 
     def notes(self, query: AttentionQuery) -> tuple[str, ...]:
-        """Return what an answer takes for granted; most packages have none."""
+        """Return the assumptions of an answer; most packages have none."""
 
 
 def reader_module(package: str) -> str:
@@ -72,7 +72,7 @@ def reader(package: str) -> PackageReader:
 
 
 def on_cpu(package: str) -> bool:
-    """Return whether a package's rules are those of products on a CPU."""
+    """Return whether a package's rules are about products on a CPU."""
     return any(
         backend.rules.package == package and backend.devices == ("cpu",)
         for backend in BACKENDS
@@ -87,18 +87,18 @@ def parse_release(text: str) -> tuple[str, str]:
     Raises
     ------
     SourceError
-        It has not that form, or the package is none of those that are read.
+        It does not have that form, or the package is not read.
     """
-    found = re.fullmatch(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]{1,64})", text)
-    if found is None:
+    match = re.fullmatch(r"([A-Za-z0-9_.-]+)==([A-Za-z0-9_.+!-]{1,64})", text)
+    if match is None:
         raise SourceError(
             f"{text!r} names no release", remedy="Write package==version, such as vllm==0.20.2"
         )
-    return package_name(found[1]), plain_version(found[1], found[2])
+    return package_name(match[1]), plain_version(match[1], match[2])
 
 
 def plain_version(package: str, text: str) -> str:
-    """Return a version of a package as packaging spells it; SourceError if it is none."""
+    """Return a version in packaging's normal form; raise SourceError if it is none."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -110,9 +110,11 @@ def plain_version(package: str, text: str) -> str:
 
 
 def package_name(text: str) -> str:
-    """Return a package's name as the index spells it; SourceError if it is not read here."""
-    plain = re.sub(r"[-_.]+", "-", text).lower()
-    rules = RULES.get(plain) or (BY_USERS_NAME[plain].rules if plain in BY_USERS_NAME else None)
+    """Return a package's name in the index's spelling; raise SourceError if it is not read."""
+    canonical_name = re.sub(r"[-_.]+", "-", text).lower()
+    rules = RULES.get(canonical_name) or (
+        BY_USERS_NAME[canonical_name].rules if canonical_name in BY_USERS_NAME else None
+    )
     if rules is None:
         raise SourceError(
             f"rules of {text!r} are not read", remedy=f"Choose from {', '.join(RULES)}"

@@ -1,4 +1,4 @@
-"""Rules in the event log: written once a release, read back without the network."""
+"""Rules in the event log: written once per release, read back without the network."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from nearfree.sources.packages import RULES
 
 
 def extract_plan(package: str, version: str) -> ExtractPlan:
-    """Return the plan of reading one release."""
+    """Return the plan that reads one release."""
     return ExtractPlan(package=package, version=version, form=RULES[package].form)
 
 
@@ -27,7 +27,7 @@ def extract_take(package: str, version: str, take: int = 1) -> TakeName:
 
 
 def stream_name(package: str, version: str) -> str:
-    """Return the stream that a release has in the log."""
+    """Return the name of a release's stream in the log."""
     return re.sub(r"[^a-z0-9]+", "_", f"{package}_{version}".lower()).strip("_")
 
 
@@ -40,37 +40,37 @@ def record_extraction(
     offline: bool = False,
     take: int = 1,
 ) -> Seal:
-    """Make sure that what a release says is in the log.
+    """Make sure that a release's rules and tuned files are in the log.
 
     Raises
     ------
     SourceError
-        The release is not to be had, damaged, or of an unknown form; nothing of it is recorded.
+        The release is not available, damaged, or of an unknown form; nothing is recorded then.
     """
     plan = extract_plan(package, version)
 
     def events() -> Iterable[Payload]:
-        found = extract(package, version, cache=cache, offline=offline)
-        return (*found.fetched, *found.rules, *found.tuned)
+        extraction = extract(package, version, cache=cache, offline=offline)
+        return (*extraction.fetched, *extraction.rules, *extraction.tuned)
 
     command = f"nearfree rules extract {package}=={version}"
     return ensure_events(layout, extract_take(package, version, take), plan, command, events)
 
 
 def recorded_take(layout: Layout, package: str, version: str) -> Take | None:
-    """Return the newest take of a release's rules; None if the log says nothing of it."""
+    """Return the newest take of a release's rules; None if the log has none."""
     stream = stream_name(package, version)
     takes = read_scope(layout, SOURCES, stream=stream, only=(SourceFetched,))
-    mine = [take for take in takes if _speaks_of(take, package, version)]
-    if not mine:
+    release_takes = [take for take in takes if _is_of_release(take, package, version)]
+    if not release_takes:
         return None
-    newest = max(mine, key=lambda take: take.order).name  # the rules of it alone are decoded
+    newest = max(release_takes, key=lambda take: take.order).name  # only its rules are decoded
     opened = open_takes(layout, SOURCES, stream=stream)
     return next(Take(*parts) for parts in opened if parts[0] == newest)
 
 
 def extraction_of(take: Take) -> Extraction:
-    """Return what a take says of its release."""
+    """Return the extraction of a take's release."""
     fetched = tuple(event.data for event in take.of(SourceFetched))
     return Extraction(
         package=fetched[0].package,
@@ -82,7 +82,7 @@ def extraction_of(take: Take) -> Extraction:
 
 
 def recorded_extraction(layout: Layout, package: str, version: str) -> Extraction | None:
-    """Return what the log says of a release, from its newest take; None if it says nothing."""
+    """Return a release's extraction from its newest take in the log; None if it has none."""
     take = recorded_take(layout, package, version)
     return None if take is None else extraction_of(take)
 
@@ -90,27 +90,27 @@ def recorded_extraction(layout: Layout, package: str, version: str) -> Extractio
 def find_extraction(
     layout: Layout, package: str, version: str, *, cache: Cache, offline: bool = False
 ) -> Extraction:
-    """Return what a release says: from the log, else read it into the cache, outside of the log.
+    """Return a release's extraction from the log, else read it into the cache, not the log.
 
     Raises
     ------
     EvidenceError
         Neither the log nor, with `offline`, the cache has it.
     SourceError
-        The release is not to be had, damaged, or of an unknown form.
+        The release is not available, damaged, or of an unknown form.
     """
-    found = recorded_extraction(layout, package, version)
-    if found is None:
-        found = extract(package, version, cache=cache, offline=offline)
-    if not found.rules:
+    extraction = recorded_extraction(layout, package, version)
+    if extraction is None:
+        extraction = extract(package, version, cache=cache, offline=offline)
+    if not extraction.rules:
         raise EvidenceError(
             f"the log holds no rule of {package} {version} that is not retracted",
             remedy=f"Run `nearfree rules extract {package}=={version} --take 2`",
         )
-    return found
+    return extraction
 
 
-def _speaks_of(take: Take, package: str, version: str) -> bool:
+def _is_of_release(take: Take, package: str, version: str) -> bool:
     return any(
         (event.data.package, event.data.version) == (package, version)
         for event in take.of(SourceFetched)

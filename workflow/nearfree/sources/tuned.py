@@ -1,7 +1,7 @@
-"""Tuned configuration files of fused MoE kernels: what each is for, and its block sizes by M.
+"""Tuned configuration files of fused MoE kernels: their layer and device, and block sizes by M.
 
-vLLM and SGLang keep one JSON file a shape and device; it overrides the rule in the source. The
-name says what the file is for, the content maps a number of tokens M to launch parameters:
+vLLM and SGLang keep one JSON file per shape and device; it overrides the rule in the source. The
+name identifies layer and device, the content maps a number of tokens M to launch parameters:
 `E=8,N=512,device_name=NVIDIA_H20,dtype=fp8_w8a8.json` holds `{"1": {"BLOCK_SIZE_M": 16}}`.
 """
 
@@ -23,50 +23,51 @@ _NAME = re.compile(
     r"(?P<per_channel>,per_channel_quant=True)?(?P<down>_down)?\.json",
     re.ASCII,
 )
-_PARTS = {"E", "N", "device_name", "dtype", "block_shape", "per_channel_quant"}
-_COMMA = re.compile(r",(?![^\[\]]*\])")
-"""A comma between two parts, not the one inside a block shape's brackets."""
+_NAME_PARTS = {"E", "N", "device_name", "dtype", "block_shape", "per_channel_quant"}
+_PART_SEPARATOR = re.compile(r",(?![^\[\]]*\])")
+"""A comma between two parts, not one inside a block shape's brackets."""
 _FOLDER = re.compile(r"triton(?:_\d{1,9})+", re.ASCII)
 _ENTRY = re.compile(r"\s*\{?\s*\"(\d{1,9})\"\s*:", re.ASCII)
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
-_NO_ENTRIES: dict[str, frozenset[str]] = {"vllm": frozenset({"triton_version"})}
-"""Keys beside the entries that a package's reader drops; any other one would stop it."""
-_LARGEST = 2**31 - 1
+_OTHER_KEYS: dict[str, frozenset[str]] = {"vllm": frozenset({"triton_version"})}
+"""Keys other than entries that a package's reader drops; any other key would stop it."""
+_SIZE_LIMIT = 2**31 - 1
 SIZES = (
     "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages",
 )  # fmt: skip
-"""What is read of an entry: rows, columns and depth of a block, blocks of rows in a group, warps of
-a block and stages of its pipeline."""
-_MAYBE_NONE = ("num_stages",)
-"""What may be 0: files for AMD's devices have it."""
+"""The sizes that are read of an entry: rows, columns and depth of a block, row blocks per group,
+warps per block and pipeline stages.
+"""
+_POSSIBLY_ZERO = ("num_stages",)
+"""Sizes that may be 0: files for AMD's devices have them."""
 
 
 class _OddFileError(Exception):
-    """Why a file has not the known form."""
+    """The reason why a file does not have the known form."""
 
 
 def index_tuned(package: str, version: str, files: Mapping[str, bytes]) -> list[TunedIndexed]:
-    """Return one event a file, ordered by path; nothing in a file makes this raise.
+    """Return one event per file, sorted by path; no content of a file makes this raise.
 
     Parameters
     ----------
     files
-        Path inside the artefact, and the file's bytes.
+        The files' bytes, by path inside the artefact.
 
     Returns
     -------
     list of TunedIndexed
-        Entries stand in the file's order, on which the choice between two equally near M depends.
-        A file of another form has `odd` and no entries; if its name was read, the name's fields.
+        Entries are in the file's order, which decides between two equally near M. A file of another
+        form has `odd` and no entries, and the name's fields if its name was read.
     """
-    return [_index(package, version, path, files[path]) for path in sorted(files)]
+    return [_indexed(package, version, path, files[path]) for path in sorted(files)]
 
 
-def _index(package: str, version: str, path: str, data: bytes) -> TunedIndexed:
+def _indexed(package: str, version: str, path: str, data: bytes) -> TunedIndexed:
     event = TunedIndexed(package=package, version=version, file=path, sha256=sha256(data))
     try:
-        event = _named(event)
-        entries = _entries(data, _NO_ENTRIES.get(package, frozenset()))
+        event = _with_name_fields(event)
+        entries = _entries(data, _OTHER_KEYS.get(package, frozenset()))
     except _OddFileError as error:
         return replace(event, odd=str(error))
     tokens = tuple(entries)
@@ -75,45 +76,46 @@ def _index(package: str, version: str, path: str, data: bytes) -> TunedIndexed:
 
 
 def _column(entries: dict[int, dict[str, int]], name: str) -> tuple[int, ...]:
-    """Return one size of every entry; nothing where one of them lacks it."""
-    found = tuple(entry[name] for entry in entries.values() if name in entry)
-    return found if len(found) == len(entries) else ()
+    """Return one size of every entry; an empty tuple if some entry lacks it."""
+    values = tuple(entry[name] for entry in entries.values() if name in entry)
+    return values if len(values) == len(entries) else ()
 
 
-def _named(event: TunedIndexed) -> TunedIndexed:
-    """Return the event with what its file's name and folder say."""
+def _with_name_fields(event: TunedIndexed) -> TunedIndexed:
+    """Return the event with the fields of its file's name and folder."""
     path = PurePosixPath(event.file)
-    found = _NAME.fullmatch(path.name)
-    if found is None:
-        raise _OddFileError(_what_is_odd(path.name))
-    rows, columns = found["rows"], found["columns"]
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise _OddFileError(_name_fault(path.name))
+    rows, columns = match["rows"], match["columns"]
     return replace(
         event,
-        experts=int(found["experts"]),
-        d_ff=int(found["d_ff"]),
-        device=found["device"],
-        dtype=found["dtype"],
+        experts=int(match["experts"]),
+        d_ff=int(match["d_ff"]),
+        device=match["device"],
+        dtype=match["dtype"],
         block_shape=(int(rows), int(columns)) if rows else None,
-        per_channel_quant=found["per_channel"] is not None,
-        down=found["down"] is not None,
-        triton=_triton(path.parent.name),
+        per_channel_quant=match["per_channel"] is not None,
+        down=match["down"] is not None,
+        triton=_triton_version(path.parent.name),
     )
 
 
-def _triton(folder: str) -> str | None:
-    """Return the Triton version that a folder is for, None for a folder of another kind."""
+def _triton_version(folder: str) -> str | None:
+    """Return the Triton version that a folder is for; None for another kind of folder."""
     if not folder.startswith("triton_"):
         return None
     if not _FOLDER.fullmatch(folder):
-        raise _OddFileError(f"folder {_short(folder)} names no version of triton")
+        raise _OddFileError(f"folder {_shortened(folder)} names no version of triton")
     return folder.removeprefix("triton_").replace("_", ".")
 
 
-def _what_is_odd(name: str) -> str:
-    for part in _COMMA.split(name.removesuffix(".json")):
+def _name_fault(name: str) -> str:
+    """Return why a file's name is not of the known form."""
+    for part in _PART_SEPARATOR.split(name.removesuffix(".json")):
         key, _, value = part.partition("=")
-        if key not in _PARTS and "=" in name:
-            return f"name has the unknown part {_short(part)}"
+        if key not in _NAME_PARTS and "=" in name:
+            return f"name has the unknown part {_shortened(part)}"
         if key == "device_name" and not value:
             return "name has no device"
     return "name has not the known form"
@@ -129,7 +131,7 @@ def _entries(data: bytes, dropped: frozenset[str]) -> dict[int, dict[str, int]]:
         if key in dropped:
             continue
         if not _COUNT.fullmatch(key) or int(key) == 0:
-            raise _OddFileError(f"M '{_short(key)}' is no positive integer")
+            raise _OddFileError(f"M '{_shortened(key)}' is no positive integer")
         if int(key) in entries:
             raise _OddFileError(f"M={int(key)} twice")
         entries[int(key)] = _sizes(int(key), value)
@@ -139,13 +141,13 @@ def _entries(data: bytes, dropped: frozenset[str]) -> dict[int, dict[str, int]]:
 
 
 def _lines(data: bytes, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the line of each entry; nothing where an entry does not begin its line."""
-    found = [
-        (int(match[1]), number)
-        for number, line in enumerate(data.decode().splitlines(), start=1)
+    """Return the line of each entry; an empty tuple if an entry does not begin its line."""
+    entries = [
+        (int(match[1]), line_number)
+        for line_number, line in enumerate(data.decode().splitlines(), start=1)
         if (match := _ENTRY.match(line))
     ]
-    return tuple(line for _, line in found) if tuple(m for m, _ in found) == tokens else ()
+    return tuple(line for _, line in entries) if tuple(m for m, _ in entries) == tokens else ()
 
 
 def _sizes(m: int, value: object) -> dict[str, int]:
@@ -155,17 +157,21 @@ def _sizes(m: int, value: object) -> dict[str, int]:
         raise _OddFileError(f"no BLOCK_SIZE_M at M={m}")
     sizes = {name: value[name] for name in SIZES if name in value}
     for name, size in sizes.items():
-        least = 0 if name in _MAYBE_NONE else 1
-        if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= _LARGEST:
-            whole = "positive integer" if least else "whole number"
-            raise _OddFileError(f"{name} at M={m} is no {whole}")
+        minimum = 0 if name in _POSSIBLY_ZERO else 1
+        if (
+            isinstance(size, bool)
+            or not isinstance(size, int)
+            or not minimum <= size <= _SIZE_LIMIT
+        ):
+            kind = "positive integer" if minimum else "whole number"
+            raise _OddFileError(f"{name} at M={m} is no {kind}")
     return sizes
 
 
 def _parsed(data: bytes) -> object:
     try:
         content: object = json.loads(
-            data.decode(), object_pairs_hook=_once_each, parse_constant=_no_number
+            data.decode(), object_pairs_hook=_unique_members, parse_constant=_refuse_constant
         )
     except UnicodeDecodeError as error:
         raise _OddFileError(f"not JSON: byte {error.start} is not UTF-8") from error
@@ -174,27 +180,27 @@ def _parsed(data: bytes) -> object:
     except RecursionError as error:
         raise _OddFileError("not JSON: nested too deep") from error
     except ValueError as error:
-        # All that is left is Python's limit on the digits of an integer.
+        # The only other ValueError is Python's limit on the digits of an integer.
         raise _OddFileError("not JSON: a number of too many digits") from error
     return content
 
 
-def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make an object of its members; Python's own way would keep the last of two silently."""
+def _unique_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object's members; Python's own decoder would silently keep the last of two."""
     members: dict[str, object] = {}
     for key, value in pairs:
         if key in members:
             kind = "M=" if _COUNT.fullmatch(key) else ""
-            raise _OddFileError(f"{kind}{_short(key)} twice")
+            raise _OddFileError(f"{kind}{_shortened(key)} twice")
         members[key] = value
     return members
 
 
-def _no_number(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise _OddFileError(f"not JSON: {name} is no number")
 
 
-def _short(text: str) -> str:
-    """Return text from a file as a reason may quote it: short, and of ASCII alone."""
+def _shortened(text: str) -> str:
+    """Return a file's text as a reason may quote it: short, and in ASCII."""
     quoted = ascii(text)[1:-1]
     return quoted if len(quoted) <= 60 else f"{quoted[:57]}..."

@@ -217,8 +217,8 @@ def test_shared_memory_decides_the_tile(head_dim: int, sm: int, rows: int) -> No
 
 def test_parts_that_are_no_smaller_do_not_count() -> None:
     """Of 9 key blocks, 8 parts hold up to two each, as 5 parts do."""
-    assert fewest_splits(8, 264, 9, distinct=True) == 9
-    assert fewest_splits(8, 264, 9, distinct=False) == 8
+    assert fewest_splits(8, 264, 9, shrinking=True) == 9
+    assert fewest_splits(8, 264, 9, shrinking=False) == 8
 
 
 def test_keys_are_not_split_over_an_unknown_number_of_sms() -> None:

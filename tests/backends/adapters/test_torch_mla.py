@@ -133,7 +133,7 @@ def test_an_indexers_numbers_are_of_what_is_seen(monkeypatch: pytest.MonkeyPatch
     assert kernel.forward(n).equal(out.topk(6, -1).indices)
     alone = make_indexer(api=LOGITS)
     assert TorchIndexer(alone, POSITIONS, ExecutionContext()).forward(n).shape == out.shape
-    with pytest.raises(EvidenceError, match="an indexer's numbers on a CPU"):
+    with pytest.raises(EvidenceError, match="an indexer's scores on a CPU"):
         TorchIndexer(make_indexer(), POSITIONS, ExecutionContext(device="cuda"))
 
 

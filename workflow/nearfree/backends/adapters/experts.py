@@ -1,8 +1,8 @@
-"""What every MoE adapter holds: the experts' weights, the tokens' rows, and where each one goes.
+"""State of every MoE adapter: the experts' weights, the tokens' rows, and the routing.
 
-Copies of the weights that take turns are windows over more experts than E. Where they are to fill a
-cache they lie on a ring: each window begins E experts behind the one before it, so that what a
-forward reads was not read by the last ones, however many of its experts it touches.
+The rotating copies of the weights are windows of E experts over a larger pool. If they are to fill
+a cache, they lie on a ring: each window starts E experts after the previous one. A forward then
+reads weights that the forwards just before it did not read, however many experts it touches.
 """
 
 import math
@@ -33,8 +33,8 @@ def controlled_ids(routing: str, tokens: int, experts: int, top_k: int, device: 
 def expert_ids(setting: Setting, n: int, device: str) -> Tensor:
     """Return the experts of every token of a setting, [batch * N, k], int64.
 
-    By a power law the pairs of one expert go to tokens that follow each other, so that none gets
-    it twice: no expert has more pairs than there are tokens.
+    Under a power law the pairs of one expert go to consecutive tokens. No token gets an expert
+    twice, because no expert has more pairs than there are tokens.
     """
     routing, experts, top_k = setting.routing or "balanced", setting.experts or 1, setting.top_k
     if routing in SPREADS:
@@ -45,24 +45,24 @@ def expert_ids(setting: Setting, n: int, device: str) -> Tensor:
 
 
 def share_touched(setting: Setting, n: int) -> float:
-    """Return the part of the experts, so of their weights, that a forward over N reads."""
+    """Return the fraction of the experts, hence of their weights, that a forward over N reads."""
     pairs = routed_pairs(setting, n)
     return sum(count > 0 for count in pairs) / len(pairs)
 
 
 class Aligned:
-    """Token-expert pairs sorted by expert, each expert's padded to a multiple of a block.
+    """Token-expert pairs sorted by expert, each expert's rows padded to a multiple of a block.
 
-    `tokens`: the token of each row, [rows], 0 where a row only pads; `places`: the row of each
-    pair, [tokens, k]; `ends`: the end of each expert's rows, [E], int32; `blocks`: expert and
-    first row of each block.
+    `tokens`: the token of each row, [rows], 0 for a padding row; `places`: the row of each pair,
+    [tokens, k]; `ends`: the end of each expert's rows, [E], int32; `blocks`: expert and first row
+    of each block.
     """
 
     def __init__(self, ids: Tensor, experts: int, block_rows: int | None) -> None:
-        """Sort the experts of every token, [tokens, k], of E.
+        """Sort the experts of every token, [tokens, k], E in all.
 
-        Without `block_rows` nothing is padded and there are no blocks: then nothing waits for the
-        device.
+        Without `block_rows` there is no padding and there are no blocks, so the host does not
+        wait for the device.
         """
         pairs, order = ids.flatten().sort(stable=True)
         counts = torch.zeros(experts, dtype=torch.int64, device=ids.device)
@@ -71,16 +71,18 @@ class Aligned:
         ends = sizes.cumsum(0)
         padding_before = (ends - sizes) - (counts.cumsum(0) - counts)
         rows = torch.arange(len(pairs), device=ids.device) + padding_before[pairs]
-        listed = sizes.tolist() if block_rows else []
-        size = sum(listed) if block_rows else len(pairs)
-        self.tokens = torch.zeros(size, dtype=torch.int64, device=ids.device)
+        padded_sizes = sizes.tolist() if block_rows else []
+        row_count = sum(padded_sizes) if block_rows else len(pairs)
+        self.tokens = torch.zeros(row_count, dtype=torch.int64, device=ids.device)
         self.tokens[rows] = order // ids.shape[1]
         places = torch.empty_like(order)
         places[order] = rows
         self.places = places.view(ids.shape)
         self.ends = ends.to(torch.int32)
         experts_of_blocks = [
-            expert for expert, part in enumerate(listed) for _ in range(part // (block_rows or 1))
+            expert
+            for expert, padded_size in enumerate(padded_sizes)
+            for _ in range(padded_size // (block_rows or 1))
         ]
         self.blocks = [
             (expert, block * (block_rows or 1)) for block, expert in enumerate(experts_of_blocks)
@@ -88,7 +90,7 @@ class Aligned:
 
 
 class Windows(NamedTuple):
-    """Where the windows of E experts begin, in turn, and how many experts are held in all."""
+    """The first expert of each window of E experts, in rotation, and the experts held in all."""
 
     starts: tuple[int, ...]
     experts: int
@@ -97,8 +99,8 @@ class Windows(NamedTuple):
 def windows(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> Windows:
     """Return the windows over a setting's experts.
 
-    The ring holds a cache's worth of experts, or TURNING, and as many more as the smallest N
-    touches: so after each round the windows begin elsewhere, until every expert was first in one.
+    The ring holds the experts of min(cache, TURNING) bytes, plus as many as the smallest N
+    touches. So each round of windows starts at another expert than the round before.
     """
     experts = setting.experts or 0
     if execution.copies:
@@ -107,25 +109,28 @@ def windows(setting: Setting, positions: tuple[int, ...], execution: ExecutionCo
         )
     touched = round(share_touched(setting, min(positions)) * experts)
     matrices = 3 * experts * (setting.d_model or 0) * (setting.d_ff or 0)
-    size = matrices * ELEMENT_BYTES[setting.dtype]
-    ring = math.ceil(min(execution.cache_bytes, TURNING) / size) * experts + touched
+    expert_set_bytes = matrices * ELEMENT_BYTES[setting.dtype]
+    ring = math.ceil(min(execution.cache_bytes, TURNING) / expert_set_bytes) * experts + touched
     starts = tuple(turn * experts % ring for turn in range(ring // touched))
     return Windows(starts, ring + experts)
 
 
 class Experts:
-    """Gated experts: weights [E, 2 d_ff, d_model] and [E, d_model, d_ff], in copies; rows by N."""
+    """Gated experts: copies of weights [E, 2 d_ff, d_model] and [E, d_model, d_ff]; rows by N."""
 
     def __init__(
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
     ) -> None:
         self._setting, self._execution = setting, execution
         experts, d_model, d_ff = setting.experts or 0, setting.d_model or 0, setting.d_ff or 0
-        dtype, held = torch_dtype(setting), windows(setting, positions, execution)
-        gate_up = weight(execution, dtype, held.experts, 2 * d_ff, d_model, copy=0)
-        down = weight(execution, dtype, held.experts, d_model, d_ff, copy=0)
+        dtype, ring = torch_dtype(setting), windows(setting, positions, execution)
+        gate_up = weight(execution, dtype, ring.experts, 2 * d_ff, d_model, copy=0)
+        down = weight(execution, dtype, ring.experts, d_model, d_ff, copy=0)
         self._weights = Turns(
-            [(gate_up[at : at + experts], down[at : at + experts]) for at in held.starts],
+            [
+                (gate_up[start : start + experts], down[start : start + experts])
+                for start in ring.starts
+            ],
             execution,
             share=share_touched(setting, min(positions)),
         )

@@ -38,13 +38,13 @@ def attend(
     window: int | None = None,
     **lengths: Any,
 ) -> Tensor:
-    """Return what one of the three functions makes of queries, keys and values.
+    """Return the attention that one of the three functions computes.
 
-    A query sees the last `window` keys up to its own, all of them if None; `lengths` say how long
-    requests are and where their pages are.
+    A query sees the last `window` keys up to its own, all of them if None. `lengths` are the
+    arguments for the requests' lengths and pages.
     """
-    seen = {} if window is None else {"window_size": (window - 1, 0)}
-    out: Tensor = function(queries, keys, values, causal=causal, **seen, **lengths)
+    window_options = {} if window is None else {"window_size": (window - 1, 0)}
+    out: Tensor = function(queries, keys, values, causal=causal, **window_options, **lengths)
     return out
 
 

@@ -2,9 +2,9 @@
 
 Its causal mask is aligned bottom-right; without it, each query sees all keys.
 
-The operator `flash_attn_3::fwd` is called itself, as xformers 0.0.31 to 0.0.34 install it: they
-are what an index offers ready to run, and the releases whose rules are read. (flash-attn's sdist
-holds the Python functions around it but not the kernels; vLLM's fork has tiles of its own.)
+The adapter calls the operator `flash_attn_3::fwd` directly, as xformers 0.0.31 to 0.0.34 install
+it: these are the prebuilt releases on PyPI, and those whose rules are read. (flash-attn's sdist has
+the Python functions around the operator but not the kernels; vLLM's fork has other tiles.)
 """
 
 from functools import partial
@@ -53,18 +53,20 @@ def attend(
     window: int | None = None,
     **lengths: Any,
 ) -> Tensor:
-    """Return what the operator makes of queries, keys and values.
+    """Return the attention that the operator computes.
 
-    A query sees the last `window` keys up to its own, all of them if None; `lengths` say how long
-    requests are and where their pages are.
+    A query sees the last `window` keys up to its own, all of them if None. `lengths` are the
+    arguments for the requests' lengths and pages.
     """
-    seen = {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}
-    out: Tensor = operator(queries, keys, values, is_causal=causal, **seen, **lengths)[0]
+    window_options = (
+        {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}
+    )
+    out: Tensor = operator(queries, keys, values, is_causal=causal, **window_options, **lengths)[0]
     return out
 
 
 class FlashAttn3(FlashKernel):
-    """The operator, given those lengths and pages that make it a kvcache, varlen or dense call."""
+    """The operator, with the lengths and pages of a kvcache, varlen or dense call."""
 
     def __init__(
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
@@ -87,5 +89,5 @@ class FlashAttn3(FlashKernel):
     def _tiling(self, n: int) -> tuple[Tiling, str]:
         tiling = flash_3_tiling(self._setting, n, self.capacity(n), self._execution.sms)
         tile = f"{tiling.rows} x {tiling.keys}"
-        counted = "" if self._setting.api == "dense" else " on the device, not counted"
-        return tiling, f"FlashAttention 3 on 9.0: tile of {tile}, splits{counted}"
+        suffix = "" if self._setting.api == "dense" else " on the device, not counted"
+        return tiling, f"FlashAttention 3 on 9.0: tile of {tile}, splits{suffix}"

@@ -1,4 +1,4 @@
-"""What FlashAttention 2 and 3 share: queries, a KV cache in their layout, lengths, and the call."""
+"""Base of FlashAttention 2 and 3: queries, a KV cache in their layout, lengths, and the call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ APIS = ("kvcache", "varlen", "dense")
 
 
 def compute_capability(execution: ExecutionContext) -> int:
-    """Return the GPU's compute capability, 90 for 9.0, which also stands in where none is."""
+    """Return the GPU's compute capability, 90 for 9.0; 90 as well without a GPU."""
     if execution.device != "cuda":
         return 90
     major, minor = torch.cuda.get_device_capability()
@@ -35,13 +35,13 @@ def compute_capability(execution: ExecutionContext) -> int:
 
 
 class FlashKernel:
-    """A call for each N: N new queries over L cached and the N new keys, which the cache holds.
+    """A call per N: N new queries over L cached and the N new keys, which the cache holds, too.
 
-    Each version says how it is called, what tells it of lengths and pages, and its tile.
+    Subclasses define the call (`_attend`), its arguments for lengths and pages, and its tile.
 
     `queries`: [b, N, heads, head_dim], or [b N, heads, head_dim] for varlen; `lengths`: keys of
-    each request, [b], int32; `query_ends`, `key_ends`: where the rows of requests begin and end,
-    [b + 1], int32; `pages`: of a paged cache. Each is a dictionary by N.
+    each request, [b], int32; `query_ends`, `key_ends`: row offsets of the requests, [b + 1],
+    int32; `pages`: those of a paged cache. Each is a dictionary by N.
     """
 
     _attend: Callable[..., Tensor]
@@ -54,16 +54,16 @@ class FlashKernel:
         Raises
         ------
         EvidenceError
-            The setting names no api that there is, or pages for one that reads none.
+            The setting's `api` does not exist, or it sets a page size for one without pages.
         """
         _refuse_unknown(setting)
         self._setting, self._execution = setting, execution
         dtype, batch, self.context = torch_dtype(setting), setting.batch, setting.context or 0
         self._batch, self._flat = batch, setting.api == "varlen"
         head_dim, page_size = setting.head_dim or 0, setting.page_size
-        most = self.context + max(positions)
-        owned = pages_of(most, page_size or 1)
-        flat = (batch * most,) if self._flat else (batch, most)
+        max_length = self.context + max(positions)
+        owned = pages_of(max_length, page_size or 1)
+        flat = (batch * max_length,) if self._flat else (batch, max_length)
         rows = (batch * owned, page_size) if page_size else flat
         shape = (*rows, setting.kv_heads or 0, head_dim)
         self._caches = Turns(
@@ -76,8 +76,8 @@ class FlashKernel:
         )
         self.cache = self._caches.cache
         queries = filled(execution, dtype, batch, max(positions), setting.heads or 0, head_dim)
-        parts = {n: queries[:, :n].contiguous() for n in positions}
-        self.queries = {n: q.flatten(0, 1) if self._flat else q for n, q in parts.items()}
+        query_slices = {n: queries[:, :n].contiguous() for n in positions}
+        self.queries = {n: q.flatten(0, 1) if self._flat else q for n, q in query_slices.items()}
         device = execution.device
         self.lengths = {n: alike(batch, self.context + n, device) for n in positions}
         self.query_ends = {n: evenly(batch, n, device) for n in positions}
@@ -91,11 +91,11 @@ class FlashKernel:
         self._arguments = {n: self._lengths(n) for n in positions}
 
     def _lengths(self, n: int) -> dict[str, Any]:
-        """Return what tells a call how long requests are, and where their pages are."""
+        """Return the call's arguments for the requests' lengths and pages."""
         raise NotImplementedError
 
     def _tiling(self, n: int) -> tuple[Tiling, str]:
-        """Return the tile of the kernel that the call leads to, and what says so."""
+        """Return the tile of the kernel that the call runs, and its basis in words."""
         raise NotImplementedError
 
     def forward(self, n: int) -> Tensor:
@@ -106,7 +106,7 @@ class FlashKernel:
         )
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work in the tiles of the kernel that the call leads to."""
+        """Return the work in tiles of the kernel that the call runs."""
         tiling, basis = self._tiling(n)
         return attention_work(
             self._setting,
@@ -120,7 +120,7 @@ class FlashKernel:
         )
 
     def keys_and_values(self, n: int) -> tuple[Tensor, Tensor]:
-        """Return the next copy of L + N keys and values of each request, all pages if paged."""
+        """Return L + N keys and values of each request in the next copy, or all its pages."""
         keys, values = self._caches.next()
         length = self.context + n
         if self.pages:
@@ -130,7 +130,7 @@ class FlashKernel:
         return keys[:, :length], values[:, :length]
 
     def capacity(self, n: int) -> int:
-        """Return the keys that a request has room for in a call."""
+        """Return the keys that the cache of a request has room for in a call."""
         length = self.context + n
         return pages_of(length, self._page_size) * self._page_size if self._page_size else length
 

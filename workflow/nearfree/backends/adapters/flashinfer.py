@@ -1,8 +1,8 @@
 """FlashInfer's paged prefill, N new queries over L cached and N new keys, and its paged decode.
 
-Its causal mask is aligned bottom-right; without it, each query sees all keys. `run` is what is
-timed. `plan` is called once for each N when the adapter is made. Decode is what an engine runs at
-N = 1; it computes on CUDA cores, so no row is padded.
+The causal mask is aligned bottom-right; without it, each query sees all keys. `plan` is called once
+per N when the adapter is constructed; `run` is timed. Engines run decode at N = 1; it computes on
+CUDA cores, so no row is padded.
 """
 
 from typing import Any, ClassVar
@@ -34,10 +34,11 @@ from nearfree.errors import EvidenceError
 
 
 def fa2_rows(setting: Setting, n: int) -> int:
-    """Return the tile of fa2: it follows a request's rows, all heads of a key-value head packed.
+    """Return the rows of fa2's tile, chosen by a request's packed rows: N times heads per KV head.
 
-    A plan for a CUDA graph takes the longest request that all rows together allow, one row for
-    each of the others (`PrefillSplitQOKVIndptr`, scheduler.cuh; `FA2DetermineCtaTileQ`, utils.cuh).
+    A plan for a CUDA graph assumes the longest request that the total of rows allows, with one row
+    for each other request (`PrefillSplitQOKVIndptr`, scheduler.cuh; `FA2DetermineCtaTileQ`,
+    utils.cuh).
     """
     head_dim, group = setting.head_dim or 0, (setting.heads or 0) // (setting.kv_heads or 1)
     longest = setting.batch * (n - 1) + 1 if setting.cuda_graph else n
@@ -48,18 +49,18 @@ def fa2_rows(setting: Setting, n: int) -> int:
 
 
 def fa3_rows(head_dim: int) -> int:
-    """Return the tile of fa3, which packs no heads (`PrefillSM90Plan`, scheduler.cuh)."""
+    """Return the rows of fa3's tile, which packs no heads (`PrefillSM90Plan`, scheduler.cuh)."""
     return 192 if head_dim == 64 else 128
 
 
-def graph_bytes(setting: Setting, most: int) -> int:
-    """Return what a plan for a CUDA graph asks for more: it splits the keys of every tile.
+def graph_bytes(setting: Setting, max_n: int) -> int:
+    """Return the extra workspace bytes of a plan for a CUDA graph, which splits every tile's keys.
 
-    Each packed row of a tile of 128 then has partial outputs and a sum for all heads, in float32
-    (`PrefillPlan`, scheduler.cuh).
+    Each packed row of a tile of 128 then has, for all heads, a partial output and a log-sum, in
+    float32 (`PrefillPlan`, scheduler.cuh).
     """
     heads, batch = setting.heads or 0, setting.batch
-    packed = batch * most * heads // (setting.kv_heads or 1)
+    packed = batch * max_n * heads // (setting.kv_heads or 1)
     rows = 128 * (-(-packed // 128) + batch - 1) if setting.cuda_graph else 0
     return 4 * rows * heads * ((setting.head_dim or 0) + 1)
 
@@ -67,35 +68,35 @@ def graph_bytes(setting: Setting, most: int) -> int:
 class PagedInputs:
     """Queries, a paged cache [pages, 2, page, kv_heads, head_dim], and the pages of each N.
 
-    One workspace serves the wrappers of all N, which never run at the same time.
+    One workspace serves the wrappers of all N, which never run concurrently.
     """
 
     def __init__(
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
     ) -> None:
-        dtype, batch, most = torch_dtype(setting), setting.batch, max(positions)
+        dtype, batch, max_n = torch_dtype(setting), setting.batch, max(positions)
         context, head_dim = setting.context or 0, setting.head_dim or 0
         self.page_size = setting.page_size or PAGE_SIZE
-        owned = pages_of(context + most, self.page_size)
+        owned = pages_of(context + max_n, self.page_size)
         shape = (batch * owned, 2, self.page_size, setting.kv_heads or 0, head_dim)
         self.caches = Turns(
             [filled(execution, dtype, *shape) for _ in range(execution.copies)],
             execution,
             share=share_seen(setting, positions, self.page_size),
         )
-        rows = filled(execution, dtype, batch * most, setting.heads or 0, head_dim)
+        rows = filled(execution, dtype, batch * max_n, setting.heads or 0, head_dim)
         self.queries = {n: rows[: batch * n] for n in positions}
         self.pages = {
             n: Pages(batch, context + n, self.page_size, owned, execution.device) for n in positions
         }
-        self.workspace = workspace(execution, graph_bytes(setting, most))
+        self.workspace = workspace(execution, graph_bytes(setting, max_n))
         self.heads = (setting.heads or 0, setting.kv_heads or 0, head_dim, self.page_size)
-        """What every `plan` takes after the pages, in this order in all releases."""
+        """Arguments of every `plan` after the pages; all releases have them in this order."""
         self.dtype = dtype
 
 
 class _Prefill:
-    """One plan for each N."""
+    """Paged prefill with one plan per N."""
 
     _kernels: ClassVar[Kernels]
 
@@ -103,16 +104,16 @@ class _Prefill:
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
     ) -> None:
         self._setting, self._execution = setting, execution
-        given = self._inputs = PagedInputs(setting, positions, execution)
-        self.cache = given.caches.cache
+        inputs = self._inputs = PagedInputs(setting, positions, execution)
+        self.cache = inputs.caches.cache
         self._plans = {
             n: Plan(
                 self._kernels,
-                given.workspace,
+                inputs.workspace,
                 n,
-                given.pages[n],
-                heads=given.heads,
-                dtype=given.dtype,
+                inputs.pages[n],
+                heads=inputs.heads,
+                dtype=inputs.dtype,
                 causal=is_causal(setting),
                 cuda_graph=setting.cuda_graph,
             )
@@ -125,7 +126,7 @@ class _Prefill:
 
 
 class FlashInferFa2(_Prefill):
-    """The kernels of `fa2`: query heads of a key-value head are packed into one row axis."""
+    """The `fa2` kernels, which pack the query heads of a key-value head into one row axis."""
 
     _kernels = "fa2"
 
@@ -143,7 +144,7 @@ class FlashInferFa2(_Prefill):
 
 
 class FlashInferFa3(_Prefill):
-    """The kernels of `fa3`, for compute capability 9.0: one tile for a head size."""
+    """The `fa3` kernels, for compute capability 9.0: one tile per head size."""
 
     _kernels = "fa3"
 
@@ -159,7 +160,7 @@ class FlashInferFa3(_Prefill):
 
 
 class FlashInferDecode:
-    """Queries [batch, heads, head_dim], planned once; `run` is what is timed."""
+    """Paged decode of queries [batch, heads, head_dim], planned once; `run` is timed."""
 
     def __init__(
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
@@ -175,8 +176,8 @@ class FlashInferDecode:
         self._wrapper = self._planned(load().BatchDecodeWithPagedKVCacheWrapper)
         self._options = accepted(self._wrapper.run, enable_pdl=False)
 
-    def _planned(self, wrapper: Any) -> Any:
-        given, pages = self._inputs, self._inputs.pages[1]
+    def _planned(self, wrapper_class: Any) -> Any:
+        inputs, pages = self._inputs, self._inputs.pages[1]
         buffers: dict[str, Any] = {}
         if self._setting.cuda_graph:
             buffers = {
@@ -185,16 +186,19 @@ class FlashInferDecode:
                 "paged_kv_indices_buffer": torch.empty_like(pages.indices),
                 "paged_kv_last_page_len_buffer": torch.empty_like(pages.last),
             }
-        named = accepted(wrapper, backend="fa2")  # later releases may turn `auto` into cuDNN
-        made = wrapper(given.workspace, "NHD", use_tensor_cores=False, **named, **buffers)
-        dtypes = {"q_data_type": given.dtype, "kv_data_type": given.dtype}
-        made.plan(pages.indptr, pages.indices, pages.last, *given.heads, **dtypes)
-        return made
+        # Later releases may resolve `auto` to cuDNN.
+        backend_options = accepted(wrapper_class, backend="fa2")
+        planned = wrapper_class(
+            inputs.workspace, "NHD", use_tensor_cores=False, **backend_options, **buffers
+        )
+        dtypes = {"q_data_type": inputs.dtype, "kv_data_type": inputs.dtype}
+        planned.plan(pages.indptr, pages.indices, pages.last, *inputs.heads, **dtypes)
+        return planned
 
     def forward(self, n: int) -> Tensor:
         """Run one forward, [batch, heads, head_dim]."""
-        given = self._inputs
-        out: Tensor = self._wrapper.run(given.queries[n], given.caches.next(), **self._options)
+        inputs = self._inputs
+        out: Tensor = self._wrapper.run(inputs.queries[n], inputs.caches.next(), **self._options)
         return out
 
     def work(self, n: int) -> ExecutedWork:

@@ -1,8 +1,8 @@
-"""FlashInfer's latent attention over pages, absorbed: its kernels of `fa2` and of `fa3`.
+"""FlashInfer's absorbed latent attention over pages: its `fa2` and `fa3` kernels.
 
-Never run: only its calls are bound, against the signatures of real releases. `plan` is called once
-for each N when the adapter is made, and `run` is what is timed. Its causal mask is aligned
-bottom-right; without it, each query sees all positions.
+Never run: tests only bind its calls to the signatures of real releases. `plan` is called once per N
+when the adapter is constructed; `run` is timed. The causal mask is aligned bottom-right; without
+it, each query sees all positions.
 """
 
 from typing import ClassVar
@@ -38,19 +38,19 @@ _WIDTHS = 512, 64
 
 
 def cluster_rows(heads: int, n: int) -> int:
-    """Return the rows that a request's N H packed ones are padded to multiples of.
+    """Return the multiple to which a request's N * heads packed rows are padded.
 
-    Blocks of 64 rows come in pairs where a request has more rows than one (`MLAPlan`,
+    Blocks have 64 rows, and come in pairs if a request has more than 64 rows (`MLAPlan`,
     include/flashinfer/attention/scheduler.cuh of 0.5.3, lines 1471 to 1481, and of 0.7.2.post1).
     """
     return _TILE if n * heads <= _TILE else 2 * _TILE
 
 
 class _Mla:
-    """Queries [batch * N, heads, latent + rope_dim] over pages of as wide positions.
+    """Queries [batch * N, heads, latent + rope_dim] over pages of positions of the same width.
 
-    Latent and rotated elements are given apart, as parts of one tensor, which is how engines keep
-    them: kernels take the strides of each. There is one wrapper for each N, and one workspace.
+    Latent and rotated elements are passed as two views of one tensor, as engines store them:
+    kernels take the strides of each. There is one wrapper per N, and one workspace.
     """
 
     _kernels: ClassVar[Kernels]
@@ -63,8 +63,8 @@ class _Mla:
         Raises
         ------
         EvidenceError
-            It is to run in the naive form, over selected positions, or with other widths than the
-            kernels have.
+            The setting asks for the naive form, for selected positions, or for widths that the
+            kernels do not have.
         """
         width, latent = head_widths(setting)
         if not is_absorbed(setting) or setting.selected is not None:
@@ -79,23 +79,23 @@ class _Mla:
                 remedy="Choose those, or measure on torch_sdpa",
             )
         self._setting, self._latent = setting, latent
-        dtype, batch, most = torch_dtype(setting), setting.batch, max(positions)
+        dtype, batch, max_n = torch_dtype(setting), setting.batch, max(positions)
         page, context = setting.page_size or PAGE_SIZE, setting.context or 0
-        owned, heads = pages_of(context + most, page), setting.heads or 0
+        owned, heads = pages_of(context + max_n, page), setting.heads or 0
         self._caches = Turns(
             [filled(execution, dtype, batch * owned, page, width) for _ in range(execution.copies)],
             execution,
             share=share_seen(setting, positions, page),
         )
         self.cache = self._caches.cache
-        rows = filled(execution, dtype, batch * most, heads, width)
+        rows = filled(execution, dtype, batch * max_n, heads, width)
         self._queries = {n: rows[: batch * n].split(_WIDTHS, -1) for n in positions}
-        wrapper, shared = load().BatchMLAPagedAttentionWrapper, workspace(execution)
-        self._made = {n: wrapper(shared, backend=self._kernels) for n in positions}
+        wrapper_class, shared = load().BatchMLAPagedAttentionWrapper, workspace(execution)
+        self._made = {n: wrapper_class(shared, backend=self._kernels) for n in positions}
         scale = ((setting.nope_dim or 0) + (setting.rope_dim or 0)) ** -0.5
-        for n, made in self._made.items():
+        for n, wrapper in self._made.items():
             pages = Pages(batch, context + n, page, owned, execution.device)
-            made.plan(
+            wrapper.plan(
                 qo_indptr=evenly(batch, n, execution.device),
                 kv_indptr=pages.indptr,
                 kv_indices=pages.indices,
@@ -108,7 +108,7 @@ class _Mla:
                 sm_scale=scale,
                 q_data_type=dtype,
                 kv_data_type=dtype,
-                **accepted(made.plan, enable_pdl=False),
+                **accepted(wrapper.plan, enable_pdl=False),
             )
 
     def forward(self, n: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""FlashInfer's paged prefill: a wrapper that is planned once for each N, and then runs.
+"""FlashInfer's paged prefill: a wrapper that is planned once per N, then run.
 
-`plan` settles the tiles and the splits on the host; `run` waits for nothing. What a release takes
-is asked of its signatures.
+`plan` chooses tiles and splits on the host; `run` does not synchronise. Arguments follow the
+signatures of the installed release.
 """
 
 import inspect
@@ -29,7 +29,7 @@ _SPARSE_BYTES = (2**24 + 2**15) * _INT32_BYTES
 def load() -> Any:
     """Return the module that has the wrappers.
 
-    It compiles its kernels with the `ninja` of its own environment, which need not be on the PATH.
+    FlashInfer compiles its kernels with `ninja`. The one of this environment is put on the PATH.
     """
     path = os.environ.get("PATH", "")
     scripts = sysconfig.get_path("scripts")
@@ -38,40 +38,39 @@ def load() -> Any:
     return import_module("flashinfer")
 
 
-def accepted(function: Callable[..., Any], **wished: Any) -> dict[str, Any]:
-    """Return those of some arguments that a function of the installed release takes."""
-    known = inspect.signature(function).parameters
-    return {name: value for name, value in wished.items() if name in known}
+def accepted(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Return the arguments that a function of the installed release has parameters for."""
+    parameters = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def workspace(execution: ExecutionContext, more: int = 0) -> Tensor:
-    """Return the bytes that all plans of an execution share, `more` than the least.
+def workspace(execution: ExecutionContext, extra_bytes: int = 0) -> Tensor:
+    """Return the workspace that all plans of an execution share: they never run concurrently.
 
-    They never run at the same time.
+    It is `extra_bytes` larger than FlashInfer's minimum.
     """
-    key = ("flashinfer", more)
+    key = ("flashinfer", extra_bytes)
     if key not in execution.shared:
-        size = _LEAST_WORKSPACE_BYTES + more
+        size = _LEAST_WORKSPACE_BYTES + extra_bytes
         execution.shared[key] = torch.zeros(size, dtype=torch.uint8, device=execution.device)
     return execution.shared[key]
 
 
 def bytes_held(kernels: Kernels, plans: int) -> int:
-    """Return what a workspace and so many plans hold on the GPU.
+    """Return the GPU memory, in bytes, of a workspace and a number of plans.
 
-    A wrapper has 8 MiB for what is planned, and as much of the host, pinned; and one number a
-    request. With `fa3` it has 64 MiB more for the place of each key, which later releases have no
-    more (`BatchPrefillWithPagedKVCacheWrapper.__init__`, flashinfer/prefill.py, 0.5.3 and
-    0.7.2.post1).
+    A wrapper has 8 MiB for its plan, as much pinned host memory, and an int32 per request. With
+    `fa3` it has another 64 MiB for the index of each key, which later releases dropped
+    (`BatchPrefillWithPagedKVCacheWrapper.__init__`, flashinfer/prefill.py, 0.5.3 and 0.7.2.post1).
     """
     sparse = _SPARSE_BYTES if kernels == "fa3" else 0
     return _LEAST_WORKSPACE_BYTES + plans * (_PLAN_BYTES + sparse)
 
 
 class Plan:
-    """A wrapper of its own, planned for N new positions of every request.
+    """A wrapper planned for N new positions of every request.
 
-    Under a CUDA graph the first plan of a wrapper fixes the largest N.
+    There is one wrapper per plan: with CUDA graphs a wrapper's first plan fixes the largest N.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Plan:
         Parameters
         ----------
         kernels
-            Which of FlashInfer's kernels run; left alone, the wrapper chooses by the device.
+            FlashInfer's kernels to run; by default the wrapper chooses by the device.
         shared
             The workspace.
         n, pages
@@ -100,51 +99,53 @@ class Plan:
         heads
             Query heads, key-value heads, head_dim and page size.
         dtype
-            Of queries, keys and values.
+            The dtype of queries, keys and values.
         causal, window
-            Which keys a query sees: up to its own, bottom-right, or all; and of these the last
-            `window`, None for all of them.
+            The keys that a query sees: with `causal` those up to its own (bottom-right), otherwise
+            all; of these the last `window`, None for all.
         cuda_graph
-            Whether what a captured graph reads lies in buffers of the caller.
+            Whether the wrapper plans into fixed buffers, which a captured graph reads.
 
         Raises
         ------
         EvidenceError
             The installed release plans no window.
         """
-        ends = evenly(len(pages.last), n, pages.last.device)
+        query_ends = evenly(len(pages.last), n, pages.last.device)
         buffers: dict[str, Any] = {}
         if cuda_graph:
             buffers = {
                 "use_cuda_graph": True,
-                "qo_indptr_buf": torch.empty_like(ends),
+                "qo_indptr_buf": torch.empty_like(query_ends),
                 "paged_kv_indptr_buf": torch.empty_like(pages.indptr),
                 "paged_kv_indices_buf": torch.empty_like(pages.indices),
                 "paged_kv_last_page_len_buf": torch.empty_like(pages.last),
             }
-        wrapper = load().BatchPrefillWithPagedKVCacheWrapper
-        self._made = wrapper(shared, "NHD", backend=kernels, **buffers)
-        seen = {} if window is None else _window(self._made.plan, window)
+        wrapper_class = load().BatchPrefillWithPagedKVCacheWrapper
+        self._made = wrapper_class(shared, "NHD", backend=kernels, **buffers)
+        window_options = {} if window is None else _window(self._made.plan, window)
         dtypes = {"q_data_type": dtype, "kv_data_type": dtype}
-        used = (pages.indptr, pages.indices, pages.last)
-        self._made.plan(ends, *used, *heads, causal=causal, **seen, **dtypes)
+        page_tensors = (pages.indptr, pages.indices, pages.last)
+        self._made.plan(
+            query_ends, *page_tensors, *heads, causal=causal, **window_options, **dtypes
+        )
         # By default consecutive launches overlap on compute capability 9.0.
         self._options = accepted(self._made.run, enable_pdl=False)
 
     def run(self, queries: Tensor, cache: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Return attention [batch * N, heads, head_dim], given as many queries.
+        """Return attention [batch * N, heads, head_dim] for queries of that shape.
 
-        The cache is [pages, 2, page, kv_heads, head_dim], or keys and values apart.
+        The cache is [pages, 2, page, kv_heads, head_dim], or a pair of keys and values.
         """
         out: Tensor = self._made.run(queries, cache, **self._options)
         return out
 
 
 def _window(plan: Callable[..., Any], window: int) -> dict[str, Any]:
-    found = accepted(plan, window_left=window - 1)
-    if not found:
+    options = accepted(plan, window_left=window - 1)
+    if not options:
         raise EvidenceError(
             "the installed flashinfer plans no window",
             remedy="Take a release whose plan has `window_left`, or choose flash_attn",
         )
-    return found
+    return options

@@ -1,4 +1,4 @@
-"""Fused MoE of a serving engine: the engine's own call, and the work that it tells of itself."""
+"""Fused MoE of a serving engine: the engine's own call, and the work observed in it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,10 +20,10 @@ Call = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Engine(Struct, frozen=True):
-    """An installed engine: its release, the call, and the modules that the call looks names up in.
+    """An installed engine: its release, the call, and the modules in which the call looks up names.
 
     `launcher` holds the names `try_get_optimal_moe_config` and `moe_align_block_size`, `chooser`
-    the name `get_moe_configs`, which finds a tuned file.
+    the name `get_moe_configs`, which looks up a tuned file.
     """
 
     release: str
@@ -34,26 +34,26 @@ class Engine(Struct, frozen=True):
 
 @contextmanager
 def watching(module: Any, name: str) -> Iterator[list[Any]]:
-    """Yield what a module's function returns, call by call, while the engine runs it."""
-    real = getattr(module, name)
-    seen: list[Any] = []
+    """Patch a module's function so that its results are recorded; yield their list."""
+    function = getattr(module, name)
+    results: list[Any] = []
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        seen.append(real(*args, **kwargs))
-        return seen[-1]
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        results.append(function(*args, **kwargs))
+        return results[-1]
 
-    setattr(module, name, watched)
+    setattr(module, name, recorded)
     try:
-        yield seen
+        yield results
     finally:
-        setattr(module, name, real)
+        setattr(module, name, function)
 
 
 class FusedMoe(Experts):
     """Gated experts with SiLU, 16-bit.
 
-    Tokens and routing are made beforehand; the alignment of tokens to blocks is part of a forward,
-    as it is when serving.
+    Tokens and routing are prepared once; the alignment of tokens to blocks is part of the timed
+    forward, as in serving.
     """
 
     engine: Callable[[int], Engine]
@@ -72,39 +72,38 @@ class FusedMoe(Experts):
         }
 
     def forward(self, n: int) -> Tensor:
-        """Run one forward, [batch * N, d_model] in and out; each token's experts weigh 1 / k."""
+        """Run one forward, [batch * N, d_model] in and out; every routing weight is 1 / k."""
         gate_up, down = self._weights.next()
         return self._engine.call(self._inputs[n], gate_up, down, self._shares[n], self._ids[n])
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work of a forward, run once to see which blocks the engine chooses.
+        """Return the work of a forward, with the blocks that the engine chooses in a real run.
 
-        Nothing of its rules is repeated here. Where tokens are not aligned to blocks, each
-        token-expert pair has a block of its own.
+        If the engine does not align tokens to blocks, each token-expert pair is a block.
 
         Raises
         ------
         EvidenceError
-            The engine cut the forward into chunks.
+            The engine splits the forward into chunks.
         """
         engine = self._engine
         with (
-            watching(engine.launcher, "try_get_optimal_moe_config") as chosen,
-            watching(engine.launcher, "moe_align_block_size") as aligned,
-            watching(engine.chooser, "get_moe_configs") as tuned,
+            watching(engine.launcher, "try_get_optimal_moe_config") as configs,
+            watching(engine.launcher, "moe_align_block_size") as alignments,
+            watching(engine.chooser, "get_moe_configs") as tuned_files,
         ):
             self.forward(n)
-        if len(aligned) > 1 or len(chosen) != 1:
+        if len(alignments) > 1 or len(configs) != 1:
             raise EvidenceError(
                 f"{engine.release} ran {self._setting.batch * n} tokens in chunks",
                 remedy="Choose a smaller batch or fewer positions",
             )
-        config = chosen[0][0] if isinstance(chosen[0], tuple) else chosen[0]
+        config = configs[0][0] if isinstance(configs[0], tuple) else configs[0]
         pairs = routed_pairs(self._setting, n)
         rows = int(config["BLOCK_SIZE_M"])
-        blocks = int(aligned[0][2]) // rows if aligned else sum(pairs)
-        origin = "override" if not tuned else "tuned file" if tuned[0] else "default"
-        path = "aligned to blocks" if aligned else "a block a pair"
+        blocks = int(alignments[0][2]) // rows if alignments else sum(pairs)
+        origin = "override" if not tuned_files else "tuned file" if tuned_files[0] else "default"
+        path = "aligned to blocks" if alignments else "a block a pair"
         return moe_work(
             self._setting,
             pairs,
@@ -117,7 +116,7 @@ class FusedMoe(Experts):
 
 
 def _refuse(setting: Setting) -> None:
-    """Raise EvidenceError for what the engines' kernels cannot do, or would silently change."""
+    """Raise EvidenceError for a setting that the kernels do not run, or would silently change."""
     if setting.dtype not in {"bfloat16", "float16"}:
         raise EvidenceError(
             f"{setting.backend} runs no unquantised experts in {setting.dtype}",

@@ -1,4 +1,4 @@
-"""Gates of FFNs: what is made of gate and up, [..., 2 d_ff], for the product down, [..., d_ff]."""
+"""Gated activations of FFNs: from gate and up, [..., 2 d_ff], to the rows of down, [..., d_ff]."""
 
 from collections.abc import Callable
 
@@ -9,20 +9,21 @@ Gate = Callable[[Tensor], Tensor]
 
 
 def silu(hidden: Tensor) -> Tensor:
-    """Return SiLU of the gate times up."""
+    """Return SiLU(gate) * up."""
     gate, up = hidden.chunk(2, -1)
     return functional.silu(gate) * up
 
 
 def gelu_tanh(hidden: Tensor) -> Tensor:
-    """Return GELU of the gate, by tanh, times up."""
+    """Return GELU(gate) * up, GELU by its tanh approximation."""
     gate, up = hidden.chunk(2, -1)
     return functional.gelu(gate, approximate="tanh") * up
 
 
 def clamped(hidden: Tensor, slope: float, limit: float) -> Tensor:
-    """Return the gate of gpt-oss: g sigmoid(slope g) (up + 1), up to `limit`, up also from below.
+    """Return gpt-oss's activation: g sigmoid(slope g) (up + 1).
 
+    `g` is clamped to at most `limit`, `up` to [-limit, limit].
     Source: GptOssExperts of transformers 5.23.
     """
     gate, up = hidden.chunk(2, -1)

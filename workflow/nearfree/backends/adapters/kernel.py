@@ -1,4 +1,4 @@
-"""What is run: one adapter a module and backend, all with the same interface."""
+"""The kernels that are measured: one adapter per module and backend, with one interface."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -22,50 +22,49 @@ else:
 
 
 TURNING = 64 * 2**20
-"""Bytes that copies take turns over where they are to fill a cache, and the cache is larger or its
-size is not known."""
+"""Most bytes that rotating copies fill, if the last-level cache is larger or its size unknown."""
 
 
 class ExecutionContext(Struct, frozen=True, kw_only=True):
-    """Where a kernel runs, and how much of it takes turns."""
+    """The device that a kernel runs on, and the tensors that kernels share."""
 
     device: str = "cpu"
     copies: int = 1
-    """Copies of weights, or of keys and values, that take turns; 0: as many as make them cold."""
+    """Copies of weights, or of keys and values, that rotate; 0: as many as make reads cold."""
     cache_bytes: int = 0
-    """The last-level cache, which decides whether those copies are read cold."""
+    """The size of the last-level cache, which decides whether the copies are read cold."""
     sms: int | None = None
     """A GPU's SMs."""
     shared: dict[tuple[object, ...], "Tensor"] = field(default_factory=dict)
-    """Weights, caches and workspaces that settings have in common, which never run at once."""
+    """Weights, caches and workspaces that settings share; settings never run concurrently."""
     models: Mapping[str, Any] = {}
     """The models of the plan, by name, as plain data."""
     weights: Mapping[str, AnyWeights] = {}
-    """What an engine runs, by name."""
+    """The weights that an engine runs, by name."""
     files: Mapping[str, Path] = {}
-    """Weights that lie where their user has them, by SHA-256."""
+    """Paths of the user's own weight files, by SHA-256."""
 
 
 class Kernel(Protocol):
     """One setting with everything allocated, ready to run a forward over N positions."""
 
     cache: Literal["cold", "warm"]
-    """Whether a forward finds its weights in memory or still in the last-level cache."""
+    """Whether a forward reads its weights from memory or from the last-level cache."""
 
     def forward(self, n: int) -> "Tensor":
-        """Run one forward over N positions a request, and return its output."""
+        """Run one forward over N positions per request, and return its output."""
 
     def work(self, n: int) -> ExecutedWork:
-        """Return what that forward executes."""
+        """Return the work that this forward executes."""
 
 
 class Adapter(Struct, frozen=True, kw_only=True):
-    """Which class runs a module on a backend, on what, and in which environment."""
+    """The class that runs a module on a backend, its devices and its environment."""
 
     module: Module
     backend: str
     where: str
-    """Module and class, as `nearfree.backends.adapters.torch_dense:TorchDenseFfn`."""
+    """Python module and class, as `nearfree.backends.adapters.torch_dense:TorchDenseFfn`."""
     devices: tuple[Device, ...]
     package: str
     """The Python package that it calls."""
@@ -112,18 +111,18 @@ def find_adapter(module: Module, backend: str, device: str) -> Adapter:
 
 
 def adapters_of(setting: Setting, device: str) -> list[Adapter]:
-    """Return the adapters of a setting, for a model also that of its experts.
+    """Return the adapter of a setting, and for a model also that of its experts.
 
     Raises
     ------
     EvidenceError
-        None runs one of them on that device, one takes no such weights, or its package is not
-        installed.
+        No adapter runs the module on that device, the adapter does not take the weights' format,
+        or its package is not installed.
     """
-    found = [find_adapter(setting.module, setting.backend, device)]
+    adapters = [find_adapter(setting.module, setting.backend, device)]
     if setting.moe:
-        found.append(find_adapter("moe_ffn", setting.moe, device))
-    for adapter in found:
+        adapters.append(find_adapter("moe_ffn", setting.moe, device))
+    for adapter in adapters:
         _refuse_weights(setting, adapter.backend, device)
         if find_spec(adapter.package) is None:
             raise EvidenceError(
@@ -132,7 +131,7 @@ def adapters_of(setting: Setting, device: str) -> list[Adapter]:
                 remedy=f"Run `nearfree environment make {adapter.environment}`, or name another "
                 "interpreter made from that lock under `python:` in config/config.yaml",
             )
-    return found
+    return adapters
 
 
 def _refuse_weights(setting: Setting, backend: str, device: str) -> None:
@@ -154,10 +153,10 @@ def make_kernel(
     ------
     EvidenceError
         No adapter runs this module on this backend and device, its package is not installed or
-        does not load, or what it needs does not fit into memory (nothing is allocated then).
+        does not load, or the setting does not fit into memory (nothing is allocated then).
     """
     adapter, *_ = adapters_of(setting, execution.device)
-    if setting.module not in WHOLE:  # which ask by themselves
+    if setting.module not in WHOLE:  # models and engines check their memory themselves
         from nearfree.backends.adapters.memory import refuse_too_large
 
         refuse_too_large(setting, positions, execution)

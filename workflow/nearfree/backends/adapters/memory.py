@@ -1,4 +1,4 @@
-"""What a setting needs of memory, asked before anything is allocated."""
+"""The memory that a setting needs, checked before anything is allocated."""
 
 from typing import NamedTuple
 
@@ -18,95 +18,106 @@ from nearfree.units import BYTES_PER_GB
 
 _FLOAT32_BYTES, _INT64_BYTES = 4, 8
 RESERVE = 0.9
-"""The share of free memory that a kernel may take; the rest is for what it makes meanwhile."""
+"""The share of free memory that a kernel may allocate; the rest is for its temporaries."""
 
 
-class _Needed(NamedTuple):
-    """Bytes of a copy of the weights, or of keys and values, and of all that there is once."""
+class _Need(NamedTuple):
+    """Bytes of one copy of the weights, or of keys and values, and of all that is not copied."""
 
     copy: int
     once: int
 
 
 def bytes_needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
-    """Return the bytes that are still to be allocated: those of the tensors of all N.
+    """Return the bytes that a setting's kernel still has to allocate for all its N.
 
-    These are weights, but those in `execution.shared`, or keys and values in whole pages; inputs
-    and masks; and the activations of the largest N.
+    They are weights not yet in `execution.shared`, or keys and values in whole pages; inputs and
+    masks of all N; and the activations of the largest N.
     """
-    needed = _needed(setting, positions, execution)
+    need = _need(setting, positions, execution)
     copies = copies_needed(setting, positions, execution)
-    held = copies * needed.copy
+    copies_bytes = copies * need.copy
     if setting.module == "moe_ffn":
-        held = (
-            windows(setting, positions, execution).experts * needed.copy // (setting.experts or 1)
+        copies_bytes = (
+            windows(setting, positions, execution).experts * need.copy // (setting.experts or 1)
         )
-    return held + needed.once - _shared_bytes(setting, positions, execution)
+    return copies_bytes + need.once - _shared_bytes(setting, positions, execution)
 
 
 def copies_needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
-    """Return the copies that take turns: where `execution` gives 0, as many as fill the cache."""
+    """Return the number of rotating copies; if `execution` gives 0, as many as fill the cache."""
     if setting.module == "moe_ffn":
         return len(windows(setting, positions, execution).starts)
-    read_bytes: float = _needed(setting, positions, execution).copy
+    read_bytes: float = _need(setting, positions, execution).copy
     if setting.context is not None:
         read_bytes *= share_seen(setting, positions, setting.page_size or 1)
     return execution.copies or copies_for(read_bytes, execution.cache_bytes)
 
 
-def _needed(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> _Needed:
-    size, most = int(ELEMENT_BYTES[setting.dtype]), max(positions)
-    rows = setting.batch * most
+def _need(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> _Need:
+    element_bytes, max_n = int(ELEMENT_BYTES[setting.dtype]), max(positions)
+    rows = setting.batch * max_n
     d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
     if setting.module == "gemm":
-        return _Needed(_dense_bytes(setting), size * rows * (d_model + d_ff))
+        return _Need(_dense_bytes(setting), element_bytes * rows * (d_model + d_ff))
     if setting.module == "dense_ffn":
-        wide = 3 if setting.gated else 1
-        return _Needed(_dense_bytes(setting), size * rows * (2 * d_model + wide * d_ff))
+        hidden_width = 3 if setting.gated else 1
+        return _Need(
+            _dense_bytes(setting), element_bytes * rows * (2 * d_model + hidden_width * d_ff)
+        )
     if setting.module == "moe_ffn":
         experts = setting.experts or 0
         pairs = rows * (setting.top_k or 0) + experts * (setting.block_size_m or 128)
         activations = 2 * rows * d_model + pairs * (2 * d_model + 3 * d_ff)
-        return _Needed(size * 3 * experts * d_model * d_ff, size * activations)
+        return _Need(element_bytes * 3 * experts * d_model * d_ff, element_bytes * activations)
     if setting.module in ("mla", "indexer"):
-        return _latents_needed(setting, positions, masked=execution.device == "cpu")
+        return _latent_need(setting, positions, masked=execution.device == "cpu")
     head_dim, page = setting.head_dim or 0, setting.page_size or 1
-    keys = -(-((setting.context or 0) + most) // page) * page
-    queries = setting.batch * (sum(positions) + 2 * most) * (setting.heads or 0) * head_dim
+    keys = -(-((setting.context or 0) + max_n) // page) * page
+    queries = setting.batch * (sum(positions) + 2 * max_n) * (setting.heads or 0) * head_dim
     masks = sum(positions) * keys if execution.device == "cpu" and is_causal(setting) else 0
-    held = 2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim
-    return _Needed(size * held, size * (queries + masks))
+    cache_elements = 2 * setting.batch * (setting.kv_heads or 0) * keys * head_dim
+    return _Need(element_bytes * cache_elements, element_bytes * (queries + masks))
 
 
-def _latents_needed(setting: Setting, positions: tuple[int, ...], *, masked: bool) -> _Needed:
-    """Return what latent attention takes: latents; queries, masks of each head, what comes out.
+def _latent_need(setting: Setting, positions: tuple[int, ...], *, masked: bool) -> _Need:
+    """Return the need of latent attention or its indexer.
 
-    Latents lie in whole pages, and masks are made where `masked` says so.
-
-    An indexer has keys; and in float32 those, its queries and each head's products.
+    Latent attention holds latents in whole pages; queries and outputs; and, with `masked`, a mask
+    per head. An indexer holds keys; queries and, with `masked`, masks; and in float32 its keys, its
+    queries and each head's products.
     """
-    size, most, heads = int(ELEMENT_BYTES[setting.dtype]), max(positions), setting.heads or 0
+    element_bytes, max_n, heads = (
+        int(ELEMENT_BYTES[setting.dtype]),
+        max(positions),
+        setting.heads or 0,
+    )
     page, width = setting.page_size or 1, setting.head_dim or 0
-    seen, masked = -(-((setting.context or 0) + most) // page) * page, masked and is_causal(setting)
+    key_count, masked = (
+        -(-((setting.context or 0) + max_n) // page) * page,
+        masked and is_causal(setting),
+    )
     if setting.module == "indexer":
-        keys, queries = setting.batch * seen * width, setting.batch * most * heads * width
-        masks = sum(positions) * seen if masked else 0
-        wide = _FLOAT32_BYTES * (keys + queries + 2 * setting.batch * most * heads * seen)
-        return _Needed(size * keys, size * (queries + masks) + wide)
+        keys, queries = setting.batch * key_count * width, setting.batch * max_n * heads * width
+        masks = sum(positions) * key_count if masked else 0
+        float32_bytes = _FLOAT32_BYTES * (
+            keys + queries + 2 * setting.batch * max_n * heads * key_count
+        )
+        return _Need(element_bytes * keys, element_bytes * (queries + masks) + float32_bytes)
     width = head_widths(setting)[0]
-    queries = setting.batch * (sum(positions) + 2 * most) * heads * width
+    queries = setting.batch * (sum(positions) + 2 * max_n) * heads * width
     context, selected = setting.context or 0, setting.selected or 0
-    choosing = [n for n in positions if 0 < selected < context + n]
-    seeing = sum(n for n in positions if n not in choosing)
-    masks = seeing * heads * seen if masked else 0
-    taken = setting.batch * max(choosing, default=0) * selected * width
-    chosen = setting.batch * sum(choosing) * selected * _INT64_BYTES
-    held = size * setting.batch * seen * width
-    return _Needed(held, size * (queries + masks + taken) + chosen)
+    selecting = [n for n in positions if 0 < selected < context + n]
+    unselective = sum(n for n in positions if n not in selecting)
+    masks = unselective * heads * key_count if masked else 0
+    gathered = setting.batch * max(selecting, default=0) * selected * width
+    index_bytes = setting.batch * sum(selecting) * selected * _INT64_BYTES
+    latent_bytes = element_bytes * setting.batch * key_count * width
+    return _Need(latent_bytes, element_bytes * (queries + masks + gathered) + index_bytes)
 
 
 def _matrices(setting: Setting) -> list[tuple[str, int, int]]:
-    """Return projection, rows and columns of each weight of a product or Dense FFN."""
+    """Return projection, rows and columns of each weight of a GEMM or Dense FFN."""
     d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
     if setting.module == "gemm":
         return [("", d_ff, d_model)]
@@ -119,7 +130,7 @@ def _dense_bytes(setting: Setting) -> int:
 
 
 def _shared_bytes(setting: Setting, positions: tuple[int, ...], execution: ExecutionContext) -> int:
-    """Return the bytes of a setting's weights that another one has allocated already."""
+    """Return the bytes of a setting's weights that an earlier setting has allocated."""
     keys: list[tuple[object, ...]] = []
     if setting.module in ("gemm", "dense_ffn"):
         keys = [
@@ -137,7 +148,7 @@ def _shared_bytes(setting: Setting, positions: tuple[int, ...], execution: Execu
 
 
 def free_bytes(device: str) -> int | None:
-    """Return the memory that is free on a device, None where the system does not tell."""
+    """Return the free memory of a device in bytes, None if the system does not report it."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
     return free_host_bytes()
@@ -146,7 +157,7 @@ def free_bytes(device: str) -> int | None:
 def refuse_too_large(
     setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
 ) -> None:
-    """Raise EvidenceError, before anything is allocated, if a setting does not fit."""
+    """Raise EvidenceError if a setting does not fit into free memory; nothing is allocated."""
     needed, free = bytes_needed(setting, positions, execution), free_bytes(execution.device)
     if free is not None and needed > RESERVE * free:
         shape = f"L={setting.context}" if setting.context else f"batch {setting.batch}"

@@ -1,8 +1,8 @@
 """MoE FFN in SGLang: its functional Triton experts, `fused_experts`, 0.4.2 and later.
 
 Newer releases take the routing as one object (0.4.9.post3), take a config (0.5.1), read server
-arguments of the whole process (0.5.4.post2), and ask for a tensor-parallel group (0.5.16): each is
-given as far as the installed release names it.
+arguments of the whole process (0.5.4.post2), and need a tensor-parallel group (0.5.16). The adapter
+passes each only if the installed release has a parameter of that name.
 """
 
 import atexit
@@ -21,27 +21,27 @@ from nearfree.backends.records import checked
 from nearfree.errors import EvidenceError
 
 _FOLDERS = ("moe_runner.triton_utils", "fused_moe_triton")
-"""Where the functions lie since 0.5.11, and before."""
+"""Packages of the functions: since 0.5.11, and before it."""
 _SERVER_ARGS = ("get_global_server_args", "get_server_args", "get_exec")
 
 
 def bring(name: str) -> Any:
-    """Return a module under `sglang.srt`, None if the installed release has none of that name."""
+    """Import and return a module of `sglang.srt`; None if the installed release lacks it."""
     try:
         return import_module(f"sglang.srt.{name}")
     except ModuleNotFoundError as error:
         if not f"sglang.srt.{name}".startswith(error.name or "?"):
-            raise  # the module is there, and lacks a package
+            raise  # the module exists, but a package that it imports is missing
         return None
 
 
 def modules() -> tuple[Any, Any]:
-    """Return the module of the call, and the one that looks for tuned files."""
+    """Return the module that launches the kernel, and the one that looks up tuned files."""
     for folder in _FOLDERS:
         launcher = bring(f"layers.moe.{folder}.fused_moe")
         if launcher is not None:
-            chooser = bring(f"layers.moe.{folder}.fused_moe_triton_config")
-            return launcher, launcher if chooser is None else chooser
+            config_module = bring(f"layers.moe.{folder}.fused_moe_triton_config")
+            return launcher, launcher if config_module is None else config_module
     raise EvidenceError(
         "the installed sglang has its fused MoE in none of the known places",
         remedy=f"Take a release from {checked('sglang')}",
@@ -50,9 +50,9 @@ def modules() -> tuple[Any, Any]:
 
 @cache
 def prepare(launcher: Any, chooser: Any) -> None:
-    """Publish default server arguments and a group of one process, if the call asks for them, once.
+    """Set default server arguments and a group of one process, once, if the call needs them.
 
-    A model path of `dummy` is SGLang's own word for arguments without a model.
+    SGLang itself uses the model path `dummy` for arguments without a model.
     """
     if any(hasattr(module, name) for module in (launcher, chooser) for name in _SERVER_ARGS):
         server = bring("server_args")
@@ -62,7 +62,9 @@ def prepare(launcher: Any, chooser: Any) -> None:
         parallel = bring("distributed.parallel_state")
         if not parallel.model_parallel_is_initialized():
             folder = tempfile.mkdtemp(prefix="nearfree-")
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)  # groups read it until then
+            atexit.register(
+                shutil.rmtree, folder, ignore_errors=True
+            )  # the group reads it until exit
             parallel.init_distributed_environment(
                 world_size=1,
                 rank=0,
@@ -73,13 +75,13 @@ def prepare(launcher: Any, chooser: Any) -> None:
 
 
 def call_of(launcher: Any, experts: int) -> Call:
-    """Return the call over E experts in the form that the installed function takes."""
+    """Return the call over E experts, with the parameters that the installed function takes."""
     function = launcher.fused_experts
-    known = inspect.signature(function).parameters
-    options: dict[str, Any] = {"inplace": False} if "inplace" in known else {}
-    if "moe_runner_config" in known:
+    parameters = inspect.signature(function).parameters
+    options: dict[str, Any] = {"inplace": False} if "inplace" in parameters else {}
+    if "moe_runner_config" in parameters:
         options["moe_runner_config"] = _runner_config(experts)
-    routed = _topk_output if "topk_output" in known else _topk_pair
+    routed = _topk_output if "topk_output" in parameters else _topk_pair
 
     def call(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ids: Tensor) -> Tensor:
         out: Tensor = function(
@@ -91,11 +93,13 @@ def call_of(launcher: Any, experts: int) -> Call:
 
 
 def _runner_config(experts: int) -> Any:
-    """Return a config that says that all experts are local: else rows are filtered by expert."""
-    kind = bring("layers.moe.moe_runner").MoeRunnerConfig
-    known = inspect.signature(kind).parameters
-    local = {"num_experts": experts, "num_local_experts": experts}
-    return kind(inplace=False, **{name: local[name] for name in local if name in known})
+    """Return a config in which all experts are local; otherwise SGLang filters rows by expert."""
+    config_class = bring("layers.moe.moe_runner").MoeRunnerConfig
+    parameters = inspect.signature(config_class).parameters
+    counts = {"num_experts": experts, "num_local_experts": experts}
+    return config_class(
+        inplace=False, **{name: counts[name] for name in counts if name in parameters}
+    )
 
 
 def _topk_pair(shares: Tensor, ids: Tensor) -> dict[str, Any]:
@@ -104,8 +108,8 @@ def _topk_pair(shares: Tensor, ids: Tensor) -> dict[str, Any]:
 
 def _topk_output(shares: Tensor, ids: Tensor) -> dict[str, Any]:
     module = bring("layers.moe.topk")
-    kind = getattr(module, "StandardTopKOutput", None) or module.TopKOutput
-    return {"topk_output": kind(topk_weights=shares, topk_ids=ids, router_logits=None)}
+    output_class = getattr(module, "StandardTopKOutput", None) or module.TopKOutput
+    return {"topk_output": output_class(topk_weights=shares, topk_ids=ids, router_logits=None)}
 
 
 def engine(experts: int) -> Engine:

@@ -1,4 +1,4 @@
-"""What adapters share: random tensors, copies of them that take turns, pages of a KV cache."""
+"""Tensors that adapters share: random ones, rotating copies of them, pages of a KV cache."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 
 _BLOCK = 2**20
-"""Elements that are random; a larger tensor repeats them."""
+"""Random elements generated per tensor; a larger tensor repeats them."""
 Item = TypeVar("Item", bound="Tensor | tuple[Tensor | tuple[Tensor, ...], ...]")
 
 
@@ -29,37 +29,40 @@ def torch_dtype(setting: Setting) -> torch.dtype:
 def filled(
     execution: ExecutionContext, dtype: torch.dtype, *shape: int, scale: float = 1.0
 ) -> Tensor:
-    """Return a tensor of normal random numbers: zeros would run faster on some GPUs.
+    """Return a tensor of normally distributed random numbers; zeros run faster on some GPUs.
 
-    A large one repeats a block of them, which is ten times as fast to make on a CPU.
+    A large tensor repeats one random block, which is ten times faster to fill on a CPU.
 
     Raises
     ------
     EvidenceError
-        The device has no memory for it.
+        The device has too little memory for it.
     """
     try:
         tensor = torch.empty(shape, dtype=dtype, device=execution.device)
-    except (RuntimeError, MemoryError) as error:  # torch has no class for a lack of memory
+    except (
+        RuntimeError,
+        MemoryError,
+    ) as error:  # torch has no exception class for a lack of memory
         size = " x ".join(map(str, shape))
         raise EvidenceError(
-            f"a tensor of {size} cannot be had: {str(error).splitlines()[0]}",
+            f"a tensor of {size} cannot be allocated: {str(error).splitlines()[0]}",
             remedy="Choose a smaller shape, or fewer copies or positions",
         ) from error
-    first, *others = tensor.view(-1).split(_BLOCK)
-    first.normal_(0.0, scale)
-    for other in others:
-        other.copy_(first[: len(other)])
+    block, *repeats = tensor.view(-1).split(_BLOCK)
+    block.normal_(0.0, scale)
+    for repeat in repeats:
+        repeat.copy_(block[: len(repeat)])
     return tensor
 
 
 def weight(
     execution: ExecutionContext, dtype: torch.dtype, *shape: int, copy: int, projection: str = ""
 ) -> Tensor:
-    """Return a weight [..., out, in], the same tensor to all settings that ask for that copy.
+    """Return a weight [..., out, in]; all settings that request the same copy share one tensor.
 
-    Its elements have the variance 1 / in, so that a forward neither grows nor vanishes.
-    `projection` tells weights of one shape apart.
+    Its elements have variance 1 / in, so that activations neither grow nor vanish.
+    `projection` distinguishes weights of the same shape.
     """
     key = (str(dtype), *shape, copy, projection)
     if key not in execution.shared:
@@ -68,20 +71,20 @@ def weight(
 
 
 class Turns(Generic[Item]):
-    """Copies of weights, or of keys and values, of which each forward takes the next.
+    """Copies of weights, or of keys and values, that forwards use in rotation.
 
-    They are read cold if those in between are as large as the last-level cache.
+    A copy is read cold if the others, read in between, are as large as the last-level cache.
     """
 
     def __init__(self, copies: list[Item], execution: ExecutionContext, share: float = 1.0) -> None:
-        """Keep the copies; `share` is the part of one that a forward reads."""
+        """Store the copies; `share` is the fraction of a copy that a forward reads."""
         self.copies = copies
         self._turn = 0
         between = (len(copies) - 1) * _bytes(copies[0]) * share
         self.cache: Literal["cold", "warm"] = "cold" if between >= execution.cache_bytes else "warm"
 
     def next(self) -> Item:
-        """Return the copy whose turn it is."""
+        """Return the next copy in the rotation."""
         item = self.copies[self._turn]
         self._turn = (self._turn + 1) % len(self.copies)
         return item
@@ -90,16 +93,17 @@ class Turns(Generic[Item]):
 def turns(
     execution: ExecutionContext, make: Callable[[int], Item], share: float = 1.0
 ) -> Turns[Item]:
-    """Return copies of weights, or of keys and values, that take turns.
+    """Return copies of weights, or of keys and values, to be used in rotation.
 
     Parameters
     ----------
     execution
-        Says how many; 0 is as many as fill the last-level cache, or TURNING of a larger one.
+        Its `copies` is their number; 0 means enough to fill the last-level cache, or TURNING bytes
+        if the cache is larger.
     make
-        Makes a copy, given its number from 0 on.
+        Makes a copy from its number, counted from 0.
     share
-        The part of a copy that a forward reads.
+        The fraction of a copy that a forward reads.
     """
     first = make(0)
     count = execution.copies or copies_for(_bytes(first) * share, execution.cache_bytes)
@@ -107,7 +111,7 @@ def turns(
 
 
 def copies_for(read_bytes: float, cache_bytes: int) -> int:
-    """Return the copies of which one is read again when a cache, or TURNING, was read meanwhile."""
+    """Return how many copies let min(cache, TURNING) bytes be read between two uses of one."""
     return 1 + math.ceil(min(cache_bytes, TURNING) / read_bytes)
 
 
@@ -116,9 +120,9 @@ def _bytes(item: Tensor | tuple[Tensor | tuple[Tensor, ...], ...]) -> int:
 
 
 def share_seen(setting: Setting, positions: tuple[int, ...], page_size: int = 1) -> float:
-    """Return the part of a cache that a forward over the smallest N reads.
+    """Return the fraction of a KV cache that a forward over the smallest N reads.
 
-    The cache has room for L and the largest N positions of each request, in whole pages.
+    The cache holds L plus the largest N positions of each request, in whole pages.
     """
     context = setting.context or 0
     room = pages_of(context + max(positions), page_size) * page_size
@@ -126,15 +130,15 @@ def share_seen(setting: Setting, positions: tuple[int, ...], page_size: int = 1)
 
 
 def evenly(batch: int, length: int, device: str) -> Tensor:
-    """Return 0, length, 2 length, ...: where the rows of equally long requests begin and end.
+    """Return the row offsets of equally long requests: 0, length, 2 length, ..., int32.
 
-    The tensor is [batch + 1], int32.
+    The tensor is [batch + 1].
     """
     return length * torch.arange(batch + 1, dtype=torch.int32, device=device)
 
 
 def alike(batch: int, length: int, device: str) -> Tensor:
-    """Return the length of each of equally long requests, [batch], int32."""
+    """Return the lengths of equally long requests, [batch], int32."""
     return torch.full((batch,), length, dtype=torch.int32, device=device)
 
 
@@ -146,17 +150,17 @@ def pages_of(length: int, page_size: int) -> int:
 class Pages:
     """The pages that hold the first `length` positions of each request, in order.
 
-    Request i owns `owned` pages of the pool, from page i * owned on. All tensors are int32.
-    `table`: the pages of each request, [batch, pages]; `indices`: the same in one row;
-    `indptr`: where each request's begin and end in that row, [batch + 1]; `last`: the positions
-    in use of each request's last page, [batch].
+    Request i owns `owned` pages of the pool, starting at page i * owned. All tensors are int32.
+    `table`: the pages of each request, [batch, pages]; `indices`: the same, flattened;
+    `indptr`: the offsets of the requests in `indices`, [batch + 1]; `last`: the positions in use
+    in each request's last page, [batch].
     """
 
     def __init__(self, batch: int, length: int, page_size: int, owned: int, device: str) -> None:
         count = pages_of(length, page_size)
         first = owned * torch.arange(batch, dtype=torch.int32, device=device)
-        own = torch.arange(count, dtype=torch.int32, device=device)
-        self.table = first[:, None] + own
+        offsets = torch.arange(count, dtype=torch.int32, device=device)
+        self.table = first[:, None] + offsets
         self.indices = self.table.flatten()
         self.indptr = evenly(batch, count, device)
         self.last = alike(batch, length - (count - 1) * page_size, device)

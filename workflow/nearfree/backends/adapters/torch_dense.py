@@ -1,7 +1,7 @@
-"""Dense products in torch: one alone, or those of a Dense FFN.
+"""Dense products in torch: a single GEMM, or the products of a Dense FFN.
 
-One is a projection, a router or an LM head of a model. The FFN has the paper's two (app. C.2), or a
-model's three with SiLU.
+The GEMM is a model's projection, router or LM head. The FFN has the paper's two products (app. C.2)
+or, gated with SiLU, a model's three.
 """
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from nearfree.core.work import ExecutedWork
 
 
 class TorchGemm:
-    """[rows, d_model] by the weight [d_ff, d_model], copies of which take turns."""
+    """Rows [rows, d_model] times a weight [d_ff, d_model], of which copies rotate."""
 
     def __init__(
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
@@ -32,11 +32,11 @@ class TorchGemm:
         self._inputs = {n: rows[: setting.batch * n] for n in positions}
 
     def forward(self, n: int) -> Tensor:
-        """Run one forward over N positions a request: [batch * N, d_model] in, d_ff out."""
+        """Run one forward over N positions per request: [batch * N, d_model] in, d_ff out."""
         return self._product(self._inputs[n], self._weights.next())
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work of the product; torch tells of no padding."""
+        """Return the work of the product; torch reports no padding."""
         return gemm_work(self._setting, n, "one product as torch is asked for it")
 
 
@@ -44,8 +44,8 @@ class TorchDenseFfn:
     """An up and a down projection in the layout of a Linear layer, [out, in].
 
     Without a gate there is no activation either; gate and up projection are one product.
-    A contiguous [in, out] weight is about twice slower on CPUs. Copies of the weights take turns,
-    so that a forward reads them from memory as it would between a model's other layers.
+    A contiguous [in, out] weight is about twice as slow on CPUs. Copies of the weights rotate, so
+    that a forward reads them from memory as it would between a model's other layers.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TorchDenseFfn:
         self._inputs = {n: rows[: setting.batch * n] for n in positions}
 
     def forward(self, n: int) -> Tensor:
-        """Run one forward over N positions a request: [batch * N, d_model] in and out."""
+        """Run one forward over N positions per request: [batch * N, d_model] in and out."""
         up, down = self._weights.next()
         hidden = self._product(self._inputs[n], up)
         if self._setting.gated:
@@ -76,5 +76,5 @@ class TorchDenseFfn:
         return self._product(hidden, down)
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work of the projections; torch tells of no padding."""
+        """Return the work of the projections; torch reports no padding."""
         return dense_work(self._setting, n, "products as torch is asked for them")

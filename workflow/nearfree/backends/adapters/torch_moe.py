@@ -1,8 +1,8 @@
-"""MoE FFN in torch: experts in padded row blocks, and the same without padding as a control.
+"""MoE FFN in torch: experts in padded row blocks, and without padding as a control.
 
 Fused MoE kernels pad each expert's tokens to a block. Here each block is one product per
-projection, so padding costs what it costs there; `torch.nn.functional.grouped_mm` over the bare
-rows is the control that shows what padding does to the boundary.
+projection, so that padding costs the same; `torch.nn.functional.grouped_mm` over the unpadded rows
+is the control that shows the effect of padding on the boundary.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def default_block(tokens: int, experts: int) -> int:
 
 
 class Inner(NamedTuple):
-    """What experts do between their products, and what they add to both: biases [E, out]."""
+    """The activation between the experts' products, and the biases [E, out] of both products."""
 
     gate: Gate = silu
     gate_up_bias: Tensor | None = None
@@ -41,10 +41,10 @@ PLAIN = Inner()
 
 
 class Core(NamedTuple):
-    """How the rows of experts are multiplied, and to what they are padded for it.
+    """How the experts' rows are multiplied, and the block to which they are padded.
 
-    `block_rows` gives the rows of a block by tokens and E, None where none is padded; `multiply`
-    takes rows, how they are aligned, the weights of gate and up, and of down, and what is between.
+    `block_rows` maps tokens and E to the rows of a block, None without padding. `multiply` takes
+    rows, their alignment, the weights of gate and up, those of down, and the inner activation.
     """
 
     block_rows: Callable[[int, int], int | None]
@@ -52,11 +52,11 @@ class Core(NamedTuple):
 
 
 def padded(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner: Inner) -> Tensor:
-    """Return the rows of all experts, each block computed whole, padding included."""
-    size = len(rows) // len(aligned.blocks)
+    """Return the experts' outputs, one product per block, padding included."""
+    block_rows = len(rows) // len(aligned.blocks)
     out = torch.empty_like(rows)
-    for expert, first in aligned.blocks:
-        block = slice(first, first + size)
+    for expert, start in aligned.blocks:
+        block = slice(start, start + block_rows)
         hidden = rows[block] @ gate_up[expert].t()
         if inner.gate_up_bias is not None:
             hidden += inner.gate_up_bias[expert]
@@ -67,7 +67,7 @@ def padded(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner:
 
 
 def grouped(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner: Inner) -> Tensor:
-    """Return the rows of all experts, each multiplying its own and no others."""
+    """Return the experts' outputs, each expert multiplying its own rows without padding."""
     hidden = functional.grouped_mm(rows, gate_up.transpose(1, 2), offs=aligned.ends)
     if inner.gate_up_bias is not None:
         hidden += inner.gate_up_bias[_experts(aligned, len(rows))]
@@ -79,8 +79,8 @@ def grouped(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner
 
 def _experts(aligned: Aligned, rows: int) -> Tensor:
     """Return the expert of each row."""
-    numbers = torch.arange(rows, dtype=aligned.ends.dtype, device=aligned.ends.device)
-    return torch.searchsorted(aligned.ends, numbers, right=True)
+    row_indices = torch.arange(rows, dtype=aligned.ends.dtype, device=aligned.ends.device)
+    return torch.searchsorted(aligned.ends, row_indices, right=True)
 
 
 PADDED = Core(default_block, padded)
@@ -90,8 +90,8 @@ GROUPED = Core(lambda tokens, experts: None, grouped)  # noqa: ARG005 (one signa
 def core_of(backend: str) -> Core | None:
     """Return the core of a backend that runs experts in torch, None for an engine."""
     path = BY_NAME[backend].in_model if backend in BY_NAME else None
-    found = load(path) if path and path.startswith(f"{__name__}:") else None
-    return found if isinstance(found, Core) else None
+    core = load(path) if path and path.startswith(f"{__name__}:") else None
+    return core if isinstance(core, Core) else None
 
 
 def mixed(
@@ -104,10 +104,10 @@ def mixed(
     inner: Inner = PLAIN,
     on_inputs: bool = False,
 ) -> Tensor:
-    """Return a forward through gated experts, [tokens, d_model] in and out.
+    """Run a forward through gated experts, [tokens, d_model] in and out.
 
-    Each token's experts weigh 1 / k, or what `shares`, [tokens, k], says; with `on_inputs` what
-    goes into them is multiplied by that, and what comes out is added as it is.
+    Routing weights are `shares`, [tokens, k], or 1 / k each. They multiply the experts' outputs, or
+    with `on_inputs` their inputs.
     """
     if on_inputs:
         rows = inputs[aligned.tokens]
@@ -116,7 +116,7 @@ def mixed(
         else:
             rows[aligned.places] *= shares.to(rows.dtype).unsqueeze(-1)
         return core.multiply(rows, aligned, *weights, inner)[aligned.places].sum(1)
-    # Nothing keeps the rows of experts that were multiplied while their outputs are laid out anew.
+    # No variable holds the sorted outputs, so they are freed once gathered in token order.
     out = core.multiply(inputs[aligned.tokens], aligned, *weights, inner)[aligned.places]
     if shares is None:
         return out.mean(1)
@@ -143,12 +143,12 @@ class _TorchMoe(Experts):
         return self._core.block_rows(setting.batch * n, setting.experts or 0)
 
     def forward(self, n: int) -> Tensor:
-        """Run one forward, [batch * N, d_model] in and out; each token's experts weigh 1 / k."""
+        """Run one forward, [batch * N, d_model] in and out; every routing weight is 1 / k."""
         return mixed(self._core, self._inputs[n], self._aligned[n], self._weights.next())
 
 
 class TorchPaddedMoe(_TorchMoe):
-    """Every block of every expert is computed whole, padding included."""
+    """Experts in blocks, each computed in full, padding included."""
 
     _core = PADDED
 
@@ -156,17 +156,17 @@ class TorchPaddedMoe(_TorchMoe):
         return self._setting.block_size_m or super()._rows(n)
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work with every block's padding."""
+        """Return the work, padding of every block included."""
         pairs = routed_pairs(self._setting, n)
         basis = "block_size_m of the setting" if self._setting.block_size_m else "16 to E, then 64"
         return moe_work(self._setting, pairs, basis, block_rows=self._rows(n))
 
 
 class TorchGroupedMoe(_TorchMoe):
-    """The control: each expert multiplies its own rows and no others."""
+    """The control: each expert multiplies its own rows without padding."""
 
     _core = GROUPED
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work of the rows that there are."""
+        """Return the work of the unpadded rows."""
         return moe_work(self._setting, routed_pairs(self._setting, n), "grouped_mm pads no row")

@@ -1,8 +1,8 @@
 """Attention in torch: N new queries over L cached and N new keys, causal or in a block.
 
-On a CPU the flash kernel is what SDPA dispatches to. Its `is_causal` aligns the mask top-left when
-query and key lengths differ, so an explicit mask is given; a block needs none. On a GPU the
-FlashAttention op is called itself, whose causal mask is aligned bottom-right.
+On a CPU SDPA dispatches to its flash kernel. Its `is_causal` aligns the mask top-left when query
+and key lengths differ, so the adapter passes an explicit mask; a block needs none. On a GPU the
+adapter calls the FlashAttention op directly, whose causal mask is aligned bottom-right.
 """
 
 import torch
@@ -32,9 +32,9 @@ def causal_mask(
     chunk: int | None = None,
     device: str = "cpu",
 ) -> Tensor:
-    """Return the additive mask [N, L + N]: query i sees the L cached keys and i + 1 new.
+    """Return the additive mask [N, L + N]: query i sees the L cached keys and i + 1 new ones.
 
-    With a window it sees the last `window` of those alone, with a chunk those from the last
+    With a window it sees only the last `window` of these, with a chunk only those from the last
     multiple of `chunk` on.
     """
     ones = torch.ones(n, context + n, dtype=torch.bool, device=device)
@@ -60,29 +60,29 @@ def sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
 def with_sinks(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sinks: Tensor
 ) -> Tensor:
-    """Return the same as `sdpa`, where each head has a logit [heads] that is no key's.
+    """Return `sdpa` with attention sinks: each head has a logit, [heads], without a key.
 
-    What is left of a head's attention is the share that its keys have of the sum of all.
+    Each output is scaled by the share of the keys in the softmax's sum, sink included.
     """
     out, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(  # noqa: SLF001
         queries, keys, values, attn_mask=mask
     )
-    left = (log_sums - sinks.float().unsqueeze(-1)).sigmoid().to(out.dtype)
-    return torch.mul(out, left.unsqueeze(-1))
+    key_share = (log_sums - sinks.float().unsqueeze(-1)).sigmoid().to(out.dtype)
+    return torch.mul(out, key_share.unsqueeze(-1))
 
 
 def capped(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, cap: float
 ) -> Tensor:
-    """Return the same as `sdpa`, where a logit is at most `cap`: c tanh(logit / c)."""
+    """Return `sdpa` with soft-capped logits: cap * tanh(logit / cap)."""
     batch, heads, n, width = queries.shape
     groups = (batch, keys.shape[1], -1)
     logits = queries.reshape(*groups, width) @ keys.transpose(2, 3) * (width**-0.5 / cap)
     logits = logits.tanh_().mul_(cap).view(batch, heads, n, -1)
     if mask is not None:
         logits += mask
-    shares = logits.softmax(-1, dtype=torch.float32).to(values.dtype)
-    return (shares.view(*groups, shares.shape[-1]) @ values).view(batch, heads, n, -1)
+    probabilities = logits.softmax(-1, dtype=torch.float32).to(values.dtype)
+    return (probabilities.view(*groups, probabilities.shape[-1]) @ values).view(batch, heads, n, -1)
 
 
 def flash(
@@ -90,7 +90,7 @@ def flash(
 ) -> Tensor:
     """Return attention [b, N, heads, head_dim] on a GPU; keys are [b, ..., kv_heads, head_dim].
 
-    The causal mask is aligned bottom-right; a window counts from each query's own position.
+    The causal mask is aligned bottom-right; a window ends at each query's own position.
     """
     out: Tensor = torch.ops.aten._flash_attention_forward(  # noqa: SLF001 (its name)
         queries,
@@ -117,9 +117,9 @@ class TorchSdpa:
         self._setting = setting
         self._execution = execution
         dtype = torch_dtype(setting)
-        batch, heads, most = setting.batch, setting.heads or 0, max(positions)
+        batch, heads, max_n = setting.batch, setting.heads or 0, max(positions)
         self._context, head_dim = setting.context or 0, setting.head_dim or 0
-        shape = (batch, setting.kv_heads or 0, self._context + most, head_dim)
+        shape = (batch, setting.kv_heads or 0, self._context + max_n, head_dim)
         if execution.device == "cuda":  # the op takes [b, positions, heads, head_dim]
             shape = (shape[0], shape[2], shape[1], shape[3])
         self._keys = turns(
@@ -128,7 +128,7 @@ class TorchSdpa:
             share_seen(setting, positions),
         )
         self.cache = self._keys.cache
-        queries = filled(execution, dtype, batch, most, heads, head_dim)
+        queries = filled(execution, dtype, batch, max_n, heads, head_dim)
         self._queries = {n: self._query(queries[:, :n]) for n in positions}
         masked = positions if execution.device == "cpu" and is_causal(setting) else ()
         self._masks = {n: causal_mask(n, self._context, dtype) for n in masked if n > 1}
@@ -153,7 +153,7 @@ class TorchSdpa:
         )
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work; a CPU's kernel pads no row and skips no key under a given mask."""
+        """Return the work; the CPU kernel pads no rows and computes masked keys, too."""
         if self._execution.device == "cuda":
             return attention_work(
                 self._setting,

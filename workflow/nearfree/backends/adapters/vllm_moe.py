@@ -16,15 +16,18 @@ _MODULE = "vllm.model_executor.layers.fused_moe.fused_moe"
 
 
 def load() -> tuple[str, Any]:
-    """Return the installed release and its module of fused MoE."""
+    """Return the installed release and its fused-MoE module."""
     return f"vllm=={version('vllm')}", import_module(_MODULE)
 
 
 def call_of(module: Any) -> Call:
-    """Return the call in the form that the installed function takes: 0.23.0 lost `inplace`."""
+    """Return the call with the parameters that the installed function takes.
+
+    Release 0.23.0 dropped `inplace`.
+    """
     function = module.fused_experts
-    known = inspect.signature(function).parameters
-    options = {"inplace": False} if "inplace" in known else {}
+    parameters = inspect.signature(function).parameters
+    options = {"inplace": False} if "inplace" in parameters else {}
 
     def call(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ids: Tensor) -> Tensor:
         out: Tensor = function(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli.test_mistakes import one_message
 from nearfree.backends.environments.lock import Environment, pins
-from nearfree.backends.environments.make import _steps
+from nearfree.backends.environments.make import _pip_options
 
 from backends.environments.tiny import MEASURES, ROOT, call, entry, make_tiny, ran, start
 
@@ -110,7 +110,7 @@ def test_what_is_built_comes_after_the_wheels(
     for name in ("vllm", "sglang", "flash_attn", "flashinfer", "xformers"):
         environment = Environment(name)
         environment.folder.mkdir(parents=True)
-        steps = list(_steps(environment))
+        steps = list(_pip_options(environment))
         first, whole = pins(Path(steps[0][-1])), pins(environment.locks[0])
         assert first.items() <= whole.items()
         assert (len(steps) == 2) == (first != whole)

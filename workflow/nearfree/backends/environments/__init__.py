@@ -1,1 +1,1 @@
-"""Backends' environments: what a lock names, what is installed, and making the one of the other."""
+"""Backends' environments: their locks, what is installed, and the installation from a lock."""

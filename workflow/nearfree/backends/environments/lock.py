@@ -22,27 +22,27 @@ _SHOWN = 3
 
 
 def normalized(name: str) -> str:
-    """Return a distribution's name as indexes compare it."""
+    """Return a distribution's name in the normal form in which indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def installed() -> dict[str, str]:
-    """Return the version of each installed distribution, of doubles the one that is imported."""
+    """Return the version of each installed distribution; of duplicates, the one imported."""
     from importlib import metadata
 
     versions: dict[str, str] = {}
     for distribution in metadata.distributions():
-        about = _metadata(distribution)
-        if about is not None and "Name" in about and "Version" in about:
-            versions.setdefault(normalized(about["Name"]), about["Version"])
+        fields = _metadata(distribution)
+        if fields is not None and "Name" in fields and "Version" in fields:
+            versions.setdefault(normalized(fields["Name"]), fields["Version"])
     return versions
 
 
 def _metadata(distribution: "metadata.Distribution") -> "metadata.PackageMetadata | None":
     """Return the metadata of a distribution, None if its folder holds none.
 
-    The standard library returns an empty message then. The backport `importlib_metadata` answers
-    in its place once anything has imported it: it returns None or raises, by its version.
+    The standard library then returns an empty message. Once imported by any package, the backport
+    `importlib_metadata` replaces it: it returns None or raises, depending on its version.
     """
     try:
         return distribution.metadata
@@ -51,7 +51,7 @@ def _metadata(distribution: "metadata.Distribution") -> "metadata.PackageMetadat
 
 
 def environment_sha256() -> str:
-    """Return the SHA-256 over the sorted `name==version` lines of all that is installed."""
+    """Return the SHA-256 over the sorted `name==version` lines of all installed distributions."""
     lines = (f"{name}=={version}\n" for name, version in installed().items())
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
@@ -62,7 +62,7 @@ def lock_path(name: str) -> Path:
     if not _NAME.fullmatch(name) or not path.is_file():
         inside = FOLDER.is_dir()
         raise ConfigError(
-            f"there is no environment {name!r}: {path} is not there",
+            f"there is no environment {name!r}: {path} does not exist",
             remedy=f"Choose one that has a lock under {FOLDER}/"
             if inside
             else f"Run it in a clone of nearfree: environments are made there, by {FOLDER}/",
@@ -71,7 +71,7 @@ def lock_path(name: str) -> Path:
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Return the versions that a lock pins for every machine: lines with a marker are left out."""
+    """Return the versions that a lock pins for all machines; lines with a marker are skipped."""
     text = path.read_text("utf-8", "replace")
     versions = {normalized(name): pin for name, pin in _PIN.findall(text)}
     if not versions:
@@ -80,32 +80,32 @@ def pins(path: Path) -> dict[str, str]:
 
 
 def differences(path: Path) -> list[str]:
-    """Return what is installed here with another version than a lock pins, then what is missing.
+    """Return the distributions installed in another version than a lock pins, then missing ones.
 
-    A local label, such as that of torch 2.13.0+cpu, makes no other version.
+    A local label is ignored: torch 2.13.0+cpu is 2.13.0.
     """
-    here = installed()
-    wrong = [
+    versions = installed()
+    mismatches = [
         (name, pin)
         for name, pin in pins(path).items()
-        if pin not in (here.get(name), here.get(name, "").partition("+")[0])
+        if pin not in (versions.get(name), versions.get(name, "").partition("+")[0])
     ]
     return [
-        f"{name} {here.get(name, 'is missing')}, the lock names {pin}"
-        for name, pin in sorted(wrong, key=lambda pin: pin[0] not in here)
+        f"{name} {versions.get(name, 'is missing')}, the lock names {pin}"
+        for name, pin in sorted(mismatches, key=lambda pin: pin[0] not in versions)
     ]
 
 
 def require(name: str) -> None:
-    """Raise LockError unless what is installed here is what an environment's lock pins."""
+    """Raise LockError unless this interpreter has the versions that an environment's lock pins."""
     path = lock_path(name)
-    wrong = differences(path)
-    if wrong:
-        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        made = "make install" if name == OWN else f"nearfree environment make {name}"
+    mismatches = differences(path)
+    if mismatches:
+        more = f"; and {len(mismatches) - _SHOWN} more" if len(mismatches) > _SHOWN else ""
+        command = "make install" if name == OWN else f"nearfree environment make {name}"
         raise LockError(
-            f"this interpreter is not what {path} names: {'; '.join(wrong[:_SHOWN])}{more}",
-            remedy=f"Run `{made}`, or name an interpreter that was made from this lock under "
+            f"this interpreter is not what {path} names: {'; '.join(mismatches[:_SHOWN])}{more}",
+            remedy=f"Run `{command}`, or name an interpreter that was made from this lock under "
             "`python:` in config/config.yaml",
         )
 
@@ -116,8 +116,8 @@ MADE = Path(".environments")
 class Environment:
     """An environment by the name of its lock, in the project's folder.
 
-    Its folder carries a digest of the lock, so that another lock is another environment. The
-    workflow's own is installed from two: what the workflow needs, and what measuring needs.
+    The folder's name contains a digest of the lock, so that a changed lock makes a new environment.
+    The workflow's own environment has two locks: what the workflow needs, and what measuring needs.
 
     Raises
     ------
@@ -139,20 +139,20 @@ class Environment:
 
     @property
     def receipt(self) -> Path:
-        """What the workflow's rule leaves. Snakemake may delete it; the mark below stays."""
+        """The output of the workflow's rule. Snakemake may delete it; the mark below stays."""
         return self.folder / "receipt"
 
     @property
     def mark(self) -> Path:
-        """The file that is written last."""
+        """The file that the installation writes last."""
         return self.folder / "complete.json"
 
     @cached_property
     def mark_content(self) -> bytes:
-        """What the mark holds: the locks' digest, and the folder, for it cannot be moved."""
+        """The mark's content: the locks' digest, and the folder, since a venv cannot be moved."""
         return json.encode({"lock_sha256": self.sha256, "project": str(Path.cwd())})
 
     @property
     def complete(self) -> bool:
-        """Whether it was made to the end, from these locks and in this folder."""
+        """Whether it was installed completely, from these locks and in this folder."""
         return self.mark.is_file() and self.mark.read_bytes() == self.mark_content

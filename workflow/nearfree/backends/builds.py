@@ -1,8 +1,8 @@
-"""The builds of an engine that are driven here, as envs/engines.lock pins them.
+"""The builds of engines that this project drives, as envs/engines.lock pins them.
 
-A build is a release with its files: the libraries by their SHA-256, and what crosses a call of
-theirs, which was read from that release's own headers. The lock is written by `nearfree fetch
---lock`. An engine that Python calls by its own binding has neither: its environment's lock pins it.
+A build is a release with its files: the libraries by SHA-256, and their ABI, read from that
+release's own headers. `nearfree fetch --lock` writes the lock. An engine that is called through its
+own Python binding has neither: its environment's lock pins it.
 """
 
 from collections.abc import Mapping
@@ -18,18 +18,18 @@ from nearfree.errors import ConfigError, LockError
 from nearfree.shipped import shipped
 
 LOCK = FOLDER / "engines.lock"
-"""That of a project, or else the one that the package ships."""
+"""The lock in a project's folder; without one, the package's copy is read."""
 
 
 class Abi(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What crosses a call: fields of structures, types of functions, as `sources.cpp.header`."""
+    """The binary interface: fields of structs and types of functions, by `sources.cpp.header`."""
 
     headers: dict[str, Digest]
-    """The headers that say so, by path."""
+    """The headers that it was read from, by path."""
     structs: dict[str, list[str]]
-    """The fields of each, in order: the code of the type, a blank and the name."""
+    """The fields of each struct, in order: the type's code, a blank and the name."""
     functions: dict[str, str]
-    """The code of what each returns and, in brackets, those of its parameters."""
+    """The code of each function's result type and, in brackets, those of its parameters."""
 
 
 class Build(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,15 +38,15 @@ class Build(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     package: str
     """The package that holds the libraries, as its index spells it."""
     sources: str
-    """The package that holds the source text they were compiled from."""
+    """The package that holds the source code from which they were compiled."""
     libraries: dict[str, Digest] = {}
-    """Libraries by their path in the package; none where they are compiled when it is installed."""
+    """Libraries by path in the package; empty if installation compiles them."""
     environment: Name = OWN
     """The lock under envs/ whose interpreter runs it."""
     abi: Abi = field(default_factory=lambda: Abi(headers={}, structs={}, functions={}))
-    """Empty where the engine's own Python binding makes the calls."""
+    """Empty if the engine's own Python binding makes the calls."""
     speculation: dict[str, int] = {}
-    """What the release's own programs draft by default, by type and option, as its source says."""
+    """Default draft lengths of the release's own programs, by type and option, from its source."""
 
     @property
     def prebuilt(self) -> bool:
@@ -55,7 +55,7 @@ class Build(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def locked() -> dict[str, dict[str, Build]]:
-    """Return all builds by engine and release; LockError if the lock cannot be read."""
+    """Return all pinned builds by engine and release; LockError if the lock cannot be read."""
     try:
         raw = (LOCK if LOCK.exists() else shipped(str(LOCK))).read_bytes()
         return msgspec.json.decode(raw, type=dict[str, dict[str, Build]])
@@ -71,26 +71,27 @@ def builds(engine: str) -> Mapping[str, Build]:
 
 
 def build_of(engine: str, release: str) -> Build:
-    """Return one build; ConfigError if the lock has none."""
-    known = builds(engine)
-    if release not in known:
+    """Return the build of a release; ConfigError if the lock has none."""
+    releases = builds(engine)
+    if release not in releases:
         raise ConfigError(
             f"no build of {engine} {release} is pinned",
-            remedy=f"Choose from {', '.join(known) or 'none'}, which {LOCK} describes",
+            remedy=f"Choose from {', '.join(releases) or 'none'}, which {LOCK} describes",
         )
-    return known[release]
+    return releases[release]
 
 
 def engine_environment(engine: str, release: str) -> Name:
     """Return the lock whose interpreter runs a release of an engine.
 
-    It is that of a build, and of a serving engine the one that pins this release of its package.
-    Where that lock is neither in the working folder nor shipped, nothing is compared with it.
+    A build names its lock. A serving engine without builds has the lock of its backend, which must
+    pin this release of its package. If that lock is neither in the working folder nor shipped, the
+    release is not checked.
 
     Raises
     ------
     ConfigError
-        Neither has it, or the lock pins another release.
+        There is no build of the release, or the lock pins another release.
     """
     backend = BY_NAME[engine]
     if builds(engine) or "engine" not in backend.modules:

@@ -1,4 +1,4 @@
-"""Which kernel of public tables decodes in an engine, and where a backend of attention runs."""
+"""The kernels of public tables by which engines and attention backends decode one position."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ class Decoder(NamedTuple):
     """A kernel of one position over a cache, by its name in an engine's public tables.
 
     `where` are the compute capabilities, 90 for 9.0, on which the engine takes it and on which it
-    was measured; `plain` says whether its cache has 16 bits, None of any. An engine decodes by it
-    where it takes `backend` for attention; `own` holds where its decoding is that backend's, too,
-    whoever calls it, and not where that only stands for it.
+    was measured. `plain` says whether its cache has 16 bits, None for any cache. The engine decodes
+    by it if it takes `backend` for attention. `own` says whether the kernel is that backend's own,
+    and not only one for which the backend stands in.
     """
 
     kernel: str
@@ -23,7 +23,7 @@ class Decoder(NamedTuple):
 
 
 WIDEST = 256
-"""Elements of the widest head that these take; wider ones have kernels of their own."""
+"""The largest head size that these kernels take; larger heads have other kernels."""
 _HOPPER, _BLACKWELL, _GDDR = frozenset({90}), frozenset({100, 103}), frozenset({89, 120})
 DECODERS = (
     Decoder("vllm_flash_attn_fa3", "vllm", _HOPPER, "vllm_fa3"),
@@ -39,16 +39,16 @@ DECODERS = (
 to 248, and the tables generation_attention_perf: FlashAttention 3 on Hopper and 2 on others, of
 vLLM 0.14.0 on the A100 without its number; TensorRT-LLM's decoder on data-centre Blackwell, in vLLM
 by FlashInfer; FlashInfer's own elsewhere, in vLLM over a cache in 8 bits. What an engine takes by
-default is as `attention_order.py` says, and over a cache in 8 bits on Hopper FlashAttention 3
+default is in `attention_order.py`; over a cache in 8 bits on Hopper it is FlashAttention 3
 (vllm 0.33.0, vllm/v1/attention/backends/fa_utils.py:282-313). TensorRT-LLM's own tables
 (`torch_flow`) are left out: T(1) of other head layouts is off by .10 to .25 in the median and .3 to
-.6 in one of five, and published steps of it were answered no better by them."""
+.6 in one of five, and they did not improve the predictions of its published steps."""
 
 
 class Otherwise(NamedTuple):
-    """Models that an engine decodes by FlashInfer's kernel where it takes `kernel` for others.
+    """Models that an engine decodes by FlashInfer's kernel, though it takes `kernel` for others.
 
-    So do its releases from `since` on and before `until`, None where that is open.
+    This holds for its releases from `since` on and before `until`; None is an open end.
     """
 
     kernel: str
@@ -62,7 +62,8 @@ BY_FLASHINFER = (
     Otherwise("trtllm_mha", frozenset({"nemotron_h"}), until="0.5.23"),
     Otherwise("trtllm_mha", frozenset({"granitemoehybrid"}), since="0.5.13"),
 )
-"""Releases are the oldest read that do so, or do so no more. Source: sglang 0.5.23, in
+"""`since` and `until` are the oldest releases read that do so, or no longer do so. Source: sglang
+0.5.23, in
 sglang/srt/arg_groups/model_overrides: qwen3_vl.py:17-30 and 129 (on GPUs of 60 GiB and more, as all
 of compute capability 9.0 known here are), nemotron_h.py:123-148, granitemoehybrid.py:18; 0.5.14,
 sglang/srt/arg_groups/nemotron_h_hook.py:60; 0.5.13, sglang/srt/server_args.py:2585-2592; 0.5.9,
@@ -71,40 +72,40 @@ NAMES = frozenset(each.kernel for each in DECODERS)
 
 
 def engine_decoder(engine: str, backend: str, sm: int | None, kv_dtype: str) -> str | None:
-    """Return the kernel by which an engine decodes where nobody names one, None if it is not known.
+    """Return the kernel by which an engine decodes by default, None if it is not known.
 
     Parameters
     ----------
     backend
-        What the engine takes for attention there (`ENGINE_ATTENTION`).
+        The engine's attention backend on that device (`ENGINE_ATTENTION`).
     sm
         The compute capability, 90 for 9.0.
     kv_dtype
         The format of the cache.
     """
-    found = (
-        each.kernel
-        for each in DECODERS
-        if (each.engine, each.backend) == (engine, backend) and _fits(each, sm, kv_dtype)
+    kernels = (
+        decoder.kernel
+        for decoder in DECODERS
+        if (decoder.engine, decoder.backend) == (engine, backend) and _fits(decoder, sm, kv_dtype)
     )
-    return next(found, None)
+    return next(kernels, None)
 
 
 def backend_decoder(backend: str, sm: int | None, kv_dtype: str) -> str | None:
-    """Return the kernel whose public curves speak of a backend's decoding, None without one."""
-    found = (
-        each.kernel
-        for each in DECODERS
-        if each.own and each.backend == backend and _fits(each, sm, kv_dtype)
+    """Return the kernel whose public curves measure a backend's decoding, None without one."""
+    kernels = (
+        decoder.kernel
+        for decoder in DECODERS
+        if decoder.own and decoder.backend == backend and _fits(decoder, sm, kv_dtype)
     )
-    return next(found, None)
+    return next(kernels, None)
 
 
 def is_measured(kernel: str | None, engine: str, sm: int | None, kv_dtype: str) -> bool:
-    """Return whether a curve of an engine's table is one that answers stand on."""
+    """Return whether predictions use an engine's public curves of a kernel on that device."""
     return any(
-        (kernel, engine) == (each.kernel, each.engine) and _fits(each, sm, kv_dtype)
-        for each in DECODERS
+        (kernel, engine) == (decoder.kernel, decoder.engine) and _fits(decoder, sm, kv_dtype)
+        for decoder in DECODERS
     )
 
 

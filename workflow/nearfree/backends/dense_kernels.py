@@ -1,9 +1,9 @@
-"""Which kernel vLLM runs for a dense product of quantised weights: facts, each with its place.
+"""The kernel that vLLM runs for a dense product of quantised weights: facts with their sources.
 
 They are stated by hand, as those of `kernels` are: vLLM asks class after class whether it supports
-a layer. Each was read in the releases that it names and holds for no other; environment variables
-and options are as they are by default, and nothing but vLLM's own requirements is installed (its
-wheel has DeepGEMM since 0.20, and took one that was installed before).
+a layer. Each was read in the releases that it names and holds for no other. Environment variables
+and options have their defaults, and only vLLM's own requirements are installed (its wheel contains
+DeepGEMM since 0.20; before, it used an installed one).
 """
 
 from collections.abc import Mapping
@@ -12,58 +12,58 @@ from typing import NamedTuple
 from nearfree.errors import EvidenceError
 
 CUTLASS, MARLIN, MACHETE = "CUTLASS", "Marlin", "Machete"
-_LAST = 999
+_NO_UPPER_CAPABILITY = 999
 _DISPATCHES = {80: 80, 89: 89, 90: 90, 100: 100, 103: 100, 120: 120, 121: 120}
-"""Which of CUTLASS's dispatches a compute capability takes: `cutlass_scaled_mm` in
-csrc/quantization/w8a8/cutlass/scaled_mm_entry.cu of 0.33.0, lines 244-281. Of 8.6, whose shared
-memory some of the kernels for 8.0 do not fit in, none is known."""
+"""The CUTLASS dispatch of each compute capability: `cutlass_scaled_mm` in
+csrc/quantization/w8a8/cutlass/scaled_mm_entry.cu of 0.33.0, lines 244-281. That of 8.6 is unknown:
+some of the kernels for 8.0 do not fit into its shared memory."""
 
 
 class DenseKernel(NamedTuple):
-    """A kernel, where it runs, and what it asks of the weights.
+    """A kernel, the devices on which it runs, and the weights' shapes that it takes.
 
-    `first` and `last` are compute capabilities, 90 for 9.0, both included; `columns` and `depth`
-    what the weights' sides are multiples of.
+    `first` and `last` are compute capabilities, 90 for 9.0, both included. The weights' sides must
+    be multiples of `columns` (outputs) and `depth` (inputs).
     """
 
     name: str
     first: int
-    last: int = _LAST
+    last: int = _NO_UPPER_CAPABILITY
     columns: int = 1
     depth: int = 1
     where: str = ""
-    """What else decides, where a question does not say it."""
+    """A further condition that a query does not determine."""
 
 
 class DenseSelection(NamedTuple):
-    """What releases run for a format, in the order in which kernels are tried."""
+    """The kernels of releases for a format, in the order in which vLLM tries them."""
 
     formats: tuple[str, ...]
     file: str
     lines: Mapping[str, tuple[int, int]]
-    """First and last line of what decides, by release."""
+    """First and last line of the code that selects, by release."""
     kernels: tuple[DenseKernel, ...]
 
 
 _QUANT = "vllm/model_executor/layers/quantization"
 _LINEAR = "vllm/model_executor/kernels/linear/__init__.py"
-_DEEP = "FlashInfer below 32 rows and DeepGEMM from there on"
+_FLASHINFER_OR_DEEPGEMM = "FlashInfer below 32 rows and DeepGEMM from there on"
 _FLASHINFER = DenseKernel("FlashInfer", 100, where="scales are per tensor")
-_WHOLE = (DenseKernel(MARLIN, 80, 88), _FLASHINFER, DenseKernel(CUTLASS, 89))
-_BLOCK = (
+_FLOAT8 = (DenseKernel(MARLIN, 80, 88), _FLASHINFER, DenseKernel(CUTLASS, 89))
+_FLOAT8_BLOCK = (
     DenseKernel(MARLIN, 80, 88),
     DenseKernel("Triton", 89, 89),
     DenseKernel(CUTLASS, 90),
 )
-_DEEP_BLOCK = (
-    DenseKernel(_DEEP, 90, 90, columns=64, depth=128),
+_DEEPGEMM_FLOAT8_BLOCK = (
+    DenseKernel(_FLASHINFER_OR_DEEPGEMM, 90, 90, columns=64, depth=128),
     DenseKernel("DeepGEMM", 100, 109, columns=64, depth=128),
 )
-_DEEP_12 = DenseKernel("DeepGEMM", 120, 129, columns=64, depth=128)
-_FEW_BITS = (DenseKernel(MACHETE, 90, 90, columns=128, depth=64),)
+_DEEPGEMM_SM12X = DenseKernel("DeepGEMM", 120, 129, columns=64, depth=128)
+_MACHETE = (DenseKernel(MACHETE, 90, 90, columns=128, depth=64),)
 _ALLSPARK = DenseKernel("AllSpark", 80, 89, where="a scale is per channel")
 _MARLIN = DenseKernel(MARLIN, 75, columns=64, depth=128)
-_FOUR_BITS_WIDE = DenseKernel(MARLIN, 75, 99)
+_MARLIN_NVFP4 = DenseKernel(MARLIN, 75, 99)
 
 SELECTIONS = (
     DenseSelection(
@@ -72,7 +72,7 @@ SELECTIONS = (
         {"0.9.1": (272, 282)},
         (DenseKernel(MARLIN, 80, 88), DenseKernel(CUTLASS, 89)),
     ),
-    DenseSelection(("float8",), f"{_QUANT}/utils/w8a8_utils.py", {"0.14.0": (364, 416)}, _WHOLE),
+    DenseSelection(("float8",), f"{_QUANT}/utils/w8a8_utils.py", {"0.14.0": (364, 416)}, _FLOAT8),
     DenseSelection(
         ("float8",),
         _LINEAR,
@@ -83,7 +83,7 @@ SELECTIONS = (
             "0.24.0": (291, 299),
             "0.33.0": (458, 467),
         },
-        _WHOLE,
+        _FLOAT8,
     ),
     DenseSelection(
         ("float8_block",),
@@ -100,33 +100,33 @@ SELECTIONS = (
         ("float8_block",),
         f"{_QUANT}/utils/fp8_utils.py",
         {"0.14.0": (401, 415), "0.19.0": (409, 423)},
-        _BLOCK,
+        _FLOAT8_BLOCK,
     ),
     DenseSelection(
         ("float8_block",),
         _LINEAR,
         {"0.20.2": (188, 197), "0.22.0": (293, 302)},
-        (*_DEEP_BLOCK, *_BLOCK),
+        (*_DEEPGEMM_FLOAT8_BLOCK, *_FLOAT8_BLOCK),
     ),
     # DeepGEMM takes 12.0 since: `support_deep_gemm` in vllm/platforms/cuda.py, lines 663-669.
     DenseSelection(
         ("float8_block",),
         _LINEAR,
         {"0.24.0": (320, 329)},
-        (*_DEEP_BLOCK, _DEEP_12, *_BLOCK),
+        (*_DEEPGEMM_FLOAT8_BLOCK, _DEEPGEMM_SM12X, *_FLOAT8_BLOCK),
     ),
     DenseSelection(
         ("float8_block",),
         _LINEAR,
         {"0.33.0": (494, 506)},
         (
-            *_DEEP_BLOCK,
-            _DEEP_12,
+            *_DEEPGEMM_FLOAT8_BLOCK,
+            _DEEPGEMM_SM12X,
             DenseKernel(MARLIN, 80, 89),
             DenseKernel(CUTLASS, 90),
         ),
     ),
-    # No kernel of CUTLASS's for int8 is built for 10.0 and newer: what runs there is not read.
+    # vLLM builds no CUTLASS kernel for int8 on 10.0 and newer: the kernel there is not read.
     DenseSelection(
         ("int8",),
         f"{_QUANT}/kernels/scaled_mm/__init__.py",
@@ -152,7 +152,7 @@ SELECTIONS = (
         {"0.9.1": (22, 28), "0.14.0": (42, 53)},
         (
             DenseKernel(MARLIN, 90, 90, columns=64, depth=128, where="the file is one of AWQ"),
-            *_FEW_BITS,
+            *_MACHETE,
             _MARLIN,
         ),
     ),
@@ -160,38 +160,39 @@ SELECTIONS = (
         ("int4",),
         _LINEAR,
         {"0.19.0": (132, 140), "0.20.2": (220, 228), "0.22.0": (331, 339), "0.24.0": (359, 369)},
-        (*_FEW_BITS, _MARLIN),
+        (*_MACHETE, _MARLIN),
     ),
     DenseSelection(
         ("int8_w8a16",),
         _LINEAR,
         {"0.19.0": (132, 140), "0.20.2": (220, 228), "0.22.0": (331, 339), "0.24.0": (359, 369)},
-        (*_FEW_BITS, _ALLSPARK, _MARLIN),
+        (*_MACHETE, _ALLSPARK, _MARLIN),
     ),
     # Humming is moved before Marlin on 9.0: layers/quantization/utils/humming/priority.py, line 11.
     DenseSelection(
         ("int4", "int8_w8a16"),
         _LINEAR,
         {"0.33.0": (539, 548)},
-        (*_FEW_BITS, DenseKernel("Humming", 90, 90), _MARLIN),
+        (*_MACHETE, DenseKernel("Humming", 90, 90), _MARLIN),
     ),
-    # From 10.0 on FlashInfer and CUTLASS use units of nvfp4: their rows are not read. Humming may
-    # round the rows of a layer whose inputs have stored scales: `check_and_fallback_input_schema`
-    # in layers/quantization/utils/humming/schema.py, lines 261-400.
+    # From 10.0 on FlashInfer and CUTLASS use nvfp4 tensor cores: their rows are not read. Humming
+    # may round the rows of a layer whose inputs have stored scales:
+    # `check_and_fallback_input_schema` in layers/quantization/utils/humming/schema.py, lines
+    # 261-400.
     DenseSelection(
-        ("nvfp4",), f"{_QUANT}/utils/nvfp4_utils.py", {"0.19.0": (57, 64)}, (_FOUR_BITS_WIDE,)
+        ("nvfp4",), f"{_QUANT}/utils/nvfp4_utils.py", {"0.19.0": (57, 64)}, (_MARLIN_NVFP4,)
     ),
     DenseSelection(
         ("nvfp4",),
         _LINEAR,
         {"0.20.2": (260, 269), "0.22.0": (371, 383), "0.24.0": (407, 420)},
-        (_FOUR_BITS_WIDE,),
+        (_MARLIN_NVFP4,),
     ),
     DenseSelection(
         ("nvfp4",),
         _LINEAR,
         {"0.33.0": (592, 609)},
-        (DenseKernel("Humming", 90, 90), _FOUR_BITS_WIDE),
+        (DenseKernel("Humming", 90, 90), _MARLIN_NVFP4),
     ),
 )
 _FORMATS = {
@@ -210,30 +211,36 @@ _FORMATS = {
     ("bfloat16", "nvfp4"): "nvfp4_w4a16",
     ("float16", "nvfp4"): "nvfp4_w4a16",
 }
-"""What a selection is of, by the formats of activations and weights; int4 is in groups of 128."""
-_WIDE = {
+"""The format of a selection, by the formats of activations and weights; int4 in groups of 128."""
+_MARLIN_SELECTIONS = {
     "float8_w8a16": "float8",
     "float8_block_w8a16": "float8_block",
     "nvfp4_w4a16": "nvfp4",
 }
-"""Formats as which Marlin runs a layer of another: it unpacks the weights to the rows' 16 bits."""
+"""Formats with 16-bit rows, and the selection in which Marlin runs them: it unpacks the weights to
+16 bits."""
 QWEN_3_5 = ("qwen3_5_text", "qwen3_5_moe_text")
-"""Qwen3.5 and Qwen3.6 by the types of their text parts."""
-_OFF = {"0.20.2": (100,), "0.22.0": (100,), "0.24.0": (100, 120), "0.33.0": (100, 120)}
-"""By release, the families of compute capabilities on which vLLM turns DeepGEMM off for those:
+"""Model types of the text parts of Qwen3.5 and Qwen3.6."""
+_DEEPGEMM_DISABLED = {
+    "0.20.2": (100,),
+    "0.22.0": (100,),
+    "0.24.0": (100, 120),
+    "0.33.0": (100, 120),
+}
+"""By release, the families of compute capabilities on which vLLM disables DeepGEMM for Qwen3.5:
 `should_auto_disable_deep_gemm` in vllm/utils/deep_gemm.py, lines 26-42 of 0.20.2 and 28-54 of
-0.33.0, asked by kernels/linear/scaled_mm/deep_gemm.py:74-76 of each."""
+0.33.0, called by kernels/linear/scaled_mm/deep_gemm.py:74-76 of each."""
 _ANY_SIDE = 128
-"""A side that every kernel takes: whether Marlin runs such a layer does not depend on sides."""
+"""A side that every kernel takes: which layers Marlin runs does not depend on their sides."""
 
 
 def dense_format(activations: str, weights: str) -> str | None:
-    """Return what a selection is of; None where none is read of these formats."""
+    """Return the selection's format for activations and weights; None if none is read."""
     return _FORMATS.get((activations, weights))
 
 
 def dense_rule(kernel: str, format_: str, sm: int) -> str | None:
-    """Return the rule that says a kernel's rows; None where none is read."""
+    """Return the name of the rule for a kernel's rows; None if none is read."""
     if kernel == CUTLASS and sm in _DISPATCHES:
         return f"{format_}_sm{_DISPATCHES[sm]}"
     return {MARLIN: "marlin", MACHETE: "machete"}.get(kernel)
@@ -247,47 +254,47 @@ def dense_kernel(version: str, format_: str, sm: int, columns: int, depth: int) 
     version
         vLLM's release.
     format_
-        The formats, as `dense_format` names them.
+        The formats as `dense_format` names them.
     sm
         The device's compute capability, 90 for 9.0.
     columns, depth
-        The weights' sides: elements of an output's row, and of an input's.
+        The weights' sides: outputs and inputs of the product.
 
     Raises
     ------
     EvidenceError
-        It is not read, or what is asked leaves open which of several runs.
+        The rules are not read, or the query does not determine which of several kernels runs.
     """
-    found: list[DenseKernel] = []
-    for each in _selection(version, format_).kernels:
-        fits = columns % each.columns == 0 and depth % each.depth == 0
-        if fits and each.first <= sm <= each.last:
-            found.append(each)
-            if not each.where:
+    candidates: list[DenseKernel] = []
+    for kernel in _selection(version, format_).kernels:
+        fits = columns % kernel.columns == 0 and depth % kernel.depth == 0
+        if fits and kernel.first <= sm <= kernel.last:
+            candidates.append(kernel)
+            if not kernel.where:
                 break
-    if format_ in _WIDE:
-        found = [each for each in found if each.name == MARLIN]
-    if len(found) == 1 and not found[0].where:
-        return found[0].name
-    cases = "; ".join(f"{each.name} where {each.where or 'not'}" for each in found)
-    kernels = f"one of several kernels ({cases})" if found else "no kernel that is read"
+    if format_ in _MARLIN_SELECTIONS:
+        candidates = [kernel for kernel in candidates if kernel.name == MARLIN]
+    if len(candidates) == 1 and not candidates[0].where:
+        return candidates[0].name
+    cases = "; ".join(f"{kernel.name} where {kernel.where or 'not'}" for kernel in candidates)
+    kernels = f"one of several kernels ({cases})" if candidates else "no kernel that is read"
     raise dense_unread(version, format_, sm, kernels)
 
 
 def instead_of_deepgemm(version: str, model_type: str, sm: int) -> str | None:
-    """Return what runs a model's products in float8_block where vLLM turns DeepGEMM off for it."""
-    off = model_type in QWEN_3_5 and sm // 10 * 10 in _OFF.get(version, ())
-    return CUTLASS if off else None
+    """Return the kernel of a model's float8_block products if vLLM disables DeepGEMM for it."""
+    disabled = model_type in QWEN_3_5 and sm // 10 * 10 in _DEEPGEMM_DISABLED.get(version, ())
+    return CUTLASS if disabled else None
 
 
 def dense_widens(version: str, activations: str, weights: str, sm: int) -> bool:
     """Return whether a release runs products of these formats by Marlin, which takes 16-bit rows.
 
-    So it runs float8 and nvfp4 where the device has no such units, or no better kernel: what enters
-    is not rounded, and weights are unpacked to 16 bits.
+    vLLM does so for float8 and nvfp4 if the device lacks tensor cores for the format, or a better
+    kernel: activations are not rounded, and weights are unpacked to 16 bits.
     """
     format_ = dense_format(activations, weights)
-    if format_ is None or format_ not in _WIDE.values():
+    if format_ is None or format_ not in _MARLIN_SELECTIONS.values():
         return False
     try:
         return dense_kernel(version, format_, sm, _ANY_SIDE, _ANY_SIDE) == MARLIN
@@ -296,9 +303,9 @@ def dense_widens(version: str, activations: str, weights: str, sm: int) -> bool:
 
 
 def dense_unread(version: str, format_: str, sm: int, kernels: str) -> EvidenceError:
-    """Return why no rows of the kernels that run are known, with the place that names them."""
-    chosen = _selection(version, format_)
-    place = "{}:{}-{}".format(chosen.file, *chosen.lines[version])
+    """Return the error that the rows of the kernels that run are not read, with their source."""
+    selection = _selection(version, format_)
+    place = "{}:{}-{}".format(selection.file, *selection.lines[version])
     return EvidenceError(
         f"vllm {version} runs {kernels} for {format_} on compute capability {sm} ({place}),"
         " whose rows are not read",
@@ -307,12 +314,17 @@ def dense_unread(version: str, format_: str, sm: int, kernels: str) -> EvidenceE
 
 
 def _selection(version: str, format_: str) -> DenseSelection:
-    mine = [each for each in SELECTIONS if _WIDE.get(format_, format_) in each.formats]
-    for each in mine:
-        if version in each.lines:
-            return each
-    known = ", ".join(release for each in mine for release in each.lines)
+    selections = [
+        selection
+        for selection in SELECTIONS
+        if _MARLIN_SELECTIONS.get(format_, format_) in selection.formats
+    ]
+    for selection in selections:
+        if version in selection.lines:
+            return selection
+    releases = ", ".join(release for selection in selections for release in selection.lines)
     raise EvidenceError(
-        f"which kernel vllm {version} runs for products in {format_} is not read; it is of {known}",
+        f"which kernel vllm {version} runs for products in {format_} is not read; "
+        f"it is of {releases}",
         remedy="Ask for one of those releases",
     )

@@ -1,4 +1,4 @@
-"""Which kernel a release runs for an MoE layer, by `moe_kernels`, and why one is not answered."""
+"""The kernel that a release runs for an MoE layer, from the facts of `moe_kernels`."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -35,69 +35,73 @@ _TITLES = {
     "nvfp4": "nvfp4",
 }
 _WIDE = ("bf16", "fp16")
-"""Formats whose kernel a question names: Triton, where it says nothing else."""
+"""Formats of 16 bits, for which a query without a kernel's name means Triton."""
 
 
 def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool = False) -> str:
-    """Return the kernel that a release runs for an MoE layer; Triton for one of 16 bits.
+    """Return the kernel that a release runs for an MoE layer; Triton for 16-bit formats.
 
     Parameters
     ----------
     package, version
         The engine's release.
     dtype
-        The formats as a MoE query names them.
+        The formats as an MoE query names them.
     sm
         The device's compute capability, 90 for 9.0.
     spread
-        Whether whole experts are spread over ranks.
+        Whether whole experts are spread over ranks (expert parallelism).
 
     Raises
     ------
     EvidenceError
-        It is not read, or what is asked leaves open which of several runs.
+        The rules are not read, or the query does not determine which of several kernels runs.
     """
     if dtype in _WIDE:
         return TRITON
-    found = moe_kernels(package, version, dtype, sm, spread=spread)
-    if len(found) == 1:
-        return found[0].name
-    cases = "; ".join(f"{each.name} where {each.where}" for each in found)
-    names = f"one of several kernels ({cases})" if found else "no kernel that is read"
+    candidates = moe_kernels(package, version, dtype, sm, spread=spread)
+    if len(candidates) == 1:
+        return candidates[0].name
+    cases = "; ".join(f"{kernel.name} where {kernel.where}" for kernel in candidates)
+    names = f"one of several kernels ({cases})" if candidates else "no kernel that is read"
     raise unread(package, version, dtype, sm, names)
 
 
 def moe_libraries(package: str, version: str, dtype: str, sm: int) -> str | None:
-    """Return the libraries of which a release runs one for an MoE layer, None if others may run.
+    """Return the libraries one of which a release runs for an MoE layer, joined by " or ".
 
-    Parameters and errors are those of `moe_kernel`.
+    None if none is known, or if a kernel whose tiles are read may run. Parameters and errors are
+    those of `moe_kernel`.
     """
-    found = [each.name for each in moe_kernels(package, version, dtype, sm, spread=False)]
+    names = [kernel.name for kernel in moe_kernels(package, version, dtype, sm, spread=False)]
     tiled = {TRITON, MARLIN, TRITON_KERNELS}
-    return " or ".join(dict.fromkeys(found)) if found and tiled.isdisjoint(found) else None
+    return " or ".join(dict.fromkeys(names)) if names and tiled.isdisjoint(names) else None
 
 
 def moe_kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool) -> list[Kernel]:
-    """Return all kernels that a release may run; parameters and errors as of `moe_kernel`."""
-    chosen = _selection(package, version, dtype)
-    kernels = (chosen.spread if spread else ()) or chosen.kernels
-    return [each for each in kernels if each.first <= sm <= each.last]
+    """Return all kernels that a release may run; parameters and errors are as of `moe_kernel`."""
+    selection = _selection(package, version, dtype)
+    kernels = (selection.spread if spread else ()) or selection.kernels
+    return [kernel for kernel in kernels if kernel.first <= sm <= kernel.last]
 
 
 def kernels_apart(package: str, version: str, dtype: str, sm: int) -> list[Kernel]:
-    """Return those of single models and files, which come before `moe_kernels`, with its errors."""
-    apart = _selection(package, version, dtype).apart
-    return [each for each in apart if each.first <= sm <= each.last]
+    """Return the kernels for single models and files, which a release tries before `moe_kernels`.
+
+    Parameters and errors are those of `moe_kernel`.
+    """
+    kernels = _selection(package, version, dtype).apart
+    return [kernel for kernel in kernels if kernel.first <= sm <= kernel.last]
 
 
 class Checkpoint(NamedTuple):
-    """What decides on a kernel beside formats and device: a model's file, and how it is served.
+    """What selects a kernel besides formats and device: the model's file and its deployment.
 
-    `model_type` is the kind of model, `static` whether scales of activations are stored, and
-    `compressed` whether the file is one of compressed-tensors, `group` how many inputs of an expert
-    share a scale; None where that is not known. `wide` holds where rows enter experts in 16 bits.
-    `parallel` is how it is spread over GPUs, and `named` the kernel that an option of the engine
-    names in the place of its own choice, None where none does.
+    `model_type` is the config's model type. `static` says whether scales of activations are
+    stored, `compressed` whether the file is one of compressed-tensors, and `group` how many inputs
+    of an expert share a scale; None if unknown. `wide` says whether rows enter experts in 16 bits.
+    `parallel` is the parallelism over GPUs. `named` is the kernel that an option of the engine
+    selects in place of the engine's own choice, None without one.
     """
 
     model_type: str = ""
@@ -120,16 +124,16 @@ def chosen_kernel(kernels: Sequence[Kernel], holds: Mapping[str, bool | None]) -
     kernels
         As `moe_kernels` returns them.
     holds
-        By conditions, whether they hold, None where that is not known. What is not in it is not.
+        Whether each condition holds; None, as an absent one, if unknown.
 
     Returns
     -------
-    None where it is not known whether one holds that stands before.
+    The kernel; None if no condition holds, or if an earlier kernel's condition is unknown.
     """
-    for each in kernels:
-        said = each.where in ELSE or holds.get(each.where)
-        if said is not False:
-            return each if said else None
+    for kernel in kernels:
+        condition_holds = kernel.where in ELSE or holds.get(kernel.where)
+        if condition_holds is not False:
+            return kernel if condition_holds else None
     return None
 
 
@@ -142,48 +146,60 @@ _ACTIVATIONS: Mapping[tuple[str, str, str], str | None] = {
     **{("gpt_oss", TRTLLM, dtype): None for dtype in _SWIGLU},
     ("nemotron_h", TRTLLM, "bf16"): "0.24.0",
 }
-"""The first release of vLLM read that takes a kind of model's activation by a kernel, None where
-none does: it goes on to the next kernel, and raises where a word names this one (`_return_or_raise`
-in fused_moe/oracle). Source: `_supports_activation` in fused_moe/experts: trtllm_bf16_moe.py:69-70
+"""By model type, kernel and format, the first release of vLLM that was read and whose kernel takes
+the model's activation; None if none does. Otherwise vLLM goes on to the next kernel, and raises if
+its option names this one (`_return_or_raise` in fused_moe/oracle). Source: `_supports_activation`
+in fused_moe/experts: trtllm_bf16_moe.py:69-70
 of 0.22.0 and 72-74 of 0.24.0, trtllm_fp8_moe.py:180-187 and deep_gemm_moe.py:191-200 of 0.33.0,
 trtllm_nvfp4_moe.py:139-147 of 0.22.0 and 0.24.0, and flashinfer_cutlass_moe.py:191-196 of 0.22.0
 and 188-194 of 0.24.0."""
 
 
 def takes_activation(package: str, version: str, kernel: str, dtype: str, model_type: str) -> bool:
-    """Return whether nothing read says that a release's kernel lacks a model's activation.
+    """Return whether a release's kernel takes a model's activation, as far as is read.
 
     Parameters
     ----------
     package, version, dtype
         As of `moe_kernel`.
     kernel
-        By its name here.
+        The kernel's name in `moe_kernels`.
     model_type
-        The kind of model.
+        The config's model type.
+
+    Returns
+    -------
+    True as well for kernels and models of which nothing is read.
     """
     if package != "vllm" or (model_type, kernel, dtype) not in _ACTIVATIONS:
         return True
-    since = _ACTIVATIONS[model_type, kernel, dtype]
-    return since is not None and Version(version) >= Version(since)
+    first_release = _ACTIVATIONS[model_type, kernel, dtype]
+    return first_release is not None and Version(version) >= Version(first_release)
 
 
 def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> EvidenceError:
-    """Return why there are no blocks of the kernels that run, with their place and what works."""
-    chosen = _selection(package, version, dtype)
-    place = "{}:{}-{}".format(chosen.file, *chosen.lines[version])
-    alone = {
-        name: [_span(each) for each in chosen.kernels if each.name == name and not each.where]
+    """Return the error that the blocks of the kernels that run are not read.
+
+    It names the lines that select the kernels, and the devices whose kernel's blocks are read.
+    """
+    selection = _selection(package, version, dtype)
+    place = "{}:{}-{}".format(selection.file, *selection.lines[version])
+    unconditional = {
+        name: [
+            _span(kernel)
+            for kernel in selection.kernels
+            if kernel.name == name and not kernel.where
+        ]
         for name in (TRITON, MARLIN)
     }
-    works = " and ".join(
+    answerable = " and ".join(
         f"{name}, whose blocks are, runs on {', '.join(spans)}"
-        for name, spans in alone.items()
+        for name, spans in unconditional.items()
         if spans
     )
     return EvidenceError(
         f"{package} {version} runs {kernels} for {_TITLES[dtype]} on compute capability {sm} "
-        f"({place}), whose blocks are not read; {works or 'ask about another format'}",
+        f"({place}), whose blocks are not read; {answerable or 'ask about another format'}",
         remedy="Ask for a case whose rules are read",
     )
 
@@ -195,13 +211,20 @@ def _span(kernel: Kernel) -> str:
 
 
 def _selection(package: str, version: str, dtype: str) -> Selection:
-    mine = [each for each in SELECTIONS if each.package == package and dtype in each.dtypes]
-    for each in mine:
-        if version in each.lines:
-            return each
-    known = ", ".join(release for each in mine for release in each.lines) or "no release"
+    selections = [
+        selection
+        for selection in SELECTIONS
+        if selection.package == package and dtype in selection.dtypes
+    ]
+    for selection in selections:
+        if version in selection.lines:
+            return selection
+    releases = (
+        ", ".join(release for selection in selections for release in selection.lines)
+        or "no release"
+    )
     raise EvidenceError(
         f"which MoE kernel {package} {version} runs for {_TITLES[dtype]} is not read; "
-        f"it is of {known}",
+        f"it is of {releases}",
         remedy="Ask for one of those releases",
     )

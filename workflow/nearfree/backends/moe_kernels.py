@@ -1,25 +1,25 @@
-"""Which kernel an engine runs for a quantised MoE layer: what the facts of each engine are made of.
+"""The vocabulary of facts about the kernel that an engine runs for an MoE layer.
 
-They are stated by hand, in `vllm_moe_kernels` and `sglang_moe_kernels`: an engine asks class after
-class whether it supports a layer, and what those answer is spread over its text. Each was read in
-the releases that it names and holds for no other; environment variables and options are as they are
-by default.
+The facts are stated by hand, in `vllm_moe_kernels` and `sglang_moe_kernels`: an engine asks class
+after class whether it supports a layer, and the answers are spread over its source. Each fact was
+read in the releases that it names and holds for no other. Environment variables and options have
+their defaults.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 TRITON, MARLIN, TRITON_KERNELS = "Triton", "Marlin", "triton_kernels"
-"""The kernel whose blocks `fused_moe` reads; the one for weights of few bits; gpt-oss's."""
+"""The kernel whose blocks `fused_moe` reads; the one for 4- and 8-bit weights; gpt-oss's."""
 TRTLLM = "FlashInfer's TRTLLM"
 TRTLLM_8 = "FlashInfer's TRTLLM over rows in mxfp8"
-"""The same where an engine's own choice keeps 16 bits, and an option of it rounds."""
+"""The same kernel over rounded rows, which an option selects; by default rows keep 16 bits."""
 CUTLASS = "FlashInfer's CUTLASS"
 UNREAD = "one that is not read"
 UNKNOWN_YET = "(none that takes them there)"
-"""What a release lacks for weights that a later one takes, or for a GPU that others run on."""
+"""The kernel that a release lacks, for weights that a later one takes or for a GPU."""
 NAIVE, ALIGNED = "naive", "aligned"
-"""How the Triton kernel gets its rows: token by token, or sorted by expert and padded to blocks."""
+"""The Triton kernel's row order: token by token, or sorted by expert and padded to blocks."""
 GPT_OSS = "the model is gpt-oss"
 KIMI_K3 = "it is Kimi K3 in a file of compressed-tensors"
 DEEPSEEK_V4 = "it is DeepSeek V4"
@@ -40,35 +40,35 @@ WIDE = "rows enter in 16 bits"
 GROUPS = "requests are spread over groups (dp)"
 STORED_SPLIT = f"{STORED}, and tp, dp and ep are above 1"
 ELSE = ("", "it is not", "it does not", "neither")
-"""What holds where nothing that stands before it does."""
+"""Conditions of a fallback: they hold if no earlier kernel's condition does."""
 EIGHT_BITS = ("fp8", "fp8_block")
-"""Formats of float8, whose rows all kernels but Marlin round as they enter."""
+"""Formats of float8: all kernels but Marlin round the rows that enter."""
 NEVER_TRITON = ("mxfp4", "nvfp4")
-"""Formats that the Triton kernel of `fused_moe` does not take, whatever a question names."""
+"""Formats that the Triton kernel of `fused_moe` does not take, even if a query names it."""
 LAST = 999
 
 
 class Kernel(NamedTuple):
-    """A kernel and the compute capabilities, 90 for 9.0, where it runs, both ends included."""
+    """A kernel and the compute capabilities, 90 for 9.0, on which it runs, both ends included."""
 
     name: str
     first: int
     last: int = LAST
     where: str = ""
-    """What else decides, where a question does not say it; several kernels may stand for one."""
+    """A further condition that a query does not determine; empty if there is none."""
 
 
 class Selection(NamedTuple):
-    """What a package's releases run for formats, named as a MoE query names them."""
+    """The kernels of a package's releases for formats, named as in an MoE query."""
 
     package: str
     dtypes: tuple[str, ...]
     file: str
     lines: Mapping[str, tuple[int, int]]
-    """First and last line of what decides, by release."""
+    """First and last line of the code that selects, by release."""
     kernels: tuple[Kernel, ...]
     spread: tuple[Kernel, ...] = ()
-    """Those where whole experts are spread over ranks, where they are others."""
+    """The kernels if whole experts are spread over ranks; empty if they are the same."""
     apart: tuple[Kernel, ...] = ()
-    """Those of single models and files, which come first: a question that names none is not of
-    them."""
+    """The kernels for single models and files, which a release tries first. They do not apply to a
+    query without a model."""

@@ -1,4 +1,4 @@
-"""Kernels of experts that an engine's own option names in the place of what it takes by itself.
+"""MoE kernels that an engine's own option selects in place of the engine's default.
 
 The words are those of vLLM's `--moe-backend` (map_fp8_backend and its like in fused_moe/oracle:
 fp8.py:193-206, unquantized.py:132-142, nvfp4.py:132-144 and mxfp4.py:170-187 of 0.20.2, fp8.py:
@@ -27,37 +27,37 @@ from nearfree.backends.moe_kernels import (
 )
 from nearfree.errors import EvidenceError
 
-_FIRST = {"vllm": "0.19.0", "sglang": "0.5.9"}
-"""The first release read that has the option."""
-_LATER = {("sglang", "marlin"): "0.5.14"}
-"""The first that has a word, where it came later."""
+_OPTION_SINCE = {"vllm": "0.19.0", "sglang": "0.5.9"}
+"""The first release that was read and has the option, by package."""
+_WORD_SINCE = {("sglang", "marlin"): "0.5.14"}
+"""The first such release that has a word, for words that came later than the option."""
 _OPTIONS = {"vllm": "--moe-backend", "sglang": "--moe-runner-backend"}
 _FEW_BITS = ("nvfp4", "mxfp4", "int4", "int8_w8a16")
 
 
-def _each(kernel: str, *dtypes: str) -> dict[str, str]:
+def _by_format(kernel: str, *dtypes: str) -> dict[str, str]:
     return dict.fromkeys(dtypes, kernel)
 
 
 WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "vllm": {
-        "marlin": _each(MARLIN, *EIGHT_BITS, *_FEW_BITS),
-        "triton": {**_each(TRITON, "bf16", *EIGHT_BITS), "mxfp4": TRITON_KERNELS},
-        "flashinfer_trtllm": _each(TRTLLM, "bf16", *EIGHT_BITS, "nvfp4", "mxfp4", "int4"),
-        "flashinfer_trtllm_afp8": _each(TRTLLM_8, "mxfp4"),
-        "flashinfer_cutlass": _each(CUTLASS, "bf16", *EIGHT_BITS, "nvfp4"),
+        "marlin": _by_format(MARLIN, *EIGHT_BITS, *_FEW_BITS),
+        "triton": {**_by_format(TRITON, "bf16", *EIGHT_BITS), "mxfp4": TRITON_KERNELS},
+        "flashinfer_trtllm": _by_format(TRTLLM, "bf16", *EIGHT_BITS, "nvfp4", "mxfp4", "int4"),
+        "flashinfer_trtllm_afp8": _by_format(TRTLLM_8, "mxfp4"),
+        "flashinfer_cutlass": _by_format(CUTLASS, "bf16", *EIGHT_BITS, "nvfp4"),
     },
     "sglang": {
-        "marlin": _each(MARLIN, *_FEW_BITS),
-        "triton": _each(TRITON, "bf16", *EIGHT_BITS),
-        "triton_kernel": _each(TRITON_KERNELS, "mxfp4"),
-        "flashinfer_trtllm": _each(TRTLLM, "bf16", *EIGHT_BITS, "nvfp4", "int4"),
-        "flashinfer_mxfp4": _each(TRTLLM, "mxfp4"),
-        "flashinfer_cutlass": _each(CUTLASS, "bf16", "fp8", "nvfp4"),
+        "marlin": _by_format(MARLIN, *_FEW_BITS),
+        "triton": _by_format(TRITON, "bf16", *EIGHT_BITS),
+        "triton_kernel": _by_format(TRITON_KERNELS, "mxfp4"),
+        "flashinfer_trtllm": _by_format(TRTLLM, "bf16", *EIGHT_BITS, "nvfp4", "int4"),
+        "flashinfer_mxfp4": _by_format(TRTLLM, "mxfp4"),
+        "flashinfer_cutlass": _by_format(CUTLASS, "bf16", "fp8", "nvfp4"),
     },
 }
 """By package and word, the kernel of each format as a MoE query names it."""
-_CAPABLE = {
+_CAPABILITIES = {
     MARLIN: (80, LAST),
     TRITON: (75, LAST),
     TRITON_KERNELS: (90, 90),
@@ -65,40 +65,41 @@ _CAPABLE = {
     TRTLLM_8: (100, 109),
     CUTLASS: (90, 129),
 }
-"""The compute capabilities, 90 for 9.0, where a kernel runs and is read, both ends included."""
-_CAPABLE_OF = {
+"""Compute capabilities, 90 for 9.0, on which a kernel runs and its rules are read, inclusive."""
+_CAPABILITIES_BY_FORMAT = {
     (TRITON, "fp8"): (89, LAST),
     (TRITON, "fp8_block"): (89, LAST),
     (CUTLASS, "fp8_block"): (90, 90),
     (CUTLASS, "nvfp4"): (100, 129),
 }
-"""The same for formats that a kernel takes on fewer."""
-_STORED = {"vllm": (TRTLLM, CUTLASS), "sglang": (CUTLASS,)}
-"""Kernels that take float8 with one scale where scales of activations are stored, too."""
+"""The same for formats that a kernel takes on fewer compute capabilities."""
+_STATIC_SCALES_ONLY = {"vllm": (TRTLLM, CUTLASS), "sglang": (CUTLASS,)}
+"""Kernels that take float8 with per-tensor scales only if scales of activations are stored."""
 _NEVER = {("vllm", "0.24.0", TRTLLM, "int4")}
-"""What a release never runs: its TrtLlmMxint4Experts takes SWIGLUOAI alone, which no such model
-has (fused_moe/experts/trtllm_mxint4_moe.py:72-75), and the option is not read for int4."""
+"""Kernels that a release never runs for a format: its TrtLlmMxint4Experts takes SWIGLUOAI alone,
+which no such model has (fused_moe/experts/trtllm_mxint4_moe.py:72-75), and the option is not read
+for int4."""
 
 
 def named_kernel(
     package: str, version: str, word: str, dtype: str, sm: int, *, of: Checkpoint = NO_FILE
 ) -> str:
-    """Return the kernel that a word names to a release for experts of a format.
+    """Return the kernel that a word of the engine's option selects for experts of a format.
 
     Parameters
     ----------
     package, version, dtype, sm
         As of `moe_kernel`.
     word
-        What is given to the engine's option, such as marlin.
+        The value of the engine's option, such as marlin.
     of
-        What the model's file says.
+        The model's file and its deployment.
 
     Raises
     ------
     EvidenceError
-        The release has no such option or word, what it names is not read for the format there, or
-        the engine does not take it for such a file.
+        The release has no such option or word, the kernel's rules are not read for the format on
+        this device, or the engine does not take the kernel for such a file.
     """
     words = WORDS.get(package, {})
     if word not in words:
@@ -109,32 +110,39 @@ def named_kernel(
     if not _has(package, version, word):
         raise EvidenceError(
             f"{package} {version} has no {_OPTIONS[package]} {word} that is read",
-            remedy=f"Name a release from {_first(package, word)} on, or leave --moe-backend out",
+            remedy=f"Name a release from {_first_release(package, word)} on, "
+            "or leave --moe-backend out",
         )
 
-    def untaken(name: str) -> str | None:
-        return _untaken((package, version, words[name].get(dtype), dtype), sm, of)
+    def refusal(name: str) -> str | None:
+        return _refusal((package, version, words[name].get(dtype), dtype), sm, of)
 
-    reason = untaken(word)
+    reason = refusal(word)
     if reason is None:
         return words[word][dtype]
-    others = [each for each in words if _has(package, version, each) and untaken(each) is None]
-    named = f"Name {' or '.join(others)}, or leave" if others else "Leave"
+    alternatives = [
+        alternative
+        for alternative in words
+        if _has(package, version, alternative) and refusal(alternative) is None
+    ]
+    instruction = f"Name {' or '.join(alternatives)}, or leave" if alternatives else "Leave"
     raise EvidenceError(
-        f"{word} of {package} {version} {reason}", remedy=f"{named} --moe-backend out"
+        f"{word} of {package} {version} {reason}", remedy=f"{instruction} --moe-backend out"
     )
 
 
-def _first(package: str, word: str) -> str:
-    return _LATER.get((package, word), _FIRST[package])
+def _first_release(package: str, word: str) -> str:
+    return _WORD_SINCE.get((package, word), _OPTION_SINCE[package])
 
 
 def _has(package: str, version: str, word: str) -> bool:
-    return Version(version) >= Version(_first(package, word))
+    return Version(version) >= Version(_first_release(package, word))
 
 
-def _untaken(runs: tuple[str, str, str | None, str], sm: int, of: Checkpoint) -> str | None:
-    """Return why a kernel is not what runs such experts there, None where it is.
+def _refusal(
+    query: tuple[str, str, str | None, str], sm: int, checkpoint: Checkpoint
+) -> str | None:
+    """Return why a release does not run a kernel for such experts; None if it does.
 
     Source: `_supports_quant_scheme` of vLLM in fused_moe/experts: trtllm_fp8_moe.py:378-389 and
     flashinfer_cutlass_moe.py:145-181 of 0.33.0, and its like in nvfp4; SGLang's
@@ -143,19 +151,19 @@ def _untaken(runs: tuple[str, str, str | None, str], sm: int, of: Checkpoint) ->
     Parameters
     ----------
     runs
-        An engine's package and release, its kernel, and the format of the experts.
+        The engine's package and release, its kernel, and the format of the experts.
     """
-    package, version, kernel, dtype = runs
+    package, version, kernel, dtype = query
     if kernel is None or not _runs(kernel, dtype, sm):
         return f"is not read for experts in {dtype} on compute capability {sm}"
-    if runs in _NEVER:
+    if query in _NEVER:
         return "takes no experts in int4"
-    if dtype in (*EIGHT_BITS, "nvfp4") and of.wide and kernel != MARLIN:
+    if dtype in (*EIGHT_BITS, "nvfp4") and checkpoint.wide and kernel != MARLIN:
         return f"takes experts in {dtype} with rows in {dtype} alone, and these keep 16 bits"
-    if not takes_activation(package, version, kernel, dtype, of.model_type):
-        return f"takes no experts in {dtype} with the activation of {of.model_type}"
-    stores = of.static and not (package == "sglang" and of.compressed)
-    if dtype == "fp8" and kernel in _STORED[package] and not stores:
+    if not takes_activation(package, version, kernel, dtype, checkpoint.model_type):
+        return f"takes no experts in {dtype} with the activation of {checkpoint.model_type}"
+    has_static_scales = checkpoint.static and not (package == "sglang" and checkpoint.compressed)
+    if dtype == "fp8" and kernel in _STATIC_SCALES_ONLY[package] and not has_static_scales:
         return (
             "takes experts in float8 whose file stores scales of activations, which this does not "
             "say"
@@ -164,5 +172,5 @@ def _untaken(runs: tuple[str, str, str | None, str], sm: int, of: Checkpoint) ->
 
 
 def _runs(kernel: str, dtype: str, sm: int) -> bool:
-    first, last = _CAPABLE_OF.get((kernel, dtype), _CAPABLE[kernel])
+    first, last = _CAPABILITIES_BY_FORMAT.get((kernel, dtype), _CAPABILITIES[kernel])
     return first <= sm <= last

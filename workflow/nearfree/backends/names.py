@@ -1,4 +1,4 @@
-"""Which backend runs a module: a package as users write it, in this project's name."""
+"""The backend that a user's `package==version` names, in this project's name."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from nearfree.errors import ConfigError
 
 
 class BackendRelease(Struct, frozen=True):
-    """A backend in this project's name and its release, None where none is given."""
+    """A backend, in this project's name, and its release; None if the user gave none."""
 
     name: str
     version: str | None = None
@@ -24,27 +24,27 @@ class BackendRelease(Struct, frozen=True):
 
 
 def attention_backend(text: str) -> BackendRelease:
-    """Return a backend that runs attention or that of a latent; ConfigError for another one."""
-    return _of(text, (ATTENTION.name, MLA.name), ATTENTION.title)
+    """Return a backend that runs attention, latent or not; ConfigError for one that does not."""
+    return _running_backend(text, (ATTENTION.name, MLA.name), ATTENTION.title)
 
 
 def moe_backend(text: str) -> BackendRelease:
-    """Return a backend that runs experts; ConfigError for one that runs attention."""
-    return _of(text, ("moe_ffn",), "experts")
+    """Return a backend that runs experts; ConfigError for one that does not."""
+    return _running_backend(text, ("moe_ffn",), "experts")
 
 
 def dense_backend(text: str) -> BackendRelease:
-    """Return a backend that runs dense products; ConfigError for one that runs none."""
-    return _of(text, ("gemm",), "dense products")
+    """Return a backend that runs dense products; ConfigError for one that does not."""
+    return _running_backend(text, ("gemm",), "dense products")
 
 
-def _of(text: str, modules: Sequence[Module], what: str) -> BackendRelease:
+def _running_backend(text: str, modules: Sequence[Module], title: str) -> BackendRelease:
     release = backend(text)
-    known = {name: each for module in modules for name, each in running(module).items()}
-    if release.name not in known:
-        names = sorted(name for record in known.values() for name in record.names)
+    runnable = {name: record for module in modules for name, record in running(module).items()}
+    if release.name not in runnable:
+        names = sorted(name for record in runnable.values() for name in record.names)
         raise ConfigError(
-            f"{release.name} runs no {what}",
+            f"{release.name} runs no {title}",
             remedy=f"Name the kernels that the engine logs at start-up: {', '.join(names)}",
         )
     return release
@@ -56,18 +56,20 @@ def backend(text: str) -> BackendRelease:
     Raises
     ------
     ConfigError
-        It has not that form, or the package is not known; the nearest names are given.
+        The text has another form, or the package is not known; the error gives the nearest names.
     """
     match = re.fullmatch(r"([A-Za-z0-9_.-]{1,64})(?:==([0-9][A-Za-z0-9_.+!-]{0,63}))?", text)
     if match is None:
         raise ConfigError(
             f"{text!r:.120} names no backend", remedy="Write package==version: flash-attn==2.8.3"
         )
-    plain = re.sub(r"[-_.]+", "-", match[1]).lower()
-    if plain not in BY_USERS_NAME:
-        near = get_close_matches(plain, BY_USERS_NAME, n=3)
-        known = (
-            f"Nearest are {', '.join(near)}" if near else f"Known are {', '.join(BY_USERS_NAME)}"
+    normalized = re.sub(r"[-_.]+", "-", match[1]).lower()
+    if normalized not in BY_USERS_NAME:
+        nearest = get_close_matches(normalized, BY_USERS_NAME, n=3)
+        remedy = (
+            f"Nearest are {', '.join(nearest)}"
+            if nearest
+            else f"Known are {', '.join(BY_USERS_NAME)}"
         )
-        raise ConfigError(f"the backend {match[1]!r} is not known", remedy=known)
-    return BackendRelease(BY_USERS_NAME[plain].name, match[2])
+        raise ConfigError(f"the backend {match[1]!r} is not known", remedy=remedy)
+    return BackendRelease(BY_USERS_NAME[normalized].name, match[2])

@@ -1,4 +1,4 @@
-"""What is said of a backend in its record."""
+"""The record of a backend: its fields."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -10,66 +10,65 @@ Device = Literal["cpu", "cuda"]
 
 
 class Rules(NamedTuple):
-    """The rules that releases of a backend's package state for its block or tile."""
+    """The rules for a block or tile that the source of a backend's package contains."""
 
     package: str
     """PyPI's name of the package."""
     reader: str
     """The module of `nearfree.sources.backends` that reads it."""
     form: int = 1
-    """The form of what is read: another form is another plan."""
+    """The version of the extraction's form; a new form makes a new plan."""
     triton: Mapping[str, str] = {}
-    """The Triton that a release's requirements pin, by release; which tuned file is opened depends
-    on it."""
+    """The version of Triton that each release requires; it decides which tuned file is opened."""
 
 
 class Backend(NamedTuple):
-    """One backend, in this project's name."""
+    """One backend, under this project's name."""
 
     name: str
     modules: "Mapping[Module, str | None]"
-    """The class that runs each module, None where rules alone are read."""
+    """The class that runs each module, None if only its rules are read."""
     names: tuple[str, ...] = ()
-    """What users call it: its own name and its package's, with hyphens; none where it is no choice
-    of a deployment."""
+    """Names that users write: its own and its package's, with hyphens; empty if a deployment cannot
+    choose it."""
     in_model: str | None = None
-    """What runs it inside a whole model's forward; None where nothing does."""
+    """The function or object that runs it inside a whole model's forward; None without one."""
     devices: tuple[Device, ...] = ("cuda",)
     weights: Mapping[str, tuple[str, ...]] = {}
     """Formats of stored weights that it takes besides the element type, by device."""
     package: str = "torch"
-    """PyPI's name of the package that it calls."""
+    """The package that it calls, by its name on PyPI."""
     imported: str = "torch"
-    """The same as Python imports it."""
+    """The same package by its name in Python."""
     environment: str | None = None
-    """The lock under envs/ that has the package; None where nothing runs it."""
+    """The lock under envs/ that has the package; None if no adapter runs it."""
     releases: tuple[str, str] | None = None
-    """The first and the last release whose calls the adapter is checked against."""
+    """The first and the last release against whose signatures the adapter's calls are checked."""
     rules: Rules | None = None
     engine: str | None = None
-    """The backend of experts whose engine's own choice it is, of quantised products or latents."""
+    """The MoE backend whose engine selects this one for quantised products or latent attention."""
     capabilities: frozenset[int] | None = None
-    """Compute capabilities, 90 for 9.0, that it has kernels for, where its rules do not ask."""
+    """Compute capabilities, 90 for 9.0, that it has kernels for, if its rules do not test them."""
     api: str | None = None
-    """The call that serving makes of it, where its rules depend on the call."""
+    """The function that serving calls, if its rules depend on it."""
     vllm_api: str | None = None
-    """The call that vLLM makes of it, where it is another."""
+    """The function that vLLM calls, if it is another."""
     kernels: Literal["fa2", "fa3"] | None = None
-    """Which of FlashInfer's kernels it runs."""
+    """The set of FlashInfer's kernels that it runs."""
     page_size: int | None = None
-    """Positions of a page of the KV cache, where its kernel depends on there being pages."""
+    """Positions per page of the KV cache, if its kernel depends on paging."""
     widest: int = 256
-    """Elements of the widest head of attention that it has kernels for."""
+    """The largest head size that it has kernels for."""
     sinks: bool = False
-    """Whether its kernels take a logit of each head that is no position's."""
+    """Whether its kernels take attention sinks: a logit per head that belongs to no position."""
     values_apart: bool = False
-    """Whether an engine runs it for values that are not as wide as keys, and its tile for them is
+    """Whether an engine runs it for values of another width than keys, and its tile for them is
     read. On Blackwell engines run FlashAttention 4, whose tile is not: `get_flash_attn_version` in
     vllm/v1/attention/backends/fa_utils.py of vLLM 0.33.0, and models/mimo_v2.py there."""
     caches: tuple[str, ...] | None = None
-    """Formats of a cache, besides the element type, whose tiles its rules say; None where not
-    read, empty where its kernels take none."""
+    """Formats of a cache, besides the element type, for which its rules give tiles; None if not
+    read, empty if its kernels take none."""
     vllm_file: str | None = None
-    """The file of vLLM's own backend of attention that runs its kernels, where one does."""
+    """The file of vLLM's attention backend that runs its kernels, if there is one."""
     printed: Mapping[str, str] = {}
-    """The release that the paper's tables are of, by the backend's name in them."""
+    """The release measured in the paper's tables, by the backend's name there."""

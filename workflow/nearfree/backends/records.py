@@ -1,7 +1,8 @@
 """Every backend, once: its names, the modules that it runs, its environment and its rules.
 
-Classes and functions are named by text, `module:name`, so that nothing is imported before it runs;
-the records themselves need the standard library alone, for the help of the command line.
+Classes and functions are named by strings, `module:name`, so that nothing is imported before it
+runs. The records themselves need only the standard library, since the command line's help reads
+them.
 """
 
 from collections.abc import Mapping
@@ -71,8 +72,8 @@ BACKENDS = (
         imported="vllm",
         environment="vllm",
         releases=("0.8.0", "0.33.0"),
-        # The second form has block sizes N and K and the group size, beside BLOCK_SIZE_M; the
-        # third the blocks of Marlin, the fourth warps and stages and blocks of triton_kernels.
+        # The second form added block sizes N and K and the group size to BLOCK_SIZE_M; the third
+        # the blocks of Marlin, the fourth warps, stages and the blocks of triton_kernels.
         rules=Rules(package="vllm", reader="vllm", form=4),
         printed={"vllm_0_9_1": "0.9.1"},
     ),
@@ -83,7 +84,7 @@ BACKENDS = (
         package="vllm",
         imported="vllm",
         engine="vllm",
-        # Its rules stand in vLLM's sdist, by vLLM's release.
+        # Its rules are in vLLM's sdist, by vLLM's release.
         rules=Rules(package="vllm-linear", reader="vllm_linear"),
     ),
     Backend(
@@ -136,7 +137,7 @@ BACKENDS = (
     ),
     Backend(
         name="flash_attn_3",
-        # Its kernels, and their sources, come with xformers.
+        # xformers contains its kernels and their source.
         names=("flash-attn-3", "xformers"),
         modules={"attention": f"{_ADAPTERS}.flash_attn_3:FlashAttn3"},
         in_model=f"{_MODELS}.attention:flash_3",
@@ -155,7 +156,8 @@ BACKENDS = (
         modules={"attention": None},
         package="vllm",
         imported="vllm",
-        # Its rules are the fork's, by vLLM's release; vLLM's own are those of its MoE kernels.
+        # Its rules are those of vLLM's fork of FlashAttention, by vLLM's release; the package
+        # `vllm` has the rules of the MoE kernels.
         rules=Rules(package="vllm-fa3", reader="vllm_fa3", form=2),
         capabilities=frozenset({90}),
         sinks=True,
@@ -174,7 +176,7 @@ BACKENDS = (
         rules=Rules(package="vllm-triton", reader="vllm_triton"),
         widest=512,
         sinks=True,
-        # By a kernel beside it: vllm/v1/attention/backends/triton_attn_diffkv.py of 0.33.0.
+        # By a second kernel: vllm/v1/attention/backends/triton_attn_diffkv.py of 0.33.0.
         values_apart=True,
         vllm_file="triton_attn",
     ),
@@ -228,8 +230,8 @@ BACKENDS = (
         capabilities=frozenset({90}),
         vllm_file="flashinfer",
     ),
-    # TensorRT-LLM's kernels are known by public curves alone; it runs FlashMLA on Hopper and
-    # its own on Blackwell.
+    # TensorRT-LLM's kernels are known by public curves alone; for latent attention it runs
+    # FlashMLA on Hopper and its own on Blackwell.
     Backend(
         name="trtllm",
         names=("tensorrt-llm", "trtllm"),
@@ -245,8 +247,8 @@ BACKENDS = (
         imported="tensorrt_llm",
         engine="trtllm",
     ),
-    # Latent attention, and the indexer beside it, by the kernel that an engine's release takes on a
-    # GPU: facts of `sources.mla_paths` and `sources.mla_tiles`.
+    # Latent attention and its indexer, by the kernel that an engine's release takes on a GPU: facts
+    # of `sources.mla_paths` and `sources.mla_tiles`.
     Backend(
         name="vllm_mla",
         names=("vllm-mla",),
@@ -264,8 +266,8 @@ BACKENDS = (
         engine="sglang",
     ),
     # llama.cpp on a CPU, whose kernels are ggml's: releases of llama-cpp-python (0.x), and from 1
-    # on those of a prebuilt library that node-llama-cpp brings the text of.
-    # Its libraries are called by ctypes; envs/engines.lock says which builds there are.
+    # on those of a prebuilt library whose source node-llama-cpp contains.
+    # Its libraries are called through ctypes; envs/engines.lock lists the builds.
     Backend(
         name="llama_cpp",
         names=("llama-cpp",),
@@ -276,8 +278,8 @@ BACKENDS = (
         environment="cpu",
         rules=Rules(package="llama-cpp", reader="ggml"),
     ),
-    # OpenVINO on a CPU, by its own Python binding, in the environment that envs/engines.lock names;
-    # its kernels are in binaries, and no rules of them are read.
+    # OpenVINO on a CPU, through its own Python binding, in the environment that envs/engines.lock
+    # names. Its kernels are in binaries, whose rules are not read.
     Backend(
         name="openvino",
         names=("openvino",),
@@ -287,7 +289,7 @@ BACKENDS = (
         imported="ctypes",
         environment="cpu",
     ),
-    # What an engine pads a step to, whatever runs its modules: the graphs that it has captured.
+    # The CUDA graphs that an engine captures, to whose sizes it pads a step's tokens.
     Backend(
         name="vllm_graphs",
         modules={},
@@ -337,43 +339,43 @@ BY_USERS_NAME: Mapping[str, Backend] = {
 
 
 def running(module: "Module") -> dict[str, Backend]:
-    """Return the backends of a module by name."""
+    """Return the backends that run a module, by name."""
     return {backend.name: backend for backend in BACKENDS if module in backend.modules}
 
 
 def of_engine(engine: str, module: "Module") -> Backend | None:
-    """Return what an engine runs of a module by a choice of its own, where that is read."""
-    return next((each for each in running(module).values() if each.engine == engine), None)
+    """Return the backend of a module that an engine selects itself, None if that is not read."""
+    return next((backend for backend in running(module).values() if backend.engine == engine), None)
 
 
 def in_models(module: "Module") -> dict[str, str]:
-    """Return what runs a module inside a whole model's forward, by the backend's name."""
+    """Return the path of what runs a module in a whole model's forward, by backend."""
     backends = running(module).values()
     return {backend.name: backend.in_model for backend in backends if backend.in_model}
 
 
 def packages() -> tuple[str, ...]:
-    """Return PyPI's names of the packages that adapters call, each once."""
+    """Return the distinct PyPI names of the packages that adapters call."""
     return tuple(dict.fromkeys(backend.package for backend in BACKENDS if backend.environment))
 
 
 def ruled_packages(module: "Module") -> tuple[str, ...]:
-    """Return PyPI's names of the packages whose rules of a module are read, each once."""
+    """Return the distinct PyPI names of the packages whose rules for a module are read."""
     packages = (backend.rules.package for backend in running(module).values() if backend.rules)
     return tuple(dict.fromkeys(packages))
 
 
 def page_size(name: str) -> int | None:
-    """Return the positions of a page of a backend's KV cache; None where it has no pages."""
+    """Return the positions per page of a backend's KV cache; None without pages."""
     return BY_NAME[name].page_size if name in BY_NAME else None
 
 
 def checked(name: str) -> str:
-    """Return the first and the last release that a backend's adapter is checked against."""
+    """Return the range of releases against which a backend's adapter is checked, as text."""
     return " to ".join(BY_NAME[name].releases or ())
 
 
 def load(path: str) -> Any:
-    """Return the class or function of a path, `module:name`."""
+    """Import and return the object of a path, `module:name`."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -1,4 +1,4 @@
-"""Which kernel SGLang runs for a MoE layer: facts, each with its place in a release."""
+"""The kernel that SGLang runs for an MoE layer: facts with their sources by release."""
 
 from nearfree.backends.moe_kernels import (
     COMPRESSED_4,
@@ -24,13 +24,13 @@ from nearfree.backends.moe_kernels import (
 
 _QUANT = "sglang/srt/layers/quantization"
 _ARGS = "sglang/srt/server_args.py"
-_PLAIN = (
+_BF16 = (
     Kernel(TRITON, 75, 99),
     Kernel(TRTLLM, 100, 109, PRESET),
     Kernel(TRITON, 100, 109, "it is not"),
     Kernel(TRITON, 110),
 )
-_EIGHT_BITS = (
+_FP8_KERNELS = (
     Kernel(TRITON, 89, 99),
     Kernel(TRTLLM, 100, 109, PRESET),
     Kernel(TRITON, 100, 109, "it is not"),
@@ -39,13 +39,13 @@ _EIGHT_BITS = (
 _FP8 = f"{_QUANT}/fp8.py"
 _FP8_BEFORE = {"0.5.9": (1347, 1351), "0.5.10": (1474, 1478)}
 _FP8_SINCE = {"0.5.14": (1793, 1803), "0.5.23": (2962, 2972)}
-_FOUR_BITS_BEFORE = (
+_NVFP4_BEFORE = (
     Kernel(TRTLLM, 100, 109, PRESET),
     Kernel("SGLang's CUTLASS", 100, 109, "it is not"),
 )
-_NO_ROUNDING = Kernel(UNKNOWN_YET, 80, LAST, WIDE)
-"""Of experts in nvfp4 whose rows keep 16 bits, whose files releases read from 0.5.23 on."""
-_ON_HOPPER = (
+_NVFP4_WIDE = Kernel(UNKNOWN_YET, 80, LAST, WIDE)
+"""For experts in nvfp4 whose rows keep 16 bits: releases read such files from 0.5.23 on."""
+_MXFP4_HOPPER = (
     Kernel(TRITON_KERNELS, 90, 90, GPT_OSS),
     Kernel(UNREAD, 90, 90, "it is not"),
 )
@@ -59,18 +59,21 @@ _INT4_K2 = (
 
 
 _NEMOTRON = (Kernel(CUTLASS, 89, 99, NEMOTRON), Kernel(CUTLASS, 110, LAST, NEMOTRON))
-"""Where Nemotron-H runs CUTLASS since TRTLLM is preset for it.
+"""The devices on which Nemotron-H runs CUTLASS since SGLang presets TRTLLM for it on others.
 
 Source: sglang/srt/arg_groups/nemotron_h_hook.py:37-57 of 0.5.14 and
 arg_groups/model_overrides/nemotron_h.py:99-122 of 0.5.23.
 """
-_NEMOTRON_PLAIN = (Kernel(UNKNOWN_YET, 80, 88, NEMOTRON), *_NEMOTRON)
-"""The same of 16 bits: below 8.9 SGLang asks for CUTLASS as well, which FlashInfer refuses to build
+_NEMOTRON_BF16 = (Kernel(UNKNOWN_YET, 80, 88, NEMOTRON), *_NEMOTRON)
+"""The same in 16 bits: below 8.9 SGLang selects CUTLASS as well, which FlashInfer refuses to build
 (`get_cutlass_fused_moe_module` in flashinfer/fused_moe/core.py of 0.7.2.post1, lines 629-641)."""
 
 
 def _nemotron_before(first: int) -> tuple[Kernel, ...]:
-    """Return the same before, of ModelOpt's files: server_args.py:1530-1546 and 1920-1940."""
+    """Return Nemotron-H's kernel before the preset, for files of ModelOpt, from `first` on.
+
+    Source: sglang/srt/server_args.py:1530-1546 of 0.5.9 and 1920-1940 of 0.5.10.
+    """
     return (Kernel(CUTLASS, first, LAST, NEMOTRON),)
 
 
@@ -80,47 +83,47 @@ SGLANG = (
         ("bf16",),
         _ARGS,
         {"0.5.9": (1566, 1574), "0.5.10": (1963, 1971)},
-        _PLAIN,
+        _BF16,
     ),
     Selection(
         "sglang",
         ("bf16",),
         _ARGS,
         {"0.5.14": (4168, 4176)},
-        _PLAIN,
-        apart=_NEMOTRON_PLAIN,
+        _BF16,
+        apart=_NEMOTRON_BF16,
     ),
     Selection(
         "sglang",
         ("bf16",),
         "sglang/srt/arg_groups/model_overrides/qwen3_moe.py",
         {"0.5.23": (78, 86)},
-        _PLAIN,
-        apart=_NEMOTRON_PLAIN,
+        _BF16,
+        apart=_NEMOTRON_BF16,
     ),
-    Selection("sglang", ("fp8_block",), _FP8, {**_FP8_BEFORE, **_FP8_SINCE}, _EIGHT_BITS),
-    Selection("sglang", ("fp8",), _FP8, _FP8_BEFORE, _EIGHT_BITS, apart=_nemotron_before(89)),
-    Selection("sglang", ("fp8",), _FP8, _FP8_SINCE, _EIGHT_BITS, apart=_NEMOTRON),
+    Selection("sglang", ("fp8_block",), _FP8, {**_FP8_BEFORE, **_FP8_SINCE}, _FP8_KERNELS),
+    Selection("sglang", ("fp8",), _FP8, _FP8_BEFORE, _FP8_KERNELS, apart=_nemotron_before(89)),
+    Selection("sglang", ("fp8",), _FP8, _FP8_SINCE, _FP8_KERNELS, apart=_NEMOTRON),
     Selection(
         "sglang",
         ("nvfp4",),
         _ARGS,
         {"0.5.9": (1302, 1307), "0.5.10": (1641, 1650)},
-        _FOUR_BITS_BEFORE,
-        apart=(_NO_ROUNDING, *_nemotron_before(100)),
+        _NVFP4_BEFORE,
+        apart=(_NVFP4_WIDE, *_nemotron_before(100)),
     ),
-    # The presets stand in server_args.py:3723-3733 of 0.5.14 and arg_groups/overrides.py:810-823 of
-    # 0.5.23, and what is asked for on 12.x in server_args.py:5096-5105 and overrides.py:1513-1523.
+    # The presets are in server_args.py:3723-3733 of 0.5.14 and arg_groups/overrides.py:810-823 of
+    # 0.5.23, the selection on 12.x in server_args.py:5096-5105 and overrides.py:1513-1523.
     Selection(
         "sglang",
         ("nvfp4",),
         f"{_QUANT}/modelopt_quant.py",
         {"0.5.14": (2317, 2323)},
-        (Kernel(MARLIN, 80, 99), *_FOUR_BITS_BEFORE, Kernel(CUTLASS, 120, 129)),
-        apart=(_NO_ROUNDING, Kernel("SGLang's CUTLASS", 120, 129, NOT_MODELOPT)),
+        (Kernel(MARLIN, 80, 99), *_NVFP4_BEFORE, Kernel(CUTLASS, 120, 129)),
+        apart=(_NVFP4_WIDE, Kernel("SGLang's CUTLASS", 120, 129, NOT_MODELOPT)),
     ),
-    # Of files of compressed-tensors compressed_tensors_w4a4_nvfp4_moe.py:289-307 beside it says it,
-    # and of experts whose rows are not rounded model_overrides/qwen3_moe.py:50-77 and
+    # For files of compressed-tensors: compressed_tensors_w4a4_nvfp4_moe.py:289-307 in the same
+    # folder. For experts whose rows are not rounded: model_overrides/qwen3_moe.py:50-77 and
     # nemotron_h.py:64-85 in sglang/srt/arg_groups.
     Selection(
         "sglang",
@@ -140,16 +143,16 @@ SGLANG = (
         ("mxfp4",),
         _ARGS,
         {"0.5.9": (1371, 1395), "0.5.10": (1743, 1750)},
-        (*_ON_HOPPER, Kernel(TRTLLM, 100, 109, GPT_OSS)),
+        (*_MXFP4_HOPPER, Kernel(TRTLLM, 100, 109, GPT_OSS)),
         (Kernel(TRTLLM, 100, 109, GPT_OSS),),
     ),
-    # Of Kimi K3 model_overrides/kimi_k3.py:172-190 says it, of DeepSeek V4 deepseek_v4.py:66-88.
+    # For Kimi K3: model_overrides/kimi_k3.py:172-190; for DeepSeek V4: deepseek_v4.py:66-88.
     Selection(
         "sglang",
         ("mxfp4",),
         "sglang/srt/arg_groups/model_overrides/gpt_oss.py",
         {"0.5.23": (64, 121)},
-        (*_ON_HOPPER, *_MXFP4_TRTLLM),
+        (*_MXFP4_HOPPER, *_MXFP4_TRTLLM),
         _MXFP4_TRTLLM,
     ),
     Selection(
@@ -171,7 +174,7 @@ SGLANG = (
         {"0.5.9": (407, 407)},
         (Kernel(MARLIN, 80),),
     ),
-    # Of Kimi K2.5 and its kind server_args.py:1623-1650 of 0.5.10 and 3693-3733 of 0.5.14 say it.
+    # For Kimi K2.5 and its kind: server_args.py:1623-1650 of 0.5.10 and 3693-3733 of 0.5.14.
     Selection(
         "sglang", ("int4", "int8_w8a16"), f"{_QUANT}/gptq.py", {"0.5.10": (409, 409)}, _INT4_K2
     ),
@@ -182,7 +185,7 @@ SGLANG = (
         {"0.5.14": (417, 417)},
         _INT4_K2,
     ),
-    # Of Kimi K2.5 and its kind arg_groups/overrides.py:745-823 says it.
+    # For Kimi K2.5 and its kind: arg_groups/overrides.py:745-823.
     Selection(
         "sglang",
         ("int4", "int8_w8a16"),

@@ -1,4 +1,4 @@
-"""Which kernel vLLM runs for a MoE layer: facts, each with its place in a release."""
+"""The kernel that vLLM runs for an MoE layer: facts with their sources by release."""
 
 from nearfree.backends.moe_kernels import (
     COMPRESSED,
@@ -27,31 +27,31 @@ from nearfree.backends.moe_kernels import (
 _MOE = "vllm/model_executor/layers/fused_moe/oracle"
 _QUANT = "vllm/model_executor/layers/quantization"
 _OWN_CUTLASS = "vLLM's CUTLASS"
-_BLOCKS = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 90), Kernel(TRTLLM, 100, 109))
-_SPREAD = (
+_BLOCK_FP8 = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 90), Kernel(TRTLLM, 100, 109))
+_BLOCK_FP8_SPREAD = (
     Kernel(MARLIN, 80, 88),
     Kernel(TRITON, 89, 89),
     Kernel(CUTLASS, 90, 90),
     Kernel(TRTLLM, 100, 109),
 )
-_SINCE_24 = (Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120))
-_WHOLE = (
+_BLOCK_FP8_SINCE_24 = (Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120))
+_FP8_FALLBACKS = (
     Kernel(CUTLASS, 90, LAST, STORED),
     Kernel(_OWN_CUTLASS, 90, 109, COMPRESSED),
     Kernel(TRITON, 90, LAST, "neither"),
 )
-_BELOW = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 89))
-_WHOLE_ROUTED = (*_BELOW, Kernel(TRTLLM, 100, 109, STORED_ROUTED), *_WHOLE)
-_WHOLE_ANY = (Kernel(TRTLLM, 100, 109, STORED), *_WHOLE)
+_FP8_BELOW_90 = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 89))
+_FP8_ROUTED = (*_FP8_BELOW_90, Kernel(TRTLLM, 100, 109, STORED_ROUTED), *_FP8_FALLBACKS)
+_FP8_ANY_ROUTING = (Kernel(TRTLLM, 100, 109, STORED), *_FP8_FALLBACKS)
 _ORACLE = {"0.19.0": (57, 102), "0.20.2": (60, 105), "0.22.0": (58, 108)}
-_ALL = (Kernel(TRITON, 75),)
-_PLAIN = (
+_TRITON_ONLY = (Kernel(TRITON, 75),)
+_BF16 = (
     Kernel(TRITON, 75, 99),
     Kernel(TRTLLM, 100, 109, ROUTED),
     Kernel(TRITON, 120, 129, GROUPS),
     Kernel(CUTLASS, 120, 129, ROUTED),
 )
-_PLAIN_BEFORE = (
+_BF16_BEFORE_24 = (
     Kernel(TRITON, 75, 89),
     Kernel(TRITON, 90, 90, GROUPS),
     Kernel(CUTLASS, 90, 90, ROUTED),
@@ -59,13 +59,13 @@ _PLAIN_BEFORE = (
     Kernel(TRITON, 120, 129, GROUPS),
     Kernel(CUTLASS, 120, 129, ROUTED),
 )
-_FOUR_BITS = (
+_NVFP4 = (
     Kernel(TRTLLM, 100, 109, TAKES),
     Kernel("FlashInfer's CuteDSL or CUTLASS", 100, 109, "it does not"),
     Kernel(CUTLASS, 120, 129),
 )
-_NO_ROUNDING = Kernel(MARLIN, 100, LAST, WIDE)
-"""Of experts in nvfp4 whose rows keep 16 bits, which no other takes that stands before it."""
+_NVFP4_WIDE = Kernel(MARLIN, 100, LAST, WIDE)
+"""For experts in nvfp4 whose rows keep 16 bits: no kernel earlier in the order takes them."""
 _MXFP4 = (
     Kernel(MARLIN, 80, 89),
     Kernel(TRITON_KERNELS, 90, 90, GPT_OSS),
@@ -73,7 +73,7 @@ _MXFP4 = (
     Kernel(TRTLLM, 100, 109),
     Kernel(MARLIN, 120, 129),
 )
-_MXFP4_OF_V4 = (Kernel("DeepGEMM", 120, 129, DEEPSEEK_V4),)
+_MXFP4_DEEPSEEK_V4 = (Kernel("DeepGEMM", 120, 129, DEEPSEEK_V4),)
 """DeepSeek V4's by `_get_priority_backends`, where DeepGEMM takes 12.0: platforms/cuda.py:663-669
 of 0.24.0, 691-697 of 0.33.0."""
 
@@ -98,7 +98,7 @@ VLLM = (
             Kernel(TRITON, 91),
         ),
     ),
-    # The wheel has no DeepGEMM before 0.20, and takes one that is there.
+    # Before 0.20 the wheel has no DeepGEMM, and uses one that is installed.
     Selection(
         "vllm",
         ("fp8_block",),
@@ -125,76 +125,83 @@ VLLM = (
             Kernel(TRITON, 110),
         ),
     ),
-    # Of the order, what `_supports_current_device` and `_supports_quant_scheme` of each leave.
+    # The order, less the kernels whose `_supports_current_device` or `_supports_quant_scheme` is
+    # false.
     Selection(
         "vllm",
         ("fp8_block",),
         f"{_MOE}/fp8.py",
         _ORACLE,
-        (*_BLOCKS, Kernel(TRITON, 110)),
-        (*_SPREAD, Kernel(TRITON, 110)),
+        (*_BLOCK_FP8, Kernel(TRITON, 110)),
+        (*_BLOCK_FP8_SPREAD, Kernel(TRITON, 110)),
     ),
     Selection(
         "vllm",
         ("fp8_block",),
         f"{_MOE}/fp8.py",
         {"0.24.0": (64, 126)},
-        (*_BLOCKS, *_SINCE_24),
-        (*_SPREAD, *_SINCE_24),
+        (*_BLOCK_FP8, *_BLOCK_FP8_SINCE_24),
+        (*_BLOCK_FP8_SPREAD, *_BLOCK_FP8_SINCE_24),
     ),
-    # `should_auto_disable_deep_gemm` is asked at oracle/fp8.py:496-503 and says it of both in
-    # vllm/utils/deep_gemm.py:28-34.
+    # oracle/fp8.py:496-503 calls `should_auto_disable_deep_gemm`, which disables DeepGEMM for both
+    # models in vllm/utils/deep_gemm.py:28-34.
     Selection(
         "vllm",
         ("fp8_block",),
         f"{_MOE}/fp8.py",
         {"0.33.0": (79, 145)},
-        (*_BLOCKS, *_SINCE_24),
-        (*_SPREAD, *_SINCE_24),
+        (*_BLOCK_FP8, *_BLOCK_FP8_SINCE_24),
+        (*_BLOCK_FP8_SPREAD, *_BLOCK_FP8_SINCE_24),
         (Kernel(TRITON, 120, 129, QWEN_3_5),),
     ),
-    # Of 16 bits: a question that names no file is answered by Triton's blocks all the same.
+    # In 16 bits: a query without a file is nevertheless answered by Triton's blocks.
     # Up to 0.22.0 TRTLLM took no experts without a gate: experts/trtllm_bf16_moe.py:56-59.
     Selection(
         "vllm",
         ("bf16",),
         f"{_MOE}/unquantized.py",
         {"0.20.2": (47, 84), "0.22.0": (44, 81)},
-        _PLAIN_BEFORE,
+        _BF16_BEFORE_24,
     ),
     Selection(
         "vllm",
         ("bf16",),
         f"{_MOE}/unquantized.py",
         {"0.24.0": (43, 86), "0.33.0": (50, 106)},
-        _PLAIN,
+        _BF16,
     ),
-    Selection("vllm", ("fp8",), f"{_MOE}/fp8.py", _ORACLE, _WHOLE_ROUTED),
+    Selection("vllm", ("fp8",), f"{_MOE}/fp8.py", _ORACLE, _FP8_ROUTED),
     # From 0.24.0 on TRTLLM takes all routing but softmax without renormalisation, which is rare:
     # `_supports_routing_method` in fused_moe/experts/trtllm_fp8_moe.py of 0.33.0, lines 399-433.
-    Selection("vllm", ("fp8",), f"{_MOE}/fp8.py", {"0.24.0": (64, 126)}, (*_BELOW, *_WHOLE_ANY)),
-    # There it takes no rows that are split, too: trtllm_fp8_moe.py:188-196 and, of which they are,
+    Selection(
+        "vllm",
+        ("fp8",),
+        f"{_MOE}/fp8.py",
+        {"0.24.0": (64, 126)},
+        (*_FP8_BELOW_90, *_FP8_ANY_ROUTING),
+    ),
+    # There it takes no split rows either: trtllm_fp8_moe.py:188-196; which rows are split is in
     # vllm/config/parallel.py:768-785.
     Selection(
         "vllm",
         ("fp8",),
         f"{_MOE}/fp8.py",
         {"0.33.0": (79, 145)},
-        (*_BELOW, Kernel(CUTLASS, 100, 109, STORED_SPLIT), *_WHOLE_ANY),
+        (*_FP8_BELOW_90, Kernel(CUTLASS, 100, 109, STORED_SPLIT), *_FP8_ANY_ROUTING),
     ),
     Selection(
         "vllm",
         ("int8",),
         f"{_QUANT}/compressed_tensors/compressed_tensors_moe.py",
         {"0.9.1": (93, 94), "0.14.0": (208, 211), "0.19.0": (218, 221)},
-        _ALL,
+        _TRITON_ONLY,
     ),
     Selection(
         "vllm",
         ("int8",),
         f"{_MOE}/int8.py",
         {"0.20.2": (36, 42), "0.22.0": (33, 39), "0.24.0": (33, 39), "0.33.0": (37, 45)},
-        _ALL,
+        _TRITON_ONLY,
     ),
     Selection(
         "vllm",
@@ -217,7 +224,7 @@ VLLM = (
         {"0.33.0": (126, 143)},
         (Kernel(MARLIN, 75, 89), Kernel("Humming", 90, 90), Kernel(MARLIN, 91)),
     ),
-    # Triton's kernels for gpt-oss are those of `triton_kernels`, which are not `fused_moe`'s.
+    # gpt-oss's Triton kernels are those of the package `triton_kernels`, not `fused_moe`'s.
     Selection(
         "vllm",
         ("mxfp4",),
@@ -231,7 +238,7 @@ VLLM = (
         f"{_MOE}/mxfp4.py",
         {"0.24.0": (304, 345)},
         _MXFP4,
-        apart=_MXFP4_OF_V4,
+        apart=_MXFP4_DEEPSEEK_V4,
     ),
     Selection(
         "vllm",
@@ -245,40 +252,40 @@ VLLM = (
             Kernel(TRTLLM, 100, 109),
             Kernel(MARLIN, 120, 129),
         ),
-        apart=_MXFP4_OF_V4,
+        apart=_MXFP4_DEEPSEEK_V4,
     ),
     Selection(
         "vllm",
         ("nvfp4",),
         f"{_MOE}/nvfp4.py",
         {"0.19.0": (129, 146), "0.20.2": (150, 169)},
-        (Kernel(MARLIN, 80, 99), *_FOUR_BITS),
-        apart=(_NO_ROUNDING, Kernel(_OWN_CUTLASS, 100, LAST, GEMMA_4)),
+        (Kernel(MARLIN, 80, 99), *_NVFP4),
+        apart=(_NVFP4_WIDE, Kernel(_OWN_CUTLASS, 100, LAST, GEMMA_4)),
     ),
-    # Gemma 4's GELU, which from 0.22.0 on goes by its tanh, FlashInfer's kernels take since 0.24.0:
-    # `_supports_activation` of each in fused_moe/experts; models/gemma4.py:359 of 0.20.2 names it.
+    # Gemma 4's GELU uses the tanh approximation from 0.22.0 on. FlashInfer's kernels take it since
+    # 0.24.0: `_supports_activation` of each in fused_moe/experts; models/gemma4.py:359 of 0.20.2.
     Selection(
         "vllm",
         ("nvfp4",),
         f"{_MOE}/nvfp4.py",
         {"0.22.0": (160, 182)},
-        (Kernel(MARLIN, 80, 99), *_FOUR_BITS),
-        apart=(_NO_ROUNDING, Kernel(MARLIN, 100, LAST, GEMMA_4)),
+        (Kernel(MARLIN, 80, 99), *_NVFP4),
+        apart=(_NVFP4_WIDE, Kernel(MARLIN, 100, LAST, GEMMA_4)),
     ),
     Selection(
         "vllm",
         ("nvfp4",),
         f"{_MOE}/nvfp4.py",
         {"0.24.0": (151, 173)},
-        (Kernel(MARLIN, 80, 99), *_FOUR_BITS),
-        apart=(_NO_ROUNDING,),
+        (Kernel(MARLIN, 80, 99), *_NVFP4),
+        apart=(_NVFP4_WIDE,),
     ),
     Selection(
         "vllm",
         ("nvfp4",),
         f"{_MOE}/nvfp4.py",
         {"0.33.0": (191, 213)},
-        (Kernel(MARLIN, 80, 89), Kernel("Humming", 90, 90), *_FOUR_BITS),
-        apart=(_NO_ROUNDING,),
+        (Kernel(MARLIN, 80, 89), Kernel("Humming", 90, 90), *_NVFP4),
+        apart=(_NVFP4_WIDE,),
     ),
 )

@@ -57,7 +57,7 @@ def test_a_block_of_sm100_is_two_tiles_where_one_is_not_enough() -> None:
 def test_capabilities_of_a_family_are_alike(sm: int) -> None:
     """A rule that asks for the tens of a capability alone answers for the family."""
     assert ask(rules(), 33, sm=sm).tile == 256
-    with pytest.raises(SourceError, match="more of arch"):
+    with pytest.raises(SourceError, match="arch is used otherwise"):
         rules(swapped("arch // 10 == 10 and", "arch == 100 and"))
 
 

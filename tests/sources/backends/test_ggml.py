@@ -197,7 +197,7 @@ ODD = [
     (ggml_repack.X86, "y += 3", "y = next(y)", "loops of an unknown form"),
     (ggml_repack.X86, "#if defined(__AVX2__)", "#if defined(SOME)", "SOME, of which nothing"),
     (ggml_sgemm.PATH, "np = n0 + (n - n0) / nc * nc;", "np = n;", "is read as"),
-    (ggml_sgemm.PATH, "bool llamafile_sgemm(", "bool other(", "0 times what begins"),
+    (ggml_sgemm.PATH, "bool llamafile_sgemm(", "bool other(", "0 definitions"),
     (ggml_sgemm.PATH, "const int64_t jj_RN =", "int jj_RN =", "is read as"),
     (ggml_tiled.PATH, "int64_t MICRO = 12;", "int64_t MICRO = 13;", "13 rows, .* says 12"),
     (ggml_tiled.PATH, "        case GGML_TYPE_Q4_K:\n            return tiled",

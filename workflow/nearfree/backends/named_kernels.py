@@ -150,7 +150,7 @@ def _refusal(
 
     Parameters
     ----------
-    runs
+    query
         The engine's package and release, its kernel, and the format of the experts.
     """
     package, version, kernel, dtype = query

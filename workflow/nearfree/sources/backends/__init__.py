@@ -1,1 +1,1 @@
-"""What each package keeps where: which files are needed, how its rules are cut out of them."""
+"""The rules of each package: the files that hold them, and how they are read."""

@@ -1,7 +1,7 @@
-"""CUTLASS: which products a dispatch by rows launches, and the rows that one of their tiles holds.
+"""CUTLASS: the kernels that a dispatch by rows launches, and the rows of their tiles.
 
-A dispatch names a kernel by its type. The type is looked up in the release's own text, down to the
-tile's shape; a kernel whose operands are swapped holds the rows of its input on the second axis.
+A dispatch names a kernel by its type. The type is resolved in the release's own source, down to the
+tile's shape. A kernel with swapped operands has the rows of its input on the tile's second axis.
 """
 
 import re
@@ -22,13 +22,13 @@ from nearfree.sources.cpp.source import (
 from nearfree.sources.cpp.written import Edit, written
 
 LAUNCH = re.compile(r"(fallback_)?cutlass_gemm_caller(_\w+)?")
-"""Functions that launch the kernel which their first template argument names."""
+"""Functions that launch the kernel named by their first template argument."""
 DISPATCH = re.compile(r"(\w+_)?dispatch")
 SHAPES = ("Shape", "GemmShape")
 TILES = ("TileShape", "MmaTileShape")
 SWAPPED = "swap_ab_"
 ROWS = "TileSizeM_"
-"""Names of template parameters that say the tile, whether operands are swapped, or rows alone."""
+"""Names of template parameters: the tile's shape, whether operands are swapped, the tile's rows."""
 _SCOPES = {
     "compound_statement",
     "field_declaration_list",
@@ -39,21 +39,22 @@ _TYPES = {"type_descriptor", "dependent_type", "template_argument"}
 
 
 def with_rows(files: Mapping[str, str]) -> CppFiles:
-    """Return C++ files in which a launch is the rows of the kernel's tile, and ends a dispatch.
+    """Return C++ files in which each launch is replaced by the rows of its kernel's tile.
 
-    A structure's static `dispatch` becomes a function of its own, `<structure>_dispatch`.
+    The replacement returns from the dispatch. A struct's static `dispatch` becomes a free function,
+    `<struct>_dispatch`.
 
     Raises
     ------
     SourceError
-        A kernel's type is not of the known form.
+        A kernel's type does not have the known form.
     """
     kernels = Kernels(files)
     return CppFiles({path: kernels.written(path) for path in files}, quoted=files)
 
 
 class Kernels:
-    """The kernels' types of one release's files."""
+    """The kernel types in one release's files."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self.files = files
@@ -66,35 +67,38 @@ class Kernels:
                     self._structs.setdefault(name, []).append((path, node))
 
     def written(self, path: str) -> str:
-        """Return a file's text with rows for launches, on the lines where they stand."""
+        """Return a file's text with launches replaced by rows; lines keep their numbers."""
         tree = self.trees[path]
         dispatches = (
-            each
-            for each in walk(tree)
-            if each.type == "function_definition" and DISPATCH.fullmatch(function_name(each))
+            dispatch
+            for dispatch in walk(tree)
+            if dispatch.type == "function_definition"
+            and DISPATCH.fullmatch(function_name(dispatch))
         )
-        edits = [edit for each in dispatches for node in walk(each)
+        edits = [edit for dispatch in dispatches for node in walk(dispatch)
                  for edit in self._launch(path, node)]  # fmt: skip
         return written(self.files[path], [*edits, *_lifted(tree)])
 
     def _launch(self, path: str, node: Node) -> Iterator[Edit]:
         if node.type != "call_expression" or not LAUNCH.fullmatch(called_name(node)):
             return
-        given = template_arguments(part(node, "function"))
-        if given:
-            ended = node.parent is not None and node.parent.type == "return_statement"
-            rows = self.rows(path, given[0])
-            yield Edit(node.start_byte, node.end_byte, f"{rows}" if ended else f"return {rows}")
+        arguments = template_arguments(part(node, "function"))
+        if arguments:
+            is_returned = node.parent is not None and node.parent.type == "return_statement"
+            rows = self.rows(path, arguments[0])
+            yield Edit(
+                node.start_byte, node.end_byte, f"{rows}" if is_returned else f"return {rows}"
+            )
 
     def rows(self, path: str, kernel: Node) -> int:
-        """Return the rows of a tile of a kernel, from the type that names it."""
-        found = {self._rows_of(*each) for each in self._kernels(path, kernel)}
-        if len(found) != 1:
+        """Return the rows of a kernel's tile, from the type that names the kernel."""
+        row_counts = {self._rows_of(*template) for template in self._kernels(path, kernel)}
+        if len(row_counts) != 1:
             raise _unknown(path, kernel)
-        return found.pop()
+        return row_counts.pop()
 
     def _kernels(self, path: str, node: Node) -> Iterator[tuple[str, Node]]:
-        """Yield the templates that a type stands for, with the file of each: one a case."""
+        """Yield the templates that a type resolves to, each with its file: one per case."""
         node = _plain(node)
         if node.type == "qualified_identifier":
             scope, name = part(node, "scope"), _plain(part(node, "name"))
@@ -106,60 +110,65 @@ class Kernels:
         elif node.type == "type_identifier":
             yield from self._kernels(path, _alias(node, words(node), path))
         elif node.type == "template_type" and words(part(node, "name")) == "conditional_t":
-            for each in list(children(part(node, "arguments")))[1:]:
-                yield from self._kernels(path, each)
+            for case in list(children(part(node, "arguments")))[1:]:
+                yield from self._kernels(path, case)
         elif node.type in {"template_type", "template_function"}:
             yield path, node
         else:
             raise _unknown(path, node)
 
     def _rows_of(self, path: str, node: Node) -> int:
-        given = list(children(part(node, "arguments")))
+        arguments = list(children(part(node, "arguments")))
         home, struct = self._struct(path, words(part(node, "name")))
-        names = [_parameter(each) for each in _template(struct)]
-        if ROWS in names:
-            place = names.index(ROWS)
-            spelled = given[place : place + 1] or _template(struct)[place : place + 1]
+        parameters = [_parameter(parameter) for parameter in _template(struct)]
+        if ROWS in parameters:
+            index = parameters.index(ROWS)
+            parameter_nodes = arguments[index : index + 1] or _template(struct)[index : index + 1]
             return _size(
-                home, part(spelled[0], "default_value") if place >= len(given) else spelled[0]
+                home,
+                part(parameter_nodes[0], "default_value")
+                if index >= len(arguments)
+                else parameter_nodes[0],
             )
-        tile = next((number for number, name in enumerate(names) if name in TILES), None)
-        if tile is None or tile >= len(given):
+        tile_index = next((number for number, name in enumerate(parameters) if name in TILES), None)
+        if tile_index is None or tile_index >= len(arguments):
             raise _unknown(home, struct)
-        turned = names.index(SWAPPED) if SWAPPED in names else len(given)
-        swapped = turned < len(given) and words(given[turned]) == "true"
-        return self._shape(path, given[tile])[int(swapped)]
+        swap_index = parameters.index(SWAPPED) if SWAPPED in parameters else len(arguments)
+        swapped = swap_index < len(arguments) and words(arguments[swap_index]) == "true"
+        return self._shape(path, arguments[tile_index])[int(swapped)]
 
     def _shape(self, path: str, node: Node) -> list[int]:
-        inner = _plain(node)
-        if inner.type == "type_identifier":
-            return self._shape(path, _alias(inner, words(inner), path))
-        while inner.type == "qualified_identifier":
-            inner = _plain(part(inner, "name"))
-        kinds = {"template_type", "template_function"}
-        if inner.type not in kinds or words(part(inner, "name")) not in SHAPES:
-            raise _unknown(path, inner)
-        return [_size(path, each) for each in children(part(inner, "arguments"))]
+        shape = _plain(node)
+        if shape.type == "type_identifier":
+            return self._shape(path, _alias(shape, words(shape), path))
+        while shape.type == "qualified_identifier":
+            shape = _plain(part(shape, "name"))
+        template_types = {"template_type", "template_function"}
+        if shape.type not in template_types or words(part(shape, "name")) not in SHAPES:
+            raise _unknown(path, shape)
+        return [_size(path, size) for size in children(part(shape, "arguments"))]
 
     def _struct(self, path: str, name: str) -> tuple[str, Node]:
-        """Return a structure's definition: that of the same file, else the only one."""
-        found = self._structs.get(name, [])
-        mine = [each for each in found if each[0] == path] or found
-        if len(mine) != 1:
-            raise SourceError(f"{path}: {len(mine)} structures {name}", remedy=MOVED)
-        return mine[0]
+        """Return a struct's definition: the one in the same file, otherwise the only one."""
+        definitions = self._structs.get(name, [])
+        candidates = [
+            definition for definition in definitions if definition[0] == path
+        ] or definitions
+        if len(candidates) != 1:
+            raise SourceError(f"{path}: {len(candidates)} structures {name}", remedy=MOVED)
+        return candidates[0]
 
 
 def _lifted(tree: Node) -> Iterator[Edit]:
-    """Yield what makes a static `dispatch` of a structure a function outside of it."""
+    """Yield the edits that move a struct's static `dispatch` out of it, into a free function."""
     for struct in walk(tree):
         body = struct.child_by_field_name("body")
         if struct.type != "struct_specifier" or body is None:
             continue
         methods = [
-            each
-            for each in walk(body)
-            if each.type == "function_definition" and _method_name(each) is not None
+            function
+            for function in walk(body)
+            if function.type == "function_definition" and _method_name(function) is not None
         ]
         if methods:
             name = words(struct.child_by_field_name("name"))
@@ -167,65 +176,65 @@ def _lifted(tree: Node) -> Iterator[Edit]:
             end = struct.next_sibling
             yield Edit(body.end_byte - 1, end.end_byte if end is not None else body.end_byte, "")
             for method in methods:
-                label, around = _method_name(method), method.parent
-                if label is not None and around is not None:
-                    given = part(part(method, "declarator"), "parameters")
-                    yield Edit(label.start_byte, given.end_byte, f"{name}_dispatch()")
-                    yield Edit(around.start_byte, method.start_byte, "")
+                label, declaration = _method_name(method), method.parent
+                if label is not None and declaration is not None:
+                    parameters = part(part(method, "declarator"), "parameters")
+                    yield Edit(label.start_byte, parameters.end_byte, f"{name}_dispatch()")
+                    yield Edit(declaration.start_byte, method.start_byte, "")
     for node in walk(tree):
-        called = words(node.child_by_field_name("function"))
-        owner = re.match(r"(\w+)::dispatch<", called)
+        callee = words(node.child_by_field_name("function"))
+        owner = re.match(r"(\w+)::dispatch<", callee)
         if node.type == "call_expression" and owner:
             yield Edit(node.start_byte, node.end_byte, f"{owner[1]}_dispatch()")
 
 
 def _method_name(method: Node) -> Node | None:
-    spec = method.child_by_field_name("declarator")
-    name = spec.child_by_field_name("declarator") if spec is not None else None
+    declarator = method.child_by_field_name("declarator")
+    name = declarator.child_by_field_name("declarator") if declarator is not None else None
     return name if words(name) == "dispatch" else None
 
 
 def _alias(node: Node, name: str, path: str) -> Node:
-    """Return what a type's name stands for where a node uses it: the nearest scope's."""
-    around: Node | None = node
-    while around is not None:
-        if around.type in _SCOPES:
-            found = [
-                each
-                for each in children(around)
-                if each.type == "alias_declaration"
-                and words(each.child_by_field_name("name")) == name
+    """Return the type that a name aliases at a node, by the innermost scope."""
+    scope: Node | None = node
+    while scope is not None:
+        if scope.type in _SCOPES:
+            aliases = [
+                child
+                for child in children(scope)
+                if child.type == "alias_declaration"
+                and words(child.child_by_field_name("name")) == name
             ]
-            if len(found) == 1:
-                return part(found[0], "type")
-            if found:
+            if len(aliases) == 1:
+                return part(aliases[0], "type")
+            if aliases:
                 break
-        around = around.parent
+        scope = scope.parent
     raise _unknown(path, node)
 
 
 def _size(path: str, node: Node) -> int:
     """Return a number of a shape: `_64`, `64`, `Int<64>`, or `Int<TILE_N>` of a constant."""
     text = words(node)
-    inner = re.fullmatch(r"Int<(\w+)>", text)
-    text = (inner[1] if inner else text).lstrip("_")
+    constant = re.fullmatch(r"Int<(\w+)>", text)
+    text = (constant[1] if constant else text).lstrip("_")
     if text.isdecimal():
         return int(text)
-    around: Node | None = node
-    while around is not None:
-        for each in children(around) if around.type in _SCOPES else ():
-            found = re.fullmatch(rf"constexpr int {text} = (\d+);", words(each))
-            if found:
-                return int(found[1])
-        around = around.parent
+    scope: Node | None = node
+    while scope is not None:
+        for statement in children(scope) if scope.type in _SCOPES else ():
+            match = re.fullmatch(rf"constexpr int {text} = (\d+);", words(statement))
+            if match:
+                return int(match[1])
+        scope = scope.parent
     raise _unknown(path, node)
 
 
 def _template(struct: Node) -> list[Node]:
-    """Return a structure's template parameters."""
-    around = struct.parent
-    spec = around.child_by_field_name("parameters") if around is not None else None
-    return [] if spec is None else list(children(spec))
+    """Return a struct's template parameters."""
+    declaration = struct.parent
+    parameters = declaration.child_by_field_name("parameters") if declaration is not None else None
+    return [] if parameters is None else list(children(parameters))
 
 
 def _parameter(node: Node) -> str:

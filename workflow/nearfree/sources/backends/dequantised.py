@@ -1,6 +1,7 @@
-"""Products that unpack all weights and multiply in 16 bits from some number of rows on.
+"""Products that, from some number of rows on, first unpack all weights to 16 bits.
 
-Below it a kernel of their own unpacks on the way: AWQ's, and Exllama's of GPTQ's files.
+Below that number a special kernel unpacks weights as it multiplies: AWQ's, and Exllama's for GPTQ
+files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,12 +25,12 @@ _BITS = (4, 8)
 
 
 def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
-    """Yield how to read whether so many rows are multiplied by unpacked weights.
+    """Yield the readings of whether a number of rows is multiplied by unpacked weights.
 
     Raises
     ------
     SourceError
-        A switch is not of the known form.
+        A switch does not have the known form.
     """
     python = Modules({path: text for path, text in files.items() if path.endswith(".py")})
     methods = (python.method(owner, "apply") for owner in _OWNERS)
@@ -37,16 +38,20 @@ def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
         value = value_of(function, _AWQ, frozenset({"x"}))
         program, root = python.program_of(path, value, _AWQ_LEAVES)
         yield Reading("awq_dequantises", program, root, axis="rows", contexts=[{}])
-    text = {path: text for path, text in files.items() if path.endswith("q_gemm.cu")}
-    path, node = only_function(text, _EXLLAMA)
-    kept = [each for each in children(part(node, "body")) if _RECONSTRUCTS in assigned(each)]
-    if [each.type for each in kept] != ["if_statement"]:
+    sources = {path: text for path, text in files.items() if path.endswith("q_gemm.cu")}
+    path, node = only_function(sources, _EXLLAMA)
+    switches = [
+        statement
+        for statement in children(part(node, "body"))
+        if _RECONSTRUCTS in assigned(statement)
+    ]
+    if [statement.type for statement in switches] != ["if_statement"]:
         raise SourceError(
-            f"{path}: {_EXLLAMA} sets {_RECONSTRUCTS} in {len(kept)} statements", remedy=MOVED
+            f"{path}: {_EXLLAMA} sets {_RECONSTRUCTS} in {len(switches)} statements", remedy=MOVED
         )
-    alone = CppFiles({path: cut(text[path], node, kept, _RECONSTRUCTS)}, quoted=text)
+    exllama = CppFiles({path: cut(sources[path], node, switches, _RECONSTRUCTS)}, quoted=sources)
     program, root = cpp_program(
-        alone, _EXLLAMA, leaves=_EXLLAMA_LEAVES, constants=CppFiles(text).numbers
+        exllama, _EXLLAMA, leaves=_EXLLAMA_LEAVES, constants=CppFiles(sources).numbers
     )
     yield Reading(
         "exllama_dequantises",

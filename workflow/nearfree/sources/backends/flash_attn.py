@@ -1,7 +1,7 @@
 """FlashAttention-2: the rows of a query tile, and which kernel is launched.
 
-`<api>_call` says what a call passes on to the launch, `path` which kernel that leads to, and
-`tile` how many rows one of its tiles has (kBlockM).
+The rule `<api>_call` gives the arguments that a call passes to the launch, `path` the kernel that
+is launched, and `tile` the rows of its tile (kBlockM).
 """
 
 from collections.abc import Mapping
@@ -49,10 +49,10 @@ LEAVES = {
 NOTHING = {"params": "None", "stream": "None", "elem_type": "None"}
 DEVICES = (80, 86, 90)
 _OLDEST = 80
-"""The least compute capability: each function of flash_api.cpp checks for Ampere or newer."""
+"""The lowest compute capability: each function of flash_api.cpp checks for Ampere or newer."""
 DENSE = range(8, 265, 8)
 PASSED = ("head_dim", "causal", "num_splits", "keep_probability", "rows", "force_split_kernel")
-"""What a launch is given: the entries of these rules' answers, in order."""
+"""Arguments of a launch: the entries of the call rules' answers, in order."""
 CALL_ANSWERS = (
     "params_d",
     "params_is_causal",
@@ -61,13 +61,14 @@ CALL_ANSWERS = (
     "quotient(params_seqlen_q, positions)",
     2,
 )
-"""What a call passes on to `run_mha_fwd`, in that order: its third argument is the last."""
+"""The expressions that a call passes to `run_mha_fwd`, in that order: the last is its third
+argument."""
 SIZES = dict.fromkeys(("positions", "batch", "heads", "kv_heads", "head_dim", "context", "sms"), 1)
 POSITIONS = [*range(1, 10), *(step + past for step in range(32, 545, 32) for past in (0, 1))]
-"""Close enough that a change of the number of splits is found wherever a source has constants."""
+"""Positions dense enough to detect changes of the number of splits at a source's constants."""
 FUNCTIONS = {"dense": "mha_fwd", "varlen": "mha_varlen_fwd", "kvcache": "mha_fwd_kvcache"}
-# A call without dropout, window, cap, ALiBi, rotation, appended keys or a choice of splits: what
-# a query does not speak of is not used.
+# A call without dropout, window, cap, ALiBi, rotation, appended keys or a chosen number of splits:
+# features that a query does not contain are off.
 CALL_CONSTANTS = {
     "is_causal": "causal",
     "p_dropout": "0.0",
@@ -88,7 +89,7 @@ CALL_COMMON = {
     r"dprops_major": "cc_major",
     r"dprops_minor": "cc_minor",
 }
-# A paged cache is taken as one page that holds the context: only their product is read.
+# A paged cache counts as one page that holds the context: the source uses only their product.
 CALL_LEAVES: dict[str, dict[str, str]] = {
     "dense": {
         r"sizes\[0\]": "batch",
@@ -118,12 +119,12 @@ CALL_LEAVES: dict[str, dict[str, str]] = {
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read the rules of one release.
+    """Return the readings of one release's rules.
 
     Raises
     ------
     SourceError
-        The release has no function of a known name, or has it twice.
+        A known function is missing, or defined twice.
     """
     from nearfree.sources.cpp.source import CppFiles
 
@@ -132,11 +133,11 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
 
 def tile_rule(files: "CppFiles") -> Reading:
-    """Return how to read kBlockM: from the launch down to the kernel's traits."""
+    """Return the reading of kBlockM, from the launch down to the kernel's traits."""
     from nearfree.sources.cpp.expressions import Meaning
     from nearfree.sources.cpp.program import cpp_program, dispatch
 
-    made, called = dispatch(files, STANDARD)
+    dispatcher, launches = dispatch(files, STANDARD)
     return Reading(
         "tile",
         *cpp_program(
@@ -145,9 +146,9 @@ def tile_rule(files: "CppFiles") -> Reading:
             leaves=LEAVES,
             meaning=Meaning(
                 sinks={"run_flash_fwd": (0, 1), "run_flash_splitkv_fwd": (0, 1)},
-                tails=frozenset({STANDARD, SPLIT, *called}),
+                tails=frozenset({STANDARD, SPLIT, *launches}),
             ),
-            made={STANDARD: made},
+            made={STANDARD: dispatcher},
             constants=NOTHING,
         ),
         axis="head_dim",
@@ -166,7 +167,7 @@ def tile_rule(files: "CppFiles") -> Reading:
 
 
 def path_rule(files: "CppFiles") -> Reading:
-    """Return how to read which kernel a launch leads to."""
+    """Return the reading of the kernel that a launch runs."""
     from nearfree.sources.cpp.expressions import Meaning
     from nearfree.sources.cpp.program import cpp_program
 
@@ -191,7 +192,7 @@ def path_rule(files: "CppFiles") -> Reading:
 
 
 def call_contexts(api: str) -> list[Mapping[str, Any]]:
-    """Return the calls and devices at which a rule is tried."""
+    """Return the calls and devices at which a rule is compared."""
     shapes = [
         (1, 32, 32, 128, 2048, 108),
         (1, 32, 8, 128, 512, 132),
@@ -208,7 +209,7 @@ def call_contexts(api: str) -> list[Mapping[str, Any]]:
 
 
 def passed_on(files: "CppFiles", api: str) -> Reading:
-    """Return how to read what one function passes on."""
+    """Return the reading of the arguments that one public function passes to the launch."""
     from nearfree.sources.cpp.expressions import Meaning
     from nearfree.sources.cpp.program import cpp_program
 
@@ -235,7 +236,7 @@ def passed_on(files: "CppFiles", api: str) -> Reading:
 
 
 def device_facts(sm: int | None) -> dict[str, Any]:
-    """Return what the source asks of a device of some compute capability; None if unknown."""
+    """Return the facts of a compute capability that the source uses; None each if unknown."""
     if sm is None:
         return dict.fromkeys(("cc_major", "cc_minor", "smem_per_sm", "smem_per_block"))
     memory = shared_memory(sm)
@@ -261,46 +262,47 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
 
 
 FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {"path": (), "tile": ()}
-"""The rules that are given what a call passes on."""
+"""The rules whose inputs are the arguments that a call passes on."""
 
 
 WINDOWS = True
-"""Over pages: without, the tile depends on whether a window is seen through, which is not read."""
+"""Over pages only: without pages the tile depends on the window, in a way that is not read."""
 
 
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-    """Return the rules that read where a call is, and their facts.
+    """Return the call's rule and its facts.
 
-    With a window no position is swapped with its group, so that each head is as one that shares no
-    keys: csrc/flash_attn/flash_api.cpp of 2.8.3, lines 408, 592 and 1278, before the window's end
-    is compared with the keys.
+    With a window, positions are not swapped with the heads of a group. Each head then counts as one
+    without shared keys: csrc/flash_attn/flash_api.cpp of 2.8.3, lines 408, 592 and 1278, before
+    the window's end is compared with the keys.
     """
-    known = facts(query, point) | device_facts(query.sm)
+    call_facts = facts(query, point) | device_facts(query.sm)
     if query.window is not None:
         if not query.paged:
             raise EvidenceError(
                 f"{PACKAGE}: tiles of calls with a window are read of paged caches alone",
                 remedy="Ask with --paged, or without --window",
             )
-        known["kv_heads"] = query.heads
-    return (RuleQuery(f"{query.api}_call", known),)
+        call_facts["kv_heads"] = query.heads
+    return (RuleQuery(f"{query.api}_call", call_facts),)
 
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
-    """Return how a call is tiled."""
+    """Return the tile of a call."""
     if query.sm is not None and query.sm < _OLDEST:
         raise EvidenceError(
             f"{PACKAGE} has no kernels for compute capability {query.sm}",
             remedy=f"Ask about a device from {_OLDEST} on, or about another backend",
         )
-    ((name, known),) = rule_queries(query, point_of(query, positions))
-    call = rule_answer(rules, name, known)
-    if query.paged and "paged" not in call.rule.inputs:
+    ((name, call_facts),) = rule_queries(query, point_of(query, positions))
+    call_answer = rule_answer(rules, name, call_facts)
+    if query.paged and "paged" not in call_answer.rule.inputs:
         raise EvidenceError(
-            f"{call.rule.package} {call.rule.version} reads no page table in its {query.api} call",
+            f"{call_answer.rule.package} {call_answer.rule.version} reads no page table in its "
+            f"{query.api} call",
             remedy="Ask without paged, or for a later release",
         )
-    passed = {**known, **dict(zip(PASSED, call.value, strict=True))}
+    passed = {**call_facts, **dict(zip(PASSED, call_answer.value, strict=True))}
     path, rows = rule_answer(rules, "path", passed), rule_answer(rules, "tile", passed)
     kernel, rows_per_position = path.value[0], passed["rows"]
     require_mechanism(rules, "grid" if kernel == "standard" else "split_grid")
@@ -309,7 +311,7 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         tile=rows.value,
         rows_per_position=rows_per_position,
         tiles=tiles_of(rows.value, positions * rows_per_position),
-        branches=(rows.branch, path.branch, call.branch),
-        # A call that sets a number of splits sets one at least.
+        branches=(rows.branch, path.branch, call_answer.branch),
+        # A call that sets a number of splits sets at least one.
         unsplit=passed["num_splits"] == 0,
     )

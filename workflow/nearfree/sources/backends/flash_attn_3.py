@@ -1,7 +1,8 @@
 """FlashAttention-3, as xformers carries it: the rows of a query tile, splits and packed heads.
 
-`call` says what a call passes on to the launch, and `tile` what the launch makes of it: the rows
-of a tile (kBlockM), whether the heads of a group share one, and whether keys are split.
+The rule `<way>_call` gives the arguments that a call passes to the launch. `launch` and `tile` give
+the launch's result: whether keys are split, whether the heads of a group share a tile, and the rows
+of a tile (kBlockM).
 """
 
 import math
@@ -45,9 +46,9 @@ PASSED = {
     "pack_gqa": "params_pack_gqa",
     "varlen": "bool(params_cu_seqlens_q or params_cu_seqlens_k or params_seqused_k)",
 }
-"""What a launch is given, and the fields that hold it."""
+"""Arguments of a launch, and the fields that hold them."""
 # A call without window, chunks, cap, rotation, appended keys, left padding, other value
-# dimensions, or a choice of splits or packing.
+# dimensions, or a chosen number of splits or packing.
 CALL = {
     "is_causal": "causal",
     "window_size_left": "-1",
@@ -74,7 +75,7 @@ CALL_OWN = {
 }
 _DEVICE = r"opaque\('(?:at::cuda::getCurrentDeviceProperties|get_device_prop)\(\)"
 CALL_LEAVES = {
-    # Neither of the types that the source asks for by name: half precision.
+    # Half precision, which is neither of the types that the source tests by name.
     r"q\.(dtype|scalar_type)\(\)": "'half'",
     r"opaque\('((?:at|torch|ScalarType)::[\w:]+)'\)": r"'\1'",
     rf"{_DEVICE}->major'\)": "cc_major",
@@ -82,7 +83,7 @@ CALL_LEAVES = {
     rf"{_DEVICE}->multiProcessorCount'\)": "sms",
 }
 KERNEL = ("Arch", "Split", "PagedKVNonTMA", "PackGQA")
-"""What a launch makes constant for the kernel: names of the source's template parameters."""
+"""Template parameters that a launch fixes for the kernel, by their names in the source."""
 LAUNCH_LEAVES = {f"params_{name}": name for name in ("arch", "num_splits")} | {
     "params_page_table": "paged",
     "params_pagedkv_tma": "pagedkv_tma",
@@ -96,7 +97,7 @@ TILE_LEAVES = {
     "params_(cu_seqlens_k|seqused_q|seqused_k|leftpad_k|qv_ptr|knew_ptr)": "False",
     "params_is_(e4m3|bf16|local)": "False",
     "params_v_dim_stride": "1",
-    # Whether blocks share a cluster: it must not matter, so it is an input.
+    # Whether blocks share a cluster must not change the tile, so it is an input.
     r"quotient\(params_seqlen_q \* .*kBlockM\)": "blocks",
     r"sizeof\(.*\)": "2",
     r"opaque\('cute::is_same_v<\w+, cutlass::float_e\dm\d_t>'\)": "False",
@@ -112,18 +113,18 @@ GIVEN = {
     "varlen": ("cu_seqlens_q_", "cu_seqlens_k_"),
     "varlen_paged": ("cu_seqlens_q_", "seqused_k_", "page_table_"),
 }
-"""Which optional tensors a call gives; a cache comes with the length in use of each request."""
+"""Optional tensors of each call; a cache comes with the used length of each request."""
 ANY_BLOCK = math.lcm(*range(1, 33)) * 8
-"""A page size that every block of keys divides, to ask whether the page size matters."""
+"""A page size that every block of keys divides, to test whether the page size matters."""
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read the rules of one release.
+    """Return the readings of one release's rules.
 
     Raises
     ------
     SourceError
-        The release does not carry FlashAttention-3 in the known form.
+        The release does not contain FlashAttention-3 in the known form.
     """
     from nearfree.sources.cpp.source import CppFiles
 
@@ -137,29 +138,29 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 def call_rule(
     files: "CppFiles", way: str, also: tuple[str, ...] = (), *, window: bool = False
 ) -> Reading:
-    """Return how to read what one way of calling passes on: splits and packing included.
+    """Return the reading of the arguments that one kind of call passes on, with splits and packing.
 
     Parameters
     ----------
     way
-        The way, one of `GIVEN`.
+        The kind of call, a key of `GIVEN`.
     also
-        What a call gives beyond that.
+        Further optional tensors of the call.
     window
-        Whether a position sees the last `window` positions alone, itself among them.
+        Whether a position sees only the last `window` positions, itself included.
     """
     from nearfree.sources.cpp.expressions import Meaning
     from nearfree.sources.cpp.program import cpp_program
 
     page = "tokens_per_page" if "page_table_" in GIVEN[way] else "context"
-    given = {rf"{name}\.has_value\(\)": "True" for name in (*GIVEN[way], *also)}
+    tensors = {rf"{name}\.has_value\(\)": "True" for name in (*GIVEN[way], *also)}
     return Reading(
         f"{way}_window_call" if window else f"{way}_call",
         *cpp_program(
             files,
             "mha_fwd",
             leaves=CALL_LEAVES,
-            own=given | {r"k\.size\(1\)": page} | CALL_OWN,
+            own=tensors | {r"k\.size\(1\)": page} | CALL_OWN,
             meaning=Meaning(
                 answers={"run_mha_fwd": tuple(PASSED.values())},
                 records=frozenset({"params"}),
@@ -169,9 +170,9 @@ def call_rule(
         ),
         axis="positions",
         contexts=[
-            {**each, **seen}
-            for each in contexts(way)
-            for seen in ([{"window": 128}, {"window": 1024}] if window else [{}])
+            {**context, **windows}
+            for context in contexts(way)
+            for windows in ([{"window": 128}, {"window": 1024}] if window else [{}])
         ],
         whole=False,
         dense=DENSE,
@@ -180,7 +181,7 @@ def call_rule(
 
 
 def contexts(way: str) -> list[Mapping[str, Any]]:
-    """Return the calls and devices at which the rule of one way of calling is tried."""
+    """Return the calls and devices at which the rule of one kind of call is compared."""
     shapes = [
         (1, 32, 32, 128, 1024, 132, 90, 16),
         (4, 32, 8, 64, 1024, 78, 90, 16),
@@ -197,7 +198,7 @@ def contexts(way: str) -> list[Mapping[str, Any]]:
 
 
 def launch_rule(files: "CppFiles") -> Reading:
-    """Return how to read which kernel a launch leads to: split, packed, for which architecture."""
+    """Return the reading of the kernel that a launch runs: split, packed, and its architecture."""
     from nearfree.sources.cpp.expressions import Meaning
     from nearfree.sources.cpp.program import cpp_program
 
@@ -223,7 +224,7 @@ def launch_rule(files: "CppFiles") -> Reading:
 
 
 def tile_rule(files: "CppFiles") -> Reading:
-    """Return how to read the rows of a tile, from the kernel's choice down to its grid."""
+    """Return the reading of the rows of a tile, from the kernel's selection down to its grid."""
     from nearfree.sources.cpp.expressions import Meaning
     from nearfree.sources.cpp.program import cpp_program
 
@@ -262,22 +263,22 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
 
 
 FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {"launch": (), "tile": ()}
-"""The rules that are given what a call passes on."""
+"""The rules whose inputs are the arguments that a call passes on."""
 
 
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-    """Return the call that is made; of pages that are not known also one that all blocks divide."""
+    """Return the call's rule and facts; for an unknown page size, also for one that fits all."""
     name = f"{query.api}_paged_call" if query.paged else f"{query.api}_call"
-    known = facts(query, point) | {
+    call_facts = facts(query, point) | {
         "cc_major": None if query.sm is None else query.sm // 10,
         "cc_minor": None if query.sm is None else query.sm % 10,
     }
     sizes = (query.page_size,) if query.page_size else (1, ANY_BLOCK)
-    return tuple(RuleQuery(name, known | {"tokens_per_page": size}) for size in sizes)
+    return tuple(RuleQuery(name, call_facts | {"tokens_per_page": size}) for size in sizes)
 
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
-    """Return how a call is tiled; packed heads share a tile, so a position takes several rows."""
+    """Return the tile of a call; packed heads share it, so a position takes several rows."""
     way = f"{query.api}_paged" if query.paged else query.api
     if way not in GIVEN:
         raise EvidenceError(
@@ -287,36 +288,40 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
     passed, call = passed_on(rules, rule_queries(query, point_of(query, positions)))
     launch = rule_answer(rules, "launch", passed)
     kernel = dict(zip(KERNEL, launch.value, strict=True))
-    rows, more = (rule_answer(rules, "tile", passed | kernel | {"blocks": n}) for n in (1, 2))
-    if rows.value != more.value:
+    one_block, two_blocks = (
+        rule_answer(rules, "tile", passed | kernel | {"blocks": n}) for n in (1, 2)
+    )
+    if one_block.value != two_blocks.value:
         raise EvidenceError(
             f"{PACKAGE}: the tile depends on the number of blocks in a cluster",
-            remedy="Report it; nothing is answered",
+            remedy="Report this: the rule does not apply",
         )
     rows_per_position = query.group if kernel["PackGQA"] else 1
     path = "split_kv" if kernel["Split"] else "standard"
     return Tile(
         path=f"{path}+pack_gqa" if kernel["PackGQA"] else path,
-        tile=rows.value[0],
+        tile=one_block.value[0],
         rows_per_position=rows_per_position,
-        tiles=tiles_of(rows.value[0], positions * rows_per_position),
-        branches=(rows.branch, launch.branch, call.branch),
+        tiles=tiles_of(one_block.value[0], positions * rows_per_position),
+        branches=(one_block.branch, launch.branch, call.branch),
     )
 
 
 def passed_on(
     rules: Mapping[str, Rule], queries: tuple[RuleQuery, ...]
 ) -> tuple[dict[str, Any], RuleAnswer]:
-    """Return what a call passes on, with all that is known, and the answer that says so.
+    """Return the facts of a call with the arguments that it passes on, and the rule's answer.
 
     Raises
     ------
     EvidenceError
-        A fact is missing, the page size where it matters among them.
+        A fact is missing, such as the page size if the tile depends on it.
     """
-    asked, *of_any_block = queries
-    passed, call = _passed(rules, asked)
-    if any(_passed(rules, each)[0]["pagedkv_tma"] for each in of_any_block):
+    query, *any_block_queries = queries
+    passed, call = _passed(rules, query)
+    if any(
+        _passed(rules, any_block_query)[0]["pagedkv_tma"] for any_block_query in any_block_queries
+    ):
         raise EvidenceError(
             f"{call.rule.package}: at {passed['positions']} positions the tile depends on the"
             " cache's page size",

@@ -1,7 +1,7 @@
 """FlashAttention 4: rows of a block, for each family of capabilities.
 
-A block is `q_stage` tiles of `tile_m` rows. Where heads are packed, a position takes a row for
-each query head that shares the key-value head.
+A block is `q_stage` tiles of `tile_m` rows. With packed heads, a position takes one row per query
+head of its key-value head.
 """
 
 import ast
@@ -57,7 +57,7 @@ KERNELS = {
     "FlashAttentionForwardSm100": "sm100",
     "FlashAttentionForwardSm120": "sm80",
 }
-"""The class whose lines show how each kernel tiles; that for 120 is derived from that for 80."""
+"""The family whose class has each kernel's tiling code; the class for 120 derives from 80's."""
 
 
 Texts = list[tuple[str, ast.AST]]
@@ -65,7 +65,7 @@ Texts = list[tuple[str, ast.AST]]
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return the links from the rules to the kernels, with the lines that were found."""
+    """Return the links from the rules to the kernels, with their lines."""
     modules = Modules({path: text for path, text in files.items() if "flash_fwd" in path})
     texts = {kernel: _texts(modules, kernel) for kernel in ("sm80", "sm90", "sm100")}
     return [
@@ -75,9 +75,9 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
 
 
 def _lines(texts: Mapping[str, Texts], kernel: str, pattern: str) -> tuple[Quote, ...]:
-    """Return where a statement or call stands in the class of a kernel."""
-    found = [quote(node) for text, node in texts[kernel] if re.fullmatch(pattern, text)]
-    return tuple(dict.fromkeys(found))
+    """Return the statements or calls in a kernel's class that match a pattern."""
+    quotes = [quote(node) for text, node in texts[kernel] if re.fullmatch(pattern, text)]
+    return tuple(dict.fromkeys(quotes))
 
 
 def _texts(modules: Modules, kernel: str) -> Texts:
@@ -100,11 +100,11 @@ WANTED = r"(flash_attn/cute/)?(interface|flash_fwd(_sm90|_sm100)?)\.py"
 
 
 FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {}
-"""No rule is given the answer of another."""
+"""No rule takes another rule's answer as input."""
 
 
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-    """Return the one rule, that of the capability's family, and its facts."""
+    """Return the rule of the compute capability's family, and its facts."""
     facts = call_facts(
         query.head_dim,
         query.group,
@@ -121,10 +121,10 @@ def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
 
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
-    """Return how the queries are tiled; of packed requests, the caller says the longest length."""
+    """Return the tile of the queries; for packed requests the caller passes the longest length."""
     if query.sm is None:
         raise EvidenceError(
-            f"{PACKAGE} has one kernel for each compute capability, and the question names none",
+            f"{PACKAGE} has a kernel per compute capability, and the query names no capability",
             remedy="Name the device with --device, or give --sm and --sms",
         )
     family = query.sm // 10 * 10
@@ -133,27 +133,30 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
             f"{PACKAGE} has no kernel for compute capability {query.sm}",
             remedy=f"Ask about a device of {', '.join(map(str, FAMILIES))} and the like",
         )
-    ((name, known),) = rule_queries(query, point_of(query, positions))
-    chosen = rule_answer(rules, name, known)
-    rows, stages, splits, packed, built = chosen.value
-    _checked(rules, built, packed=bool(packed), staged=stages > 1)
-    each_position = query.group if packed else 1
+    ((name, facts),) = rule_queries(query, point_of(query, positions))
+    answer = rule_answer(rules, name, facts)
+    rows, stages, splits, packed, kernel_class = answer.value
+    _checked(rules, kernel_class, packed=bool(packed), has_stages=stages > 1)
+    rows_per_position = query.group if packed else 1
     marks = "+split" * (splits > 1) + "+pack_gqa" * bool(packed)
     return Tile(
         path=f"sm{family}{marks}",
         tile=rows * stages,
-        rows_per_position=each_position,
-        tiles=tiles_of(rows * stages, positions * each_position),
-        branches=(chosen.branch,),
+        rows_per_position=rows_per_position,
+        tiles=tiles_of(rows * stages, positions * rows_per_position),
+        branches=(answer.branch,),
     )
 
 
-def _checked(rules: Mapping[str, Rule], built: str, *, packed: bool, staged: bool) -> None:
-    """Check that the kernel is one whose tiling is known, and that its lines are there."""
-    if built not in KERNELS:
+def _checked(
+    rules: Mapping[str, Rule], kernel_class: str, *, packed: bool, has_stages: bool
+) -> None:
+    """Raise EvidenceError unless the kernel's tiling is known and its lines were read."""
+    if kernel_class not in KERNELS:
         raise EvidenceError(
-            f"how {built} tiles is not read", remedy="Ask for another head size or capability"
+            f"how {kernel_class} tiles is not read",
+            remedy="Ask for another head size or capability",
         )
-    links = ["tiles"] + ["packed"] * packed + ["stages"] * staged
-    for each in links:
-        require_mechanism(rules, f"{each}_{KERNELS[built]}")
+    links = ["tiles"] + ["packed"] * packed + ["stages"] * has_stages
+    for link in links:
+        require_mechanism(rules, f"{link}_{KERNELS[kernel_class]}")

@@ -1,8 +1,8 @@
 """How to read FlashAttention 4's rules: rows of a block, splits, and whether heads are packed.
 
-All of it is decided in one long function. It is read for each family of capabilities on its own,
-and for a call without block sparsity, windows, custom masks or scores: what a question does not
-speak of keeps its default.
+One long function decides all of these. It is read separately for each family of compute
+capabilities, for a call without block sparsity, windows, custom masks or scores: arguments that a
+query does not contain keep their defaults.
 """
 
 import ast
@@ -27,7 +27,7 @@ from nearfree.sources.language.reading import Reading, reached
 from nearfree.sources.language.slicing import slice_to
 
 KEPT = frozenset({"arch", "head_dim", "head_dim_v", "alignment", "is_split_kv", "num_splits"})
-"""Names of checks that decide whether a kernel exists; others are about the tensors."""
+"""Names in assertions that decide whether a kernel exists; other assertions check tensors."""
 EMPTY = r"(seqlen_k|total_q) == 0( or (seqlen_k|total_q) == 0)?"
 COMPILED = r"compile_key not in .*"
 HEAD_CHECK = "_validate_head_dims"
@@ -36,55 +36,55 @@ LONGEST = "max_seqlen_q"
 
 
 def cut_call(function: Function) -> Function:
-    """Return a function as a call takes it that goes through it; it is changed in place.
+    """Return a function, changed in place, as a call runs it that reaches its last statement.
 
-    A call of no rows is not asked for. Any other way that ends before the last statement goes
-    elsewhere, and has no tile here. The first call of its kind compiles its kernel.
+    Queries never have zero rows. Any other path that returns earlier calls another function, and
+    has no tile here. The call compiles its kernel, as the first one of its kind.
     """
-    *body, end = function.body
-    function.body = [_Call().visit(each) for each in body] + [end]
+    *body, last_statement = function.body
+    function.body = [_Call().visit(statement) for statement in body] + [last_statement]
     return function
 
 
 def calling(function: Function, name: str, value: ast.expr) -> Function:
-    """Return a function that is given an argument by default; it is changed in place."""
-    spec = function.args
-    names = [each.arg for each in spec.args]
-    place = names.index(name) - len(names) + len(spec.defaults)
-    spec.defaults[place] = placed(value, spec.defaults[place])
+    """Return a function, changed in place, whose parameter `name` has another default."""
+    arguments = function.args
+    parameters = [argument.arg for argument in arguments.args]
+    index = parameters.index(name) - len(parameters) + len(arguments.defaults)
+    arguments.defaults[index] = placed(value, arguments.defaults[index])
     return function
 
 
 def with_checks(function: Function, names: frozenset[str] | None = KEPT) -> Function:
-    """Return a function whose assertions about these names, or all, refuse; changed in place."""
+    """Return a function, changed in place, whose assertions about these names, or all, raise."""
     changed: Function = _Checks(names).visit(function)
     return changed
 
 
 def only_families(function: Function) -> None:
-    """Check that a function asks for a capability's tens alone.
+    """Check that a function uses only the family of a compute capability, `arch // 10`.
 
     Raises
     ------
     UnknownConstructError
-        It asks for more, so that capabilities of one family may differ.
+        It uses `arch` otherwise, so that capabilities of one family may differ.
     """
-    tens = {
-        id(each.left)
-        for each in ast.walk(function)
-        if isinstance(each, ast.BinOp) and ast.unparse(each) == "arch // 10"
+    family_nodes = {
+        id(node.left)
+        for node in ast.walk(function)
+        if isinstance(node, ast.BinOp) and ast.unparse(node) == "arch // 10"
     }
-    passed = {
-        id(given)
-        for each in ast.walk(function)
-        if isinstance(each, ast.Call)
-        for given in (*each.args, *(keyword.value for keyword in each.keywords))
+    passed_nodes = {
+        id(argument)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call)
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords))
     }
-    for each in ast.walk(function):
-        if not isinstance(each, ast.Name) or isinstance(each.ctx, ast.Store):
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Name) or isinstance(node.ctx, ast.Store):
             continue
-        if each.id == "arch" and id(each) not in tens | passed:
-            raise UnknownConstructError("more of arch is asked for than arch // 10", each)
+        if node.id == "arch" and id(node) not in family_nodes | passed_nodes:
+            raise UnknownConstructError("arch is used otherwise than by arch // 10", node)
 
 
 class _Call(ast.NodeTransformer):
@@ -93,7 +93,7 @@ class _Call(ast.NodeTransformer):
         if re.fullmatch(EMPTY, text) and not node.orelse:
             return ast.copy_location(ast.Pass(), node)
         if text == f"{LONGEST} is None":
-            # A caller who packs requests of several lengths says the longest one.
+            # A caller who packs requests of several lengths passes the longest length.
             name = at(ast.Name(LONGEST, ast.Store()), node)
             return at(ast.Assign([name], at(ast.Name("positions", ast.Load()), node)), node)
         if re.fullmatch(COMPILED, text):
@@ -101,17 +101,17 @@ class _Call(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """Name a kernel where it is built; leave out copies, whose shapes stay."""
+        """Replace the construction of a kernel by its class; drop copies, which keep shapes."""
         value, target = node.value, node.targets[0]
         if isinstance(target, ast.Name) and target.id == KERNEL and isinstance(value, ast.Call):
             node.value = value.func
-        kept = isinstance(target, ast.Name | ast.Tuple)
-        if not kept or _contiguous(value) == ast.unparse(target):
+        sets_local = isinstance(target, ast.Name | ast.Tuple)
+        if not sets_local or _contiguous(value) == ast.unparse(target):
             return ast.copy_location(ast.Pass(), node)
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        """Leave out what writes into tensors: all that settles a tile is numbers."""
+        """Drop calls that write into tensors: the tile depends on numbers alone."""
         if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) != HEAD_CHECK:
             return ast.copy_location(ast.Pass(), node)
         return node
@@ -124,12 +124,14 @@ class _Call(ast.NodeTransformer):
 
 
 def _contiguous(value: ast.expr) -> str | None:
-    """Return what `maybe_contiguous(x, ...)` or a list of such is made from; else None."""
+    """Return the argument of `maybe_contiguous(x, ...)`, or of a list of such; None otherwise."""
     match value:
-        case ast.Call(func=ast.Name(id="maybe_contiguous"), args=[given, *_]):
-            return ast.unparse(given)
-        case ast.ListComp(elt=ast.Call(func=ast.Name(id="maybe_contiguous")), generators=[only]):
-            return ast.unparse(only.iter)
+        case ast.Call(func=ast.Name(id="maybe_contiguous"), args=[argument, *_]):
+            return ast.unparse(argument)
+        case ast.ListComp(
+            elt=ast.Call(func=ast.Name(id="maybe_contiguous")), generators=[generator]
+        ):
+            return ast.unparse(generator.iter)
     return None
 
 
@@ -141,22 +143,22 @@ class _Checks(ast.NodeTransformer):
         return at(ast.Raise(None, None), node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        names = {each.id for each in ast.walk(node.test) if isinstance(each, ast.Name)}
+        names = {name.id for name in ast.walk(node.test) if isinstance(name, ast.Name)}
         if self.names is not None and not names <= self.names:
             return node
-        refused = at(ast.UnaryOp(ast.Not(), node.test), node)
-        return at(ast.If(refused, [at(ast.Raise(None, None), node)], []), node)
+        negation = at(ast.UnaryOp(ast.Not(), node.test), node)
+        return at(ast.If(negation, [at(ast.Raise(None, None), node)], []), node)
 
 
 FORWARD = "_flash_attn_fwd"
 PUBLIC = ("flash_attn_func", "flash_attn_varlen_func")
 FAMILIES = (80, 90, 100, 110, 120)
-"""Capabilities that stand for all with the same tens."""
+"""The compute capability that represents each family, those with the same tens."""
 SHAPES = ((64, 1), (96, 4), (128, 4), (128, 6), (256, 6))
-"""Head sizes, and query heads that share a key-value head."""
+"""Head sizes, and query heads per key-value head."""
 DENSE = range(1, 34)
 TILE = ("tile_m", "m_block_size")
-"""What the rows of a tile are called: the newest name first."""
+"""Names of the rows of a tile in releases, the newest first."""
 SETTLED = ("q_stage", "num_splits", "pack_gqa", KERNEL)
 LEAVES = {
     r"(q_shape|q\.shape)\[-2:\]": "(heads, head_size)",
@@ -187,47 +189,50 @@ LEAVES = {
     r"([A-Z]\w*Forward\w*)": r"'\1'",
     r"(q|k|v)": r"'\1'",
 }
-"""A call in 16 bit without gradients, on real tensors that are all given."""
+"""The values of expressions for a call in 16 bits without gradients, on real tensors."""
 
 
 SWITCHES = {"clc_scheduler": False, "single_ctas": False, "no_ping_pong": False}
-"""Switches of the environment; where an answer rests on one, that is a fact nobody says."""
+"""Environment switches; an answer that depends on one lacks a fact, and is refused."""
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read a release's rules from its files: one for each family."""
+    """Return the readings of a release's rules from its files, one per family."""
     modules = Modules(files)
     program, root = _program(modules)
     return [_tile(program, root, sm) for sm in FAMILIES]
 
 
 def _program(modules: Modules) -> tuple[Program, str]:
-    """Return what settles rows of a tile, tiles of a block, splits, packed heads and kernel."""
+    """Return the program that computes tile rows, tiles per block, splits, packing and kernel."""
     path, forward = modules.locate([FORWARD])
-    name = next((each for each in TILE if each in names_in(forward)), TILE[-1])
-    short = cut_call(returning(forward, name, *SETTLED))
-    short = calling(short, "num_splits", _splits(modules))
-    program, root = modules.program_of(path, short, LEAVES)
+    name = next((rows for rows in TILE if rows in names_in(forward)), TILE[-1])
+    cut = cut_call(returning(forward, name, *SETTLED))
+    cut = calling(cut, "num_splits", _splits(modules))
+    program, root = modules.program_of(path, cut, LEAVES)
     record = find_record(modules, "FwdConfig")
     functions = {}
-    for each, function in program.functions.items():
-        checked = with_checks(function, None if each == HEAD_CHECK else KEPT)
-        plain = checked if record is None else record.as_tuples(checked)
-        functions[each] = slice_to(plain, checks=False)
-        only_families(functions[each])
+    for function_name, function in program.functions.items():
+        checked = with_checks(function, None if function_name == HEAD_CHECK else KEPT)
+        without_record = checked if record is None else record.as_tuples(checked)
+        functions[function_name] = slice_to(without_record, checks=False)
+        only_families(functions[function_name])
     return Program(functions, program.constants), root
 
 
 def _tile(program: Program, root: str, sm: int) -> Reading:
     """Read the rule of one family."""
     inputs = frozenset(call_facts(0, 1))
-    short = calling(copied(program.functions[root]), "_arch", parse(str(sm)))
-    known = {root: slice_to(without_options(short, inputs), checks=False)}
-    functions = {**program.functions, **known}
-    needed = {each: functions[each] for each in reached(Program(functions), {root})}
+    rooted = calling(copied(program.functions[root]), "_arch", parse(str(sm)))
+    root_functions = {root: slice_to(without_options(rooted, inputs), checks=False)}
+    functions = {**program.functions, **root_functions}
+    reachable = {
+        function_name: functions[function_name]
+        for function_name in reached(Program(functions), {root})
+    }
     return Reading(
         rule=f"tile_sm{sm}",
-        program=Program(needed, program.constants),
+        program=Program(reachable, program.constants),
         root=root,
         axis="positions",
         contexts=[call_facts(head_dim, group) | SWITCHES for head_dim, group in SHAPES],
@@ -241,16 +246,19 @@ def _tile(program: Program, root: str, sm: int) -> Reading:
 
 
 def _splits(modules: Modules) -> ast.expr:
-    """Return how many splits the public functions ask for where a caller does not say."""
-    found = [defaults(modules.locate([name])[1]).get("num_splits") for name in PUBLIC]
-    texts = {None if each is None else ast.unparse(each) for each in found}
-    if len(texts) != 1 or found[0] is None:
+    """Return the default of `num_splits` in the public functions."""
+    default_values = [defaults(modules.locate([name])[1]).get("num_splits") for name in PUBLIC]
+    texts = {
+        None if default_value is None else ast.unparse(default_value)
+        for default_value in default_values
+    }
+    if len(texts) != 1 or default_values[0] is None:
         raise SourceError(f"{' and '.join(PUBLIC)} have not one default of num_splits: {texts}")
-    return found[0]
+    return default_values[0]
 
 
 def call_facts(head_dim: int, group: int, **changes: Any) -> dict[str, Any]:
-    """Return a call of one request, with some of it changed."""
+    """Return the facts of a call of one request, with some of them changed."""
     return {
         "sms": 128,
         "head_size": head_dim,

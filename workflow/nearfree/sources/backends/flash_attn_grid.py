@@ -11,111 +11,147 @@ from nearfree.sources.language.reading import Mechanism
 
 def ceiling_grid(files: CppFiles, function: str, name: str) -> Mechanism:
     """Return the evidence that a grid's first dimension counts tiles of queries."""
-    says = "blocks = ceil(seqlen_q / kBlockM), the first dimension of the grid"
+    statement = "blocks = ceil(seqlen_q / kBlockM), the first dimension of the grid"
     if not files.defines(function):
-        return Mechanism(name, says)
-    found = files.locate(function)
-    for each in _initialised(found.node):
-        variable = words(each.child_by_field_name("declarator"))
-        value = each.child_by_field_name("value")
+        return Mechanism(name, statement)
+    definition = files.locate(function)
+    for declaration in _initialised_declarators(definition.node):
+        variable = words(declaration.child_by_field_name("declarator"))
+        value = declaration.child_by_field_name("value")
         rows, tile = _ceiling(value) if value is not None else ("", "")
-        over = rows.endswith("seqlen_q") and tile.endswith("kBlockM")
-        grid = next((g for g in _declared(found.node, "dim3") if _first(g) == variable), None)
-        if over and grid is not None and _launched(found.node, grid):
-            return Mechanism(name, says, (_quote(found, each), _quote(found, grid)))
-    return Mechanism(name, says)
+        is_ceiling = rows.endswith("seqlen_q") and tile.endswith("kBlockM")
+        grid = next(
+            (
+                g
+                for g in _declarators_of_type(definition.node, "dim3")
+                if _first_dimension(g) == variable
+            ),
+            None,
+        )
+        if is_ceiling and grid is not None and _launched(definition.node, grid):
+            return Mechanism(
+                name, statement, (_quote(definition, declaration), _quote(definition, grid))
+            )
+    return Mechanism(name, statement)
 
 
 def packed_grid(files: CppFiles, function: str, name: str) -> Mechanism:
-    """Return the evidence that blocks count rows of packed heads, where heads are packed."""
-    says = "blocks = ceil(seqlen_q * heads packed together / rows of a tile)"
+    """Return the evidence that blocks count rows of packed heads, if heads are packed."""
+    statement = "blocks = ceil(seqlen_q * heads packed together / rows of a tile)"
     if not files.defines(function):
-        return Mechanism(name, says)
-    found = files.locate(function)
-    declared = {words(e.child_by_field_name("declarator")): e for e in _initialised(found.node)}
-    for each in declared.values():
-        value = each.child_by_field_name("value")
-        above, _ = _ceiling(value) if value is not None else ("", "")
-        rows, _, factor = above.partition(" * ")
-        packed = declared.get(factor)
+        return Mechanism(name, statement)
+    definition = files.locate(function)
+    declarations = {
+        words(declaration.child_by_field_name("declarator")): declaration
+        for declaration in _initialised_declarators(definition.node)
+    }
+    for declaration in declarations.values():
+        value = declaration.child_by_field_name("value")
+        dividend, _ = _ceiling(value) if value is not None else ("", "")
+        rows, _, factor = dividend.partition(" * ")
+        packed = declarations.get(factor)
         if rows.endswith("seqlen_q") and packed is not None and "PackGQA" in words(packed):
-            return Mechanism(name, says, (_quote(found, packed), _quote(found, each)))
-    return Mechanism(name, says)
+            return Mechanism(
+                name, statement, (_quote(definition, packed), _quote(definition, declaration))
+            )
+    return Mechanism(name, statement)
 
 
 def fixed_rows(files: CppFiles, function: str, launch: str, name: str) -> Mechanism:
-    """Return the evidence that a kernel's tile is a plain number, whatever the head dimension."""
-    says = "kBlockM of the split kernel is one number for all head dimensions"
+    """Return the evidence that a kernel's tile is a constant, whatever the head dimension."""
+    statement = "kBlockM of the split kernel is one number for all head dimensions"
     if not files.defines(function):
-        return Mechanism(name, says)
-    found = files.locate(function)
-    for each in _initialised(found.node):
-        value, variable = each.child_by_field_name("value"), each.child_by_field_name("declarator")
-        plain = value is not None and value.type == "number_literal"
-        if plain and _second_trait(found.node, launch) == {words(variable)}:
-            return Mechanism(name, says, (_quote(found, each),))
-    return Mechanism(name, says)
+        return Mechanism(name, statement)
+    definition = files.locate(function)
+    for declaration in _initialised_declarators(definition.node):
+        value, variable = (
+            declaration.child_by_field_name("value"),
+            declaration.child_by_field_name("declarator"),
+        )
+        is_number = value is not None and value.type == "number_literal"
+        if is_number and _second_trait(definition.node, launch) == {words(variable)}:
+            return Mechanism(name, statement, (_quote(definition, declaration),))
+    return Mechanism(name, statement)
 
 
-def _initialised(function: Node) -> Iterator[Node]:
-    return (each for each in walk(function) if each.type == "init_declarator")
+def _initialised_declarators(function: Node) -> Iterator[Node]:
+    return (node for node in walk(function) if node.type == "init_declarator")
 
 
-def _declared(function: Node, kind: str) -> Iterator[Node]:
-    for each in walk(function):
-        if each.type == "declaration" and words(each.child_by_field_name("type")) == kind:
-            yield from (part for part in children(each) if part.type == "init_declarator")
+def _declarators_of_type(function: Node, type_name: str) -> Iterator[Node]:
+    for declaration in walk(function):
+        if (
+            declaration.type == "declaration"
+            and words(declaration.child_by_field_name("type")) == type_name
+        ):
+            yield from (
+                declarator
+                for declarator in children(declaration)
+                if declarator.type == "init_declarator"
+            )
 
 
-def _first(grid: Node) -> str:
+def _first_dimension(grid: Node) -> str:
     value = grid.child_by_field_name("value")
     return words(next(children(value), None)) if value is not None else ""
 
 
 def _ceiling(value: Node) -> tuple[str, str]:
-    """Return `a` and `b` of `(a + b - 1) / b` or `ceil_div(a, b)`; empty texts of all else."""
+    """Return `a` and `b` of `(a + b - 1) / b` or `ceil_div(a, b)`; empty strings otherwise."""
     if value.type == "call_expression":
         name = words(value.child_by_field_name("function")).rsplit("::", 1)[-1]
-        given = value.child_by_field_name("arguments")
-        parts = [words(each) for each in children(given)] if given is not None else []
-        return (parts[0], parts[1]) if name == "ceil_div" and len(parts) == 2 else ("", "")
-    top = _sides(value, "/")
-    if top is None:
+        arguments = value.child_by_field_name("arguments")
+        texts = (
+            [words(argument) for argument in children(arguments)] if arguments is not None else []
+        )
+        return (texts[0], texts[1]) if name == "ceil_div" and len(texts) == 2 else ("", "")
+    quotient = _operands(value, "/")
+    if quotient is None:
         return "", ""
-    above, below = top
-    less = _sides(next(children(above)), "-") if above.type == "parenthesized_expression" else None
-    plus = _sides(less[0], "+") if less is not None and words(less[1]) == "1" else None
-    if plus is None or words(plus[1]) != words(below):
+    dividend, divisor = quotient
+    difference = (
+        _operands(next(children(dividend)), "-")
+        if dividend.type == "parenthesized_expression"
+        else None
+    )
+    total = (
+        _operands(difference[0], "+")
+        if difference is not None and words(difference[1]) == "1"
+        else None
+    )
+    if total is None or words(total[1]) != words(divisor):
         return "", ""
-    return words(plus[0]), words(below)
+    return words(total[0]), words(divisor)
 
 
-def _sides(node: Node, sign: str) -> tuple[Node, Node] | None:
+def _operands(node: Node, operator: str) -> tuple[Node, Node] | None:
     left, right = (node.child_by_field_name(name) for name in ("left", "right"))
     if node.type != "binary_expression" or left is None or right is None:
         return None
-    return (left, right) if words(node.child_by_field_name("operator")) == sign else None
+    return (left, right) if words(node.child_by_field_name("operator")) == operator else None
 
 
 def _launched(function: Node, grid: Node) -> bool:
-    """Return whether a kernel is launched over that grid."""
+    """Return whether a kernel is launched over a grid."""
     name = words(grid.child_by_field_name("declarator"))
-    launches = (each for each in walk(function) if each.type == "kernel_call_syntax")
-    return any(words(next(children(each), None)) == name for each in launches)
+    launches = (launch for launch in walk(function) if launch.type == "kernel_call_syntax")
+    return any(words(next(children(launch), None)) == name for launch in launches)
 
 
 def _second_trait(function: Node, launch: str) -> set[str]:
-    """Return the second template arguments of the traits that launches are given."""
-    found = set()
-    for each in walk(function):
-        name = each.child_by_field_name("name")
-        if each.type == "template_function" and words(name) == launch:
-            traits = next((t for t in walk(each) if t.type == "template_type"), None)
-            given = traits.child_by_field_name("arguments") if traits is not None else None
-            parts = list(children(given)) if given is not None else []
-            found.add(words(parts[1]) if len(parts) > 1 else "")
-    return found
+    """Return the second template arguments of the kernel traits that launches use."""
+    arguments = set()
+    for template in walk(function):
+        name = template.child_by_field_name("name")
+        if template.type == "template_function" and words(name) == launch:
+            traits = next((t for t in walk(template) if t.type == "template_type"), None)
+            trait_arguments = (
+                traits.child_by_field_name("arguments") if traits is not None else None
+            )
+            nodes = list(children(trait_arguments)) if trait_arguments is not None else []
+            arguments.add(words(nodes[1]) if len(nodes) > 1 else "")
+    return arguments
 
 
-def _quote(found: Found, node: Node) -> Quote:
-    return found.text.quote(node.start_point[0] + 1, node.end_point[0] + 1)
+def _quote(definition: Found, node: Node) -> Quote:
+    return definition.text.quote(node.start_point[0] + 1, node.end_point[0] + 1)

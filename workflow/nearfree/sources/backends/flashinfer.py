@@ -1,8 +1,7 @@
 """FlashInfer: the query tile of its prefill kernels.
 
-Two schedulers tile the queries. That of `fa2` packs the query heads which share a key-value head,
-and takes its tile by the packed length; that of `fa3` (sm90) has one tile for a head size, and
-packs nothing.
+Two schedulers tile the queries. That of `fa2` packs the query heads of a key-value head and selects
+its tile by the packed length. That of `fa3` (sm90) has one tile per head size and packs no heads.
 """
 
 from collections.abc import Mapping
@@ -35,17 +34,17 @@ WANTED = (
     r"|flashinfer/(utils|prefill)\.py"
 )
 WINDOWS = True
-"""Neither planner asks for a window."""
+"""Neither planner depends on a window."""
 NO_PROMISE = 0
-"""The uniform length of requests where the caller promises none, as by default."""
+"""The uniform length of requests if the caller promises none, the default."""
 
 
 FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {"tile": (), "sm90_tile": ()}
-"""The rules that are given no point, or a length that another rule gives."""
+"""The rules that do not depend on the point, or take a length from another rule's answer."""
 
 
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-    """Return the rule that reads where a call of `fa2` is, and its facts; `fa3` reads nothing."""
+    """Return the rule of `fa2` for a call, and its facts; `fa3` has none that depends on it."""
     captured = query.capture_positions
     facts = {
         "qo_len": point.positions,
@@ -61,32 +60,32 @@ def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
 
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
-    """Return how the queries are tiled, all requests having the same number of positions."""
-    chosen = _chosen(rules, query) if query.backend == "auto" else None
-    backend = query.backend if chosen is None else str(chosen.value)
-    reasons = () if chosen is None else (chosen.branch,)
-    found = _fa3(rules, query, positions) if backend == "fa3" else _fa2(rules, query, positions)
-    return replace(found, branches=(*found.branches, *reasons))
+    """Return the tile of the queries, if all requests have the same number of positions."""
+    backend_answer = _backend_answer(rules, query) if query.backend == "auto" else None
+    backend = query.backend if backend_answer is None else str(backend_answer.value)
+    reasons = () if backend_answer is None else (backend_answer.branch,)
+    tiling = _fa3(rules, query, positions) if backend == "fa3" else _fa2(rules, query, positions)
+    return replace(tiling, branches=(*tiling.branches, *reasons))
 
 
 def notes(query: AttentionQuery) -> tuple[str, ...]:
-    """Return what an answer takes for granted."""
+    """Return the assumptions of an answer."""
     if query.backend != "auto":
         return ()
     return (f"backend=auto is answered for CUDA {'.'.join(map(str, CUDA))} or newer",)
 
 
-def _chosen(rules: Mapping[str, Rule], query: AttentionQuery) -> RuleAnswer:
-    """Return what backend="auto" becomes."""
+def _backend_answer(rules: Mapping[str, Rule], query: AttentionQuery) -> RuleAnswer:
+    """Return the kernel that backend="auto" selects."""
     facts = backend_facts(query.sm, head_dim_qk=query.head_dim, head_dim_vo=query.head_dim)
-    chosen = rule_answer(rules, "backend", facts)
+    answer = rule_answer(rules, "backend", facts)
     replaced = "mechanism_ragged_auto" in rules and not is_absent(rules, "ragged_auto")
-    if replaced and query.api == "varlen" and not query.paged and chosen.value == "fa2":
+    if replaced and query.api == "varlen" and not query.paged and answer.value == "fa2":
         raise EvidenceError(
             "backend=auto of the ragged wrapper may become neither fa2 nor fa3 in this release",
             remedy="Ask for the backend that runs, or for the paged wrapper",
         )
-    return chosen
+    return answer
 
 
 def _fa2(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
@@ -98,9 +97,9 @@ def _fa2(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
             f"a CUDA graph captured for {captured} positions takes no {positions}",
             remedy="Ask for at most as many positions as were captured",
         )
-    ((name, known),) = rule_queries(query, point_of(query, positions))
-    packed = rule_answer(rules, name, known)
-    length, head_dim = packed.value
+    ((name, call_facts),) = rule_queries(query, point_of(query, positions))
+    length_answer = rule_answer(rules, name, call_facts)
+    length, head_dim = length_answer.value
     facts = {
         "avg_packed_qo_len": length,
         "head_dim": head_dim,
@@ -108,13 +107,13 @@ def _fa2(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         "kv_dtype_bytes": query.kv_bytes,
         **_device(query.sm),
     }
-    chosen = rule_answer(rules, "tile", facts)
+    tile_answer = rule_answer(rules, "tile", facts)
     return Tile(
         path="fa2" if captured is None else "fa2_cuda_graph",
-        tile=chosen.value,
+        tile=tile_answer.value,
         rows_per_position=query.group,
-        tiles=tiles_of(chosen.value, positions * query.group),
-        branches=(chosen.branch, packed.branch),
+        tiles=tiles_of(tile_answer.value, positions * query.group),
+        branches=(tile_answer.branch, length_answer.branch),
     )
 
 
@@ -122,13 +121,13 @@ def _fa3(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
     for mechanism in ("sm90_tiles", "sm90_rows"):
         require_mechanism(rules, mechanism)
     facts = {"head_dim": query.head_dim}
-    chosen = rule_answer(rules, "sm90_tile", facts)
+    answer = rule_answer(rules, "sm90_tile", facts)
     return Tile(
         path="fa3",
-        tile=chosen.value,
+        tile=answer.value,
         rows_per_position=1,
-        tiles=tiles_of(chosen.value, positions),
-        branches=(chosen.branch,),
+        tiles=tiles_of(answer.value, positions),
+        branches=(answer.branch,),
     )
 
 
@@ -139,5 +138,5 @@ def _device(sm: int | None) -> dict[str, Any]:
     try:
         return facts | {"smem_per_block": shared_memory(sm).per_block}
     except EvidenceError:
-        # Most tiles do not depend on it; where one does, the answer names what is missing.
+        # Most tiles do not depend on it; if one does, the error names the missing fact.
         return facts

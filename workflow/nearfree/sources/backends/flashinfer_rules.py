@@ -1,6 +1,6 @@
-"""How to read FlashInfer's rules: the tile, the length it is chosen by, and the kernel.
+"""How to read FlashInfer's rules: the tile, the length that selects it, and the kernel.
 
-With them the lines that make a tile matter to its kernels.
+It also finds the lines by which kernels use the tile.
 """
 
 import ast
@@ -31,10 +31,10 @@ DEVICE = {
     r"device_attribute\('cudaDevAttrMaxSharedMemoryPerBlockOptin'\)": "smem_per_block",
 }
 ALIKE = {r"qo_indptr_h\[\w+ \+ 1\]": "qo_len", r"qo_indptr_h\[\w+\]": "0"}
-"""The rows of a request, where each has `qo_len` of them: those of the first one."""
+"""The offsets of the first request, if each has `qo_len` rows."""
 NAMES = {r"head_dim(_vo)?": "head_dim"}
 CUDA = (12, 8)
-"""The CUDA that PyTorch was built for, since a question does not say; any newer one does."""
+"""The assumed CUDA version of PyTorch, since a query has none; newer ones give the same."""
 BACKEND = {
     r"get_compute_capability\(device\)": "(cc_major, cc_minor)",
     r"version_at_least\(torch\.version\.cuda, '(\d+)\.(\d+)'\)": r"cuda >= (\1, \2)",
@@ -74,21 +74,21 @@ LINKS = (
 CAPTURED = r"self\._max_total_num_rows (= total_num_rows|or total_num_rows)"
 CHOSEN = r"self\._backend = determine_attention_backend\(.*\)"
 PAGED, RAGGED = "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper"
-"""Each pattern is a statement or call as the syntax tree has it: no comment is taken for code."""
+"""Patterns match statements or calls of the syntax tree, so a comment never counts as code."""
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read a release's rules from its files."""
+    """Return the readings of a release's rules from its files."""
     from nearfree.sources.cpp.source import CppFiles
 
     cpp = CppFiles({path: text for path, text in files.items() if path.endswith(".cuh")})
     modules = Modules({path: text for path, text in files.items() if path.endswith(".py")})
-    found = [_tile(cpp), _packed_length(cpp), _sm90_tile(cpp)]
-    return [*found, _backend(modules)] if modules.find(AUTO) else found
+    rules = [_tile(cpp), _packed_length(cpp), _sm90_tile(cpp)]
+    return [*rules, _backend(modules)] if modules.find(AUTO) else rules
 
 
 def _tile(cpp: "CppFiles") -> Reading:
-    """Read CTA_TILE_Q of a packed length."""
+    """Return the reading of CTA_TILE_Q by packed length."""
     from nearfree.sources.cpp.program import cpp_program
 
     program, root = cpp_program(cpp, *SELECTORS, leaves=DEVICE)
@@ -111,7 +111,7 @@ def _tile(cpp: "CppFiles") -> Reading:
 
 
 def _packed_length(cpp: "CppFiles") -> Reading:
-    """Read which packed length and head size the tile is chosen by."""
+    """Return the reading of the packed length and head size that select the tile."""
     from nearfree.sources.cpp.expressions import Meaning
     from nearfree.sources.cpp.program import cpp_program
 
@@ -136,7 +136,7 @@ def _packed_length(cpp: "CppFiles") -> Reading:
 
 
 def _sm90_tile(cpp: "CppFiles") -> Reading:
-    """Read the tile that the planner for sm90 sets by head size."""
+    """Return the reading of the tile that the planner for sm90 sets by head size."""
     from nearfree.sources.cpp.program import cpp_program
 
     program, root = cpp_program(cpp, SM90_PLANNER, leaves=NAMES)
@@ -153,7 +153,7 @@ def _sm90_tile(cpp: "CppFiles") -> Reading:
 
 
 def _backend(modules: Modules) -> Reading:
-    """Read what backend="auto" becomes."""
+    """Return the reading of the kernel that backend="auto" selects."""
     return Reading(
         "backend",
         *modules.program([AUTO], BACKEND),
@@ -174,7 +174,7 @@ def _backend(modules: Modules) -> Reading:
 
 
 def backend_facts(sm: int | None, **changes: Any) -> dict[str, Any]:
-    """Return what the choice of a kernel asks of a call in 16 bit, on one capability."""
+    """Return the facts that select a kernel for a call in 16 bits on one compute capability."""
     facts = {
         "cuda": CUDA,
         "cuda_text": ".".join(map(str, CUDA)),
@@ -191,18 +191,18 @@ def backend_facts(sm: int | None, **changes: Any) -> dict[str, Any]:
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return the links from the rules to the kernels, with the lines that were found."""
+    """Return the links from the rules to the kernels, with their lines."""
     from nearfree.sources.cpp.source import CppFiles
 
     cpp = CppFiles({path: text for path, text in files.items() if path.endswith(".cuh")})
     modules = Modules({path: text for path, text in files.items() if path.endswith(".py")})
-    found = [
+    links = [
         Mechanism(name, says, _cpp_lines(cpp, function, pattern))
         for name, says, function, pattern in LINKS
     ]
     plans = [plan for owner in (PAGED, RAGGED) for plan in _methods(modules, owner, "plan")]
     return [
-        *found,
+        *links,
         Mechanism(
             "captured_rows",
             "under a CUDA graph a plan is made for the rows of the first one",
@@ -220,12 +220,12 @@ def _cpp_lines(cpp: "CppFiles", function: str, pattern: str) -> tuple[Quote, ...
     from nearfree.sources.cpp.source import walk, words
 
     try:
-        found = cpp.locate(function)
+        definition = cpp.locate(function)
     except SourceError:
         return ()
     return tuple(
-        found.text.quote(node.start_point[0] + 1, node.end_point[0] + 1)
-        for node in walk(found.node)
+        definition.text.quote(node.start_point[0] + 1, node.end_point[0] + 1)
+        for node in walk(definition.node)
         if re.fullmatch(pattern, words(node))
     )
 
@@ -233,25 +233,29 @@ def _cpp_lines(cpp: "CppFiles", function: str, pattern: str) -> tuple[Quote, ...
 def _methods(modules: Modules, owner: str, name: str) -> Iterator[Function]:
     for path, content in sorted(modules.files.items()):
         if f"class {owner}" in content:
-            for group in modules.tree(path).body:
-                if isinstance(group, ast.ClassDef) and group.name == owner:
+            for class_node in modules.tree(path).body:
+                if isinstance(class_node, ast.ClassDef) and class_node.name == owner:
                     yield from (
                         node
-                        for node in group.body
+                        for node in class_node.body
                         if isinstance(node, ast.FunctionDef) and node.name == name
                     )
 
 
 def _lines(function: Function, pattern: str) -> tuple[Quote, ...]:
-    nodes = (each for each in ast.walk(function) if isinstance(each, ast.Assign | ast.BoolOp))
-    return tuple(quote(each) for each in nodes if re.fullmatch(pattern, ast.unparse(each)))
+    nodes = (node for node in ast.walk(function) if isinstance(node, ast.Assign | ast.BoolOp))
+    return tuple(quote(node) for node in nodes if re.fullmatch(pattern, ast.unparse(node)))
 
 
 def _replaced(modules: Modules) -> tuple[Quote, ...]:
-    """Return where the ragged wrapper's plan sets its backend after it was chosen."""
-    found = []
+    """Return the lines of the ragged wrapper's plan that set its backend after its selection."""
+    replacements = []
     for plan in _methods(modules, RAGGED, "plan"):
-        chosen = [quote.lines[1] for quote in _lines(plan, CHOSEN)]
-        later = _lines(plan, r"self\._backend = .*")
-        found += [each for each in later if chosen and each.lines[0] > max(chosen)]
-    return tuple(found)
+        choice_lines = [quote.lines[1] for quote in _lines(plan, CHOSEN)]
+        assignments = _lines(plan, r"self\._backend = .*")
+        replacements += [
+            assignment
+            for assignment in assignments
+            if choice_lines and assignment.lines[0] > max(choice_lines)
+        ]
+    return tuple(replacements)

@@ -1,6 +1,6 @@
-"""The fused MoE kernel of vLLM and SGLang: what both read their BLOCK_SIZE_M from.
+"""The fused MoE kernel of vLLM and SGLang: the functions that choose its BLOCK_SIZE_M.
 
-Both packages share the functions' names: `get_default_config` is the fallback rule,
+The functions have the same names in both packages: `get_default_config` is the fallback rule,
 `try_get_optimal_moe_config` looks for a tuned file first, and `get_config_file_name` names it.
 """
 
@@ -54,9 +54,10 @@ _SHARES = tuple(
     for power in range(9)
     for step in (0, 1)
 )
-"""Where the whole tokens an expert, M // E, pass a power of two, from both sides."""
+"""Numbers of tokens M on both sides of those at which M // E, tokens per expert, passes a power of
+two."""
 BIG, SMALL = 232448, 101376
-"""Shared memory a block may opt in to, on Hopper and on Ada, in bytes."""
+"""Shared memory that a block may opt in to on Hopper and on Ada, in bytes."""
 _MODES: dict[str, Any] = {
     "is_marlin": False,
     "rocm": False,
@@ -68,7 +69,7 @@ _MODES: dict[str, Any] = {
 def block_contexts(
     shapes: Sequence[tuple[int, int]] = SHAPES, **modes: Any
 ) -> list[Mapping[str, Any]]:
-    """Return the settings at which a block rule is tried: quantisations by numbers of experts."""
+    """Return the settings at which a block rule is compared: quantisations by experts."""
     return [
         {"E": experts, "topk": top_k, "N": 512, "K": 2048, "dtype": dtype, "block_shape": shape}
         | _MODES
@@ -81,14 +82,14 @@ def block_contexts(
 SIZES = (
     "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages",
 )  # fmt: skip
-"""What a configuration says of a block: its sides, its group, its warps and pipeline stages."""
+"""Keys of a configuration: a block's sides, its group, its warps and pipeline stages."""
 
 
 def block_sizes(modules: Modules) -> list[Reading]:
-    """Return how to read what a configuration says of a block where no tuned file exists.
+    """Return the readings of a configuration's values without a tuned file.
 
-    Every configuration sets BLOCK_SIZE_M. Some leave the others to the kernel that is launched,
-    which chooses them by rules of its own: those rules say None there.
+    Every configuration sets BLOCK_SIZE_M. Some leave other values to the launched kernel, which
+    chooses them by its own rules: the reading then gives None.
     """
     return [
         Reading(
@@ -115,33 +116,35 @@ _ROWS, _OF_8_BITS = "block_size_m", "input_dtype is not None and input_dtype.ite
 
 
 def marlin_blocks(modules: Modules) -> list[Reading]:
-    """Return how to read the rows of a block of the Marlin kernel, which few bits are run by.
+    """Return the reading of the rows of a block of the Marlin kernel, for 4- and 8-bit weights.
 
-    It is a loop over sizes, for activations of 16 bits; before 0.10.1 vLLM had none, and took the
-    sizes above.
+    The rule is a loop over sizes, for activations of 16 bits. Before 0.10.1 vLLM had no such loop,
+    and used the sizes of `block_sizes`; the list is then empty.
 
     Raises
     ------
     SourceError
-        Something else sets those rows, too.
+        Another statement sets those rows, too.
     """
-    found = modules.find("fused_marlin_moe")
-    sets = [] if found is None else [s for s in found[1].body if _ROWS in bound_by(s)]
-    if found is None or not any(isinstance(each, ast.For) for each in sets):
+    definition = modules.find("fused_marlin_moe")
+    setters = [] if definition is None else [s for s in definition[1].body if _ROWS in bound_by(s)]
+    if definition is None or not any(isinstance(statement, ast.For) for statement in setters):
         return []
-    sets = [s for s in sets if not (isinstance(s, ast.If) and ast.unparse(s.test) == _OF_8_BITS)]
-    if len(sets) > 1:
-        raise SourceError(f"fused_marlin_moe sets {_ROWS} {len(sets)} times", remedy=MOVED)
-    loop = sets[0]
+    setters = [
+        s for s in setters if not (isinstance(s, ast.If) and ast.unparse(s.test) == _OF_8_BITS)
+    ]
+    if len(setters) > 1:
+        raise SourceError(f"fused_marlin_moe sets {_ROWS} {len(setters)} times", remedy=MOVED)
+    loop = setters[0]
     answer = at(ast.Return(at(ast.Name(_ROWS, ast.Load()), loop)), loop)
     cut = made("marlin_block_size_m", [loop, answer], loop)
-    program, root = modules.program_of(found[0], cut, LEAVES)
+    program, root = modules.program_of(definition[0], cut, LEAVES)
     contexts = [{"E": experts, "topk": top_k} for experts, top_k in SHAPES]
     return [Reading("marlin_block_size_m", program, root, axis="M", contexts=contexts)]
 
 
 def config_dtype(modules: Modules) -> Reading:
-    """Return how to read the name that a quantisation has in file names and rules."""
+    """Return the reading of a quantisation's name in file names and rules."""
     names = ["get_config_dtype_str", "_get_config_dtype_str"]
     program, root = modules.program(names, LEAVES)
     flags = ("use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16")
@@ -160,7 +163,7 @@ def config_dtype(modules: Modules) -> Reading:
 
 
 def tuned_key(modules: Modules) -> Reading:
-    """Return how to read what is looked up: experts, size, dtype and block shape."""
+    """Return the reading of a tuned file's key: experts, size, dtype and block shape."""
     path, function = modules.locate(["try_get_optimal_moe_config"])
     return Reading(
         "tuned_key",
@@ -168,16 +171,22 @@ def tuned_key(modules: Modules) -> Reading:
         axis="w2_size",
         dense=(1, 2, 3, 128, 512),
         contexts=[
-            {"E": 256, "K": 2048, "dtype": dtype, "block_shape": shape, "per_channel_quant": each}
+            {
+                "E": 256,
+                "K": 2048,
+                "dtype": dtype,
+                "block_shape": shape,
+                "per_channel_quant": per_channel,
+            }
             for dtype, shape in QUANTISATIONS
-            for each in (False, True)
+            for per_channel in (False, True)
         ],
         whole=False,
     )
 
 
 def tuned_name(modules: Modules) -> Reading:
-    """Return how to read the name of the tuned file for a key and a device."""
+    """Return the reading of the tuned file's name for a key and a device."""
     path, function = modules.locate(["get_moe_configs"])
     inputs = frozenset({"E", "N", "dtype", "block_n", "block_k", "per_channel_quant", "down_moe"})
     cut = value_of(function, "json_file_name", inputs)
@@ -188,19 +197,19 @@ def tuned_name(modules: Modules) -> Reading:
         dense=(1, 2, 3, 128, 512),
         contexts=[
             {"E": 256, "dtype": dtype, "block_n": shape[0], "block_k": shape[1], "device": device}
-            | {"per_channel_quant": each, "down_moe": False}
+            | {"per_channel_quant": per_channel, "down_moe": False}
             for dtype in (None, "fp8_w8a8", "int4_w4a16")
             for shape in ((0, 0), (128, 128), (0, 64))
-            for each in (False, True)
+            for per_channel in (False, True)
             for device in ("NVIDIA H20", "NVIDIA H200 NVL", "AMD Instinct / X")
         ],
     )
 
 
 def config_tokens(modules: Modules, chunk: Mapping[str, ast.expr]) -> Reading:
-    """Return how to read M, the number of tokens that a configuration is chosen by.
+    """Return the reading of M, the number of tokens that selects a configuration.
 
-    It is the number of tokens or, where the call works in chunks, that of the first chunk.
+    It is the number of tokens or, if the call works in chunks, that of the first chunk.
     """
     path, function = launcher(modules)
     if assignments(function, "M"):
@@ -218,51 +227,56 @@ def config_tokens(modules: Modules, chunk: Mapping[str, ast.expr]) -> Reading:
 def launcher(modules: Modules) -> tuple[str, Function]:
     """Return the function that chooses the configuration and aligns the tokens."""
     names = ["_prepare_fused_moe_run", "fused_experts_impl"]
-    found = [each for name in names for each in [modules.find(name)] if each is not None]
-    return found[0] if found else modules.locate(names)
+    definitions = [
+        definition
+        for name in names
+        for definition in [modules.find(name)]
+        if definition is not None
+    ]
+    return definitions[0] if definitions else modules.locate(names)
 
 
 def always_aligned(modules: Modules) -> tuple[str, Function]:
-    """Return a rule without inputs: the launcher aligns tokens to blocks, whatever their number.
+    """Return a rule without inputs: the launcher aligns any number of tokens to blocks.
 
     Raises
     ------
     SourceError
-        The launcher does not call the alignment, or under a condition alone.
+        The launcher does not call the alignment, or only under a condition.
     """
     path, function = launcher(modules)
-    place = calls(function, "moe_align_block_size")
+    alignment_calls = calls(function, "moe_align_block_size")
     tests = [node for node in nodes_of(function) if isinstance(node, ast.If | ast.IfExp)]
-    if not place or any(calls(test, "moe_align_block_size") for test in tests):
-        some = "under a condition" if place else "nowhere"
+    if not alignment_calls or any(calls(test, "moe_align_block_size") for test in tests):
+        where = "under a condition" if alignment_calls else "nowhere"
         raise SourceError(
-            f"{function.name} calls moe_align_block_size {some}: a new kernel path", remedy=MOVED
+            f"{function.name} calls moe_align_block_size {where}: a new kernel path", remedy=MOVED
         )
-    answer = ast.Return(at(ast.Constant(ALIGNED), place[0]))
-    return path, made("path", [answer], place[0])
+    answer = ast.Return(at(ast.Constant(ALIGNED), alignment_calls[0]))
+    return path, made("path", [answer], alignment_calls[0])
 
 
 def alignment(modules: Modules) -> Mechanism:
-    """Return the calls that hand BLOCK_SIZE_M to the alignment of tokens."""
-    found = []
+    """Return the calls that pass BLOCK_SIZE_M to the alignment of tokens."""
+    alignment_calls = []
     for path in sorted(modules.files):
         if "moe_align_block_size(" in modules.files[path]:
             for call in calls(modules.tree(path), "moe_align_block_size"):
-                given = [*call.args, *(each.value for each in call.keywords)]
-                if "config['BLOCK_SIZE_M']" in map(ast.unparse, given):
-                    found.append(call)
+                arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+                if "config['BLOCK_SIZE_M']" in map(ast.unparse, arguments):
+                    alignment_calls.append(call)
     says = "moe_align_block_size pads each expert's tokens to BLOCK_SIZE_M"
-    return Mechanism("alignment", says, tuple(map(quote, found)))
+    return Mechanism("alignment", says, tuple(map(quote, alignment_calls)))
 
 
 def tuned_ignored(modules: Modules) -> Mechanism:
-    """Return the tests by which deterministic modes leave tuned files aside."""
+    """Return the tests by which deterministic modes ignore tuned files."""
     path, function = modules.locate(["get_moe_configs"])
     program, root = modules.program_of(path, function, LEAVES)
     tests = [
-        each.test
-        for each in program.functions[root].body
-        if isinstance(each, ast.If) and ast.unparse(each.test) == "deterministic"
+        statement.test
+        for statement in program.functions[root].body
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "deterministic"
     ]
     says = "deterministic modes leave tuned files aside"
     return Mechanism("tuned_ignored", says, tuple(map(quote, tests)))

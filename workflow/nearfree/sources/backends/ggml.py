@@ -1,9 +1,9 @@
-"""ggml on a CPU: how many rows of activations a pass over a matrix of weights holds.
+"""ggml on a CPU: the rows of activations that a pass over a weight matrix processes.
 
-A product's rows are its requests' positions, `b N`; a matrix has `columns` outputs and `depth`
-inputs, ggml's ne01 and ne00. Ways are tried in the order that `mechanism_order` says: repacked
-weights, tiled products, llamafile's, and at last one dot product at a time (`vector`). Which of
-them serves depends on the weights' type, the release and what the CPU has.
+A product's rows are its requests' positions, b N. A matrix has `columns` outputs and `depth`
+inputs, ggml's ne01 and ne00. ggml tries its paths in the order of `mechanism_order`: repacked
+weights, tiled products, llamafile's, and last single dot products (`vector`). Which path runs
+depends on the weights' type, the release and the CPU's instruction sets.
 """
 
 import re
@@ -13,7 +13,13 @@ from nearfree.errors import MOVED, SourceError
 from nearfree.log.events import Quote
 from nearfree.sources.backends.ggml_repack import repack_rules
 from nearfree.sources.backends.ggml_sgemm import sgemm_rules
-from nearfree.sources.backends.ggml_text import BUILT, body_of, composed, found_in, span
+from nearfree.sources.backends.ggml_text import (
+    BUILD_DEFINITIONS,
+    body_of,
+    composed,
+    only_match,
+    span,
+)
 from nearfree.sources.backends.ggml_tiled import tiled_rules
 from nearfree.sources.backends.ggml_variants import variants
 from nearfree.sources.cpp.conditions import Conditions
@@ -30,7 +36,7 @@ WANTED = (
     r"|tiled/tiled\.cpp|tiled/tiled-kernel\.h|CMakeLists\.txt))"
 )
 VENDORED = "vendor/llama.cpp/"
-"""Where the Python package's sdist has the files."""
+"""The folder of llama.cpp in the Python package's sdist."""
 CPU, OPS = "ggml/src/ggml-cpu/ggml-cpu.c", "ggml/src/ggml-cpu/ops.cpp"
 COMMON, PANELS = "ggml/src/ggml-cpu/common.h", "ggml/src/ggml-cpu/iqp.cpp"
 WAYS = {
@@ -39,97 +45,99 @@ WAYS = {
     "ggml_cpu_iqp_supports_mul_mat": "panels",
     "ggml_compute_forward_mul_mat_one_chunk": "vector",
 }
-"""What a product calls to have its rows multiplied, by the call."""
+"""The path that each call in a product takes."""
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read the rules of one release.
+    """Return the readings of one release's rules.
 
     Raises
     ------
     SourceError
-        A function is not of the known form.
+        A function does not have the known form.
     """
-    own, inside = _own(files), _folder(files)
-    found = [
-        _vector(own),
-        _vector_block(own),
-        *repack_rules(own),
-        *tiled_rules(own),
-        *sgemm_rules(own),
-        _flash(own),
+    llama_files, folder = _llama_files(files), _folder(files)
+    readings = [
+        _vector(llama_files),
+        _vector_block(llama_files),
+        *repack_rules(llama_files),
+        *tiled_rules(llama_files),
+        *sgemm_rules(llama_files),
+        _flash(llama_files),
     ]
-    moved: dict[Text, Text] = {}
-    for reading in found:
+    prefixed: dict[Text, Text] = {}
+    for reading in readings:
         for function in reading.program.functions.values():
             for node in nodes_of(function):
                 text = getattr(node, "origin", None)
-                if isinstance(text, Text) and inside and not text.path.startswith(inside):
-                    new = moved.setdefault(text, Text(inside + text.path, text.content))
+                if isinstance(text, Text) and folder and not text.path.startswith(folder):
+                    new = prefixed.setdefault(text, Text(folder + text.path, text.content))
                     node.origin = new  # type: ignore[attr-defined]
-    return found
+    return readings
 
 
 def _folder(files: Mapping[str, str]) -> str:
-    """Return the folder of a release that llama.cpp's own files are in."""
+    """Return the folder of a release that contains llama.cpp; empty if that is the root."""
     return VENDORED if any(path.startswith(VENDORED) for path in files) else ""
 
 
-def _own(files: Mapping[str, str]) -> dict[str, str]:
-    """Return a release's files by their paths inside of llama.cpp.
+def _llama_files(files: Mapping[str, str]) -> dict[str, str]:
+    """Return a release's files by their paths in llama.cpp.
 
     Raises
     ------
     SourceError
         A file with rules is missing.
     """
-    own = {path.removeprefix(VENDORED): text for path, text in files.items()}
-    needed = {CPU, OPS, COMMON, "ggml/src/ggml-cpu/repack.cpp",
+    relative = {path.removeprefix(VENDORED): text for path, text in files.items()}
+    required = {CPU, OPS, COMMON, "ggml/src/ggml-cpu/repack.cpp",
               "ggml/src/ggml-cpu/arch/x86/repack.cpp",
               "ggml/src/ggml-cpu/llamafile/sgemm.cpp"}  # fmt: skip
-    for path in sorted(needed - own.keys()):
+    for path in sorted(required - relative.keys()):
         raise SourceError(f"there is no {path}", remedy=MOVED)
-    return own
+    return relative
 
 
 def _vector(files: Mapping[str, str]) -> Reading:
-    """Return how to read the type that rows are quantised to, and the rows of a dot product."""
+    """Return the reading of the type to which rows are quantised, and of rows per dot product."""
     text = files[CPU]
-    place = span(CPU, text, r"static const struct ggml_type_traits_cpu type_traits_cpu\[")
-    alone = Conditions(CPU, text, BUILT).compiled({}, [place])
-    parts = []
+    table = span(CPU, text, r"static const struct ggml_type_traits_cpu type_traits_cpu\[")
+    compiled = Conditions(CPU, text, BUILD_DEFINITIONS).compiled({}, [table])
+    pieces = []
     types = []
-    for entry in re.finditer(r"\[GGML_TYPE_(\w+)\] = \{([^{}]*)\}", alone):
-        line = 1 + alone.count("\n", 0, entry.start())
+    for entry in re.finditer(r"\[GGML_TYPE_(\w+)\] = \{([^{}]*)\}", compiled):
+        line = 1 + compiled.count("\n", 0, entry.start())
         values = dict(re.findall(r"\.(vec_dot_type|nrows)\s*=\s*(\w+)", entry[2]))
         if re.search(r"\.vec_dot\s*=", entry[2]) is None:
             continue
         if values.keys() != {"vec_dot_type", "nrows"}:
             raise SourceError(f"{CPU}:{line} says no rows of a dot product", remedy=MOVED)
         answer = f"return std::make_tuple({values['vec_dot_type']}, {values['nrows']});"
-        parts.append((line, f"if (type == GGML_TYPE_{entry[1]}) {{"))
+        pieces.append((line, f"if (type == GGML_TYPE_{entry[1]}) {{"))
         rows = entry.start() + entry.group().index(".nrows")
-        parts.append((1 + alone.count("\n", 0, rows), f"{answer} }}"))
+        pieces.append((1 + compiled.count("\n", 0, rows), f"{answer} }}"))
         types.append(entry[1])
     program, root = cpp_program(
-        CppFiles({CPU: composed("type_traits_cpu", parts, "false")}, quoted=files),
+        CppFiles({CPU: composed("type_traits_cpu", pieces, "false")}, quoted=files),
         "type_traits_cpu",
         leaves={r"GGML_TYPE_(\w+)": r"'\1'", "type": "weight"},
     )
     return Reading(
-        "vector", program, root, axis=None, contexts=[{"weight": each} for each in types],
+        "vector", program, root, axis=None, contexts=[{"weight": weight} for weight in types],
         whole=False,
     )  # fmt: skip
 
 
 def _vector_block(files: Mapping[str, str]) -> Reading:
-    """Return how to read the rows that take turns while a block of weights stays in the caches."""
+    """Return the reading of the rows that are processed while a block of weights stays cached."""
     text = files[CPU]
     body, first = body_of(CPU, text, r"static void ggml_compute_forward_mul_mat_one_chunk\(")
-    size, line = found_in(CPU, body, r"const int64_t blck_1 = (\d+);", first)
-    found_in(CPU, body, r"for \(int64_t iir1 = ir1_start; iir1 < ir1_end; iir1 \+= blck_1\) \{")
+    block_rows, line = only_match(CPU, body, r"const int64_t blck_1 = (\d+);", first)
+    only_match(CPU, body, r"for \(int64_t iir1 = ir1_start; iir1 < ir1_end; iir1 \+= blck_1\) \{")
     program, root = cpp_program(
-        CppFiles({CPU: composed("one_chunk", [(line, f"return {size[1]};")], "")}, quoted=files),
+        CppFiles(
+            {CPU: composed("one_chunk", [(line, f"return {block_rows[1]};")], "")}, quoted=files
+        ),
         "one_chunk",
         leaves={},
     )
@@ -137,27 +145,29 @@ def _vector_block(files: Mapping[str, str]) -> Reading:
 
 
 def _flash(files: Mapping[str, str]) -> Reading:
-    """Return how to read the query rows of a tile of attention; 0 where rows go one by one."""
+    """Return the reading of the query rows per attention tile; 0 if rows are processed singly."""
     text = files[OPS]
     body, first = body_of(OPS, text, r"static void ggml_compute_forward_flash_attn_ext_f16\(")
     common = files[COMMON]
-    found_in(COMMON, common, r"static constexpr size_t Q += GGML_FA_TILE_Q;")
-    size, line = found_in(COMMON, common, r"^#define GGML_FA_TILE_Q +(\d+)$")
-    apart = composed("fa_tile_q", [(line, f"return {size[1]};")], "")
-    parts = []
+    only_match(COMMON, common, r"static constexpr size_t Q += GGML_FA_TILE_Q;")
+    tile_rows, line = only_match(COMMON, common, r"^#define GGML_FA_TILE_Q +(\d+)$")
+    tile_function = composed("fa_tile_q", [(line, f"return {tile_rows[1]};")], "")
+    pieces = []
     for pattern in (
         r"const bool kv_is_f32_or_f16 = .*;",
         r"static constexpr int64_t Q_TILE_SZ += ggml_fa_tile_config::Q;",
         r"bool use_tiled = [^;]*;",
     ):
-        found, line = found_in(OPS, body, pattern, first)
-        parts.append((line, found.group().replace("ggml_fa_tile_config::Q", "fa_tile_q()")))
-    call, line = found_in(
+        match, line = only_match(OPS, body, pattern, first)
+        pieces.append((line, match.group().replace("ggml_fa_tile_config::Q", "fa_tile_q()")))
+    call, line = only_match(
         OPS, body, r"if \((use_tiled)\) \{\n +ggml_compute_forward_flash_attn_ext_tiled\(", first
     )
-    parts.append((line, f"if ({call[1]}) {{ return Q_TILE_SZ; }} return 0;"))
+    pieces.append((line, f"if ({call[1]}) {{ return Q_TILE_SZ; }} return 0;"))
     program, root = cpp_program(
-        CppFiles({OPS: composed("flash_attn_ext", parts, ""), COMMON: apart}, quoted=files),
+        CppFiles(
+            {OPS: composed("flash_attn_ext", pieces, ""), COMMON: tile_function}, quoted=files
+        ),
         "flash_attn_ext",
         leaves={r"GGML_TYPE_(\w+)": r"'\1'", "use_ref": "False", "q_type": "'F32'",
                 "k_type": "cache", "v_type": "cache", "neq1": "positions"},
@@ -167,43 +177,51 @@ def _flash(files: Mapping[str, str]) -> Reading:
         program,
         root,
         axis="positions",
-        contexts=[{"cache": each} for each in ("F16", "F32", "Q8_0")],
+        contexts=[{"cache": cache} for cache in ("F16", "F32", "Q8_0")],
         whole=False,
         least={"positions": 1},
     )
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return the lines that say which way is tried before which."""
-    own, inside = _own(files), _folder(files)
-    text = Text(inside + CPU, own[CPU])
-    body, first = body_of(CPU, own[CPU], r"static void ggml_compute_forward\(")
-    _, extra = found_in(CPU, body, r"if \(ggml_cpu_extra_compute_forward\(params, tensor\)\) \{",
-                        first)  # fmt: skip
-    _, plain = found_in(CPU, body, r"\bggml_compute_forward_mul_mat\(params, tensor\);", first)
-    if extra > plain:
+    """Return the lines that determine the order of paths, and the library variants."""
+    llama_files, folder = _llama_files(files), _folder(files)
+    text = Text(folder + CPU, llama_files[CPU])
+    body, first = body_of(CPU, llama_files[CPU], r"static void ggml_compute_forward\(")
+    _, repack_line = only_match(
+        CPU, body, r"if \(ggml_cpu_extra_compute_forward\(params, tensor\)\) \{", first
+    )
+    _, product_line = only_match(
+        CPU, body, r"\bggml_compute_forward_mul_mat\(params, tensor\);", first
+    )
+    if repack_line > product_line:
         raise SourceError(f"{CPU}: repacked weights come after all others", remedy=MOVED)
-    # What follows is tried in the order of the calls.
-    ways: list[tuple[str, Quote]] = [("repack", text.quote(extra, extra))]
-    first, last = span(CPU, own[CPU], r"void ggml_compute_forward_mul_mat\(")
+    # The other paths are tried in the order of the calls.
+    ways: list[tuple[str, Quote]] = [("repack", text.quote(repack_line, repack_line))]
+    first, last = span(CPU, llama_files[CPU], r"void ggml_compute_forward_mul_mat\(")
     for number in range(first, last + 1):
-        line = own[CPU].split("\n")[number - 1]
-        called = re.search(rf"\b({'|'.join(WAYS)})\(", line)
-        if called is not None:
-            ways.append((WAYS[called[1]], text.quote(number, number)))
+        line = llama_files[CPU].split("\n")[number - 1]
+        call = re.search(rf"\b({'|'.join(WAYS)})\(", line)
+        if call is not None:
+            ways.append((WAYS[call[1]], text.quote(number, number)))
     says = ", ".join(dict.fromkeys(way for way, _ in ways))
-    return [Mechanism("order", says, tuple(quote for _, quote in ways)), *_panels(own, inside),
-            *variants(own, inside)]  # fmt: skip
+    return [
+        Mechanism("order", says, tuple(quote for _, quote in ways)),
+        *_panels(llama_files, folder),
+        *variants(llama_files, folder),
+    ]
 
 
-def _panels(files: Mapping[str, str], inside: str) -> list[Mechanism]:
-    """Return the types that go by panels of grids, where a release has those."""
+def _panels(files: Mapping[str, str], folder: str) -> list[Mechanism]:
+    """Return the types that are multiplied by panels of grids, if a release has those."""
     if PANELS not in files:
         return []
-    text = Text(inside + PANELS, files[PANELS])
-    named, line = found_in(PANELS, files[PANELS], r"^#define IQP_TYPE_LIST\(T\)((?:.*\\\n)*.*)$")
-    types = re.findall(r"\bT\((\w+), *\w+\)", named[1])
+    text = Text(folder + PANELS, files[PANELS])
+    type_list, line = only_match(
+        PANELS, files[PANELS], r"^#define IQP_TYPE_LIST\(T\)((?:.*\\\n)*.*)$"
+    )
+    types = re.findall(r"\bT\((\w+), *\w+\)", type_list[1])
     if not types:
         raise SourceError(f"{PANELS}:{line} names no types", remedy=MOVED)
-    last = line + named.group().count("\n")
+    last = line + type_list.group().count("\n")
     return [Mechanism("panels", ", ".join(types), (text.quote(line, last),))]

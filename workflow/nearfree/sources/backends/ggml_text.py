@@ -1,7 +1,7 @@
-"""Parts of ggml's sources: functions between their lines, under the facts that conditions ask for.
+"""Functions of ggml's C++ sources, located by their lines and read under preprocessor conditions.
 
-A rule is read from a few functions of one file. What the preprocessor leaves of them depends on the
-CPU's instructions; the rule is read once for each way that it can decide, and says which way holds.
+A rule is read from a few functions of one file. The preprocessor's result depends on the CPU's
+instruction sets. So the rule is read once per outcome of the conditions, and branches on them.
 """
 
 import ast
@@ -14,14 +14,14 @@ from nearfree.sources.cpp.conditions import Conditions, OpenConditionError
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, Program, Text, copied
 
-BUILT = {
+BUILD_DEFINITIONS = {
     "GGML_CPU_GENERIC": False,
     "GGML_USE_LLAMAFILE": True,
     "GGML_USE_OPENMP": True,
     "GGML_SIMD": True,
     "LMUL": False,
 }
-"""What a build for x86-64 with ggml's own defaults defines."""
+"""Preprocessor definitions of a build for x86-64 with ggml's own defaults."""
 _OLDER = ("avx", "avx2", "fma", "f16c")
 _NEWER = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512bf16", "avx512vnni")
 FLAGS: tuple[Mapping[str, bool], ...] = (
@@ -32,41 +32,41 @@ FLAGS: tuple[Mapping[str, bool], ...] = (
     dict.fromkeys(_OLDER, True) | dict.fromkeys([*_NEWER, "avxvnni"], False),
     dict.fromkeys([*_OLDER, *_NEWER], True) | {"avxvnni": False},
 )
-"""What CPUs have at which the rules are tried: no vectors, Ivy Bridge's, and later ones."""
+"""Instruction sets of the CPUs at which rules are compared: none, Ivy Bridge's, later ones."""
 ABSENT = "absent"
 Span = tuple[int, int]
 Tree = TypeVar("Tree", bound=ast.AST)
-Made = Callable[[str], tuple[Program, str]]
+ReadProgram = Callable[[str], tuple[Program, str]]
 
 
 def span(path: str, text: str, head: str, *, after: str | None = None) -> Span:
-    """Return the first and the last line of a function or a structure.
+    """Return the first and the last line of a function or a struct.
 
     Parameters
     ----------
     head
-        A regular expression that its first line begins with; one line alone may, but for
-        declarations, which end on that line.
+        A regular expression that matches the start of its first line. Only one line may match,
+        not counting declarations, which end on that line.
     after
-        A regular expression of an earlier line: the first such function after it is meant.
+        A regular expression of an earlier line: the first match after it is taken.
 
     Raises
     ------
     SourceError
-        There is none, or there are several.
+        No line matches, or several do.
     """
     lines = text.split("\n")
-    begin = 0
+    start = 0
     if after is not None:
-        begin, _ = span(path, text, after)
-    found = [
+        start, _ = span(path, text, after)
+    starts = [
         number
-        for number, line in enumerate(lines[begin:], begin)
+        for number, line in enumerate(lines[start:], start)
         if re.match(head, line) and not line.rstrip().endswith(";")
     ]
-    if not found or (len(found) > 1 and after is None):
-        raise SourceError(f"{path} has {len(found)} times what begins {head!r}", remedy=MOVED)
-    first = found[0]
+    if not starts or (len(starts) > 1 and after is None):
+        raise SourceError(f"{path} has {len(starts)} definitions {head!r}", remedy=MOVED)
+    first = starts[0]
     indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
     for number in range(first + 1, len(lines)):
         if re.fullmatch(rf"{indent}\}};?[ \t]*(//.*)?", lines[number]):
@@ -75,65 +75,74 @@ def span(path: str, text: str, head: str, *, after: str | None = None) -> Span:
 
 
 def body_of(path: str, text: str, head: str, *, after: str | None = None) -> tuple[str, int]:
-    """Return the lines of a function or a structure, found as `span` does, and the first's number.
+    """Return the text of a function or a struct, located as by `span`, and its first line.
 
     Raises
     ------
     SourceError
-        There is none, or there are several.
+        No line matches, or several do.
     """
     first, last = span(path, text, head, after=after)
     return "\n".join(text.split("\n")[first - 1 : last]), first
 
 
-def flagged(
-    path: str, text: str, spans: Sequence[Span], made: Made, *, optional: bool = False
+def program_by_flags(
+    path: str,
+    text: str,
+    spans: Sequence[Span],
+    read_program: ReadProgram,
+    *,
+    optional: bool = False,
 ) -> tuple[Program, str]:
-    """Return what functions of a file mean, whatever the facts that conditions ask for.
+    """Return the program of some functions of a file, branching on preprocessor conditions.
 
     Parameters
     ----------
     spans
-        The lines that are read; the first of them hold the rule itself.
-    made
-        What reads a text that holds what is compiled of them, each on its own line.
+        The lines of the functions; the first span holds the rule itself.
+    read_program
+        Reads the compiled text of the spans, whose lines keep their numbers.
     optional
-        Whether the first may be left out of what is compiled; the rule is None there.
+        Whether conditions may exclude the first span; the rule is then None.
 
     Raises
     ------
     SourceError
-        A condition is not of the known form.
+        A condition does not have the known form.
     """
-    conditions = Conditions(path, text, BUILT)
-    shown = Text(path, text)
+    conditions = Conditions(path, text, BUILD_DEFINITIONS)
+    source = Text(path, text)
     helpers: dict[str, Function] = {}
     constants: dict[str, ast.expr] = {}
 
-    def read(known: Mapping[str, bool]) -> Function:
+    def read(facts: Mapping[str, bool]) -> Function:
         try:
-            alone = conditions.compiled(known, spans)
+            compiled_text = conditions.compiled(facts, spans)
         except OpenConditionError as open_condition:
-            asked = open_condition
+            condition = open_condition
         else:
-            return compiled(alone)
-        ways = [read({**known, asked.fact: answer}) for answer in (True, False)]
-        if _text(ways[0]) == _text(ways[1]):
-            return ways[0]
-        test = _placed(ast.Name(asked.fact, ast.Load()), shown, asked.line)
-        both = _placed(ast.If(test, ways[0].body, ways[1].body), shown, asked.line)
-        named = ways[0] if ways[0].name != ABSENT else ways[1]
-        whole = ast.FunctionDef(named.name, named.args, [both], [], None)
-        return _placed(whole, shown, asked.line)
+            return compiled(compiled_text)
+        branches = [read({**facts, condition.fact: answer}) for answer in (True, False)]
+        if _text(branches[0]) == _text(branches[1]):
+            return branches[0]
+        test = _placed(ast.Name(condition.fact, ast.Load()), source, condition.line)
+        branch_statement = _placed(
+            ast.If(test, branches[0].body, branches[1].body), source, condition.line
+        )
+        named_branch = branches[0] if branches[0].name != ABSENT else branches[1]
+        function = ast.FunctionDef(
+            named_branch.name, named_branch.args, [branch_statement], [], None
+        )
+        return _placed(function, source, condition.line)
 
-    def compiled(alone: str) -> Function:
-        if optional and not alone.split("\n")[spans[0][0] - 1].strip():
-            nothing = ast.arguments([], [], None, [], [], None, [])
-            value = _placed(ast.Constant(value=None), shown, spans[0][0])
-            answer = _placed(ast.Return(value), shown, spans[0][0])
-            function = ast.FunctionDef(ABSENT, nothing, [answer], [], None)
-            return _placed(function, shown, spans[0][0])
-        program, root = made(alone)
+    def compiled(compiled_text: str) -> Function:
+        if optional and not compiled_text.split("\n")[spans[0][0] - 1].strip():
+            no_parameters = ast.arguments([], [], None, [], [], None, [])
+            value = _placed(ast.Constant(value=None), source, spans[0][0])
+            answer = _placed(ast.Return(value), source, spans[0][0])
+            function = ast.FunctionDef(ABSENT, no_parameters, [answer], [], None)
+            return _placed(function, source, spans[0][0])
+        program, root = read_program(compiled_text)
         constants.update(program.constants)
         return _joined(helpers, program, root)
 
@@ -142,9 +151,9 @@ def flagged(
 
 
 def _joined(helpers: dict[str, Function], program: Program, root: str) -> Function:
-    """Add a program's helpers to others; return its root, which calls them by their names there.
+    """Add a program's functions to `helpers`; return its root, which calls them by their new names.
 
-    One that differs from another of the same name gets a name of its own.
+    A function that differs from one of the same name in `helpers` is renamed.
     """
     renamed: dict[str, str] = {}
     for name, function in program.functions.items():
@@ -155,18 +164,18 @@ def _joined(helpers: dict[str, Function], program: Program, root: str) -> Functi
             number += 1
             final = f"{name}_{number}"
         if final != name:
-            function = copied(function)  # noqa: PLW2901 (the other one stays as it is)
+            function = copied(function)  # noqa: PLW2901 (the original is not changed)
             function.name = renamed[name] = final
         helpers.setdefault(final, function)
-    main = copied(program.functions[root])
-    for tree in (main, *helpers.values()) if renamed else ():
+    root_function = copied(program.functions[root])
+    for tree in (root_function, *helpers.values()) if renamed else ():
         for node in nodes_of(tree):
-            called = node.func if isinstance(node, ast.Call) else None
-            if isinstance(called, ast.Name) and called.id in renamed:
-                if tree is not main:
-                    raise SourceError(f"{called.id} is called by several functions", remedy=MOVED)
-                called.id = renamed[called.id]
-    return main
+            callee = node.func if isinstance(node, ast.Call) else None
+            if isinstance(callee, ast.Name) and callee.id in renamed:
+                if tree is not root_function:
+                    raise SourceError(f"{callee.id} is called by several functions", remedy=MOVED)
+                callee.id = renamed[callee.id]
+    return root_function
 
 
 def _text(function: Function) -> str:
@@ -174,25 +183,27 @@ def _text(function: Function) -> str:
 
 
 def _placed(node: Tree, text: Text, line: int) -> Tree:
-    """Return a node that stands on a line of a file."""
+    """Return a node, changed in place, that is located on a line of a file."""
     node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
     node.col_offset = node.end_col_offset = 0  # type: ignore[attr-defined]
     node.origin = text  # type: ignore[attr-defined]
     return node
 
 
-def composed(name: str, parts: Sequence[tuple[int, str]], answer: str, parameters: str = "") -> str:
-    """Return a function of some lines of a file, each on its own line, and an answer.
+def composed(
+    name: str, pieces: Sequence[tuple[int, str]], answer: str, parameters: str = ""
+) -> str:
+    """Return a C++ function made of some pieces of a file, on their lines, and a result.
 
     Parameters
     ----------
-    parts
-        What stands on which lines, in order.
+    pieces
+        First line and code of each piece, in order.
     answer
-        The expression that it returns, on the last line of all; nothing where it is empty.
+        The expression that it returns, on the last line; no return statement if empty.
     """
     line, text = 1, ""
-    for number, (first, code) in enumerate(parts):
+    for number, (first, code) in enumerate(pieces):
         text += "\n" * (first - line) + ("" if number else f"int64_t {name}({parameters}) {{ ")
         line = max(first, line)
         text += f"{code} "
@@ -200,17 +211,17 @@ def composed(name: str, parts: Sequence[tuple[int, str]], answer: str, parameter
     return f"{text}{f'return {answer};' if answer else ''} }}\n"
 
 
-def found_in(path: str, text: str, pattern: str, first: int = 1) -> tuple[re.Match[str], int]:
-    """Return the one place where a pattern is found, and its line.
+def only_match(path: str, text: str, pattern: str, first: int = 1) -> tuple[re.Match[str], int]:
+    """Return the only match of a pattern, and its line.
 
     Raises
     ------
     SourceError
-        It is found nowhere, or several times.
+        The pattern matches nowhere, or several times.
     """
-    places = list(re.finditer(pattern, text, re.MULTILINE))
-    if len(places) != 1:
+    matches = list(re.finditer(pattern, text, re.MULTILINE))
+    if len(matches) != 1:
         raise SourceError(
-            f"{path} has {len(places)} times what is read as {pattern!r}", remedy=MOVED
+            f"{path} has {len(matches)} times what is read as {pattern!r}", remedy=MOVED
         )
-    return places[0], first + text.count("\n", 0, places[0].start())
+    return matches[0], first + text.count("\n", 0, matches[0].start())

@@ -1,9 +1,9 @@
-"""ggml's tiled products: from how many rows on, for which weights, and the rows of a microtile.
+"""ggml's tiled products: their least rows, their weights, and the rows of a microtile.
 
-`tiled` says whether a product takes this way (ggml-cpu/tiled/tiled.cpp,
-`ggml_compute_forward_mul_mat_tiled`), `tiled_chunk` into how many rows the threads divide the
-work (`..._tiled_driver`), `tiled_window` how many of a chunk's are taken together, and
-`tiled_micro` how many rows a microtile holds (`..._one_chunk`). Earlier releases have no such
+The rule `tiled` says whether a product is tiled (ggml-cpu/tiled/tiled.cpp,
+`ggml_compute_forward_mul_mat_tiled`). `tiled_chunk` is the rows per chunk, by which the threads
+divide the work (`..._tiled_driver`), `tiled_window` the rows of a chunk that are processed
+together, and `tiled_micro` the rows of a microtile (`..._one_chunk`). Earlier releases have no such
 files, and no such rules.
 """
 
@@ -16,8 +16,8 @@ from nearfree.sources.backends.ggml_text import (
     Span,
     body_of,
     composed,
-    flagged,
-    found_in,
+    only_match,
+    program_by_flags,
     span,
 )
 from nearfree.sources.cpp.expressions import Meaning
@@ -40,40 +40,40 @@ TYPES = ("F32", "BF16", "Q4_0", "Q8_0", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K"
 
 
 def tiled_rules(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read the rules of tiled products; none of a release that has no such.
+    """Return the readings of the rules for tiled products; empty for a release without them.
 
     Raises
     ------
     SourceError
-        A function is not of the known form.
+        A function does not have the known form.
     """
     if PATH not in files:
         return []
-    return [_taken(files), _chunk(files), *_micro(files)]
+    return [_served(files), _chunk(files), *_micro(files)]
 
 
-def _taken(files: Mapping[str, str]) -> Reading:
+def _served(files: Mapping[str, str]) -> Reading:
     text = files[PATH]
-    # Of the two functions the condition around them chooses one.
-    supported = [number + 1 for number, line in enumerate(text.split("\n"))
+    # A preprocessor condition selects one of two such functions.
+    variants = [number + 1 for number, line in enumerate(text.split("\n"))
                  if line.startswith("static bool ggml_tiled_supported(")]  # fmt: skip
     spans = [
         span(PATH, text, rf"bool {ENTRY}\("),
-        *((first, _end(text, first)) for first in supported),
+        *((start, _end(text, start)) for start in variants),
         span(PATH, text, r"static bool ggml_tiled_min_batch\("),
     ]
     _check_types(text, spans)
 
-    def made(alone: str) -> tuple[Program, str]:
-        plain = alone.replace("dst->src[1]->ne[1]", "rows")
-        plain = plain.replace("src0->extra != NULL", "repacked")
-        plain = plain.replace("ggml_tiled_supported(dst->src[0], dst->src[1])",
+    def read(compiled: str) -> tuple[Program, str]:
+        rewritten = compiled.replace("dst->src[1]->ne[1]", "rows")
+        rewritten = rewritten.replace("src0->extra != NULL", "repacked")
+        rewritten = rewritten.replace("ggml_tiled_supported(dst->src[0], dst->src[1])",
                               "ggml_tiled_supported(src0, src1)")  # fmt: skip
-        plain = plain.replace(
+        rewritten = rewritten.replace(
             "return ggml_tiled_matmul_type_dispatch(params, dst);", "return true;"
         )
         return cpp_program(
-            CppFiles({PATH: plain}, quoted=files),
+            CppFiles({PATH: rewritten}, quoted=files),
             ENTRY,
             leaves=LEAVES,
             meaning=Meaning(branching=True, harmless=frozenset({"UNUSED"})),
@@ -82,13 +82,13 @@ def _taken(files: Mapping[str, str]) -> Reading:
 
     return Reading(
         "tiled",
-        *flagged(PATH, text, spans, made),
+        *program_by_flags(PATH, text, spans, read),
         axis="rows",
         contexts=[
-            {"weight": weight, "repacked": repacked, **each}
+            {"weight": weight, "repacked": repacked, **flags}
             for weight in TYPES
             for repacked in (False, True)
-            for each in FLAGS
+            for flags in FLAGS
         ],
         whole=False,
         least={"rows": 1},
@@ -97,16 +97,16 @@ def _taken(files: Mapping[str, str]) -> Reading:
 
 
 def _check_types(text: str, spans: Sequence[Span]) -> None:
-    """Refuse a release in which a type that is supported has no kernel."""
+    """Raise SourceError unless the supported types are those that have kernels."""
     body, _ = body_of(PATH, text, r"static bool ggml_tiled_matmul_type_dispatch\(")
-    run = set(re.findall(r"case GGML_TYPE_(\w+):\n +return tiled_matmul_dispatch<", body))
+    kernel_types = set(re.findall(r"case GGML_TYPE_(\w+):\n +return tiled_matmul_dispatch<", body))
     lines = text.split("\n")
-    named = {
+    supported_types = {
         name
         for start, end in spans[1:]
         for name in re.findall(r"case GGML_TYPE_(\w+):", "\n".join(lines[start - 1 : end]))
     }
-    if not named or named != run:
+    if not supported_types or supported_types != kernel_types:
         raise SourceError(f"{PATH} has kernels of other types than it supports", remedy=MOVED)
 
 
@@ -116,27 +116,29 @@ def _end(text: str, first: int) -> int:
 
 
 def _chunk(files: Mapping[str, str]) -> Reading:
-    """Return how to read the rows of a chunk: the next size to try, 0 once one is enough."""
+    """Return the reading of the rows of a chunk: the next size to try, 0 once a size suffices."""
     text = files[PATH]
     body, first = body_of(PATH, text, rf"static void {ENTRY}_driver\(")
-    start, begins = found_in(PATH, body, r"int chunk_size = (\d+);", first)
-    parts = [(begins, f"if (chunk == 0) {{ return std::make_tuple({start[1]}, 0); }}")]
-    counted = r"int64_t nchunk{0} = (\(nr{0} \+ chunk_size - 1\) / chunk_size);"
+    initial_size, initial_line = only_match(PATH, body, r"int chunk_size = (\d+);", first)
+    pieces = [
+        (initial_line, f"if (chunk == 0) {{ return std::make_tuple({initial_size[1]}, 0); }}")
+    ]
+    count_pattern = r"int64_t nchunk{0} = (\(nr{0} \+ chunk_size - 1\) / chunk_size);"
     for side in "01":
-        found, line = found_in(PATH, body, counted.format(side), first)
-        found_in(PATH, body, rf"^ +nchunk{side} = {re.escape(found[1])};")
-        parts.append((line, found.group()))
-    found, line = found_in(
+        match, line = only_match(PATH, body, count_pattern.format(side), first)
+        only_match(PATH, body, rf"^ +nchunk{side} = {re.escape(match[1])};")
+        pieces.append((line, match.group()))
+    match, line = only_match(
         PATH, body, r"while \((.*)\) \{\n +chunk_size = (chunk_size / \d+);\n", first
     )
-    parts.append((line, f"if ({found[1]}) {{ return std::make_tuple({found[2]}, 0); }}"))
-    found, line = found_in(PATH, body, r"const int64_t dr1 = (\(nr1 \+ nchunk1 - 1\) / nchunk1);",
+    pieces.append((line, f"if ({match[1]}) {{ return std::make_tuple({match[2]}, 0); }}"))
+    match, line = only_match(PATH, body, r"const int64_t dr1 = (\(nr1 \+ nchunk1 - 1\) / nchunk1);",
                            first)  # fmt: skip
-    parts.append((line, f"return std::make_tuple(0, {found[1]});"))
+    pieces.append((line, f"return std::make_tuple(0, {match[1]});"))
     return Reading(
         "tiled_chunk",
         *cpp_program(
-            CppFiles({PATH: composed("driver", parts, "")}, quoted=files),
+            CppFiles({PATH: composed("driver", pieces, "")}, quoted=files),
             "driver",
             leaves={"chunk_size": "chunk", "nr0": "columns", "nr1": "rows", "nth": "threads"},
         ),
@@ -154,22 +156,23 @@ def _chunk(files: Mapping[str, str]) -> Reading:
 
 
 def _micro(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read the rows of a microtile, and those of a window of microtiles."""
+    """Return the readings of the rows of a microtile, and of a window of microtiles."""
     text = files[PATH]
     body, first = body_of(PATH, text, rf"static void {ENTRY}_one_chunk\(")
-    edge, _ = found_in(KERNEL, files[KERNEL], r"^#define TILED_MICRO +(\d+)")
-    found_in(PATH, body, r"if \(n_src1 <= TILED_MICRO\) \{")
-    found_in(PATH, body, r"for \(int64_t ir1 = iir1; ir1 < iir1_end; ir1 \+= MICRO\) \{")
-    found_in(PATH, body, r"int64_t iir1_end = MIN\(iir1 \+ TILE, ir1_end\);")
-    found = []
+    header_rows, _ = only_match(KERNEL, files[KERNEL], r"^#define TILED_MICRO +(\d+)")
+    only_match(PATH, body, r"if \(n_src1 <= TILED_MICRO\) \{")
+    only_match(PATH, body, r"for \(int64_t ir1 = iir1; ir1 < iir1_end; ir1 \+= MICRO\) \{")
+    only_match(PATH, body, r"int64_t iir1_end = MIN\(iir1 \+ TILE, ir1_end\);")
+    readings = []
     for name in ("MICRO", "TILE"):
-        size, line = found_in(PATH, body, rf"const int64_t {name} = (\d+);", first)
-        if name == "MICRO" and size[1] != edge[1]:
+        rows, line = only_match(PATH, body, rf"const int64_t {name} = (\d+);", first)
+        if name == "MICRO" and rows[1] != header_rows[1]:
             raise SourceError(
-                f"{PATH}: a microtile has {size[1]} rows, {KERNEL} says {edge[1]}", remedy=MOVED
+                f"{PATH}: a microtile has {rows[1]} rows, {KERNEL} says {header_rows[1]}",
+                remedy=MOVED,
             )
-        alone = composed("one_chunk", [(line, f"return {size[1]};")], "")
-        program, root = cpp_program(CppFiles({PATH: alone}, quoted=files), "one_chunk", leaves={})
+        source = composed("one_chunk", [(line, f"return {rows[1]};")], "")
+        program, root = cpp_program(CppFiles({PATH: source}, quoted=files), "one_chunk", leaves={})
         rule = "tiled_micro" if name == "MICRO" else "tiled_window"
-        found.append(Reading(rule, program, root, axis=None, contexts=[{}], whole=False))
-    return found
+        readings.append(Reading(rule, program, root, axis=None, contexts=[{}], whole=False))
+    return readings

@@ -1,27 +1,28 @@
-"""The libraries that ggml is built as for CPUs of x86-64, and how one is chosen where it runs.
+"""ggml's library variants for x86-64 CPUs, and the selection among them at run time.
 
-A library of a variant is compiled for the features that its line names (ggml/src/CMakeLists.txt,
-`ggml_add_cpu_backend_variant`), with the compiler's options for each
-(ggml/src/ggml-cpu/CMakeLists.txt), and scores for each that the machine has, or not at all
-(ggml-cpu/arch/x86/cpu-feats.cpp, `ggml_backend_cpu_x86_score`); the highest score is loaded.
+A variant is compiled for the features that its line names (ggml/src/CMakeLists.txt,
+`ggml_add_cpu_backend_variant`), with the compiler's options for each feature
+(ggml/src/ggml-cpu/CMakeLists.txt). At run time each feature that the machine has adds to the
+variant's score; a missing one makes the score 0 (ggml-cpu/arch/x86/cpu-feats.cpp,
+`ggml_backend_cpu_x86_score`). The variant with the highest score is loaded.
 """
 
 import re
 from collections.abc import Mapping
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.backends.ggml_text import body_of, found_in
+from nearfree.sources.backends.ggml_text import body_of, only_match
 from nearfree.sources.language.program import Text
 from nearfree.sources.language.reading import Mechanism
 
 LIST, OPTIONS = "ggml/src/CMakeLists.txt", "ggml/src/ggml-cpu/CMakeLists.txt"
 SCORE = "ggml/src/ggml-cpu/arch/x86/cpu-feats.cpp"
-_ADDED = re.compile(r"^ +ggml_add_cpu_backend_variant\((\w+)((?: +\w+)*)\)$", re.MULTILINE)
-_OPTION = re.compile(
+_VARIANT_LINE = re.compile(r"^ +ggml_add_cpu_backend_variant\((\w+)((?: +\w+)*)\)$", re.MULTILINE)
+_OPTION_BLOCK = re.compile(
     r"if \(GGML_(\w+)\)\n((?: +list\(APPEND ARCH_FLAGS -m[\w.-]+\)\n)+)"
     r" +list\(APPEND ARCH_DEFINITIONS GGML_\1\)\n +endif\(\)"
 )
-_SCORED = re.compile(
+_SCORE_BLOCK = re.compile(
     r"^#ifdef GGML_(\w+)\n((?: +if \(!is\.\w+\(\)\) \{ return 0; \}\n)+)"
     r" +score \+= 1(?:<<(\d+))?;\n#endif$",
     re.MULTILINE,
@@ -29,19 +30,19 @@ _SCORED = re.compile(
 
 
 def variants(files: Mapping[str, str], inside: str) -> list[Mechanism]:
-    """Return the variants, and what each feature asks of a compiler and of a machine.
+    """Return the variants, and each feature's compiler options, CPU tests and score.
 
     Parameters
     ----------
     files
-        A release's files by their paths inside of llama.cpp.
+        A release's files by their paths in llama.cpp.
     inside
-        The folder of the release that those are in.
+        The folder of the release that contains llama.cpp.
 
     Raises
     ------
     SourceError
-        A file is not of the known form.
+        A file does not have the known form.
     """
     for path in (LIST, OPTIONS, SCORE):
         if path not in files:
@@ -50,44 +51,44 @@ def variants(files: Mapping[str, str], inside: str) -> list[Mechanism]:
 
 
 def _variants(content: str, inside: str) -> Mechanism:
-    block, first = found_in(
+    block, first = only_match(
         LIST,
         content,
         r'^ +if \(GGML_SYSTEM_ARCH STREQUAL "x86"\)\n(?P<added> +ggml_add_cpu_backend_variant'
         r'(?:.*\n)*?) +elseif\s*\(GGML_SYSTEM_ARCH STREQUAL "ARM"\)$',
     )
     text = Text(inside + LIST, content)
-    says, quotes = [], []
-    for found in _ADDED.finditer(block.group()):
-        line = first + block.group().count("\n", 0, found.start())
-        says.append(" ".join([found[1], *found[2].split()]))
+    entries, quotes = [], []
+    for addition in _VARIANT_LINE.finditer(block.group()):
+        line = first + block.group().count("\n", 0, addition.start())
+        entries.append(" ".join([addition[1], *addition[2].split()]))
         quotes.append(text.quote(line, line))
-    if len(says) != block.group().count("ggml_add_cpu_backend_variant("):
+    if len(entries) != block.group().count("ggml_add_cpu_backend_variant("):
         raise SourceError(f"{LIST}:{first} adds variants of no known form", remedy=MOVED)
-    return Mechanism("variants", ", ".join(says), tuple(quotes))
+    return Mechanism("variants", ", ".join(entries), tuple(quotes))
 
 
 def _features(files: Mapping[str, str], inside: str) -> list[Mechanism]:
-    """Return one feature each: what it is compiled with, what a machine needs, what it scores."""
-    options = {found[1]: found for found in _OPTION.finditer(files[OPTIONS])}
+    """Return each feature's compiler options, CPU tests and score."""
+    options = {option[1]: option for option in _OPTION_BLOCK.finditer(files[OPTIONS])}
     body, first = body_of(SCORE, files[SCORE], r"static int ggml_backend_cpu_x86_score\(\)")
-    scored = list(_SCORED.finditer(body))
+    scored = list(_SCORE_BLOCK.finditer(body))
     if not scored or len(scored) != body.count("score +=") or "int score = 1;" not in body:
         raise SourceError(f"{SCORE}:{first} scores in no known form", remedy=MOVED)
     texts = Text(inside + OPTIONS, files[OPTIONS]), Text(inside + SCORE, files[SCORE])
-    found = []
-    for each in scored:
-        name = each[1]
+    mechanisms = []
+    for score in scored:
+        name = score[1]
         if name not in options:
             raise SourceError(f"{OPTIONS} has no options for {name}", remedy=MOVED)
         flags = re.findall(r" -m([\w.-]+)\)", options[name][2])
-        needs = re.findall(r"!is\.(\w+)\(", each[2])
-        at = 1 + files[OPTIONS].count("\n", 0, options[name].start())
-        line = first + body.count("\n", 0, each.start())
+        needs = re.findall(r"!is\.(\w+)\(", score[2])
+        options_line = 1 + files[OPTIONS].count("\n", 0, options[name].start())
+        line = first + body.count("\n", 0, score.start())
         quotes = (
-            texts[0].quote(at, at + options[name].group().count("\n")),
-            texts[1].quote(line, line + each.group().count("\n")),
+            texts[0].quote(options_line, options_line + options[name].group().count("\n")),
+            texts[1].quote(line, line + score.group().count("\n")),
         )
-        says = f"{' '.join(flags)}; {' '.join(needs)}; {1 << int(each[3] or 0)}"
-        found.append(Mechanism(f"feature_{name}", says, quotes))
-    return found
+        statement = f"{' '.join(flags)}; {' '.join(needs)}; {1 << int(score[3] or 0)}"
+        mechanisms.append(Mechanism(f"feature_{name}", statement, quotes))
+    return mechanisms

@@ -1,8 +1,8 @@
-"""What the lists of captured graph sizes of engines have in common: how they are cut out of text.
+"""Cut the code that builds an engine's list of captured CUDA graph sizes out of its method.
 
-An engine builds its list in the midst of a method that also sets attributes, logs and looks at
-options. What is read is that method up to the last statement that sets the list, as a function of
-the inputs that it looks at; the interpreter runs it as it stands.
+An engine builds its list within a method that also sets attributes, logs and reads options. The
+code that is read is that method up to the last statement that sets the list, as a function of the
+inputs that it uses; the interpreter runs it unchanged.
 """
 
 import ast
@@ -25,92 +25,101 @@ from nearfree.sources.language.reading import Reading
 from nearfree.sources.language.slicing import changed_in_place, slice_to
 
 SIZES = "sizes"
-"""The function that returns the list, in programs of rules that ask for it."""
+"""The name of the function that returns the list, in the programs of rules that call it."""
 
 
 def method_of(modules: Modules, names: Sequence[str]) -> tuple[str, Function] | None:
-    """Return the one function or method of one of some names, with its file; None without any.
+    """Return the only function or method with one of some names, and its file; None without one.
 
     Raises
     ------
     SourceError
-        There are several.
+        Several are defined.
     """
-    found = [
+    definitions = [
         (path, node)
         for path, content in sorted(modules.files.items())
         if any(f"def {name}(" in content for name in names)
         for node in nodes_of(modules.tree(path))
         if isinstance(node, ast.FunctionDef) and node.name in names
     ]
-    if len(found) > 1:
-        places = ", ".join(f"{path}:{node.lineno}" for path, node in found)
+    if len(definitions) > 1:
+        places = ", ".join(f"{path}:{node.lineno}" for path, node in definitions)
         raise SourceError(f"{' or '.join(names)} is defined at {places}", remedy=MOVED)
-    return found[0] if found else None
+    return definitions[0] if definitions else None
 
 
-def needed(found: tuple[str, Function] | None, what: str) -> tuple[str, Function]:
-    """Return what was found; SourceError where nothing was."""
-    if found is None:
-        raise SourceError(f"{what} is nowhere in the release", remedy=MOVED)
-    return found
+def required_method(definition: tuple[str, Function] | None, title: str) -> tuple[str, Function]:
+    """Return a method's definition; SourceError if there is none."""
+    if definition is None:
+        raise SourceError(f"{title} is nowhere in the release", remedy=MOVED)
+    return definition
 
 
-def listed(
-    function: Function, answer: str, inputs: Sequence[str], leaves: Leaves, *, name: str = SIZES
+def list_function(
+    function: Function, list_name: str, inputs: Sequence[str], leaves: Leaves, *, name: str = SIZES
 ) -> Function:
-    """Return a function of some inputs that gives a name's value, cut out of a long method.
+    """Return a function of some inputs that computes a local list, cut out of a long method.
 
     Parameters
     ----------
     function
-        The method; it stays as it is.
-    answer
-        The local name: all up to the last statement that sets or changes it is kept, without what
-        it does not depend on.
+        The method; it is not changed.
+    list_name
+        The list's local name. Statements up to the last one that sets or changes it are kept,
+        except those on which it does not depend.
     leaves
-        What expressions of the method stand for.
+        The values of the method's expressions, by pattern.
 
     Raises
     ------
     SourceError
-        The method does not set the name, or changes the list where it keeps it.
+        The method does not set the name, or changes the attribute in which it stores the list.
     """
-    _refuse_changes(function, answer)
-    short = copied(function)
-    short.body = _up_to(_local(short.body), answer)
-    if not short.body:
-        raise SourceError(f"{function.name} does not set {answer}", remedy=MOVED)
-    last = short.body[-1]
-    short.body.append(at(ast.Return(at(ast.Name(answer, ast.Load()), last)), last))
-    short.name, short.decorator_list, short.returns = name, [], None
-    short.args = parameters_named(inputs)
-    return slice_to(replace_leaves(short, leaves))
+    _refuse_changes(function, list_name)
+    cut = copied(function)
+    cut.body = _up_to(_without_attributes(cut.body), list_name)
+    if not cut.body:
+        raise SourceError(f"{function.name} does not set {list_name}", remedy=MOVED)
+    last = cut.body[-1]
+    cut.body.append(at(ast.Return(at(ast.Name(list_name, ast.Load()), last)), last))
+    cut.name, cut.decorator_list, cut.returns = name, [], None
+    cut.args = parameters_named(inputs)
+    return slice_to(replace_leaves(cut, leaves))
 
 
-def _refuse_changes(function: Function, answer: str) -> None:
-    """Raise SourceError if a method changes its list where it keeps it, in an attribute.
+def _refuse_changes(function: Function, list_name: str) -> None:
+    """Raise SourceError if a method changes the attribute in which it stores its list.
 
-    An empty one stands there where there are no graphs.
+    Storing an empty list, for no graphs, is allowed.
     """
-    plain = [e for e in nodes_of(function) if isinstance(e, ast.stmt) and not hasattr(e, "body")]
-    places = {
-        ast.unparse(each.targets[0])
-        for each in plain
-        if isinstance(each, ast.Assign) and ast.unparse(each.value) == answer
+    simple_statements = [
+        node
+        for node in nodes_of(function)
+        if isinstance(node, ast.stmt) and not hasattr(node, "body")
+    ]
+    attributes = {
+        ast.unparse(statement.targets[0])
+        for statement in simple_statements
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == list_name
     }
-    for each in plain:
-        changed = places & {_changed(node) for node in nodes_of(each)}
-        known = {f"{place} = {value}" for place in changed for value in (answer, "[]")}
-        if changed and ast.unparse(each) not in known:
+    for statement in simple_statements:
+        changed_attributes = attributes & {_changed(node) for node in nodes_of(statement)}
+        allowed = {
+            f"{attribute} = {value}"
+            for attribute in changed_attributes
+            for value in (list_name, "[]")
+        }
+        if changed_attributes and ast.unparse(statement) not in allowed:
             raise SourceError(
-                f"{function.name} changes {' and '.join(changed)} in line {each.lineno}",
+                f"{function.name} changes {' and '.join(changed_attributes)} "
+                f"in line {statement.lineno}",
                 remedy=MOVED,
             )
 
 
 def _changed(node: ast.AST) -> str:
-    """Return the attribute that a node sets, or whose object it may change in place, as text."""
+    """Return, as text, the attribute that a node sets or whose object it may change in place."""
     match node:
         case ast.Attribute(ctx=ast.Store() | ast.Del()):
             return ast.unparse(node)
@@ -122,77 +131,83 @@ def _changed(node: ast.AST) -> str:
 
 
 def parameters_named(inputs: Sequence[str]) -> ast.arguments:
-    """Return parameters of some names, without defaults."""
+    """Return parameters with some names, without defaults."""
     return ast.arguments([], [ast.arg(name) for name in inputs], None, [], [], None, [])
 
 
-def _local(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return statements without those that set attributes, which the list does not depend on."""
-    kept = []
-    for each in body:
-        if isinstance(each, ast.If):
-            each.body = _local(each.body) or [ast.copy_location(ast.Pass(), each)]
-            each.orelse = _local(each.orelse)
-        targets = each.targets if isinstance(each, ast.Assign) else []
+def _without_attributes(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Return statements without those that set attributes: the list does not depend on them."""
+    local_statements = []
+    for statement in body:
+        if isinstance(statement, ast.If):
+            statement.body = _without_attributes(statement.body) or [
+                ast.copy_location(ast.Pass(), statement)
+            ]
+            statement.orelse = _without_attributes(statement.orelse)
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
         if not any(isinstance(target, ast.Attribute) for target in targets):
-            kept.append(each)
-    return kept
+            local_statements.append(statement)
+    return local_statements
 
 
-def _up_to(body: list[ast.stmt], answer: str) -> list[ast.stmt]:
-    """Return statements up to the last that sets or changes a name, cut inside of it, too."""
-    places = [place for place, each in enumerate(body) if answer in _stored(each)]
-    if not places:
+def _up_to(body: list[ast.stmt], list_name: str) -> list[ast.stmt]:
+    """Return statements up to the last one that sets or changes a name, also within it."""
+    setters = [
+        index for index, statement in enumerate(body) if list_name in _changed_names(statement)
+    ]
+    if not setters:
         return []
-    kept = body[: places[-1] + 1]
-    last = kept[-1]
+    prefix = body[: setters[-1] + 1]
+    last = prefix[-1]
     if isinstance(last, ast.If):
-        last.body = _up_to(last.body, answer) or last.body
-        last.orelse = _up_to(last.orelse, answer) or last.orelse
-    return kept
+        last.body = _up_to(last.body, list_name) or last.body
+        last.orelse = _up_to(last.orelse, list_name) or last.orelse
+    return prefix
 
 
-def _stored(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement, or one inside of it, sets or changes in place."""
+def _changed_names(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement, or one nested in it, sets or changes in place."""
     return changed_in_place([statement]) | names_in(statement, context=ast.Store)
 
 
-def asking(
+def wrapper_reading(
     rule: str,
     program: Program,
     name: str,
     inputs: Sequence[str],
     contexts: Sequence[Mapping[str, Any]],
 ) -> Reading:
-    """Return how to read a function that hands its inputs on to another one, as a rule.
+    """Return the reading of a rule that passes its inputs on to a function of a program.
 
-    The rule has one branch then, whose place is that of the statements that build the list.
+    The rule then has a single branch, located at the statements that build the list.
     """
     function = program.functions[name]
     first, last = function.body[0], function.body[-1]
-    place = at(ast.Pass(), first)
-    place.end_lineno = getattr(last, "end_lineno", None) or last.lineno
-    place.lineno = min(first.lineno, last.lineno)
-    arguments: list[ast.expr] = [at(ast.Name(each, ast.Load()), place) for each in inputs]
-    asked = at(ast.Call(at(ast.Name(name, ast.Load()), place), arguments, []), place)
+    location = at(ast.Pass(), first)
+    location.end_lineno = getattr(last, "end_lineno", None) or last.lineno
+    location.lineno = min(first.lineno, last.lineno)
+    arguments: list[ast.expr] = [
+        at(ast.Name(input_name, ast.Load()), location) for input_name in inputs
+    ]
+    call = at(ast.Call(at(ast.Name(name, ast.Load()), location), arguments, []), location)
     wrapper = at(
-        ast.FunctionDef(rule, parameters_named(inputs), [at(ast.Return(asked), place)], [], None),
-        place,
+        ast.FunctionDef(rule, parameters_named(inputs), [at(ast.Return(call), location)], [], None),
+        location,
     )
-    whole = Program({**program.functions, rule: wrapper}, program.constants)
-    return Reading(rule, whole, rule, axis=None, contexts=contexts)
+    wrapped = Program({**program.functions, rule: wrapper}, program.constants)
+    return Reading(rule, wrapped, rule, axis=None, contexts=contexts)
 
 
 def joined(program: Program, modules: Modules, path: str, function: Function) -> Program:
-    """Return a program with a function of a file beside it, and all that this one reaches."""
-    beside, _ = modules.program_of(path, function, {})
+    """Return a program extended by a function of a file and all functions that it calls."""
+    other, _ = modules.program_of(path, function, {})
     return Program(
-        {**program.functions, **beside.functions}, {**program.constants, **beside.constants}
+        {**program.functions, **other.functions}, {**program.constants, **other.constants}
     )
 
 
 def conditions(tree: ast.AST, text: str) -> Iterator[ast.expr]:
-    """Yield the comparisons of a tree that a text names, as `ast.unparse` spells them."""
+    """Yield the comparisons of a tree whose source, by `ast.unparse`, contains a text."""
     for node in nodes_of(tree):
         if isinstance(node, ast.Compare) and text in ast.unparse(node):
             yield node

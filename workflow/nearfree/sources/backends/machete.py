@@ -1,7 +1,7 @@
-"""Machete: the tile of a product with weights of few bits, from the table that its kernels are of.
+"""Machete: the tile of a product with 4- or 8-bit weights, from its generator's table.
 
-A generator writes the dispatch from a table of conditions on M, N and K, tried in their order. The
-operands are swapped: rows of the input are on the tile's second axis.
+The generator writes the dispatch from a table of conditions on M, N and K, which are tried in
+order. The operands are swapped: rows of the input are on the tile's second axis.
 """
 
 import ast
@@ -18,42 +18,42 @@ _INPUTS = {"M": "rows", "N": "columns", "K": "depth"}
 
 
 def machete(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading:
-    """Return how to read the rows of a tile.
+    """Return the reading of the rows of a tile.
 
     Raises
     ------
     SourceError
-        The table is not of the known form.
+        The table does not have the known form.
     """
     modules = Modules(files)
-    found = [
+    tables = [
         (path, node)
         for path in files
         for node in ast.walk(modules.tree(path))
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == TABLE
     ]
-    if len(found) != 1:
-        raise SourceError(f"{TABLE} is set {len(found)} times", remedy=MOVED)
-    ((path, node),) = found
-    program, root = modules.program_of(path, _chosen(path, node), {})
+    if len(tables) != 1:
+        raise SourceError(f"{TABLE} is set {len(tables)} times", remedy=MOVED)
+    ((path, node),) = tables
+    program, root = modules.program_of(path, _first_match(path, node), {})
     return Reading(
         "machete", program, root, axis="rows", contexts=shapes, whole=False, least={"rows": 1}
     )
 
 
-def _chosen(path: str, table: ast.Assign) -> Function:
-    """Return a function that answers as the first entry whose condition holds."""
+def _first_match(path: str, table: ast.Assign) -> Function:
+    """Return a function that returns the rows of the first entry whose condition holds."""
     if not isinstance(table.value, ast.Dict):
         raise SourceError(f"{path}: {TABLE} is no table", remedy=MOVED)
     body: list[ast.stmt] = []
     for key, value in zip(table.value.keys, table.value.values, strict=True):
-        rows = at(ast.Return(_rows(path, value)), value)
+        answer = at(ast.Return(_rows(path, value)), value)
         if not isinstance(key, ast.Constant):
             raise SourceError(f"{path}: {TABLE} has a key that is no text", remedy=MOVED)
         if key.value is None:
-            body.append(rows)
+            body.append(answer)
         else:
-            body.append(at(ast.If(_condition(path, key), [rows], []), key))
+            body.append(at(ast.If(_condition(path, key), [answer], []), key))
     return made(TABLE, body, table)
 
 
@@ -66,7 +66,7 @@ def _rows(path: str, value: ast.expr) -> ast.expr:
 
 
 def _condition(path: str, key: ast.Constant) -> ast.expr:
-    """Return a condition that is written as C++ has it."""
+    """Return a condition in C++ as a Python expression."""
     try:
         tree = ast.parse(str(key.value).replace("&&", "and").replace("||", "or"), mode="eval").body
     except SyntaxError as error:

@@ -1,7 +1,7 @@
-"""Marlin's dense product: how many rows it takes in one pass over the weights, and in which tiles.
+"""Marlin's dense product: the rows of a pass over the weights, and of a tile.
 
-The host's loop launches the kernel for whole tiles of the largest size first, and again for the
-rows that are left: each launch reads all weights.
+The host's loop launches the kernel for full tiles of the largest size first, then again for the
+remaining rows. Each launch reads all weights.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from nearfree.sources.cpp.written import cut, only_function
 from nearfree.sources.language.reading import Reading
 
 LOOP = "marlin_mm"
-_LAST = "m_block_size_8"
-_SETTLED = {"prob_m_split", "thread_m_blocks", _LAST}
-_NAMES = {"max_par", "max_thread_m_blocks", "par_count", *_SETTLED}
-_PASS = f"std::make_tuple(({_LAST} ? 8 : 16 * thread_m_blocks), prob_m_split)"
+_BLOCK_SIZE_FLAG = "m_block_size_8"
+_FINAL_NAMES = {"prob_m_split", "thread_m_blocks", _BLOCK_SIZE_FLAG}
+_NAMES = {"max_par", "max_thread_m_blocks", "par_count", *_FINAL_NAMES}
+_PASS = f"std::make_tuple(({_BLOCK_SIZE_FLAG} ? 8 : 16 * thread_m_blocks), prob_m_split)"
 """Rows of a tile, and rows of the pass."""
 LEAVES = {
     "rest_m": "rows",
@@ -30,49 +30,68 @@ LEAVES = {
 
 
 def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading:
-    """Return how to read the rows of a tile and of the next pass, of the rows that are left.
+    """Return the reading of the rows per tile and in the next pass, by remaining rows.
 
     Parameters
     ----------
     shapes
-        Columns and depth of the weights at which the rule is tried.
+        Columns and depth of the weights at which the rule is compared.
 
     Raises
     ------
     SourceError
-        The loop is not of the known form.
+        The loop does not have the known form.
     """
     path, node = only_function(files, LOOP)
-    alone = {path: cut(files[path], node, _kept(path, node), _PASS)}
+    cut_files = {path: cut(files[path], node, _prefix(path, node), _PASS)}
     return Reading(
         "marlin",
-        *cpp_program(CppFiles(alone, quoted=files), LOOP, leaves=LEAVES),
+        *cpp_program(CppFiles(cut_files, quoted=files), LOOP, leaves=LEAVES),
         axis="rows",
-        contexts=[{"columns": each["columns"], "activation_bits": 16} for each in shapes],
+        contexts=[{"columns": shape["columns"], "activation_bits": 16} for shape in shapes],
         whole=False,
         least={"rows": 1},
     )
 
 
-def _kept(path: str, function: Node) -> list[Node]:
-    """Return what the loop does first: statements up to the size of a block, then settled."""
+def _prefix(path: str, function: Node) -> list[Node]:
+    """Return the loop's statements up to the one that fixes the size of a block.
+
+    Raises
+    ------
+    SourceError
+        That size is not declared once, or later statements change the result.
+    """
     statements = _statements(part(function, "body"))
-    ends = [place for place, each in enumerate(statements, start=1) if _LAST in declared(each)]
+    ends = [
+        index
+        for index, statement in enumerate(statements, start=1)
+        if _BLOCK_SIZE_FLAG in declared(statement)
+    ]
     if len(ends) != 1:
-        raise SourceError(f"{path}: {LOOP} declares {_LAST} {len(ends)} times", remedy=MOVED)
-    later = _SETTLED & set().union(*map(assigned, statements[ends[0] :]))
-    if later:
         raise SourceError(
-            f"{path}: {LOOP} sets {' and '.join(sorted(later))} behind {_LAST}", remedy=MOVED
+            f"{path}: {LOOP} declares {_BLOCK_SIZE_FLAG} {len(ends)} times", remedy=MOVED
         )
-    return [each for each in statements[: ends[0]] if (declared(each) | assigned(each)) & _NAMES]
+    changed_later = _FINAL_NAMES & set().union(*map(assigned, statements[ends[0] :]))
+    if changed_later:
+        raise SourceError(
+            f"{path}: {LOOP} sets {' and '.join(sorted(changed_later))} behind {_BLOCK_SIZE_FLAG}",
+            remedy=MOVED,
+        )
+    return [
+        statement
+        for statement in statements[: ends[0]]
+        if (declared(statement) | assigned(statement)) & _NAMES
+    ]
 
 
 def _statements(body: Node) -> list[Node]:
-    """Return a block's statements, those of a loop over the rows that are left among them."""
-    found: list[Node] = []
-    for each in children(body):
-        inner = each.child_by_field_name("body")
-        looped = each.type == "while_statement" and "rest_m" in words(part(each, "condition"))
-        found += _statements(inner) if looped and inner is not None else [each]
-    return found
+    """Return a block's statements, including those of a loop over the remaining rows."""
+    statements: list[Node] = []
+    for statement in children(body):
+        inner = statement.child_by_field_name("body")
+        is_row_loop = statement.type == "while_statement" and "rest_m" in words(
+            part(statement, "condition")
+        )
+        statements += _statements(inner) if is_row_loop and inner is not None else [statement]
+    return statements

@@ -1,7 +1,7 @@
-"""The classes of models that a release of an engine has, by the names that a config.json gives.
+"""The model classes of an engine's release, by the architecture names in a config.json.
 
-vLLM's stand in tables of its registry, SGLang's are what each file of its models calls
-`EntryClass`. Both are read as data, and nothing of them is run.
+vLLM lists them in tables of its registry; SGLang in the `EntryClass` of each model file. Both are
+parsed as data; none of their code runs.
 """
 
 import ast
@@ -15,12 +15,12 @@ WANTED = {
     "vllm": r"vllm/model_executor/models/registry\.py",
     "sglang": r"sglang/srt/models/\w+\.py",
 }
-"""The files that say it, by engine: SGLang's registry looks into no folder below (iter_modules in
+"""The files to read, by engine: SGLang's registry does not look into subfolders (iter_modules in
 sglang/srt/models/registry.py, 0.4.2 line 72 and 0.5.23 line 119)."""
-_GENERATING = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS")
-_NAMED = "_TRANSFORMERS_SUPPORTED_MODELS"
-"""Those that vLLM's Transformers backend runs by name, a table of its own since 0.10.1."""
-_TABLES = (*_GENERATING, _NAMED)
+_GENERATION_TABLES = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS")
+_TRANSFORMERS_TABLE = "_TRANSFORMERS_SUPPORTED_MODELS"
+"""The table of classes that vLLM's Transformers backend runs by name, since 0.10.1."""
+_TABLES = (*_GENERATION_TABLES, _TRANSFORMERS_TABLE)
 _MERGED = "_VLLM_MODELS"
 _BACKEND = "transformers"
 """The module of vLLM's Transformers backend."""
@@ -28,53 +28,53 @@ _ENTRY = "EntryClass"
 
 
 class Classes(NamedTuple):
-    """Classes that generate text: an engine's own, and those its Transformers backend runs."""
+    """Classes that generate text: the engine's own, and those of its Transformers backend."""
 
     own: frozenset[str]
     transformers: frozenset[str] = frozenset()
 
 
 def model_classes(engine: str, files: Mapping[str, str]) -> Classes:
-    """Return the classes that a release has.
+    """Return a release's model classes.
 
     Parameters
     ----------
     engine
-        One of `WANTED`.
+        A key of `WANTED`.
     files
-        The contents of its files by path.
+        The contents of the release's files by path.
 
     Raises
     ------
     SourceError
-        They are not written as in any known release.
+        The classes are not written as in any known release.
     """
     if engine == "vllm":
         ((path, text),) = files.items()
         return _of_tables(path, text)
-    own = [name for path, text in sorted(files.items()) for name in _entries(path, text)]
-    if not own:
+    classes = [name for path, text in sorted(files.items()) for name in _entries(path, text)]
+    if not classes:
         raise SourceError(f"no file has an {_ENTRY}", remedy=MOVED)
-    return Classes(frozenset(own))
+    return Classes(frozenset(classes))
 
 
 def _of_tables(path: str, text: str) -> Classes:
     tables = dict(_assigned(_parsed(path, text)))
-    if not isinstance(tables.get(_MERGED), ast.Dict) or not tables.keys() >= {*_GENERATING}:
+    if not isinstance(tables.get(_MERGED), ast.Dict) or not tables.keys() >= {*_GENERATION_TABLES}:
         raise SourceError(
-            f"{path} has no tables {', '.join((*_GENERATING, _MERGED))}", remedy=MOVED
+            f"{path} has no tables {', '.join((*_GENERATION_TABLES, _MERGED))}", remedy=MOVED
         )
-    merged = {ast.unparse(each) for each in ast.walk(tables[_MERGED]) if isinstance(each, ast.Name)}
-    found: dict[str, str] = {}
+    merged = {ast.unparse(node) for node in ast.walk(tables[_MERGED]) if isinstance(node, ast.Name)}
+    class_modules: dict[str, str] = {}
     for name in _TABLES:
         if name in tables and name in merged:
-            found |= _modules(path, tables[name])
-    backend = {name for name, module in found.items() if module == _BACKEND}
-    return Classes(frozenset(found.keys() - backend), frozenset(backend))
+            class_modules |= _modules(path, tables[name])
+    backend = {name for name, module in class_modules.items() if module == _BACKEND}
+    return Classes(frozenset(class_modules.keys() - backend), frozenset(backend))
 
 
 def _modules(path: str, table: ast.expr) -> dict[str, str]:
-    """Return the module of each class of a table, whose entries are pairs of texts."""
+    """Return the module of each class in a table, whose values are pairs of strings."""
     try:
         return {str(name): str(module) for name, (module, _) in ast.literal_eval(table).items()}
     except (ValueError, TypeError, AttributeError) as error:
@@ -85,31 +85,31 @@ def _modules(path: str, table: ast.expr) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _entries(path: str, text: str) -> tuple[str, ...]:
-    """Return the names of the classes that a file of SGLang's models enters, none without any."""
+    """Return the class names in the `EntryClass` of a file of SGLang's models; may be empty."""
     if _ENTRY not in text:
         return ()
     tree = _parsed(path, text)
-    entered = [value for name, value in _assigned(tree) if name == _ENTRY]
-    listed = [
-        each
-        for value in entered
-        for each in (value.elts if isinstance(value, ast.List) else [value])
+    values = [value for name, value in _assigned(tree) if name == _ENTRY]
+    entries = [
+        entry
+        for value in values
+        for entry in (value.elts if isinstance(value, ast.List) else [value])
     ]
-    there = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} | {
-        each.name
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} | {
+        entry.name
         for node in tree.body
         if isinstance(node, ast.ImportFrom)
-        for each in node.names
-        if each.asname is None
+        for entry in node.names
+        if entry.asname is None
     }
-    names = [each.id for each in listed if isinstance(each, ast.Name) and each.id in there]
-    if len(names) != len(listed) or len(entered) > 1:
+    names = [entry.id for entry in entries if isinstance(entry, ast.Name) and entry.id in defined]
+    if len(names) != len(entries) or len(values) > 1:
         raise SourceError(f"{path}: its {_ENTRY} names no classes of the file", remedy=MOVED)
     return tuple(names)
 
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield what a file gives to plain names at its top level."""
+    """Yield the names that a module assigns at its top level, with their values."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             yield node.targets[0].id, node.value

@@ -13,16 +13,16 @@ WRAPPERS = {"BatchPrefillWithPagedKVCacheWrapper", "BatchDecodeWithPagedKVCacheW
 
 
 def forced_backend(files: Mapping[str, str]) -> Mechanism:
-    """Return the lines that ask paged wrappers for one FlashInfer backend, and whether all do."""
+    """Return the lines that set the FlashInfer backend of paged wrappers, and how many set one."""
     modules = Modules(files)
     trees = [modules.tree(path) for path in sorted(files) if path.endswith("flashinfer_backend.py")]
     wrappers = [call for tree in trees for call in ast.walk(tree) if _is_wrapper(call)]
     backends = [(call, _backend(call, trees)) for call in wrappers]
     names = {name for _, name in backends if name is not None}
-    places = [call for call, name in backends if name is not None]
-    share = "all" if len(places) == len(wrappers) else f"{len(places)} of {len(wrappers)}"
+    choosing = [call for call, name in backends if name is not None]
+    share = "all" if len(choosing) == len(wrappers) else f"{len(choosing)} of {len(wrappers)}"
     says = f"{share} paged FlashInfer wrappers are asked for {' or '.join(sorted(names))}"
-    return Mechanism("flashinfer_backend", says, tuple(quote(each) for each in places))
+    return Mechanism("flashinfer_backend", says, tuple(quote(call) for call in choosing))
 
 
 def _is_wrapper(node: ast.AST) -> bool:
@@ -32,20 +32,22 @@ def _is_wrapper(node: ast.AST) -> bool:
 
 
 def _backend(call: ast.AST, trees: list[ast.Module]) -> str | None:
-    """Return the backend that a call names: a text, or an attribute that only ever is one."""
-    given = [each.value for each in getattr(call, "keywords", []) if each.arg == "backend"]
-    if not given:
+    """Return the backend that a call names: a string, or an attribute with a single value."""
+    arguments = [
+        keyword.value for keyword in getattr(call, "keywords", []) if keyword.arg == "backend"
+    ]
+    if not arguments:
         return None
-    if isinstance(given[0], ast.Constant):
-        return str(given[0].value)
-    name = ast.unparse(given[0])
+    if isinstance(arguments[0], ast.Constant):
+        return str(arguments[0].value)
+    name = ast.unparse(arguments[0])
     values = [
         node.value
         for tree in trees
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets)
     ]
-    texts = {each.value if isinstance(each, ast.Constant) else None for each in values}
+    texts = {value.value if isinstance(value, ast.Constant) else None for value in values}
     return str(texts.pop()) if len(texts) == 1 and None not in texts else None
 
 
@@ -58,7 +60,7 @@ TUNED = rf"{_MOE}configs/.*\.json"
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read a release's rules."""
+    """Return the readings of a release's rules."""
     modules = Modules(files)
     path, cut = fused_moe.always_aligned(modules)
     program, root = modules.program_of(path, cut, fused_moe.LEAVES)
@@ -74,7 +76,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return what makes BLOCK_SIZE_M matter, the folders' order, and the FlashInfer backend."""
+    """Return the uses of BLOCK_SIZE_M, the folders' search order, and the FlashInfer backend."""
     modules = Modules(files)
     _, function = modules.locate(["get_moe_configs"])
     return [
@@ -86,18 +88,18 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
 
 
 def folders(function: Function) -> list[Mechanism]:
-    """Return in which order the folders of tuned files are searched, after the running triton's.
+    """Return the search order of the folders of tuned files, after the installed triton's.
 
-    Either a fixed list of versions, or all folders that there are, the newest first; releases
-    before those keep all files in one folder, and give none.
+    It is a fixed list of versions, or all folders, the newest first. Earlier releases have all
+    files in one folder; the list is then empty.
     """
-    found = only_assignment(function, "supported_triton_versions")
-    if found is not None:
-        versions = ast.literal_eval(found.value)
-        return [Mechanism("triton_folders", " ".join(versions), (quote(found),))]
-    listed = [
-        each for each in ast.walk(function) if ast.unparse(each) == "os.listdir(configs_root)"
+    version_list = only_assignment(function, "supported_triton_versions")
+    if version_list is not None:
+        versions = ast.literal_eval(version_list.value)
+        return [Mechanism("triton_folders", " ".join(versions), (quote(version_list),))]
+    listings = [
+        node for node in ast.walk(function) if ast.unparse(node) == "os.listdir(configs_root)"
     ]
-    if listed:
-        return [Mechanism("triton_folders", "newest first", (quote(listed[0]),))]
+    if listings:
+        return [Mechanism("triton_folders", "newest first", (quote(listings[0]),))]
     return []

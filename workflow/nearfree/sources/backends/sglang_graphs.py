@@ -1,9 +1,9 @@
-"""SGLang's CUDA graphs: the numbers of requests that are captured, to which a step is padded.
+"""SGLang's CUDA graphs: the captured numbers of requests, to which a step is padded.
 
-A graph is of one width, the positions of each request. `decode_sizes` is the list that the decode
-runner captures, from that of the options (`capture_sizes`), up to `max_bs`, which goes by a GPU's
-memory. Under speculation SGLang runs at most so many requests as mechanism `running_requests` says,
-unless an option says otherwise.
+A graph has one width, the positions per request. `decode_sizes` is the list that the decode runner
+captures, derived from that of the options (`capture_sizes`), up to `max_bs`, which depends on the
+GPU's memory. Under speculation SGLang by default limits running requests to the number in mechanism
+`running_requests`.
 """
 
 import ast
@@ -13,12 +13,12 @@ from itertools import product
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.backends.graph_sizes import (
     SIZES,
-    asking,
     joined,
-    listed,
+    list_function,
     method_of,
-    needed,
     parameters_named,
+    required_method,
+    wrapper_reading,
 )
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, at, copied, quote
@@ -68,11 +68,11 @@ _MEMORY = {
     r"(self|cfg)\.tp_size": "tp",
     r"(self|cfg)\.chunked_prefill_size": "0",
 }
-_LARGEST = "max_bs"
+_MAX_BS = "max_bs"
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read a release's rules.
+    """Return the readings of a release's rules.
 
     Raises
     ------
@@ -80,20 +80,20 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
         A list is not built as in any known release.
     """
     modules = Modules(files)
-    path, method = needed(method_of(modules, _LISTS), "the list of captured batch sizes")
-    program, _ = modules.program_of(path, listed(method, "capture_bs", INPUTS, _LEAVES), {})
+    path, method = required_method(method_of(modules, _LISTS), "the list of captured batch sizes")
+    program, _ = modules.program_of(path, list_function(method, "capture_bs", INPUTS, _LEAVES), {})
     name = "get_batch_sizes_to_capture"
-    there, runner = needed(method_of(modules, [name]), name)
-    captured = listed(runner, "capture_bs", DECODE_INPUTS, _CAPTURE, name="captured")
-    whole = joined(program, modules, there, captured)
-    sizes = [{"max_bs": size, "width": width} for size in _SIZES for width in (1, 4)]
-    decoded = [
-        dict(zip(DECODE_INPUTS, each, strict=True))
-        for each in product(_SIZES, (1, 3, 4), (48, 100, 4096), (1, 8))
+    runner_path, runner = required_method(method_of(modules, [name]), name)
+    captured = list_function(runner, "capture_bs", DECODE_INPUTS, _CAPTURE, name="captured")
+    joined_program = joined(program, modules, runner_path, captured)
+    size_contexts = [{"max_bs": size, "width": width} for size in _SIZES for width in (1, 4)]
+    decode_contexts = [
+        dict(zip(DECODE_INPUTS, values, strict=True))
+        for values in product(_SIZES, (1, 3, 4), (48, 100, 4096), (1, 8))
     ]
     return [
-        asking("capture_sizes", program, SIZES, INPUTS, sizes),
-        asking("decode_sizes", whole, "captured", DECODE_INPUTS, decoded),
+        wrapper_reading("capture_sizes", program, SIZES, INPUTS, size_contexts),
+        wrapper_reading("decode_sizes", joined_program, "captured", DECODE_INPUTS, decode_contexts),
         _largest(modules),
     ]
 
@@ -102,7 +102,7 @@ _SIZES = (1, 5, 8, 24, 48, 80, 160, 256, 500, 512, 1000)
 
 
 def _largest(modules: Modules) -> Reading:
-    """Return how to read the largest captured number of requests, by memory and tp."""
+    """Return the reading of the largest captured number of requests, by memory and tp."""
     for path in sorted(modules.files):
         if "cuda_graph_max_bs" not in modules.files[path] and not path.endswith("memory_hook.py"):
             continue
@@ -112,7 +112,7 @@ def _largest(modules: Modules) -> Reading:
                 if cut is None:
                     continue
                 return Reading(
-                    _LARGEST,
+                    _MAX_BS,
                     *modules.program_of(path, cut, _MEMORY),
                     axis="memory_gib",
                     contexts=[{"tp": tp} for tp in (1, 2, 4, 8)],
@@ -121,24 +121,24 @@ def _largest(modules: Modules) -> Reading:
 
 
 def _by_memory(node: ast.If) -> Function | None:
-    """Return a function that takes the ways of a condition on memory; None where no size is set."""
-    renamed = _Named()
-    whole: ast.If = renamed.visit(copied(node))
-    if not renamed.seen:
+    """Return a function of a condition on memory; None if the condition sets no size."""
+    renamer = _RenameLargest()
+    condition: ast.If = renamer.visit(copied(node))
+    if not renamer.seen:
         return None
-    place = node.test
-    begin = at(ast.Assign([at(ast.Name(_LARGEST, ast.Store()), place)], _none(place)), place)
-    answer = at(ast.Return(at(ast.Name(_LARGEST, ast.Load()), node)), node)
+    test = node.test
+    initial = at(ast.Assign([at(ast.Name(_MAX_BS, ast.Store()), test)], _none(test)), test)
+    result = at(ast.Return(at(ast.Name(_MAX_BS, ast.Load()), node)), node)
     arguments = parameters_named(("memory_gib", "tp"))
-    return at(ast.FunctionDef("largest", arguments, [begin, whole, answer], [], None), node)
+    return at(ast.FunctionDef("largest", arguments, [initial, condition, result], [], None), node)
 
 
-def _none(place: ast.AST) -> ast.expr:
-    return at(ast.Constant(value=None), place)
+def _none(location: ast.AST) -> ast.expr:
+    return at(ast.Constant(value=None), location)
 
 
-class _Named(ast.NodeTransformer):
-    """Gives the attribute that holds the largest size a plain name, and drops other settings."""
+class _RenameLargest(ast.NodeTransformer):
+    """Rename the attribute that holds the largest size to a local name; drop other statements."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -148,28 +148,28 @@ class _Named(ast.NodeTransformer):
         if ast.unparse(node) not in texts:
             return node
         self.seen = True
-        return at(ast.Name(_LARGEST, node.ctx), node)
+        return at(ast.Name(_MAX_BS, node.ctx), node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
-        kept = isinstance(node.targets[0], ast.Name)
-        return node if kept else ast.copy_location(ast.Pass(), node)
+        sets_local = isinstance(node.targets[0], ast.Name)
+        return node if sets_local else ast.copy_location(ast.Pass(), node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         return ast.copy_location(ast.Pass(), node)
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return how many requests run at once under speculation where no option says it."""
+    """Return the default limit of running requests under speculation."""
     modules = Modules(files)
-    places = list(_limits(modules))
-    numbers = sorted({value for value, _ in places})
+    limits = list(_limits(modules))
+    numbers = sorted({value for value, _ in limits})
     says = " or ".join(map(str, numbers))
-    return [Mechanism("running_requests", says, tuple(quote(node) for _, node in places[:1]))]
+    return [Mechanism("running_requests", says, tuple(quote(node) for _, node in limits[:1]))]
 
 
 def _limits(modules: Modules) -> Iterator[tuple[int, ast.expr]]:
-    """Yield the numbers that `max_running_requests` is set to, with their places."""
+    """Yield the numbers to which `max_running_requests` is set, with their nodes."""
     for path in sorted(modules.files):
         if "Max running requests is reset" not in modules.files[path]:
             continue

@@ -1,4 +1,4 @@
-"""vLLM: the rules of its Triton fused MoE, and which path a call takes."""
+"""vLLM: the rules of its Triton fused MoE, and the path of a call."""
 
 import ast
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ _GPT_OSS = {
     "rhs_dtype": "'mxfp4'",
     "FP4": "'mxfp4'",
 }
-"""gpt-oss's experts: 16-bit activations, weights in mxfp4, an expert's tokens side by side."""
+"""gpt-oss's experts: 16-bit activations, weights in mxfp4, an expert's tokens contiguous."""
 _ORDER_LEAVES = fused_moe.LEAVES | {
     r"current_platform\.is_(xpu|cpu|tpu)\(\)": "False",
     r"current_platform\.is_device_capability_family\((\d+)\)": r"(sm // 10 == \1 // 10)",
@@ -45,7 +45,7 @@ _ORDER_LEAVES = fused_moe.LEAVES | {
     r"MoEActivation\.(\w+)": r"'\1'",
     r"UnquantizedMoeBackend\.(\w+)": r"'\1'",
 }
-# Expert maps and weights in host memory are modes of their own: neither is asked about here.
+# Expert maps and weights in host memory are separate modes, which are not read.
 _PATH_LEAVES = fused_moe.LEAVES | {
     r"expert_map": "None",
     r"top_k_num": "topk",
@@ -56,7 +56,7 @@ _PATH_LEAVES = fused_moe.LEAVES | {
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read a release's rules."""
+    """Return the readings of a release's rules."""
     modules = Modules(files)
     return [
         *fused_moe.block_sizes(modules),
@@ -72,7 +72,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
 
 def _chunk(modules: Modules) -> dict[str, ast.expr]:
-    """Return the default of VLLM_FUSED_MOE_CHUNK_SIZE: the text that os.getenv falls back on."""
+    """Return the default of VLLM_FUSED_MOE_CHUNK_SIZE: the second argument of os.getenv."""
     for path in modules.files:
         if not path.endswith("envs.py"):
             continue
@@ -87,26 +87,27 @@ def _chunk(modules: Modules) -> dict[str, ast.expr]:
 def _fallback(value: ast.expr) -> ast.expr:
     for call in ast.walk(value):
         if isinstance(call, ast.Call) and ast.unparse(call.func) in {"os.getenv", "os.environ.get"}:
-            whole = ast.Call(ast.Name("int", ast.Load()), [call.args[1]], [])
-            return at(whole, call)
+            conversion = ast.Call(ast.Name("int", ast.Load()), [call.args[1]], [])
+            return at(conversion, call)
     raise SourceError("VLLM_FUSED_MOE_CHUNK_SIZE has no default of the known form")
 
 
 def triton_kernels_blocks(modules: Modules) -> list[Reading]:
-    """Return how to read the rows of a block of `triton_kernels`, which runs gpt-oss's experts.
+    """Return the reading of the rows of a block of `triton_kernels`, which runs gpt-oss's experts.
 
-    `m` counts routed rows, tokens times experts a token; nothing is expected of an expert's share,
-    and nobody constrains the block. Empty where the wheel has no such package.
+    The axis `m` counts routed rows, tokens times experts per token. The call passes no expected
+    tokens per expert and no constraint on the block. The list is empty if the wheel lacks the
+    package.
     """
-    found = modules.find("make_default_opt_flags_nvidia")
-    if found is None:
+    definition = modules.find("make_default_opt_flags_nvidia")
+    if definition is None:
         return []
-    cut = returning(found[1], "block_m")
+    cut = returning(definition[1], "block_m")
     cut.args = made("none", cut.body, cut).args
     return [
         Reading(
             "triton_kernels_block_m",
-            *modules.program_of(found[0], cut, _OPT_FLAGS | _GPT_OSS),
+            *modules.program_of(definition[0], cut, _OPT_FLAGS | _GPT_OSS),
             axis="m",
             contexts=[{"E": e, "sm": sm, "deterministic": False} for e in (8, 32, 128)
                       for sm in (90, 100)],
@@ -117,18 +118,18 @@ def triton_kernels_blocks(modules: Modules) -> list[Reading]:
 
 
 def assignment(modules: Modules) -> Reading:
-    """Return how to read whether tokens are aligned to blocks, or each gets a block of its own.
+    """Return the reading of whether tokens are aligned to blocks, or each has its own block.
 
-    Without alignment no two tokens share a block, so a block has no slack to share.
+    Without alignment no two tokens share a block, so further tokens never fill its padding.
     """
-    found = modules.having("naive_block_assignment")
-    if found is None:
-        found = fused_moe.always_aligned(modules)
+    definition = modules.having("naive_block_assignment")
+    if definition is None:
+        definition = fused_moe.always_aligned(modules)
     else:
-        found = found[0], _naive_or_aligned(found[1])
+        definition = definition[0], _naive_or_aligned(definition[1])
     return Reading(
         "path",
-        *modules.program_of(*found, _PATH_LEAVES),
+        *modules.program_of(*definition, _PATH_LEAVES),
         axis="num_tokens",
         contexts=[
             {"E": experts, "topk": top_k, "block_shape": shape}
@@ -140,14 +141,15 @@ def assignment(modules: Modules) -> Reading:
 
 
 def backend_order(modules: Modules) -> list[Reading]:
-    """Return how to read in which order serving tries its 16-bit kernels; empty in old releases.
+    """Return the reading of the order in which serving tries its 16-bit kernels.
 
-    The first kernel that supports the layer is taken; only `TRITON` follows the rules above.
+    The first kernel that supports the layer runs; only `TRITON` follows the rules above. The list
+    is empty for old releases.
     """
-    found = modules.find("_get_priority_backends")
-    if found is None or "unquantized" not in found[0]:
+    definition = modules.find("_get_priority_backends")
+    if definition is None or "unquantized" not in definition[0]:
         return []
-    program, root = modules.program_of(*found, _ORDER_LEAVES)
+    program, root = modules.program_of(*definition, _ORDER_LEAVES)
     contexts = [
         {"rocm": rocm, "dp_size": size, "activation": "SILU"}
         for rocm in (False, True)
@@ -166,28 +168,28 @@ def backend_order(modules: Modules) -> list[Reading]:
 
 
 def _naive_or_aligned(function: Function) -> Function:
-    stop = {"expert_map", "top_k_num", "tokens_in_chunk", "num_tokens", "global_num_experts"}
-    stop |= {"weights_host_resident", "use_int8_w8a16", "use_int4_w4a16", "block_shape"}
-    cut = value_of(function, "naive_block_assignment", frozenset(stop))
+    inputs = {"expert_map", "top_k_num", "tokens_in_chunk", "num_tokens", "global_num_experts"}
+    inputs |= {"weights_host_resident", "use_int8_w8a16", "use_int4_w4a16", "block_shape"}
+    cut = value_of(function, "naive_block_assignment", frozenset(inputs))
     answer = cut.body[-1]
     if not isinstance(answer, ast.Return) or answer.value is None:
         raise UnknownConstructError("naive_block_assignment has no value", answer)
-    texts = [at(ast.Constant(each), answer) for each in (NAIVE, ALIGNED)]
-    answer.value = at(ast.IfExp(answer.value, *texts), answer)
+    paths = [at(ast.Constant(path), answer) for path in (NAIVE, ALIGNED)]
+    answer.value = at(ast.IfExp(answer.value, *paths), answer)
     return cut
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return the lines that make BLOCK_SIZE_M matter, and those that skip it."""
+    """Return the lines that use BLOCK_SIZE_M, and those that bypass it."""
     modules = Modules(files)
-    skipped = modules.having("naive_block_assignment")
-    tests = [] if skipped is None else _tests(skipped[1])
+    definition = modules.having("naive_block_assignment")
+    tests = [] if definition is None else _tests(definition[1])
     return [
         fused_moe.alignment(modules),
         Mechanism(
             "naive",
             "few tokens skip moe_align_block_size: each routed pair has a block of its own",
-            tuple(quote(each) for each in tests),
+            tuple(quote(test) for test in tests),
         ),
         _modular(modules),
         fused_moe.tuned_ignored(modules),
@@ -196,15 +198,15 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
 
 def _tests(function: Function) -> list[ast.expr]:
     return [
-        each.test
-        for each in ast.walk(function)
-        if isinstance(each, ast.If) and "naive_block_assignment" in ast.unparse(each.test)
+        node.test
+        for node in ast.walk(function)
+        if isinstance(node, ast.If) and "naive_block_assignment" in ast.unparse(node.test)
     ]
 
 
 def _modular(modules: Modules) -> Mechanism:
-    """Return whether the experts class that serving uses can skip the alignment too."""
+    """Return the lines by which the experts class of serving can skip the alignment, too."""
     says = "the modular TritonExperts takes the same paths"
-    found = modules.method("TritonExperts", "apply")
-    shared = [] if found is None else calls(found[1], "_prepare_expert_assignment")
-    return Mechanism("modular_naive", says, tuple(quote(each) for each in shared))
+    method = modules.method("TritonExperts", "apply")
+    assignment_calls = [] if method is None else calls(method[1], "_prepare_expert_assignment")
+    return Mechanism("modular_naive", says, tuple(quote(call) for call in assignment_calls))

@@ -1,8 +1,8 @@
-"""FlashAttention-3 as vLLM carries it: its own fork's rows of a query tile, splits, packed heads.
+"""FlashAttention-3 in vLLM's fork: the rows of a query tile, splits, packed heads.
 
-Few rows take a tile of their own, of one warp group. The fork is read at the commit that the
-release pins, as its `CMakeLists.txt` builds it for vLLM; the call is vLLM's: lengths of each
-request, and keys in pages.
+The fork has a special tile of one warp group for few rows. It is read at the commit that the
+release pins, as its `CMakeLists.txt` builds it for vLLM. The call is vLLM's: a length per request,
+and keys in pages.
 """
 
 import re
@@ -45,7 +45,7 @@ KERNEL_LEAVES = (
         "params_seqlen_q": "positions",
         "params_h": "heads",
         "params_h_k": "kv_heads",
-        # Clusters take no ragged lengths, and how many heads a load brings changes no rows.
+        # Ragged lengths use no clusters, and the heads per load do not change rows.
         r"quotient\(params_seqlen_q \* .*kBlockM\)": "1",
         r"quotient\(params_h \+ params_h_k - 1, params_h_k\)": "1",
         r"opaque\('cute::is_same_v<\w+, cutlass::half_t>'\)": "False",
@@ -55,51 +55,54 @@ WINDOWS = True
 WINDOW_KERNEL = "window_kernel"
 _LOCAL = {"params_is_local": "True", "params_is_causal": "False"}
 WINDOW_LEAVES = _LOCAL | {name: leaf for name, leaf in KERNEL_LEAVES.items() if name not in _LOCAL}
-"""Those of a launch with a window, where some position does not see all before it."""
+"""The leaves of a launch with a window, if some position does not see all earlier ones."""
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read the rules of one release.
+    """Return the readings of one release's rules.
 
     Raises
     ------
     SourceError
-        The fork is not of the known form.
+        The fork does not have the known form.
     """
     parsed = built(files)
-    given = ("max_seqlen_q_", "max_seqlen_k_")
+    extra_tensors = ("max_seqlen_q_", "max_seqlen_k_")
     return [
         reading
         for window in (False, True)
         for reading in (
-            upstream.call_rule(parsed, WAY, given, window=window),
+            upstream.call_rule(parsed, WAY, extra_tensors, window=window),
             kernel_rule(parsed, window=window),
         )
     ]
 
 
 def built(files: Mapping[str, str]) -> "CppFiles":
-    """Return the C++ files as vLLM builds them: of conditions on its definitions the other part.
+    """Return the C++ files as vLLM builds them, with its preprocessor definitions.
 
-    A reader takes the part for an undefined name; lines stay where they are.
+    The reader takes the branch for an undefined name, so conditions on defined names are inverted.
+    Lines keep their numbers.
 
     Raises
     ------
     SourceError
-        The build names no definitions of the extension.
+        The build has no definitions for the extension.
     """
     from nearfree.sources.cpp.source import CppFiles
 
-    found = re.search(
+    definitions = re.search(
         r"target_compile_definitions\(\s*_vllm_fa3_C\s+PRIVATE([^)]*)\)", files[BUILD]
     )
-    names = re.findall(r"^\s*(FLASHATTENTION_\w+)", found[1], re.MULTILINE) if found else []
+    names = (
+        re.findall(r"^\s*(FLASHATTENTION_\w+)", definitions[1], re.MULTILINE) if definitions else []
+    )
     if not names:
         raise SourceError(f"{BUILD} defines nothing for _vllm_fa3_C", remedy=MOVED)
     condition = re.compile(rf"#if(n?)def(?= (?:{'|'.join(names)})\b)")
     return CppFiles(
         {
-            path: condition.sub(lambda each: "#ifdef" if each[1] else "#ifndef", text)
+            path: condition.sub(lambda directive: "#ifdef" if directive[1] else "#ifndef", text)
             for path, text in files.items()
             if path != BUILD
         }
@@ -107,7 +110,7 @@ def built(files: Mapping[str, str]) -> "CppFiles":
 
 
 def kernel_rule(files: "CppFiles", *, window: bool) -> Reading:
-    """Return how to read rows, splits and packing, from the launch down to the kernel's grid."""
+    """Return the reading of rows, splits and packing, from the launch down to the kernel's grid."""
     from nearfree.sources.cpp.expressions import Meaning
     from nearfree.sources.cpp.program import cpp_program
 
@@ -145,21 +148,22 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
 
 
 FOLLOWING_RULES = dict.fromkeys(("kernel", WINDOW_KERNEL), ("heads", "kv_heads"))
-"""The rules that are given what a call passes on."""
+"""The rules whose inputs are the arguments that a call passes on."""
 
 
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-    """Return the call that is made; of pages that are not known also one that all blocks divide."""
+    """Return the call's rule and facts; for an unknown page size, also for one that fits all."""
     queries = upstream.rule_queries(replace(query, api="varlen", paged=True), point)
     if query.window is None:
         return queries
     return tuple(
-        RuleQuery(f"{WAY}_window_call", {**known, "window": query.window}) for _, known in queries
+        RuleQuery(f"{WAY}_window_call", {**call_facts, "window": query.window})
+        for _, call_facts in queries
     )
 
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
-    """Return how a call is tiled; packed heads share a tile, so a position takes several rows."""
+    """Return the tile of a call; packed heads share it, so a position takes several rows."""
     if query.api == "dense":
         raise EvidenceError(
             "vLLM makes no dense call of FlashAttention-3", remedy="Ask for a varlen call"
@@ -179,8 +183,13 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
 
 
 def notes(query: AttentionQuery) -> tuple[str, ...]:
-    """Return what an answer takes for granted."""
+    """Return the assumptions of an answer."""
     pages = query.page_size or "any number of"
-    seen = f"a window of {query.window}" if query.window else "no window"
-    asked = f"of vLLM's call: lengths of each request, pages of {pages} keys, {seen}, 16 bits"
-    return (asked, "splits are left to the launch; vLLM's captured graphs set a number of them")
+    window = f"a window of {query.window}" if query.window else "no window"
+    assumptions = (
+        f"of vLLM's call: lengths of each request, pages of {pages} keys, {window}, 16 bits"
+    )
+    return (
+        assumptions,
+        "splits are left to the launch; vLLM's captured graphs set a number of them",
+    )

@@ -1,10 +1,10 @@
-"""vLLM's CUDA graphs: the numbers of tokens that are captured, to which a step is padded.
+"""vLLM's CUDA graphs: the captured numbers of tokens, to which a step is padded.
 
-Two lists: `capture_sizes`, and `decode_sizes`, the list that remains where every request decodes q
-tokens: since 0.11.1 its sizes are multiples of q. Above the largest size there is no graph, and no
-padding (mechanism `beyond`). Attention of a backend whose full graphs hold one token a request
-(mechanisms `support_...`) is outside of graphs where requests decode several, and sizes of such a
-server are not rounded.
+There are two lists: `capture_sizes`, and `decode_sizes` for steps in which every request decodes q
+tokens. Since 0.11.1 the latter's sizes are multiples of q. Steps above the largest size run without
+graph and padding (mechanism `beyond`). If a backend's full graphs support only one token per
+request (mechanisms `support_...`), its attention runs outside of graphs when requests decode
+several, and the sizes of such a server are not rounded.
 """
 
 import ast
@@ -16,13 +16,13 @@ from nearfree.backends.records import BACKENDS
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.backends.graph_sizes import (
     SIZES,
-    asking,
     conditions,
     joined,
-    listed,
+    list_function,
     method_of,
-    needed,
     parameters_named,
+    required_method,
+    wrapper_reading,
 )
 from nearfree.sources.language.functions import nodes_of
 from nearfree.sources.language.program import Function, Program, at, copied, names_in, placed, quote
@@ -43,9 +43,9 @@ LATENT = {
     "triton_decode": "triton_mla",
     "trtllm_gen": "flashinfer_mla",
 }
-"""vLLM's own backend of latent attention, as its file is named, by the kernel that it runs."""
+"""The file name of vLLM's latent-attention backend, by the kernel that it runs."""
 GROUPED = frozenset(record.vllm_file for record in BACKENDS if record.vllm_file)
-"""Those of grouped attention."""
+"""The file names of vLLM's backends of grouped-query attention."""
 INPUTS = ("max_num_seqs", "max_num_batched_tokens", "q", "sm", "performance_mode")
 DECODE_INPUTS = (*INPUTS, "tp")
 _LEAVES = {
@@ -61,7 +61,7 @@ _LEAVES = {
     r"self\.(max_num_seqs)": r"\1",
     r"self\.(speculative_config\.)?num_speculative_tokens": "(q - 1)",
     r"self\.speculative_config": "True",
-    # A draft length by batch size has sizes of its own: one of a fixed length is read here.
+    # A draft length by batch size has other sizes; only fixed draft lengths are read.
     r"speculative_config\.uses_dynamic_speculative_decoding\(\)": "False",
     r"self\.uniform_decode_query_len": "q",
     r"self\.performance_mode": "performance_mode",
@@ -79,7 +79,7 @@ _CAPTURED = "captured"
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read a release's rules.
+    """Return the readings of a release's rules.
 
     Raises
     ------
@@ -87,16 +87,18 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
         A list is not built as in any known release.
     """
     modules = Modules(files)
-    path, method = needed(method_of(modules, ["_set_cudagraph_sizes"]), "_set_cudagraph_sizes")
+    path, method = required_method(
+        method_of(modules, ["_set_cudagraph_sizes"]), "_set_cudagraph_sizes"
+    )
     names = ("cudagraph_capture_sizes", "batch_size_capture_list")
     stored = names_in(method, context=ast.Store)
     answer = next((name for name in names if name in stored), None)
     if answer is None:
         raise SourceError(f"{method.name} sets neither {' nor '.join(names)}", remedy=MOVED)
     leaves = _LEAVES | {r"self\.scheduler_config\.cuda_graph_sizes": _graph_sizes(modules)}
-    program, _ = modules.program_of(path, listed(method, answer, INPUTS, leaves), {})
+    program, _ = modules.program_of(path, list_function(method, answer, INPUTS, leaves), {})
     return [
-        asking("capture_sizes", program, SIZES, INPUTS, list(_contexts())),
+        wrapper_reading("capture_sizes", program, SIZES, INPUTS, list(_contexts())),
         *_decode(modules, program),
         _most_requests(modules),
     ]
@@ -104,8 +106,8 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
 def _contexts() -> Iterator[dict[str, Any]]:
     """Yield the options and GPUs at which lists are compared."""
-    asked = product((1, 13, 100, 256, 1024), (100, 8192), (1, 2, 3, 5, 8), _GPUS)
-    for sequences, tokens, q, gpu in asked:
+    combinations = product((1, 13, 100, 256, 1024), (100, 8192), (1, 2, 3, 5, 8), _GPUS)
+    for sequences, tokens, q, gpu in combinations:
         yield dict(zip(INPUTS, (sequences, tokens, q, *gpu), strict=True))
 
 
@@ -115,7 +117,7 @@ _GPUS = ((90, "balanced"), (100, "balanced"), (90, "interactivity"))
 def _graph_sizes(modules: Modules) -> str:
     """Return the default of `cuda_graph_sizes`, the option of releases before 0.11.1.
 
-    It is a list that the scheduler's configuration sets where it is empty, or the field's default.
+    It is a list that the scheduler's configuration sets if it is empty, or the field's default.
     """
     for path in sorted(modules.files):
         if "cuda_graph_sizes" not in modules.files[path]:
@@ -128,30 +130,32 @@ def _graph_sizes(modules: Modules) -> str:
                 return ast.unparse(node.value).replace("self.max_num_seqs", "max_num_seqs")
         for node in nodes:
             if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "cuda_graph_sizes":
-                inner = [each for each in nodes_of(node) if isinstance(each, ast.Lambda)]
-                if len(inner) == 1:
-                    return ast.unparse(inner[0].body)
+                lambdas = [child for child in nodes_of(node) if isinstance(child, ast.Lambda)]
+                if len(lambdas) == 1:
+                    return ast.unparse(lambdas[0].body)
     return "None"
 
 
 def _decode(modules: Modules, program: Program) -> Iterator[Reading]:
-    """Yield how to read the sizes of decodes of q tokens a request; nothing before 0.11.1.
+    """Yield the reading of the sizes for decodes of q tokens per request; none before 0.11.1.
 
     Raises
     ------
     SourceError
-        Nothing rounds sizes in a release whose list goes by the tokens of a decode.
+        No method rounds sizes, though the release's list depends on the tokens per request.
     """
-    found = method_of(modules, [_ADJUST])
-    if found is None:
+    definition = method_of(modules, [_ADJUST])
+    if definition is None:
         if "q" in names_in(*program.functions[SIZES].body):
             raise SourceError(f"{_ADJUST} is nowhere in the release", remedy=MOVED)
         return
-    there, method = found
-    rounded = listed(_starting(method), "rounded_sizes", DECODE_INPUTS, _ADJUSTED, name="rounded")
-    whole = joined(program, modules, there, rounded)
-    asked = [{**each, "tp": tp} for each in _contexts() for tp in (1, 8)]
-    yield asking("decode_sizes", whole, "rounded", DECODE_INPUTS, asked)
+    path, method = definition
+    rounded = list_function(
+        _with_captured_list(method), "rounded_sizes", DECODE_INPUTS, _ADJUSTED, name="rounded"
+    )
+    joined_program = joined(program, modules, path, rounded)
+    contexts = [{**context, "tp": tp} for context in _contexts() for tp in (1, 8)]
+    yield wrapper_reading("decode_sizes", joined_program, "rounded", DECODE_INPUTS, contexts)
 
 
 _ADJUSTED = {
@@ -163,28 +167,28 @@ _ADJUSTED = {
 }
 
 
-def _starting(method: Function) -> Function:
-    """Return the method that rounds sizes, begun with the list that it finds in its object."""
-    whole = copied(method)
-    first = whole.body[0]
+def _with_captured_list(method: Function) -> Function:
+    """Return the method that rounds sizes, with the list from its object set at the start."""
+    started = copied(method)
+    first = started.body[0]
     arguments = ", ".join(INPUTS)
-    begin = ast.parse(f"{_CAPTURED} = {SIZES}({arguments})").body[0]
-    whole.body = [placed(begin, first), *whole.body]
-    return whole
+    assignment = ast.parse(f"{_CAPTURED} = {SIZES}({arguments})").body[0]
+    started.body = [placed(assignment, first), *started.body]
+    return started
 
 
 def _most_requests(modules: Modules) -> Reading:
-    """Return how to read `max_num_seqs` of a server that nobody gave one, by a GPU's memory."""
+    """Return the reading of a server's default `max_num_seqs`, by a GPU's memory."""
     name = "default_max_num_seqs"
     for path in sorted(modules.files):
         if not path.endswith("arg_utils.py"):
             continue
         for node in nodes_of(modules.tree(path)):
             if isinstance(node, ast.If) and "device_memory >=" in ast.unparse(node.test):
-                cut = _chosen(node, name)
+                function = _server_default(node, name)
                 return Reading(
                     "max_num_seqs",
-                    *modules.program_of(path, cut, _DEFAULTS),
+                    *modules.program_of(path, function, _DEFAULTS),
                     axis="memory_gib",
                     contexts=[
                         {"device_name": device, "sm": sm}
@@ -194,68 +198,74 @@ def _most_requests(modules: Modules) -> Reading:
     raise SourceError(f"{name} is nowhere set by a GPU's memory", remedy=MOVED)
 
 
-def _chosen(node: ast.If, name: str) -> Function:
-    """Return a function that takes the ways of a condition on memory and gives a server's value."""
+def _server_default(node: ast.If, name: str) -> Function:
+    """Return a function of a condition on memory that returns a server's default."""
     body: list[ast.stmt] = [copied(node)]
-    given = at(ast.Name(name, ast.Load()), node)
-    said = ast.unparse(node)
-    if f"{name} = {{" in said:
+    name_node = at(ast.Name(name, ast.Load()), node)
+    source = ast.unparse(node)
+    if f"{name} = {{" in source:
         key = placed(ast.parse(_SERVER, mode="eval").body, node)
-        body.append(at(ast.Return(at(ast.Subscript(given, key, ast.Load()), node)), node))
+        body.append(at(ast.Return(at(ast.Subscript(name_node, key, ast.Load()), node)), node))
     else:
-        body.append(at(ast.Return(given), node))
+        body.append(at(ast.Return(name_node), node))
     inputs = ("memory_gib", "device_name", "sm")
     return at(ast.FunctionDef("most_requests", parameters_named(inputs), body, [], None), node)
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return the lines that leave a step without graph, and without padding, above the largest."""
+    """Return the lines by which steps above the largest size run without graph and padding.
+
+    Further mechanisms are the backends' support of full graphs.
+    """
     modules = Modules(files)
-    wanted = ("num_tokens > max_size", "num_tokens > self.compilation_config.max_cudagraph")
-    found = [
+    tests = ("num_tokens > max_size", "num_tokens > self.compilation_config.max_cudagraph")
+    quotes = [
         quote(node)
         for path in sorted(files)
         if path.endswith("cudagraph_dispatcher.py")
-        for text in wanted
+        for text in tests
         for node in conditions(modules.tree(path), text)
     ]
-    old = [
+    old_quotes = [
         quote(node)
         for path in sorted(files)
-        if path.endswith("gpu_model_runner.py") and not found
+        if path.endswith("gpu_model_runner.py") and not quotes
         for node in conditions(modules.tree(path), "tokens <= self.cudagraph_batch_sizes[-1]")
     ]
-    says = "above the largest size a step runs without graph, its tokens not padded"
+    statement = "above the largest size a step runs without graph, its tokens not padded"
     supports = [_support(modules, name) for name in sorted({*GROUPED, *LATENT.values()})]
-    return [Mechanism("beyond", says, tuple((found or old)[:1])), *supports]
+    return [Mechanism("beyond", statement, tuple((quotes or old_quotes)[:1])), *supports]
 
 
 def _support(modules: Modules, name: str) -> Mechanism:
-    """Return which batches a backend takes part in full graphs with, as vLLM calls them.
+    """Return the batches for which a backend supports full graphs, by vLLM's names.
 
-    Where a method of the backend decides, it is all that it may return, joined by `or`.
+    If a method of the backend decides, these are all values that it may return, joined by `or`.
     """
     paths = [path for path in sorted(modules.files) if path.endswith(f"/{name}.py")]
     nodes = [node for path in paths for node in nodes_of(modules.tree(path))]
-    said: Sequence[ast.AST] = [
+    statements: Sequence[ast.AST] = [
         node
         for node in nodes
         if isinstance(node, ast.Assign | ast.AnnAssign)
         and ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
         in ("cudagraph_support", "_cudagraph_support")
     ][:1]
-    said = said or [
-        each
+    statements = statements or [
+        child
         for node in nodes
         if isinstance(node, ast.FunctionDef) and node.name == "get_cudagraph_support"
-        for each in nodes_of(node)
-        if isinstance(each, ast.Return)
+        for child in nodes_of(node)
+        if isinstance(child, ast.Return)
     ]
     names = [
-        part.attr
-        for node in said
-        for part in nodes_of(node)
-        if isinstance(part, ast.Attribute) and ast.unparse(part.value) == "AttentionCGSupport"
+        attribute.attr
+        for node in statements
+        for attribute in nodes_of(node)
+        if isinstance(attribute, ast.Attribute)
+        and ast.unparse(attribute.value) == "AttentionCGSupport"
     ]
-    says = " or ".join(sorted(set(names)))
-    return Mechanism(f"support_{name}", says, tuple(quote(node) for node in said[:1] if names))
+    supports = " or ".join(sorted(set(names)))
+    return Mechanism(
+        f"support_{name}", supports, tuple(quote(node) for node in statements[:1] if names)
+    )

@@ -1,7 +1,7 @@
-"""vLLM's dense products of quantised weights: the rows that a kernel takes at a time, by rows.
+"""vLLM's dense products of quantised weights: the rows of a kernel's tile, by rows.
 
-CUTLASS's dispatch is read of the formats and compute capabilities that it has; Marlin's passes over
-the weights; Machete's table of tiles. They stand in the sdist alone: a wheel has them compiled.
+The rules are CUTLASS's dispatch per format and compute capability, Marlin's passes over the
+weights, and Machete's table of tiles. Only the sdist has their source; a wheel has them compiled.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,17 +44,17 @@ LEAVES = {
     r"(div_ceil|ceil_div)\((\w+), (\w+)\)": r"quotient(\2 + \3 - 1, \3)",
 }
 SHAPES = ((1024, 4096), (1280, 5120), (4096, 4096), (8192, 8192), (12288, 4096), (28672, 8192))
-"""Columns and depth of the weights at which a rule is tried."""
+"""Columns and depth of the weights at which a rule is compared."""
 SMS = (108, 132, 148)
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read a release's rules.
+    """Return the readings of a release's rules.
 
     Raises
     ------
     SourceError
-        A dispatch or a kernel is not of a known form.
+        A dispatch or a kernel does not have a known form.
     """
     parsed = with_rows({path: text for path, text in files.items() if path.endswith(".cuh")})
     python = {path: text for path, text in files.items() if path.endswith(".py")}
@@ -67,7 +67,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
 
 
 def contexts(**more: Any) -> list[Mapping[str, Any]]:
-    """Return the shapes at which a rule is tried."""
+    """Return the shapes at which a rule is compared."""
     return [{"columns": n, "depth": k, **more} for n, k in SHAPES]
 
 
@@ -80,18 +80,20 @@ def _cutlass(files: CppFiles) -> Iterator[Reading]:
                 program,
                 root,
                 axis="rows",
-                contexts=[each for sms in _counted(name, program) for each in contexts(sms=sms)],
+                contexts=[
+                    context for sms in _sm_counts(name, program) for context in contexts(sms=sms)
+                ],
                 whole=False,
                 least={"rows": 1},
             )
 
 
-def _counted(root: str, program: Program) -> tuple[int, ...]:
-    """Return the numbers of SMs at which a rule is tried: one where it does not ask for them."""
+def _sm_counts(root: str, program: Program) -> tuple[int, ...]:
+    """Return the numbers of SMs at which a rule is compared: one if it does not use them."""
     return SMS if "sms" in names_in(program.functions[root]) else SMS[:1]
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return the lines that make a rule matter to the kernels."""
+    """Return the links from the rules to the kernels: none is read."""
     del files
     return []

@@ -1,7 +1,7 @@
 """vLLM's own attention in Triton: rows of a block of queries, and whether keys are split.
 
-One kernel serves decoding and prefill, with windows, sinks and caps. Query heads of a key and value
-head are packed, so that a block of 16 rows holds 16 // g positions.
+One kernel serves decoding and prefill, with windows, sinks and caps. The g query heads of a
+key-value head are packed, so that a block of 16 rows holds 16 // g positions.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,8 @@ LEAVES = {
     r"triton\.next_power_of_2\((.+)\)": r"(1 << bit_length(\1 - 1))",
     r"triton\.cdiv\(max_seqlen_q, (\w+)\)": r"quotient(positions + \1 - 1, \1)",
     r"current_platform\.is_device_capability_family\((\d+)\)": r"(sm // 10 == \1 // 10)",
-    # Keys of 16 or 8 bits with one scale, causal requests of a text; scratch as engines allot it.
+    # Keys of 16 bits, or of 8 bits with one scale; causal text requests; scratch that engines
+    # allocate.
     r"KVQuantMode\.(\w+)": r"'\1'",
     r"kv_quant_mode": "'NONE'",
     r"isinstance\(causal, torch\.Tensor\)": "False",
@@ -52,11 +53,11 @@ LEAVES = {
     r"seq_threshold_3D": "blocks_of_2d",
 }
 WINDOWS = True
-"""A window makes no other block of queries, and splits keys no otherwise."""
-_MOST_BLOCKS = 128
-"""Blocks up to which keys are split, over the key and value heads: MIN_LAUNCH_GRID_SIZE_2D of
-vllm/v1/attention/backends/triton_attn.py, lines 40 (0.14.0) and 58 (0.33.0). It is moved to the
-nearest captured batch size, which is not followed here."""
+"""A window changes neither the block of queries nor the splits of keys."""
+_SPLIT_BLOCKS = 128
+"""Blocks, over all key-value heads, up to which keys are split: MIN_LAUNCH_GRID_SIZE_2D of
+vllm/v1/attention/backends/triton_attn.py, lines 40 (0.14.0) and 58 (0.33.0). vLLM moves it to the
+nearest captured batch size, which is not modelled here."""
 _CONTEXTS = [
     {"heads": heads, "kv_heads": kv_heads, "head_dim": width, "sm": sm}
     for heads, kv_heads in ((16, 16), (32, 8), (64, 8), (28, 4), (40, 1))
@@ -66,7 +67,7 @@ _CONTEXTS = [
 
 
 def readings(files: Mapping[str, str]) -> list[Reading]:
-    """Return how to read the rules of one release; old ones state no split by a name of its own."""
+    """Return the readings of one release's rules; old releases have no variable for the split."""
     modules = Modules(files)
     path, function = modules.locate([FUNCTION])
 
@@ -79,19 +80,19 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
             least={"positions": 1},
         )  # fmt: skip
 
-    found = [read(ROWS, "BLOCK_M", _CONTEXTS)]
+    rules = [read(ROWS, "BLOCK_M", _CONTEXTS)]
     if assignments(function, "use_3d"):
         contexts = [
-            each | {"batch": batch, "blocks_of_2d": 16}
-            for each in _CONTEXTS[:2]
+            context | {"batch": batch, "blocks_of_2d": 16}
+            for context in _CONTEXTS[:2]
             for batch in (1, 16, 17)
         ]
-        found.append(read(SPLIT, "use_3d", contexts))
-    return found
+        rules.append(read(SPLIT, "use_3d", contexts))
+    return rules
 
 
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
-    """Return the lines that make the block matter to the kernel: none is read of them."""
+    """Return the links from the rules to the kernel: none is read."""
     del files
     return []
 
@@ -100,16 +101,16 @@ FOLLOWING_RULES: Mapping[str, tuple[str, ...]] = {}
 
 
 def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
-    """Return the rules that read where a call is, and their facts."""
-    known = facts(query, point) | {
+    """Return the rules for a call, and their facts."""
+    call_facts = facts(query, point) | {
         "sm": query.sm,
-        "blocks_of_2d": _MOST_BLOCKS // query.kv_heads,
+        "blocks_of_2d": _SPLIT_BLOCKS // query.kv_heads,
     }
-    return (RuleQuery(ROWS, known), RuleQuery(SPLIT, known))
+    return (RuleQuery(ROWS, call_facts), RuleQuery(SPLIT, call_facts))
 
 
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
-    """Return how a call is tiled: heads of a group share a block's rows."""
+    """Return the tile of a call: heads of a group share a block's rows."""
     rows_query, split_query = rule_queries(query, point_of(query, positions))
     rows = rule_answer(rules, *rows_query)
     branches, path, unsplit = [rows.branch], "unified", False
@@ -117,23 +118,24 @@ def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
         split = rule_answer(rules, *split_query)
         branches.append(split.branch)
         path, unsplit = ("split_kv", False) if split.value else ("standard", True)
-    held = rows.value // query.group  # whole positions: other rows of a block hold none
-    if not held:
+    # Whole positions: the other rows of a block are unused.
+    positions_per_block = rows.value // query.group
+    if not positions_per_block:
         raise EvidenceError(
             f"{PACKAGE}: {query.group} heads of a group are more than a block's {rows.value} rows",
             remedy="Ask for 0.10.2 or newer, whose blocks grow with the group",
         )
     return Tile(
         path=path,
-        tile=held * query.group,
+        tile=positions_per_block * query.group,
         rows_per_position=query.group,
-        tiles=tiles_of(held, positions),
+        tiles=tiles_of(positions_per_block, positions),
         branches=tuple(branches),
         unsplit=unsplit,
     )
 
 
 def notes(query: AttentionQuery) -> tuple[str, ...]:
-    """Return what an answer takes for granted."""
+    """Return the assumptions of an answer."""
     del query
     return ("of keys in 16 bits or with one scale; splits as if each batch size were captured",)

@@ -136,7 +136,7 @@ def test_what_the_library_refuses_is_one_error(context: Contexts) -> None:
         made.decode([10**6], CACHED)
     made.forward(N)
     for place in (N, -N - 1, 1000):
-        with pytest.raises(EvidenceError, match=f"no logits at {place}"):
+        with pytest.raises(EvidenceError, match=f"no logits at row {place}"):
             made.logits(place)
     assert all(map(math.isfinite, made.logits(N - 1)))
 
@@ -206,7 +206,7 @@ def test_a_state_that_cannot_be_taken_back_is_one_error(
     with monkeypatch.context() as patched:
         patched.setattr(made._calls, "llama_memory_seq_rm", lambda *_: False)
         for again in (lambda: made.forward(N), made.rewind, lambda: made.forget(1)):
-            with pytest.raises(EvidenceError, match="cannot take back") as caught:
+            with pytest.raises(EvidenceError, match="cannot remove positions") as caught:
                 again()
             assert "recurrent or hybrid" in caught.value.remedy
     assert len(forward(made, N)) == N

@@ -11,7 +11,7 @@ from nearfree.core.drafting import Drafting, replay
 from nearfree.core.memories import followed
 from nearfree.core.sampling import draws
 from nearfree.engines.generation import GENERATORS, GeneratorOptions, make_generator
-from nearfree.engines.llama_cpp import Context, Model, Parts
+from nearfree.engines.llama_cpp import Context, Model, SequenceTokens
 from nearfree.engines.llama_cpp_generator import LlamaCppGenerator
 from nearfree.errors import ConfigError
 
@@ -126,11 +126,11 @@ def test_texts_that_are_decoded_at_once_are_those_of_each_alone(
         )
         outputs.append(plain)
         lists.append(replay(available, drafting, len(plain), LIMIT))
-    context, calls = pair._of(repack=True).context, []
+    context, calls = pair._first_sequence(repack=True).context, []
     run = context.decode_all
     with monkeypatch.context() as patched:
 
-        def watched(parts: Parts) -> None:
+        def watched(parts: SequenceTokens) -> None:
             calls.append({slot: len(tokens) for slot, (_, tokens) in parts.items()})
             run(parts)
 
@@ -171,7 +171,7 @@ def test_an_engine_with_numbers_of_its_own_is_not_sampled(real: Real) -> None:
         release="1", model=real.path, name="m", sha256="0" * 64, file_type="f", positions=9,
         rows=2, temperature=0.8,
     )  # fmt: skip
-    with pytest.raises(ConfigError, match="nothing replayed") as error:
+    with pytest.raises(ConfigError, match="compared or replayed") as error:
         make_generator("openvino", given_to)
     assert "llama_cpp" in str(error.value)
 
@@ -185,7 +185,7 @@ def test_an_engine_that_tells_no_steps_of_several_has_one_slot(real: Real) -> No
 
 def test_a_message_is_wrapped_as_the_model_was_trained(generator: LlamaCppGenerator) -> None:
     """The chat template adds what begins and ends a turn."""
-    model = generator._of(repack=True).model
+    model = generator._first_sequence(repack=True).model
     plain = model.ids(TEXT.encode(), special=False)
     wrapped = generator.tokens(TEXT)
     assert len(wrapped) > len(plain)

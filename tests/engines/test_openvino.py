@@ -26,7 +26,7 @@ from nearfree.core.weights import WeightsFile
 from nearfree.derive.tune import plans
 from nearfree.engines import kernel, openvino, openvino_kernel
 from nearfree.engines.library import recorded_sha256
-from nearfree.engines.openvino import PACKAGES, checked, last_line, load, refuse_unread
+from nearfree.engines.openvino import PACKAGES, checked_folders, last_line, load, refuse_unread
 from nearfree.engines.openvino_kernel import OpenVinoForward
 from nearfree.engines.openvino_pages import Pages
 from nearfree.errors import ConfigError, EvidenceError, LockError
@@ -106,7 +106,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path
 
 def test_packages_are_those_of_their_records(installed: dict[str, Path]) -> None:
     """What pip recorded is accepted, without importing any of it."""
-    assert checked(RELEASE, BUILD) == tuple(sorted(each.parent for each in installed.values()))
+    assert checked_folders(RELEASE, BUILD) == tuple(
+        sorted(each.parent for each in installed.values())
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,10 +246,10 @@ def test_a_cached_position_takes_its_part_of_the_engine_s_blocks() -> None:
 
 def test_a_model_that_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     """A folder goes once nothing holds it; one that lives, or of which nothing is known, stays."""
-    killed, living = openvino._made(tmp_path), openvino._made(tmp_path)
+    killed, living = openvino._held_folder(tmp_path), openvino._held_folder(tmp_path)
     (tmp_path / "openvino-of-before").mkdir()
     killed[1].close()
-    made = openvino._made(tmp_path)
+    made = openvino._held_folder(tmp_path)
     names = {Path(folder.name) for folder, _ in (living, made)}
     assert set(tmp_path.glob("openvino-*")) == names | {tmp_path / "openvino-of-before"}
     for folder, held in (killed, living, made):

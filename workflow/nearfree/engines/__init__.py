@@ -1,1 +1,1 @@
-"""Real engines, driven from outside: their builds, the calls of their libraries, their forwards."""
+"""Real engines, driven from outside: their libraries, the functions of these, their forwards."""

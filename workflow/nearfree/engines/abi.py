@@ -1,4 +1,4 @@
-"""C calls by what a header says of them: structures and functions for ctypes, nothing typed in."""
+"""C functions and structs for ctypes, declared from a header and not by hand."""
 
 import ctypes
 import re
@@ -17,14 +17,14 @@ _STRUCT = "struct "
 
 
 class Calls:
-    """The functions of some libraries, each with the types that the header gives it.
+    """The functions of some libraries, each with its types from the header.
 
     Parameters
     ----------
     libraries
-        Loaded, in the order in which a function is looked for.
+        Loaded libraries, in the order in which functions are looked up.
     structs, functions
-        As `builds.Abi` has them.
+        As in `builds.Abi`.
 
     Raises
     ------
@@ -39,7 +39,7 @@ class Calls:
         functions: Mapping[str, str],
     ) -> None:
         self._structs = structs
-        self._made: dict[str, type[ctypes.Structure]] = {}
+        self._structs_made: dict[str, type[ctypes.Structure]] = {}
         self._functions = {
             name: self._bound(libraries, name, types) for name, types in functions.items()
         }
@@ -52,12 +52,12 @@ class Calls:
             raise AttributeError(name) from None
 
     def struct(self, name: str) -> type[ctypes.Structure]:
-        """Return a structure as a type of ctypes."""
-        if name not in self._made:
-            parts = (field.rpartition(" ") for field in self._structs[name])
-            fields = [(field, self._type(code)) for code, _, field in parts]
-            self._made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-        return self._made[name]
+        """Return a struct as a ctypes type."""
+        if name not in self._structs_made:
+            codes = (field.rpartition(" ") for field in self._structs[name])
+            fields = [(field, self._type(code)) for code, _, field in codes]
+            self._structs_made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+        return self._structs_made[name]
 
     def _type(self, code: str) -> Any:
         array = re.fullmatch(r"(.+)\[(\d+)\]", code)
@@ -68,13 +68,13 @@ class Calls:
         return _CODES[code]
 
     def _bound(self, libraries: list[ctypes.CDLL], name: str, types: str) -> Any:
-        returned, _, rest = types.partition(" (")
-        taken = [code for code in rest.rstrip(")").split(", ") if code]
+        result_code, _, parameter_codes = types.partition(" (")
+        codes = [code for code in parameter_codes.rstrip(")").split(", ") if code]
         for library in libraries:
             function = getattr(library, name, None)
             if function is not None:
-                function.restype = self._type(returned)
-                function.argtypes = [self._type(code) for code in taken]
+                function.restype = self._type(result_code)
+                function.argtypes = [self._type(code) for code in codes]
                 return function
         raise EvidenceError(
             f"the engine's libraries have no function {name}, which their header declares",

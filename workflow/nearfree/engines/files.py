@@ -1,6 +1,6 @@
-"""Where an engine's libraries and weights lie on this machine, each checked before it is used.
+"""Paths of an engine's libraries and weights on this machine, each checked before use.
 
-What loads a library is imported where one is asked for: a report asks where they lie alone.
+The module that loads libraries is imported only when one is needed: a report needs only paths.
 """
 
 import os
@@ -18,12 +18,12 @@ FETCH = "Run `nearfree fetch`, which needs the network once"
 
 
 def library_folder(engine: str, release: str, build: Build) -> Path:
-    """Return the folder of a build's libraries, compared byte for byte with what pins them.
+    """Return the folder of a build's libraries, after comparing them byte for byte with their lock.
 
     Raises
     ------
     EvidenceError
-        They were not fetched yet.
+        The libraries were not fetched yet.
     LockError
         They were changed, or are not installed in this interpreter.
     """
@@ -39,45 +39,45 @@ def library_folder(engine: str, release: str, build: Build) -> Path:
 
 
 def prebuilt_folder(engine: str, release: str) -> Path:
-    """Return where the libraries of a prebuilt release are put."""
+    """Return the folder for the libraries of a prebuilt release."""
     return default_cache().absolute() / "engines" / f"{engine}-{release}"
 
 
 def put_libraries(engine: str, release: str, build: Build, files: Mapping[str, bytes]) -> Path:
-    """Put a prebuilt release's libraries where they are looked for, all of them or none."""
+    """Install a prebuilt release's libraries in their folder, all of them or none."""
     from nearfree.engines.library import check_prebuilt
 
     folder = prebuilt_folder(engine, release)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=folder.parent))
+    staging = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
         for path, raw in files.items():
-            (made / Path(path).name).write_bytes(raw)
-        check_prebuilt(build, made)
-        made.chmod(0o755)
+            (staging / Path(path).name).write_bytes(raw)
+        check_prebuilt(build, staging)
+        staging.chmod(0o755)
         if folder.is_dir():
             shutil.rmtree(folder)
-        os.replace(made, folder)  # noqa: PTH105 (Path.replace says no more)
+        os.replace(staging, folder)  # noqa: PTH105 (Path.replace says no more)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
     return folder
 
 
 def weights_path(weights: AnyWeights, files: Mapping[str, Path]) -> Path:
-    """Return the file of some weights, its bytes compared with their SHA-256.
+    """Return the file of some weights, after comparing its bytes with their SHA-256.
 
     Parameters
     ----------
     files
-        Files that lie where their user has them, by SHA-256.
+        Paths of the user's own files, by SHA-256.
 
     Raises
     ------
     EvidenceError
-        It is not here, or has other bytes.
+        The file is missing, or has other bytes.
     """
     if not isinstance(weights, WeightsFile):
-        return _made(weights.digest)
+        return _random_weights_path(weights.digest)
     path = files.get(weights.sha256) or cached_weights(weights.sha256)
     if not path.is_file():
         raise EvidenceError(f"the weights {weights.digest} are not here", remedy=FETCH)
@@ -92,11 +92,11 @@ def weights_path(weights: AnyWeights, files: Mapping[str, Path]) -> Path:
 
 
 def cached_weights(sha256: str) -> Path:
-    """Return where weights of a SHA-256 are kept that were fetched."""
+    """Return the path of fetched weights in the cache, by their SHA-256."""
     return Cache(default_cache()).path(sha256)
 
 
-def _made(digest: str) -> Path:
+def _random_weights_path(digest: str) -> Path:
     path = random_path(digest)
     if not path.is_file():
         raise EvidenceError(
@@ -106,5 +106,5 @@ def _made(digest: str) -> Path:
 
 
 def random_path(digest: str) -> Path:
-    """Return where random weights are kept, by the digest of what makes them."""
+    """Return the path of random weights, by the digest of their definition."""
     return default_cache().absolute() / "weights" / f"{digest}.gguf"

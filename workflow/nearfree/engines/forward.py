@@ -1,4 +1,4 @@
-"""What an engine's forward has beside any kernel: numbers that are finite, formats, a record."""
+"""The interface of an engine's forward: a kernel that checks its logits and records what ran."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Literal
@@ -11,7 +11,7 @@ class EngineKernel(ABC):
     """A decode or verify forward of a real engine over b requests with L cached positions each."""
 
     cache: Literal["cold", "warm"]
-    """Whether a forward finds its weights in memory or still in the last-level cache."""
+    """Whether a forward reads its weights from memory or from the last-level cache."""
 
     @abstractmethod
     def forward(self, n: int) -> Any:
@@ -19,24 +19,24 @@ class EngineKernel(ABC):
 
     @abstractmethod
     def finite(self, n: int) -> bool:
-        """Run one, and return whether its logits are all finite."""
+        """Run one forward over N, and return whether all its logits are finite."""
 
     @abstractmethod
     def work(self, n: int) -> ExecutedWork:
-        """Return the work of the matrices and of attention, as the model's shapes say it."""
+        """Return the work of the matrices and of attention, from the model's shapes."""
 
     @abstractmethod
     def operations(self) -> tuple[str, ...]:
-        """Return what a forward runs, each once, where no profiler names its kernels."""
+        """Return the distinct operations of a forward, if no profiler names its kernels."""
 
     @abstractmethod
     def loaded(self) -> EngineLoaded:
-        """Return what is on record of what ran."""
+        """Return the event that records the engine and its model."""
 
-    def ready_shares(self) -> None:  # noqa: B027 (most engines tell none)
-        """Make what `shares` runs, so that its time is that of forwards alone."""
+    def ready_shares(self) -> None:  # noqa: B027 (most engines report none)
+        """Prepare `shares`, so that its own time is that of forwards alone."""
 
     def shares(self, n: int) -> dict[str, float]:
-        """Return the microseconds of each module in one forward over N; none if not to be had."""
+        """Return the microseconds of each module in one forward over N; empty if not available."""
         del n
         return {}

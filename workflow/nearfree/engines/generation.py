@@ -1,4 +1,4 @@
-"""Decoding in a real engine, with and without drafts: what `nearfree tune` asks of each engine."""
+"""Decoding in a real engine, with and without drafts: the interface that `nearfree tune` uses."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -13,61 +13,61 @@ from nearfree.log.events import EngineLoaded
 
 
 class Decoded(Struct, frozen=True, kw_only=True):
-    """One decode of one prompt: what came out, in which steps, and what it took.
+    """One decode of one prompt: its output, its steps and its times.
 
-    Times are those of decoding alone, from the first token, which the prompt's own forward gives,
-    to the last one.
+    Times are of decoding alone: from the first token, which the prompt's forward gives, to the
+    last.
     """
 
     tokens: tuple[int, ...]
-    """The ids of the output, the first among them; an end of text is the last one where it came."""
+    """The ids of the output, the first token included; an end of text, if reached, is the last."""
     steps: Steps | None
-    """None where the engine's own loop does not tell them."""
+    """None if the engine's own loop does not report them."""
     wall_s: float
     process_s: float
     """CPU time of all threads of this process."""
     draft_s: float = 0.0
-    """Of `wall_s`, what drafting took, where it is known."""
+    """The part of `wall_s` spent drafting, if known."""
 
 
 class Generator(Protocol):
-    """A model in an engine that decodes token ids, made as `GENERATORS` says it.
+    """A model in an engine that decodes token ids; `GENERATORS` names each engine's class.
 
-    Its class is called with `GeneratorOptions`. Nothing of it is timed but `decode`.
+    The class is called with `GeneratorOptions`. Only `decode` is timed.
     """
 
     loop: str
-    """What speculates, in words: the engine's own loop, or this project's over which calls."""
+    """The loop that speculates, in words: the engine's own, or this project's over some call."""
 
     def exact(self, threads: int, positions: int, rows: int) -> bool:
-        """Return whether outputs are the same whatever is drafted.
+        """Return whether outputs are independent of the drafts.
 
-        They are where no row's numbers depend on how many rows a forward has. What is replayed is
-        then exact, else an estimate.
+        They are if no row's result depends on the number of rows in a forward. A replay is then
+        exact, otherwise an estimate.
 
         Parameters
         ----------
         positions
-            That were in the cache at the end.
+            Positions in the cache at the end.
         rows
-            Of a forward, at most.
+            Most rows of a forward.
         """
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a user's message as the model's chat template wraps it."""
+        """Return the token ids of a user's message in the model's chat template."""
 
     def decode(
         self, prompt: Sequence[int], drafting: Drafting, limit: int, draws: Sequence[float] = ()
     ) -> Decoded:
         """Decode after a prompt, up to `limit` tokens or the end of text.
 
-        A prompt's cache may be kept for the next call with the same one.
+        A prompt's cache may be kept for the next call with the same prompt.
 
         Parameters
         ----------
         draws
-            The numbers that draw the tokens, `limit` of them, as of `core.sampling`; none are
-            drawn without, but decoded greedily.
+            The `limit` random numbers that sample the tokens, as in `core.sampling`; greedy
+            without them.
         """
 
     def decode_all(
@@ -79,54 +79,54 @@ class Generator(Protocol):
     ) -> list[Decoded]:
         """Decode after several prompts at once, in `GeneratorOptions.batch` slots.
 
-        Engines that are not of `BATCHED` have no such function.
+        Only engines in `BATCHED` have this method.
 
         Parameters
         ----------
         draws
-            As of `decode`, of each prompt.
+            As of `decode`, for each prompt.
         """
 
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Any:
-        """Return what a drafter offers over a known output, as `Available` of `core.drafting`."""
+        """Return a drafter's drafts over a known output, as `Available` of `core.drafting`."""
 
     def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
-        """Return by how much the best logit after some tokens leads the second, None if unknown.
+        """Return the difference of the two highest logits after some tokens, None if unknown.
 
         Parameters
         ----------
         repack
-            As of `Drafting`: which storage of the weights is asked.
+            As of `Drafting`: the layout of the weights.
         """
 
     def loaded(self) -> EngineLoaded:
-        """Return what is on record of what ran."""
+        """Return the event that records the engine and its model."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free all resources."""
 
 
 class GeneratorOptions(Struct, frozen=True, kw_only=True):
-    """What a generator is made of."""
+    """The arguments of a generator."""
 
     release: str
     model: Path
     """The GGUF file; its bytes were compared with `sha256`."""
     name: str
-    """What the log calls the model."""
+    """The model's name in the log."""
     sha256: str
     file_type: str
     positions: int
-    """Of a prompt with its output, at most."""
+    """Most positions of a prompt with its output."""
     rows: int
-    """Of one forward, at most: 1 + K."""
+    """Most rows of one forward: 1 + K."""
     draft_model: Path | None = None
     temperature: float = 0.0
-    """Of sampling; 0 is greedy."""
+    """The sampling temperature; 0 is greedy."""
     batch: int = 1
     """Slots in which prompts are decoded at once."""
     repack: bool = True
-    """How the weights are stored of which a vocabulary is asked, where several ways are decoded."""
+    """The layout of the weights that are loaded for their tokenizer, if several are decoded."""
 
 
 GENERATORS: Mapping[str, str] = {
@@ -135,9 +135,9 @@ GENERATORS: Mapping[str, str] = {
 }
 """Module and class of each engine's generator."""
 SAMPLED = ("llama_cpp",)
-"""The engines whose tokens are drawn by numbers that are given to them."""
+"""The engines that sample tokens by random numbers passed to them."""
 BATCHED = ("llama_cpp",)
-"""The engines that decode several prompts at once here."""
+"""The engines that decode several prompts at once."""
 
 
 def make_generator(engine: str, options: GeneratorOptions) -> Generator:
@@ -146,9 +146,9 @@ def make_generator(engine: str, options: GeneratorOptions) -> Generator:
     Raises
     ------
     ConfigError
-        No such engine decodes here.
+        The engine has no generator, or does not support the temperature or batch.
     EvidenceError
-        Its files are not here, or it does not take the model.
+        The engine's files are missing, or it does not load the model.
     """
     if engine not in GENERATORS:
         raise ConfigError(
@@ -158,25 +158,25 @@ def make_generator(engine: str, options: GeneratorOptions) -> Generator:
     module, _, name = GENERATORS[engine].partition(":")
     refuse_sampling(engine, options.temperature)
     refuse_batch(engine, options.batch)
-    made: Generator = getattr(import_module(module), name)(options)
-    return made
+    generator: Generator = getattr(import_module(module), name)(options)
+    return generator
 
 
 def refuse_sampling(engine: str, temperature: float) -> None:
-    """Raise ConfigError where an engine would draw tokens by numbers of its own."""
+    """Raise ConfigError if an engine would sample tokens by its own random numbers."""
     if temperature and engine not in SAMPLED:
         raise ConfigError(
-            f"{engine} draws tokens inside its own pipeline, by numbers that what is drafted "
-            "shifts: no output could be compared, and nothing replayed",
+            f"{engine} samples tokens in its own pipeline, and drafts shift its random numbers: "
+            "outputs could not be compared or replayed",
             remedy=f"Decode greedily, without --temperature, or in {' or '.join(SAMPLED)}",
         )
 
 
 def refuse_batch(engine: str, batch: int) -> None:
-    """Raise ConfigError where an engine would decode several prompts and tell no steps of them."""
+    """Raise ConfigError if an engine would decode several prompts without reporting their steps."""
     if batch > 1 and engine not in BATCHED:
         raise ConfigError(
-            f"{engine} streams the tokens of one prompt alone: of several at once its pipeline "
-            "tells neither when their decoding began nor which steps were whose",
+            f"{engine} streams the tokens of one prompt alone: for several at once its pipeline "
+            "reports neither when decoding began nor the steps of each",
             remedy=f"Decode one at a time, without --batch, or in {' or '.join(BATCHED)}",
         )

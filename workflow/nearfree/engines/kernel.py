@@ -1,4 +1,4 @@
-"""A real engine's forward as a kernel of a study: loaded once, run at each N, and described."""
+"""llama.cpp's forward as a kernel of a study: loaded once, run at each N, and described."""
 
 import math
 from functools import cached_property
@@ -25,7 +25,7 @@ from nearfree.models.gguf_forward import matrices_of, shape_of, whole_or
 from nearfree.units import BYTES_PER_GB
 
 _FLOAT16 = 2
-"""Bytes of an element."""
+"""Bytes of an element in float16."""
 
 
 class LlamaCppForward(EngineKernel):
@@ -47,36 +47,36 @@ class LlamaCppForward(EngineKernel):
         self._library: Library = load(folder, self._build)
         self._model = _shared_model(execution.shared, key, self._library, path)
         self._path = path
-        self._most = max(positions)
-        self._context = self._new(self._most)
+        self._max_n = max(positions)
+        self._context = self._new(self._max_n)
         self._watch = Watch(self._library)
         cache_bytes = execution.cache_bytes
         self.cache = "cold" if stored_bytes(self._header) > cache_bytes else "warm"
 
     def ready_shares(self) -> None:
-        """Make the context that is watched."""
+        """Create the watched context."""
         _ = self._watched
 
     @cached_property
     def _watched(self) -> Context:
-        made = self._new(self._most, self._watch)
-        made.forward(1)
-        return made
+        context = self._new(self._max_n, self._watch)
+        context.forward(1)
+        return context
 
     def shares(self, n: int) -> dict[str, float]:
-        """Return the microseconds of each module in one forward over N that is watched."""
-        self._watched.forward(n)  # warms up, as N was not seen yet
+        """Return the microseconds of each module in one watched forward over N."""
+        self._watched.forward(n)  # warm-up: the first forward of this N
         self._watch.take()
         self._watched.forward(n)
         return self._watch.take()
 
-    def _new(self, most: int, watch: Watch | None = None) -> Context:
+    def _new(self, max_n: int, watch: Watch | None = None) -> Context:
         setting = self._setting
         return Context(
             self._model,
             batch=setting.batch,
             cached=setting.context or 0,
-            positions=most,
+            positions=max_n,
             threads=setting.threads or 1,
             watch=watch,
         )
@@ -86,24 +86,24 @@ class LlamaCppForward(EngineKernel):
         self._context.forward(n)
 
     def finite(self, n: int) -> bool:
-        """Return whether a forward over N gives logits that are all finite.
+        """Return whether all logits of a forward over N are finite.
 
-        The sum of a row is not finite if one of its logits is not, and cannot overflow.
+        A row's sum is finite exactly if all its logits are: it cannot overflow.
         """
         self.forward(n)
         rows = (self._context.logits(row) for row in range(self._setting.batch * n))
         return all(math.isfinite(sum(row)) for row in rows)
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work of the matrices and of attention, as the file's shapes say it."""
+        """Return the work of the matrices and of attention, from the file's shapes."""
         return forward_work(self._setting, self._header, n, cached_bytes(self._header))
 
     def operations(self) -> tuple[str, ...]:
-        """Return the formats that the forward multiplies by, as `mul_mat TYPE`, each once."""
-        return multiplied(self._header)
+        """Return the distinct formats of the forward's matrices, as `mul_mat TYPE`."""
+        return product_formats(self._header)
 
     def loaded(self) -> EngineLoaded:
-        """Return what is on record of what ran."""
+        """Return the event that records the engine, its library and its model."""
         setting = self._setting
         return EngineLoaded(
             engine=setting.backend,
@@ -125,7 +125,7 @@ class LlamaCppForward(EngineKernel):
 def _shared_model(
     shared: dict[Any, Any], key: tuple[str, str, bool], library: Library, path: Path
 ) -> Model:
-    """Return a file's weights in memory, which settings share that store them alike."""
+    """Return a file's weights in memory, shared by settings with the same layout of weights."""
     *_, repack = key
     if key not in shared:
         shared[key] = Model(library, path, repack=repack)
@@ -133,10 +133,10 @@ def _shared_model(
     return model
 
 
-def multiplied(header: GgufHeader) -> tuple[str, ...]:
-    """Return the formats that a file's forward multiplies by, as `mul_mat TYPE`, each once."""
-    kinds = {matrix.type.name for matrix in matrices(header)}
-    return tuple(f"mul_mat {name}" for name in sorted(kinds))
+def product_formats(header: GgufHeader) -> tuple[str, ...]:
+    """Return the distinct formats of a file's matrices, as `mul_mat TYPE`."""
+    formats = {matrix.type.name for matrix in matrices(header)}
+    return tuple(f"mul_mat {name}" for name in sorted(formats))
 
 
 def cached_bytes(header: GgufHeader) -> int:
@@ -145,53 +145,55 @@ def cached_bytes(header: GgufHeader) -> int:
     return 2 * _FLOAT16 * shape.layers * shape.kv_heads * shape.head_dim
 
 
-def forward_work(setting: Setting, header: GgufHeader, n: int, entry: int) -> ExecutedWork:
+def forward_work(setting: Setting, header: GgufHeader, n: int, position_bytes: int) -> ExecutedWork:
     """Return the FLOPs and bytes of a forward over N, without padding.
 
-    Routed experts count as many as a token takes, by the file's own metadata; `entry` are the bytes
-    of a cached position in all layers.
+    Of routed experts those that a token takes count, by the file's own metadata. `position_bytes`
+    are the bytes of a cached position in all layers.
     """
     rows, cached, shape = setting.batch * n, setting.context or 0, shape_of(header)
-    products = read = 0
+    multiply_adds = read_bytes = 0
     for matrix in matrices(header):
-        of_token = min(shape.taken_experts, matrix.count) if matrix.routed else matrix.count
-        products += rows * of_token * matrix.rows * matrix.columns
-        read += matrix.read_bytes(min(matrix.count, rows * of_token) if matrix.routed else None)
-    seen = setting.batch * sum(cached + 1 + place for place in range(n))
-    flop = 2 * products + 4 * shape.layers * shape.heads * shape.head_dim * seen
+        used_count = min(shape.taken_experts, matrix.count) if matrix.routed else matrix.count
+        multiply_adds += rows * used_count * matrix.rows * matrix.columns
+        read_bytes += matrix.read_bytes(
+            min(matrix.count, rows * used_count) if matrix.routed else None
+        )
+    attended_keys = setting.batch * sum(cached + 1 + offset for offset in range(n))
+    flop = 2 * multiply_adds + 4 * shape.layers * shape.heads * shape.head_dim * attended_keys
     return ExecutedWork(
         flop_logical=flop,
         flop_executed=flop,
-        bytes_compulsory=read + entry * setting.batch * (cached + n),
+        bytes_compulsory=read_bytes + position_bytes * setting.batch * (cached + n),
         basis="matrices of the GGUF file, as stored, and attention; no padding inside kernels",
     )
 
 
 def refuse_too_large(
-    setting: Setting, header: GgufHeader, most: int, *, shared: bool = False
+    setting: Setting, header: GgufHeader, max_n: int, *, shared: bool = False
 ) -> None:
-    """Raise EvidenceError for a model that does not fit, or an N that its context does not hold.
+    """Raise EvidenceError if a model does not fit into memory, or L + N into its context.
 
-    Its cache counts in float16, which is the most that an engine here takes by default.
+    The cache is counted in float16, the largest default format of these engines.
 
     Parameters
     ----------
     shared
-        Whether its weights are in memory already, and its cache alone has to fit.
+        Whether the weights are in memory already, so that only the cache has to fit.
     """
-    longest = whole_or(header.metadata.get(f"{header.architecture}.context_length"), 1 << 31)
-    asked = (setting.context or 0) + most
-    if asked > longest:
+    max_positions = whole_or(header.metadata.get(f"{header.architecture}.context_length"), 1 << 31)
+    positions = (setting.context or 0) + max_n
+    if positions > max_positions:
         raise EvidenceError(
-            f"L + N = {asked} positions are more than {header.file}'s {longest}",
+            f"L + N = {positions} positions are more than {header.file}'s {max_positions}",
             remedy="Choose a smaller context or fewer positions",
         )
-    weights = 0 if shared else stored_bytes(header)
-    needed = weights + cached_bytes(header) * setting.batch * asked
-    free = free_host_bytes()
-    if free is not None and needed > free:
+    weight_bytes = 0 if shared else stored_bytes(header)
+    needed_bytes = weight_bytes + cached_bytes(header) * setting.batch * positions
+    free_bytes = free_host_bytes()
+    if free_bytes is not None and needed_bytes > free_bytes:
         raise EvidenceError(
-            f"{header.file} with its cache takes {needed / BYTES_PER_GB:.1f} GB, and "
-            f"{free / BYTES_PER_GB:.1f} GB are free",
+            f"{header.file} with its cache takes {needed_bytes / BYTES_PER_GB:.1f} GB, and "
+            f"{free_bytes / BYTES_PER_GB:.1f} GB are free",
             remedy="Choose a smaller model, batch or context",
         )

@@ -1,7 +1,7 @@
-"""llama.cpp's libraries: compared with their lock, then loaded, once a process.
+"""llama.cpp's libraries: compared with their lock, then loaded, once per process.
 
-Nothing is loaded that differs from what was pinned by a single byte: a prebuilt library from
-envs/engines.lock, a compiled one from the record that its installation left.
+A library is loaded only if it is byte for byte the pinned one: a prebuilt library by
+envs/engines.lock, a compiled one by its installation's record.
 """
 
 import ctypes
@@ -17,29 +17,29 @@ from nearfree.backends.builds import Build
 from nearfree.engines.abi import Calls
 from nearfree.errors import EvidenceError, LockError
 
-_BESIDE = "lib"
-"""Where a build leaves copies of the package's libraries, too."""
+_COPIES_FOLDER = "lib"
+"""The folder in which a build leaves further copies of the package's libraries."""
 _ORDER = ("libggml-base", "libggml-cpu", "libggml", "libllama")
 """Each library needs those before it."""
-_CHANGING = re.compile(r"GGML_\w+|LLAMA_(?:ATTN|GRAPH|KV|BATCH|SET_ROWS|TRACE)\w*")
-"""Variables that the libraries read. GGML_BACKEND_PATH names one more library, of any content."""
-_QUIET = 4
-"""Messages below this level are not printed: GGML_LOG_LEVEL_ERROR, ggml/include/ggml.h of 3.22.1,
-line 657."""
+_CHANGING_VARIABLES = re.compile(r"GGML_\w+|LLAMA_(?:ATTN|GRAPH|KV|BATCH|SET_ROWS|TRACE)\w*")
+"""Environment variables that the libraries read. GGML_BACKEND_PATH names a further library."""
+_ERROR_LEVEL = 4
+"""The level of messages that are kept: GGML_LOG_LEVEL_ERROR, ggml/include/ggml.h of 3.22.1, line
+657."""
 
 
 class Library(Struct, frozen=True, kw_only=True):
-    """What was loaded: its calls, and what it says of itself."""
+    """The loaded libraries: their functions, and their description of themselves."""
 
     calls: Calls
     system_info: str
-    """CPU features and options, as `llama_print_system_info` tells them."""
+    """CPU features and options, from `llama_print_system_info`."""
     files: dict[str, str]
-    """The SHA-256 of each file that this process holds of it, by name."""
+    """The SHA-256 of each of its files that is mapped in this process, by name."""
 
 
 def installed_folder(build: Build) -> Path:
-    """Return the folder of a build's compiled libraries, each compared with its record.
+    """Return the folder of a build's compiled libraries, after comparing each with its record.
 
     Raises
     ------
@@ -53,29 +53,29 @@ def installed_folder(build: Build) -> Path:
             f"{build.package} is not installed in this interpreter",
             remedy=f"Run `nearfree environment make {build.environment}`",
         ) from None
-    again = f"Delete the environment {build.environment} and make it again"
-    folder, held = None, set()
-    for name, digest in recorded(distribution):
-        if Path(name).parts[0] == _BESIDE or not _is_library(Path(name)):
+    remedy = f"Delete the environment {build.environment} and make it again"
+    folder, recorded_paths = None, set()
+    for name, digest in recorded_files(distribution):
+        if Path(name).parts[0] == _COPIES_FOLDER or not _is_library(Path(name)):
             continue
         path = Path(str(distribution.locate_file(name)))
         if not path.is_file() or recorded_sha256(path) != digest:
-            raise LockError(f"{name} is not what {build.package} installed", remedy=again)
+            raise LockError(f"{name} is not what {build.package} installed", remedy=remedy)
         folder = path.parent
-        held.add(path)
+        recorded_paths.add(path)
     if folder is None:
-        raise LockError(f"{build.package} installed no library of llama.cpp", remedy=again)
-    others = sorted(set(filter(_is_library, folder.iterdir())) - held)
-    if others:
-        raise LockError(f"{others[0].name} is not what {build.package} installed", remedy=again)
+        raise LockError(f"{build.package} installed no library of llama.cpp", remedy=remedy)
+    extra = sorted(set(filter(_is_library, folder.iterdir())) - recorded_paths)
+    if extra:
+        raise LockError(f"{extra[0].name} is not what {build.package} installed", remedy=remedy)
     return folder
 
 
-def recorded(distribution: metadata.Distribution) -> list[tuple[str, bytes]]:
-    """Return what an installation recorded: each file's name and SHA-256, in base64.
+def recorded_files(distribution: metadata.Distribution) -> list[tuple[str, bytes]]:
+    """Return each file's name and SHA-256, in base64, from an installation's record.
 
-    `Distribution.files` leaves out what is missing from Python 3.12 on, and so does the backport
-    `importlib_metadata`, which answers for the standard library once anything has imported it.
+    From Python 3.12 on `Distribution.files` omits missing files. So does the backport
+    `importlib_metadata`, which replaces the standard library's once any package imports it.
     """
     import csv
 
@@ -87,21 +87,21 @@ def recorded(distribution: metadata.Distribution) -> list[tuple[str, bytes]]:
 
 
 def _is_library(path: Path) -> bool:
-    """Return whether a file's name is that of a library of llama.cpp."""
+    """Return whether a file has the name of a llama.cpp library."""
     return re.fullmatch(r"lib(?:ggml|llama)[\w.-]*\.so[\d.]*", path.name) is not None
 
 
 def check_prebuilt(build: Build, folder: Path) -> None:
-    """Raise LockError unless a folder holds a build's libraries, byte for byte, and none else."""
+    """Raise LockError unless a folder holds exactly a build's libraries, byte for byte."""
     names = {Path(path).name: digest for path, digest in build.libraries.items()}
-    there = {path.name for path in folder.glob("*.so*")}
-    wrong = sorted(names.keys() ^ there)
-    wrong += [
-        name for name in sorted(names.keys() & there) if sha256_of(folder / name) != names[name]
+    present = {path.name for path in folder.glob("*.so*")}
+    differing = sorted(names.keys() ^ present)
+    differing += [
+        name for name in sorted(names.keys() & present) if sha256_of(folder / name) != names[name]
     ]
-    if wrong:
+    if differing:
         raise LockError(
-            f"{build.package} is not what envs/engines.lock pins: {', '.join(wrong[:3])}",
+            f"{build.package} is not what envs/engines.lock pins: {', '.join(differing[:3])}",
             remedy="Delete the folder and run `nearfree fetch` again",
         )
 
@@ -110,14 +110,14 @@ _loaded: dict[Path, Library] = {}
 
 
 def load(folder: Path, build: Build) -> Library:
-    """Return a build's libraries, loaded from a folder that was checked.
+    """Return a build's libraries, loaded from a checked folder.
 
     Raises
     ------
     EvidenceError
-        They are for another machine or system library, or of another release than their header; or
-        this process has loaded another build: their symbols would mix; or a variable of the
-        environment changes what they run.
+        The libraries are for another machine or system library, or of another release than their
+        header; this process has loaded another build, whose symbols would mix with them; or an
+        environment variable changes what they run.
     """
     if folder not in _loaded:
         if _loaded:
@@ -131,17 +131,17 @@ def load(folder: Path, build: Build) -> Library:
 
 
 def _refuse_variables() -> None:
-    """Raise EvidenceError where a variable names another library, or changes a forward."""
-    found = sorted(filter(_CHANGING.fullmatch, os.environ))
-    if found:
+    """Raise EvidenceError if an environment variable adds a library or changes a forward."""
+    names = sorted(filter(_CHANGING_VARIABLES.fullmatch, os.environ))
+    if names:
         raise EvidenceError(
-            f"{found[0]} is set, which changes what llama.cpp runs", remedy="Unset it"
+            f"{names[0]} is set, which changes what llama.cpp runs", remedy="Unset it"
         )
 
 
 def _load(build: Build, folder: Path) -> Library:
     try:
-        opened = [
+        libraries = [
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL) for path in _in_order(build, folder)
         ]
     except OSError as error:
@@ -150,7 +150,7 @@ def _load(build: Build, folder: Path) -> Library:
             remedy="It is for Linux on x86-64 with glibc 2.34 or newer; build it here with "
             "`nearfree environment make llama_cpp` and name that release",
         ) from error
-    calls = Calls(opened[::-1], build.abi.structs, build.abi.functions)
+    calls = Calls(libraries[::-1], build.abi.structs, build.abi.functions)
     calls.llama_log_set(ctypes.cast(_log, ctypes.c_void_p), None)
     if build.prebuilt:
         calls.ggml_backend_load_all_from_path(str(folder).encode())
@@ -161,17 +161,17 @@ def _load(build: Build, folder: Path) -> Library:
             remedy="Build it here with `nearfree environment make llama_cpp`",
         )
     info = ctypes.string_at(calls.llama_print_system_info()).decode(errors="replace").strip()
-    return Library(calls=calls, system_info=info, files=held(folder))
+    return Library(calls=calls, system_info=info, files=mapped_sha256(folder))
 
 
 def _in_order(build: Build, folder: Path) -> list[Path]:
-    """Return what to open: of a prebuilt library the CPU's variant is left to itself."""
+    """Return the libraries to open; prebuilt ones choose the CPU's variant themselves."""
     paths = []
     for stem in _ORDER:
         if stem == "libggml-cpu" and build.prebuilt:
             continue
-        found = [p for p in sorted(folder.glob(f"{stem}*.so*")) if _stem(p) == stem]
-        paths += found[:1]
+        matches = [p for p in sorted(folder.glob(f"{stem}*.so*")) if _stem(p) == stem]
+        paths += matches[:1]
     return paths
 
 
@@ -179,11 +179,11 @@ def _stem(path: Path) -> str:
     return re.split(r"\.", path.name, maxsplit=1)[0]
 
 
-def held(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of the files of a folder that this process has mapped, by name."""
-    folder = folder.resolve()  # as the system names what it has mapped
-    mapped = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    paths = {Path(words[5]) for line in mapped if len(words := line.split(maxsplit=5)) == 6}
+def mapped_sha256(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of the files of a folder that are mapped in this process, by name."""
+    folder = folder.resolve()  # /proc/self/maps has resolved paths
+    lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    paths = {Path(words[5]) for line in lines if len(words := line.split(maxsplit=5)) == 6}
     names = {path.name for path in paths if path.parent == folder}
     return {name: sha256_of(folder / name) for name in sorted(names)}
 
@@ -202,14 +202,14 @@ def recorded_sha256(path: Path) -> bytes:
 
 
 messages: list[str] = []
-"""What the library said at the level of errors, newest last."""
+"""The library's last error messages, newest last."""
 
 
 def _keep(level: int, text: bytes, _data: object) -> None:
-    if level == _QUIET:
+    if level == _ERROR_LEVEL:
         messages.append(text.decode(errors="replace").strip())
         del messages[:-20]
 
 
 _log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(_keep)
-"""What the library calls with each message; it must live as long as the library."""
+"""The library's log callback; it must live as long as the library."""

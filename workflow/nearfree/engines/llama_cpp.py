@@ -1,7 +1,7 @@
-"""llama.cpp driven by its C interface: a model's weights, and forwards over its cache.
+"""llama.cpp through its C interface: a model's weights, and forwards over its KV cache.
 
-A forward is one `llama_decode` of b sequences with N new positions each over L cached ones. Their
-keys are removed again by the next forward, so that each finds a cache of L positions.
+A forward is one `llama_decode` of b sequences with N new positions each over L cached ones. The
+next forward first removes their keys, so that every forward starts with a cache of L positions.
 """
 
 import ctypes
@@ -14,26 +14,26 @@ from nearfree.engines.library import Library, messages
 from nearfree.errors import EvidenceError
 
 _CHUNK = 512
-"""Positions that fill a cache in one call, at most."""
-_UNSEEN = 3
-"""Tokens at the start of a vocabulary that stand for no text, in most: none of them is decoded."""
+"""Most positions per call while a cache is filled."""
+_SPECIAL_TOKENS = 3
+"""Special tokens at the start of most vocabularies, which synthetic inputs avoid."""
 
-Parts = Mapping[int, tuple[int, Sequence[int]]]
-"""What is decoded of each sequence: the position of its first token, and its tokens."""
+SequenceTokens = Mapping[int, tuple[int, Sequence[int]]]
+"""The tokens to decode of each sequence: the position of the first, and the tokens."""
 _WITH_START = True
-"""Whether a text gets the token that its vocabulary begins texts with."""
+"""Whether a text gets the vocabulary's beginning-of-text token."""
 
 
 class Model:
     """A GGUF file's weights in memory."""
 
     def __init__(self, library: Library, path: Path, *, repack: bool) -> None:
-        """Load a file that was checked; `repack` as `use_extra_bufts`.
+        """Load a checked file; `repack` becomes `use_extra_bufts`.
 
         Raises
         ------
         EvidenceError
-            llama.cpp does not take it; what it says stands in the message.
+            llama.cpp does not load it; the message quotes llama.cpp's errors.
         """
         calls = self.calls = library.calls
         parameters = calls.llama_model_default_params()
@@ -59,42 +59,42 @@ class Model:
         Parameters
         ----------
         special
-            Whether the text spells tokens of its own, such as those of a chat template.
+            Whether the text may spell special tokens, such as those of a chat template.
         """
-        most = len(text) + 16
-        out = (ctypes.c_int32 * most)()
+        capacity = len(text) + 16
+        buffer = (ctypes.c_int32 * capacity)()
         count = self.calls.llama_tokenize(
-            self._vocab, text, len(text), ctypes.addressof(out), most, _WITH_START, special
+            self._vocab, text, len(text), ctypes.addressof(buffer), capacity, _WITH_START, special
         )
         if count < 0:
             raise EvidenceError(
-                f"llama.cpp makes more than {most} tokens of {len(text)} bytes",
+                f"llama.cpp makes more than {capacity} tokens of {len(text)} bytes",
                 remedy="Give another prompt",
             )
-        return tuple(out[:count])
+        return tuple(buffer[:count])
 
     def close(self) -> None:
-        """Give the weights back."""
+        """Free the weights."""
         if self.pointer:
             self.calls.llama_model_free(self.pointer)
             self.pointer = None
 
 
 class Context:
-    """A cache of b sequences, and forwards over it.
+    """A KV cache of b sequences, and forwards over it.
 
     Parameters
     ----------
     batch, cached, positions
         b sequences of L cached positions, and the largest N of a forward.
     threads
-        Of a forward, however many positions it has.
+        The threads of every forward, whatever its positions.
     watch
         Called with a tensor's pointer before and after each operation, as `cb_eval`; a context
-        that is watched is not timed.
+        with it is not timed.
     filled
-        Whether the cached positions are filled at once, with tokens of no meaning; else what is
-        decoded fills all L + N of them.
+        Whether to fill the cached positions now, with random tokens; otherwise decoded tokens fill
+        all L + N positions.
     """
 
     def __init__(
@@ -132,21 +132,23 @@ class Context:
         self._memory = self._calls.llama_get_memory(self._pointer)
         self._batches: dict[int, _Batch] = {}
         self._greedy: Any = None
-        tokens = random.Random(0)  # noqa: S311 (tokens of no meaning, the same ones each time)
+        generator = random.Random(0)  # noqa: S311 (random tokens, reproducible)
         self._tokens = [
-            tokens.randrange(min(_UNSEEN, model.vocabulary - 1), model.vocabulary)
+            generator.randrange(min(_SPECIAL_TOKENS, model.vocabulary - 1), model.vocabulary)
             for _ in range(batch * (cached + positions))
         ]
         if filled:
             self._fill()
 
     def _fill(self) -> None:
-        """Decode the cached positions of all sequences, some at a time."""
+        """Decode the cached positions of all sequences, in chunks."""
         for sequence in range(self.batch):
-            for first in range(0, self.cached, _CHUNK):
-                many = min(_CHUNK, self.cached - first)
-                at = sequence * self.cached + first
-                self._decode(_Batch(self._calls, {sequence: (first, self._tokens[at : at + many])}))
+            for start in range(0, self.cached, _CHUNK):
+                count = min(_CHUNK, self.cached - start)
+                offset = sequence * self.cached + start
+                self._decode(
+                    _Batch(self._calls, {sequence: (start, self._tokens[offset : offset + count])})
+                )
 
     def forward(self, n: int) -> None:
         """Run one forward over N new positions of each sequence, with logits at every one.
@@ -162,15 +164,15 @@ class Context:
                 remedy="Make it for the largest N",
             )
         if n not in self._batches:
-            after = self.batch * self.cached
-            parts = {
+            offset = self.batch * self.cached
+            new_tokens = {
                 sequence: (
                     self.cached,
-                    self._tokens[after + sequence * n : after + n + sequence * n],
+                    self._tokens[offset + sequence * n : offset + n + sequence * n],
                 )
                 for sequence in range(self.batch)
             }
-            self._batches[n] = _Batch(self._calls, parts, range(self.batch * n))
+            self._batches[n] = _Batch(self._calls, new_tokens, range(self.batch * n))
         self.rewind()
         self._decode(self._batches[n])
 
@@ -180,52 +182,52 @@ class Context:
             self.forget(self.cached, sequence)
 
     def decode(
-        self, tokens: Sequence[int], first: int, *, sequence: int = 0, last_only: bool = False
+        self, tokens: Sequence[int], start: int, *, sequence: int = 0, last_only: bool = False
     ) -> None:
-        """Decode tokens of a sequence at their positions, with logits at each or the last.
+        """Decode tokens of a sequence from a position on, with logits at each or only the last.
 
         Raises
         ------
         EvidenceError
-            They are more than a forward of this context takes.
+            The tokens are more than a forward of this context takes.
         """
         outputs = range(len(tokens) - 1 if last_only else 0, len(tokens))
-        self._decode(_Batch(self._calls, {sequence: (first, tokens)}, outputs))
+        self._decode(_Batch(self._calls, {sequence: (start, tokens)}, outputs))
 
-    def decode_all(self, parts: Parts) -> None:
-        """Decode tokens of several sequences in one call, with logits at each: row after row."""
-        rows = sum(len(tokens) for _, tokens in parts.values())
-        self._decode(_Batch(self._calls, parts, range(rows)))
+    def decode_all(self, sequences: SequenceTokens) -> None:
+        """Decode tokens of several sequences in one call, with a row of logits at each."""
+        rows = sum(len(tokens) for _, tokens in sequences.values())
+        self._decode(_Batch(self._calls, sequences, range(rows)))
 
-    def forget(self, first: int, sequence: int = 0) -> None:
-        """Remove a sequence's positions from one on.
+    def forget(self, start: int, sequence: int = 0) -> None:
+        """Remove a sequence's positions from `start` on.
 
         Raises
         ------
         EvidenceError
-            The model has layers whose state holds all positions in one: `seq_rm` of
+            The model has recurrent layers, whose state cannot drop single positions: `seq_rm` of
             src/llama-memory-recurrent.cpp, line 161, and of llama-memory-hybrid.cpp, line 143, in
             release 3.22.1 of node-llama-cpp.
         """
-        if not self._calls.llama_memory_seq_rm(self._memory, sequence, first, -1):
+        if not self._calls.llama_memory_seq_rm(self._memory, sequence, start, -1):
             raise EvidenceError(
-                "this model keeps a state that llama.cpp cannot take back by some positions, which "
-                "each forward and each rejected draft asks for",
+                "llama.cpp cannot remove positions from this model's recurrent state, which each "
+                "forward and each rejected draft needs",
                 remedy="Give a model whose layers all attend: none that is recurrent or hybrid",
             )
 
-    def set_threads(self, many: int) -> None:
-        """Set the threads of the forwards to come."""
-        self._calls.llama_set_n_threads(self._pointer, many, many)
+    def set_threads(self, count: int) -> None:
+        """Set the number of threads of later forwards."""
+        self._calls.llama_set_n_threads(self._pointer, count, count)
 
-    def best(self, place: int) -> int:
-        """Return the token of the highest logit at a position of the last forward."""
+    def best(self, row: int) -> int:
+        """Return the token with the highest logit at a row of the last forward."""
         if self._greedy is None:
             self._greedy = self._calls.llama_sampler_init_greedy()
-        return int(self._calls.llama_sampler_sample(self._greedy, self._pointer, place))
+        return int(self._calls.llama_sampler_sample(self._greedy, self._pointer, row))
 
     def _decode(self, batch: "_Batch") -> None:
-        if batch.struct.n_tokens > self.rows:  # the library would end the process
+        if batch.struct.n_tokens > self.rows:  # the library would abort the process
             raise EvidenceError(
                 f"a context of {self.rows} rows decodes no {batch.struct.n_tokens} at once",
                 remedy="Decode them in several calls",
@@ -239,16 +241,18 @@ class Context:
                 remedy="Choose fewer positions or a smaller context",
             )
 
-    def logits(self, place: int) -> "ctypes.Array[ctypes.c_float]":
-        """Return the logits at a position of the last forward, one for each token."""
-        pointer = self._calls.llama_get_logits_ith(self._pointer, place)
+    def logits(self, row: int) -> "ctypes.Array[ctypes.c_float]":
+        """Return the logits at a row of the last forward, one per token of the vocabulary."""
+        pointer = self._calls.llama_get_logits_ith(self._pointer, row)
         if not pointer:
-            raise EvidenceError(f"the last forward has no logits at {place}", remedy="Ask of fewer")
-        kind = ctypes.c_float * self._model.vocabulary
-        return ctypes.cast(pointer, ctypes.POINTER(kind)).contents
+            raise EvidenceError(
+                f"the last forward has no logits at row {row}", remedy="Ask for a smaller row"
+            )
+        row_type = ctypes.c_float * self._model.vocabulary
+        return ctypes.cast(pointer, ctypes.POINTER(row_type)).contents
 
     def close(self) -> None:
-        """Give the cache back."""
+        """Free the cache."""
         if self._greedy is not None:
             self._calls.llama_sampler_free(self._greedy)
             self._greedy = None
@@ -263,20 +267,20 @@ _Watch = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_bool, ctypes.
 class _Batch:
     """A `llama_batch`, with the arrays that it points to."""
 
-    def __init__(self, calls: Any, parts: Parts, outputs: Sequence[int] = ()) -> None:
-        tokens = [token for _, part in parts.values() for token in part]
-        places = [first + i for first, part in parts.values() for i in range(len(part))]
+    def __init__(self, calls: Any, sequences: SequenceTokens, outputs: Sequence[int] = ()) -> None:
+        tokens = [token for _, ids in sequences.values() for token in ids]
+        positions = [start + i for start, ids in sequences.values() for i in range(len(ids))]
         count = len(tokens)
-        self._ids = [ctypes.c_int32(sequence) for sequence in parts]
-        owners = zip(self._ids, parts.values(), strict=True)
+        self._ids = [ctypes.c_int32(sequence) for sequence in sequences]
+        owners = zip(self._ids, sequences.values(), strict=True)
         self._token = (ctypes.c_int32 * count)(*tokens)
-        self._pos = (ctypes.c_int32 * count)(*places)
+        self._pos = (ctypes.c_int32 * count)(*positions)
         self._n_seq_id = (ctypes.c_int32 * count)(*([1] * count))
         self._seq_id = (ctypes.c_void_p * count)(
-            *(ctypes.addressof(each) for each, (_, part) in owners for _ in part)
+            *(ctypes.addressof(sequence_id) for sequence_id, (_, ids) in owners for _ in ids)
         )
-        wanted = set(outputs)
-        self._logits = (ctypes.c_int8 * count)(*(i in wanted for i in range(count)))
+        output_rows = set(outputs)
+        self._logits = (ctypes.c_int8 * count)(*(i in output_rows for i in range(count)))
         self.struct = calls.struct("llama_batch")(
             n_tokens=count,
             token=ctypes.addressof(self._token),

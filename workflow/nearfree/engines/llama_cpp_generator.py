@@ -1,7 +1,7 @@
 """llama.cpp decoding, greedily or sampled, with drafts that this project's own loop verifies.
 
-The library exports neither its lookup nor its speculation, which are of its programs; so the loop
-over `llama_decode` is ours, and drafts as those do (`core.drafting`).
+Lookup and speculation are in llama.cpp's programs, and its library does not export them. So the
+loop over `llama_decode` is this project's, and drafts as those programs do (`core.drafting`).
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from nearfree.engines.files import library_folder
 from nearfree.engines.generation import Decoded, GeneratorOptions
 from nearfree.engines.library import Library, load
 from nearfree.engines.llama_cpp import Context, Model
-from nearfree.engines.llama_cpp_sequence import GREEDY, CachedSequence, Choose
+from nearfree.engines.llama_cpp_sequence import GREEDY, CachedSequence, TokenChoice
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.gguf.reader import read_header
 from nearfree.log.events import EngineLoaded
@@ -35,19 +35,19 @@ from nearfree.models.gguf_forward import matrices_of, shape_of
 ENGINE = "llama_cpp"
 _ROLE = b"user"
 _REPLY = True
-"""Whether a chat ends with what begins an assistant's turn."""
-_WHOLE = 256
-"""Positions up to which the keys of one row are summed in one piece. From 512 keys on several
-threads take a part each, of one row alone: `use_split_kv_path` of ggml/src/ggml-cpu/ops.cpp, line
-9261. Keys count in whole blocks of 256: `get_n_kv` of src/llama-kv-cache.cpp, line 1255. Both of
-release 3.22.1 of node-llama-cpp; 0.3.36 of llama-cpp-python has the same."""
-_TILED = 64
-"""Rows of a sequence from which on attention runs in tiles, which round otherwise: `use_tiled` of
-the same ops.cpp, line 9318, and GGML_FA_TILE_Q of ggml/src/ggml-cpu/common.h, line 9."""
+"""Whether a chat ends with the start of an assistant's turn."""
+_SINGLE_PIECE_KEYS = 256
+"""Positions up to which attention sums the keys of a single row in one piece. From 512 keys on it
+splits the keys of a single row over threads: `use_split_kv_path` of ggml/src/ggml-cpu/ops.cpp, line
+9261. Keys are counted in whole blocks of 256: `get_n_kv` of src/llama-kv-cache.cpp, line 1255. Both
+of release 3.22.1 of node-llama-cpp; 0.3.36 of llama-cpp-python has the same."""
+_TILED_ROWS = 64
+"""Rows of a sequence from which on attention runs in tiles, with other rounding: `use_tiled` of the
+same ops.cpp, line 9318, and GGML_FA_TILE_Q of ggml/src/ggml-cpu/common.h, line 9."""
 
 
 class LlamaCppGenerator:
-    """A model in llama.cpp; a context for each way of storing its weights, made when asked for."""
+    """A model in llama.cpp, with one context per layout of its weights, created on first use."""
 
     loop = "own loop over llama_decode"
 
@@ -59,16 +59,17 @@ class LlamaCppGenerator:
         self._slots: dict[bool, tuple[CachedSequence, ...]] = {}
         self._drafts: tuple[CachedSequence, ...] = ()
         if options.draft_model is not None:
-            self._drafts = self._made(options.draft_model, repack=True)
+            self._drafts = self._sequences(options.draft_model, repack=True)
 
     def exact(self, threads: int, positions: int, rows: int) -> bool:
-        """Return whether attention computes a row alike whatever rows are beside it.
+        """Return whether attention's result for a row is independent of the other rows.
 
-        That products do rests on the kernels of the weights' types; every output is compared.
+        For products this depends on the kernels of the weights' types; every output is compared.
         """
-        return (threads == 1 or positions <= _WHOLE) and rows < _TILED
+        return (threads == 1 or positions <= _SINGLE_PIECE_KEYS) and rows < _TILED_ROWS
 
-    def _made(self, path: Path, *, repack: bool) -> tuple[CachedSequence, ...]:
+    def _sequences(self, path: Path, *, repack: bool) -> tuple[CachedSequence, ...]:
+        """Load a file's weights and return a sequence per slot of a new context."""
         model = Model(self._library, path, repack=repack)
         positions, rows = self._options.positions, self._options.rows
         batch = self._options.batch
@@ -77,19 +78,20 @@ class LlamaCppGenerator:
         )
         return tuple(CachedSequence(model, context, slot) for slot in range(batch))
 
-    def _all(self, *, repack: bool) -> tuple[CachedSequence, ...]:
+    def _sequences_of(self, *, repack: bool) -> tuple[CachedSequence, ...]:
+        """Return the model's sequences for a layout of its weights, loaded on first use."""
         if repack not in self._slots:
-            self._slots[repack] = self._made(self._options.model, repack=repack)
+            self._slots[repack] = self._sequences(self._options.model, repack=repack)
         return self._slots[repack]
 
-    def _of(self, *, repack: bool) -> "CachedSequence":
-        return self._all(repack=repack)[0]
+    def _first_sequence(self, *, repack: bool) -> "CachedSequence":
+        return self._sequences_of(repack=repack)[0]
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a user's message, as the model's chat template wraps it."""
-        model = self._of(repack=self._options.repack).model
-        written, special = chat_text(model, text)
-        return model.ids(written, special=special)
+        """Return the token ids of a user's message in the model's chat template."""
+        model = self._first_sequence(repack=self._options.repack).model
+        chat, special = chat_text(model, text)
+        return model.ids(chat, special=special)
 
     def decode(
         self, prompt: Sequence[int], drafting: Drafting, limit: int, draws: Sequence[float] = ()
@@ -105,35 +107,40 @@ class LlamaCppGenerator:
         limit: int,
         draws: Sequence[Sequence[float]],
     ) -> list[Decoded]:
-        """Decode after prompts, in as many slots as the generator has, each up to a limit or end.
+        """Decode after several prompts, each up to `limit` tokens or the end of text.
 
-        Each step is one call of `llama_decode`; slots take prompts as `core.batching` says.
+        Each step is one call of `llama_decode` over all slots; `core.batching` assigns prompts to
+        slots.
         """
-        slots, drafters = self._all(repack=drafting.repack), self._drafters(drafting)
+        slots, drafters = self._sequences_of(repack=drafting.repack), self._drafters(drafting)
         slots[0].threads(drafting.threads)
         if drafters:
             drafters[0].threads(drafting.threads)
-        texts = [_Text(tuple(prompt), drafting) for prompt in prompts]
+        requests = [_Request(tuple(prompt), drafting) for prompt in prompts]
 
-        def start(slot: int, number: int) -> None:
-            text = texts[number]
-            numbers = tuple(draws[number])
-            text.choose = Choose(self._options.temperature, numbers, len(text.prompt))
-            text.known = [*text.prompt, slots[slot].start(text.prompt, text.choose)]
+        def start(slot: int, index: int) -> None:
+            request = requests[index]
+            request_draws = tuple(draws[index])
+            request.choice = TokenChoice(
+                self._options.temperature, request_draws, len(request.prompt)
+            )
+            request.tokens = [*request.prompt, slots[slot].start(request.prompt, request.choice)]
             if drafters:
-                drafters[slot].start(text.prompt)
+                drafters[slot].start(request.prompt)
 
-        def ended(number: int) -> bool:
-            text = texts[number]
-            return text.made >= limit or slots[0].model.ends(text.known[-1])
+        def ended(index: int) -> bool:
+            request = requests[index]
+            return request.output_length >= limit or slots[0].model.ends(request.tokens[-1])
 
-        for held in taking_turns(len(texts), len(slots), start, ended):
-            running = {slot: texts[each] for slot, each in enumerate(held) if each is not None}
+        for assigned in taking_turns(len(requests), len(slots), start, ended):
+            running = {
+                slot: requests[index] for slot, index in enumerate(assigned) if index is not None
+            }
             _step(running, slots, drafters, limit)
-        return [text.decoded() for text in texts]
+        return [request.decoded() for request in requests]
 
     def _drafters(self, drafting: Drafting) -> tuple[CachedSequence, ...]:
-        """Return what drafts for each slot; nothing where no draft model does."""
+        """Return the draft model's sequence for each slot; empty without a draft model."""
         if drafting.drafter != "draft_model":
             return ()
         if not self._drafts:
@@ -141,18 +148,18 @@ class LlamaCppGenerator:
         return self._drafts
 
     def drafts(self, prompt: Sequence[int], output: Sequence[int], drafting: Drafting) -> Available:
-        """Return what a drafter offers over a known output, up to K tokens each time."""
+        """Return the drafts for each position of a known output, up to K tokens each."""
         lookup = drafting.drafter in LOOKUPS
-        chosen = [] if lookup else self._drafters(drafting)[0].teach(prompt, output)
-        return offers(prompt, output, drafting, chosen)
+        draft_choices = [] if lookup else self._drafters(drafting)[0].choices_after(prompt, output)
+        return offers(prompt, output, drafting, draft_choices)
 
     def margin(self, tokens: Sequence[int], *, repack: bool) -> float | None:
-        """Return by how much the best logit after some tokens leads the second."""
-        first, second = sorted(self._of(repack=repack).logits(tokens))[:-3:-1]
-        return first - second
+        """Return the difference of the two highest logits after some tokens."""
+        best, runner_up = sorted(self._first_sequence(repack=repack).logits(tokens))[:-3:-1]
+        return best - runner_up
 
     def loaded(self) -> EngineLoaded:
-        """Return what is on record of what ran."""
+        """Return the event that records the engine, its library and its model."""
         options, header = self._options, read_header(self._options.model)
         return EngineLoaded(
             engine=ENGINE,
@@ -171,55 +178,55 @@ class LlamaCppGenerator:
         )
 
     def close(self) -> None:
-        """Give caches and weights back."""
+        """Free caches and weights."""
         for slots in (*self._slots.values(), self._drafts):
             if slots:
                 slots[0].close()
         self._slots, self._drafts = {}, ()
 
 
-class _Text:
-    """A prompt that is decoded: what is known of its text so far, its steps, and its time."""
+class _Request:
+    """A prompt being decoded: its tokens so far, prompt included, its steps, and its times."""
 
     def __init__(self, prompt: tuple[int, ...], drafting: Drafting) -> None:
         self.prompt, self.drafting = prompt, drafting
-        self.choose = GREEDY
-        self.known: list[int] = []
+        self.choice = GREEDY
+        self.tokens: list[int] = []
         self.memory: Memory | None = memory_of(drafting, prompt) if drafting.remembers else None
         self.rows: list[int] = []
         self.accepted: list[int] = []
         self.wall_s = self.process_s = self.draft_s = 0.0
 
     @property
-    def made(self) -> int:
-        """Tokens of the output so far."""
-        return len(self.known) - len(self.prompt)
+    def output_length(self) -> int:
+        """The number of output tokens so far."""
+        return len(self.tokens) - len(self.prompt)
 
-    def drafted(self, limit: int, drafter: CachedSequence | None) -> list[int]:
-        """Return what is verified of the drafts of a step."""
-        drafting, known, left = self.drafting, self.known, limit - self.made
+    def propose(self, limit: int, drafter: CachedSequence | None) -> list[int]:
+        """Return the drafts that the next step verifies."""
+        drafting, tokens, remaining = self.drafting, self.tokens, limit - self.output_length
         if drafting.drafter == "none":
             return []
         if drafter is not None:
-            return drafter.go_on(known, usable(drafting, drafting.k, len(known), left))
+            return drafter.draft(tokens, usable(drafting, drafting.k, len(tokens), remaining))
         if self.memory is not None:
-            return next_drafts(self.memory, known, left)
-        offered = looked_up(known, drafting.k, drafting)
-        return list(offered[: usable(drafting, len(offered), len(known), left)])
+            return next_drafts(self.memory, tokens, remaining)
+        offered = looked_up(tokens, drafting.k, drafting)
+        return list(offered[: usable(drafting, len(offered), len(tokens), remaining)])
 
-    def take(self, drafts: Sequence[int], chosen: Sequence[int]) -> None:
-        """Take in the tokens that a step chose."""
-        taken = agreed(drafts, chosen)
+    def accept(self, drafts: Sequence[int], chosen: Sequence[int]) -> None:
+        """Record the tokens that a step chose, and how many of them were drafted."""
+        accepted = agreed(drafts, chosen)
         if self.memory is not None and drafts:
-            self.memory.accept(taken)
+            self.memory.accept(accepted)
         self.rows.append(1 + len(drafts))
-        self.accepted.append(taken)
-        self.known += chosen
+        self.accepted.append(accepted)
+        self.tokens += chosen
 
     def decoded(self) -> Decoded:
-        """Return what came out."""
+        """Return the output with its steps and times."""
         return Decoded(
-            tokens=tuple(self.known[len(self.prompt) :]),
+            tokens=tuple(self.tokens[len(self.prompt) :]),
             steps=Steps(rows=tuple(self.rows), accepted=tuple(self.accepted)),
             wall_s=self.wall_s,
             process_s=self.process_s,
@@ -228,42 +235,46 @@ class _Text:
 
 
 def _step(
-    running: "Mapping[int, _Text]",
+    running: "Mapping[int, _Request]",
     slots: Sequence[CachedSequence],
     drafters: Sequence[CachedSequence],
     limit: int,
 ) -> None:
-    """Run one step of the texts of some slots, and part its time: their drafting, then by rows."""
-    process, wall = time.process_time(), time.perf_counter()
+    """Run one step of the requests in some slots, and divide its time among them.
+
+    Each request gets its own drafting time, and a share of the forward by its rows.
+    """
+    process_s, wall_s = time.process_time(), time.perf_counter()
     drafts: dict[int, list[int]] = {}
-    for slot, text in running.items():
-        drafts[slot] = text.drafted(limit, drafters[slot] if drafters else None)
-        process, before = time.process_time(), process
-        text.process_s += process - before
-        wall, before = time.perf_counter(), wall
-        text.wall_s += wall - before
-        text.draft_s += wall - before
-    parts = {
-        slot: (len(text.known) - 1, [text.known[-1], *drafts[slot]])
-        for slot, text in running.items()
+    for slot, request in running.items():
+        drafts[slot] = request.propose(limit, drafters[slot] if drafters else None)
+        process_s, previous_s = time.process_time(), process_s
+        request.process_s += process_s - previous_s
+        wall_s, previous_s = time.perf_counter(), wall_s
+        request.wall_s += wall_s - previous_s
+        request.draft_s += wall_s - previous_s
+    rows_by_slot = {
+        slot: (len(request.tokens) - 1, [request.tokens[-1], *drafts[slot]])
+        for slot, request in running.items()
     }
-    slots[0].context.decode_all(parts)
+    slots[0].context.decode_all(rows_by_slot)
     rows = 0
-    for slot, text in running.items():
-        text.take(
-            drafts[slot], slots[slot].chosen(drafts[slot], rows, len(text.known) - 1, text.choose)
+    for slot, request in running.items():
+        request.accept(
+            drafts[slot],
+            slots[slot].chosen(drafts[slot], rows, len(request.tokens) - 1, request.choice),
         )
         rows += 1 + len(drafts[slot])
-    process, wall = time.process_time() - process, time.perf_counter() - wall
-    for text in running.values():
-        text.process_s += process * text.rows[-1] / rows
-        text.wall_s += wall * text.rows[-1] / rows
+    process_s, wall_s = time.process_time() - process_s, time.perf_counter() - wall_s
+    for request in running.values():
+        request.process_s += process_s * request.rows[-1] / rows
+        request.wall_s += wall_s * request.rows[-1] / rows
 
 
 def chat_text(model: Model, text: str) -> tuple[bytes, bool]:
-    """Return a user's message as the model's chat template writes it, and whether it has one.
+    """Return a user's message in the model's chat template, and whether a template was applied.
 
-    Only templates that the library knows by their text are applied; else the message stays plain.
+    The library applies only the templates that it recognises; otherwise the message is unchanged.
     """
     calls = model.calls
     template = calls.llama_model_chat_template(model.pointer, None)
@@ -275,15 +286,16 @@ def chat_text(model: Model, text: str) -> tuple[bytes, bool]:
     message = calls.struct("llama_chat_message")(
         role=ctypes.addressof(role), content=ctypes.addressof(content)
     )
-    size = 2 * len(raw) + 4096
-    buffer = ctypes.create_string_buffer(size)
-    written = calls.llama_chat_apply_template(
-        template, ctypes.addressof(message), 1, _REPLY, ctypes.addressof(buffer), size
+    capacity = 2 * len(raw) + 4096
+    buffer = ctypes.create_string_buffer(capacity)
+    size_written = calls.llama_chat_apply_template(
+        template, ctypes.addressof(message), 1, _REPLY, ctypes.addressof(buffer), capacity
     )
-    if written <= 0:
+    if size_written <= 0:
         return raw, False
-    if written > size:
+    if size_written > capacity:
         raise EvidenceError(
-            f"the chat template makes {written} bytes of {len(raw)}", remedy="Give a shorter prompt"
+            f"the chat template makes {size_written} bytes of {len(raw)}",
+            remedy="Give a shorter prompt",
         )
-    return buffer.raw[:written], True
+    return buffer.raw[:size_written], True

@@ -1,4 +1,4 @@
-"""A sequence of a llama.cpp context: its prompt's forward, steps, and how tokens are chosen."""
+"""A sequence of a llama.cpp context: its prompt's forward, its steps, and the choice of tokens."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,118 +8,124 @@ from nearfree.core.sampling import drawn
 from nearfree.engines.llama_cpp import Context, Model
 
 
-class Choose(NamedTuple):
-    """How tokens of an output are chosen: drawn by numbers after a prompt, or else the best."""
+class TokenChoice(NamedTuple):
+    """How output tokens are chosen: sampled by random numbers or, without them, the best."""
 
     temperature: float = 0.0
     draws: tuple[float, ...] = ()
     prompt: int = 0
-    """Its tokens."""
+    """The number of tokens of the prompt."""
 
-    def token(self, context: Context, row: int, place: int) -> int:
-        """Return the token after the position `place`, whose logits stand in a row."""
+    def token(self, context: Context, row: int, position: int) -> int:
+        """Return the token after `position`, whose logits are in a row of the last forward."""
         if not self.draws:
             return context.best(row)
         from numpy import ctypeslib
 
         logits = ctypeslib.as_array(context.logits(row))
-        return drawn(logits, self.temperature, self.draws[place + 1 - self.prompt])
+        return drawn(logits, self.temperature, self.draws[position + 1 - self.prompt])
 
 
-GREEDY = Choose()
-"""The best token each time."""
+GREEDY = TokenChoice()
+"""Choose the token with the highest logit."""
 
 
 class CachedSequence:
-    """A sequence of a context's cache, which a prompt stays in until another one comes."""
+    """A sequence of a context's cache, which keeps its prompt until another one starts."""
 
     def __init__(self, model: Model, context: Context, number: int) -> None:
-        self.model, self.context, self._number = model, context, number
+        self.model, self.context, self._sequence = model, context, number
         self._prompt: tuple[object, ...] = ()
         self._first = 0
-        self._held: list[int] = []
+        self._cached_tokens: list[int] = []
 
-    def threads(self, many: int) -> None:
-        """Set the threads of the forwards to come."""
-        self.context.set_threads(many)
+    def threads(self, count: int) -> None:
+        """Set the number of threads of later forwards."""
+        self.context.set_threads(count)
 
-    def start(self, prompt: Sequence[int], choose: Choose = GREEDY) -> int:
-        """Return the first token after a prompt, whose forward is not run again if it is held."""
-        asked = (tuple(prompt), choose)
-        if asked != self._prompt:
+    def start(self, prompt: Sequence[int], choice: TokenChoice = GREEDY) -> int:
+        """Return the first token after a prompt; a cached prompt's forward is not run again."""
+        key = (tuple(prompt), choice)
+        if key != self._prompt:
             self._prompt = ()
             self._forget(0)
-            last = self._fill(prompt)
-            self._first = choose.token(self.context, last, len(prompt) - 1)
-            self._prompt = asked
+            row = self._fill(prompt)
+            self._first = choice.token(self.context, row, len(prompt) - 1)
+            self._prompt = key
         self._forget(len(prompt))
-        self._held = list(prompt)
+        self._cached_tokens = list(prompt)
         return self._first
 
     def _fill(self, tokens: Sequence[int]) -> int:
         """Decode tokens from the first position on; return the row of the last one's logits."""
-        last = 0
-        for first in range(0, len(tokens), self.context.rows):
-            part = tokens[first : first + self.context.rows]
-            self.context.decode(part, first, sequence=self._number, last_only=True)
-            last = len(part) - 1
-        return last
+        row = 0
+        for start in range(0, len(tokens), self.context.rows):
+            chunk = tokens[start : start + self.context.rows]
+            self.context.decode(chunk, start, sequence=self._sequence, last_only=True)
+            row = len(chunk) - 1
+        return row
 
     def logits(self, tokens: Sequence[int]) -> list[float]:
-        """Return the logits after some tokens, whose forward is run anew."""
+        """Return the logits after some tokens, with a new forward over them."""
         self._prompt = ()
         self._forget(0)
         return list(self.context.logits(self._fill(tokens)))
 
-    def chosen(self, drafts: Sequence[int], first: int, place: int, choose: Choose) -> list[int]:
-        """Return what the last forward over a token and its drafts chooses, up to an end.
+    def chosen(
+        self, drafts: Sequence[int], first_row: int, position: int, choice: TokenChoice
+    ) -> list[int]:
+        """Return the tokens that the last forward, over a token and its drafts, chooses.
+
+        They end with the first one that differs from its draft, or with an end of text.
 
         Parameters
         ----------
-        first
+        first_row
             The token's row among the forward's logits.
-        place
-            Its position.
+        position
+            The token's position.
         """
         chosen: list[int] = []
         for row in range(1 + len(drafts)):
-            chosen.append(choose.token(self.context, first + row, place + row))
+            chosen.append(choice.token(self.context, first_row + row, position + row))
             if row == len(drafts) or chosen[-1] != drafts[row] or self.model.ends(chosen[-1]):
                 break
         if len(chosen) < 1 + len(drafts):
-            self._forget(place + len(chosen))
+            self._forget(position + len(chosen))
         return chosen
 
-    def _forget(self, first: int) -> None:
-        self.context.forget(first, self._number)
+    def _forget(self, start: int) -> None:
+        self.context.forget(start, self._sequence)
 
-    def go_on(self, known: Sequence[int], many: int) -> list[int]:
-        """Return the next tokens of a draft model, whose cache follows what is known."""
-        kept = agreed(self._held, known)
-        del self._held[kept:]
-        self._forget(kept)
+    def draft(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Return a draft model's next tokens, after updating its cache to the tokens so far."""
+        common = agreed(self._cached_tokens, tokens)
+        del self._cached_tokens[common:]
+        self._forget(common)
         drafts: list[int] = []
-        new = list(known[kept:])
-        while len(drafts) < many:
-            self.context.decode(new, len(self._held), sequence=self._number, last_only=True)
-            self._held += new
+        new = list(tokens[common:])
+        while len(drafts) < count:
+            self.context.decode(
+                new, len(self._cached_tokens), sequence=self._sequence, last_only=True
+            )
+            self._cached_tokens += new
             drafts.append(self.context.best(len(new) - 1))
             new = drafts[-1:]
         return drafts
 
-    def teach(self, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
-        """Return what the model chooses after each token of a known output but the last."""
+    def choices_after(self, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
+        """Return the model's best token after each token of a known output but the last."""
         self.start(prompt)
         chosen: list[int] = []
-        given, most = list(output[:-1]), self.context.positions
-        for first in range(0, len(given), most):
-            part = given[first : first + most]
-            self.context.decode(part, len(prompt) + first, sequence=self._number)
-            chosen += [self.context.best(row) for row in range(len(part))]
+        inputs, max_rows = list(output[:-1]), self.context.positions
+        for start in range(0, len(inputs), max_rows):
+            chunk = inputs[start : start + max_rows]
+            self.context.decode(chunk, len(prompt) + start, sequence=self._sequence)
+            chosen += [self.context.best(row) for row in range(len(chunk))]
         self._forget(len(prompt))
         return chosen
 
     def close(self) -> None:
-        """Give the cache and the weights back."""
+        """Free the cache and the weights."""
         self.context.close()
         self.model.close()

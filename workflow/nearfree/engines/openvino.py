@@ -1,10 +1,10 @@
-"""OpenVINO driven by its Python binding: a GGUF file's model, paged as its own pipeline runs it.
+"""OpenVINO through its Python binding: a GGUF file's model, paged as its own pipeline runs it.
 
-`LLMPipeline` turns the model's attention into PagedAttention, plain or speculating, and calls
-`InferRequest.infer`. So does this, with blocks of the KV cache of its own: a forward over N new
-positions writes behind L cached ones, and the next one writes over them, so that each finds L.
-Where L is no multiple of a block, 8-bit keys of the last block are rounded anew by each forward,
-as in the pipeline; no time depends on it.
+`LLMPipeline` converts the model's attention to PagedAttention, with or without speculation, and
+calls `InferRequest.infer`. This module does the same with its own KV cache blocks: a forward writes
+N new positions after L cached ones, and the next forward overwrites them, so that each starts with
+L. If L is not a multiple of a block, each forward requantises the 8-bit keys of the last block, as
+in the pipeline; latency does not depend on it.
 """
 
 import fcntl
@@ -20,36 +20,36 @@ from typing import IO, Any
 from msgspec import Struct
 
 from nearfree.backends.builds import Build
-from nearfree.engines.library import held, recorded, recorded_sha256
+from nearfree.engines.library import mapped_sha256, recorded_files, recorded_sha256
 from nearfree.errors import EvidenceError, LockError
 from nearfree.gguf.header import GgufHeader
 from nearfree.sources.fetching.cache import default_cache
 
 PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers")
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""What its GGUF reader builds a model of; it says of another one `Unsupported model architecture`:
+"""Architectures that its GGUF reader supports; others raise `Unsupported model architecture`:
 create_from_gguf, src/cpp/src/gguf_utils/gguf_modeling.cpp of openvino.genai."""
 TYPES = frozenset({"f32", "f16", "q8_0", "q4_0", "q4_1", "q4_k", "q6_k"})
-"""Formats that it reads, tried with a file of each; of bf16 it says `Unsupported quantization
-type`, of q5_k `gguf_tensor_to_f16 failed`."""
-TOLD = (
+"""Formats that it reads, tested with a file of each. bf16 raises `Unsupported quantization type`,
+q5_k `gguf_tensor_to_f16 failed`."""
+REPORTED_PROPERTIES = (
     *("INFERENCE_PRECISION_HINT", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION"),
     *("DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS", "NUM_STREAMS"),
     *("ENABLE_CPU_PINNING", "ENABLE_HYPER_THREADING", "RUNTIME_REQUIREMENTS"),
 )
-"""Properties of a compiled model that say what its forward runs."""
-_CHANGING = re.compile(r"(?:OV|OPENVINO|ONEDNN|DNNL)_\w+")
-"""Variables that the libraries read."""
+"""Properties of a compiled model that describe how its forward runs."""
+_CHANGING_VARIABLES = re.compile(r"(?:OV|OPENVINO|ONEDNN|DNNL)_\w+")
+"""Environment variables that the libraries read."""
 _NO_DEVICE = "NONE"
-"""A device that there is not: a model is written before its device is asked for."""
+"""A device that does not exist: the reader writes the model before it looks up the device."""
 _MODEL = "openvino_model.xml"
-_FOLDER, _HELD = "openvino-", "held"
-"""How the folder of a model begins, and the file in it that is locked while its process lives."""
+_FOLDER, _LOCK_FILE = "openvino-", "held"
+"""Prefix of a model's folder, and its file that is locked while the process lives."""
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 
 
 class Runtime(Struct, frozen=True, kw_only=True):
-    """What was loaded: the binding's modules, and the packages' folders."""
+    """The loaded binding: its modules, and the packages' folders."""
 
     openvino: Any
     genai: Any
@@ -58,30 +58,30 @@ class Runtime(Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> dict[str, str]:
-        """The SHA-256 of each file of the packages that this process has mapped, by name."""
-        return {name: sha for each in self.folders for name, sha in held(each).items()}
+        """The SHA-256 of each file of the packages that is mapped in this process, by name."""
+        return {name: sha for folder in self.folders for name, sha in mapped_sha256(folder).items()}
 
 
 _loaded: dict[str, Runtime] = {}
 
 
 def load(release: str, build: Build) -> Runtime:
-    """Load the packages of a release, each file compared with what its installation recorded.
+    """Load the packages of a release after comparing each file with its installation's record.
 
     Raises
     ------
     LockError
-        They are not installed in this interpreter, are of another release, or were changed.
+        A package is not installed in this interpreter, has another release, or was changed.
     EvidenceError
-        A variable of the environment changes what they run.
+        An environment variable changes what they run.
     """
     if release not in _loaded:
-        found = sorted(filter(_CHANGING.fullmatch, os.environ))
-        if found:
+        names = sorted(filter(_CHANGING_VARIABLES.fullmatch, os.environ))
+        if names:
             raise EvidenceError(
-                f"{found[0]} is set, which changes what OpenVINO runs", remedy="Unset it"
+                f"{names[0]} is set, which changes what OpenVINO runs", remedy="Unset it"
             )
-        folders = checked(release, build)
+        folders = checked_folders(release, build)
         try:
             _loaded[release] = Runtime(
                 openvino=import_module("openvino"),
@@ -97,15 +97,15 @@ def load(release: str, build: Build) -> Runtime:
     return _loaded[release]
 
 
-def checked(release: str, build: Build) -> tuple[Path, ...]:
-    """Return the folders of a release's packages, whose code is what was installed, and no more.
+def checked_folders(release: str, build: Build) -> tuple[Path, ...]:
+    """Return the folders of a release's packages, if they hold exactly the installed code.
 
     Raises
     ------
     LockError
         As `load`.
     """
-    again = f"Delete the environment {build.environment} and make it again"
+    remedy = f"Delete the environment {build.environment} and make it again"
     folders: set[Path] = set()
     for package in PACKAGES:
         try:
@@ -116,26 +116,27 @@ def checked(release: str, build: Build) -> tuple[Path, ...]:
                 remedy=f"Run `nearfree environment make {build.environment}`",
             ) from None
         if package == build.package and distribution.version != release:
-            raise LockError(f"{package} {distribution.version} is not {release}", remedy=again)
-        folders |= _compared(distribution, package, again)
+            raise LockError(f"{package} {distribution.version} is not {release}", remedy=remedy)
+        folders |= _compared(distribution, package, remedy)
     return tuple(sorted(folders))
 
 
-def _compared(distribution: metadata.Distribution, package: str, again: str) -> set[Path]:
-    """Return the folders with a package's libraries."""
-    known: set[Path] = set()
-    for name, digest in recorded(distribution):
+def _compared(distribution: metadata.Distribution, package: str, remedy: str) -> set[Path]:
+    """Return the folders with a package's libraries; LockError unless they match its record."""
+    recorded_paths: set[Path] = set()
+    for name, digest in recorded_files(distribution):
         if not (_LIBRARY.search(name) or name.endswith(".py")):
             continue
         path = Path(str(distribution.locate_file(name)))
         if not path.is_file() or recorded_sha256(path) != digest:
-            raise LockError(f"{name} is not what {package} installed", remedy=again)
-        known.add(path)
-    folders = {path.parent for path in known if _LIBRARY.search(path.name)}
-    more = {p for folder in folders for p in folder.iterdir() if _LIBRARY.search(p.name)} - known
-    if more or not folders:
-        named = min(more).name if more else "no library"
-        raise LockError(f"{named} is not what {package} installed", remedy=again)
+            raise LockError(f"{name} is not what {package} installed", remedy=remedy)
+        recorded_paths.add(path)
+    folders = {path.parent for path in recorded_paths if _LIBRARY.search(path.name)}
+    libraries = {p for folder in folders for p in folder.iterdir() if _LIBRARY.search(p.name)}
+    extra = libraries - recorded_paths
+    if extra or not folders:
+        name = min(extra).name if extra else "no library"
+        raise LockError(f"{name} is not what {package} installed", remedy=remedy)
     return folders
 
 
@@ -147,10 +148,10 @@ def refuse_unread(header: GgufHeader) -> None:
             f"({header.file})",
             remedy=f"It reads {', '.join(ARCHITECTURES)}; measure another one in llama_cpp",
         )
-    unread = sorted({each.type.name for each in header.tensors} - TYPES)
-    if unread:
+    formats = sorted({tensor.type.name for tensor in header.tensors} - TYPES)
+    if formats:
         raise EvidenceError(
-            f"OpenVINO reads no GGUF weights in {', '.join(unread)} ({header.file})",
+            f"OpenVINO reads no GGUF weights in {', '.join(formats)} ({header.file})",
             remedy=f"It reads {', '.join(sorted(TYPES))}; measure this file in llama_cpp",
         )
 
@@ -158,70 +159,70 @@ def refuse_unread(header: GgufHeader) -> None:
 class Converted:
     """A GGUF file's model as OpenVINO's own reader writes it, with its tokenizer if it has one.
 
-    They lie in a folder of their own, which is removed with this object, or by the next one where
-    its process was killed.
+    They are in a temporary folder, which is removed with this object or, if its process was killed,
+    by the next one.
     """
 
     def __init__(self, runtime: Runtime, path: Path) -> None:
-        """Let the reader write a file's model.
+        """Let OpenVINO's reader write a file's model.
 
         Raises
         ------
         EvidenceError
-            It does not take the file; what it says stands in the message.
+            The reader does not load the file; the message quotes its error.
         """
-        under = default_cache().absolute()
-        under.mkdir(parents=True, exist_ok=True)
-        self._folder, self._held = _made(under)
+        cache = default_cache().absolute()
+        cache.mkdir(parents=True, exist_ok=True)
+        self._folder, self._lock = _held_folder(cache)
         self.folder = Path(self._folder.name)
         self.xml = self.folder / _MODEL
-        beside = self.folder / "model.gguf"  # what is written lies beside what is read
-        beside.symlink_to(path.absolute())
-        said = "no reason"
+        link = self.folder / "model.gguf"  # the reader writes next to the file that it reads
+        link.symlink_to(path.absolute())
+        reason = "no reason"
         try:
-            runtime.genai.LLMPipeline(str(beside), _NO_DEVICE, enable_save_ov_model=True)
-        except Exception as error:  # noqa: BLE001 (the binding raises what it likes)
-            said = last_line(error)
+            runtime.genai.LLMPipeline(str(link), _NO_DEVICE, enable_save_ov_model=True)
+        except Exception as error:  # noqa: BLE001 (the binding raises exceptions of any class)
+            reason = last_line(error)
         if not self.xml.is_file():
             raise EvidenceError(
-                f"OpenVINO does not load {path.name}: {said}",
+                f"OpenVINO does not load {path.name}: {reason}",
                 remedy="Give a GGUF file of a text model that this release knows",
             )
 
 
-def _made(under: Path) -> "tuple[tempfile.TemporaryDirectory[str], IO[str]]":
-    """Return a new folder and what holds it; those that no process holds any more are removed.
+def _held_folder(cache: Path) -> "tuple[tempfile.TemporaryDirectory[str], IO[str]]":
+    """Return a new folder and its locked file; remove folders whose lock no process holds.
 
-    One process at a time does so, so that none finds a folder that is not held yet. Where the file
-    system has no locks nothing is removed.
+    Only one process does so at a time, so that none finds a new folder before it is locked. On a
+    file system without locks nothing is removed.
     """
-    with (under / "openvino.lock").open("w") as alone:
+    with (cache / "openvino.lock").open("w") as lock:
         with suppress(OSError):
-            fcntl.flock(alone, fcntl.LOCK_EX)
-        for left in under.glob(f"{_FOLDER}*/{_HELD}"):
-            with suppress(OSError), left.open("r+") as held:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for lock_path in cache.glob(f"{_FOLDER}*/{_LOCK_FILE}"):
+            with suppress(OSError), lock_path.open("r+") as held:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left.parent, ignore_errors=True)
-        folder = tempfile.TemporaryDirectory(dir=under, prefix=_FOLDER)
-        holding = Path(folder.name, _HELD).open("w")  # noqa: SIM115 (open as long as the model is)
+                shutil.rmtree(lock_path.parent, ignore_errors=True)
+        folder = tempfile.TemporaryDirectory(dir=cache, prefix=_FOLDER)
+        held_lock = Path(folder.name, _LOCK_FILE).open("w")  # noqa: SIM115 (open as long as the model is)
         with suppress(OSError):
-            fcntl.flock(holding, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return folder, holding
+            fcntl.flock(held_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, held_lock
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of what the binding says, which is its reason."""
+    """Return the last line of the binding's error, which is the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or ["no reason"])[-1][:200]
 
 
 def properties(threads: int) -> dict[str, Any]:
-    """Return with which properties a model is compiled; all others are the release's defaults."""
+    """Return the properties to compile a model with; others keep the release's defaults."""
     return {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
 
 
 class Compiled:
-    """A model that is compiled for this CPU, with paged attention."""
+    """A model compiled for this CPU, with paged attention."""
 
     def __init__(self, runtime: Runtime, converted: Converted, threads: int) -> None:
         offline = import_module("openvino._offline_transformations")
@@ -236,18 +237,20 @@ class Compiled:
                 remedy="Give a GGUF file of a text model that this release knows",
             ) from error
         self.runtime = runtime
-        told = {name: _plain(self.model.get_property(name)) for name in TOLD}
+        reported = {
+            name: _property_text(self.model.get_property(name)) for name in REPORTED_PROPERTIES
+        }
         for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES"):
-            told[name] = _plain(core.get_property("CPU", name))
+            reported[name] = _property_text(core.get_property("CPU", name))
         version = runtime.openvino.get_version()
         self.system_info = " | ".join(
-            [f"OpenVINO {version}", *(f"{name}: {value}" for name, value in told.items())]
+            [f"OpenVINO {version}", *(f"{name}: {value}" for name, value in reported.items())]
         )
 
 
-def _plain(value: Any) -> str:
+def _property_text(value: Any) -> str:
     """Return a property as text."""
     if isinstance(value, (list, tuple, set)):
         return " ".join(sorted(map(str, value)))
-    named = re.fullmatch(r"<Type: '(\w+)'>", str(value))
-    return named[1] if named else str(value).strip()
+    match = re.fullmatch(r"<Type: '(\w+)'>", str(value))
+    return match[1] if match else str(value).strip()

@@ -9,7 +9,7 @@ from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
 from nearfree.engines.files import weights_path
 from nearfree.engines.forward import EngineKernel
-from nearfree.engines.kernel import forward_work, multiplied, refuse_too_large
+from nearfree.engines.kernel import forward_work, product_formats, refuse_too_large
 from nearfree.engines.library import sha256_of
 from nearfree.engines.openvino import Compiled, Converted, Runtime, load, refuse_unread
 from nearfree.engines.openvino_pages import Pages
@@ -30,7 +30,7 @@ class OpenVinoForward(EngineKernel):
         self._setting = setting
         if not setting.repack:
             raise EvidenceError(
-                "OpenVINO orders weights as its kernels want them, and has no other way",
+                "OpenVINO always stores weights in its kernels' layout",
                 remedy="Leave out --no-repack, or `repack` of the study",
             )
         path = weights_path(execution.weights[setting.model or ""], execution.files)
@@ -59,20 +59,20 @@ class OpenVinoForward(EngineKernel):
         self._pages.forward(n)
 
     def finite(self, n: int) -> bool:
-        """Return whether a forward over N gives logits that are all finite."""
+        """Return whether all logits of a forward over N are finite."""
         self.forward(n)
         return bool(self._compiled.runtime.numpy.isfinite(self._pages.logits).all())
 
     def work(self, n: int) -> ExecutedWork:
-        """Return the work of the matrices and of attention, as the file's shapes say it."""
+        """Return the work of the matrices and of attention, from the file's shapes."""
         return forward_work(self._setting, self._header, n, self._pages.position_bytes)
 
     def operations(self) -> tuple[str, ...]:
-        """Return the formats that the file stores its matrices in, as `mul_mat TYPE`, each once."""
-        return multiplied(self._header)
+        """Return the distinct formats of the file's matrices, as `mul_mat TYPE`."""
+        return product_formats(self._header)
 
     def loaded(self) -> EngineLoaded:
-        """Return what is on record of what ran."""
+        """Return the event that records the engine, its libraries and its model."""
         setting = self._setting
         return loaded_event(
             self._compiled,
@@ -87,7 +87,7 @@ class OpenVinoForward(EngineKernel):
 def loaded_event(
     compiled: Compiled, path: Path, *, release: str, package: str, name: str, file_type: str
 ) -> EngineLoaded:
-    """Return what is on record of a compiled model of a file: libraries, properties, weights."""
+    """Return the event that records a file's compiled model: libraries, properties, weights."""
     header = read_header(path)
     return EngineLoaded(
         engine="openvino",
@@ -107,7 +107,7 @@ def loaded_event(
 
 
 def vocabulary(header: GgufHeader) -> int:
-    """Return how many tokens a file's embedding has."""
+    """Return the number of tokens in a file's embedding."""
     embedding = header.by_name.get("token_embd.weight")
     if embedding is None:
         raise EvidenceError(
@@ -121,11 +121,11 @@ def _key(path: Path, threads: int) -> tuple[str, str, int]:
 
 
 def _shared(shared: dict[Any, Any], runtime: Runtime, path: Path, threads: int) -> Compiled:
-    """Return a file's compiled model, which settings of as many threads share."""
+    """Return a file's compiled model, shared by settings with the same number of threads."""
     model, compiled = ("openvino", str(path)), _key(path, threads)
     if model not in shared:
         shared[model] = Converted(runtime, path)
     if compiled not in shared:
         shared[compiled] = Compiled(runtime, shared[model], threads)
-    found: Compiled = shared[compiled]
-    return found
+    compiled_model: Compiled = shared[compiled]
+    return compiled_model

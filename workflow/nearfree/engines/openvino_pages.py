@@ -1,4 +1,4 @@
-"""Forwards of a compiled OpenVINO model over blocks of a KV cache that are written over again."""
+"""Forwards of a compiled OpenVINO model over a paged KV cache that each forward overwrites."""
 
 import random
 from collections.abc import Sequence
@@ -8,22 +8,22 @@ from nearfree.engines.openvino import Compiled, last_line
 from nearfree.errors import EvidenceError
 
 _CHUNK = 512
-"""Positions that fill a cache in one call, at most."""
-_UNSEEN = 3
-"""Tokens at the start of a vocabulary that stand for no text, in most: none of them is run."""
+"""Most positions per call while a cache is filled."""
+_SPECIAL_TOKENS = 3
+"""Special tokens at the start of most vocabularies, which synthetic inputs avoid."""
 _BLOCK = 32
-"""Positions of a block of the CPU's cache; the value cache's shape says it, and is held to it."""
+"""Positions per block of the CPU's cache; the value cache's shape is checked against it."""
 
 
 class Pages:
-    """A cache of b sequences, and forwards over it.
+    """A paged KV cache of b sequences, and forwards over it.
 
     Parameters
     ----------
     batch, cached, positions
         b sequences of L cached positions, and the largest N of a forward.
     vocabulary
-        Tokens that there are.
+        Number of tokens in the vocabulary.
 
     Raises
     ------
@@ -39,33 +39,36 @@ class Pages:
         self._blocks = -(-(cached + positions) // _BLOCK)
         self._request = compiled.model.create_infer_request()
         self._allocate(compiled)
-        tokens = random.Random(0)  # noqa: S311 (tokens of no meaning, the same ones each time)
-        each = cached + positions
+        generator = random.Random(0)  # noqa: S311 (random tokens, reproducible)
+        length = cached + positions
         self._tokens = [
-            [tokens.randrange(min(_UNSEEN, vocabulary - 1), vocabulary) for _ in range(each)]
+            [
+                generator.randrange(min(_SPECIAL_TOKENS, vocabulary - 1), vocabulary)
+                for _ in range(length)
+            ]
             for _ in range(batch)
         ]
         self._inputs: dict[int, dict[str, Any]] = {}
-        for first in range(0, cached, _CHUNK):
-            last = min(first + _CHUNK, cached)
-            self.run([each[first:last] for each in self._tokens], first)
+        for start in range(0, cached, _CHUNK):
+            end = min(start + _CHUNK, cached)
+            self.run([sequence[start:end] for sequence in self._tokens], start)
 
     def _allocate(self, compiled: Compiled) -> None:
-        """Give each layer the blocks of all sequences."""
+        """Allocate each layer's blocks for all sequences."""
         self._cache_bytes = 0
-        for each in compiled.model.inputs:
-            name = each.any_name
+        for port in compiled.model.inputs:
+            name = port.any_name
             if "cache." not in name:
                 continue
-            _, *rest = each.partial_shape
-            sizes = [size.get_length() for size in rest]
+            _, *dims = port.partial_shape
+            sizes = [size.get_length() for size in dims]
             if name.startswith("value_cache.") and sizes[1] != _BLOCK:
                 raise EvidenceError(
                     f"the cache's blocks hold {sizes[1]} positions, not {_BLOCK}",
                     remedy="Measure a release of envs/engines.lock",
                 )
             shape = self._ov.Shape([self.batch * self._blocks, *sizes])
-            tensor = self._ov.Tensor(each.element_type, shape)
+            tensor = self._ov.Tensor(port.element_type, shape)
             tensor.data[:] = 0
             self._cache_bytes += tensor.data.nbytes
             self._request.set_tensor(name, tensor)
@@ -84,13 +87,13 @@ class Pages:
                 remedy="Make it for the largest N",
             )
         if n not in self._inputs:
-            new = [each[self.cached : self.cached + n] for each in self._tokens]
+            new = [sequence[self.cached : self.cached + n] for sequence in self._tokens]
             self._inputs[n] = self._tensors(new, self.cached)
         self._infer(self._inputs[n])
 
-    def run(self, tokens: Sequence[Sequence[int]], first: int) -> None:
-        """Run as many tokens of each sequence from a position on."""
-        self._infer(self._tensors(tokens, first))
+    def run(self, tokens: Sequence[Sequence[int]], start: int) -> None:
+        """Run equally many tokens of each sequence from a position on."""
+        self._infer(self._tensors(tokens, start))
 
     def _infer(self, inputs: dict[str, Any]) -> None:
         for name, tensor in inputs.items():
@@ -103,32 +106,39 @@ class Pages:
                 remedy="Choose fewer positions or a smaller context",
             ) from error
 
-    def _tensors(self, tokens: Sequence[Sequence[int]], first: int) -> dict[str, Any]:
-        """Return a forward's inputs: rows one sequence after the other, each with its blocks."""
+    def _tensors(self, tokens: Sequence[Sequence[int]], start: int) -> dict[str, Any]:
+        """Return a forward's inputs: the sequences' rows one after the other, and their blocks."""
         n, batch = len(tokens[0]), self.batch
-        used = -(-(first + n) // _BLOCK)
-        blocks = [s * self._blocks + at for s in range(batch) for at in range(used)]
+        blocks_per_sequence = -(-(start + n) // _BLOCK)
+        blocks = [
+            sequence_index * self._blocks + index
+            for sequence_index in range(batch)
+            for index in range(blocks_per_sequence)
+        ]
         values: dict[str, tuple[Any, str]] = {
-            "input_ids": ([token for each in tokens for token in each], "int64"),
-            "position_ids": (list(range(first, first + n)) * batch, "int64"),
-            "past_lens": ([first] * batch, "int32"),
-            "subsequence_begins": ([n * at for at in range(batch + 1)], "int32"),
+            "input_ids": ([token for sequence in tokens for token in sequence], "int64"),
+            "position_ids": (list(range(start, start + n)) * batch, "int64"),
+            "past_lens": ([start] * batch, "int32"),
+            "subsequence_begins": ([n * index for index in range(batch + 1)], "int32"),
             "block_indices": (blocks, "int32"),
-            "block_indices_begins": ([used * at for at in range(batch + 1)], "int32"),
-            "max_context_len": (first + n, "int32"),
+            "block_indices_begins": (
+                [blocks_per_sequence * index for index in range(batch + 1)],
+                "int32",
+            ),
+            "max_context_len": (start + n, "int32"),
         }
         return {
-            name: self._ov.Tensor(self._np.array(value, dtype=kind))
-            for name, (value, kind) in values.items()
+            name: self._ov.Tensor(self._np.array(value, dtype=dtype))
+            for name, (value, dtype) in values.items()
         }
 
     @property
     def position_bytes(self) -> int:
-        """Bytes of a cached position in all layers, with its part of what a block shares."""
+        """Bytes of a cached position in all layers, with its share of per-block bytes."""
         return self._cache_bytes // (self.batch * self._blocks * _BLOCK)
 
     @property
     def logits(self) -> Any:
         """The last forward's logits, [b N, vocabulary]."""
-        found = self._request.get_tensor("logits").data
-        return found.reshape(-1, found.shape[-1])
+        data = self._request.get_tensor("logits").data
+        return data.reshape(-1, data.shape[-1])

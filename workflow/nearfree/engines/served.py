@@ -1,7 +1,7 @@
-"""Forwards of serving engines on a GPU: what vLLM's and SGLang's model runners have in common.
+"""Forwards of serving engines on a GPU: the base of vLLM's and SGLang's model runners.
 
-Weights are random ones of a config.json, drawn by the engine itself (`load_format` dummy). A
-process holds one engine, so that a take has one setting.
+Weights are random, of a config.json's shapes, and drawn by the engine itself (`load_format` dummy).
+A process holds one engine, so that a take has one setting.
 """
 
 import hashlib
@@ -33,35 +33,35 @@ from nearfree.errors import EvidenceError
 from nearfree.log.events import EngineLoaded, EngineShape
 
 _TYPES = {"bf16": "bfloat16", "f16": "float16"}
-"""Element types by GGUF's name of weights that are stored in them."""
+"""Element types by GGUF's name."""
 
 
 class ServedForward(EngineKernel):
-    """A forward of a serving engine's model runner, loaded once, over a cache that stays.
+    """A forward of a serving engine's model runner, loaded once, over a persistent KV cache.
 
     Raises
     ------
     EvidenceError
-        Another release is installed, the weights are none that it draws, the model's context is
-        shorter than L + 2 N, or the engine does not take the model.
+        Another release is installed, the weights are not random ones of the setting's dtype, the
+        model's context is shorter than L + 2 N, or the engine does not load the model.
     """
 
     def __init__(
         self, setting: Setting, positions: tuple[int, ...], execution: ExecutionContext
     ) -> None:
-        self.setting, self.most = setting, max(positions)
+        self.setting, self.max_n = setting, max(positions)
         self.cached, self.batch = setting.context or 0, setting.batch
-        self.room = self.cached + 2 * self.most  # a proposer asks for room for its drafts, too
+        self.capacity = self.cached + 2 * self.max_n  # the proposer needs space for its drafts, too
         weights = execution.weights[setting.model or ""]
-        self._made_of = _check(setting, weights)
+        self._weights_digest = _check(setting, weights)
         config = weights.config if isinstance(weights, RandomWeights) else {}
-        _refuse_too_long(setting, config, self.room)
-        with TemporaryDirectory(prefix="nearfree-") as folder:  # the engine reads it by its path
+        _refuse_too_long(setting, config, self.capacity)
+        with TemporaryDirectory(prefix="nearfree-") as folder:  # the engine reads it by path
             Path(folder, "config.json").write_bytes(msgspec.json.encode(config))
             self._decoder = read_decoder(Path(folder))
             with refused(setting):
                 self.start(folder)
-        self._bytes = sum(each.numel() * each.element_size() for each in self.parameters())
+        self._bytes = sum(tensor.numel() * tensor.element_size() for tensor in self.parameters())
         self.cache = "cold" if self._bytes > execution.cache_bytes else "warm"
 
     @abstractmethod
@@ -74,12 +74,12 @@ class ServedForward(EngineKernel):
 
     @abstractmethod
     def describe(self) -> str:
-        """Return the engine's own choices that decide its kernels, as it names them."""
+        """Return the engine's choices that determine its kernels, in its own words."""
 
     def tokens(self, request: int, count: int) -> list[int]:
-        """Return tokens of no meaning, the same ones each time, of a request."""
-        drawn = random.Random(request)  # noqa: S311
-        return [drawn.randrange(self._decoder.vocabulary) for _ in range(count)]
+        """Return random tokens of a request, the same ones each time."""
+        generator = random.Random(request)  # noqa: S311
+        return [generator.randrange(self._decoder.vocabulary) for _ in range(count)]
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work of the model's modules, without padding inside kernels."""
@@ -90,7 +90,7 @@ class ServedForward(EngineKernel):
         return ()
 
     def loaded(self) -> EngineLoaded:
-        """Return what is on record of what ran; no rule speaks of its matrices."""
+        """Return the event that records the engine and its model; no rule uses its matrices."""
         setting, decoder = self.setting, self._decoder
         return EngineLoaded(
             engine=setting.backend,
@@ -100,7 +100,7 @@ class ServedForward(EngineKernel):
             header_sha256={},
             system_info=self.describe(),
             model=setting.model or "",
-            weights_sha256=self._made_of,
+            weights_sha256=self._weights_digest,
             weights_bytes=self._bytes,
             file_type=setting.file_type or "",
             repack=bool(setting.repack),
@@ -116,9 +116,9 @@ class ServedForward(EngineKernel):
 
 
 def served_work(setting: Setting, decoder: Decoder, n: int) -> ExecutedWork:
-    """Return the FLOPs and bytes of a decoder's forward over N, tokens spread evenly over experts.
+    """Return the FLOPs and bytes of a decoder's forward over N, with balanced experts.
 
-    Attention is counted as grouped attention is, whatever kernel the engine takes.
+    Attention is counted as grouped-query attention, whatever kernel the engine selects.
     """
     uses = modules(
         decoder,
@@ -141,29 +141,29 @@ def served_work(setting: Setting, decoder: Decoder, n: int) -> ExecutedWork:
 
 @contextmanager
 def refused(setting: Setting) -> Iterator[None]:
-    """Say in one message what an engine raises while it loads a model."""
+    """Convert an exception while an engine loads a model into one EvidenceError."""
     try:
         yield
     except (AssertionError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-        failed = isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError)
-        if failed and "CUDA" in str(error):  # the GPU, which is no fault of the model
+        is_runtime = isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError)
+        if is_runtime and "CUDA" in str(error):  # the GPU failed, not the model
             raise
-        last = " ".join(str(error).split()[-40:]) or type(error).__name__
+        reason = " ".join(str(error).split()[-40:]) or type(error).__name__
         raise EvidenceError(
-            f"{setting.backend} {setting.release} does not load {setting.model}: {last}",
+            f"{setting.backend} {setting.release} does not load {setting.model}: {reason}",
             remedy="Choose a model that this release serves on this GPU, or a smaller context",
         ) from error
 
 
 @contextmanager
 def variables(**values: str) -> Iterator[None]:
-    """Set variables of the environment for as long as an engine is being loaded."""
-    before = {name: os.environ.get(name) for name in values}
+    """Set environment variables while an engine is loaded."""
+    previous = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -171,7 +171,7 @@ def variables(**values: str) -> Iterator[None]:
 
 
 def _check(setting: Setting, weights: object) -> str:
-    """Return the SHA-256 of what makes the weights; EvidenceError unless the engine draws them."""
+    """Return the SHA-256 of the weights' definition; EvidenceError unless the engine draws them."""
     package = BY_NAME[setting.backend].package
     if (installed := version(package)) != setting.release:
         raise EvidenceError(
@@ -188,11 +188,11 @@ def _check(setting: Setting, weights: object) -> str:
     return hashlib.sha256(msgspec.json.encode(weights, order="deterministic")).hexdigest()
 
 
-def _refuse_too_long(setting: Setting, config: dict[str, Any], asked: int) -> None:
-    longest = config.get("max_position_embeddings")
-    if isinstance(longest, int) and asked > longest:
+def _refuse_too_long(setting: Setting, config: dict[str, Any], positions: int) -> None:
+    max_positions = config.get("max_position_embeddings")
+    if isinstance(max_positions, int) and positions > max_positions:
         raise EvidenceError(
-            f"L + 2 N = {asked} positions, for which the engine needs room, are more than "
-            f"{setting.model}'s {longest}",
+            f"L + 2 N = {positions} positions, for which the engine needs room, are more than "
+            f"{setting.model}'s {max_positions}",
             remedy="Choose a smaller context or fewer positions",
         )

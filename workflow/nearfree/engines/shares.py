@@ -1,4 +1,7 @@
-"""Where the time of an engine's forward goes: operations timed one by one, in a pass of its own."""
+"""The time of each module in an engine's forward, from operations timed one by one.
+
+The timed pass is separate from the measured forwards.
+"""
 
 import ctypes
 import time
@@ -7,7 +10,7 @@ from nearfree.decoders.modules import ATTENTION, BETWEEN, DENSE, HEAD, MOE, OUTP
 from nearfree.engines.library import Library
 
 _PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
-_PARTS = (
+_MODULE_PREFIXES = (
     ("ffn_gate_inp", ROUTER),
     ("ffn_moe_logits", ROUTER),
     ("ffn_moe", MOE),
@@ -21,11 +24,11 @@ _PARTS = (
     ("wqkv", QKV),
     ("kq", ATTENTION),
 )
-"""Names of llama.cpp's tensors, by what they begin with, and the modules that they are of."""
+"""Prefixes of llama.cpp's tensor names, and the modules that the tensors belong to."""
 
 
 class Watch:
-    """Times each operation of a forward, as `cb_eval` tells of it before and after."""
+    """Times each operation of a forward by the callback `cb_eval` before and after it."""
 
     def __init__(self, library: Library) -> None:
         self._calls = library.calls
@@ -33,7 +36,7 @@ class Watch:
         self._began = 0
 
     def __call__(self, tensor: int, ask: bool) -> bool:  # noqa: FBT001 (as ggml calls it)
-        """Take in that an operation begins, or has ended."""
+        """Record that an operation begins (`ask`), or has ended."""
         now = time.perf_counter_ns()
         if ask:
             self._began = now
@@ -45,10 +48,10 @@ class Watch:
         return True
 
     def take(self) -> dict[str, float]:
-        """Return the microseconds of each module so far, in their order, and forget them."""
-        part_us = {role: round(ns / 1000, 3) for role, ns in self._ns.items()}
+        """Return the microseconds of each module so far, in order of appearance, and reset them."""
+        module_us = {role: round(ns / 1000, 3) for role, ns in self._ns.items()}
         self._ns = {}
-        return part_us
+        return module_us
 
 
 def role_of(name: str, operation: str) -> str:
@@ -57,4 +60,4 @@ def role_of(name: str, operation: str) -> str:
         return ATTENTION
     if operation not in _PRODUCTS:
         return BETWEEN
-    return next((role for start, role in _PARTS if name.startswith(start)), ATTENTION)
+    return next((role for start, role in _MODULE_PREFIXES if name.startswith(start)), ATTENTION)

@@ -1,12 +1,12 @@
-"""vLLM's model runner: one step over N positions of each request, its drafts given from outside.
+"""vLLM's model runner: one step over N positions of each request, with given drafts.
 
-The engine is vLLM's own, in this process, as a server that drafts N - 1 tokens by its n-gram
-method. A step is what its executor is handed (`SchedulerOutput`), with the same drafts each time:
-inputs, forward, logits of all N positions, and sampling with rejection. Its scheduler does not run,
-and its proposer finds nothing. Each step says anew that L positions are computed and one token is
-known, which takes what the step before sampled out of the runner's state again.
+The engine is vLLM's own, in this process, configured as a server that drafts N - 1 tokens by its
+n-gram method. A step passes its executor a `SchedulerOutput` with the same drafts each time, and
+comprises inputs, forward, logits of all N positions, and rejection sampling. The scheduler does not
+run, and the proposer proposes nothing. Each step states again that L positions are computed and one
+output token exists, which removes the previous step's samples from the runner's state.
 
-Places, in vLLM 0.20.2: vllm/v1/worker/gpu_model_runner.py, `_update_states` (1074 on) and
+Sources, in vLLM 0.20.2: vllm/v1/worker/gpu_model_runner.py, `_update_states` (1074 on) and
 `sample_tokens`; vllm/v1/executor/uniproc_executor.py; vllm/v1/core/sched/output.py.
 """
 
@@ -18,21 +18,21 @@ from nearfree.engines.served import ServedForward, variables
 from nearfree.errors import EvidenceError
 
 _CHUNK = 2048
-"""Positions that fill a cache in one step, at most."""
+"""Most positions per step while a cache is filled."""
 _NULL_BLOCK = 0
-"""The block of a cache that holds nothing: vllm/v1/core/block_pool.py, `null_block`."""
+"""The reserved empty block of a cache: vllm/v1/core/block_pool.py, `null_block`."""
 
 
 class VllmForward(ServedForward):
     """A step of vLLM's model runner, with CUDA graphs as vLLM captures them.
 
-    Full graphs are of the largest N alone, and smaller ones run as vLLM runs a request that drafts
-    fewer tokens than it may.
+    Full graphs exist only for the largest N. Smaller N run as in vLLM a request that drafts fewer
+    tokens than its maximum.
     """
 
     def start(self, folder: str) -> None:
         """Load the model, and prefill L positions of each request."""
-        drafts = self.most - 1
+        drafts = self.max_n - 1
         ngram = {
             "method": "ngram",
             "num_speculative_tokens": drafts,
@@ -40,14 +40,14 @@ class VllmForward(ServedForward):
             "prompt_lookup_max": 1,
         }
         with variables(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1"):
-            self._engine = import_module("vllm").LLM(  # it gives its model back once it is dropped
+            self._engine = import_module("vllm").LLM(  # it frees its model once it is dropped
                 model=folder,
                 dtype=self.setting.dtype,
                 load_format="dummy",
                 skip_tokenizer_init=True,
-                max_model_len=self.room,
+                max_model_len=self.capacity,
                 max_num_seqs=self.batch,
-                max_num_batched_tokens=max(_CHUNK, self.batch * self.most),
+                max_num_batched_tokens=max(_CHUNK, self.batch * self.max_n),
                 enable_prefix_caching=False,
                 async_scheduling=False,
                 speculative_config=ngram if drafts else None,
@@ -56,8 +56,8 @@ class VllmForward(ServedForward):
         self._executor = core.model_executor
         self._runner = self._executor.driver_worker.worker.model_runner
         if drafts:
-            self._runner.drafter.propose = _nothing
-        self._blocks = self._given(core.scheduler.kv_cache_config)
+            self._runner.drafter.propose = _no_drafts
+        self._blocks = self._allocated_blocks(core.scheduler.kv_cache_config)
         self._output = import_module("vllm.v1.core.sched.output")
         self._sampling = import_module("vllm").SamplingParams(temperature=0.0)
         self._names = [str(request) for request in range(self.batch)]
@@ -68,30 +68,34 @@ class VllmForward(ServedForward):
         for request, name in enumerate(self._names):
             self._prefill(name, self.tokens(request, self.cached))
 
-    def _given(self, cache: Any) -> list[tuple[list[int], ...]]:
-        """Return the blocks of each request, by the cache's groups of layers, none twice."""
+    def _allocated_blocks(self, cache: Any) -> list[tuple[list[int], ...]]:
+        """Return distinct cache blocks for each request, by the cache's groups of layers."""
         free = iter(range(_NULL_BLOCK + 1, cache.num_blocks))
-        rooms = [-(-self.room // group.kv_cache_spec.block_size) for group in cache.kv_cache_groups]
+        block_counts = [
+            -(-self.capacity // group.kv_cache_spec.block_size) for group in cache.kv_cache_groups
+        ]
         blocks = [
-            tuple([next(free, _NULL_BLOCK) for _ in range(room)] for room in rooms)
+            tuple([next(free, _NULL_BLOCK) for _ in range(count)] for count in block_counts)
             for _ in range(self.batch)
         ]
-        if any(_NULL_BLOCK in group for each in blocks for group in each):
+        if any(_NULL_BLOCK in group for request_blocks in blocks for group in request_blocks):
             raise EvidenceError(
                 f"vllm's cache of {cache.num_blocks} blocks does not hold {self.batch} requests of "
-                f"{self.room} positions",
+                f"{self.capacity} positions",
                 remedy="Choose a smaller batch or context, or a GPU with more memory",
             )
         return blocks
 
     def _prefill(self, name: str, tokens: list[int]) -> None:
-        """Compute the cached positions of one request, some at a time."""
-        for first in range(0, len(tokens), _CHUNK):
-            many = {name: min(_CHUNK, len(tokens) - first)}
-            new = [] if first else [self._new(name, tokens)]
-            self._step(many, {}, computed={name: first} if first else {}, known=0, new=new)
+        """Compute the cached positions of one request, in chunks."""
+        for start in range(0, len(tokens), _CHUNK):
+            scheduled = {name: min(_CHUNK, len(tokens) - start)}
+            new = [] if start else [self._new_request(name, tokens)]
+            self._step(
+                scheduled, {}, computed={name: start} if start else {}, output_tokens=0, new=new
+            )
 
-    def _new(self, name: str, tokens: list[int]) -> Any:
+    def _new_request(self, name: str, tokens: list[int]) -> Any:
         return self._output.NewRequestData(
             req_id=name,
             prompt_token_ids=tokens,
@@ -105,18 +109,18 @@ class VllmForward(ServedForward):
 
     def _step(
         self,
-        many: Mapping[str, int],
+        scheduled: Mapping[str, int],
         drafts: Mapping[str, list[int]],
         *,
         computed: Mapping[str, int],
-        known: int,
+        output_tokens: int,
         new: list[Any],
-        look: bool = False,
+        check_finite: bool = False,
     ) -> bool:
-        """Run a step of so many positions a request; return whether logits looked at are finite.
+        """Run a step; return whether its logits are finite, True if `check_finite` is false.
 
-        `computed` are the positions in the cache of requests that the runner has, and `known` how
-        many tokens of theirs follow the prompt.
+        `scheduled` are the positions per request to run, `computed` the cached positions of
+        requests that the runner has, and `output_tokens` their tokens after the prompt.
         """
         cached = self._output.CachedRequestData(
             req_ids=list(computed),
@@ -125,21 +129,21 @@ class VllmForward(ServedForward):
             all_token_ids={},
             new_block_ids=[None] * len(computed),
             num_computed_tokens=list(computed.values()),
-            num_output_tokens=[known] * len(computed),
+            num_output_tokens=[output_tokens] * len(computed),
         )
-        asked = self._output.SchedulerOutput(
+        scheduler_output = self._output.SchedulerOutput(
             scheduled_new_reqs=new,
             scheduled_cached_reqs=cached,
-            num_scheduled_tokens=dict(many),
-            total_num_scheduled_tokens=sum(many.values()),
+            num_scheduled_tokens=dict(scheduled),
+            total_num_scheduled_tokens=sum(scheduled.values()),
             scheduled_spec_decode_tokens=dict(drafts),
             scheduled_encoder_inputs={},
             num_common_prefix_blocks=[0] * len(self._blocks[0]),
             finished_req_ids=set(),
             free_encoder_mm_hashes=[],
         )
-        output = self._executor.execute_model(asked)
-        finite = not look or bool(self._runner.execute_model_state.logits.isfinite().all())
+        output = self._executor.execute_model(scheduler_output)
+        finite = not check_finite or bool(self._runner.execute_model_state.logits.isfinite().all())
         if output is None:
             self._executor.sample_tokens(None)
         return finite
@@ -149,18 +153,18 @@ class VllmForward(ServedForward):
         self._verify(n)
 
     def finite(self, n: int) -> bool:
-        """Run one, and return whether its logits are all finite."""
-        return self._verify(n, look=True)
+        """Run one step, and return whether all its logits are finite."""
+        return self._verify(n, check_finite=True)
 
-    def _verify(self, n: int, *, look: bool = False) -> bool:
-        drafts = {name: each[: n - 1] for name, each in self._drafts.items()} if n > 1 else {}
+    def _verify(self, n: int, *, check_finite: bool = False) -> bool:
+        drafts = {name: tokens[: n - 1] for name, tokens in self._drafts.items()} if n > 1 else {}
         return self._step(
             dict.fromkeys(self._names, n),
             drafts,
             computed=dict.fromkeys(self._names, self.cached),
-            known=1,
+            output_tokens=1,
             new=[],
-            look=look,
+            check_finite=check_finite,
         )
 
     def parameters(self) -> Iterator[Any]:
@@ -176,14 +180,14 @@ class VllmForward(ServedForward):
         sizes = ", ".join(map(str, compiled.cudagraph_capture_sizes or ()))
         return (
             f"attention {', '.join(backends)}; CUDA graphs {compiled.cudagraph_mode}, sizes "
-            f"{sizes or 'none'}; drafts up to {self.most - 1} tokens"
+            f"{sizes or 'none'}; drafts up to {self.max_n - 1} tokens"
         )
 
 
-def _nothing(*given: object, **_: object) -> list[list[int]]:
-    """Propose no drafts: what a step takes is asked, not what drafts cost.
+def _no_drafts(*arguments: object, **_: object) -> list[list[int]]:
+    """Propose no drafts, since the latency of a step is measured without drafting.
 
-    What was sampled is the first list: later releases (0.32.0) put how many are asked before it.
+    The sampled tokens are the first list; later releases (0.32.0) pass a count before it.
     """
-    sampled = next(each for each in given if isinstance(each, list))
+    sampled = next(argument for argument in arguments if isinstance(argument, list))
     return [[] for _ in sampled]

@@ -1,1 +1,1 @@
-"""What others measured or published, as events."""
+"""Measurements and values published by others, as events."""

@@ -1,12 +1,12 @@
 """The public latency tables of AIConfigurator, from its wheel into the event log.
 
-The tables are NVIDIA's, under the licence that the wheel states; the wheel's metadata is kept in
-the cache beside them, and each event names licence and copyright. No row is in this repository.
+The tables are NVIDIA's, under the licence that the wheel states. The cache keeps the wheel's
+metadata with them, and each event names licence and copyright. No row is in this repository.
 
-Products are read with their activations in the product's own format. What makes them so is timed
-apart, in `scale_matrix_perf` (quantising [m, k]) and `computescale_perf` (what finding the scale
-adds: 0 in nearly all rows): a pass over activations without a weight, which is no module of a
-setting, so neither is read.
+Products are measured with activations already in the product's format. Quantisation is measured
+separately, in `scale_matrix_perf` (quantising [m, k]) and `computescale_perf` (the extra time to
+find the scale: 0 in nearly all rows). It is a pass over activations without a weight, which is no
+module of a setting, so neither table is read.
 """
 
 import re
@@ -38,10 +38,10 @@ from nearfree.sources.record import stream_name
 from nearfree.units import BYTES_PER_GB, GFLOP_PER_TFLOP
 
 OTHER_VENDORS = {"b60": "an Intel GPU"}
-"""Systems that are not NVIDIA's, and so are left out."""
+"""Systems of other vendors than NVIDIA, which are excluded."""
 COPIED = "the same values as another table"
-SAME = 0.01
-"""Up to this share two printed values of a fact are roundings of one another."""
+ROUNDING_TOLERANCE = 0.01
+"""Relative difference up to which two values of a fact count as equal up to rounding."""
 _FLOP_PER_TFLOP = GFLOP_PER_TFLOP * 1e9
 _PEAKS = {
     "bfloat16": "bfloat16_tc_flops",
@@ -54,7 +54,7 @@ _COPYRIGHT = re.compile(r"^# SPDX-FileCopyrightText: ([^\n]{1,200})$", re.MULTIL
 
 
 class System(Struct, frozen=True):
-    """A system of the source: the platform that it is here, and the source's own facts of it."""
+    """A system of the source: its platform in this project, and the source's facts of it."""
 
     name: str
     platform: str
@@ -66,19 +66,19 @@ class System(Struct, frozen=True):
 
 
 def read_system(name: str, text: str, platforms: Mapping[str, Platform]) -> System:
-    """Return a system, given its file's text; every fact is a line `  key: number` of it.
+    """Return the system in a file's text; each fact is a line `  key: number`.
 
     Raises
     ------
     SourceError
-        The file has no bandwidth, bfloat16 peak or copyright line of that form, or the name of a
-        system that is not known here cannot be a platform's.
+        The file lacks a bandwidth, bfloat16 peak or copyright line of that form, or the name of an
+        unknown system is not a valid platform name.
     """
     facts = dict(_FACT.findall(text))
-    lacking = [key for key in ("mem_bw", _PEAKS["bfloat16"]) if key not in facts]
+    missing = [key for key in ("mem_bw", _PEAKS["bfloat16"]) if key not in facts]
     notice = _COPYRIGHT.search(text)
-    if lacking or notice is None:
-        raise _odd(name, f"has no {lacking[0] if lacking else 'copyright line'}")
+    if missing or notice is None:
+        raise _odd(name, f"has no {missing[0] if missing else 'copyright line'}")
     try:
         platform, known = resolve(dict(platforms), name), True
     except ConfigError as error:
@@ -104,40 +104,42 @@ def read_system(name: str, text: str, platforms: Mapping[str, Platform]) -> Syst
 
 
 def _gb_s(facts: Mapping[str, str], *keys: str) -> float | None:
-    """Return the first of some bandwidths that a file has, in GB/s."""
+    """Return the first of some bandwidths that a file contains, in GB/s; None without one."""
     return next((int(facts[key]) / BYTES_PER_GB for key in keys if key in facts), None)
 
 
-def differences(system: System, ours: Platform) -> Iterator[str]:
-    """Yield each fact of a known platform for which the source has another value than we."""
-    theirs = system.facts
+def differences(system: System, platform: Platform) -> Iterator[str]:
+    """Yield each fact of a platform for which the source has another value than this project."""
+    source_facts = system.facts
     pairs = {
-        "bandwidth, GB/s": (ours.bandwidth_gb_s, theirs.bandwidth_gb_s),
-        "link, GB/s": (ours.link_gb_s, theirs.link_gb_s),
-        "PCIe, GB/s": (ours.pcie_gb_s, theirs.pcie_gb_s),
-        "network, GB/s": (ours.network_gb_s, theirs.network_gb_s),
+        "bandwidth, GB/s": (platform.bandwidth_gb_s, source_facts.bandwidth_gb_s),
+        "link, GB/s": (platform.link_gb_s, source_facts.link_gb_s),
+        "PCIe, GB/s": (platform.pcie_gb_s, source_facts.pcie_gb_s),
+        "network, GB/s": (platform.network_gb_s, source_facts.network_gb_s),
     }
-    for dtype, peak in theirs.peak_tflops.items():
-        pairs[f"{dtype} peak, TFLOP/s"] = (ours.peak_tflops.get(dtype), peak)
-    for fact, (here, there) in pairs.items():
-        if here is None and there is not None:
-            yield f"{system.platform}: {fact}: none here, {there:g} in {system.name}.yaml"
-        elif here is not None and there is not None and abs(there / here - 1.0) > SAME:
-            yield f"{system.platform}: {fact}: {here:g} here, {there:g} in {system.name}.yaml"
+    for dtype, peak in source_facts.peak_tflops.items():
+        pairs[f"{dtype} peak, TFLOP/s"] = (platform.peak_tflops.get(dtype), peak)
+    for fact, (own, source) in pairs.items():
+        if own is None and source is not None:
+            yield f"{system.platform}: {fact}: none here, {source:g} in {system.name}.yaml"
+        elif (
+            own is not None and source is not None and abs(source / own - 1.0) > ROUNDING_TOLERANCE
+        ):
+            yield f"{system.platform}: {fact}: {own:g} here, {source:g} in {system.name}.yaml"
 
 
-def _odd(name: str, what: str) -> SourceError:
-    return SourceError(f"the system file {name}.yaml {what}", remedy=_REMEDY)
+def _odd(name: str, problem: str) -> SourceError:
+    return SourceError(f"the system file {name}.yaml {problem}", remedy=_REMEDY)
 
 
 PACKAGE = "aiconfigurator-core"
 VERSION = "0.12.0"
-"""The version that is read unless another is asked for."""
+"""The default version."""
 FORM = 4
-"""Which rows become curves: a new number makes a new take of a release that is in the log. 2 has
-the formats beside bfloat16, float16 and float8, and caches in a format of their own; 3 has
-collectives, and the exponents of power laws in the routing; 4 has latent and sparse attention, its
-indexers, and whole layers of it."""
+"""The version of the conversion of rows to curves; a new one makes a new take of an imported
+release. 2 added formats other than bfloat16, float16 and float8, and caches in a separate format; 3
+added collectives, and the exponents of power laws in the routing; 4 added latent and sparse
+attention, its indexers, and whole layers of it."""
 _REMEDY = "Import a version whose form is known, such as 0.12.0"
 _ROOT = "aiconfigurator_core/systems/"
 _TABLE = re.compile(
@@ -157,22 +159,22 @@ WANTED = (
     + re.sub(r"\?P<\w+>", "?:", _TABLE.pattern)
     + r"|[^/]+\.dist-info/(?:METADATA|licenses/.+|LICENSE.*|NOTICE.*)"
 )
-"""The members that are read: tables, system files, and what states the licence."""
+"""The members that are read: tables, system files, and licence files."""
 
 
 class Found(Struct, frozen=True):
-    """What a release holds: its curves, and all that did not become one."""
+    """The content of a release: its curves, and the rows and curves that were excluded."""
 
     events: list[LatencyImported]
     notice: str
     """Release, licence and copyright."""
     systems: list[System]
     rows_skipped: dict[tuple[str, str], int]
-    """Rows that are no point of a setting, by table and reason."""
+    """Excluded rows, which are no point of a setting, by table and reason."""
     curves_skipped: dict[tuple[str, str], int]
-    """Curves that are not believed, by platform and reason."""
+    """Excluded curves, which are implausible or copies, by platform and reason."""
     examples: dict[str, str]
-    """One such curve a reason."""
+    """An excluded curve per reason."""
     repeats: int
     left_out: dict[str, str]
     """Systems of which nothing is imported, and why."""
@@ -181,42 +183,46 @@ class Found(Struct, frozen=True):
 
 
 def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
-    """Return everything that a release's tables hold; SourceError names a member that is odd."""
+    """Return the content of a release's tables; SourceError names a member that cannot be read."""
     systems, left_out = _systems(source, platforms)
     facts = {system.platform: system.facts for system in systems.values()}
     facts |= {name: platform for name, platform in platforms.items() if name in facts}
     licence = _licence(source)
     hashes = {member.path: member.sha256 for member in source.record.members}
     events: list[LatencyImported] = []
-    rows: Counter[tuple[str, str]] = Counter()
-    curves: Counter[tuple[str, str]] = Counter()
+    row_counts: Counter[tuple[str, str]] = Counter()
+    curve_counts: Counter[tuple[str, str]] = Counter()
     examples: dict[str, str] = {}
     repeats = 0
-    told: set[tuple[object, ...]] = set()
-    for path, place, table in _rows(source):
-        system = systems.get(place["system"])
+    seen: set[tuple[object, ...]] = set()
+    for path, path_fields, table in _rows(source):
+        system = systems.get(path_fields["system"])
         if system is None:
             raise SourceError(
-                f"{path} is of a system without a file {place['system']}.yaml", remedy=_REMEDY
+                f"{path} is of a system without a file {path_fields['system']}.yaml", remedy=_REMEDY
             )
         points = table.points.with_columns(pl.lit(system.platform).alias("platform"))
         if "backend" not in points.columns:
-            points = points.with_columns(pl.lit(place["backend"]).alias("backend"))
-        made = make_curves(
+            points = points.with_columns(pl.lit(path_fields["backend"]).alias("backend"))
+        curves = make_curves(
             points,
             Member(f"{licence}, {system.notice}", path, hashes[path]),
             facts,
-            over_context="generation" in place["table"],
+            over_context="generation" in path_fields["table"],
         )
-        fresh, copies = _without_copies(made.events, told)
-        events += fresh
+        new, copies = _without_copies(curves.events, seen)
+        events += new
         if copies:
-            curves[system.platform, COPIED] += len(copies)
+            curve_counts[system.platform, COPIED] += len(copies)
             examples.setdefault(COPIED, f"{path}: {copies[0].kernel}")
-        repeats += made.repeats
-        rows.update({(place["table"], why): many for why, many in table.skipped.items()})
-        curves.update({(system.platform, why): many for why, many in made.skipped.items()})
-        examples = {**made.examples, **examples}
+        repeats += curves.repeats
+        row_counts.update(
+            {(path_fields["table"], reason): count for reason, count in table.skipped.items()}
+        )
+        curve_counts.update(
+            {(system.platform, reason): count for reason, count in curves.skipped.items()}
+        )
+        examples = {**curves.examples, **examples}
     if not events:
         raise SourceError(
             f"{source.record.package} {source.record.version} holds no curve of the known form",
@@ -226,8 +232,8 @@ def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
         events=events,
         notice=events[0].source,
         systems=list(systems.values()),
-        rows_skipped=dict(rows),
-        curves_skipped=dict(curves),
+        rows_skipped=dict(row_counts),
+        curves_skipped=dict(curve_counts),
         examples=examples,
         repeats=repeats,
         left_out=left_out,
@@ -241,21 +247,21 @@ def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
 
 
 def _without_copies(
-    events: list[LatencyImported], told: set[tuple[object, ...]]
+    events: list[LatencyImported], seen: set[tuple[object, ...]]
 ) -> tuple[list[LatencyImported], list[LatencyImported]]:
-    """Return the curves that no table told before, and the others; `told` takes in the first.
+    """Return the new curves, and copies of those in `seen`; add the new ones to `seen`.
 
-    Some tables of collectives lie in several folders, one of them under two systems: to leave out
-    the one would not leave out its values.
+    Some tables of collectives are in several folders, one of them under two systems, so that
+    excluding one file would not exclude its values.
     """
-    fresh: list[LatencyImported] = []
+    new: list[LatencyImported] = []
     copies: list[LatencyImported] = []
     for event in events:
         key = event.setting, event.backend_version, event.kernel, event.n, event.latency_us
-        copy = event.setting.module == "collective" and key in told
-        (copies if copy else fresh).append(event)
-        told.add(key)
-    return fresh, copies
+        is_copy = event.setting.module == "collective" and key in seen
+        (copies if is_copy else new).append(event)
+        seen.add(key)
+    return new, copies
 
 
 def _tables(source: Source) -> Iterator[tuple[str, dict[str, str]]]:
@@ -267,17 +273,17 @@ def _tables(source: Source) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _rows(source: Source) -> Iterator[tuple[str, dict[str, str], Rows]]:
-    """Yield the tables with their rows, read where hostile bytes do no harm."""
+    """Yield the tables with their rows, read in a separate process."""
     with GuardedReader() as reader:
-        for path, place in _tables(source):
-            yield path, place, reader.read(path, source.raw(path))
+        for path, path_fields in _tables(source):
+            yield path, path_fields, reader.read(path, source.raw(path))
 
 
 def _systems(
     source: Source, platforms: Mapping[str, Platform]
 ) -> tuple[dict[str, System], dict[str, str]]:
-    """Return the systems that have tables, and why nothing is read of the others, by own name."""
-    measured = {place["system"] for _, place in _tables(source)}
+    """Return the systems that have tables, and why others are excluded, by the source's names."""
+    measured = {path_fields["system"] for _, path_fields in _tables(source)}
     files = {match[1]: path for path in source.paths() if (match := _SYSTEM.fullmatch(path))}
     systems, left_out = {}, {}
     for name, path in files.items():
@@ -289,10 +295,10 @@ def _systems(
 
 
 def _licence(source: Source) -> str:
-    """Return release and licence as the wheel's metadata states it; SourceError if it does not."""
+    """Return release and licence from the wheel's metadata; SourceError without a licence."""
     paths = [path for path in source.paths() if _METADATA.fullmatch(path)]
-    heads = HeaderParser().parsestr(source.text(paths[0]) if len(paths) == 1 else "")
-    licence = heads.get("License-Expression") or heads.get("License")
+    headers = HeaderParser().parsestr(source.text(paths[0]) if len(paths) == 1 else "")
+    licence = headers.get("License-Expression") or headers.get("License")
     if licence is None or not re.fullmatch(r"[\w.+() -]{1,80}", licence):
         raise SourceError(
             f"{source.record.package} {source.record.version} states no licence",
@@ -302,7 +308,7 @@ def _licence(source: Source) -> str:
 
 
 class Imported(Struct, frozen=True):
-    """A sealed import, and what was found on the way if it was made now, not before."""
+    """A sealed import, and the release's content if it was imported now, not before."""
 
     seal: Seal
     fresh: Found | None
@@ -317,28 +323,28 @@ def import_aiconfigurator(
     take: int = 1,
     offline: bool = False,
 ) -> Imported:
-    """Make sure that a release's latency tables are in the log, nothing in part.
+    """Import a release's latency tables into the log, all of them or none.
 
     Parameters
     ----------
     platforms
         The platforms of config/platforms.yaml; a system that is none of them keeps its own name.
     take
-        The take's number: a new one where the last was retracted.
+        The take's number: a new one if the last take was retracted.
 
     Raises
     ------
     SourceError
-        The release is not to be had, damaged, or of an unknown form; the message names the member.
+        The release is not available, damaged, or of an unknown form; the message names the member.
     """
     source = fetch(PACKAGE, version, WANTED, cache=cache, offline=offline)
     record = source.record
     plan = ImportPlan(files={record.artefact: record.artefact_sha256}, form=FORM)
     name = take_name(IMPORTED, stream_name(PACKAGE, record.version), take, plan)
-    sealed = ensure_sealed(layout, name)
-    if sealed is not None:
-        return Imported(sealed, None)
-    content = read_release(source, platforms)
+    existing = ensure_sealed(layout, name)
+    if existing is not None:
+        return Imported(existing, None)
+    release = read_release(source, platforms)
     command = f"nearfree import aiconfigurator --version {record.version}"
-    seal = ensure_events(layout, name, plan, command, lambda: (record, *content.events))
-    return Imported(seal, content)
+    seal = ensure_events(layout, name, plan, command, lambda: (record, *release.events))
+    return Imported(seal, release)

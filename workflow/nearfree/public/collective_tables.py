@@ -1,11 +1,11 @@
-"""AIConfigurator's tables of collectives: which rows are curves, in which unit, by which name.
+"""AIConfigurator's tables of collectives: their rows as points of settings, with units.
 
-The tables differ. `latency` of all-reduces and NCCL is in milliseconds, all others in microseconds;
-`message_size` counts elements, not bytes: of the largest message on H200 bytes would be twice
-what its links carry. A row's own framework and version name it, not the folder that it lies in,
-which 24 of 126 tables of communication contradict. Formats that the tables call `default` or do not
-name follow from their bandwidth: DeepEP of SGLang states it (1.03 bytes an element in a dispatch,
-2 in a combine), vLLM's takes twice as long a row, which is 16 bits.
+The tables differ. `latency` is in milliseconds for all-reduces and NCCL, and in microseconds
+otherwise. `message_size` counts elements, not bytes: as bytes, the largest message on H200 would
+need twice the bandwidth of its links. A row's framework and version columns identify it, not its
+folder, which contradicts them in 24 of 126 tables of communication. Formats that the tables call
+`default` or do not name follow from bandwidth: DeepEP of SGLang states them (1.03 bytes per element
+in a dispatch, 2 in a combine); vLLM's takes twice as long per row, which means 16 bits.
 """
 
 import re
@@ -13,14 +13,21 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from nearfree.public.perf_tables import REAL, Rows, as_settings, misfits, read_columns, without
+from nearfree.public.perf_tables import (
+    REAL,
+    Rows,
+    as_settings,
+    excluding,
+    read_columns,
+    setting_mismatches,
+)
 from nearfree.units import US_PER_MS
 
-_NAMED = {"framework": "backend", "version": "backend_version", "device": "device"}
-_ROUTED = {"hidden_size": "d_model", "num_experts": "experts"}
+_OPTIONAL_COLUMNS = {"framework": "backend", "version": "backend_version", "device": "device"}
+_EXPERT_COLUMNS = {"hidden_size": "d_model", "num_experts": "experts"}
 _DEEPEP = {
-    **_NAMED,
-    **_ROUTED,
+    **_OPTIONAL_COLUMNS,
+    **_EXPERT_COLUMNS,
     "node_num": "nodes",
     "num_token": "n",
     "num_topk": "top_k",
@@ -29,7 +36,7 @@ _DEEPEP = {
 COLUMNS: dict[str, dict[str, str]] = {
     **{
         table: {
-            **_NAMED,
+            **_OPTIONAL_COLUMNS,
             "op_name": "operation",
             "kernel_source": "kernel",
             dtype: "dtype",
@@ -57,8 +64,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "combine_notify_us": "combine_notify",
     },
     "moe_a2a_perf": {
-        **_NAMED,
-        **_ROUTED,
+        **_OPTIONAL_COLUMNS,
+        **_EXPERT_COLUMNS,
         "phase": "operation",
         "comm_backend": "kernel",
         "comm_dtype": "dtype",
@@ -69,7 +76,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "latency": "latency_ms",
     },
 }
-"""The columns of each table that matter, and what they are here. `num_token` is a rank's own."""
+"""The columns that are read of each table, and their names here. `num_token` is per rank."""
 OPERATIONS = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -86,16 +93,14 @@ DTYPES = {
     "nvfp4": "nvfp4",
     "default": "bfloat16",
 }
-_SHORT = ("float8", "nvfp4")
-_NODE = {"gb200": 4, "gb300": 4}
-"""GPUs of a machine, which `node_num` counts, where they are not eight: the `num_gpus_per_node` of
-the system's file."""
+_GPUS_PER_NODE = {"gb200": 4, "gb300": 4}
+"""GPUs per node of `node_num`, if not eight: the `num_gpus_per_node` of the system's file."""
 _MEMBER = re.compile(r"/data/(?P<system>[^/]+)/comm/[^/]+/[^/]+/(?P<table>\w+)\.parquet$")
-_ALONE = frozenset({"backend", "backend_version", "device"})
+_REQUIRED_VALUES = frozenset({"backend", "backend_version", "device"})
 
 
 def is_collective(member: str) -> bool:
-    """Return whether a member of the wheel is one of these tables."""
+    """Return whether a member of the wheel is a table of collectives."""
     match = _MEMBER.search(member)
     return match is not None and match["table"] in COLUMNS
 
@@ -103,31 +108,33 @@ def is_collective(member: str) -> bool:
 def read_collectives(member: str, raw: bytes) -> Rows:
     """Return a table's rows by the fields of settings, with `latency_ms` and their own `backend`.
 
-    Rows without a device say nothing that they could be of: they are counted and left out.
+    Rows without a device cannot be assigned to a platform: they are counted and excluded.
 
     Raises
     ------
     SourceError
-        As `perf_tables.read_rows` says.
+        As of `perf_tables.read_rows`.
     """
     *_, system, _, _, _, file = member.split("/")
     table = file.removesuffix(".parquet")
-    wanted = {old: new for old, new in COLUMNS[table].items() if old not in _NAMED}
-    frame = read_columns(member, raw, wanted, optional=_NAMED, nullable=REAL | _ALONE)
-    unnamed = sorted(_ALONE - {*frame.columns})
-    frame = frame.with_columns(pl.lit(None, pl.String).alias(name) for name in unnamed)
-    frame = _operations(frame, table, _NODE.get(system, 8))
-    kept, skipped = without(frame, _reasons())
+    columns = {old: new for old, new in COLUMNS[table].items() if old not in _OPTIONAL_COLUMNS}
+    frame = read_columns(
+        member, raw, columns, optional=_OPTIONAL_COLUMNS, nullable=REAL | _REQUIRED_VALUES
+    )
+    absent = sorted(_REQUIRED_VALUES - {*frame.columns})
+    frame = frame.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
+    frame = _operations(frame, table, _GPUS_PER_NODE.get(system, 8))
+    points, skipped = excluding(frame, _reasons())
     stated = {
         "backend": pl.col("backend").str.to_lowercase(),
         "dtype": _mapped("dtype", DTYPES),
         "operation": _mapped("operation", OPERATIONS),
     }
-    return Rows(points=as_settings(kept, "collective", stated), skipped=skipped)
+    return Rows(points=as_settings(points, "collective", stated), skipped=skipped)
 
 
-def _operations(frame: pl.DataFrame, table: str, node: int) -> pl.DataFrame:
-    """Return a row a measurement: `operation`, `dtype`, `gpus`, `kernel` and `latency_ms`."""
+def _operations(frame: pl.DataFrame, table: str, gpus_per_node: int) -> pl.DataFrame:
+    """Return a row per measurement: `operation`, `dtype`, `gpus`, `kernel` and `latency_ms`."""
     column = pl.col
     if table in ("custom_allreduce_perf", "nccl_perf"):
         frame = frame.with_columns(pl.lit(1).alias("d_model"))
@@ -142,33 +149,41 @@ def _operations(frame: pl.DataFrame, table: str, node: int) -> pl.DataFrame:
             pl.concat_str("kernel", sms).alias("kernel"), column("latency_ms") / US_PER_MS
         )
     normal = table == "wideep_deepep_normal_perf"
-    parts = []
+    frames = []
     for operation, dtype in (("dispatch", "fp8"), ("combine", "bfloat16")):
-        time, kernel = column(operation), pl.concat_str("kernel", pl.lit("_ll"))
+        time_us, kernel = column(operation), pl.concat_str("kernel", pl.lit("_ll"))
         if normal:
-            time = time + column(f"{operation}_notify")
+            time_us = time_us + column(f"{operation}_notify")
             kernel = pl.format("{}_normal_{}_sms", "kernel", f"{operation}_sms")
-        parts.append(
+        frames.append(
             frame.with_columns(
                 pl.lit(operation).alias("operation"),
                 pl.lit(dtype).alias("dtype"),
-                (column("nodes") * node).alias("gpus"),
+                (column("nodes") * gpus_per_node).alias("gpus"),
                 kernel.alias("kernel"),
-                (time / US_PER_MS).alias("latency_ms"),
+                (time_us / US_PER_MS).alias("latency_ms"),
             )
         )
-    kept = ["operation", "dtype", "gpus", "kernel", "latency_ms", "n", "top_k"]
-    return pl.concat([part.select(*_NAMED.values(), *_ROUTED.values(), *kept) for part in parts])
+    columns = ["operation", "dtype", "gpus", "kernel", "latency_ms", "n", "top_k"]
+    return pl.concat(
+        [
+            frame.select(*_OPTIONAL_COLUMNS.values(), *_EXPERT_COLUMNS.values(), *columns)
+            for frame in frames
+        ]
+    )
 
 
 def _reasons() -> Iterator[tuple[pl.Expr, pl.Expr]]:
-    """Yield why a row is no point of a setting, the first that holds counts."""
+    """Yield conditions that exclude a row, with their reasons; the first that holds counts."""
     column = pl.col
-    yield pl.any_horizontal(column(*_ALONE).is_null()), pl.lit("no device or version is named")
-    yield from misfits({"operation": OPERATIONS, "dtype": DTYPES})
-    # What comes back is summed in 16 bits: rows labelled with fewer take as long as those.
-    short = (column("operation") == "combine") & column("dtype").is_in(["fp8", "nvfp4"])
-    yield short, pl.lit("a combine whose label says fewer bits than its time")
+    yield (
+        pl.any_horizontal(column(*_REQUIRED_VALUES).is_null()),
+        pl.lit("no device or version is named"),
+    )
+    yield from setting_mismatches({"operation": OPERATIONS, "dtype": DTYPES})
+    # A combine sums in 16 bits: rows labelled with fewer bits take as long as 16-bit ones.
+    is_short = (column("operation") == "combine") & column("dtype").is_in(["fp8", "nvfp4"])
+    yield is_short, pl.lit("a combine whose label says fewer bits than its time")
     yield (column("n") <= 0) | (column("gpus") < 2), pl.lit("a size is not positive")
 
 

@@ -1,6 +1,6 @@
-"""Anyone's curves as a CSV file: checked as a whole, then into the log, or beside it.
+"""Users' curves as a CSV file: checked completely, then imported into the log, or only read.
 
-A file with one mistake is refused: by line, column and remedy.
+A file with one mistake is refused; the error names line, column and remedy.
 """
 
 import csv
@@ -31,13 +31,13 @@ SIZE_LIMIT = 64 * 2**20
 
 
 class CurveFile(Struct, frozen=True):
-    """A file that was checked: its plan, its curves in the file's order, and their first lines."""
+    """A checked file: its plan, its curves in the file's order, and their first lines."""
 
     plan: ImportPlan
     curves: list[LatencyImported]
     first_lines: list[int]
     unchecked: list[str]
-    """Platforms whose latencies could not be held against their hardware."""
+    """Platforms whose latencies could not be compared with their hardware's limits."""
 
 
 def import_curves(
@@ -48,9 +48,9 @@ def import_curves(
     Parameters
     ----------
     name
-        What the file's stream is called; else the file's own name.
+        The stream's name; by default the file's own.
     take
-        The take's number: a new one where the last was retracted.
+        The take's number: a new one if the last take was retracted.
 
     Raises
     ------
@@ -82,13 +82,13 @@ def curves_from_csv(path: Path, config: Config) -> ImportedCurves:
 
 
 def read_file(path: Path, platforms: Mapping[str, Platform]) -> CurveFile:
-    """Return what a curve file holds.
+    """Return the contents of a curve file.
 
     Raises
     ------
     ConfigError
-        The file cannot be read, or is named by no plain text, or a field does not fit, or the N of
-        a curve do not rise, or a curve has one point alone, or its unit cannot be right.
+        The file cannot be read, its name is not printable, a field is invalid, the N of a curve do
+        not increase, a curve has a single point, or its unit cannot be right.
     """
     if not path.name.isprintable():
         raise ConfigError(
@@ -101,17 +101,19 @@ def read_file(path: Path, platforms: Mapping[str, Platform]) -> CurveFile:
             row = read_row(values, platforms)
         except OddFieldError as error:
             raise _odd(path, line, error.column, error.what, error.remedy) from error
-        mine = points.setdefault(row.key, [])
-        if mine and row.n <= mine[-1][0]:
-            _refuse_order(path, line, row.n, mine)
-        mine.append((row.n, row.latency_us, line))
+        curve_points = points.setdefault(row.key, [])
+        if curve_points and row.n <= curve_points[-1][0]:
+            _refuse_order(path, line, row.n, curve_points)
+        curve_points.append((row.n, row.latency_us, line))
     if not points:
         raise ConfigError(f"{path} holds no curve", remedy="Give a row a point below the header")
     digest = sha256(raw)
     curves = []
-    for key, mine in points.items():
-        if len(mine) == 1:
-            raise _odd(path, mine[0][2], "n", "is the only N of its curve", "Give two or more")
+    for key, curve_points in points.items():
+        if len(curve_points) == 1:
+            raise _odd(
+                path, curve_points[0][2], "n", "is the only N of its curve", "Give two or more"
+            )
         curves.append(
             LatencyImported(
                 source=path.name,
@@ -121,24 +123,24 @@ def read_file(path: Path, platforms: Mapping[str, Platform]) -> CurveFile:
                 setting=key.setting,
                 backend_version=key.backend_version,
                 kernel=key.kernel,
-                n=tuple(n for n, _, _ in mine),
-                latency_us=tuple(latency_us for _, latency_us, _ in mine),
+                n=tuple(n for n, _, _ in curve_points),
+                latency_us=tuple(latency_us for _, latency_us, _ in curve_points),
             )
         )
-    lines = [[line for _, _, line in mine] for mine in points.values()]
+    lines = [[line for _, _, line in curve_points] for curve_points in points.values()]
     unchecked = check_units(path, curves, lines, platforms)
     plan = ImportPlan(files={path.name: digest})
     return CurveFile(plan, curves, [numbers[0] for numbers in lines], unchecked)
 
 
-def _refuse_order(path: Path, line: int, n: int, before: list[tuple[int, float, int]]) -> None:
-    """Raise what there is to say of an N that is not larger than the one before it."""
-    same = [there for other, _, there in before if other == n]
-    if same:
+def _refuse_order(path: Path, line: int, n: int, points: list[tuple[int, float, int]]) -> None:
+    """Raise ConfigError for an N that is not larger than the previous one of its curve."""
+    repeated_lines = [point_line for point_n, _, point_line in points if point_n == n]
+    if repeated_lines:
         remedy = "Keep one of the two, or name their kernels apart"
-        raise _odd(path, line, "n", f"N={n} stands in line {same[0]} already", remedy)
-    what = f"N={n} comes after N={before[-1][0]} of line {before[-1][2]}"
-    raise _odd(path, line, "n", what, "Sort the rows of each curve by N")
+        raise _odd(path, line, "n", f"N={n} stands in line {repeated_lines[0]} already", remedy)
+    problem = f"N={n} comes after N={points[-1][0]} of line {points[-1][2]}"
+    raise _odd(path, line, "n", problem, "Sort the rows of each curve by N")
 
 
 def _bytes(path: Path) -> bytes:
@@ -155,7 +157,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _lines(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows by column, each with its line, once the header is known to fit."""
+    """Yield each row's line and its values by column, after checking the header."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -183,18 +185,18 @@ def _lines(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
 def _check_header(path: Path, header: list[str]) -> None:
     missing = [name for name in COLUMNS if name not in header and name not in OPTIONAL]
     unknown = [name for name in header if name not in COLUMNS]
-    twice = [name for name in header if header.count(name) > 1]
-    for names, what in (
+    repeated = [name for name in header if header.count(name) > 1]
+    for names, problem in (
         (missing, "is missing"),
         (unknown, "is not known"),
-        (twice, "is there twice"),
+        (repeated, "is there twice"),
     ):
         if names:
             raise ConfigError(
-                f"{path} line 1: the column {names[0][:60]!r} {what}",
+                f"{path} line 1: the column {names[0][:60]!r} {problem}",
                 remedy=f"The columns are {', '.join(COLUMNS)}",
             )
 
 
-def _odd(path: Path, line: int, column: str, what: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{path} line {line}, column {column}: {what}", remedy=remedy)
+def _odd(path: Path, line: int, column: str, problem: str, remedy: str) -> ConfigError:
+    return ConfigError(f"{path} line {line}, column {column}: {problem}", remedy=remedy)

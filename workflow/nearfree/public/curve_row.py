@@ -1,4 +1,4 @@
-"""One row of a curve file: every field checked, with the column named where it does not fit."""
+"""One row of a curve file: every field is checked, and an error names its column."""
 
 import math
 import re
@@ -31,8 +31,8 @@ CURVE_FIELDS = tuple(
     )
 )
 """The fields of a setting that a curve can have besides its module, backend and dtype."""
-_EARLY = {"gemm", "dense_ffn", "moe_ffn", "attention"}
-"""Modules whose columns every file has."""
+_ORIGINAL_MODULES = {"gemm", "dense_ffn", "moe_ffn", "attention"}
+"""Modules whose columns are required; columns of later modules are optional."""
 COLUMNS = (
     *("platform", "module", "backend", "backend_version", "dtype", *CURVE_FIELDS),
     *("kernel", "n", "latency_us"),
@@ -41,12 +41,16 @@ COLUMNS = (
 OPTIONAL = frozenset(
     {
         *("kernel", "api", *STORED),
-        *(n for n in CURVE_FIELDS if FIELDS[n].optional or not _EARLY & {*FIELDS[n].modules}),
+        *(
+            n
+            for n in CURVE_FIELDS
+            if FIELDS[n].optional or not _ORIGINAL_MODULES & {*FIELDS[n].modules}
+        ),
     }
 )
 """Columns that a file may lack."""
-_WHOLE = re.compile(r"\d{1,9}", re.ASCII)
-_REAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_DIGITS = re.compile(r"\d{1,9}", re.ASCII)
+_DECIMAL = re.compile(r"\d{1,15}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _CHOICES = {
     "module": MODULES,
     **dict.fromkeys(("dtype", *STORED), tuple(ELEMENT_BYTES)),
@@ -59,7 +63,7 @@ _TEXT_LIMIT = 200
 
 
 class OddFieldError(Exception):
-    """A field that does not fit: its column, what is wrong, and what to do."""
+    """A field with an invalid value: its column, what is wrong, and what to do."""
 
     def __init__(self, column: str, what: str, remedy: str) -> None:
         super().__init__(column, what, remedy)
@@ -69,7 +73,7 @@ class OddFieldError(Exception):
 
 
 class Key(Struct, frozen=True):
-    """What the rows of one curve have in common."""
+    """The values that the rows of one curve share."""
 
     platform: str
     setting: Setting
@@ -86,7 +90,7 @@ class Row(Struct, frozen=True):
 
 
 def read_row(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> Row:
-    """Return the point that a row's fields name; OddFieldError if one does not fit."""
+    """Return the point in a row's fields; OddFieldError if one is invalid."""
     module = _choice(values, "module")
     for name in CURVE_FIELDS:
         if values.get(name) and module not in FIELDS[name].modules:
@@ -113,7 +117,7 @@ def read_row(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> Ro
             backend_version=_text(values, "backend_version"),
             kernel=_text(values, "kernel") if values.get("kernel") else None,
         ),
-        n=_whole(values, "n"),
+        n=_whole_number(values, "n"),
         latency_us=_latency(values),
     )
 
@@ -123,10 +127,14 @@ def _platform(values: Mapping[str, str], platforms: Mapping[str, Platform]) -> s
     try:
         return resolve(dict(platforms), name)
     except ConfigError:
-        names = [alias for known, facts in platforms.items() for alias in (known, *facts.aliases)]
-        near = get_close_matches(name.lower(), names, n=1)
+        known_names = [
+            alias for platform, facts in platforms.items() for alias in (platform, *facts.aliases)
+        ]
+        nearest = get_close_matches(name.lower(), known_names, n=1)
         remedy = (
-            f"Did you mean {near[0]}? Else" if near else f"Choose from {', '.join(platforms)}, or"
+            f"Did you mean {nearest[0]}? Else"
+            if nearest
+            else f"Choose from {', '.join(platforms)}, or"
         )
         raise OddFieldError(
             "platform",
@@ -165,18 +173,18 @@ def _text(values: Mapping[str, str], column: str) -> str:
 
 
 def _field(values: Mapping[str, str], field: Field) -> object:
-    """Return a field's value, its default where it is left empty; `check_setting` judges it."""
+    """Return a field's value, its default if empty; `check_setting` checks it later."""
     if not values.get(field.name) and (field.optional or field.default is None):
         return field.default
     if field.kind is int:
-        return _whole(values, field.name, least=field.least)
+        return _whole_number(values, field.name, least=field.least)
     chosen = _choice(values, field.name)
     return chosen == "true" if field.kind is bool else chosen
 
 
-def _whole(values: Mapping[str, str], column: str, *, least: int = 1) -> int:
+def _whole_number(values: Mapping[str, str], column: str, *, least: int = 1) -> int:
     text = values[column]
-    if not _WHOLE.fullmatch(text) or int(text) < least:
+    if not _DIGITS.fullmatch(text) or int(text) < least:
         remedy = f"Give a whole number from {least} to 999999999"
         raise OddFieldError(column, _misfit(text), remedy)
     return int(text)
@@ -184,7 +192,7 @@ def _whole(values: Mapping[str, str], column: str, *, least: int = 1) -> int:
 
 def _latency(values: Mapping[str, str]) -> float:
     text = values["latency_us"]
-    value = float(text) if _REAL.fullmatch(text) else math.nan
+    value = float(text) if _DECIMAL.fullmatch(text) else math.nan
     if not 0.0 < value < math.inf:
         remedy = "Give microseconds as a positive decimal number"
         raise OddFieldError("latency_us", _misfit(text), remedy)

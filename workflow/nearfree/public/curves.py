@@ -1,4 +1,4 @@
-"""Imported curves as two frames: what each curve is of, and its points."""
+"""Imported curves as two frames: the setting of each curve, and its points."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -17,7 +17,7 @@ from nearfree.log.names import Layout
 
 TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean()}
 """The column type of a field's values."""
-_OF_EVENTS = (
+_EVENT_FIELDS = (
     "source", "member", "member_sha256", "platform", "backend_version", "kernel", "distribution",
 )  # fmt: skip
 SETTINGS_SCHEMA: dict[str, Any] = {
@@ -42,9 +42,9 @@ POINTS_SCHEMA: dict[str, Any] = {
 
 
 class ImportedCurves(Struct, frozen=True):
-    """Curves T(N): `settings` has a row a curve, `points` a row a point; `curve` joins them.
+    """Curves T(N): `settings` has a row per curve, `points` a row per point; `curve` joins them.
 
-    `context` of a point is null but where it varies along the curve.
+    `context` of a point is null unless it varies along the curve.
     """
 
     settings: pl.DataFrame
@@ -52,9 +52,9 @@ class ImportedCurves(Struct, frozen=True):
 
 
 def read_curves(layout: Layout, stream: str | None = None) -> ImportedCurves:
-    """Return the imported curves of the log, of one stream or of all, always in the same order.
+    """Return the log's imported curves, of one stream or of all, in a fixed order.
 
-    Of several takes of a stream the newest counts.
+    Only the newest take of a stream counts.
 
     Raises
     ------
@@ -72,13 +72,13 @@ def read_curves(layout: Layout, stream: str | None = None) -> ImportedCurves:
 
 
 def curves_of(imported: Iterable[tuple[LatencyImported, str]]) -> ImportedCurves:
-    """Return the frames of curves, each with its event's id, numbered from 0 in their order."""
+    """Return the frames of curves, given with their events' ids and numbered from 0."""
     pairs = list(imported)
     events = [event for event, _ in pairs]
     settings = [event.setting for event in events]
     columns: dict[str, list[Any]] = {
         "curve": list(range(len(events))),
-        **{name: [getattr(event, name) for event in events] for name in _OF_EVENTS},
+        **{name: [getattr(event, name) for event in events] for name in _EVENT_FIELDS},
         "setting_key": [setting_key(setting) for setting in settings],
         **{name: [getattr(setting, name) for setting in settings] for name in FIELDS},
         "event_id": [event_id for _, event_id in pairs],

@@ -1,4 +1,4 @@
-"""Tables are read in a process of their own, which hostile bytes may end without harm."""
+"""Read tables in a separate process, which malicious bytes may crash without harm."""
 
 import os
 import resource
@@ -10,17 +10,17 @@ from typing import Self
 from nearfree.errors import SourceError
 from nearfree.public.collective_tables import is_collective, read_collectives
 from nearfree.public.latent_tables import is_latent, read_latents
-from nearfree.public.perf_tables import Rows, odd, read_rows
+from nearfree.public.perf_tables import Rows, read_rows, table_error
 
 MEMORY_LIMIT = 8 * 2**30
-"""Bytes of address space that the process which reads a table may have."""
+"""Most bytes of address space of the process that reads tables."""
 
 
 class GuardedReader:
-    """A process that reads tables, one after the other; use it as a context.
+    """A process that reads tables, one after the other; use it as a context manager.
 
-    Parquet that is damaged in the right place makes its reader ask for more memory than there is,
-    which ends the process at once. A crash of the reader must not kill this process.
+    Some damage to a Parquet file makes its reader allocate more memory than exists, which kills the
+    process at once. A crash of the reader must not kill this process.
     """
 
     def __init__(self) -> None:
@@ -40,20 +40,20 @@ class GuardedReader:
         Raises
         ------
         SourceError
-            What those say, or the reader broke down.
+            As of those functions, or the reader crashed.
         """
         try:
             rows = self._pool.submit(_read_guarded, member, raw).result()
         except BrokenProcessPool as error:
-            raise odd(member, "is no Parquet table (its reader broke down)") from error
+            raise table_error(member, "is no Parquet table (its reader broke down)") from error
         if isinstance(rows, Rows):
             return rows
-        what, remedy = rows
-        raise SourceError(what, remedy=remedy)
+        problem, remedy = rows
+        raise SourceError(problem, remedy=remedy)
 
 
 def _limit() -> None:
-    """Bound the process's memory, and keep its last words off the terminal."""
+    """Limit the process's memory, and discard its standard error."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
@@ -63,12 +63,12 @@ def _limit() -> None:
 
 
 def _read_guarded(member: str, raw: bytes) -> Rows | tuple[str, str]:
-    """Return rows, or what is wrong and its remedy: errors do not travel between processes."""
+    """Return rows, or an error's text and remedy: the exceptions cannot be pickled."""
     try:
         if is_collective(member):
             return read_collectives(member, raw)
         return (read_latents if is_latent(member) else read_rows)(member, raw)
     except (MemoryError, SourceError) as error:
         if isinstance(error, MemoryError):
-            error = odd(member, f"needs more than {MEMORY_LIMIT >> 30} GiB of memory")
+            error = table_error(member, f"needs more than {MEMORY_LIMIT >> 30} GiB of memory")
         return error.what, error.remedy

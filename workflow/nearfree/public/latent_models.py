@@ -1,16 +1,15 @@
-"""Shapes of the models whose attention layers public tables name: what a rank's layer holds.
+"""Shapes of the models whose attention layers public tables name: the sizes of a rank's layer.
 
-Widths are those of each model's config.json as AIConfigurator's wheel ships it
-(aiconfigurator_core/model_configs/); what the projections are follows from the classes of
-transformers 5.23 (DeepseekV3Attention, DeepseekV32Indexer, DeepseekV4Attention,
-MiniMaxM3VLAttention).
+Widths are from each model's config.json in AIConfigurator's wheel
+(aiconfigurator_core/model_configs/). Projections follow the classes of transformers 5.23
+(DeepseekV3Attention, DeepseekV32Indexer, DeepseekV4Attention, MiniMaxM3VLAttention).
 """
 
 from msgspec import Struct
 
 
 class LatentModel(Struct, frozen=True, kw_only=True):
-    """A model of one latent a position; with an indexer where it selects positions."""
+    """A model with one latent per position, and an indexer if it selects positions."""
 
     d_model: int
     query_rank: int
@@ -24,12 +23,12 @@ class LatentModel(Struct, frozen=True, kw_only=True):
 
     def projected(self, heads: int, *, indexed: bool) -> int:
         """Return the elements of the projections of a rank with some heads."""
-        own = heads * (self.nope_dim + self.rope_dim)
-        queries = self.query_rank * (self.d_model + own)
+        query_width = heads * (self.nope_dim + self.rope_dim)
+        queries = self.query_rank * (self.d_model + query_width)
         latent = self.d_model * (self.latent + self.rope_dim)
-        widened = heads * self.latent * (self.nope_dim + self.value_dim)
+        expansion = heads * self.latent * (self.nope_dim + self.value_dim)
         output = heads * self.value_dim * self.d_model
-        return queries + latent + widened + output + (self._indexer() if indexed else 0)
+        return queries + latent + expansion + output + (self._indexer() if indexed else 0)
 
     def _indexer(self) -> int:
         index = self.index_heads or 0
@@ -38,7 +37,7 @@ class LatentModel(Struct, frozen=True, kw_only=True):
 
 
 class CompressedModel(Struct, frozen=True, kw_only=True):
-    """A model of DeepSeek V4's kind: one entry for 4 positions, selected, or one for 128."""
+    """A model like DeepSeek V4: cache entries span 4 positions, and are selected, or 128."""
 
     d_model: int
     query_rank: int
@@ -62,7 +61,7 @@ class CompressedModel(Struct, frozen=True, kw_only=True):
 
 
 class BlockModel(Struct, frozen=True, kw_only=True):
-    """A model of MiniMax M3's kind: grouped queries over blocks that an indexer selects."""
+    """A model like MiniMax M3: grouped-query attention over blocks that an indexer selects."""
 
     d_model: int
     heads: int
@@ -73,21 +72,21 @@ class BlockModel(Struct, frozen=True, kw_only=True):
     index_dim: int
 
     def rank_kv_heads(self, heads: int) -> int:
-        """Return the key and value heads of a rank with some query heads: one at least."""
+        """Return the key-value heads of a rank with some query heads, at least one."""
         return max(1, self.kv_heads * heads // self.heads)
 
     def rank_index_heads(self, heads: int, engine: str) -> int:
-        """Return the index heads of a rank with some query heads, as an engine's were timed.
+        """Return the index heads of a rank with some query heads, as measured for an engine.
 
-        vLLM and SGLang part them as heads of keys; TensorRT-LLM was timed with all of them
+        vLLM and SGLang shard them like key-value heads; TensorRT-LLM was measured with all of them
         (collector/{vllm,sglang,trtllm}/collect_msa_module.py of AIConfigurator's repository).
         """
         return self.index_heads if engine == "trtllm" else self.rank_kv_heads(heads)
 
     def projected(self, heads: int, index_heads: int) -> int:
         """Return the elements of the projections of a rank with some heads."""
-        own = (2 * heads + 2 * self.rank_kv_heads(heads)) * self.head_dim
-        return self.d_model * (own + (index_heads + 1) * self.index_dim)
+        head_width = (2 * heads + 2 * self.rank_kv_heads(heads)) * self.head_dim
+        return self.d_model * (head_width + (index_heads + 1) * self.index_dim)
 
 
 _V3 = LatentModel(d_model=7168, query_rank=1536)
@@ -113,4 +112,4 @@ MODELS: dict[str, LatentModel | CompressedModel | BlockModel] = {
     **dict.fromkeys(("deepseek-ai/DeepSeek-V4-Pro", "sgl-project/DeepSeek-V4-Pro-FP8"), _V4_PRO),
     "MiniMaxAI/MiniMax-M3": _M3,
 }  # fmt: skip
-"""By the tables' names; a model's quantised editions have its shape."""
+"""Shapes by the models' names in the tables; quantised editions have the model's shape."""

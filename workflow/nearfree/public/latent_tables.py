@@ -1,11 +1,11 @@
 """AIConfigurator's tables of latent and sparse attention, of indexers, and of attention layers.
 
-`num_heads` is a rank's own (collector/sglang/collect_mla.py, `local_num_heads`), `isl` the new
-positions, `step` those cached before them, and times are in milliseconds: read as such no kernel
-beats its GPU. A kernel is absorbed or naive as the peak allows: SGLang's context kernels on Hopper
-reach 18 % of it naively and 61 % absorbed, and its collector builds all that are not of Blackwell
-with one head of 576 (collect_mla.py); all other context kernels would need 1.4 to 4 times the peak
-absorbed, and so are naive. Generation kernels are absorbed.
+`num_heads` is per rank (collector/sglang/collect_mla.py, `local_num_heads`), `isl` the new
+positions, `step` the cached ones before them. Times are in milliseconds: with that unit no kernel
+is faster than its GPU allows. Whether a kernel is absorbed or naive follows from the peak: SGLang's
+context kernels on Hopper reach 18 % of it if naive and 61 % if absorbed, and its collector builds
+all except Blackwell's with one head of 576 (collect_mla.py). All other context kernels would need
+1.4 to 4 times the peak if absorbed, and so are naive. Generation kernels are absorbed.
 """
 
 import re
@@ -21,9 +21,15 @@ from nearfree.core.modules.mla import ABSORBED, NAIVE
 from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.curves import TYPES
 from nearfree.public.latent_models import MODELS, BlockModel, CompressedModel, LatentModel
-from nearfree.public.perf_tables import Rows, as_settings, misfits, read_columns, without
+from nearfree.public.perf_tables import (
+    Rows,
+    as_settings,
+    excluding,
+    read_columns,
+    setting_mismatches,
+)
 
-_SAID = {
+_COLUMNS = {
     "device": "device",
     "version": "backend_version",
     "kernel_source": "kernel",
@@ -36,19 +42,19 @@ _SAID = {
     "step": "context",
     "op_name": "called",
 }
-_OF_MODELS = {"model": "model", "gemm_type": "products"}
+_MODEL_COLUMNS = {"model": "model", "gemm_type": "products"}
 _OPTIONAL = {"score_mode": "score_mode"}
 _CACHES = {"bfloat16": "bfloat16", "fp8": "float8", "fp8_e4m3": "float8"}
 _PRODUCTS = {"bfloat16": "bfloat16", "fp8_block": "float8_block", "nvfp4": "nvfp4"}
 _ABSORBED_CONTEXT = ("flash_attention", "triton")
-"""Kernels of SGLang's that attend to new positions in the latent's space."""
-_SKIPPED = "skip_indexer"
-"""What the name of an operation holds whose layer takes another layer's selection."""
+"""SGLang's context kernels that are absorbed: they attend in the latent space."""
+_SKIPS_INDEXER = "skip_indexer"
+"""Part of the names of operations whose layer reuses another layer's selection."""
 Row = dict[str, object]
 
 
-class Named(NamedTuple):
-    """What rows name: a model, a rank's heads, whether an indexer runs, and the engine."""
+class LayerQuery(NamedTuple):
+    """The layer of a row: its model, a rank's heads, whether an indexer runs, and the engine."""
 
     name: str
     heads: int
@@ -57,40 +63,40 @@ class Named(NamedTuple):
 
 
 class Shape(Struct, frozen=True):
-    """What a table's rows are: their module and call, and the fields that a model gives them."""
+    """The meaning of a table's rows: their module and call, and the fields from their model."""
 
     module: str
-    fields: Callable[[Named], Row | None]
-    """None where the model has none."""
+    fields: Callable[[LayerQuery], Row | None]
+    """None if the model is unknown or has no such layer."""
     api: str | None = None
     cache: str | None = None
-    """The format of what is read of the cache, where it is not what the table says."""
+    """The format in which the cache is read, if it differs from the table's."""
 
 
 def _widths(model: LatentModel) -> Row:
     return {name: getattr(model, name) for name in ("latent", "rope_dim", "nope_dim", "value_dim")}
 
 
-def _kernel(named: Named) -> Row | None:
-    """Return the fields of attention alone, with DeepSeek V3's widths where no model is named."""
-    model = MODELS.get(named.name or "deepseek-ai/DeepSeek-V3")
+def _kernel(query: LayerQuery) -> Row | None:
+    """Return the fields of attention alone, with DeepSeek V3's widths if no model is named."""
+    model = MODELS.get(query.name or "deepseek-ai/DeepSeek-V3")
     if not isinstance(model, LatentModel):
         return None
-    return {"heads": named.heads, "selected": model.selected, **_widths(model)}
+    return {"heads": query.heads, "selected": model.selected, **_widths(model)}
 
 
-def _indexer(named: Named) -> Row | None:
-    """Return the fields of a model's indexer, whose heads are not shared among ranks."""
-    model = MODELS.get(named.name)
+def _indexer(query: LayerQuery) -> Row | None:
+    """Return the fields of a model's indexer, whose heads are not sharded."""
+    model = MODELS.get(query.name)
     if model is None or model.index_heads is None:
         return None
     span = 4 if isinstance(model, CompressedModel) else 1
     return {"heads": model.index_heads, "head_dim": model.index_dim, "span": span}
 
 
-def _layer(named: Named, *, span: int = 1) -> Row | None:
+def _layer(query: LayerQuery, *, span: int = 1) -> Row | None:
     """Return the fields of a model's attention layer on a rank with some heads."""
-    name, heads, indexed, engine = named
+    name, heads, indexed, engine = query
     model = MODELS.get(name)
     if model is None:
         return None
@@ -99,14 +105,17 @@ def _layer(named: Named, *, span: int = 1) -> Row | None:
     index: Row = {"index_heads": model.index_heads, "index_dim": model.index_dim} if selects else {}
     if isinstance(model, BlockModel):
         common |= {"kv_heads": model.rank_kv_heads(heads), "head_dim": model.head_dim}
-        own = model.rank_index_heads(heads, engine)
-        index = {**index, "index_heads": own} if selects else {}
-        common |= {"selected": model.selected, "projected": model.projected(heads, own)}
+        rank_index_heads = model.rank_index_heads(heads, engine)
+        index = {**index, "index_heads": rank_index_heads} if selects else {}
+        common |= {
+            "selected": model.selected,
+            "projected": model.projected(heads, rank_index_heads),
+        }
     elif isinstance(model, CompressedModel):
-        picked = span < _DENSE_SPAN
-        index = index if picked else {}
-        common |= {"latent": model.width, "selected": model.selected if picked else None}
-        common |= {"projected": model.projected(heads, indexed=picked)}
+        selects_entries = span < _DENSE_SPAN
+        index = index if selects_entries else {}
+        common |= {"latent": model.width, "selected": model.selected if selects_entries else None}
+        common |= {"projected": model.projected(heads, indexed=selects_entries)}
     else:
         common |= {"latent": model.latent, "rope_dim": model.rope_dim, "selected": model.selected}
         common |= {"projected": model.projected(heads, indexed=selects)}
@@ -114,7 +123,7 @@ def _layer(named: Named, *, span: int = 1) -> Row | None:
 
 
 _DENSE_SPAN = 128
-"""Of so many positions an entry all are attended to."""
+"""Positions per cache entry from which on all entries are attended to."""
 
 
 _LAYER = Shape("attention_layer", _layer)
@@ -136,12 +145,12 @@ TABLES: dict[str, Shape] = {
                            ("dsv4_csa", _CSA), ("dsv4_hca", _HCA))
        for phase in ("context", "generation")},
 }  # fmt: skip
-"""The tables that are read, and what their rows are."""
+"""The tables that are read, and the meaning of their rows."""
 _MEMBER = re.compile(r"/data/[^/]+/\w+/[^/]+/[^/]+/(?P<table>\w+)\.parquet$")
 
 
 def is_latent(member: str) -> bool:
-    """Return whether a member of the wheel is one of these tables."""
+    """Return whether a member of the wheel is one of `TABLES`."""
     match = _MEMBER.search(member)
     return match is not None and match["table"] in TABLES
 
@@ -152,50 +161,59 @@ def read_latents(member: str, raw: bytes) -> Rows:
     Raises
     ------
     SourceError
-        As `perf_tables.read_rows` says.
+        As of `perf_tables.read_rows`.
     """
     table = member.rsplit("/", 1)[1].removesuffix(".parquet")
     shape = TABLES[table]
-    modelled = not table.endswith("_mla_perf")
-    wanted = {**_SAID, **(_OF_MODELS if modelled else {})}
-    frame = read_columns(member, raw, wanted, optional=_OPTIONAL)
-    if not modelled:
+    names_model = not table.endswith("_mla_perf")
+    columns = {**_COLUMNS, **(_MODEL_COLUMNS if names_model else {})}
+    frame = read_columns(member, raw, columns, optional=_OPTIONAL)
+    if not names_model:
         frame = frame.with_columns(pl.lit("").alias("model"), pl.lit("bfloat16").alias("products"))
     frame = frame.with_columns(
-        (~pl.col("called").str.contains(_SKIPPED, literal=True)).alias("indexed")
+        (~pl.col("called").str.contains(_SKIPS_INDEXER, literal=True)).alias("indexed")
     )
     shaped = frame.join(
-        _shapes(frame, shape, member.split("/")[-3]), on=_SHAPED, how="left", maintain_order="left"
+        _shapes(frame, shape, member.split("/")[-3]),
+        on=_SHAPE_KEYS,
+        how="left",
+        maintain_order="left",
     )
-    kept, skipped = without(shaped, _reasons(shape, generation="generation" in table))
-    return Rows(points=_as_settings(kept, shape), skipped=skipped)
+    points, skipped = excluding(shaped, _reasons(shape, generation="generation" in table))
+    return Rows(points=_as_settings(points, shape), skipped=skipped)
 
 
-_SHAPED = ["model", "rank_heads", "indexed"]
+_SHAPE_KEYS = ["model", "rank_heads", "indexed"]
 
 
 def _shapes(frame: pl.DataFrame, shape: Shape, engine: str) -> pl.DataFrame:
-    """Return the fields of each model, number of heads and kind of layer that a table names."""
-    named = frame.select(_SHAPED).unique(maintain_order=True)
-    asked = [Named(name, heads, runs, engine) for name, heads, runs in named.iter_rows()]
-    rows = [shape.fields(each) if each.heads > 0 else None for each in asked]
-    fields = [name for name in CURVE_FIELDS if any(name in (of or {}) for of in rows)]
-    return named.with_columns(
-        pl.Series("known", [of is not None for of in rows], dtype=pl.Boolean),
+    """Return the fields for each model, number of heads and kind of layer in a table."""
+    combinations = frame.select(_SHAPE_KEYS).unique(maintain_order=True)
+    queries = [
+        LayerQuery(name, heads, runs, engine) for name, heads, runs in combinations.iter_rows()
+    ]
+    rows = [shape.fields(query) if query.heads > 0 else None for query in queries]
+    fields = [
+        name for name in CURVE_FIELDS if any(name in (shape_fields or {}) for shape_fields in rows)
+    ]
+    return combinations.with_columns(
+        pl.Series("known", [shape_fields is not None for shape_fields in rows], dtype=pl.Boolean),
         *(
-            pl.Series(name, [(of or {}).get(name) for of in rows], dtype=TYPES[int])
+            pl.Series(
+                name, [(shape_fields or {}).get(name) for shape_fields in rows], dtype=TYPES[int]
+            )
             for name in fields
         ),
     )
 
 
 def _reasons(shape: Shape, *, generation: bool) -> Iterator[tuple[pl.Expr, pl.Expr]]:
-    """Yield why a row is no point of a setting, the first that holds counts."""
+    """Yield conditions that exclude a row, with their reasons; the first that holds counts."""
     column = pl.col
     formats: dict[str, Iterable[str]] = {"kv_cache_dtype": _CACHES, "products": _PRODUCTS}
     if shape.module != "indexer":
         formats["dtype"] = ("bfloat16",)
-    yield from misfits(formats)
+    yield from setting_mismatches(formats)
     yield ~column("known"), pl.format("no widths of the model {} are known", column("model"))
     if generation:
         yield column("n") != 1, pl.lit("several new positions in a generation table")
@@ -204,10 +222,10 @@ def _reasons(shape: Shape, *, generation: bool) -> Iterator[tuple[pl.Expr, pl.Ex
 
 
 def _as_settings(frame: pl.DataFrame, shape: Shape) -> pl.DataFrame:
-    """Return rows with a setting's fields alone, by default what a table has not."""
+    """Return rows with a setting's fields alone; fields that a table lacks have defaults."""
     column = pl.col
     kernel = column("kernel")
-    if "score_mode" in frame.columns:  # how the numbers are spread that are chosen among
+    if "score_mode" in frame.columns:  # the distribution of the scores to select from
         kernel = pl.format("{} {}", kernel, column("score_mode"))
     dtype = {
         "mla": pl.lit("bfloat16"),
@@ -222,5 +240,5 @@ def _as_settings(frame: pl.DataFrame, shape: Shape) -> pl.DataFrame:
         absorbed = column("kernel").is_in(_ABSORBED_CONTEXT)
         api = pl.when(absorbed).then(pl.lit(ABSORBED)).otherwise(pl.lit(NAIVE))
     kv_dtype = pl.when(cache != dtype).then(cache)
-    stated = {"kernel": kernel, "dtype": dtype, "kv_dtype": kv_dtype, "api": api}
-    return as_settings(frame, shape.module, stated)
+    overrides = {"kernel": kernel, "dtype": dtype, "kv_dtype": kv_dtype, "api": api}
+    return as_settings(frame, shape.module, overrides)

@@ -1,6 +1,7 @@
-"""AIConfigurator's latency tables: which rows are curves of a setting, and why others are not.
+"""AIConfigurator's latency tables: rows that are points of a setting, and why others are not.
 
-One file a system, operation, framework and version; a row is one measured point in milliseconds.
+There is one file per system, operation, framework and version. A row is one measured point, in
+milliseconds.
 """
 
 import io
@@ -18,9 +19,9 @@ from nearfree.public.curve_row import CURVE_FIELDS
 from nearfree.public.curves import TYPES
 
 ROW_LIMIT = 5_000_000
-"""Rows of one table."""
+"""Most rows of a table."""
 TEXT_LIMIT = 200
-"""Characters of a text."""
+"""Most characters of a text value."""
 _ATTENTION = {
     "attn_dtype": "dtype",
     "kv_cache_dtype": "kv_cache_dtype",
@@ -48,10 +49,10 @@ COLUMNS: dict[str, dict[str, str]] = {
     "context_attention_perf": _ATTENTION,
     "generation_attention_perf": _ATTENTION,
 }
-"""The columns of each table that matter, and the fields of a setting that they are.
+"""The columns that are read of each table, and the fields of a setting that they give.
 
-`m`, `n` and `k` of a product are its rows, and the columns and rows of its weight; `step` counts
-the positions that are cached before the `isl` new ones.
+`m`, `n` and `k` of a product are its rows, and the columns and rows of its weight; `step` is the
+number of cached positions before the `isl` new ones.
 """
 MODULES = {
     "gemm_perf": "gemm",
@@ -59,14 +60,14 @@ MODULES = {
     "context_attention_perf": ATTENTION.name,
     "generation_attention_perf": ATTENTION.name,
 }
-_ALWAYS = {
+_COMMON_COLUMNS = {
     "device": "device",
     "version": "backend_version",
     "kernel_source": "kernel",
     "latency": "latency_ms",
 }
 _OPTIONAL = {"window_size": "window_size"}
-"""Attention without this column is over all keys."""
+"""Without this column attention is over all keys."""
 _TEXT = frozenset(
     {
         *("dtype", "kv_cache_dtype", "distribution", "device", "backend_version", "kernel"),
@@ -74,11 +75,11 @@ _TEXT = frozenset(
     }
 )
 REAL = frozenset({"latency_ms", "dispatch", "combine", "dispatch_notify", "combine_notify"})
-"""Columns of times, which may lack a value: it is no latency then, and its curve is left out."""
-_SHARED = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8"}
-"""Formats of queries, of caches, and of products of two alike; `fp8` scales whole tensors."""
+"""Columns of times, which may be null; a curve with a null latency is excluded."""
+_UNIFORM_FORMATS = {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8"}
+"""Formats of queries, caches, and products of two equal formats; `fp8` has per-tensor scales."""
 _FORMATS: dict[str, tuple[str, str | None]] = {
-    **{name: (dtype, None) for name, dtype in _SHARED.items()},
+    **{name: (dtype, None) for name, dtype in _UNIFORM_FORMATS.items()},
     "fp8_block": ("float8_block", None),
     "nvfp4": ("nvfp4", None),
     "sq": ("int8", None),
@@ -88,16 +89,16 @@ _FORMATS: dict[str, tuple[str, str | None]] = {
     "w4afp8": ("float8", "int4"),
     "w4a8_mxfp4_mxfp8": ("float8", "mxfp4"),
 }
-"""What enters a product, and the format of weights where it differs. Activations in mxfp8, eight
-bits with a scale of eight for 32 of them, count as float8; `sq` is SmoothQuant, and `wo`, weights
-alone, leaves the activations their 16 bits."""
+"""Formats of a product's activations, and of its weights if they differ. Activations in mxfp8,
+eight bits with an 8-bit scale per 32 elements, count as float8. `sq` is SmoothQuant; `wo`,
+weight-only, keeps activations in 16 bits."""
 _POWER_LAW = rf"^power_law_(?<exponent>{POWER_LAW.removeprefix('power_law:')})(?:\.0)?$"
 _NOT_GATED = "nongated"
-"""What the name of a kernel holds whose experts have two matrices."""
+"""Part of the names of kernels whose experts have two matrices, without a gate."""
 
 
 class Rows(Struct, frozen=True):
-    """A table's rows that are points of a setting, and how many others there are, by reason."""
+    """A table's rows that are points of a setting, and the number of other rows by reason."""
 
     points: pl.DataFrame
     skipped: dict[str, int]
@@ -109,71 +110,71 @@ def read_rows(member: str, raw: bytes) -> Rows:
     Raises
     ------
     SourceError
-        The file is no Parquet, or lacks a column, or holds a column of another type, no value
-        where there must be one, or too many rows; nothing of it is returned.
+        The file is not Parquet, lacks a column, has a column of another type, a null value where
+        none is allowed, or too many rows; nothing of it is returned.
     """
     table = member.rsplit("/", 1)[1].removesuffix(".parquet")
     optional = _OPTIONAL if MODULES[table] == ATTENTION.name else {}
-    frame = read_columns(member, raw, {**COLUMNS[table], **_ALWAYS}, optional=optional)
-    kept, skipped = without(frame, _reasons(table, frame.columns))
-    return Rows(points=_as_settings(kept, table), skipped=skipped)
+    frame = read_columns(member, raw, {**COLUMNS[table], **_COMMON_COLUMNS}, optional=optional)
+    points, skipped = excluding(frame, _reasons(table, frame.columns))
+    return Rows(points=_as_settings(points, table), skipped=skipped)
 
 
-def without(
+def excluding(
     frame: pl.DataFrame, reasons: Iterator[tuple[pl.Expr, pl.Expr]]
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Return the rows of a table that nothing speaks against, and how many others, by reason.
+    """Return the rows of a table that no condition excludes, and the number of others by reason.
 
     Parameters
     ----------
     reasons
-        When a row is left out, and why; of several the first one counts.
+        Conditions that exclude a row, with their reasons; the first that holds counts.
     """
-    reason = pl.coalesce(pl.when(wrong).then(text) for wrong, text in reasons)
+    reason = pl.coalesce(pl.when(condition).then(text) for condition, text in reasons)
     frame = frame.with_columns(reason.alias("reason"))
-    counted = frame.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason")
-    return frame.filter(pl.col("reason").is_null()), dict(counted.iter_rows())
+    counts = frame.filter(pl.col("reason").is_not_null()).group_by("reason").len().sort("reason")
+    return frame.filter(pl.col("reason").is_null()), dict(counts.iter_rows())
 
 
 def read_columns(
     member: str,
     raw: bytes,
-    wanted: Mapping[str, str],
+    columns: Mapping[str, str],
     *,
     optional: Mapping[str, str] | None = None,
     nullable: frozenset[str] = REAL,
 ) -> pl.DataFrame:
-    """Return columns of a Parquet table by our names for them.
+    """Return columns of a Parquet table under this project's names.
 
     Parameters
     ----------
-    wanted, optional
-        The table's columns, and what they are here; those of `optional` where it has them.
+    columns, optional
+        The table's columns, and their names here; those of `optional` may be missing.
     nullable
-        Columns, by our names, that may lack a value.
+        Columns, by their names here, that may be null.
 
     Raises
     ------
     SourceError
-        As `read_rows` says.
+        As of `read_rows`.
     """
     try:
         schema = pl.read_parquet_schema(io.BytesIO(raw))
-        wanted = {
-            **wanted,
+        columns = {
+            **columns,
             **{old: new for old, new in (optional or {}).items() if old in schema},
         }
-        _check_schema(member, schema, wanted)
+        _check_schema(member, schema, columns)
         if pl.scan_parquet(io.BytesIO(raw)).select(pl.len()).collect().item() > ROW_LIMIT:
-            raise odd(member, f"has over {ROW_LIMIT} rows")
-        frame = pl.read_parquet(io.BytesIO(raw), columns=list(wanted)).rename(wanted)
+            raise table_error(member, f"has over {ROW_LIMIT} rows")
+        frame = pl.read_parquet(io.BytesIO(raw), columns=list(columns)).rename(columns)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise odd(member, f"is no Parquet table ({type(error).__name__})") from error
+        raise table_error(member, f"is no Parquet table ({type(error).__name__})") from error
     for name in frame.columns:
         if name not in nullable and frame[name].null_count():
-            raise odd(member, f"has rows without a {name}")
+            raise table_error(member, f"has rows without a {name}")
         if name in _TEXT and not all(map(_is_plain, frame[name].drop_nulls().unique())):
-            raise odd(member, f"has a {name} that is no plain text")
+            raise table_error(member, f"has a {name} that is no plain text")
     return frame
 
 
@@ -182,46 +183,52 @@ def _is_plain(text: str) -> bool:
 
 
 def _check_schema(
-    member: str, schema: Mapping[str, pl.DataType], wanted: Mapping[str, str]
+    member: str, schema: Mapping[str, pl.DataType], columns: Mapping[str, str]
 ) -> None:
-    for old, new in wanted.items():
+    for old, new in columns.items():
         if old not in schema:
-            raise odd(member, f"lacks the column {old}")
-        text, real = new in _TEXT, new in REAL
-        kind = schema[old]
-        fits = kind == pl.String if text else kind.is_float() if real else kind == pl.Int64
+            raise table_error(member, f"lacks the column {old}")
+        is_text, is_real = new in _TEXT, new in REAL
+        column_type = schema[old]
+        fits = (
+            column_type == pl.String
+            if is_text
+            else column_type.is_float()
+            if is_real
+            else column_type == pl.Int64
+        )
         if not fits:
-            raise odd(member, f"has a column {old} of {kind}")
+            raise table_error(member, f"has a column {old} of {column_type}")
 
 
-def misfits(known: Mapping[str, Iterable[str]]) -> Iterator[tuple[pl.Expr, pl.Expr]]:
-    """Yield why a row is of no setting: its device, or a column with none of the known values."""
+def setting_mismatches(allowed: Mapping[str, Iterable[str]]) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+    """Yield conditions, with reasons, for rows of no setting: other devices, values not allowed."""
     yield ~pl.col("device").str.starts_with("NVIDIA"), pl.lit("not a GPU of NVIDIA")
-    for name, values in known.items():
-        text = pl.format(f"{name} {{}} has no place in a setting", pl.col(name))
-        yield ~pl.col(name).is_in([*values]), text
+    for name, values in allowed.items():
+        message = pl.format(f"{name} {{}} has no place in a setting", pl.col(name))
+        yield ~pl.col(name).is_in([*values]), message
 
 
 def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]]:
-    """Yield why a row is no point of a setting, the first that holds counts."""
+    """Yield conditions that exclude a row, with their reasons; the first that holds counts."""
     column = pl.col
     attention = MODULES[table] == ATTENTION.name
-    cached = {"kv_cache_dtype": _SHARED} if attention else {}
-    yield from misfits({"dtype": _SHARED if attention else _FORMATS, **cached})
+    cached = {"kv_cache_dtype": _UNIFORM_FORMATS} if attention else {}
+    yield from setting_mismatches({"dtype": _UNIFORM_FORMATS if attention else _FORMATS, **cached})
     if table == "moe_perf":
         yield column("moe_ep_size") != 1, pl.lit("experts spread over several GPUs")
-        whole = column("inter_size") % column("moe_tp_size") == 0
-        yield ~whole.fill_null(value=False), pl.lit("d_ff is no whole number")
+        divides = column("inter_size") % column("moe_tp_size") == 0
+        yield ~divides.fill_null(value=False), pl.lit("d_ff is no whole number")
         yield column("top_k") > column("experts"), pl.lit("top_k is larger than experts")
-        named = column("distribution")
-        known = (named == "balanced") | named.str.contains(_POWER_LAW)
-        yield ~known, pl.format("distribution {} is not known", named)
+        distribution = column("distribution")
+        is_known = (distribution == "balanced") | distribution.str.contains(_POWER_LAW)
+        yield ~is_known, pl.format("distribution {} is not known", distribution)
     if attention:
         if "window_size" in columns:
             yield column("window_size") != 0, pl.lit("attention within a window")
         yield column("beam_width") != 1, pl.lit("several beams")
-        whole = column("heads") % column("kv_heads") == 0
-        yield ~whole.fill_null(value=False), pl.lit("heads is no multiple of kv_heads")
+        divides = column("heads") % column("kv_heads") == 0
+        yield ~divides.fill_null(value=False), pl.lit("heads is no multiple of kv_heads")
         generation = table.startswith("generation")
         yield (
             (column("n") != 1, pl.lit("several new positions in a generation table"))
@@ -235,36 +242,36 @@ def _reasons(table: str, columns: list[str]) -> Iterator[tuple[pl.Expr, pl.Expr]
 
 
 def _as_settings(frame: pl.DataFrame, table: str) -> pl.DataFrame:
-    """Return rows with a setting's fields alone, by default what a table has not."""
+    """Return rows with a setting's fields alone; fields that a table lacks have defaults."""
     column = pl.col
     dtype, weights = (
         column("dtype").replace_strict(
-            {name: formats[place] for name, formats in _FORMATS.items()}, return_dtype=pl.String
+            {name: formats[index] for name, formats in _FORMATS.items()}, return_dtype=pl.String
         )
-        for place in range(2)
+        for index in range(2)
     )
     fields = {"dtype": dtype, "weights": weights}
     if "kv_cache_dtype" in frame.columns:
-        cache = column("kv_cache_dtype").replace_strict(_SHARED, return_dtype=pl.String)
+        cache = column("kv_cache_dtype").replace_strict(_UNIFORM_FORMATS, return_dtype=pl.String)
         fields["kv_dtype"] = pl.when(cache != dtype).then(cache)
     if table == "moe_perf":
         balanced = column("distribution") == "balanced"
-        plain = column("kernel").str.contains(_NOT_GATED, literal=True)
+        is_ungated = column("kernel").str.contains(_NOT_GATED, literal=True)
         fields |= {
             "distribution": column("distribution"),
             "routing": pl.when(balanced)
             .then(pl.lit("balanced"))
             .otherwise(column("distribution").str.replace(_POWER_LAW, "power_law:${exponent}")),
-            "gated": pl.when(plain).then(pl.lit(value=False)),
+            "gated": pl.when(is_ungated).then(pl.lit(value=False)),
             "d_ff": column("inter_size") // column("moe_tp_size"),
         }
     return as_settings(frame, MODULES[table], fields)
 
 
-def as_settings(frame: pl.DataFrame, module: str, stated: Mapping[str, pl.Expr]) -> pl.DataFrame:
-    """Return rows with a setting's fields alone, by default what a table has not.
+def as_settings(frame: pl.DataFrame, module: str, overrides: Mapping[str, pl.Expr]) -> pl.DataFrame:
+    """Return rows with a setting's fields alone; fields that a table lacks have defaults.
 
-    `stated` are fields that are other than the column of their name.
+    `overrides` are fields that differ from the column of their name.
     """
     fields = {
         "module": pl.lit(module),
@@ -277,13 +284,13 @@ def as_settings(frame: pl.DataFrame, module: str, stated: Mapping[str, pl.Expr])
     for name in CURVE_FIELDS:
         default = pl.lit(FIELDS[name].default, TYPES[FIELDS[name].kind])
         fields[name] = pl.col(name) if name in frame.columns else default
-    fields |= stated
+    fields |= overrides
     return frame.select(value.alias(name) for name, value in fields.items())
 
 
-def odd(member: str, what: str) -> SourceError:
-    """Return the error of a table that is not believed."""
+def table_error(member: str, problem: str) -> SourceError:
+    """Return the error for a table that cannot be imported."""
     return SourceError(
-        f"{member} {what}",
+        f"{member} {problem}",
         remedy="Nothing was imported; take another version, or an index that you trust",
     )

@@ -1,9 +1,9 @@
-"""Whether latencies can be true: no forward beats a GPU's bandwidth, its peak or its own launch.
+"""Whether latencies are plausible: no forward beats a GPU's bandwidth, its peak or a launch.
 
-The fastest possible time of a point is the largest of four: compulsory bytes that no cache can
-hold over beta, FLOPs over phi (paper, sec. 2.3), what a collective must send over a GPU's links,
-and the shortest kernel. It finds mistakes of a factor of 1000 in a unit, and rows that no hardware
-can have produced.
+The fastest possible time of a point is the largest of four: compulsory bytes beyond the caches over
+beta, FLOPs over phi (paper, sec. 2.3), the bytes that a collective must send over a GPU's link
+bandwidth, and the shortest kernel. The check finds units that are wrong by a factor of 1000, and
+rows that no hardware can have produced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,16 +21,16 @@ from nearfree.public.curves import curves_of
 from nearfree.units import BYTES_PER_GB, GFLOP_PER_TFLOP, US_PER_S
 
 MARGIN = 3.0
-"""How far below the fastest time a latency may lie: boost clocks, warm caches, rounded facts."""
+"""Allowed factor below the fastest time: boost clocks, warm caches, rounded facts."""
 SHORTEST_KERNEL_US = 1.5
-"""Microseconds that an empty kernel takes on a GPU."""
+"""Latency of an empty kernel on a GPU."""
 LARGEST_CACHE_MIB = 256.0
-"""What a GPU whose L2 is not known may hold in its caches."""
+"""Assumed cache size of a GPU whose L2 is unknown."""
 TOO_SLOW = 250.0
-"""Times the fastest time with cold caches that a curve may need at its best point.
+"""Allowed slowness of a curve's best point, over the fastest time with cold caches.
 
-Curves of the A100 and H100 need 0.6 to 116 times it, and so 590 times or more if their unit is
-mistaken by a factor of 1000.
+Curves of the A100 and H100 are at 0.6 to 116, so at 590 or more if their unit is wrong by a factor
+of 1000.
 """
 _FLOP_PER_TFLOP = GFLOP_PER_TFLOP * 1e9
 _BYTES_PER_MIB = 2.0**20
@@ -42,7 +42,7 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
     Parameters
     ----------
     points
-        One row a point: `platform`, the fields of a setting, `n` and `latency_us`; `context` is
+        A row per point: `platform`, the fields of a setting, `n` and `latency_us`; `context` is
         the point's own.
     platforms
         Facts by the names in `platform`.
@@ -50,9 +50,9 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
     Returns
     -------
     polars.DataFrame
-        Also `slowness_cold`, where no cache holds anything. Both are null where nothing can be
-        said: a whole model, a platform that is no GPU or whose bandwidth is not known. The second
-        is null, too, where nothing is known of a module's work: how slow may that be?
+        Also `slowness_cold`, with empty caches. Both are null for whole models, and for platforms
+        that are not GPUs or whose bandwidth is unknown. `slowness_cold` is also null for modules
+        whose work is unknown, which gives no limit to their slowness.
     """
     facts = pl.DataFrame(
         [
@@ -66,53 +66,53 @@ def with_slowness(points: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl
         | dict.fromkeys(_FACTS, pl.Float64),
         orient="row",
     )
-    moved = _moved()
-    uncached = (moved - pl.col("_cache_bytes")).clip(lower_bound=0.0)
-    bounded = _least_us(moved).is_not_null() & ~pl.col("module").is_in(_MANY)
+    moved_bytes = _moved_bytes()
+    uncached_bytes = (moved_bytes - pl.col("_cache_bytes")).clip(lower_bound=0.0)
+    has_bound = _least_us(moved_bytes).is_not_null() & ~pl.col("module").is_in(_UNBOUNDED_MODULES)
     return (
         points.join(facts, on=["platform", "dtype"], how="left", maintain_order="left")
         .with_columns(
-            _slowness(uncached).alias("slowness"),
-            pl.when(bounded).then(_slowness(moved)).alias("slowness_cold"),
+            _slowness(uncached_bytes).alias("slowness"),
+            pl.when(has_bound).then(_slowness(moved_bytes)).alias("slowness_cold"),
         )
         .drop(_FACTS)
     )
 
 
 def too_fast(slowness: pl.Expr) -> pl.Expr:
-    """Return whether a point is faster than its hardware; a point of unknown slowness is not."""
+    """Return whether a point is faster than its hardware allows; False for unknown slowness."""
     return slowness.fill_null(1.0) < 1.0 / MARGIN
 
 
 def unit_too_small(slowness_cold: pl.Expr) -> pl.Expr:
-    """Return whether all points of a curve look like nanoseconds given as microseconds."""
+    """Return whether all points of a curve look like nanoseconds labelled as microseconds."""
     return (slowness_cold.count() > 0) & (slowness_cold.min() > TOO_SLOW)
 
 
-_MANY = ("attention_layer", "indexer")
-"""Modules of several kernels, launched one by one, and of work that is no product: nothing says how
-slow they may be."""
+_UNBOUNDED_MODULES = ("attention_layer", "indexer")
+"""Modules of several separately launched kernels, with other work than products: their slowness has
+no limit."""
 _FACTS = ("_peak", "_bandwidth", "_cache_bytes", "_link")
 
 
-def _slowness(moved: pl.Expr) -> pl.Expr:
-    """Return latency over the fastest possible time, given the bytes that must be moved."""
-    fastest_us = pl.max_horizontal(_least_us(moved), pl.lit(SHORTEST_KERNEL_US))
-    known = pl.col("_bandwidth").is_not_null() & (pl.col("module") != "model")
-    return pl.when(known).then(pl.col("latency_us") / fastest_us)
+def _slowness(moved_bytes: pl.Expr) -> pl.Expr:
+    """Return latency over the fastest possible time, for the bytes that must be moved."""
+    fastest_us = pl.max_horizontal(_least_us(moved_bytes), pl.lit(SHORTEST_KERNEL_US))
+    is_known = pl.col("_bandwidth").is_not_null() & (pl.col("module") != "model")
+    return pl.when(is_known).then(pl.col("latency_us") / fastest_us)
 
 
-def _least_us(moved: pl.Expr) -> pl.Expr:
-    """Return the time in us that a point's work takes at least, null where none is known."""
+def _least_us(moved_bytes: pl.Expr) -> pl.Expr:
+    """Return the least time of a point's work in us, null if its work is unknown."""
     return pl.max_horizontal(
-        moved / pl.col("_bandwidth") * US_PER_S,
+        moved_bytes / pl.col("_bandwidth") * US_PER_S,
         _flop() / pl.col("_peak") * US_PER_S,
-        _sent() / pl.col("_link") * US_PER_S,
+        _sent_bytes() / pl.col("_link") * US_PER_S,
     )
 
 
 def _speeds(platform: Platform, dtype: str) -> tuple[float | None, float, float, float | None]:
-    """Return phi in FLOP/s, beta in byte/s, bytes of the largest cache, and a link's byte/s."""
+    """Return phi in FLOP/s, beta in bytes/s, the largest cache in bytes, and a link's bytes/s."""
     peak = platform.peak(dtype)
     return (
         None if peak is None else peak * _FLOP_PER_TFLOP,
@@ -126,13 +126,15 @@ def _number(name: str) -> pl.Expr:
     return pl.col(name).cast(pl.Float64)
 
 
-def _by_module(**of: pl.Expr) -> pl.Expr:
-    """Return one expression a module, null for a module that has none."""
-    return pl.coalesce(pl.when(pl.col("module") == name).then(value) for name, value in of.items())
+def _by_module(**expressions: pl.Expr) -> pl.Expr:
+    """Return the expression of a point's module, null for a module without one."""
+    return pl.coalesce(
+        pl.when(pl.col("module") == name).then(value) for name, value in expressions.items()
+    )
 
 
 def _matrices() -> pl.Expr:
-    """Return how many matrices an expert, an FFN or a product has."""
+    """Return the number of matrices of an expert, an FFN or a product."""
     gated = pl.col("gated")
     return _by_module(
         gemm=pl.lit(1.0),
@@ -142,13 +144,13 @@ def _matrices() -> pl.Expr:
 
 
 def _flop() -> pl.Expr:
-    """Return the FLOPs of a point's definition (paper, sec. 3), of experts a rank's even share."""
+    """Return the FLOPs of a point (paper, sec. 3); of experts, a rank's even share."""
     tokens, n = _number("batch") * _number("n"), _number("n")
     product = 2.0 * tokens * _matrices() * _number("d_model") * _number("d_ff")
     pairs = n * _number("context") + n * (n + 1.0) / 2.0
     attention = 4.0 * _number("batch") * _number("heads") * _number("head_dim") * pairs
-    keys, read = _number("batch") * n, pl.min_horizontal(_entries(), _number("selected"))
-    least = keys * pl.min_horizontal(read, n / 2.0 + _number("context"))
+    queries, read_entries = _number("batch") * n, pl.min_horizontal(_entries(), _number("selected"))
+    attended_pairs = queries * pl.min_horizontal(read_entries, n / 2.0 + _number("context"))
     absorbed = pl.col("api") == ABSORBED
     latent, rope = _number("latent"), _number("rope_dim").fill_null(0.0)
     naive = _number("nope_dim") + rope + _number("value_dim")
@@ -158,7 +160,7 @@ def _flop() -> pl.Expr:
         dense_ffn=product,
         moe_ffn=product * _number("top_k") / _number("ep"),
         attention=attention,
-        mla=2.0 * _number("heads") * width * least,
+        mla=2.0 * _number("heads") * width * attended_pairs,
         indexer=pl.when(pl.col("api") == LOGITS).then(
             2.0
             * _number("batch")
@@ -172,53 +174,57 @@ def _flop() -> pl.Expr:
 
 
 def _entries() -> pl.Expr:
-    """Return the entries that are stored of a request's positions, cached and new ones."""
+    """Return the cache entries of a request, for cached and new positions."""
     return (_number("context") + _number("n")) / _number("span").fill_null(1.0)
 
 
 def _bytes(stored: str | None = None) -> pl.Expr:
-    """Return the bytes of an element, where it is stored in a format of its own in that one."""
+    """Return the bytes per element, in the format of the column `stored` if that is set."""
     dtype = pl.col("dtype")
     name = dtype if stored is None else pl.col(stored).fill_null(dtype)
     return name.replace_strict(ELEMENT_BYTES, return_dtype=pl.Float64)
 
 
-def _moved() -> pl.Expr:
-    """Return the bytes that a point must move at least: weights, or keys and values.
+def _moved_bytes() -> pl.Expr:
+    """Return the least bytes that a point must move: weights, or keys and values.
 
-    Of experts those that are surely active: all that balanced tokens reach, else one token's; the
-    busiest of `ep` ranks has its even share of them and of the tokens, or more.
+    Of experts only those that are certainly active count: all that balanced tokens reach, otherwise
+    one token's. The busiest of `ep` ranks has at least an even share of them and of the tokens.
     """
     tokens, n = _number("batch") * _number("n"), _number("n")
-    reached = pl.min_horizontal(_number("experts"), tokens * _number("top_k"))
-    active = pl.when(pl.col("routing") == "balanced").then(reached).otherwise(_number("top_k"))
-    size = _bytes()
-    weights = _matrices() * _number("d_model") * _number("d_ff") * _bytes("weights")
-    cached = _number("kv_heads") * (_number("context") + n) * _bytes("kv_dtype")
-    twice = 2.0 * _number("batch") * _number("head_dim")
+    reached_experts = pl.min_horizontal(_number("experts"), tokens * _number("top_k"))
+    active_experts = (
+        pl.when(pl.col("routing") == "balanced").then(reached_experts).otherwise(_number("top_k"))
+    )
+    element_bytes = _bytes()
+    weight_bytes = _matrices() * _number("d_model") * _number("d_ff") * _bytes("weights")
+    cached_bytes = _number("kv_heads") * (_number("context") + n) * _bytes("kv_dtype")
+    kv_elements = 2.0 * _number("batch") * _number("head_dim")
     latent = _number("latent") + _number("rope_dim").fill_null(0.0)
-    read = pl.min_horizontal(_entries(), _number("selected"))
-    each = pl.when(pl.col("api") == ABSORBED).then(latent)
+    read_entries = pl.min_horizontal(_entries(), _number("selected"))
+    entry_width = pl.when(pl.col("api") == ABSORBED).then(latent).otherwise(0.0)
     return _by_module(
-        gemm=weights + tokens * (_number("d_model") + _number("d_ff")) * size,
-        dense_ffn=weights + 2.0 * tokens * _number("d_model") * size,
-        moe_ffn=(weights * active + 2.0 * tokens * _number("d_model") * size) / _number("ep"),
-        attention=twice * (cached + _number("heads") * n * size),
-        mla=_number("batch") * read * each.otherwise(0.0) * _bytes("kv_dtype"),
+        gemm=weight_bytes + tokens * (_number("d_model") + _number("d_ff")) * element_bytes,
+        dense_ffn=weight_bytes + 2.0 * tokens * _number("d_model") * element_bytes,
+        moe_ffn=(weight_bytes * active_experts + 2.0 * tokens * _number("d_model") * element_bytes)
+        / _number("ep"),
+        attention=kv_elements * (cached_bytes + _number("heads") * n * element_bytes),
+        mla=_number("batch") * read_entries * entry_width * _bytes("kv_dtype"),
         indexer=_number("batch")
         * _entries()
         * _number("head_dim")
         * _bytes("kv_dtype")
         * pl.when(pl.col("api") == LOGITS).then(1.0).otherwise(0.0),
-        attention_layer=_number("projected") * size,
+        attention_layer=_number("projected") * element_bytes,
     )
 
 
-def _sent() -> pl.Expr:
-    """Return the bytes that a rank must send at least: all of its rows but those it keeps."""
-    rows = _number("batch") * _number("n") * _number("d_model") * _bytes()
-    kept = pl.when(pl.col("operation").is_in(["all_reduce", "send"])).then(0.0)
-    return rows * (1.0 - kept.otherwise(1.0 / _number("gpus")))
+def _sent_bytes() -> pl.Expr:
+    """Return the least bytes that a rank must send: all its rows except those that it keeps."""
+    row_bytes = _number("batch") * _number("n") * _number("d_model") * _bytes()
+    sends_all = pl.col("operation").is_in(["all_reduce", "send"])
+    kept_share = pl.when(sends_all).then(0.0).otherwise(1.0 / _number("gpus"))
+    return row_bytes * (1.0 - kept_share)
 
 
 def check_units(
@@ -232,12 +238,12 @@ def check_units(
     Parameters
     ----------
     lines
-        For each curve the file's line of each point.
+        The file's line of each point, per curve.
 
     Returns
     -------
     list of str
-        The platforms of which too little is known for this check, or `model` curves' platforms.
+        Platforms with unchecked points: too few facts are known, or the curves are of models.
 
     Raises
     ------
@@ -245,28 +251,30 @@ def check_units(
         The message names the file's line, the ratio and the unit that it looks like.
     """
     frames = curves_of((curve, str(number)) for number, curve in enumerate(curves))
-    place = pl.Series("line", [line for mine in lines for line in mine], dtype=pl.Int64)
+    line_column = pl.Series(
+        "line", [line for curve_lines in lines for line in curve_lines], dtype=pl.Int64
+    )
     points = with_slowness(
         frames.points.drop("context")
-        .with_columns(place)
+        .with_columns(line_column)
         .join(frames.settings, on="curve", maintain_order="left"),
         platforms,
     )
     typical = pl.col("slowness").median().over("curve").alias("typical")
-    fast = points.with_columns(typical).filter(too_fast(pl.col("slowness"))).sort("line")
-    if not fast.is_empty():
-        worst = fast.row(0, named=True)
+    too_fast_points = points.with_columns(typical).filter(too_fast(pl.col("slowness"))).sort("line")
+    if not too_fast_points.is_empty():
+        worst = too_fast_points.row(0, named=True)
         ratio = 1.0 / worst["slowness"]
-        # A wrong unit makes most of a curve too fast, a wrong row or fact hardly ever.
-        unit = worst["typical"] < 1.0 / MARGIN
-        looks = "; latency_us looks like milliseconds" if unit else ""
+        # A wrong unit makes most of a curve too fast; a wrong row or fact rarely does.
+        is_wrong_unit = worst["typical"] < 1.0 / MARGIN
+        unit_hint = "; latency_us looks like milliseconds" if is_wrong_unit else ""
         raise ConfigError(
             f"{path} line {worst['line']}, column latency_us: {worst['latency_us']:g} us is "
-            f"{ratio:.3g} times faster than {worst['platform']} can be{looks}",
+            f"{ratio:.3g} times faster than {worst['platform']} can be{unit_hint}",
             remedy="Give microseconds a forward, and check platform, dtype and shape; "
             f"up to {MARGIN:g} times faster is allowed",
         )
-    slow = (
+    too_slow_curves = (
         points.group_by("curve", maintain_order=True)
         .agg(
             pl.col("line").first(),
@@ -276,8 +284,8 @@ def check_units(
         )
         .filter("slow")
     )
-    if not slow.is_empty():
-        worst = slow.row(0, named=True)
+    if not too_slow_curves.is_empty():
+        worst = too_slow_curves.row(0, named=True)
         raise ConfigError(
             f"{path} line {worst['line']}, column latency_us: every point of this curve is at "
             f"least {worst['least']:.3g} times slower than {worst['platform']} can be; latency_us "

@@ -1,7 +1,7 @@
 """The paper's printed values, as events with their table, row and column.
 
-The paper prints no grid of N; the grids here are read off its tables and marked as inferred:
-powers of two for the FFNs; 1 to 32 in powers of two, then steps of 16 to 256, for attention.
+The paper prints no grid of N. The grids here are inferred from its tables, and marked so: powers of
+two for the FFNs; 1 to 32 in powers of two, then steps of 16 up to 256, for attention.
 """
 
 import csv
@@ -42,12 +42,12 @@ _BACKENDS = {
 
 
 def import_plan(folder: Path) -> ImportPlan:
-    """Return the plan that names the reference files and their digests.
+    """Return the plan with the reference files and their digests.
 
     Raises
     ------
     ConfigError
-        One of them cannot be read.
+        A file cannot be read.
     """
     try:
         return ImportPlan(files={name: sha256((folder / name).read_bytes()) for name in _FILES})
@@ -59,17 +59,17 @@ def import_plan(folder: Path) -> ImportPlan:
 
 
 def import_published(layout: Layout, folder: Path, *, take: int = 1) -> Seal:
-    """Make sure that the reference files in `folder` are in the log, nothing in part.
+    """Import the reference files in `folder` into the log, all of them or none.
 
     Parameters
     ----------
     take
-        The take's number: another one where an earlier import was retracted.
+        The take's number: a new one if an earlier import was retracted.
 
     Raises
     ------
     ConfigError
-        A file lacks a column or holds a value that does not fit; the message names its line.
+        A file lacks a column or has an invalid value; the message names its line.
     """
     plan = import_plan(folder)
     events = [event for name, convert in _FILES.items() for event in _read(folder / name, convert)]
@@ -83,12 +83,12 @@ def import_published(layout: Layout, folder: Path, *, take: int = 1) -> Seal:
 
 
 def newest_take(layout: Layout) -> Take:
-    """Return the take of the values that were imported last.
+    """Return the newest take of the paper's values.
 
     Raises
     ------
     EvidenceError
-        None is in the log.
+        The log has none.
     """
     takes = newest_takes(read_scope(layout, PUBLIC, stream=STREAM), BoundaryPublished)
     if not takes:
@@ -99,7 +99,7 @@ def newest_take(layout: Layout) -> Take:
 
 
 Row = dict[str, str]
-_MISTAKES = (KeyError, ValueError, TypeError, ArithmeticError, msgspec.MsgspecError)
+_ROW_ERRORS = (KeyError, ValueError, TypeError, ArithmeticError, msgspec.MsgspecError)
 
 
 def _read(path: Path, convert: Callable[[int, Row], list[Payload]]) -> list[Payload]:
@@ -108,8 +108,8 @@ def _read(path: Path, convert: Callable[[int, Row], list[Payload]]) -> list[Payl
         with path.open(encoding="utf-8", newline="") as file:
             for line, row in enumerate(csv.DictReader(file, strict=True), start=2):
                 try:
-                    events += _checked(convert(line, row), row)
-                except (*_MISTAKES, NearfreeError) as error:
+                    events += _valid_events(convert(line, row), row)
+                except (*_ROW_ERRORS, NearfreeError) as error:
                     raise ConfigError(
                         f"{path} line {line}: {_reason(error)}",
                         remedy="Mend that line; nothing was imported",
@@ -119,8 +119,8 @@ def _read(path: Path, convert: Callable[[int, Row], list[Payload]]) -> list[Payl
     return events
 
 
-def _checked(events: list[Payload], row: Row) -> list[Payload]:
-    """Return events that would read back as they are, made from a row of the right length."""
+def _valid_events(events: list[Payload], row: Row) -> list[Payload]:
+    """Return a row's events after checking them, and the row's number of fields."""
     if None in row:
         raise ValueError(f"too many fields: {row[None]}")  # type: ignore[index]
     for event in events:
@@ -139,7 +139,7 @@ def _reason(error: Exception) -> str:
 def _sensitivity(line: int, row: Row) -> list[Payload]:
     del line
     table, value = row["table"], int(row["value"])
-    setting, baseline = _studied(table, value)
+    setting, baseline = _sensitivity_setting(table, value)
     return [
         BoundaryPublished(
             source=SOURCE,
@@ -158,8 +158,8 @@ def _sensitivity(line: int, row: Row) -> list[Payload]:
     ]
 
 
-def _studied(table: str, value: int) -> tuple[Setting, int]:
-    """Return the setting of a sensitivity table's row (paper, app. C), and its baseline N."""
+def _sensitivity_setting(table: str, value: int) -> tuple[Setting, int]:
+    """Return the setting of a row in a sensitivity table (paper, app. C), and its baseline N."""
     if table == "tab:sensitivity-dense":
         dense = Setting(
             module="dense_ffn",
@@ -244,4 +244,4 @@ def _rule(line: int, row: Row) -> list[Payload]:
 
 
 _FILES = {"sensitivity.csv": _sensitivity, "lookup.csv": _lookup, "rules.csv": _rule}
-"""The reference files, and what makes events of their lines."""
+"""The reference files, and the functions that convert their lines to events."""

@@ -1,4 +1,4 @@
-"""From rows of a table to curves: repeats merged, bad curves left out by reason, events made."""
+"""Convert a table's rows to curves: merge repeats, exclude bad curves by reason, make events."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,20 +13,20 @@ from nearfree.public.plausible import too_fast, unit_too_small, with_slowness
 from nearfree.units import US_PER_MS
 
 REPEAT_SPREAD = 2.0
-"""Up to this factor two latencies of one point are repeats of one measurement.
+"""Largest ratio of two latencies of one point that counts as repeats of one measurement.
 
-Those of the A100 and H100 tables differ by 0.5 % in the median, 12 % in one of 100 cases and 58 %
-at most. Beyond it something differs that the table does not name.
+In the A100 and H100 tables repeats differ by 0.5 % in the median, 12 % in one of 100 cases and 58 %
+at most. A larger ratio means that something differs which the table does not name.
 """
 _DECIMALS = 6
-"""Decimals of a microsecond that are kept: what is left out is below a picosecond."""
+"""Decimals of a microsecond that are kept; the rounding is below a picosecond."""
 FIELDS = ("module", "dtype", *(name for name in CURVE_FIELDS if name != "context"))
 """The fields of a setting that a table can have, besides backend and context."""
-_SAME = ("platform", "backend", *FIELDS, "backend_version", "kernel", "distribution")
+_CURVE_KEY = ("platform", "backend", *FIELDS, "backend_version", "kernel", "distribution")
 
 
 class Member(Struct, frozen=True):
-    """Where rows are from: the release, the file inside its artefact, and that file's SHA-256."""
+    """The source of rows: the release, the file in its artefact, and that file's SHA-256."""
 
     source: str
     path: str
@@ -34,13 +34,13 @@ class Member(Struct, frozen=True):
 
 
 class TableCurves(Struct, frozen=True):
-    """The curves of one table, and how many were left out, by reason, with one of each named."""
+    """The curves of one table, and the number of excluded ones by reason, with an example each."""
 
     events: list[LatencyImported]
     skipped: dict[str, int]
     examples: dict[str, str]
     repeats: int
-    """Points that were measured several times and stand for their median."""
+    """Points that were measured several times and have the median latency."""
 
 
 def make_curves(
@@ -56,19 +56,19 @@ def make_curves(
     ----------
     points
         `platform`, `backend`, the fields of settings, `backend_version`, `kernel`,
-        `distribution`, `n`, `context` and `latency_ms`, a row a measurement.
+        `distribution`, `n`, `context` and `latency_ms`, a row per measurement.
     facts
-        What is known of each platform, for the check that a latency can be true.
+        Facts of each platform, for the check that a latency is plausible.
     over_context
         Whether a curve is over the context at one N, not over N.
 
     Returns
     -------
     TableCurves
-        Repeats of a point stand for their median. A curve with a bad latency is left out whole.
+        Repeats of a point are replaced by their median. A curve with a bad latency is excluded.
     """
     axis, fixed = ("context", "n") if over_context else ("n", "context")
-    key = [*_SAME, fixed]
+    key = [*_CURVE_KEY, fixed]
     bad = ~((pl.col("latency_ms") > 0) & pl.col("latency_ms").is_finite()).fill_null(value=False)
     merged = points.group_by([*key, axis]).agg(
         pl.len().alias("repeats"),
@@ -76,7 +76,7 @@ def make_curves(
         (pl.col("latency_ms").max() / pl.col("latency_ms").min()).alias("spread"),
         bad.any().alias("bad"),
     )
-    # A table varies few of dozens of columns, and sorting by all of them takes half of an import.
+    # Few of dozens of columns vary in a table; sorting by all of them takes half of an import.
     varied = [name for name in (*key, axis) if merged[name].n_unique() > 1]
     slow = with_slowness(merged, facts)
     grouped = (
@@ -84,24 +84,24 @@ def make_curves(
         .group_by(key, maintain_order=True)
         .agg(pl.col(axis), "latency_us", _reason(), (pl.col("repeats") > 1).sum().alias("again"))
     )
-    wrong = grouped.filter(pl.col("reason").is_not_null())
-    right = grouped.filter(pl.col("reason").is_null())
-    counted = wrong.group_by("reason").len().sort("reason")
-    first = wrong.unique("reason", keep="first", maintain_order=True)
+    excluded = grouped.filter(pl.col("reason").is_not_null())
+    included = grouped.filter(pl.col("reason").is_null())
+    counts = excluded.group_by("reason").len().sort("reason")
+    examples = excluded.unique("reason", keep="first", maintain_order=True)
     return TableCurves(
-        events=list(_events(right, member, over_context=over_context)),
-        skipped=dict(counted.iter_rows()),
+        events=list(_events(included, member, over_context=over_context)),
+        skipped=dict(counts.iter_rows()),
         examples={
             row["reason"]: f"{member.path}: {_setting_text(row)}"
-            for row in first.iter_rows(named=True)
+            for row in examples.iter_rows(named=True)
         },
-        repeats=int(right["again"].sum()),
+        repeats=int(included["again"].sum()),
     )
 
 
 def _reason() -> pl.Expr:
-    """Return why a curve is left out, null where it is not."""
-    wrong = {
+    """Return the reason for which a curve is excluded, null for none."""
+    conditions = {
         "a latency that is no positive number": pl.col("bad").any(),
         "repeats that differ by over a factor of 2": (pl.col("spread") > REPEAT_SPREAD).any(),
         "faster than the hardware allows": too_fast(pl.col("slowness")).any(),
@@ -109,7 +109,7 @@ def _reason() -> pl.Expr:
         "one point alone": pl.len() < 2,
     }
     return pl.coalesce(
-        pl.when(condition).then(pl.lit(text)) for text, condition in wrong.items()
+        pl.when(condition).then(pl.lit(text)) for text, condition in conditions.items()
     ).alias("reason")
 
 

@@ -155,7 +155,7 @@ def test_from_17_tokens_on_every_multiple_is_captured(
     own = graphs("vllm", version, sm=sm, memory_gib=memory_gib)
     rules = RESOLVER.rules(own.release)
     for q in (17, 18, 31, 64, 100, 129, 300, 512):
-        given = STEPS._given(own, q)  # what the rule is asked with
+        given = STEPS._rule_inputs(own, q)  # what the rule is asked with
         said = rules["decode_sizes"].value(given).value
-        assert said == STEPS._rounded(own, q).sizes
+        assert said == STEPS._decode_sizes(own, q).sizes
         assert said == list(range(q, said[-1] + 1, q))

@@ -12,7 +12,7 @@ from nearfree.core.modules.moe_ffn import OTHER_MOE, MoeQuestion, is_triton_moe
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Product
 from nearfree.derive.granularity.moe_kernels import (
-    asked_kernel,
+    block_kernel,
     by_file,
     entering,
     library_of,
@@ -95,12 +95,12 @@ def test_marlin_takes_rows_of_16_bits(sm: int, *, wide: bool) -> None:
     release = moe_release("vllm", "0.33.0", None)
     for without in (replace(asked, block_size_m=64), replace(asked, sm=None)):
         with pytest.raises(EvidenceError, match=r"Triton .* which rounds what enters them"):
-            asked_kernel(without, release, "fp8_block")
+            block_kernel(without, release, "fp8_block")
     if wide:
-        assert asked_kernel(asked, release, "fp8_block") == MARLIN
+        assert block_kernel(asked, release, "fp8_block") == MARLIN
     else:
         with pytest.raises(EvidenceError, match="which rounds what enters them"):
-            asked_kernel(asked, release, "fp8_block")
+            block_kernel(asked, release, "fp8_block")
 
 
 def test_rows_enter_mxfp4_experts_in_what_the_device_takes() -> None:
@@ -125,9 +125,9 @@ def test_blocks_of_openai_s_triton_are_read() -> None:
         weights="mxfp4", d_model=2880, d_ff=2880, experts=32, top_k=4, block_size_m=None, sm=90,
         device_name="NVIDIA H100 80GB HBM3",
     )  # fmt: skip
-    assert asked_kernel(asked, release, "mxfp4") == TRITON_KERNELS
+    assert block_kernel(asked, release, "mxfp4") == TRITON_KERNELS
     with pytest.raises(EvidenceError, match="one of several kernels"):
-        asked_kernel(replace(asked, kernel=None), release, "mxfp4")
+        block_kernel(replace(asked, kernel=None), release, "mxfp4")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.derive.granularity.releases import PINNED_TRITON, Release
-from nearfree.derive.granularity.resolve import Resolver, tile_sizes
+from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.steps import tile_evidence
+from nearfree.derive.granularity.tile_grid import tile_sizes
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.marlin import MarlinRules

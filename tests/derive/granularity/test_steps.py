@@ -28,7 +28,7 @@ def steps(values: list[int], seen: Counter[int] | None = None) -> Steps[Block]:
             seen[number] += 1
         return block(values[number - 1])
 
-    return Steps(at, lambda n: at(n).value, moe_intervals, Files([]), most=len(values))
+    return Steps(at, lambda n: at(n).value, moe_intervals, Files([]), largest=len(values))
 
 
 @given(

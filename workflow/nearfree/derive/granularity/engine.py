@@ -1,4 +1,4 @@
-"""A real engine's forward as its release's rules see it: each matrix, its paths and its passes.
+"""A real engine's forward by its release's rules: the paths and passes of each weight matrix.
 
 A forward over N positions of b requests gives every product b N rows.
 """
@@ -21,14 +21,14 @@ from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import parse_release
 
 _READER = "ggml"
-"""What reads the products of an engine on a CPU."""
+"""The reader of an engine's products on a CPU."""
 
 
 class EngineForward(Struct, frozen=True, kw_only=True):
-    """What is known of an engine's forward besides N.
+    """An engine's forward, except N.
 
-    `flags` are what the library is compiled for, spelt as rules spell them; None where they are to
-    be read off `system_info`, the library's own words.
+    `flags` are the CPU features that the library is compiled for, spelt as in the rules. None means
+    that they follow from `system_info`, the text that the library prints.
     """
 
     engine: str
@@ -44,7 +44,7 @@ class EngineForward(Struct, frozen=True, kw_only=True):
 
 
 def forward_of(setting: Setting, loaded: EngineLoaded) -> EngineForward:
-    """Return the forward of a setting, as the take that ran it says."""
+    """Return the forward of a setting, from what its take recorded at load."""
     return EngineForward(
         engine=loaded.engine,
         release=loaded.release,
@@ -58,28 +58,28 @@ def forward_of(setting: Setting, loaded: EngineLoaded) -> EngineForward:
     )
 
 
-class Multiplied(Struct, frozen=True):
-    """Equal matrices of a forward, and the rules that say how they take rows."""
+class MatrixGroup(Struct, frozen=True):
+    """Equal matrices of a forward, and the rules of their product."""
 
     matrix: EngineMatrix
     product: Product
 
     @property
     def elements(self) -> int:
-        """Elements of all of them."""
+        """The elements of all matrices of the group."""
         return self.matrix.count * self.matrix.rows * self.matrix.columns
 
     @property
     def name(self) -> str:
-        """What a limit by them is called."""
+        """The name of these products as a limit of T(N)."""
         return f"mul_mat {self.matrix.type}"
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """A number of positions from which a type's matrices take other paths or passes than before.
+    """The first N of a different path or number of passes, for the matrices of one weight type.
 
-    `rows` are b N; `path` is the one that is new, `before` and `after` the passes over each matrix
-    then; `weight` is the share of the type's matrices in the forward's elements.
+    `rows` are b N; `path` is the new path; `before` and `after` are the passes over each matrix;
+    `weight` is the share of the type's matrices in the forward's elements.
     """
 
     n: int
@@ -94,36 +94,37 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 Products = dict[object, Product]
-"""Products that are ready, so that forwards of one release share them."""
+"""Resolved products, shared by the forwards of a release."""
 
 
 class EngineRules:
-    """The rules of a forward's release, ready for each of its matrices.
+    """The rules of a forward's release, resolved for each of its matrices.
 
     Parameters
     ----------
-    made
-        Products that other forwards have made ready; what is lacking is added.
+    products
+        Resolved products of other forwards; new ones are added.
 
     Raises
     ------
     EvidenceError
-        The release's rules are not in the log, or they do not speak of such a forward.
+        The release's rules are not in the log, or do not cover such a forward.
     ConfigError
-        A type of weights is none whose rules are read.
+        A type of weights has no rules.
     """
 
     def __init__(
-        self, forward: EngineForward, resolver: Resolver, made: Products | None = None
+        self, forward: EngineForward, resolver: Resolver, products: Products | None = None
     ) -> None:
         self.forward = forward
         self._extraction = _extraction(forward, resolver)
         self._files = Files(self._extraction.fetched)
-        self.who = f"{self._extraction.package} {self._extraction.version}"
-        routed = sorted({each.part for each in forward.matrices if each.routed})
+        self.release_name = f"{self._extraction.package} {self._extraction.version}"
+        routed = sorted({matrix.part for matrix in forward.matrices if matrix.routed})
         if routed:
             raise EvidenceError(
-                f"{self.who}: how rows fall on the experts of {', '.join(routed)} is not read",
+                f"{self.release_name}: no rules say how many rows the experts of "
+                f"{', '.join(routed)} get",
                 remedy="Ask for a model without experts",
             )
         if not forward.matrices:
@@ -133,11 +134,13 @@ class EngineRules:
             )
         self.flags, repack = self._flags()
         self.multiplied = tuple(
-            Multiplied(each, self._product(each, {} if made is None else made, repack=repack))
-            for each in forward.matrices
+            MatrixGroup(
+                matrix, self._product(matrix, {} if products is None else products, repack=repack)
+            )
+            for matrix in forward.matrices
         )
 
-    def _product(self, matrix: EngineMatrix, made: Products, *, repack: bool) -> Product:
+    def _product(self, matrix: EngineMatrix, products: Products, *, repack: bool) -> Product:
         query = ProductQuery(
             weight=matrix.type,
             columns=matrix.rows,
@@ -146,10 +149,10 @@ class EngineRules:
             threads=self.forward.threads,
             repack=repack,
         )
-        key = self.who, query
-        if key not in made:
-            made[key] = Product(self._extraction, query)
-        return made[key]
+        key = self.release_name, query
+        if key not in products:
+            products[key] = Product(self._extraction, query)
+        return products[key]
 
     def _flags(self) -> tuple[frozenset[str], bool]:
         forward = self.forward
@@ -158,83 +161,94 @@ class EngineRules:
         rules = self._extraction.by_name()
         return told_build(rules, forward.system_info, repack=forward.repack)
 
-    def share(self, kind: str) -> float:
-        """Return the share of a type's matrices in the elements of all; zero without one."""
-        return _elements(e for e in self.multiplied if e.matrix.type == kind) / _elements(
-            self.multiplied
-        )
+    def share(self, weight_type: str) -> float:
+        """Return the share of a weight type in the elements of all matrices; 0 if it is absent."""
+        return _elements(
+            group for group in self.multiplied if group.matrix.type == weight_type
+        ) / _elements(self.multiplied)
 
-    def stepped(self, most: int) -> set[int]:
-        """Return every N up to `most` at which a matrix's passes are others than at N - 1.
+    def stepped(self, largest_n: int) -> set[int]:
+        """Return every N up to `largest_n` at which a matrix's passes differ from those at N - 1.
 
-        Passes of the same path and number may be of tiles of another size.
+        Passes also differ if only the size of their tiles does.
         """
         batch = self.forward.batch
-        kinds = [
-            [[each.kind() for each in product.passes(batch * n)] for n in range(1, most + 1)]
+        kinds_by_n = [
+            [
+                [passes.kind() for passes in product.passes(batch * n)]
+                for n in range(1, largest_n + 1)
+            ]
             for product in distinct_products(self.multiplied)
         ]
-        return {n for n in range(2, most + 1) if any(of[n - 1] != of[n - 2] for of in kinds)}
+        return {
+            n
+            for n in range(2, largest_n + 1)
+            if any(kinds[n - 1] != kinds[n - 2] for kinds in kinds_by_n)
+        }
 
-    def changes(self, most: int) -> list[Change]:
-        """Return where paths or numbers of passes change, up to N = `most`, each type apart."""
-        each = [
-            self._change(kind, n - 1, n) for n in range(2, most + 1) for kind in self._by_weight()
+    def changes(self, largest_n: int) -> list[Change]:
+        """Return the changes of path or number of passes up to N = `largest_n`, per weight type."""
+        changes = [
+            self._change(weight_type, n - 1, n)
+            for n in range(2, largest_n + 1)
+            for weight_type in self._by_weight()
         ]
-        return [change for change in each if change is not None]
+        return [change for change in changes if change is not None]
 
-    def first_changes(self, baseline: int, most: int) -> dict[str, Change]:
-        """Return, by type, the first N at which path or passes are other than at the baseline.
+    def first_changes(self, baseline: int, largest_n: int) -> dict[str, Change]:
+        """Return, by weight type, the first change of path or passes from those at the baseline.
 
-        The heaviest type comes first; what does not change up to N = `most` is left out.
+        The heaviest type comes first. Types without a change up to N = `largest_n` are left out.
         """
-        found = {}
-        for kind in self._by_weight():
-            each = (self._change(kind, baseline, n) for n in range(baseline + 1, most + 1))
-            change = next((one for one in each if one is not None), None)
+        first_by_type = {}
+        for weight_type in self._by_weight():
+            changes = (
+                self._change(weight_type, baseline, n) for n in range(baseline + 1, largest_n + 1)
+            )
+            change = next((change for change in changes if change is not None), None)
             if change is not None:
-                found[kind] = change
-        return found
+                first_by_type[weight_type] = change
+        return first_by_type
 
-    def _by_weight(self) -> dict[str, list[Multiplied]]:
-        """Return the matrices by type; the heaviest type, and in it the heaviest, first."""
-        types: dict[str, list[Multiplied]] = {}
-        for each in sorted(self.multiplied, key=lambda one: -one.elements):
-            types.setdefault(each.matrix.type, []).append(each)
-        return dict(sorted(types.items(), key=lambda item: -_elements(item[1])))
+    def _by_weight(self) -> dict[str, list[MatrixGroup]]:
+        """Return the matrix groups by weight type: heaviest type first, heaviest group first."""
+        groups_by_type: dict[str, list[MatrixGroup]] = {}
+        for group in sorted(self.multiplied, key=lambda group: -group.elements):
+            groups_by_type.setdefault(group.matrix.type, []).append(group)
+        return dict(sorted(groups_by_type.items(), key=lambda item: -_elements(item[1])))
 
-    def _change(self, kind: str, first: int, second: int) -> Change | None:
-        """Return what changes of a type between two N, of its heaviest matrices that change."""
-        alike = self._by_weight()[kind]
-        steps = (self._step(product, first, second) for product in distinct_products(alike))
-        step = next((one for one in steps if one is not None), None)
+    def _change(self, weight_type: str, first: int, second: int) -> Change | None:
+        """Return the change of a weight type between two N: that of its heaviest changing group."""
+        groups = self._by_weight()[weight_type]
+        steps = (self._step(product, first, second) for product in distinct_products(groups))
+        step = next((step for step in steps if step is not None), None)
         if step is None:
             return None
         return Change(
             n=second,
             rows=step.rows,
-            type=kind,
+            type=weight_type,
             rule=step.rule,
             path=step.path,
             before=step.before,
             after=step.after,
-            weight=self.share(kind),
+            weight=self.share(weight_type),
             place=self.place(step),
         )
 
     def place(self, step: Step | Passes) -> str:
-        """Return where the rule of a step, or of some passes, stands: release, file and lines."""
+        """Return the source of the rule behind a step or passes: release, file and lines."""
         name = step.rule if isinstance(step, Step) else step.places[0][0]
         branch = dict(step.places).get(name, step.places[0][1])
         quoted = self._files.quoted(branch)[-1]
         lines = "" if quoted.lines is None else f":{quoted.lines[0]}-{quoted.lines[1]}"
-        return f"{self.who}, {quoted.file}{lines}"
+        return f"{self.release_name}, {quoted.file}{lines}"
 
     def _step(self, product: Product, first: int, second: int) -> Step | None:
-        """Return the change between two N, None where path and number of passes are the same."""
+        """Return the step between two N, None if paths and number of passes are equal."""
         batch = self.forward.batch
         before, after = product.passes(batch * first), product.passes(batch * second)
-        if _alike(before) == _alike(after):
+        if _paths_and_passes(before) == _paths_and_passes(after):
             return None
         new, rule = changed(before, after)
         return Step(
@@ -243,24 +257,30 @@ class EngineRules:
         )  # fmt: skip
 
 
-def distinct_products(multiplied: Iterable[Multiplied]) -> list[Product]:
-    """Return the products of matrices, each once, in their order."""
-    return list({id(each.product): each.product for each in multiplied}.values())
+def distinct_products(groups: Iterable[MatrixGroup]) -> list[Product]:
+    """Return the distinct products of matrix groups, in order."""
+    return list({id(group.product): group.product for group in groups}.values())
 
 
-def _elements(multiplied: Iterable[Multiplied]) -> int:
-    return sum(each.elements for each in multiplied)
+def _elements(groups: Iterable[MatrixGroup]) -> int:
+    return sum(group.elements for group in groups)
 
 
-def _alike(passes: tuple[Passes, ...]) -> tuple[frozenset[str], int]:
-    """Return what the principle asks to stay: the paths, and the number of passes."""
-    return frozenset(each.path for each in passes), sum(each.times for each in passes)
+def _paths_and_passes(passes: tuple[Passes, ...]) -> tuple[frozenset[str], int]:
+    """Return what must stay the same within one step: the paths and the number of passes."""
+    return frozenset(kind.path for kind in passes), sum(kind.times for kind in passes)
 
 
 def _extraction(forward: EngineForward, resolver: Resolver) -> Extraction:
-    """Return what a forward's release says; EvidenceError if no reader speaks of its products."""
-    known = BY_NAME.get(forward.engine)
-    rules = None if known is None else known.rules
+    """Return the extraction of a forward's release.
+
+    Raises
+    ------
+    EvidenceError
+        No reader covers the engine's products.
+    """
+    backend = BY_NAME.get(forward.engine)
+    rules = None if backend is None else backend.rules
     if rules is None or rules.reader != _READER:
         raise EvidenceError(
             f"no rules of {forward.engine}'s own forward are read", remedy="Ask about llama_cpp"

@@ -1,4 +1,4 @@
-"""What laws and rules ask of a platform: one row a platform and dtype."""
+"""The platform facts that laws and rules use: one row per platform and dtype."""
 
 from collections.abc import Mapping
 
@@ -28,23 +28,23 @@ FACTS_SCHEMA = {
     "network_gb_s": pl.Float64,
     "host_cpu": pl.String,
 }
-"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, the driver's name, whether
-it is known that no unit multiplies the dtype, and what joins GPUs: the generation of NVLink, its
-bandwidth or PCIe's, GPUs of a node, of a machine and those that reach each other over PCIe, the
-network's, and the CPU where the GPU comes with one."""
-_LINKS = (
+"""phi, beta and rho of the dtype; compute capability (90 for 9.0), SMs, the driver's device name,
+whether the device is known to have no units for the dtype, and the interconnect: the generation of
+NVLink, the bandwidth of NVLink or PCIe, GPUs per node, per machine and with direct access over
+PCIe, the bandwidth of the network, and the host CPU where the GPU comes with one."""
+_LINK_FACTS = (
     "nvlink", "link_gb_s", "node_gpus", "machine_gpus", "direct_gpus", "network_gb_s", "host_cpu",
 )  # fmt: skip
 
 
-def _links(sheet: Platform) -> dict[str, object]:
-    """Return what joins a platform's GPUs."""
-    taken = {"node_gpus": sheet.joined_gpus, "direct_gpus": sheet.direct}
-    return {fact: getattr(sheet, fact) for fact in _LINKS} | taken
+def _link_facts(sheet: Platform) -> dict[str, object]:
+    """Return the interconnect facts of a platform."""
+    derived = {"node_gpus": sheet.joined_gpus, "direct_gpus": sheet.direct}
+    return {fact: getattr(sheet, fact) for fact in _LINK_FACTS} | derived
 
 
 def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
-    """Return the facts of datasheets, a row a platform and dtype; null where one is unknown."""
+    """Return the facts of datasheets, a row per platform and dtype; null where one is unknown."""
     rows = [
         {
             "platform": name,
@@ -56,7 +56,7 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
             "sm_count": sheet.sm_count,
             "device_name": sheet.device_name,
             "no_units": sheet.lacks(dtype),
-            **_links(sheet),
+            **_link_facts(sheet),
         }
         for name, sheet in platforms.items()
         for dtype in FORMATS
@@ -65,13 +65,13 @@ def datasheet_facts(platforms: Mapping[str, Platform]) -> pl.DataFrame:
 
 
 def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.DataFrame:
-    """Return the facts of probes; what a probe does not tell comes from the datasheets.
+    """Return the facts of probes; datasheets give what a probe does not measure.
 
     Parameters
     ----------
     probed
-        Rows of the table `platforms`, one a platform and dtype. Its `sm_count` is the cores of a
-        CPU, of which there are no SMs.
+        Rows of the table `platforms`, one per platform and dtype. For a CPU its `sm_count` is the
+        cores, which are no SMs.
     """
     rows = [
         {
@@ -79,12 +79,12 @@ def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.
             "sm": sheet.sm,
             "device_name": sheet.device_name,
             "has_sms": sheet.kind == "cuda",
-            **_links(sheet),
+            **_link_facts(sheet),
         }
         for name, sheet in platforms.items()
     ]
     types = {"platform": pl.String, "sm": pl.Int64, "device_name": pl.String, "has_sms": pl.Boolean}
-    types |= {fact: FACTS_SCHEMA[fact] for fact in _LINKS}
+    types |= {fact: FACTS_SCHEMA[fact] for fact in _LINK_FACTS}
     return (
         probed.join(pl.DataFrame(rows, schema=types), on="platform", how="left")
         .with_columns(
@@ -98,7 +98,7 @@ def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.
 def known_facts(layout: Layout, platforms: Mapping[str, Platform]) -> pl.DataFrame:
     """Return the facts of datasheets, and of the newest probe where a platform has no datasheet.
 
-    Of the two ways of probing beta that by streaming counts.
+    The probe's beta is the one measured by streaming.
     """
     sheets = datasheet_facts(platforms)
     rows = [
@@ -113,46 +113,46 @@ def known_facts(layout: Layout, platforms: Mapping[str, Platform]) -> pl.DataFra
     return pl.concat([unknown, probed])
 
 
-def with_facts(asked: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+def with_facts(questions: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     """Return questions with the facts of their platform; `known` is null where there are none.
 
-    Those that say no `window` ask about calls without one, and those that say `gpus` but no `nodes`
-    about GPUs on as few nodes as hold them. Of GPUs on several nodes `fewest` are on one: those
-    that the others leave, where it is not said.
+    A question without a `window` is about a call without one. A question with `gpus` but without
+    `nodes` is about the fewest nodes that hold the GPUs. `fewest`, the GPUs on the least filled
+    node, defaults to those that full nodes leave over.
 
     Parameters
     ----------
     facts
-        One row a platform and dtype, as `datasheet_facts` gives them.
+        One row per platform and dtype, as `datasheet_facts` gives them.
     """
     known = facts.with_columns(pl.lit(value=True).alias("known"))
-    unsaid = [name for name in ("window", "nodes", "fewest") if name not in asked.columns]
-    found = asked.with_columns(pl.lit(None, pl.Int64).alias(name) for name in unsaid).join(
+    absent = [name for name in ("window", "nodes", "fewest") if name not in questions.columns]
+    rows = questions.with_columns(pl.lit(None, pl.Int64).alias(name) for name in absent).join(
         known, on=["platform", "dtype"], how="left", validate="m:1", maintain_order="left"
     )
-    if "gpus" not in asked.columns:
-        return found
+    if "gpus" not in questions.columns:
+        return rows
     fewest = (pl.col("gpus") / pl.col("node_gpus")).ceil().cast(pl.Int64)
-    found = found.with_columns(pl.coalesce("nodes", fewest))
-    gpus, nodes, node = pl.col("gpus"), pl.col("nodes"), pl.col("node_gpus")
-    rest = gpus - (nodes - 1) * node
-    return found.with_columns(
-        pl.coalesce("fewest", pl.when(rest > 0).then(rest).otherwise(gpus // nodes))
+    rows = rows.with_columns(pl.coalesce("nodes", fewest))
+    gpus, nodes, node_gpus = pl.col("gpus"), pl.col("nodes"), pl.col("node_gpus")
+    remainder = gpus - (nodes - 1) * node_gpus
+    return rows.with_columns(
+        pl.coalesce("fewest", pl.when(remainder > 0).then(remainder).otherwise(gpus // nodes))
     )
 
 
 def of_formats(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of the table `platforms`, one for each dtype whose products have a row's phi."""
+    """Return rows of the table `platforms`, repeated for each format that runs at a row's phi."""
     peaks = {"format": list(FORMATS), "dtype": [format_.peak for format_ in FORMATS.values()]}
-    found = rows.join(pl.DataFrame(peaks), on="dtype", maintain_order="left_right")
-    return found.with_columns(pl.col("format").alias("dtype")).select(rows.columns)
+    by_format = rows.join(pl.DataFrame(peaks), on="dtype", maintain_order="left_right")
+    return by_format.with_columns(pl.col("format").alias("dtype")).select(rows.columns)
 
 
 def sheet_facts(sheets: Mapping[str, Platform], platforms: pl.DataFrame) -> pl.DataFrame:
-    """Return the facts of datasheets with `fact_id`, null where the table holds none."""
-    held = of_formats(platforms.filter(basis="datasheet")).select(
+    """Return the facts of datasheets with `fact_id`, null where the table has no such row."""
+    fact_ids = of_formats(platforms.filter(basis="datasheet")).select(
         "platform", "dtype", pl.col("row_id").alias("fact_id")
     )
     return datasheet_facts(sheets).join(
-        held, on=["platform", "dtype"], how="left", maintain_order="left"
+        fact_ids, on=["platform", "dtype"], how="left", maintain_order="left"
     )

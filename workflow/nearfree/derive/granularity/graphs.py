@@ -1,7 +1,8 @@
-"""The CUDA graph that a step of an engine runs in: as many rows as it has, or padded to a graph's.
+"""The CUDA graph in which a step of an engine runs, and the rows to which it pads the step.
 
-vLLM captures numbers of tokens, SGLang numbers of requests of one width. N positions of a request
-are asked of an engine that drafts N - 1: its sizes are those of q = N, and all requests decode N.
+vLLM captures graphs by numbers of tokens, SGLang by numbers of requests of one width. A step of N
+positions per request is one of an engine that drafts N - 1 tokens: the graph sizes are those of
+q = N tokens per request, and all requests decode N.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from packaging.version import Version
 from nearfree.backends.names import BackendRelease
 from nearfree.derive.granularity.releases import Release
 from nearfree.errors import EvidenceError
+from nearfree.log.events import Quote
 from nearfree.sources.attention import require_mechanism
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.statements import REFUSED
@@ -20,37 +22,37 @@ from nearfree.sources.language.statements import REFUSED
 Rules = Callable[[Release], Mapping[str, Rule]]
 """Returns the rules of a release, by name."""
 TOKENS = 8192
-"""`max_num_batched_tokens` that is taken for granted: above every captured size."""
+"""The assumed `max_num_batched_tokens`, above every captured size."""
 MOST_POSITIONS = 1024
-"""Positions at which vLLM's list ends at the largest size that it ever has: its end rises with
+"""Positions per request at which vLLM's list of sizes reaches its largest end, which grows with
 them."""
 _WIDEST_STEP = 16
-"""Between two sizes that vLLM captures: 8 up to 256 tokens, 16 beyond."""
+"""Largest distance of two sizes that vLLM captures: 8 up to 256 tokens, 16 beyond."""
 _MIXED_SINCE = (0, 29)
-"""vLLM's release from which on the runner of a server keeps graphs of sizes that are not rounded
-beside those of decodes (v1/worker/gpu/cudagraph_utils.py of 0.33.0, lines 300-345). Before it the
-rounded sizes take the place of all (config/compilation.py of 0.20.2, line 1491), and none of a
-server that drafts is larger. Before it that runner has models of single kinds: up to 0.24.0 it
-rounds as the other does (lines 144-148 there), and from 0.25.0 to 0.28.0, of which no sizes are on
-record here, it looks for a step among graphs of the next captured count alone, rounded or not, so
-that some drafts of a fixed number run piece by piece (lines 237-300 of 0.28.0)."""
-_SEVERAL = ("ALWAYS", "UNIFORM_BATCH")
-"""What a backend of vLLM says whose full graphs take several tokens a request."""
-_TRTLLM = range(100, 110)
+"""The vLLM release since which a server's model runner keeps graphs of unrounded sizes beside those
+of decodes (v1/worker/gpu/cudagraph_utils.py of 0.33.0, lines 300-345). In earlier releases the
+rounded sizes replace all others (config/compilation.py of 0.20.2, line 1491), and a server that
+drafts has no larger graph. Earlier releases use that runner for some kinds of models only. Up to
+0.24.0 it rounds as the older runner does (lines 144-148 there). From 0.25.0 to 0.28.0, whose sizes
+are not on record here, it searches only graphs of the next captured count, rounded or not, so that
+some drafts of a fixed number run in piecewise graphs (lines 237-300 of 0.28.0)."""
+_MULTI_TOKEN = ("ALWAYS", "UNIFORM_BATCH")
+"""Support levels of vLLM's attention backends whose full graphs take several tokens per request."""
+_TRTLLM_SM = range(100, 110)
 """Compute capabilities on which FlashInfer runs TensorRT-LLM's kernels (vLLM 0.33.0,
 v1/attention/backends/flashinfer.py, 1176-1226)."""
 REQUESTS = 4096
-"""Requests that SGLang may run at once where its limit under speculation does not hold: more than
-any captured size."""
+"""Requests that SGLang may run at once without its limit under speculation: above any captured
+size."""
 
 
 class Graphs(Struct, frozen=True, kw_only=True):
-    """Whose graphs a deployment's steps run in, and what its sizes depend on besides a step.
+    """The engine and the deployment facts on which captured graph sizes depend.
 
-    `engine` is vllm or sglang and its release; `sm` the compute capability, 90 for 9.0;
-    `memory_gib` and `device_name` are the GPU's as the driver says them; `tp` is the tensor
-    parallel size, `groups` the data parallel one. `attention` is vLLM's backend of attention as its
-    file is named, None where not known: it is taken to be inside of full graphs.
+    `engine` is vllm or sglang and its release; `sm` is the compute capability, 90 for 9.0;
+    `memory_gib` and `device_name` are the GPU's as the driver reports them; `tp` is the tensor
+    parallel size, `groups` the data parallel one. `attention` names the file of vLLM's attention
+    backend; None if unknown, which is taken as inside full graphs.
     """
 
     engine: BackendRelease
@@ -63,20 +65,21 @@ class Graphs(Struct, frozen=True, kw_only=True):
 
     @property
     def release(self) -> Release:
-        """Whose rules say the sizes."""
+        """The release whose rules give the sizes."""
         return Release(f"{self.engine.name}-graphs", str(self.engine.version))
 
     @property
     def counts(self) -> str:
-        """What its graphs count."""
+        """The unit of the graph sizes: tokens or requests."""
         return "tokens" if self.engine.name == "vllm" else "requests"
 
 
 class Step(NamedTuple):
-    """A step of `tokens` rows: the rows that run, of which `size` is the graph's own count.
+    """A step of `tokens` rows, the `rows` that its graph runs, and the graph's `size`.
 
-    `size` is None where no graph is that large: the step runs eagerly, kernel by kernel, and is not
-    padded. `evidence` is the file and lines that build the list of sizes.
+    `size` is in the engine's unit (`Graphs.counts`). It is None if no graph is large enough: the
+    step then runs eagerly, kernel by kernel, without padding. `evidence` is the file and lines that
+    build the list of sizes.
     """
 
     tokens: int
@@ -86,25 +89,25 @@ class Step(NamedTuple):
 
     @property
     def padded(self) -> bool:
-        """Whether rows run that nobody asked for."""
+        """Whether the graph runs more rows than the step has tokens."""
         return self.rows > self.tokens
 
 
-class _Listed(NamedTuple):
-    """A list of sizes, rising, and the file and lines that build it."""
+class _SizeList(NamedTuple):
+    """A list of ascending graph sizes, and the file and lines that build it."""
 
     sizes: list[int]
     evidence: str
 
 
 class GraphSteps:
-    """Steps of deployments, each list of sizes asked for once."""
+    """The graphs of deployments' steps; each list of sizes is built once."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._lists: dict[object, _Listed] = {}
-        self._limits: dict[Release, int] = {}
-        self._most_requests: dict[Graphs, int] = {}
+        self._lists: dict[object, _SizeList] = {}
+        self._speculation_limits: dict[Release, int] = {}
+        self._request_limits: dict[Graphs, int] = {}
 
     def step(self, graphs: Graphs, batch: int, positions: int) -> Step:
         """Return the step of a rank with `batch` requests of `positions` each.
@@ -112,12 +115,12 @@ class GraphSteps:
         Raises
         ------
         EvidenceError
-            The release's rules say no list for such an engine.
+            The release's rules give no list for such an engine.
         """
         tokens = batch * positions
         by_requests = graphs.counts == "requests"
         width = positions if by_requests else 1
-        for sizes, evidence in self._lists_of(graphs, positions, batch):
+        for sizes, evidence in self._size_lists(graphs, positions, batch):
             size = next((size for size in sizes if size * width >= tokens), None)
             if size is not None:
                 return Step(tokens, size * width, size, evidence)
@@ -126,132 +129,140 @@ class GraphSteps:
         return Step(tokens, tokens, None, evidence)
 
     def most(self, graphs: Graphs) -> tuple[int, int]:
-        """Return how many requests vLLM runs at once, and the tokens of its largest graph.
+        """Return vLLM's limit of concurrent requests, and the tokens of its largest graph.
 
         Raises
         ------
         EvidenceError
-            The release's rules do not say them.
+            The release's rules do not give them.
         """
-        requests: int = self._given(graphs, MOST_POSITIONS)["max_num_seqs"]
-        return requests, self._once(self._every, graphs, MOST_POSITIONS).sizes[-1]
+        requests: int = self._rule_inputs(graphs, MOST_POSITIONS)["max_num_seqs"]
+        return requests, self._once(self._all_sizes, graphs, MOST_POSITIONS).sizes[-1]
 
-    def _lists_of(self, graphs: Graphs, positions: int, batch: int) -> Iterator[_Listed]:
-        """Yield the sizes to look in, one list after the other."""
+    def _size_lists(self, graphs: Graphs, positions: int, batch: int) -> Iterator[_SizeList]:
+        """Yield the size lists to search for a step, in order."""
         if graphs.counts == "requests":
-            yield self._once(self._sglang, graphs, *self._alike(graphs, positions, batch))
+            yield self._once(
+                self._sglang_sizes, graphs, *self._sglang_key(graphs, positions, batch)
+            )
             return
-        largest = self._once(self._every, graphs, MOST_POSITIONS)
+        largest = self._once(self._all_sizes, graphs, MOST_POSITIONS)
         if batch * positions > largest.sizes[-1]:
             yield largest
             return
-        outside = self._outside(graphs) if positions > 1 else ""
-        if outside:
-            every = self._once(self._every, graphs, positions)
-            said = f"{every.evidence}; attention outside of graphs: {outside}"
-            yield _Listed(every.sizes, said)
+        outside_source = self._attention_outside(graphs) if positions > 1 else ""
+        if outside_source:
+            all_sizes = self._once(self._all_sizes, graphs, positions)
+            evidence = f"{all_sizes.evidence}; attention outside of graphs: {outside_source}"
+            yield _SizeList(all_sizes.sizes, evidence)
             return
-        rounded = self._once(self._rounded, graphs, positions)
+        rounded = self._once(self._decode_sizes, graphs, positions)
         if rounded.sizes:
-            yield _Listed(rounded.sizes, f"{largest.evidence}; {rounded.evidence}")
+            yield _SizeList(rounded.sizes, f"{largest.evidence}; {rounded.evidence}")
             if Version(str(graphs.engine.version)).release < _MIXED_SINCE:
                 return
         if not rounded.sizes or rounded.sizes[-1] < batch * positions:
-            yield self._once(self._every, graphs, positions)
+            yield self._once(self._all_sizes, graphs, positions)
 
-    def _once(self, read: Callable[..., _Listed], *asked: object) -> _Listed:
-        key = (read.__name__, *asked)
+    def _once(self, build: Callable[..., _SizeList], *arguments: object) -> _SizeList:
+        key = (build.__name__, *arguments)
         if key not in self._lists:
-            self._lists[key] = read(*asked)
+            self._lists[key] = build(*arguments)
         return self._lists[key]
 
-    def _every(self, graphs: Graphs, q: int) -> _Listed:
-        """Return vLLM's sizes of any step where decodes have q tokens a request."""
-        return _Listed(
-            *_answer(self._rules(graphs.release), "capture_sizes", self._given(graphs, q))
+    def _all_sizes(self, graphs: Graphs, q: int) -> _SizeList:
+        """Return vLLM's graph sizes for any step, where decodes have q tokens per request."""
+        return _SizeList(
+            *_rule_value(self._rules(graphs.release), "capture_sizes", self._rule_inputs(graphs, q))
         )
 
-    def _rounded(self, graphs: Graphs, q: int) -> _Listed:
-        """Return vLLM's sizes of steps in which all requests decode q tokens; none where not so.
+    def _decode_sizes(self, graphs: Graphs, q: int) -> _SizeList:
+        """Return vLLM's graph sizes for steps in which all requests decode q tokens.
 
-        From q = 17 on, above every step of the list, they are all multiples of q.
+        The list is empty if the release has none. From q = 17 on, which is above the largest
+        distance of two sizes, the sizes are all multiples of q.
         """
         rules = self._rules(graphs.release)
         if "decode_sizes" not in rules:
-            return _Listed([], "")
+            return _SizeList([], "")
         if q > _WIDEST_STEP + 1:
-            first = self._once(self._rounded, graphs, _WIDEST_STEP + 1)
-            last = self._once(self._every, graphs, MOST_POSITIONS).sizes[-1]
+            first = self._once(self._decode_sizes, graphs, _WIDEST_STEP + 1)
+            last = self._once(self._all_sizes, graphs, MOST_POSITIONS).sizes[-1]
             sizes = list(range(q, last + 1, q)) if first.sizes else []
-            return _Listed(sizes, first.evidence)
-        sizes, evidence = _answer(rules, "decode_sizes", self._given(graphs, q))
-        return _Listed([] if sizes in (None, REFUSED) else sizes, evidence)
+            return _SizeList(sizes, first.evidence)
+        sizes, evidence = _rule_value(rules, "decode_sizes", self._rule_inputs(graphs, q))
+        return _SizeList([] if sizes in (None, REFUSED) else sizes, evidence)
 
-    def _outside(self, graphs: Graphs) -> str:
-        """Return what says that attention is in no full graph of several tokens a request.
+    def _attention_outside(self, graphs: Graphs) -> str:
+        """Return the source that attention is outside full graphs of several tokens per request.
 
-        Empty where it may be in one. A backend whose own method decides is inside where
+        Empty if attention may be inside. A backend whose own method decides is inside where
         TensorRT-LLM's kernels run, and outside elsewhere.
         """
         rules, name = self._rules(graphs.release), f"mechanism_support_{graphs.attention}"
         if graphs.attention is None or name not in rules:
             return ""
-        said = rules[name].value({})
-        enough = any if graphs.sm in _TRTLLM else all
-        if enough(each in _SEVERAL for each in said.value.split(" or ")):
+        support = rules[name].value({})
+        quantifier = any if graphs.sm in _TRTLLM_SM else all
+        if quantifier(level in _MULTI_TOKEN for level in support.value.split(" or ")):
             return ""
-        places = [f"{each.file} L{each.lines[0]}-{each.lines[1]}" for each in said.branch.quotes]
-        return places[-1] if places else f"{graphs.attention} states no support of them"
+        sources = [_citation(quote) for quote in support.branch.quotes]
+        return sources[-1] if sources else f"{graphs.attention} states no support of them"
 
-    def _given(self, graphs: Graphs, q: int) -> dict[str, Any]:
-        about = {"sm": graphs.sm, "tp": graphs.tp}
-        if graphs not in self._most_requests:
+    def _rule_inputs(self, graphs: Graphs, q: int) -> dict[str, Any]:
+        machine = {"sm": graphs.sm, "tp": graphs.tp}
+        if graphs not in self._request_limits:
             device = {"memory_gib": graphs.memory_gib, "device_name": graphs.device_name.lower()}
             rules = self._rules(graphs.release)
-            self._most_requests[graphs], _ = _answer(rules, "max_num_seqs", {**about, **device})
-        given = {"max_num_seqs": self._most_requests[graphs], "max_num_batched_tokens": TOKENS}
-        return given | {"q": q, "performance_mode": "balanced", **about}
+            self._request_limits[graphs], _ = _rule_value(
+                rules, "max_num_seqs", {**machine, **device}
+            )
+        limits = {"max_num_seqs": self._request_limits[graphs], "max_num_batched_tokens": TOKENS}
+        return limits | {"q": q, "performance_mode": "balanced", **machine}
 
-    def _alike(self, graphs: Graphs, width: int, requests: int) -> tuple[int, int]:
-        """Return the width and the limit of requests that sizes go by.
+    def _sglang_key(self, graphs: Graphs, width: int, requests: int) -> tuple[int, int]:
+        """Return the width and the request limit on which SGLang's sizes depend.
 
-        Widths above 1 are alike where sizes need not be aligned. Who asks for more requests than
-        SGLang's limit under speculation has raised it.
+        All widths above 1 give the same sizes unless sizes must be aligned. More requests than
+        SGLang's limit under speculation mean that the limit was raised.
         """
         rules = self._rules(graphs.release)
-        speculating = self._limits.get(graphs.release)
-        if speculating is None:
-            said, _ = _answer(rules, "mechanism_running_requests", {})
-            if not said.isdecimal():  # `absent`, or several numbers
+        limit = self._speculation_limits.get(graphs.release)
+        if limit is None:
+            value, _ = _rule_value(rules, "mechanism_running_requests", {})
+            if not value.isdecimal():  # `absent`, or several numbers
                 raise EvidenceError(
                     f"how many requests {graphs.engine.name} {graphs.engine.version} runs at once "
-                    f"under speculation is not read: its text says {said}",
+                    f"under speculation is not read: its text says {value}",
                     remedy="Ask with --graphs of another release, or with --graphs none",
                 )
-            speculating = self._limits[graphs.release] = int(said)
-        limited = width > 1 and requests <= speculating
-        return width if graphs.groups > 1 else min(width, 2), speculating if limited else REQUESTS
+            limit = self._speculation_limits[graphs.release] = int(value)
+        limited = width > 1 and requests <= limit
+        return width if graphs.groups > 1 else min(width, 2), limit if limited else REQUESTS
 
-    def _sglang(self, graphs: Graphs, width: int, most: int) -> _Listed:
-        """Return sizes for requests of a width, of which so many may run at once."""
+    def _sglang_sizes(self, graphs: Graphs, width: int, most: int) -> _SizeList:
+        """Return SGLang's sizes for requests of a width, at most `most` of them at once."""
         rules = self._rules(graphs.release)
-        largest, _ = _answer(
+        largest, _ = _rule_value(
             rules, "max_bs", {"memory_gib": graphs.memory_gib, "tp": graphs.tp * graphs.groups}
         )
-        given = {"max_bs": largest, "width": width, "max_running_requests": most}
-        given["alignment"] = graphs.tp if graphs.groups > 1 else 1
-        _, evidence = _answer(rules, "capture_sizes", given)
-        sizes, _ = _answer(rules, "decode_sizes", given)
-        return _Listed(sizes, evidence)
+        inputs = {"max_bs": largest, "width": width, "max_running_requests": most}
+        inputs["alignment"] = graphs.tp if graphs.groups > 1 else 1
+        _, evidence = _rule_value(rules, "capture_sizes", inputs)
+        sizes, _ = _rule_value(rules, "decode_sizes", inputs)
+        return _SizeList(sizes, evidence)
 
 
-def _answer(rules: Mapping[str, Rule], name: str, given: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return a rule's value, and the file and lines that say it."""
+def _rule_value(rules: Mapping[str, Rule], name: str, inputs: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return a rule's value at its inputs, and the file and lines that state it."""
     if name not in rules:
         raise EvidenceError(
             f"no rule {name} of captured graphs is on record",
             remedy="Extract the release's rules anew",
         )
-    answer = rules[name].value(given)
-    quote = answer.branch.quotes[-1]
-    return answer.value, f"{quote.file} L{quote.lines[0]}-{quote.lines[1]}"
+    answer = rules[name].value(inputs)
+    return answer.value, _citation(answer.branch.quotes[-1])
+
+
+def _citation(quote: Quote) -> str:
+    return f"{quote.file} L{quote.lines[0]}-{quote.lines[1]}"

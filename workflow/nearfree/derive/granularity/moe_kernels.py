@@ -1,4 +1,4 @@
-"""Which kernel runs an MoE layer where a release is asked, and whether its blocks are read."""
+"""The kernel that a release runs for an MoE layer, and whether the rules cover its blocks."""
 
 import re
 
@@ -46,112 +46,119 @@ MOE_FORMATS: dict[tuple[str, str], Dtype] = {
     ("bfloat16", "nvfp4"): "nvfp4",
     ("nvfp4", "nvfp4"): "nvfp4",
 }
-"""What a release calls the formats of activations and weights; float8 is scaled per tensor."""
-_WIDE: dict[tuple[str, str], Dtype] = {
+"""A release's name for formats of (activations, weights); float8 is scaled per tensor."""
+_WIDE_FORMATS: dict[tuple[str, str], Dtype] = {
     (plain, stored): MOE_FORMATS[stored, stored]
     for plain in ("bfloat16", "float16")
     for stored in ("float8", "float8_block")
 }
-"""The same where what enters is not rounded: layers in float8 are run so by Marlin alone."""
-_WIDENED = {*_WIDE.values(), "nvfp4", "mxfp4"}
-"""Formats, as a release calls them, of layers that Marlin takes without rounding what enters."""
-_OF_LIBRARIES = ("bf16", "int4", "mxfp4", "nvfp4", "fp8", "fp8_block")
-"""Formats, as a release calls them, whose kernels beside Triton's have public curves, if of Marlin
-those of another format."""
-_LIBRARIES_ALONE = ("nvfp4",)
-"""Formats whose experts run in libraries alone, which pick their own tiles."""
+"""The same for float8 weights with 16-bit activations, which only Marlin runs."""
+_MARLIN_WIDE = {*_WIDE_FORMATS.values(), "nvfp4", "mxfp4"}
+"""Release formats of layers that Marlin runs without rounding their activations."""
+_LIBRARY_FORMATS = ("bf16", "int4", "mxfp4", "nvfp4", "fp8", "fp8_block")
+"""Release formats whose kernels other than Triton's have public curves; those of Marlin may be
+curves of another format."""
+_LIBRARY_ONLY = ("nvfp4",)
+"""Weight formats whose experts run only in libraries, which choose their own tiles."""
 
 
 def moe_format(activations: str, weights: str) -> Dtype | None:
-    """Return what a release calls the formats of a layer; None where it has no such kernel."""
+    """Return a release's name for the formats of a layer; None if it has no such kernel."""
     formats = activations, weights
-    return MOE_FORMATS.get(formats) or _WIDE.get(formats)
+    return MOE_FORMATS.get(formats) or _WIDE_FORMATS.get(formats)
 
 
 def moe_widens(
-    release: BackendRelease, formats: Product, sm: int, of: Checkpoint = NO_FILE
+    release: BackendRelease, formats: Product, sm: int, checkpoint: Checkpoint = NO_FILE
 ) -> bool:
-    """Return whether a release runs experts in 8 or 4 bits by Marlin, which takes 16-bit rows.
+    """Return whether a release runs 8-bit or 4-bit experts by Marlin, which takes 16-bit rows.
 
     Parameters are those of `library_of`.
     """
     dtype = MOE_FORMATS.get((formats.activations, formats.weights))
-    if dtype is None or dtype not in _WIDENED or not release.version:
+    if dtype is None or dtype not in _MARLIN_WIDE or not release.version:
         return False
-    runs = _runs(release, formats, sm, of)
-    return runs is not None and runs.name == MARLIN
+    kernel = _kernel_of(release, formats, sm, checkpoint)
+    return kernel is not None and kernel.name == MARLIN
 
 
-_ROUNDING = 100
+_ROUNDING_SM = 100
+"""The compute capability from which on engines may round activations of mxfp4 experts."""
 
 
-def entering(engine: str, weights: str, sm: int | None, named: str | None = None) -> Format | None:
-    """Return the format in which an engine lets rows enter experts, None where it is the model's.
+def entering(engine: str, weights: str, sm: int | None, kernel: str | None = None) -> Format | None:
+    """Return the activation format of an engine's mxfp4 experts, None where it is the model's.
 
-    TensorRT-LLM rounds what enters mxfp4 experts to mxfp8 from compute capability 10.0 on, and
+    TensorRT-LLM rounds activations of mxfp4 experts to mxfp8 from compute capability 10.0 on, and
     keeps 16 bits before: NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/model_config.py,
     ModelConfig.get_mxfp4_quant_algo. SGLang does so on data-centre Blackwell: sglang 0.5.9,
     sglang/srt/layers/quantization/mxfp4.py:754-770, and 0.5.23, sglang/srt/arg_groups/fields/
-    exec_.py:892-897. vLLM keeps them before 10.0, whatever a model's file says: there it runs
-    Marlin, Humming or triton_kernels, which take 16 bits (oracle/mxfp4.py). A kernel that is
-    `named` in the place of the engine's choice takes its own.
+    exec_.py:892-897. vLLM keeps 16 bits before 10.0, whatever a model's file says: there it runs
+    Marlin, Humming or triton_kernels, which take 16 bits (oracle/mxfp4.py). A `kernel` that a user
+    names instead of the engine's choice decides the format itself.
     """
     if weights != "mxfp4" or sm is None:
         return None
-    if named == TRTLLM_8:
+    if kernel == TRTLLM_8:
         return "float8"
-    if named in (MARLIN, TRITON_KERNELS):
+    if kernel in (MARLIN, TRITON_KERNELS):
         return "bfloat16"
-    if sm < _ROUNDING:
+    if sm < _ROUNDING_SM:
         return "bfloat16" if engine == "vllm" else None
     return "float8" if engine == "trtllm" or (engine == "sglang" and sm // 10 == 10) else None
 
 
-def asked_kernel(asked: MoeQuestion, release: Release, dtype: Dtype) -> str:
-    """Return the kernel whose blocks are read and that runs.
+def block_kernel(question: MoeQuestion, release: Release, dtype: Dtype) -> str:
+    """Return the kernel that runs a layer, whose blocks the rules cover.
 
-    A kernel's name, a block that is set, and the backends of the paper's tables stand for Triton.
+    A question with a kernel's name, with a set block, or of a backend of the paper's tables is
+    about Triton's kernel.
+
+    Raises
+    ------
+    EvidenceError
+        The rules do not cover the blocks of the kernel, or it would round the activations.
     """
-    public = BY_PUBLIC_NAME.get(asked.kernel or "")
-    if public is not None and public in BESIDE_TRITON:
-        return public
-    if public is not None and public != TRITON and asked.sm is not None:
-        raise unread(*release, dtype, asked.sm, public)
-    named = asked.kernel or asked.block_size_m or asked.backend not in BY_NAME
+    public_name = BY_PUBLIC_NAME.get(question.kernel or "")
+    if public_name is not None and public_name in BESIDE_TRITON:
+        return public_name
+    if public_name is not None and public_name != TRITON and question.sm is not None:
+        raise unread(*release, dtype, question.sm, public_name)
+    triton_requested = question.kernel or question.block_size_m or question.backend not in BY_NAME
     kernel = TRITON
-    if asked.sm is not None and not (named and dtype not in NEVER_TRITON):
-        kernel = moe_kernel(*release, dtype, asked.sm, spread=asked.ep > 1)
-    if (asked.dtype, asked.weights) in _WIDE and kernel != MARLIN:
+    if question.sm is not None and not (triton_requested and dtype not in NEVER_TRITON):
+        kernel = moe_kernel(*release, dtype, question.sm, spread=question.ep > 1)
+    if (question.dtype, question.weights) in _WIDE_FORMATS and kernel != MARLIN:
         raise EvidenceError(
-            f"{release.package} {release.version} runs {kernel} for experts in {asked.weights} "
+            f"{release.package} {release.version} runs {kernel} for experts in {question.weights} "
             "there, which rounds what enters them",
             remedy="Ask without --activations",
         )
-    if asked.sm is not None and kernel != TRITON and kernel not in BESIDE_TRITON:
-        raise unread(*release, dtype, asked.sm, kernel)
+    if question.sm is not None and kernel != TRITON and kernel not in BESIDE_TRITON:
+        raise unread(*release, dtype, question.sm, kernel)
     return kernel
 
 
 def reads_moe(
     release: BackendRelease, formats: Product, sm: int | None, *, spread: bool = False
 ) -> bool:
-    """Return whether the kernel that a release runs for experts has blocks that are read.
+    """Return whether the rules cover the blocks of the kernel that a release runs for experts.
 
     Parameters
     ----------
     formats
-        Of the experts' weights and of what enters their products.
+        Of the experts' weights and activations.
     sm
         The device's compute capability, 90 for 9.0, None without one.
     spread
-        Whether whole experts are spread over ranks.
+        Whether expert parallelism places whole experts on ranks.
     """
     dtype = MOE_FORMATS.get((formats.activations, formats.weights))
     if dtype is None or sm is None or not release.version:
         return False
     try:
-        known = moe_release(release.name, release.version, None)
-        return moe_kernel(*known, dtype, sm, spread=spread) in (TRITON, *BESIDE_TRITON)
+        rules_release = moe_release(release.name, release.version, None)
+        return moe_kernel(*rules_release, dtype, sm, spread=spread) in (TRITON, *BESIDE_TRITON)
     except EvidenceError:
         return False
 
@@ -160,88 +167,92 @@ def library_of(
     release: BackendRelease,
     formats: Product,
     sm: int | None,
-    of: Checkpoint = NO_FILE,
+    checkpoint: Checkpoint = NO_FILE,
 ) -> str | None:
-    """Return what a release runs experts by where T(N) is a library's or of a kernel's own curves.
+    """Return the library or kernel by whose public curves T(N) of a release's experts is predicted.
 
-    None where blocks make T(N), or it is not known. Marlin and OpenAI's Triton kernels, which run
-    gpt-oss's experts, have blocks that are read all the same.
+    None if T(N) follows from blocks, or if the kernel is unknown. Marlin and OpenAI's Triton
+    kernels, which run gpt-oss's experts, are returned although the rules cover their blocks.
 
     Parameters
     ----------
     formats, sm
         As of `reads_moe`.
-    of
-        What else decides; whether rows are wide is said by the formats.
+    checkpoint
+        Other facts of the model's files that decide; `wide` follows from the formats.
     """
-    stored, entering = formats
-    dtype = moe_format(entering, stored)
-    if sm is None or dtype not in _OF_LIBRARIES:
+    weights, activations = formats
+    dtype = moe_format(activations, weights)
+    if sm is None or dtype not in _LIBRARY_FORMATS:
         return None
     try:
-        known = moe_release(release.name, release.version, None)
-        named = public_kernel(*known, dtype, sm, of=_of(formats, of))
-        if (named, entering) == (PUBLIC_NAMES["vllm", "mxfp4", TRTLLM], "float8"):
-            named = PUBLIC_NAMES["vllm", "mxfp4", TRTLLM_8]
-        alone = moe_libraries(*known, dtype, sm) if stored in _LIBRARIES_ALONE else None
-        return named or (alone if alone and re.search(OTHER_MOE, alone) else None)
+        rules_release = moe_release(release.name, release.version, None)
+        kernel = public_kernel(*rules_release, dtype, sm, of=_with_width(formats, checkpoint))
+        if (kernel, activations) == (PUBLIC_NAMES["vllm", "mxfp4", TRTLLM], "float8"):
+            kernel = PUBLIC_NAMES["vllm", "mxfp4", TRTLLM_8]
+        library = moe_libraries(*rules_release, dtype, sm) if weights in _LIBRARY_ONLY else None
+        return kernel or (library if library and re.search(OTHER_MOE, library) else None)
     except EvidenceError:
         return None
 
 
-def stands_in(release: BackendRelease, formats: Product, sm: int | None, of: Checkpoint) -> bool:
-    """Return whether Triton's kernel stands for another, or for one that is not known.
+def stands_in(
+    release: BackendRelease, formats: Product, sm: int | None, checkpoint: Checkpoint
+) -> bool:
+    """Return whether Triton's kernel stands for another or unknown kernel in a prediction.
 
-    So it does for experts in 16 bits, of which an engine runs a library's where it takes them.
+    That is so for 16-bit experts that the engine runs by a library.
     """
     if sm is None or moe_format(formats.activations, formats.weights) != "bf16":
         return False
     try:
-        known = moe_release(release.name, release.version or "0", None)
-        runs = kernel_for(*known, "bf16", sm, of=of)
+        rules_release = moe_release(release.name, release.version or "0", None)
+        kernel = kernel_for(*rules_release, "bf16", sm, of=checkpoint)
     except EvidenceError:
         return False
-    return runs is None or runs.name != TRITON
+    return kernel is None or kernel.name != TRITON
 
 
 def by_file(
-    release: BackendRelease, formats: Product, sm: int | None, of: Checkpoint
+    release: BackendRelease, formats: Product, sm: int | None, checkpoint: Checkpoint
 ) -> str | None:
-    """Return the kernel beside Triton's that a release runs by what a model's file says.
+    """Return the kernel other than Triton's that a release chooses by the model's file.
 
-    None where it does not decide, or not alone. Parameters are those of `library_of`.
+    None if the file does not decide, or not alone. Parameters are those of `library_of`.
     """
-    runs = None if sm is None else _runs(release, formats, sm, of)
-    return runs.name if runs and runs.where and runs.name != TRITON else None
+    kernel = None if sm is None else _kernel_of(release, formats, sm, checkpoint)
+    return kernel.name if kernel and kernel.where and kernel.name != TRITON else None
 
 
-def _runs(release: BackendRelease, formats: Product, sm: int, of: Checkpoint) -> Kernel | None:
-    """Return the kernel that a release runs for a model's experts, None where it is not known."""
+def _kernel_of(
+    release: BackendRelease, formats: Product, sm: int, checkpoint: Checkpoint
+) -> Kernel | None:
+    """Return the kernel that a release runs for a model's experts, None if unknown."""
     dtype = moe_format(formats.activations, formats.weights)
     if dtype is None or not release.version:
         return None
     try:
-        known = moe_release(release.name, release.version, None)
-        return kernel_for(*known, dtype, sm, of=_of(formats, of))
+        rules_release = moe_release(release.name, release.version, None)
+        return kernel_for(*rules_release, dtype, sm, of=_with_width(formats, checkpoint))
     except EvidenceError:
         return None
 
 
-def _of(formats: Product, of: Checkpoint) -> Checkpoint:
-    return of._replace(wide=formats.activations in PLAIN)
+def _with_width(formats: Product, checkpoint: Checkpoint) -> Checkpoint:
+    return checkpoint._replace(wide=formats.activations in PLAIN)
 
 
 def named_moe(
-    release: BackendRelease, formats: Product, sm: int | None, word: str, of: Checkpoint
+    release: BackendRelease, formats: Product, sm: int | None, word: str, checkpoint: Checkpoint
 ) -> str | None:
-    """Return the kernel that a word of an engine's option names for experts.
+    """Return the experts' kernel that a word of an engine's option selects.
 
-    None where it is the one that the release would take by itself, or where nothing says what that
-    would be: without a device or release, and in a format without kernels.
+    None if the release would choose the same kernel by itself, or if its choice is unknown: without
+    a device or release, or in a format without kernels.
 
     Parameters
     ----------
-    formats, sm, of
+    formats, sm, checkpoint
         As of `library_of`.
     word
         As of `named_kernel`.
@@ -249,16 +260,16 @@ def named_moe(
     Raises
     ------
     EvidenceError
-        As `named_kernel`, or what the release runs for the format is not read.
+        As `named_kernel`, or the release's kernel for the format is unknown.
     """
     dtype = moe_format(formats.activations, formats.weights)
     optional = release.name in WORDS
     if sm is None or dtype is None or (optional and not release.version):
         return None
-    known = Release(release.name, release.version or "")
+    rules_release = Release(release.name, release.version or "")
     if optional:
-        known = moe_release(release.name, release.version, None)
-    of = _of(formats, of)
-    kernel = named_kernel(*known, word, dtype, sm, of=of)
-    own = kernel_for(*known, dtype, sm, of=of)
-    return None if own is not None and own.name == kernel else kernel
+        rules_release = moe_release(release.name, release.version, None)
+    checkpoint = _with_width(formats, checkpoint)
+    kernel = named_kernel(*rules_release, word, dtype, sm, of=checkpoint)
+    default = kernel_for(*rules_release, dtype, sm, of=checkpoint)
+    return None if default is not None and default.name == kernel else kernel

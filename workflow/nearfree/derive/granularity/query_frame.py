@@ -1,4 +1,4 @@
-"""Questions to the predictors, from settings: the frame that laws and forms of T(N) are asked."""
+"""The frame of questions that laws and forms of T(N) answer, built from settings."""
 
 from collections.abc import Iterable
 
@@ -25,7 +25,7 @@ ASKED_SCHEMA = {
 }
 
 
-_EACH, _EACH_OCTAVE = 32, 8
+_DENSE_UP_TO, _PER_OCTAVE = 32, 8
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -37,35 +37,35 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 def asked_frame(questions: Iterable[Question], most: int) -> pl.DataFrame:
-    """Return questions as the frame that predictors are asked, numbered in their order.
+    """Return questions as a frame, numbered in their order in the column `asked`.
 
     Parameters
     ----------
     most
-        The largest N of the grid, which begins at the baseline; of balanced routing that is the
-        first N at which every expert is active (paper, sec. 3.3).
+        The largest N of the grid, which begins at the baseline. With balanced routing the baseline
+        is the first N at which all experts are active (paper, sec. 3.3).
     """
     rows = [_row(number, question, most) for number, question in enumerate(questions)]
     return pl.DataFrame(rows, schema=ASKED_SCHEMA)
 
 
 def sparse_positions(most: int) -> list[int]:
-    """Return N up to `most`: each one up to 32, from there on eight to an octave."""
-    octaves = range(_EACH.bit_length() - 1, most.bit_length())
-    above = [2**octave * (_EACH_OCTAVE + step) // _EACH_OCTAVE
-             for octave in octaves for step in range(1, _EACH_OCTAVE + 1)]  # fmt: skip
-    return [n for n in (*range(1, _EACH + 1), *above) if n <= most]
+    """Return N up to `most`: all up to 32, then eight per octave."""
+    octaves = range(_DENSE_UP_TO.bit_length() - 1, most.bit_length())
+    above = [2**octave * (_PER_OCTAVE + step) // _PER_OCTAVE
+             for octave in octaves for step in range(1, _PER_OCTAVE + 1)]  # fmt: skip
+    return [n for n in (*range(1, _DENSE_UP_TO + 1), *above) if n <= most]
 
 
 def _row(number: int, question: Question, most: int) -> dict[str, object]:
-    asked = question.setting
-    first = first_full(asked.routing, asked.experts, asked.top_k, asked.batch)
+    setting = question.setting
+    baseline = first_full(setting.routing, setting.experts, setting.top_k, setting.batch)
     return {
         "asked": number,
         "platform": question.platform,
-        **setting_row(asked),
+        **setting_row(setting),
         "backend_version": question.version,
         "kernel": None,
-        "baseline": first,
-        "grid": [first, *(n for n in sparse_positions(most) if n > first)],
+        "baseline": baseline,
+        "grid": [baseline, *(n for n in sparse_positions(most) if n > baseline)],
     }

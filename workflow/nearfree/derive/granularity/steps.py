@@ -1,4 +1,4 @@
-"""Where the granularity of one MoE layer or attention call steps, as its release chooses it."""
+"""The numbers of rows at which a release changes the granularity of a layer, call or product."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from nearfree.derive.granularity.tiles import Whole
+from nearfree.derive.granularity.tiles import Integers
 from nearfree.errors import EvidenceError, NearfreeError
 from nearfree.log.events import Quote
 from nearfree.sources.answers.dense import Rows
@@ -19,33 +19,33 @@ from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.thresholds import UnsettledError
 
 MOST_TOKENS = 4096
-"""Tokens (or positions) up to which a change of the granularity is looked for."""
+"""The search for changes of granularity ends at this number of tokens or positions."""
 SHORT_DIGEST = 12
+"""Hexadecimal digits of a file's SHA-256 in a citation."""
 Choice = TypeVar("Choice", Block, Tile, Rows)
 
 
 class Steps(Generic[Choice]):
-    """The expert blocks of one layer by tokens (b N), or the query tiles of one call by N.
+    """The granularity that a rule chooses, as a function of one number.
 
-    Or how one dense product takes its rows, by their number.
-
-    The rule is evaluated once at each number.
+    The number is tokens (b N) for the expert blocks of a layer, N for the query tiles of a call,
+    and rows for a dense product. The rule is evaluated once for each number.
 
     Parameters
     ----------
     at
-        The rule.
+        The rule: returns the choice at a number.
     step
-        What must stay the same, at a number.
+        Returns the part of the choice that must stay the same within one step, at a number.
     intervals
-        Returns paths and intervals with their evidence, of a rule over a range of numbers.
+        Returns paths and intervals with their evidence, for a rule over a range of numbers.
     files
         The files that the rule was read from.
-    most
-        The largest number that is looked at.
+    largest
+        The search for changes ends here.
     changes
-        Returns every number up to the largest at which what must stay the same may change; without
-        it, or where it cannot say, each number is looked at.
+        Returns every number up to a largest one at which `step` may change. Without it, or where
+        it raises, every number is tested.
     """
 
     def __init__(
@@ -54,91 +54,91 @@ class Steps(Generic[Choice]):
         step: Callable[[int], object],
         intervals: Callable[..., tuple[Any, tuple[Interval, ...]]],
         files: Files,
-        most: int = MOST_TOKENS,
+        largest: int = MOST_TOKENS,
         *,
         changes: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
         self._at: Callable[[int], Choice] = at
         self._step: Callable[[int], object] = cache(step)
-        self._intervals, self._files, self._most = intervals, files, most
-        self._told = changes
-        self._known: dict[int, Choice] = {}
-        self._ends: list[tuple[int, int]] = []
-        self._cited: dict[int, str] = {}
+        self._intervals, self._files, self._largest = intervals, files, largest
+        self._candidates = changes
+        self._choices: dict[int, Choice] = {}
+        self._constant_ranges: list[tuple[int, int]] = []
+        self._citations: dict[int, str] = {}
 
     def at(self, number: int) -> Choice:
-        """Return the block or tile at a number of tokens or positions."""
-        if number not in self._known:
-            self._known[number] = self._at(number)
-        return self._known[number]
+        """Return the choice at a number of tokens, positions or rows."""
+        if number not in self._choices:
+            self._choices[number] = self._at(number)
+        return self._choices[number]
 
     def evidence(self, number: int) -> str:
-        """Return where the block or tile at a number stands: file, lines, shortened digest."""
-        if number not in self._cited:
+        """Return the source of the choice at a number: file, lines, shortened digest."""
+        if number not in self._citations:
             choice = self.at(number)
-            place = min(number, MOST_POINTS)  # the last entry of a tuned file goes on from there
-            _, (interval,) = self._intervals(lambda _: choice, place, place, self._files)
-            self._cited[number] = _cited(interval)
-        return self._cited[number]
+            point = min(number, MOST_POINTS)  # the last entry of a tuned file holds beyond
+            _, (interval,) = self._intervals(lambda _: choice, point, point, self._files)
+            self._citations[number] = _citation(interval)
+        return self._citations[number]
 
     def quoted(self, quote: Quote) -> str:
-        """Return where a quote stands: file, lines, shortened digest."""
-        return _cited(self._files.place(quote))
+        """Return the source of a quote: file, lines, shortened digest."""
+        return _citation(self._files.place(quote))
 
     def last_alike(self, first: int = 1) -> int | None:
-        """Return the last number before block and path, or tile size and count, first change.
+        """Return the last number before the step of `first` changes.
 
-        None if they stay those of `first` as far as is looked, which stands for no limit.
+        None stands for no limit: the step does not change within the search range.
         """
-        for begin, end in self._ends:
+        for begin, end in self._constant_ranges:
             if begin <= first <= end:
-                return end if end < self._most else None
-        same, last = self._step(first), max(first, self._most)
+                return end if end < self._largest else None
+        first_step, last = self._step(first), max(first, self._largest)
         for number in self._changes:
-            if number > first and self._step(number) != same:
+            if number > first and self._step(number) != first_step:
                 last = number - 1
                 break
-        self._ends.append((first, last))
-        return last if last < self._most else None
+        self._constant_ranges.append((first, last))
+        return last if last < self._largest else None
 
     @cached_property
     def _changes(self) -> Sequence[int]:
-        """The numbers at which something may change from the one before."""
-        every = range(2, self._most + 1)
-        if self._told is None:
-            return every
+        """The numbers at which the step may differ from that of the previous number."""
+        numbers = range(2, self._largest + 1)
+        if self._candidates is None:
+            return numbers
         try:
-            return self._told(self._most)
+            return self._candidates(self._largest)
         except (*NO_VALUE, UnsettledError, NearfreeError):
-            return every
+            return numbers
 
     def tau(self, tokens: int) -> int | None:
-        """Return `last_alike` of a layer's tokens.
+        """Return the granularity limit tau of a layer: `last_alike` at a number of tokens.
 
         Raises
         ------
         EvidenceError
-            This many tokens are not looked at.
+            The tokens are beyond the search range.
         """
-        if tokens > self._most:
+        if tokens > self._largest:
             raise EvidenceError(
-                f"a change of block is looked for up to {self._most} tokens, not {tokens}",
+                f"a change of block is looked for up to {self._largest} tokens, not {tokens}",
                 remedy="Ask for a smaller batch or baseline",
             )
         return self.last_alike(tokens)
 
 
-def block_sizes(steps: Steps[Block], tokens: Whole) -> Whole:
+def block_sizes(steps: Steps[Block], tokens: Integers) -> Integers:
     """Return BLOCK_SIZE_M, N and K, num_warps and num_stages, [5, ...], at numbers of tokens.
 
-    Warps and stages that a configuration leaves open are Triton's defaults on CUDA.
+    Triton's defaults on CUDA stand for warps and stages that a configuration leaves open.
 
     Raises
     ------
     EvidenceError
         The kernel chooses one of the sizes itself.
     """
-    numbers, places = np.unique(tokens, return_inverse=True)
+    numbers, inverse = np.unique(tokens, return_inverse=True)
     blocks = [steps.at(number) for number in numbers.tolist()]
     if any(block.block_n is None or block.block_k is None for block in blocks):
         raise EvidenceError(
@@ -150,23 +150,24 @@ def block_sizes(steps: Steps[Block], tokens: Whole) -> Whole:
          block.num_stages or DEFAULT_STAGES)
         for block in blocks
     ]  # fmt: skip
-    return np.array(sizes, np.int64).T[:, places.reshape(tokens.shape)]
+    return np.array(sizes, np.int64).T[:, inverse.reshape(tokens.shape)]
 
 
 def tile_evidence(steps: Steps[Tile], positions: int) -> str:
-    """Return where a call's tile stands, or of the first that splits no keys, what splits them.
+    """Return the source of a call's tile.
 
-    That is the last line by which a call of one position less differs from it.
+    Where this call stops splitting keys and the one with a position less still splits them, it is
+    the source of that difference: the last quote of the smaller call that this one lacks.
     """
-    fewer, here = steps.at(max(positions - 1, 1)), steps.at(positions)
-    if here.unsplit and not fewer.unsplit:
-        alike = set(here.branches[-1].quotes)
-        apart = [each for each in fewer.branches[-1].quotes if each not in alike]
-        return steps.quoted((apart or here.branches[-1].quotes)[-1])
+    previous, tile = steps.at(max(positions - 1, 1)), steps.at(positions)
+    if tile.unsplit and not previous.unsplit:
+        shared = set(tile.branches[-1].quotes)
+        new_quotes = [quote for quote in previous.branches[-1].quotes if quote not in shared]
+        return steps.quoted((new_quotes or tile.branches[-1].quotes)[-1])
     return steps.evidence(positions)
 
 
-def _cited(place: Interval | Evidence) -> str:
+def _citation(place: Interval | Evidence) -> str:
     lines = "" if place.lines is None else f":{place.lines[0]}-{place.lines[1]}"
     digest = "" if place.sha256 is None else f" ({place.sha256[:SHORT_DIGEST]})"
     return f"{place.file}{lines}{digest}"

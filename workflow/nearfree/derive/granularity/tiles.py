@@ -1,7 +1,8 @@
-"""Query tiles at many points at once: calls that differ in nothing but batch, context and N.
+"""Query tiles at many points at once, for calls that differ only in batch, context and N.
 
-Points at which a release's rules say the same are told from all others in one go, and one of each
-kind is asked as a single point is. Where that is not possible, each point is asked.
+The points are grouped into kinds on which a release's rules give the same answers, by array
+operations. The tile of one representative then holds for its kind. Where grouping fails, the caller
+resolves each point by itself.
 """
 
 from collections.abc import Mapping
@@ -20,9 +21,9 @@ from nearfree.sources.language.points import column, combined, kinds, told_apart
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import PackageReader
 
-Whole = NDArray[np.int64]
+Integers = NDArray[np.int64]
 LARGEST = 1 << 31
-"""No batch, context or N is larger where many points are asked at once."""
+"""Largest batch, context or N that is grouped."""
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -33,37 +34,39 @@ class Call(Struct, frozen=True, kw_only=True):
     query: AttentionQuery
 
     def tile(self, context: int, positions: int) -> Tile:
-        """Return the tile of N positions over a context."""
-        query = replace(self.query, context=self._room(context + positions))
+        """Return the tile of N positions over `context` cached ones."""
+        query = replace(self.query, context=self._cache_positions(context + positions))
         return self.module.tile(self.rules, query, positions)
 
     def kinds(
-        self, batch: Whole, context: Whole, positions: Whole
-    ) -> tuple[Whole, list[Tile | None]]:
-        """Return which kind each point is of, and the tile of each kind.
+        self, batch: Integers, context: Integers, positions: Integers
+    ) -> tuple[Integers, list[Tile | None]]:
+        """Return the index of each point's kind, and the tile of each kind.
 
-        The tile is None where each point must be asked alone; its `tiles` are those of one point.
+        The tile is None where the points of a kind must be resolved one by one. Its count `tiles`
+        is that of the representative only.
         """
         try:
-            point = Point(positions, batch, self._room(context + positions))
-            codes, some = self._codes(point)
+            point = Point(positions, batch, self._cache_positions(context + positions))
+            codes, representatives = self._codes(point)
         except (*NO_VALUE, NearfreeError):
             return np.zeros(len(positions), np.int64), [None]
-        return codes, [self._one(*(int(each[place]) for each in point)) for place in some]
+        tiles = [self._tile_at(*(int(values[at]) for values in point)) for at in representatives]
+        return codes, tiles
 
-    def _room(self, keys: Any) -> Any:
+    def _cache_positions(self, keys: Any) -> Any:
         return room(keys, self.query.page_size)
 
-    def _one(self, positions: int, batch: int, context: int) -> Tile | None:
+    def _tile_at(self, positions: int, batch: int, context: int) -> Tile | None:
         query = replace(self.query, batch=batch, context=context)
         try:
             return self.module.tile(self.rules, query, positions)
         except NearfreeError:
             return None
 
-    def _codes(self, point: Point) -> tuple[Whole, Whole]:
-        """Return codes of what tile, path and rows of a position rest on, and a point of each."""
-        if any(each.min() < 0 or each.max() > LARGEST for each in point):
+    def _codes(self, point: Point) -> tuple[Integers, Integers]:
+        """Return a code per point for the answers behind its tile, and one point of each code."""
+        if any(values.min() < 0 or values.max() > LARGEST for values in point):
             raise OverflowError
         if not 1 <= point.positions.min() <= point.positions.max() <= MOST_POINTS:
             raise OverflowError
@@ -71,20 +74,24 @@ class Call(Struct, frozen=True, kw_only=True):
         if captured is not None and point.positions.max() > captured:
             raise OverflowError
         queries = self.module.rule_queries(self.query, point)
-        found = [_answer_codes(self.rules[name], facts) for name, facts in queries]
-        for name, given in self.module.FOLLOWING_RULES.items():
-            also = self.rules[name].open_inputs & set(Point._fields) if name in self.rules else ()
-            columns = {each: column(getattr(point, each)) for each in sorted(also)}
-            plain = {each: queries[0].facts[each] for each in given if each not in columns}
-            found += told_apart(self.rules[name], plain, columns) if columns else ()
-        return combined([(np.zeros(len(point.positions), np.int64), 1), *found])
+        codes = [_answer_codes(self.rules[name], facts) for name, facts in queries]
+        for name, rule_inputs in self.module.FOLLOWING_RULES.items():
+            varying = (
+                self.rules[name].open_inputs & set(Point._fields) if name in self.rules else ()
+            )
+            variables = {field: column(getattr(point, field)) for field in sorted(varying)}
+            constants = {
+                field: queries[0].facts[field] for field in rule_inputs if field not in variables
+            }
+            codes += told_apart(self.rules[name], constants, variables) if variables else ()
+        return combined([(np.zeros(len(point.positions), np.int64), 1), *codes])
 
 
-def _answer_codes(rule: Rule, facts: Mapping[str, Any]) -> tuple[Whole, int]:
-    """Return what a rule says at each point, as codes that tell answers apart, and their number."""
-    whole = {name: each for name, each in facts.items() if isinstance(each, np.ndarray)}
-    plain = stated_facts({name: each for name, each in facts.items() if name not in whole})
-    needed = {name: column(each) for name, each in whole.items() if name in rule.open_inputs}
-    if not needed:
-        return np.zeros(len(next(iter(whole.values()))), np.int64), 1
-    return kinds(rule.steady(plain, VARYING), plain, needed)
+def _answer_codes(rule: Rule, facts: Mapping[str, Any]) -> tuple[Integers, int]:
+    """Return a code of a rule's answer at each point, and the number of distinct codes."""
+    arrays = {name: value for name, value in facts.items() if isinstance(value, np.ndarray)}
+    constants = stated_facts({name: value for name, value in facts.items() if name not in arrays})
+    variables = {name: column(value) for name, value in arrays.items() if name in rule.open_inputs}
+    if not variables:
+        return np.zeros(len(next(iter(arrays.values()))), np.int64), 1
+    return kinds(rule.steady(constants, VARYING), constants, variables)

@@ -44,7 +44,7 @@ def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[st
             "n_max_extended": float("inf"),
             "limiting_module": None,
             "limiting_term": f"no path or number of passes changes up to N = {max(most, LOOKED)}",
-            "evidence": rules.who,
+            "evidence": rules.release_name,
             "margin": None,
         }
     least = smallest({kind: float(change.n - 1) for kind, change in changes.items()})

@@ -12,9 +12,10 @@ from nearfree.core.modules.attention import AttentionQuestion
 from nearfree.core.modules.indexer import LOGITS
 from nearfree.core.modules.moe_ffn import MoeQuestion
 from nearfree.core.precision import ELEMENT_BYTES, RESULT_BYTES
-from nearfree.derive.granularity.resolve import Resolver, tile_sizes
+from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.granularity.steps import Steps, block_sizes
-from nearfree.derive.granularity.tiles import Whole
+from nearfree.derive.granularity.tile_grid import tile_sizes
+from nearfree.derive.granularity.tiles import Integers
 from nearfree.derive.laws.spread import spread_of
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.attention_rows import decode_tiles, decoders, measured_curves
@@ -320,7 +321,7 @@ def _moe_rules(
     return dict(zip(names, sizes, strict=True)), refused
 
 
-def _blocks(steps: Steps[Block], tokens: Whole) -> Whole:
+def _blocks(steps: Steps[Block], tokens: Integers) -> Integers:
     """Return `block_sizes` at numbers of tokens, and 1 where pairs share no block, [6, ...]."""
     numbers, places = np.unique(tokens, return_inverse=True)
     alone = np.array([int(steps.at(each).path == NAIVE) for each in numbers.tolist()], np.int64)

@@ -1,7 +1,7 @@
 """The principle of an engine's forward, by rules: the last N with the same paths and passes."""
 
 import pytest
-from nearfree.derive.laws.engine_law import LOOKED, REFUSED, principle_of_engine
+from nearfree.derive.laws.engine_law import LEAST_SEARCHED, REFUSED, principle_of_engine
 
 from derive.engines import BUILT, rules
 
@@ -39,7 +39,7 @@ def test_nothing_up_to_where_is_looked_is_no_limit(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(type(known), "first_changes", lambda *_: {})
     found = principle_of_engine(known, 1, 33)
     assert found["n_max"] == float("inf")
-    assert f"N = {LOOKED}" in found["limiting_term"]
+    assert f"N = {LEAST_SEARCHED}" in found["limiting_term"]
 
 
 def test_refusals_say_what_answers() -> None:

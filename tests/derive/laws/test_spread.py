@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nearfree.core.modules.routing import power_law_pairs
-from nearfree.derive.laws.spread import AWAKE, Loads, PowerLaw, first_awake, spread_of
+from nearfree.derive.laws.spread import AWAKE_SHARE, Loads, PowerLaw, first_awake, spread_of
 from nearfree.errors import EvidenceError
 
 DRAWS = 400
@@ -118,8 +118,8 @@ def test_most_experts_are_awake_from_the_first_such_n(experts: int, top_k: int, 
     """At the baseline of a power law nine in ten experts are awake, and one N before fewer are."""
     first = first_awake("power_law:1.2", experts, top_k, batch)
     law = PowerLaw(1.2)
-    assert law.awake(experts, top_k, batch * first) >= AWAKE * experts
-    assert first == 1 or law.awake(experts, top_k, batch * (first - 1)) < AWAKE * experts
+    assert law.awake(experts, top_k, batch * first) >= AWAKE_SHARE * experts
+    assert first == 1 or law.awake(experts, top_k, batch * (first - 1)) < AWAKE_SHARE * experts
     assert first_awake("balanced", experts, top_k, batch) == -(-experts // (batch * top_k))
 
 

@@ -1,7 +1,7 @@
-"""The laws of a real engine's forward: which of them speak of it, and the principle by its rules.
+"""The laws of a real engine's forward: the refused ones, and the principle by its rules.
 
-A forward's rows b N take, for each type of its stored matrices, a path and a number of passes over
-them, as the release's source says. By the paper's principle, resolved with rules, N_max is the
+The release's source gives, for each type of stored matrices, the path and the number of passes that
+the b N rows of a forward take. By the paper's principle, resolved with rules, N_max is the
 largest N up to which no matrix has another path or another number of passes than at the baseline.
 """
 
@@ -10,22 +10,22 @@ from typing import Any
 from nearfree.core.modules.kind import smallest
 from nearfree.derive.granularity.engine import EngineRules
 
-LOOKED = 512
-"""Positions up to which a change is looked for at least; none up to there stands for no limit."""
+LEAST_SEARCHED = 512
+"""Positions up to which changes are searched at least; without one there is no limit."""
 REFUSED = {
     "idle_compute": "idle compute has one element size and one phi, and an engine's weights have "
     "several formats, each with kernels of its own; principle_resolved and work_model answer",
     "principle": "the paper prints no granularity of an engine on a CPU; principle_resolved reads "
     "it from the release's source",
 }
-"""Why laws do not speak of an engine's forward, and what does."""
+"""Why a law has no answer for an engine's forward, and which predictor has."""
 
 
 def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[str, Any]:
-    """Return N_max, what limits it and where that stands, by the names of an answer.
+    """Return N_max, its limit and the source of that limit, by the names of an answer.
 
-    The module that limits is `mul_mat TYPE`, of types that change at the same N the heaviest; the
-    margin is where the next type changes, over N_max.
+    The limiting module is `mul_mat TYPE`: the heaviest of the types that change first. The margin
+    is the N at which the next type changes, over N_max.
 
     Parameters
     ----------
@@ -35,15 +35,16 @@ def principle_of_engine(rules: EngineRules, baseline: int, most: int) -> dict[st
     Raises
     ------
     NearfreeError
-        A rule is missing, or the CPU or a type has kernels that are not read.
+        A rule is missing, or there are no rules for kernels of the CPU or of a type.
     """
-    changes = rules.first_changes(baseline, max(most, LOOKED))
+    last = max(most, LEAST_SEARCHED)
+    changes = rules.first_changes(baseline, last)
     if not changes:
         return {
             "n_max": float("inf"),
             "n_max_extended": float("inf"),
             "limiting_module": None,
-            "limiting_term": f"no path or number of passes changes up to N = {max(most, LOOKED)}",
+            "limiting_term": f"no path or number of passes changes up to N = {last}",
             "evidence": rules.release_name,
             "margin": None,
         }

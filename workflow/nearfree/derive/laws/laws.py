@@ -1,13 +1,14 @@
-"""The paper's laws, asked of frames: idle compute, the principle, and the principle resolved.
+"""Answers of the paper's laws on frames: idle compute, the principle, and the principle resolved.
 
-A law knows no tolerance: its answer is the same at each. Beside the paper's value stands that of
-the extended formula: batch in the MoE law, g = heads / kv_heads in attention's idle compute, three
-matrices where experts are gated; it is equal where the extension changes nothing. The laws
-themselves stand in `core.modules`; each distinct question is asked once.
+A law has no tolerance: its answer is the same at each. Every answer holds the paper's value and
+that of the extended formula, which has batch in the MoE law, g = heads / kv_heads in attention's
+idle compute, and three matrices for gated experts. The two are equal where the extension changes
+nothing. The laws themselves are in `core.modules`; each distinct question is answered once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import polars as pl
@@ -28,7 +29,7 @@ from nearfree.errors import ConfigError, NearfreeError
 from nearfree.sources.answers.latent import LatentCall
 
 LAWFUL: dict[str, Laws] = {name: kind.laws for name, kind in KINDS.items() if kind.laws}
-"""The laws of the kinds of modules that have some."""
+"""The laws of the module kinds that have laws."""
 GRANULAR = [name for name, laws in LAWFUL.items() if laws.letter]
 ROUTED = [name for name, kind in KINDS.items() if kind.routed]
 CACHED = [name for name, kind in KINDS.items() if kind.has_cache]
@@ -36,43 +37,43 @@ CACHED = [name for name, kind in KINDS.items() if kind.has_cache]
 
 @cache
 def law_refusal(*, by_balance: bool) -> pl.Expr:
-    """Return why a law cannot be asked; null where it can.
+    """Return the reason why a law has no answer; null where it has one.
 
-    `by_balance` says that it asks for rho whatever the module is; else only the laws without a
-    granularity do.
+    With `by_balance` the law needs rho for every module; without it, only for modules whose law has
+    no granularity.
     """
-    bare = [name for name in LAWFUL if by_balance or name not in GRANULAR]
-    return pl.coalesce(shape_refusal(), pl.when(_module.is_in(bare)).then(facts_refusal()))
+    by_rho = [name for name in LAWFUL if by_balance or name not in GRANULAR]
+    return pl.coalesce(shape_refusal(), pl.when(_module.is_in(by_rho)).then(facts_refusal()))
 
 
 def shape_refusal(*, law: bool = True) -> pl.Expr:
-    """Return what a question itself lacks for any law; null where it lacks nothing.
+    """Return the reason why a question's own fields allow no answer; null where they do.
 
-    The paper's laws speak of attention over a cache and of the two bounds of routing alone; `law`
-    says whether one of them is asked, or T(N), which needs no more than what loads are expected.
+    The paper's laws cover attention over a cache and the two bounds of routing only. Without `law`
+    the reason is that of T(N), which needs only the expected loads.
     """
     routing = pl.col("routing")
-    spread = routing.is_in(SPREADS)
+    has_loads = routing.is_in(SPREADS)
     if not law:
-        spread |= routing.str.contains(f"^(?:{POWER_LAW}|loads:.+)$")
-    unspread = _module.is_in(ROUTED) & ~spread
+        has_loads |= routing.str.contains(f"^(?:{POWER_LAW}|loads:.+)$")
+    without_loads = _module.is_in(ROUTED) & ~has_loads
     uncached = _module.is_in(CACHED) & (pl.col("context") == 0) & law
-    needs = {name: laws.needs for name, laws in LAWFUL.items()}
+    required_fields = {name: laws.needs for name, laws in LAWFUL.items()}
     if not law:
-        needs |= {name: required(KINDS[name].name) for name in _LAWLESS}
+        required_fields |= {name: required(KINDS[name].name) for name in _LAWLESS}
     missing = [
         pl.when((_module == module) & pl.col(field).is_null()).then(
             written(f"the {{}} setting lacks {field}", "module")
         )
-        for module, fields in needs.items()
+        for module, fields in required_fields.items()
         for field in fields
     ]
     return pl.coalesce(
-        pl.when(~_module.is_in(list(needs))).then(
+        pl.when(~_module.is_in(list(required_fields))).then(
             written("no law for the module {} yet", "module")
         ),
         *missing,
-        pl.when(unspread).then(
+        pl.when(without_loads).then(
             written("no law for {} routing" if law else "no loads of {} routing", "routing")
         ),
         pl.when(uncached).then(pl.lit("no law for attention without a cache (context 0)")),
@@ -80,12 +81,12 @@ def shape_refusal(*, law: bool = True) -> pl.Expr:
 
 
 _LAWLESS = ("attention_layer", "delta_net", "mamba2", "short_conv", "stream_mixing")
-"""Modules of which T(N) is known though they have no law of the paper."""
+"""Modules that have a form of T(N) but no law of the paper."""
 _NO_UNITS = "{} has no {} units; weights alone can be {} there (--activations bfloat16)"
 
 
 def facts_refusal() -> pl.Expr:
-    """Return which fact of the platform is missing: phi or beta; null where none is."""
+    """Return the reason of a missing platform fact, phi or beta; null where none is missing."""
     return pl.coalesce(
         pl.when(pl.col("known").is_null()).then(written("no facts of {}", "platform")),
         pl.when(pl.col("no_units")).then(written(_NO_UNITS, "platform", "dtype", "dtype")),
@@ -97,7 +98,7 @@ def facts_refusal() -> pl.Expr:
 
 
 def written(form: str, *columns: str) -> pl.Expr:
-    """Return a sentence with columns in its places, a question mark for null."""
+    """Return a sentence with columns in the places of `{}`, and a question mark for null."""
     return pl.format(form, *(pl.col(name).fill_null("?") for name in columns))
 
 
@@ -106,36 +107,38 @@ def ask_distinct(
     answer: Callable[[dict[str, Any]], Mapping[str, Any]],
     schema: Mapping[str, Any],
 ) -> pl.DataFrame:
-    """Return what a function says of each row, in the rows' order.
+    """Apply a function once to each distinct row, and return its answers in the rows' order.
 
     Parameters
     ----------
     rows
-        What the function is asked.
+        The arguments of the function.
     answer
-        Takes a row by its columns' names and returns values by the names of `schema`; what it
-        leaves out is null. It is called once for each distinct row.
+        Takes a row as a dict by column names and returns values by the names of `schema`; a
+        missing value is null.
     schema
         The columns of the answers.
     """
     distinct = rows.unique(maintain_order=True)
     answers = [answer(question) for question in distinct.iter_rows(named=True)]
-    known = distinct.hstack(pl.DataFrame(answers, schema=schema).rename(_answer))
-    found = rows.join(known, on=rows.columns, how="left", nulls_equal=True, maintain_order="left")
-    return found.select(pl.col(_answer(name)).alias(name) for name in schema)
+    answered = distinct.hstack(pl.DataFrame(answers, schema=schema).rename(_answer_column))
+    ordered = rows.join(
+        answered, on=rows.columns, how="left", nulls_equal=True, maintain_order="left"
+    )
+    return ordered.select(pl.col(_answer_column(name)).alias(name) for name in schema)
 
 
-def _answer(name: str) -> str:
+def _answer_column(name: str) -> str:
     return f"answer_{name}"
 
 
 def resolved(resolver: Resolver, question: Any, baseline: int, tokens: int) -> Granularity:
-    """Return the granularity of a layer or call at its baseline N, of so many tokens.
+    """Return the granularity of a layer or call at its baseline N, with `tokens` rows b N.
 
     Raises
     ------
     NearfreeError
-        There are no rules of it, or the answer depends on a fact that is not known.
+        There are no rules for it, or the answer depends on an unknown fact.
     """
     return _BY_QUESTION[type(question)](resolver, question, baseline, tokens)
 
@@ -144,8 +147,8 @@ def _blocks(resolver: Resolver, question: MoeQuestion, _baseline: int, tokens: i
     steps = resolver.moe(question)
     block = steps.at(tokens)
     place = f"{steps.evidence(tokens)}, {block.source}, path {block.path}"
-    shared = 1 if block.path == NAIVE else block.value  # each pair has a block of its own
-    return Granularity(rows=shared, until=steps.tau(tokens), place=place)
+    rows = 1 if block.path == NAIVE else block.value  # each pair has a block of its own
+    return Granularity(rows=rows, until=steps.tau(tokens), place=place)
 
 
 def _tiles(
@@ -186,10 +189,10 @@ ANSWERS_SCHEMA: dict[str, Any] = {
     "calibration": pl.List(pl.String),
     "refusal": pl.String,
 }
-"""What a predictor says of a question at a tolerance: a value (+inf: unbounded) or a refusal.
+"""A predictor's answer to a question at a tolerance: a value (+inf: unbounded) or a refusal.
 
-`evidence` is where its rule or formula stands, `calibration` the events of its constants, `regime`
-what T(N) stands on."""
+`evidence` is the source of its rule or formula, `calibration` the events of its constants, `regime`
+the evidence class of T(N)."""
 _KEYS = {"asked", "predictor", "epsilon", "refusal"}
 _ANSWER = {
     name: ANSWERS_SCHEMA[name]
@@ -201,25 +204,25 @@ Answer = Mapping[str, Any]
 
 
 def answer_laws(
-    asked: pl.DataFrame,
+    questions: pl.DataFrame,
     facts: pl.DataFrame,
     epsilons: Sequence[float],
     resolver: Resolver,
     predictors: Sequence[str] = ("idle_compute", "principle", "principle_resolved"),
 ) -> pl.DataFrame:
-    """Return what each law says of each question: a row a question, predictor and tolerance.
+    """Return the answers of laws: a row per question, predictor and tolerance.
 
     Parameters
     ----------
-    asked
+    questions
         Questions: asked (their key), platform, the setting's columns, backend_version, kernel,
         baseline, grid.
     facts
-        phi, beta and rho, one row a platform and dtype, as `datasheet_facts` gives them.
+        phi, beta and rho, one row per platform and dtype, as `datasheet_facts` gives them.
     epsilons
-        Tolerances; a law says the same at each.
+        Tolerances; a law's answer is the same at each.
     resolver
-        The rules of releases, asked by principle_resolved alone.
+        The rules of releases, used by principle_resolved only.
 
     Raises
     ------
@@ -229,7 +232,7 @@ def answer_laws(
     unknown = [name for name in predictors if name not in _LAWS]
     if unknown:
         raise ConfigError(f"no law {unknown[0]!r}", remedy=f"Choose from {', '.join(_LAWS)}")
-    rows = with_facts(asked, facts)
+    rows = with_facts(questions, facts)
     tolerances = pl.DataFrame({"epsilon": list(epsilons)}, schema={"epsilon": pl.Float64})
     frames = [_answers(rows, name, resolver).join(tolerances, how="cross") for name in predictors]
     empty = pl.DataFrame(schema=ANSWERS_SCHEMA)
@@ -237,9 +240,9 @@ def answer_laws(
 
 
 def _answers(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataFrame:
-    judged = _LAWS[predictor](rows, resolver)
-    stands = pl.col("refusal").is_null()
-    return judged.with_columns(
+    answered = _LAWS[predictor](rows, resolver)
+    has_value = pl.col("refusal").is_null()
+    return answered.with_columns(
         pl.lit(predictor).alias("predictor"),
         _module.alias("limiting_module"),
         *(
@@ -250,7 +253,7 @@ def _answers(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataF
         "asked",
         "predictor",
         *(
-            pl.when(stands).then(pl.col(name)).alias(name)
+            pl.when(has_value).then(pl.col(name)).alias(name)
             for name in ANSWERS_SCHEMA
             if name not in _KEYS
         ),
@@ -258,7 +261,7 @@ def _answers(rows: pl.DataFrame, predictor: str, resolver: Resolver) -> pl.DataF
     )
 
 
-def _idle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
+def _answer_idle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     del resolver
 
     def answer(kind: ModuleKind, laws: Laws, question: Answer) -> Answer:
@@ -270,11 +273,11 @@ def _idle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
             "evidence": laws.idle_place,
         }
 
-    judged = rows.with_columns(law_refusal(by_balance=True).alias("refusal"))
-    return _ask(judged, lambda _, laws: ("dtype", _BALANCE, *laws.idle_fields), answer)
+    checked = rows.with_columns(law_refusal(by_balance=True).alias("refusal"))
+    return _apply_law(checked, lambda _, laws: ("dtype", _BALANCE, *laws.idle_fields), answer)
 
 
-def _principle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
+def _answer_principle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     del resolver
 
     def answer(kind: ModuleKind, laws: Laws, question: Answer) -> Answer:
@@ -285,40 +288,40 @@ def _principle(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
         except NearfreeError as error:
             return {"refusal": error.what}
 
-    found = _ask(
+    answered = _apply_law(
         rows.with_columns(law_refusal(by_balance=False).alias("refusal")),
         lambda _, laws: ("backend", "dtype", "kernel", *laws.term_fields, *_balance(laws)),
         answer,
     )
-    nowhere = pl.when(_module.is_in(GRANULAR) & pl.col("sm").is_null()).then(
+    no_device = pl.when(_module.is_in(GRANULAR) & pl.col("sm").is_null()).then(
         written("{} has no compute capability for {}", "platform", "backend")
     )
-    return found.with_columns(pl.coalesce("refusal", nowhere).alias("refusal"))
+    return answered.with_columns(pl.coalesce("refusal", no_device).alias("refusal"))
 
 
-def _resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
+def _answer_resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     def answer(kind: ModuleKind, laws: Laws, question: Answer) -> Answer:
         granularity = None
         try:
             if kind.question is not None:
-                asked = kind.question(**{name: question[name] for name in kind.question_fields})
+                rule_question = kind.question(
+                    **{name: question[name] for name in kind.question_fields}
+                )
                 tokens = question["batch"] * question["baseline"]
-                granularity = resolved(resolver, asked, question["baseline"], tokens)
-            setting, balance = (
-                _setting(kind, laws.term_fields, question),
-                question.get(_BALANCE, 0.0),
-            )
-            return _smallest(laws, setting, balance, granularity, extended_alone=True)
+                granularity = resolved(resolver, rule_question, question["baseline"], tokens)
+            setting = _setting(kind, laws.term_fields, question)
+            balance = question.get(_BALANCE, 0.0)
+            return _smallest(laws, setting, balance, granularity, extended_only=True)
         except NearfreeError as error:
             return {"refusal": error.what}
 
-    given = rows.with_columns(
+    checked = rows.with_columns(
         law_refusal(by_balance=False).alias("refusal"),
         pl.col("grid").list.max().fill_null(pl.col("baseline")).alias("most"),
         pl.col("backend_version").replace("", None),
     )
-    return _ask(
-        given,
+    return _apply_law(
+        checked,
         lambda kind, laws: (
             *("backend", "dtype", "batch", *laws.term_fields, *_balance(laws)),
             *((*kind.question_fields, "baseline") if kind.question else ()),
@@ -327,36 +330,38 @@ def _resolved(rows: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
     )
 
 
-def _ask(
+def _apply_law(
     rows: pl.DataFrame,
-    names: Callable[[ModuleKind, Laws], Sequence[str]],
+    columns_for: Callable[[ModuleKind, Laws], Sequence[str]],
     answer: Callable[[ModuleKind, Laws, Answer], Answer],
 ) -> pl.DataFrame:
-    """Return the rows with what a law says of those that have no refusal.
+    """Return the rows with a law's answers to those without a refusal.
 
-    `names` are the columns that the law asks for of a module: questions that agree in them are one.
+    `columns_for` returns the columns that the law reads of a module; rows that agree in them get
+    one answer.
     """
-    asked_of = {module: names(KINDS[module], laws) for module, laws in LAWFUL.items()}
-    columns = dict.fromkeys(name for each in asked_of.values() for name in each)
-    free = rows.select("module", "refusal", *columns).with_row_index(_ROW)
+    columns = {module: [*columns_for(KINDS[module], laws)] for module, laws in LAWFUL.items()}
+    every_column = dict.fromkeys(chain.from_iterable(columns.values()))
+    numbered = rows.select("module", "refusal", *every_column).with_row_index(_ROW)
     frames = [pl.DataFrame(schema={_ROW: pl.UInt32, **_ANSWER})]
-    parts = free.filter(pl.col("refusal").is_null()).partition_by("module", as_dict=True)
-    for (module,), mine in parts.items():
-        ask = partial(answer, KINDS[module], LAWFUL[module])
-        found = ask_distinct(mine.select(*dict.fromkeys(asked_of[module])), ask, _ANSWER)
-        frames.append(mine.select(_ROW).hstack(found))
-    found = free.select(_ROW).join(pl.concat(frames), on=_ROW, how="left", maintain_order="left")
-    refusal = pl.coalesce("refusal", found["refusal"])
-    return rows.hstack(found.drop(_ROW, "refusal")).with_columns(refusal.alias("refusal"))
+    answerable = numbered.filter(pl.col("refusal").is_null()).partition_by("module", as_dict=True)
+    for (module,), part in answerable.items():
+        answer_row = partial(answer, KINDS[module], LAWFUL[module])
+        distinct = part.select(*dict.fromkeys(columns[module]))
+        frames.append(part.select(_ROW).hstack(ask_distinct(distinct, answer_row, _ANSWER)))
+    by_row = pl.concat(frames)
+    answers = numbered.select(_ROW).join(by_row, on=_ROW, how="left", maintain_order="left")
+    refusal = pl.coalesce("refusal", answers["refusal"])
+    return rows.hstack(answers.drop(_ROW, "refusal")).with_columns(refusal.alias("refusal"))
 
 
 def _setting(kind: ModuleKind, fields: Sequence[str], question: Answer) -> Setting:
-    given = {name: question[name] for name in ("dtype", *fields)}
-    return Setting(module=kind.name, backend=question.get("backend", ""), **given)
+    values = {name: question[name] for name in ("dtype", *fields)}
+    return Setting(module=kind.name, backend=question.get("backend", ""), **values)
 
 
 def _balance(laws: Laws) -> tuple[str, ...]:
-    """Return the column of rho, if the principle asks for it: else it asks for a granularity."""
+    """Return the column of rho if the principle needs it; else it needs a granularity."""
     return () if laws.letter else (_BALANCE,)
 
 
@@ -366,24 +371,26 @@ def _smallest(
     balance: float,
     granularity: Granularity | None,
     *,
-    extended_alone: bool = False,
+    extended_only: bool = False,
 ) -> Answer:
-    """Return the smallest term; resolved, the extended form alone is stated."""
-    wider = smallest(laws.terms(setting, balance, granularity, extended=True))
-    paper = (
-        wider
-        if extended_alone
-        else smallest(laws.terms(setting, balance, granularity, extended=False))
-    )
+    """Return the smallest term, in the paper's and the extended form, or in the extended only."""
+    extended = smallest(laws.terms(setting, balance, granularity, extended=True))
+    paper = extended
+    if not extended_only:
+        paper = smallest(laws.terms(setting, balance, granularity, extended=False))
     return {
         "n_max": paper.value,
-        "n_max_extended": wider.value,
+        "n_max_extended": extended.value,
         "limiting_term": paper.names[0],
         "evidence": granularity.place if granularity else laws.principle_place,
         "margin": paper.margin,
     }
 
 
-_LAWS = {"idle_compute": _idle, "principle": _principle, "principle_resolved": _resolved}
+_LAWS = {
+    "idle_compute": _answer_idle,
+    "principle": _answer_principle,
+    "principle_resolved": _answer_resolved,
+}
 LAWS = tuple(_LAWS)
 """The predictors that are laws of the paper."""

@@ -1,4 +1,4 @@
-"""The law of a whole model, asked of frames: idle compute of its FFN, and the smallest term."""
+"""The laws of a whole model on frames: idle compute of its FFN, and the principle's minimum."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +25,8 @@ def idle_compute(rows: pl.DataFrame) -> pl.Series:
     Parameters
     ----------
     rows
-        balance_flop_per_byte, dtype, batch, experts, top_k, routing and d_ff, an expert's width; no
-        experts: a dense model.
+        balance_flop_per_byte, dtype, batch, experts, top_k, routing and d_ff (the width of an
+        expert); a dense model has no experts.
     """
     return ask_distinct(
         rows.select(_BALANCE, *_FFN, "d_ff"), lambda row: _idle(**row), {"idle": pl.Float64}
@@ -39,16 +39,17 @@ def principle(rows: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        As in `idle_compute` but for d_ff, with m_moe (rows of an expert block), tau (the last
-        number of tokens with it, null for no limit) and m_attn (positions of a query tile).
+        As in `idle_compute` without d_ff, with m_moe (rows of an expert block), tau (the last
+        number of tokens with that block, null for no limit) and m_attn (positions of a query
+        tile).
 
     Returns
     -------
     polars.DataFrame
-        `tie` names all terms that are the smallest, null where one alone is.
+        `tie` names all terms that are equally the smallest; null if only one is.
     """
-    asked = rows.select(_BALANCE, *_FFN, "m_moe", "tau", "m_attn")
-    return rows.hstack(ask_distinct(asked, lambda row: _smallest(**row), _LAW))
+    questions = rows.select(_BALANCE, *_FFN, "m_moe", "tau", "m_attn")
+    return rows.hstack(ask_distinct(questions, lambda row: _smallest(**row), _LAW))
 
 
 def _idle(balance_flop_per_byte: float | None, **fields: Any) -> Mapping[str, float]:
@@ -68,10 +69,10 @@ def _smallest(
     terms = model.principle_terms(ffn, balance_flop_per_byte, m_moe, tau, m_attn)
     if not terms:
         return {}
-    found = smallest(terms)
+    least = smallest(terms)
     return {
-        "n_max": found.value,
-        "limiting_term": found.names[0],
-        "margin": found.margin,
-        "tie": " = ".join(found.names) if len(found.names) > 1 else None,
+        "n_max": least.value,
+        "limiting_term": least.names[0],
+        "margin": least.margin,
+        "tie": " = ".join(least.names) if len(least.names) > 1 else None,
     }

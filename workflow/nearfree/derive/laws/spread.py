@@ -1,8 +1,9 @@
-"""How many experts are awake, and how many row blocks they fill, where routing is uneven.
+"""Expected active experts and row blocks of an MoE layer whose routing is uneven.
 
-What is expected, sums over experts: of P(m_e > 0), and of E[ceil(m_e / M)] for blocks of M rows.
-Where whole experts are spread over ranks, in their order as vLLM and SGLang place them, it is that
-of the rank with most pairs, for which all others wait.
+The expectations are sums over experts e with m_e token-expert pairs: of P(m_e > 0) for the active
+experts, and of E[ceil(m_e / M)] for blocks of M rows. Under expert parallelism, where vLLM and
+SGLang place whole experts on ranks in their order, they are those of the rank with most pairs, for
+which all others wait.
 """
 
 from collections.abc import Sequence
@@ -20,76 +21,78 @@ from nearfree.errors import EvidenceError
 Array = npt.NDArray[np.float64]
 Complex = npt.NDArray[np.complex128]
 Layer = tuple[int, int, int]
-"""E, k, and over how many ranks whole experts are spread."""
-AWAKE = 0.9
-"""The share of E from which on few experts are left to wake."""
-_DRAWN = 2**17
-"""Loads that stand for a power law's: E in each of so many forwards."""
-_EACH_OCTAVE = 16
-"""Numbers of tokens at which a power law is worked out; between them it is taken as straight."""
-_KINDS = 256
-"""Measured shares that are told apart; of more, neighbours in size stand for their mean."""
+"""E, k, and the number of ranks of expert parallelism."""
+AWAKE_SHARE = 0.9
+"""The share of E above which additional experts hardly add to T(N)."""
+_DRAWN_LOADS = 2**17
+"""Loads that are drawn from a power law in all: E in each forward."""
+_PER_OCTAVE = 16
+"""Numbers of tokens per octave at which a power law is evaluated; between them it is linear."""
+_DISTINCT_SHARES = 256
+"""Most distinct measured shares; more are merged into means of neighbours in size."""
 _MOST_TOKENS = 2**20
-_NOTHING = 1e-300
-"""What stands for 0 where a logarithm is taken."""
+_TINY = 1e-300
+"""Stands for 0 under a logarithm."""
 
 
 class PowerLaw(Struct, frozen=True):
     """Loads as `core.modules.routing.power_law_pairs` draws them, with this exponent.
 
-    The expectation is the mean over forwards whose quantiles are a Latin hypercube: each expert's
-    own lie evenly, and experts are independent. They are the same every time. Which experts share a
-    rank is drawn anew for each forward.
+    The expectation is the mean over forwards whose quantiles form a Latin hypercube: the quantiles
+    of each expert are evenly spaced, and experts are independent. The sample is the same every
+    time. The experts of a rank are drawn anew for each forward.
     """
 
     exponent: float
 
     def awake(self, experts: int, top_k: int, tokens: int, ep: int = 1) -> float:
-        """Return how many of E experts have a pair among b N tokens; of a rank of `ep`."""
+        """Return the expected active experts of b N tokens, on the busiest of `ep` ranks."""
         return _mean(self.exponent, (experts, top_k, ep), tokens, None)
 
     def blocks(self, experts: int, top_k: int, tokens: int, rows: int, ep: int = 1) -> float:
-        """Return how many blocks of so many rows their pairs fill."""
+        """Return the expected blocks of `rows` rows that the pairs fill, on the busiest rank."""
         return _mean(self.exponent, (experts, top_k, ep), tokens, rows)
 
     def pairs(self, experts: int, top_k: int, tokens: int, ep: int = 1) -> float:
-        """Return how many token-expert pairs they have."""
+        """Return the expected token-expert pairs, on the busiest rank."""
         if ep == 1:
             return float(tokens * top_k)
         return _mean(self.exponent, (experts, top_k, ep), tokens, 0)
 
 
 class Loads:
-    """Loads that somebody measured, as shares of all pairs.
+    """Measured loads, as shares of all pairs.
 
-    Several layers stand for their mean layer. Each token is taken to choose by itself, so that it
-    takes an expert with probability k times the expert's share whichever others it takes, and an
-    expert's pairs are binomial: no approximation is made of k different experts. Tokens of one
-    text that choose alike wake fewer experts than this.
+    Several layers stand for their mean layer. Tokens are taken as independent: a token chooses an
+    expert with probability k times the expert's share, so that an expert's pairs are binomial. Sums
+    over experts need no more than that, whichever other experts a token chooses: its k different
+    experts are not approximated. Tokens of one text that choose the same experts activate fewer
+    experts than this.
 
     Parameters
     ----------
     shares
-        The share of each expert, [layers, E]; they sum to one in each layer.
+        The share of each expert, [layers, E]; they sum to 1 in each layer.
     """
 
     def __init__(self, shares: Sequence[Sequence[float]]) -> None:
-        self._all = np.array(shares, dtype=np.float64)
-        flat = np.sort(self._all.ravel())
-        kinds = np.array_split(flat, min(len(flat), _KINDS))
-        self._shares = np.array([kind.mean() for kind in kinds])
-        self._many = np.array([len(kind) for kind in kinds], dtype=np.float64) / len(shares)
-        self._logs: dict[tuple[int, int], Complex] = {}
-        self._ranks: dict[int, Loads] = {1: self}
+        self._layer_shares = np.array(shares, dtype=np.float64)
+        sorted_shares = np.sort(self._layer_shares.ravel())
+        share_groups = np.array_split(sorted_shares, min(len(sorted_shares), _DISTINCT_SHARES))
+        self._shares = np.array([group.mean() for group in share_groups])
+        group_sizes = np.array([len(group) for group in share_groups], dtype=np.float64)
+        self._experts = group_sizes / len(shares)
+        self._root_log_cache: dict[tuple[int, int], Complex] = {}
+        self._busiest_loads: dict[int, Loads] = {1: self}
 
     def awake(self, experts: int, top_k: int, tokens: int, ep: int = 1) -> float:
-        """Return how many experts have a pair among b N tokens; of a rank of `ep`."""
+        """Return the expected active experts of b N tokens, on the busiest of `ep` ranks."""
         if ep > 1:
             return self._busiest(ep).awake(experts, top_k, tokens)
-        return float(((1.0 - (1.0 - self._chances(top_k)) ** tokens) * self._many).sum())
+        return float(((1.0 - (1.0 - self._probabilities(top_k)) ** tokens) * self._experts).sum())
 
     def blocks(self, experts: int, top_k: int, tokens: int, rows: int, ep: int = 1) -> float:
-        """Return how many blocks of so many rows their pairs fill.
+        """Return the expected blocks of `rows` rows that the pairs fill, on the busiest rank.
 
         M E[ceil(m / M)] = E[m] + E[-m mod M], and the second follows from the characteristic
         function of m at the roots of unity, (1 - p + p w^j)^(b N).
@@ -97,37 +100,38 @@ class Loads:
         if ep > 1:
             return self._busiest(ep).blocks(experts, top_k, tokens, rows)
         padding = (np.exp(tokens * self._root_logs(top_k, rows)) * _padding(rows)).real.sum(axis=1)
-        return float((self._many * (tokens * self._chances(top_k) + padding)).sum() / rows)
+        return float((self._experts * (tokens * self._probabilities(top_k) + padding)).sum() / rows)
 
     def pairs(self, experts: int, top_k: int, tokens: int, ep: int = 1) -> float:
-        """Return how many token-expert pairs they have."""
+        """Return the expected token-expert pairs, on the busiest rank."""
         if ep > 1:
             return self._busiest(ep).pairs(experts, top_k, tokens)
-        return float(tokens * (self._many * self._chances(top_k)).sum())
+        return float(tokens * (self._experts * self._probabilities(top_k)).sum())
 
     def _busiest(self, ep: int) -> "Loads":
-        """Return the loads of the rank that has most pairs, in each layer."""
-        if ep not in self._ranks:
-            parts = np.split(self._all, first_experts(self._all.shape[1], ep)[1:], axis=1)
-            most = np.argmax([part.sum(axis=1) for part in parts], axis=0)
-            loads = np.zeros((len(most), parts[0].shape[1]))
-            for layer, rank in enumerate(most):
+        """Return the loads of the rank with most pairs, in each layer."""
+        if ep not in self._busiest_loads:
+            starts = first_experts(self._layer_shares.shape[1], ep)
+            parts = np.split(self._layer_shares, starts[1:], axis=1)
+            busiest = np.argmax([part.sum(axis=1) for part in parts], axis=0)
+            loads = np.zeros((len(busiest), parts[0].shape[1]))
+            for layer, rank in enumerate(busiest):
                 loads[layer, : parts[rank].shape[1]] = parts[rank][layer]
-            self._ranks[ep] = Loads(loads.tolist())
-        return self._ranks[ep]
+            self._busiest_loads[ep] = Loads(loads.tolist())
+        return self._busiest_loads[ep]
 
-    def _chances(self, top_k: int) -> Array:
-        """Return how likely a token takes each kind of expert."""
+    def _probabilities(self, top_k: int) -> Array:
+        """Return the probability that a token chooses an expert, for each distinct share."""
         return np.asarray(np.minimum(top_k * self._shares, 1.0))
 
     def _root_logs(self, top_k: int, rows: int) -> Complex:
-        """Return ln(1 - p + p w^j) by kind of expert and root, [kinds, rows // 2 + 1]."""
+        """Return ln(1 - p + p w^j) by distinct share and root, [shares, rows // 2 + 1]."""
         key = top_k, rows
-        if key not in self._logs:
+        if key not in self._root_log_cache:
             roots = np.exp(2j * np.pi * np.arange(rows // 2 + 1) / rows)
-            inner = 1.0 - self._chances(top_k)[:, None] * (1.0 - roots)
-            self._logs[key] = np.log(np.where(inner == 0.0, _NOTHING, inner))
-        return self._logs[key]
+            inner = 1.0 - self._probabilities(top_k)[:, None] * (1.0 - roots)
+            self._root_log_cache[key] = np.log(np.where(inner == 0.0, _TINY, inner))
+        return self._root_log_cache[key]
 
 
 Spread = PowerLaw | Loads
@@ -136,17 +140,17 @@ Spread = PowerLaw | Loads
 def spread_of(
     routing: str | None, shares: Sequence[Sequence[float]] | None = None
 ) -> Spread | None:
-    """Return the law of loads that are uneven, None where they are even.
+    """Return the law of uneven loads, None where loads are even.
 
     Parameters
     ----------
     shares
-        Measured shares, [layers, E], where the routing has their digest.
+        Measured shares, [layers, E], if the routing names their digest.
 
     Raises
     ------
     EvidenceError
-        The routing has a digest of shares that are not given.
+        The routing names a digest of shares, and they are not given.
     """
     if routing is not None and routing.startswith(MEASURED):
         if shares is None:
@@ -159,63 +163,63 @@ def spread_of(
 
 
 def first_awake(routing: str | None, experts: int | None, top_k: int | None, batch: int) -> int:
-    """Return the first N from which waking experts hardly adds to T(N).
+    """Return the first N from which activating experts hardly adds to T(N).
 
-    It is `first_full`, and of a power law the first N at which AWAKE of E experts are expected to
-    be awake, b N = 2^20 where there is none.
+    It is `first_full`. For a power law it is the first N whose expected active experts reach
+    AWAKE_SHARE of E; if there is none, b N = 2^20.
     """
     law = spread_of(routing)
     if law is None or experts is None or top_k is None:
         return first_full(routing, experts, top_k, batch)
-    below, most = 0, 1
-    while batch * most < _MOST_TOKENS and not _mostly(law, experts, top_k, batch * most):
-        below, most = most, 2 * most
-    while most - below > 1:
-        middle = (below + most) // 2
-        if _mostly(law, experts, top_k, batch * middle):
-            most = middle
+    below, above = 0, 1
+    while batch * above < _MOST_TOKENS and not _mostly_active(law, experts, top_k, batch * above):
+        below, above = above, 2 * above
+    while above - below > 1:
+        middle = (below + above) // 2
+        if _mostly_active(law, experts, top_k, batch * middle):
+            above = middle
         else:
             below = middle
-    return most
+    return above
 
 
-def _mostly(law: Spread, experts: int, top_k: int, tokens: int) -> bool:
-    return law.awake(experts, top_k, tokens) >= AWAKE * experts
+def _mostly_active(law: Spread, experts: int, top_k: int, tokens: int) -> bool:
+    return law.awake(experts, top_k, tokens) >= AWAKE_SHARE * experts
 
 
 @lru_cache(maxsize=2**16)
 def _mean(exponent: float, layer: Layer, tokens: int, rows: int | None) -> float:
-    """Return a power law's blocks of so many rows, of 0 its pairs, and of None its awake experts.
+    """Return a power law's expected blocks of `rows` rows, pairs if 0, active experts if None.
 
-    Between the numbers of tokens that are worked out it is straight, on each side of the last at
-    which loads are drawn from FEW.
+    Between the evaluated numbers of tokens it is linear, separately below and above the last number
+    at which loads are drawn from FEW.
     """
 
-    def value(each: int) -> float:
-        pairs, many = _power_law(exponent, layer, each)
-        of_each = pairs > 0 if rows is None else np.ceil(pairs / rows) if rows else pairs
-        return float((of_each * many).sum())
+    def value_at(number_of_tokens: int) -> float:
+        pairs, expected_experts = _power_law(exponent, layer, number_of_tokens)
+        amounts = pairs > 0 if rows is None else np.ceil(pairs / rows) if rows else pairs
+        return float((amounts * expected_experts).sum())
 
     experts, top_k, _ = layer
-    few = experts // top_k
-    step = max(1, 2 ** (tokens.bit_length() - 1) // _EACH_OCTAVE)
+    last_few = experts // top_k
+    step = max(1, 2 ** (tokens.bit_length() - 1) // _PER_OCTAVE)
     below = tokens // step * step
     above = below + step
-    if tokens > few >= below:
-        below = few + 1
-    elif tokens <= few < above:
-        above = few
+    if tokens > last_few >= below:
+        below = last_few + 1
+    elif tokens <= last_few < above:
+        above = last_few
     if tokens in (below, above):
-        return value(tokens)
+        return value_at(tokens)
     share = (tokens - below) / (above - below)
-    return float((1.0 - share) * value(below) + share * value(above))
+    return float((1.0 - share) * value_at(below) + share * value_at(above))
 
 
 @lru_cache(maxsize=2**14)
 def _power_law(exponent: float, layer: Layer, tokens: int) -> tuple[Array, Array]:
-    """Return numbers of pairs, and how many experts of the busiest rank are expected to have each.
+    """Return numbers of pairs, and the expected experts of the busiest rank that have as many.
 
-    The same steps as `power_law_pairs`, a forward a row.
+    The steps are those of `power_law_pairs`, with a row per forward.
     """
     experts, top_k, ep = layer
     pairs = tokens * top_k
@@ -235,49 +239,51 @@ def _power_law(exponent: float, layer: Layer, tokens: int) -> tuple[Array, Array
     counts = -_raised(-counts[:, ::-1], np.maximum(-missing, 0.0))
     forwards = len(counts)
     if ep > 1:
-        counts = _of_busiest(counts, ep)
-    many = np.bincount(counts.astype(np.int64).ravel())
-    found = np.flatnonzero(many)
-    return found.astype(np.float64), many[found] / forwards
+        counts = _busiest_counts(counts, ep)
+    experts_by_pairs = np.bincount(counts.astype(np.int64).ravel())
+    pair_numbers = np.flatnonzero(experts_by_pairs)
+    return pair_numbers.astype(np.float64), experts_by_pairs[pair_numbers] / forwards
 
 
-def _of_busiest(counts: Array, ep: int) -> Array:
-    """Return the pairs of the experts of the busiest rank, of all forwards together."""
+def _busiest_counts(counts: Array, ep: int) -> Array:
+    """Return the pairs of the experts of each forward's busiest rank, in one array."""
     forwards, experts = counts.shape
     starts = first_experts(experts, ep)
-    placed = np.take_along_axis(counts, _places(experts, forwards), axis=1)
-    most = np.argmax(np.add.reduceat(placed, starts, axis=1), axis=1)
+    placed = np.take_along_axis(counts, _expert_orders(experts, forwards), axis=1)
+    busiest = np.argmax(np.add.reduceat(placed, starts, axis=1), axis=1)
     rank_of = np.repeat(np.arange(ep), np.diff([*starts, experts]))
-    return np.asarray(placed[rank_of == most[:, None]])
+    return np.asarray(placed[rank_of == busiest[:, None]])
 
 
 @lru_cache(maxsize=8)
-def _places(experts: int, forwards: int) -> npt.NDArray[np.int64]:
-    """Return an order of the experts for each forward, the same every time."""
+def _expert_orders(experts: int, forwards: int) -> npt.NDArray[np.int64]:
+    """Return a random order of the experts for each forward, the same every time."""
     random = Random(forwards)  # noqa: S311 (not for secrets)
     drawn = [[random.random() for _ in range(experts)] for _ in range(forwards)]
     return np.argsort(np.array(drawn), axis=1)
 
 
 def _raised(counts: Array, more: Array) -> Array:
-    """Return rising counts, a forward a row, with more pairs, each given to who has the fewest."""
-    (short,) = np.nonzero(more)
-    if not len(short):
+    """Return ascending counts, a row per forward, with `more` pairs added to the smallest."""
+    (incomplete,) = np.nonzero(more)
+    if not len(incomplete):
         return counts
-    filled, places = counts[short], np.arange(counts.shape[1])
-    sums = np.cumsum(filled, axis=1)
-    below = np.count_nonzero(filled * (places + 1) - sums < more[short, None], axis=1)
-    level, rest = np.divmod(sums[np.arange(len(short)), below - 1] + more[short], below)
-    water = level[:, None] + (places >= (below - rest)[:, None])
+    ascending, ranks = counts[incomplete], np.arange(counts.shape[1])
+    sums = np.cumsum(ascending, axis=1)
+    below = np.count_nonzero(ascending * (ranks + 1) - sums < more[incomplete, None], axis=1)
+    level, remainder = np.divmod(
+        sums[np.arange(len(incomplete)), below - 1] + more[incomplete], below
+    )
+    levelled = level[:, None] + (ranks >= (below - remainder)[:, None])
     raised = counts.copy()
-    raised[short] = np.where(places < below[:, None], water, filled)
+    raised[incomplete] = np.where(ranks < below[:, None], levelled, ascending)
     return raised
 
 
 @lru_cache(maxsize=64)
 def _quantiles(experts: int) -> Array:
-    """Return quantiles [forwards, E], rising in each: a Latin hypercube, the same every time."""
-    forwards = -(-_DRAWN // experts)
+    """Return quantiles [forwards, E], ascending in each: a fixed Latin hypercube."""
+    forwards = -(-_DRAWN_LOADS // experts)
     random = Random(experts)  # noqa: S311 (not for secrets)
     orders = np.argsort([[random.random() for _ in range(forwards)] for _ in range(experts)])
     return np.sort((orders.T + 0.5) / forwards, axis=1)
@@ -285,8 +291,8 @@ def _quantiles(experts: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _padding(rows: int) -> Complex:
-    """Return what each root of unity w^j adds to E[-m mod M]; a conjugate pair counts as one."""
-    each = np.arange(rows)
-    parts = np.fft.ifft(-each % rows).conj()[: rows // 2 + 1]
-    pairs = (each > 0) & (2 * each != rows)
-    return np.asarray(parts * (1.0 + pairs[: rows // 2 + 1]))
+    """Return the coefficient of each root of unity w^j in E[-m mod M], conjugate pairs merged."""
+    remainders = np.arange(rows)
+    coefficients = np.fft.ifft(-remainders % rows).conj()[: rows // 2 + 1]
+    has_conjugate = (remainders > 0) & (2 * remainders != rows)
+    return np.asarray(coefficients * (1.0 + has_conjugate[: rows // 2 + 1]))

@@ -90,7 +90,7 @@ def test_what_is_sealed_is_what_the_curves_say(log: Layout) -> None:
         assert (group.values, group.residual) == (made[key].values, made[key].residual)
         assert group.curves.equals(made[key].curves)
     for each in every:
-        ((rows, said),) = known.timed(each.part)
+        ((rows, said),) = known.times(each.part)
         assert rows.all()
         assert set(said.regime) == {"R3"}
 

@@ -22,7 +22,7 @@ from nearfree.derive.reference.folds import (
     needed,
     predicted,
 )
-from nearfree.derive.reference.regimes import Known
+from nearfree.derive.reference.regimes import GroupTimes
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Family, Fitted, Flags, boundaries
 from nearfree.derive.work_model.fit import Measured
@@ -40,7 +40,7 @@ from derive.reference.made import (
 )
 from derive.work_model.imported import TRUE
 
-Told = list[tuple[Curves, Flags, Known]]
+Told = list[tuple[Curves, Flags, GroupTimes]]
 MODELS = (1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192)
 LAYERS = [
     {**LAYER, "d_model": d_model, "d_ff": d_ff, "platform": platform, "backend_version": release}
@@ -79,7 +79,7 @@ def asked(curves: Curves, rows: Flags, *names: str) -> list[tuple[Any, ...]]:
     return curves.part.rows.filter(pl.Series(rows)).select(names).rows()
 
 
-def answering(known: Known, *names: str) -> set[tuple[Any, ...]]:
+def answering(known: GroupTimes, *names: str) -> set[tuple[Any, ...]]:
     """Return some fields of all curves that answer."""
     return {row for group in known.groups for row in group.curves.select(names).rows()}
 
@@ -210,10 +210,10 @@ def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatc
     assert left[:5] == [[each == fold for each in of] for fold in range(5)]
 
 
-def known_of(every: Curves, latency: np.ndarray) -> Known:
+def known_of(every: Curves, latency: np.ndarray) -> GroupTimes:
     """Return what somebody says of curves."""
     height = len(latency)
-    return Known(latency_us=latency, regime=["R2"] * height, groups=(), curves=[()] * height)
+    return GroupTimes(latency_us=latency, regime=["R2"] * height, groups=(), curves=[()] * height)
 
 
 ONE = only_curves(*products())

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from nearfree.derive.reference.regimes import Known, Reference
+from nearfree.derive.reference.regimes import GroupTimes, Reference
 
 from derive.reference.made import LAYER, reference
 from derive.work_model.forms import prepared
@@ -20,10 +20,10 @@ QWEN = {**NANO, "d_model": 2048, "top_k": 8}
 KNOWN = reference(*({**each, "d_ff": width} for each in (NANO, QWEN) for width in WIDTHS))
 
 
-def told(known: Reference, **question: Any) -> Known:
+def told(known: Reference, **question: Any) -> GroupTimes:
     """Return what is known of a question."""
     (part,) = prepared(question)
-    ((_, found),) = known.timed(part)
+    ((_, found),) = known.times(part)
     return found
 
 

@@ -11,7 +11,14 @@ from hypothesis.extra import numpy as arrays
 from msgspec import structs
 from nearfree.backends.public_kernels import TWINS
 from nearfree.derive.reference.build import groups_of
-from nearfree.derive.reference.groups import LEAST_CURVES, Coded, Group, form_us, keys_of, made
+from nearfree.derive.reference.groups import (
+    LEAST_CURVES,
+    Coded,
+    Group,
+    fitted_group,
+    form_us,
+    keys_of,
+)
 from nearfree.derive.reference.kriging import coordinates
 from nearfree.derive.truth.truth import last_pass
 
@@ -145,7 +152,7 @@ def test_two_points_of_a_coarse_grid_stay() -> None:
     measured = every.measured
     coarse = type(measured)(features=features, latency_us=measured.latency_us[:, some],
                             counts=measured.counts[:, some])  # fmt: skip
-    group = made(every.keys[0], every.part.rows, coarse, every.members, EPSILON)
+    group = fitted_group(every.keys[0], every.part.rows, coarse, every.members, EPSILON)
     assert group is not None
     assert group.n.tolist() == [[1.0, 16.0]] * len(DEPTHS)
 
@@ -217,7 +224,7 @@ def test_a_release_answers_for_itself_and_all_together_for_another() -> None:
 def test_few_curves_are_no_group(count: int) -> None:
     """Constants of fewer than four curves would be those of the curves themselves."""
     every = only_curves(*products(depths=DEPTHS[:count]))
-    group = made(every.keys[0], every.part.rows, every.measured, every.members, EPSILON)
+    group = fitted_group(every.keys[0], every.part.rows, every.measured, every.members, EPSILON)
     assert (group is None) == (count < LEAST_CURVES == 4)
 
 

@@ -11,7 +11,7 @@ from nearfree.derive.reference.kriging import (
     APART,
     AT_ONE_PLACE,
     COORDINATES,
-    Places,
+    Coordinates,
     coordinates,
     kernel,
     weights_of,
@@ -24,7 +24,7 @@ LAYER = {"d_model": 4096, "d_ff": 512, "experts": 256, "top_k": 8}
 HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128}
 
 
-def places(family: str, *rows: dict[str, Any]) -> Places:
+def places(family: str, *rows: dict[str, Any]) -> Coordinates:
     """Return where some shapes lie; one of release 1 and of even loads if nothing else is said."""
     usual = dict.fromkeys(COORDINATES) | dict.fromkeys(APART, 1) | {
         "batch": 1, "backend_version": "1", "routing": "balanced",
@@ -34,7 +34,7 @@ def places(family: str, *rows: dict[str, Any]) -> Places:
     return coordinates(family, frame, np.repeat(N, len(rows), axis=0))
 
 
-def products(shapes: list[tuple[int, int]], release: str = "1") -> Places:
+def products(shapes: list[tuple[int, int]], release: str = "1") -> Coordinates:
     """Return where products of some K and N lie."""
     return places("gemm", *(
         {"d_model": depth, "d_ff": width, "backend_version": release} for depth, width in shapes

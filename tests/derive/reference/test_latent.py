@@ -163,10 +163,10 @@ def test_another_cache_has_the_constants_of_the_known_one() -> None:
     question = {**MLA, "platform": "h100", "heads": 16, "context": 65536}
     (part,) = prepared(question)
     of_bytes = Reference({key._replace(kv_dtype="float8"): group}, CHIPS)
-    ((rows, found),) = of_bytes.timed(part)
+    ((rows, found),) = of_bytes.times(part)
     assert rows.all()
     assert found.regime == [R0]
     assert found.curves == [()]
     assert found.latency_us == pytest.approx(form_us(group.key.family, group.values, part.features))
     (elsewhere,) = prepared({**question, "platform": "b200"})
-    assert not of_bytes.knows(elsewhere).any()
+    assert not of_bytes.covers(elsewhere).any()

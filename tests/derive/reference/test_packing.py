@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 from msgspec.structs import replace
-from nearfree.derive.reference.packing import Packed, first_us_of, opened, squeezed, told
+from nearfree.derive.reference.packing import (
+    Packed,
+    first_us_codes,
+    first_us_of,
+    packed_text,
+    unpacked,
+)
 
 
 def squeezed_raw(curves: Packed) -> str:
@@ -43,7 +49,7 @@ def packed(lengths: list[int], seed: int = 1) -> Packed:
 def test_nothing_is_lost(lengths: list[int], seed: int, scale: float) -> None:
     """Any codes of curves of any lengths come back bit by bit, whatever a code of the ratio is."""
     curves = packed(lengths, seed)
-    assert opened(squeezed(curves, scale), scale, stepped=True) == curves
+    assert unpacked(packed_text(curves, scale), scale, stepped=True) == curves
 
 
 def test_what_follows_from_the_ratio_takes_no_bytes() -> None:
@@ -51,8 +57,8 @@ def test_what_follows_from_the_ratio_takes_no_bytes() -> None:
     curves = packed([64] * 64)
     twice = bytes(2 * code % 256 for code in curves.ratio)
     alike = replace(curves, residual=twice)
-    assert len(squeezed(alike, 2.0)) < 0.6 * len(squeezed(curves, 2.0))
-    assert len(squeezed(alike, 0.0)) > 0.9 * len(squeezed(curves, 0.0))
+    assert len(packed_text(alike, 2.0)) < 0.6 * len(packed_text(curves, 2.0))
+    assert len(packed_text(alike, 0.0)) > 0.9 * len(packed_text(curves, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -62,20 +68,20 @@ def test_codes_that_are_not_those_of_the_points_are_refused(change: dict[str, ob
     """As many codes as points, and four bytes a T(baseline)."""
     raw = squeezed_raw(replace(packed([2, 3]), **change))
     with pytest.raises(ValueError, match=r"codes are not|cannot reshape"):
-        opened(raw, 1.0, stepped=True)
+        unpacked(raw, 1.0, stepped=True)
 
 
 @pytest.mark.parametrize("scale", [inf, -inf, nan])
 def test_ends_that_are_too_far_apart_are_refused(scale: float) -> None:
     """What a code is must be a number."""
     with pytest.raises(ValueError, match="too far apart"):
-        opened(squeezed(packed([2]), 1.0), scale, stepped=True)
+        unpacked(packed_text(packed([2]), 1.0), scale, stepped=True)
 
 
 @given(st.lists(st.floats(0.01, 1e6), min_size=1, max_size=20))
 def test_a_first_time_is_kept_within_a_tenth_of_a_percent(times: list[float]) -> None:
     """As a logarithm in 16 bits; what was kept as it is, in 32, is read as it is."""
     first_us = np.array(times)
-    assert first_us_of(told(first_us), len(times)) == pytest.approx(first_us, rel=1.01e-3)
+    assert first_us_of(first_us_codes(first_us), len(times)) == pytest.approx(first_us, rel=1.01e-3)
     as_it_is = first_us.astype("<f4")
     assert first_us_of(as_it_is.tobytes(), len(times)).tolist() == as_it_is.tolist()

@@ -91,9 +91,9 @@ EVENTS = Lazily({name: lambda name=name: event_of(OF_EACH[name]) for name in OF_
 def put(layout: Layout, *payloads: KernelReferenced | BandsCalibrated, take: int = 1) -> None:
     """Seal a take of kernels."""
 
-    def work(opened: OpenTake) -> None:
+    def work(unpacked: OpenTake) -> None:
         for each in payloads:
-            opened.append(each, sync=False)
+            unpacked.append(each, sync=False)
 
     plan = CalibratePlan(source="ours", files={}, platforms=("h100",), epsilon=EPSILON, form=take)
     write_take(layout, scope=PUBLIC, stream=STREAM, take=take, plan=plan, work=work)
@@ -135,7 +135,7 @@ def test_an_event_says_what_it_holds() -> None:
     assert (said.platform, said.family, said.kernel) == ("h100", "gemm", "cublas")
 
 
-def opened(said: KernelReferenced) -> list[Any]:
+def unpacked(said: KernelReferenced) -> list[Any]:
     """Return what is packed in an event, field by field."""
     fields: list[Any] = msgpack.decode(lzma.decompress(base64.b85decode(said.packed)))
     return fields
@@ -151,7 +151,7 @@ RELEASES, _, _, COLUMNS, GRIDS, FIRST, RATIO, RESIDUAL = range(8)
 
 def changed(change: Callable[[list[Any]], object]) -> str:
     """Return what the products' event packs, with a change."""
-    fields = opened(EVENTS["gemm"])
+    fields = unpacked(EVENTS["gemm"])
     change(fields)
     return packed(fields)
 
@@ -178,7 +178,7 @@ def put_at(place: int, value: Any) -> Callable[[list[Any]], None]:
 
 def hungry() -> str:
     """Return the curves as a stream whose header asks for 4 GiB to open it."""
-    fields = msgpack.encode(opened(EVENTS["gemm"]))
+    fields = msgpack.encode(unpacked(EVENTS["gemm"]))
     stream = bytearray(lzma.compress(fields, format=lzma.FORMAT_ALONE))
     stream[1:5] = b"\xff" * 4
     return base64.b85encode(bytes(stream)).decode()
@@ -190,7 +190,7 @@ HOSTILE: Lazily[str] = Lazily(
         "not base85": lambda: "ö" * 40,
         "no stream": lambda: base64.b85encode(b"not an LZMA stream").decode(),
         "half a stream": lambda: base64.b85encode(
-            lzma.compress(msgpack.encode(opened(EVENTS["gemm"])))[:-60]
+            lzma.compress(msgpack.encode(unpacked(EVENTS["gemm"])))[:-60]
         ).decode(),
         "a bomb": lambda: base64.b85encode(lzma.compress(bytes(64 * 2**20))).decode(),
         "a hungry stream": hungry,
@@ -237,7 +237,7 @@ HOSTILE: Lazily[str] = Lazily(
 
 
 def test_what_is_packed_again_is_the_same_group() -> None:
-    """Fields that were opened and packed without a change are the group that they were."""
+    """Fields that were unpacked and packed without a change are the group that they were."""
     again = replace(EVENTS["gemm"], packed=changed(lambda _fields: None))
     assert event_of(group_of(Named(again))) == EVENTS["gemm"]  # type: ignore[arg-type]
 
@@ -286,12 +286,12 @@ def test_a_form_may_have_got_a_constant_since(layout: Layout) -> None:
 
 def test_empty_groups_are_none(layout: Layout) -> None:
     """An event that says that it holds nothing, and does, is no group."""
-    nobody = {name: [] for name in opened(EVENTS["gemm"])[COLUMNS]}
+    nobody = {name: [] for name in unpacked(EVENTS["gemm"])[COLUMNS]}
     fields = [[], [], [], nobody, [], b"", b"", b""]
     said = replace(EVENTS["gemm"], packed=packed(fields), curves=0, points=0)
     with pytest.raises(EvidenceError, match="cannot be unpacked"):
         group_of(sealed(layout, said))
-    flat = opened(EVENTS["gemm"])
+    flat = unpacked(EVENTS["gemm"])
     flat[GRIDS], flat[RATIO], flat[RESIDUAL] = [[] for _ in flat[GRIDS]], b"", b""
     said = replace(EVENTS["gemm"], packed=packed(flat), points=0)
     put(layout, said, take=2)
@@ -304,8 +304,8 @@ def test_empty_groups_are_none(layout: Layout) -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_are_another_error(data: bytes) -> None:
     """Any bytes in place of the curves are refused as broken evidence."""
-    squeezed = base64.b85encode(lzma.compress(data)).decode()
-    said = replace(EVENTS["gemm"], packed=squeezed)
+    packed_text = base64.b85encode(lzma.compress(data)).decode()
+    said = replace(EVENTS["gemm"], packed=packed_text)
     with pytest.raises(EvidenceError, match="the curves of here"):
         group_of(Named(said))  # type: ignore[arg-type]
 

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.backends.moe_kernels import MARLIN
 from nearfree.backends.public_kernels import PUBLIC_NAMES
+from nearfree.derive.reference.group_times import NEAREST
 from nearfree.derive.reference.groups import Group, Key, form_us
 from nearfree.derive.reference.kriging import coordinates
-from nearfree.derive.reference.regimes import MEANINGS, NEAREST, REGIMES, Known, Reference
+from nearfree.derive.reference.regimes import MEANINGS, REGIMES, GroupTimes, Reference
 from nearfree.derive.reference.siblings import Chip
 
 from derive.reference.made import (
@@ -30,10 +31,10 @@ BETWEEN = 5632
 """A depth that was not measured."""
 
 
-def told(known: Reference, *questions: dict[str, Any]) -> Known:
+def told(known: Reference, *questions: dict[str, Any]) -> GroupTimes:
     """Return what is known of questions that one set of groups answers."""
     (part,) = prepared(*questions)
-    ((rows, found),) = known.timed(part)
+    ((rows, found),) = known.times(part)
     assert rows.all()
     return found
 
@@ -300,14 +301,14 @@ def test_where_all_curves_are_unlike_a_step_none_answers() -> None:
     """Curves of launches are no answer where there are no others."""
     blocked = {"backend": "vllm", "dtype": "float8_block"}
     known = reference(*products(kernel="vllm", **blocked))
-    assert list(known.timed(*prepared(asked(kernel=None, **blocked)))) == []
+    assert list(known.times(*prepared(asked(kernel=None, **blocked)))) == []
 
 
 def test_nothing_is_said_of_what_no_group_knows() -> None:
     """Another form, or another format, is not answered by these curves."""
     for question in (LAYER, asked(dtype="float8"), asked(weights="int4")):
         (part,) = prepared(question)
-        assert list(OURS.timed(part)) == []
+        assert list(OURS.times(part)) == []
 
 
 def test_every_question_is_told_once() -> None:
@@ -319,7 +320,7 @@ def test_every_question_is_told_once() -> None:
     ]
     (part,) = prepared(*questions)
     seen = np.zeros(len(questions), dtype=int)
-    for rows, found in OURS.timed(part):
+    for rows, found in OURS.times(part):
         (places,) = np.nonzero(rows)
         seen[rows] += 1
         for place, regime, times in zip(places, found.regime, found.latency_us, strict=True):

@@ -7,7 +7,7 @@ import pytest
 from msgspec import msgpack
 from msgspec.structs import replace
 from nearfree.core.scopes import PUBLIC
-from nearfree.derive.reference.packing import opened
+from nearfree.derive.reference.packing import unpacked
 from nearfree.derive.reference.record import STREAM, newest_kernels, recorded_kernels, scale_of
 from nearfree.derive.reference.repack import repack_kernels
 from nearfree.errors import EvidenceError
@@ -22,7 +22,7 @@ from derive.reference.test_record import put
 
 def as_they_are(said: KernelReferenced) -> KernelReferenced:
     """Return a kernel as version 1 packed it."""
-    curves = opened(said.packed, scale_of(said), stepped=True)
+    curves = unpacked(said.packed, scale_of(said), stepped=True)
     text = base64.b85encode(lzma.compress(msgpack.encode(curves))).decode()
     return replace(said, packed=text, stepped=False)
 

@@ -130,7 +130,7 @@ def test_t_of_n_is_what_the_groups_say() -> None:
     known = {
         int(part.part.rows["asked"][at]): said.latency_us[row]
         for part, _ in WITH.values()
-        for rows, said in OURS.timed(part.part)
+        for rows, said in OURS.times(part.part)
         for row, at in enumerate(np.nonzero(rows)[0].tolist())
     }
     assert set(known) == {0, 1, 2, 3}

@@ -158,7 +158,10 @@ def test_a_graph_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_term_has_plain_words() -> None:
     """What can limit a module is said in words that begin no paper."""
-    terms = [*places._PLAIN.values(), *(f"{each} 16 -> 64" for each in places._STEPS.values())]
+    terms = [
+        *places._DEFAULT_TERMS.values(),
+        *(f"{each} 16 -> 64" for each in places._STEP_NAMES.values()),
+    ]
     for term in (*terms, "active experts 8 -> 16", "all-reduce one shot -> two shots"):
         said = plain(term)
         assert said != term

@@ -1,6 +1,6 @@
-"""Groups from imported curves: which curves, by kernel, and what is made of each."""
+"""Select imported curves by kernel, and build groups from them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -14,7 +14,7 @@ from nearfree.core.modules.moe_ffn import MOE_FFN
 from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.reference.groups import Below, Group, Key, keys_of, made
+from nearfree.derive.reference.groups import Below, Group, Key, fitted_group, keys_of
 from nearfree.derive.reference.regimes import rows_of
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import Truth, narrowed, questions, truth
@@ -29,34 +29,34 @@ from nearfree.hardware.platforms import Platform
 from nearfree.public.curves import ImportedCurves
 from nearfree.public.plausible import with_slowness
 
-_MANY = ("attention", "mla", "layer", "decode", "indexer")
-"""Families of which so many curves are kept."""
+_LIMITED = ("attention", "mla", "layer", "decode", "indexer")
+"""Prefixes of families with a limit of curves per kernel."""
 MOST_ATTENTION = 70
-"""Curves of an attention kernel that are kept, evenly spread over its settings."""
+"""Most curves per attention kernel, evenly spread over its settings."""
 MOST_DECODING = 60
-"""Points of a kernel that decodes, one position each, that are kept so."""
+"""Most points per decode kernel, one position each, spread likewise."""
 MOST_DECODED = 55
-"""Curves of a decoded layer that are kept so."""
+"""Most curves per decoded layer, spread likewise."""
 LIGHT_MB = 4.0
-"""Products with weights below those of 64 MB that scores are of, and above this, are learnt from:
-on each rank a layer's are as light. Below it T is that of a launch."""
+"""Least weights of products that groups learn from, in MB; a layer's products on one rank are as
+light. Scores use products from 64 MB on. Below this limit T is that of a launch."""
 MOST_LIGHT = 70
-"""Such curves of a kernel that are kept, evenly spread over its shapes, at N of powers of two."""
-_MOST = {DECODE_LAYER.name: MOST_DECODED, ATTENTION_CACHED.name: MOST_DECODING}
+"""Most light curves per kernel, evenly spread over its shapes, at N of powers of two."""
+_LIMITS = {DECODE_LAYER.name: MOST_DECODED, ATTENTION_CACHED.name: MOST_DECODING}
 KEPT: tuple[Module, ...] = (
     "gemm", "moe_ffn", "attention", "mla", "indexer", "attention_layer",
 )  # fmt: skip
-"""The modules of which kernels are kept."""
-_KERNEL = ("platform", "backend", "backend_version", "kernel", "dtype", "weights")
-"""What a kernel's curves of products have alike."""
-_TWO_KERNELS = ("attention",)
-"""Modules that run another kernel for one position than for several."""
+"""The modules whose kernels are kept."""
+_KERNEL_COLUMNS = ("platform", "backend", "backend_version", "kernel", "dtype", "weights")
+"""The columns that a kernel's curves of products share."""
+_DECODES_APART = ("attention",)
+"""Modules that run different kernels for one position and for several."""
 
 
 class Curves(Struct, frozen=True):
-    """Curves of one form: a part of questions, T(N) [rows, grid], and the file of each.
+    """Curves of one form: a part of questions, T(N) [rows, grid], and each curve's file and key.
 
-    `below` are points of layers of experts below their baselines.
+    `below` are points of expert layers below their baselines.
     """
 
     part: Prepared
@@ -74,28 +74,30 @@ class Curves(Struct, frozen=True):
 
 
 def known_truth(curves: ImportedCurves, platforms: Mapping[str, Platform], epsilon: float) -> Truth:
-    """Return what curves of a kernel say: of attention from N > 1 on, of products all that is kept.
+    """Return the truth of kept curves, with light products, and attention from N > 1 on.
 
-    Products whose first latency is shorter than the memory takes to bring their weights were timed
-    from a cache, which weights of a served model do not come from.
+    Products whose first latency is shorter than the memory's time for their weights are left out:
+    they were timed with weights in a cache, which the weights of a served model are not.
     """
     settings = _light_thinned(curves.settings.filter(pl.col("module").is_in(KEPT)))
     points = curves.points.join(settings.select("curve", "module"), on="curve", how="inner")
     cached = _from_a_cache(settings, points, platforms)
-    settings, points = (each.join(cached, on="curve", how="anti", maintain_order="left")
-                        for each in (settings, points))  # fmt: skip
+    settings, points = (frame.join(cached, on="curve", how="anti", maintain_order="left")
+                        for frame in (settings, points))  # fmt: skip
     heavy = heavy_enough(settings, LEAST_MB).select("curve", pl.lit(value=True).alias("heavy"))
     points = points.join(heavy, on="curve", how="left", maintain_order="left")
     power_of_two = (pl.col("n") & (pl.col("n") - 1)) == 0
     points = points.filter(pl.col("heavy").fill_null(power_of_two)).drop("heavy")
     several = (
-        ~pl.col("module").is_in(_TWO_KERNELS) | (pl.col("n") > 1) | pl.col("context").is_not_null()
+        ~pl.col("module").is_in(_DECODES_APART)
+        | (pl.col("n") > 1)
+        | pl.col("context").is_not_null()
     )
     return truth(settings, points.filter(several).drop("module"), [epsilon])
 
 
 def scored_of(known: Truth) -> Truth:
-    """Return what is scored of `known_truth`: all but products of light weights."""
+    """Return the scored part of `known_truth`: all but products with light weights."""
     heavy = heavy_enough(known.settings, LEAST_MB)["curve"]
     return narrowed(known, (pl.col("module") != GEMM.name) | pl.col("curve").is_in(heavy.implode()))
 
@@ -107,67 +109,71 @@ def scored_rows(rows: pl.DataFrame) -> Flags:
 
 
 def _light_thinned(settings: pl.DataFrame) -> pl.DataFrame:
-    """Return settings without products that are too light, and some of those that are light."""
+    """Return settings with a selection of light products, and without those that are too light."""
     heavy = heavy_enough(settings, LEAST_MB)
     light = heavy_enough(settings, LIGHT_MB).join(heavy, on="curve", how="anti")
-    ordered = light.sort(*_KERNEL, "d_model", "d_ff", "curve")
-    place, many = pl.int_range(pl.len()).over(_KERNEL), pl.len().over(_KERNEL)
-    some = (place + 1) * MOST_LIGHT // many > place * MOST_LIGHT // many
-    kept = pl.concat([heavy, ordered.filter((many <= MOST_LIGHT) | some)])
+    ordered = light.sort(*_KERNEL_COLUMNS, "d_model", "d_ff", "curve")
+    rank, count = pl.int_range(pl.len()).over(_KERNEL_COLUMNS), pl.len().over(_KERNEL_COLUMNS)
+    is_selected = (rank + 1) * MOST_LIGHT // count > rank * MOST_LIGHT // count
+    kept = pl.concat([heavy, ordered.filter((count <= MOST_LIGHT) | is_selected)])
     return settings.join(kept.select("curve"), on="curve", how="semi", maintain_order="left")
 
 
 def _from_a_cache(
     settings: pl.DataFrame, points: pl.DataFrame, platforms: Mapping[str, Platform]
 ) -> pl.DataFrame:
-    """Return the products whose weights came faster than a GPU's memory can bring them, `curve`."""
+    """Return the products, `curve`, whose weights came faster than the GPU's memory allows."""
     first = points.filter(pl.col("module") == GEMM.name).sort("n").unique("curve", keep="first")
-    asked = first.drop("module", "context").join(settings, on="curve")
-    return with_slowness(asked, platforms).filter(pl.col("slowness_cold") < 1).select("curve")
+    first_points = first.drop("module", "context").join(settings, on="curve")
+    return (
+        with_slowness(first_points, platforms).filter(pl.col("slowness_cold") < 1).select("curve")
+    )
 
 
 def curves_by_form(
     known: Truth, curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver
 ) -> Iterator[Curves]:
-    """Yield the curves of a truth by platform and form, those that a form speaks of.
+    """Yield the curves of a truth by platform and form, as far as they have a form.
 
     Parameters
     ----------
     known
-        What `known_truth` makes of the curves.
+        The result of `known_truth` for the curves.
     facts
-        phi, beta and the number of SMs, a row a platform and dtype.
+        phi, beta and the number of SMs, a row per platform and dtype.
     """
     below = _below(known, curves)
     known, curves = _with_points(known, curves)
-    of = curves.settings.select("curve", "member")
+    members = curves.settings.select("curve", "member")
     rows = with_facts(questions(known), facts)
-    for _, mine in rows.group_by("platform", "module", maintain_order=True):
-        for part in prepare(mine.sort("asked"), resolver, at_once=max(mine.height, 1)):
+    for _, module_rows in rows.group_by("platform", "module", maintain_order=True):
+        for part in prepare(
+            module_rows.sort("asked"), resolver, at_once=max(module_rows.height, 1)
+        ):
             if not isinstance(part, Prepared):
                 continue
-            named = part.rows.select(pl.col("asked").alias("curve"))
-            points = curves.points.join(named, on="curve", how="semi").join(
+            names = part.rows.select(pl.col("asked").alias("curve"))
+            points = curves.points.join(names, on="curve", how="semi").join(
                 known.ratios.select("curve", "n"), on=["curve", "n"], how="semi"
             )
-            lists = points.sort("curve", "n").group_by("curve").agg("latency_us")
-            joined = named.join(lists, on="curve", how="left", maintain_order="left").join(
-                of, on="curve", how="left", maintain_order="left"
+            latencies = points.sort("curve", "n").group_by("curve").agg("latency_us")
+            joined = names.join(latencies, on="curve", how="left", maintain_order="left").join(
+                members, on="curve", how="left", maintain_order="left"
             )
-            every = Curves(
+            form_curves = Curves(
                 part=part,
                 latency_us=padded(joined["latency_us"], part.counts.shape[1]),
                 members=joined["member"].to_list(),
                 keys=keys_of(part.rows),
                 below=_lower(part, below, resolver),
             )
-            yield _not_from_a_cache(every) if part.family is ATTENTION_CACHED else every
+            yield _not_from_a_cache(form_curves) if part.family is ATTENTION_CACHED else form_curves
 
 
 def _below(known: Truth, curves: ImportedCurves) -> pl.DataFrame:
-    """Return N and T(N) below baselines of layers of experts, a row a curve: asked, grid, us.
+    """Return N and T(N) of expert layers below their baselines, a row per curve: asked, grid, us.
 
-    Of N powers of two are enough.
+    Only N of powers of two are kept.
     """
     first = known.settings.filter(pl.col("module") == MOE_FFN.name).select("curve", "baseline")
     power_of_two = (pl.col("n") & (pl.col("n") - 1)) == 0
@@ -181,65 +187,82 @@ def _below(known: Truth, curves: ImportedCurves) -> pl.DataFrame:
 
 
 def _lower(part: Prepared, below: pl.DataFrame, resolver: Resolver) -> Below | None:
-    """Return what curves of a part have below their baselines, None where none has.
+    """Return the points of a part below the curves' baselines, None if there are none.
 
-    Points whose experts' weights came faster than memory brings them were timed from a cache,
-    which weights of a served model do not come from.
+    Points whose experts' weights came faster than the memory allows do not count: they were timed
+    with weights in a cache, which the weights of a served model are not.
     """
     rows = part.rows.drop("grid").join(below, on="asked", maintain_order="left")
     for lower in prepare(rows, resolver, at_once=max(rows.height, 1)) if rows.height else ():
         if isinstance(lower, Prepared):
-            of = lower.features
+            features = lower.features
             us = padded(lower.rows["us"], lower.counts.shape[1])
-            read = of["active"] * of["matrices"] * of["d_model"] * of["d_ff"] * of["weight_bytes"]
-            counts = lower.counts & (us >= read / of["beta"])
-            measured = Measured(features=of, latency_us=us, counts=counts)
+            read_bytes = (
+                features["active"]
+                * features["matrices"]
+                * features["d_model"]
+                * features["d_ff"]
+                * features["weight_bytes"]
+            )
+            counts = lower.counts & (us >= read_bytes / features["beta"])
+            measured = Measured(features=features, latency_us=us, counts=counts)
             return Below(lower.rows["asked"].to_list(), measured)
     return None
 
 
 def _not_from_a_cache(curves: Curves) -> Curves:
-    """Return curves without those whose keys and values came faster than memory brings them.
+    """Return the curves whose keys and values came no faster than the memory allows.
 
-    A step goes through all layers' caches, which no L2 holds.
+    A step reads the caches of all layers, which do not fit into L2.
     """
-    of = curves.part.features
-    read = 2.0 * of["batch"] * of["context"] * of["kv_heads"] * of["head_dim"] * of["cache_bytes"]
-    slower = (curves.latency_us[:, :1] >= read / of["beta"]).all(axis=1)
+    features = curves.part.features
+    read_bytes = (
+        2.0
+        * features["batch"]
+        * features["context"]
+        * features["kv_heads"]
+        * features["head_dim"]
+        * features["cache_bytes"]
+    )
+    slower = (curves.latency_us[:, :1] >= read_bytes / features["beta"]).all(axis=1)
     return Curves(
         part=rows_of(curves.part, slower),
         latency_us=curves.latency_us[slower],
-        members=[each for each, kept in zip(curves.members, slower, strict=True) if kept],
-        keys=[each for each, kept in zip(curves.keys, slower, strict=True) if kept],
+        members=[member for member, kept in zip(curves.members, slower, strict=True) if kept],
+        keys=[key for key, kept in zip(curves.keys, slower, strict=True) if kept],
     )
 
 
 def _with_points(known: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedCurves]:
-    """Return a truth and its curves with those of attention of one position over contexts.
+    """Return a truth and its curves, with attention of one position over contexts added.
 
-    Each of their points is a curve of one point: what it says is T(1) at its context.
+    Each such point becomes a curve of one point: T(1) at its context.
     """
-    over = curves.points.filter(pl.col("context").is_not_null(), pl.col("n") == 1)
+    context_points = curves.points.filter(pl.col("context").is_not_null(), pl.col("n") == 1)
     decoders = pl.col("kernel").is_in(NAMES) & (pl.col("head_dim") <= WIDEST)
-    of = curves.settings.filter(
+    attention = curves.settings.filter(
         (pl.col("module") == MLA.name) | ((pl.col("module") == ATTENTION.name) & decoders)
     )
-    first = curves.settings["curve"].max()
+    last_curve = curves.settings["curve"].max()
     points = (
-        over.join(of.select("curve"), on="curve", how="semi", maintain_order="left")
+        context_points.join(
+            attention.select("curve"), on="curve", how="semi", maintain_order="left"
+        )
         .with_row_index("number")
-        .with_columns((pl.col("number") + int(str(first or 0)) + 1).cast(pl.Int64).alias("point"))
+        .with_columns(
+            (pl.col("number") + int(str(last_curve or 0)) + 1).cast(pl.Int64).alias("point")
+        )
     )
     if points.is_empty():
         return known, curves
-    places = points.select("curve", "point", pl.col("context").alias("at"))
+    point_contexts = points.select("curve", "point", pl.col("context").alias("at"))
     settings = (
-        of.join(places, on="curve", maintain_order="right")
+        attention.join(point_contexts, on="curve", maintain_order="right")
         .drop("curve", "context")
         .rename({"point": "curve", "at": "context"})
     )
     one = pl.lit(1, pl.Int64)
-    asked = settings.with_columns(
+    questions = settings.with_columns(
         one.alias("baseline"), pl.lit([1], pl.List(pl.Int64)).alias("grid")
     )
     ratios = points.select(
@@ -251,7 +274,7 @@ def _with_points(known: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedC
     return (
         structs.replace(
             known,
-            settings=pl.concat([known.settings, asked.select(known.settings.columns)]),
+            settings=pl.concat([known.settings, questions.select(known.settings.columns)]),
             ratios=pl.concat([known.ratios, ratios.select(known.ratios.columns)]),
         ),
         ImportedCurves(
@@ -271,83 +294,83 @@ _IN_BLOCKS = (
     & (pl.col("dtype") != "nvfp4")
     & pl.col("heads").is_between(4, 64)
 )
-"""The layers over selected blocks that answers ask about: MiniMax M3's by vLLM, on a rank of 1 to
+"""The layers over selected blocks that questions are about: MiniMax M3's by vLLM, on a rank of 1 to
 16, whose files have attention in 16 or 8 bits."""
 
 
 def decoded(curves: ImportedCurves) -> ImportedCurves:
-    """Return curves whose attention layers are those of rows that are decoded, which answers ask.
+    """Return curves with attention layers as curves over decoded rows, as questions ask for them.
 
-    One position of each of b requests is b rows: a layer's points of one position, over all b, are
-    a curve over N rows of one request. Of layers of a latent without entries no answer asks, which
-    stand as their calls one after the other (`decoders/attention_uses.py`).
+    One position of each of b requests is b rows, so that a layer's points of one position, over all
+    b, are a curve over N rows of one request. Layers of a latent without entries are left out: they
+    are predicted by their calls one after the other (`decoders/attention_uses.py`).
     """
     layers = pl.col("module") == ATTENTION_LAYER.name
-    asked = (pl.col("span") > 1) | _IN_BLOCKS
-    of = curves.settings.filter(layers & asked)
-    alike = [name for name in of.columns if name not in _OF_ONE_CURVE]
-    one = curves.points.filter(pl.col("n") == 1).rename({"context": "at"}).drop("n")
-    points = of.join(one, on="curve", maintain_order="left").with_columns(
+    answerable = (pl.col("span") > 1) | _IN_BLOCKS
+    layer_settings = curves.settings.filter(layers & answerable)
+    layer_columns = [name for name in layer_settings.columns if name not in _OF_ONE_CURVE]
+    single = curves.points.filter(pl.col("n") == 1).rename({"context": "at"}).drop("n")
+    points = layer_settings.join(single, on="curve", maintain_order="left").with_columns(
         pl.coalesce("at", "context").alias("context")
     )
-    # A point of a table of decoding comes before one of a prefill of one position.
+    # A point of a decoding table precedes that of a prefill of one position.
     ordered = points.sort("batch", pl.col("at").is_null(), maintain_order=True)
-    made = (
-        ordered.unique([*alike, "batch"], keep="first", maintain_order=True)
-        .group_by(alike, maintain_order=True)
+    row_curves = (
+        ordered.unique([*layer_columns, "batch"], keep="first", maintain_order=True)
+        .group_by(layer_columns, maintain_order=True)
         .agg(pl.col(_OF_ONE_CURVE).first(), pl.col("batch").alias("n"), pl.col("latency_us"))
         .filter(pl.col("batch") == 1)
         .with_columns(pl.lit(DECODE).alias("api"))
         .with_row_index("number")
     )
-    first = int(str(curves.settings["curve"].max() or 0)) + 1
-    made = made.with_columns((pl.col("number") + first).cast(pl.Int64).alias("curve"))
-    rows = made.select("curve", "n", "latency_us").explode("n", "latency_us")
-    others = curves.settings.filter(~layers)
-    kept = curves.points.join(others.select("curve"), on="curve", how="semi")
-    rows = rows.with_columns(pl.lit(None, pl.Int64).alias("context"))
+    first_curve = int(str(curves.settings["curve"].max() or 0)) + 1
+    row_curves = row_curves.with_columns(
+        (pl.col("number") + first_curve).cast(pl.Int64).alias("curve")
+    )
+    row_points = row_curves.select("curve", "n", "latency_us").explode("n", "latency_us")
+    other_settings = curves.settings.filter(~layers)
+    other_points = curves.points.join(other_settings.select("curve"), on="curve", how="semi")
+    row_points = row_points.with_columns(pl.lit(None, pl.Int64).alias("context"))
     return ImportedCurves(
-        settings=pl.concat([others, made.select(others.columns)]),
-        points=pl.concat([kept, rows.select(kept.columns)]),
+        settings=pl.concat([other_settings, row_curves.select(other_settings.columns)]),
+        points=pl.concat([other_points, row_points.select(other_points.columns)]),
     )
 
 
-def groups_of(
-    curves: Curves, epsilon: float, kept: Flags | None = None, of: Callable[[Key], bool] = bool
-) -> Mapping[Key, Group]:
-    """Return the groups of curves by their keys, as far as there are enough of them.
+def groups_of(curves: Curves, epsilon: float, kept: Flags | None = None) -> Mapping[Key, Group]:
+    """Return the groups of curves by their keys, if they have enough curves.
 
     Parameters
     ----------
     kept
-        Which curves count, [rows]; every one if None.
+        Which curves count, [rows]; all by default.
     """
-    found: dict[Key, Group] = {}
-    places: dict[Key, list[int]] = {}
-    for place, key in enumerate(curves.keys):
-        if (kept is None or kept[place]) and of(key):
-            places.setdefault(key, []).append(place)
-    for key, every in places.items():
-        most = _MOST.get(key.family, MOST_ATTENTION)
-        mine = _spread(curves, every, most) if key.family.startswith(_MANY) else every
+    groups: dict[Key, Group] = {}
+    rows_by_key: dict[Key, list[int]] = {}
+    for row, key in enumerate(curves.keys):
+        if kept is None or kept[row]:
+            rows_by_key.setdefault(key, []).append(row)
+    for key, rows in rows_by_key.items():
+        limit = _LIMITS.get(key.family, MOST_ATTENTION)
+        selected = _spread(curves, rows, limit) if key.family.startswith(_LIMITED) else rows
         flags = np.zeros(len(curves.keys), dtype=bool)
-        flags[mine] = True
-        group = made(
+        flags[selected] = True
+        group = fitted_group(
             key,
             curves.part.rows.filter(pl.Series(flags)),
             taken(curves.measured, flags),
-            [curves.members[place] for place in mine],
+            [curves.members[row] for row in selected],
             epsilon,
             below=curves.below,
         )
         if group is not None:
-            found[key] = group
-    return found
+            groups[key] = group
+    return groups
 
 
-def _spread(curves: Curves, places: list[int], most: int) -> list[int]:
-    """Return some of the places, evenly spread over settings and releases, in rising order."""
-    names = curves.part.rows[places].select("setting_key", "backend_version").rows()
-    order = sorted(range(len(places)), key=lambda at: (str(names[at]), at))
-    some = np.linspace(0, len(order) - 1, min(most, len(order))).round().astype(int)
-    return sorted(places[order[at]] for at in some)
+def _spread(curves: Curves, rows: list[int], most: int) -> list[int]:
+    """Return at most `most` rows, evenly spread over settings and releases, in ascending order."""
+    names = curves.part.rows[rows].select("setting_key", "backend_version").rows()
+    order = sorted(range(len(rows)), key=lambda index: (str(names[index]), index))
+    selected = np.linspace(0, len(order) - 1, min(most, len(order))).round().astype(int)
+    return sorted(rows[order[index]] for index in selected)

@@ -1,4 +1,4 @@
-"""Kernels from imported curves to a sealed take: groups, and the bands of regimes."""
+"""Calibrate kernels: from imported curves to a sealed take of groups and bands of regimes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from nearfree.derive.reference.build import (
 from nearfree.derive.reference.folds import (
     COVERED,
     Fold,
+    Prediction,
     band_of,
     bands,
     digests,
@@ -38,9 +39,8 @@ from nearfree.derive.reference.record import (
     referenced,
     rows_of_bands,
 )
-from nearfree.derive.reference.regimes import R0, R1, R2, R3, Known
+from nearfree.derive.reference.regimes import R0, R1, R2, R3
 from nearfree.derive.reference.siblings import Chip, chips
-from nearfree.derive.work_model.family import Flags
 from nearfree.errors import ConfigError, EvidenceError
 from nearfree.hardware.platforms import Platform
 from nearfree.log.events import BandsCalibrated, Payload, RegimeBand
@@ -52,14 +52,14 @@ from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
 FORM = 11
-"""Number of the forms, of their fit and of what is kept; a change of any raises it. 2 has latent
-attention, indexers and attention layers; 3 says how good each regime is; 4 has the depth of a tile
-of products in four bits; 5 has attention layers as rows that are decoded; 6 packs codes as
-steps; 7 learns from light products, too, and from none that a cache held; 8 has attention that
-decodes one position, 9 that of each engine by its own kernel; 10 has the warps and stages of
-fallback rules; 11 has points of experts below the N from which all are awake."""
+"""Version of the forms, of their fit and of the kept curves; any change raises it. 2 adds latent
+attention, indexers and attention layers; 3 scores each regime; 4 adds the depth of a tile of
+products in four bits; 5 takes attention layers as decoded rows; 6 packs codes as steps; 7 adds
+light products, and drops those timed from a cache; 8 adds attention that decodes one position; 9
+gives that of each engine its own kernel; 10 adds the warps and stages of fallback rules; 11 adds
+points of experts below the N from which all are active."""
 _LEFT_OUT: dict[str, Fold] = {R0: "R0", R1: "R1", R2: "R2m", R3: "R3"}
-"""What is left out to calibrate the band of a regime."""
+"""The cross-validation that calibrates the band of each regime."""
 
 
 def calibrate_kernels(
@@ -71,21 +71,21 @@ def calibrate_kernels(
     modules: tuple[Module, ...] = (),
     offline: bool = False,
 ) -> Seal:
-    """Make sure that what a stream's curves say of each kernel is sealed.
+    """Seal the kernels of a stream's curves, unless they are sealed already.
 
     Parameters
     ----------
     epsilon
-        The tolerance that groups are made and bands are calibrated at.
+        The tolerance at which groups are built and bands are calibrated.
     modules
-        The modules whose curves count, all if none is named; of others what is on record stays.
+        The modules whose curves count, all by default; records of other modules stay.
 
     Raises
     ------
     EvidenceError
-        There are no such curves, or none that a form speaks of.
+        There are no such curves, or none that has a form.
     ConfigError
-        No kernels are kept of such a module.
+        Kernels of such a module are not kept.
     """
     unknown = [name for name in modules if name not in KEPT]
     if unknown:
@@ -102,33 +102,38 @@ def calibrate_kernels(
     files = dict(max(takes, key=lambda take: take.order).started.data.plan.files)
     curves = read_curves(layout, stream)
     if modules:
-        asked = curves.settings.filter(pl.col("module").is_in(modules))
-        points = curves.points.join(asked.select("curve"), on="curve", how="semi")
-        curves = ImportedCurves(settings=asked, points=points)
+        settings = curves.settings.filter(pl.col("module").is_in(modules))
+        points = curves.points.join(settings.select("curve"), on="curve", how="semi")
+        curves = ImportedCurves(settings=settings, points=points)
     curves = decoded(curves)
-    on = tuple(sorted(curves.settings["platform"].unique()))
+    on_platforms = tuple(sorted(curves.settings["platform"].unique()))
     plan = CalibratePlan(
-        source=stream, files=files, platforms=on, epsilon=epsilon, form=FORM, modules=modules
+        source=stream,
+        files=files,
+        platforms=on_platforms,
+        epsilon=epsilon,
+        form=FORM,
+        modules=modules,
     )
     name = take_name(PUBLIC, STREAM, 1, plan)
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
-    known = known_truth(curves, platforms, epsilon)
-    every = list(curves_by_form(known, curves, datasheet_facts(platforms), resolver))
-    if not every:
+    curve_truth = known_truth(curves, platforms, epsilon)
+    all_curves = list(curves_by_form(curve_truth, curves, datasheet_facts(platforms), resolver))
+    if not all_curves:
         raise EvidenceError(
             f"no curve of {stream} is one that a form speaks of",
             remedy="Give curves of platforms with facts in config/platforms.yaml",
         )
-    groups = groups_of_all(every, epsilon)
+    groups = groups_of_all(all_curves, epsilon)
     events = [
         *_kernels(_unrecorded(layout, groups), curves, epsilon),
-        _bands(every, groups, chips(platforms), epsilon),
+        _bands(all_curves, groups, chips(platforms), epsilon),
     ]
-    some = f" --module {','.join(modules)}" if modules else ""
-    command = f"nearfree calibrate --kernels{some} --stream {stream} --epsilon {epsilon:g}"
+    module_option = f" --module {','.join(modules)}" if modules else ""
+    command = f"nearfree calibrate --kernels{module_option} --stream {stream} --epsilon {epsilon:g}"
     return ensure_events(layout, name, plan, command, lambda: events)
 
 
@@ -151,13 +156,13 @@ def _kernels(
         yield referenced(group, source=source, epsilon=epsilon, members=members)
 
 
-class _Kind(NamedTuple):
-    """What is found of one kind of question in a regime, of each curve."""
+class _KindScores(NamedTuple):
+    """Scores of the curves of one kind of question in a regime."""
 
-    moved: list[float]
-    """How far its prediction must be moved to meet the truth."""
+    shifts: list[float]
+    """Shift of a prediction's log ratios that moves it to the truth."""
     hit: list[bool]
-    near: list[bool]
+    within_x2: list[bool]
     covered: list[bool]
 
 
@@ -167,41 +172,44 @@ def _bands(
     known_chips: Mapping[str, Chip],
     epsilon: float,
 ) -> BandsCalibrated:
-    """Return the band of each regime and kind of question, by what its curves needed."""
+    """Return the band and scores of each regime and kind of question."""
     rows = []
     for regime, fold in _LEFT_OUT.items():
-        told = list(only_scored(predicted(fold, every, known_chips, epsilon, groups)))
+        predictions = list(only_scored(predicted(fold, every, known_chips, epsilon, groups)))
         rows += [
             RegimeBand(
                 regime=regime, module=module, formats=formats, routing=routing,
-                band=band_of(found.moved), curves=len(found.moved), hit=_share(found.hit),
-                within_x2=_share(found.near), covered=_share(found.covered),
+                band=band_of(scores.shifts), curves=len(scores.shifts), hit=_share(scores.hit),
+                within_x2=_share(scores.within_x2), covered=_share(scores.covered),
             )
-            for (module, formats, routing), found in sorted(_kinds(told, epsilon).items())
+            for (module, formats, routing), scores in sorted(_scores(predictions, epsilon).items())
         ]  # fmt: skip
     return BandsCalibrated(epsilon=epsilon, covered=COVERED, bands=tuple(rows))
 
 
-def _kinds(
-    told: Sequence[tuple[Curves, Flags, Known]], epsilon: float
-) -> dict[tuple[str, str, str], _Kind]:
-    """Return how good what a regime said of curves is, by the kind of question."""
-    kinds: dict[tuple[str, str, str], _Kind] = {}
-    halves = bands(told, epsilon)
-    for curves, rows, said in told:
-        asked = curves.part.rows.filter(pl.Series(np.asarray(rows)))
-        moved = needed(curves, rows, said, epsilon)
-        hit, near = (within_a_factor(curves, rows, said, epsilon, each) for each in (1.0, 2.0))
-        for row, digest, move, right, close in zip(
-            rows_of_bands(asked), digests(asked), moved.tolist(), hit, near, strict=True
-        ):
-            found = kinds.setdefault(row, _Kind([], [], [], []))
-            found.moved.append(move)
-            found.hit.append(bool(right))
-            found.near.append(bool(close))
-            found.covered.append(move <= halves[row, 1 - digest[1] % 2])
+def _scores(
+    predictions: Sequence[Prediction], epsilon: float
+) -> dict[tuple[str, str, str], _KindScores]:
+    """Return the scores of a regime's predictions by kind of question."""
+    kinds: dict[tuple[str, str, str], _KindScores] = {}
+    half_bands = bands(predictions, epsilon)
+    for curves, rows, times in predictions:
+        questions = curves.part.rows.filter(pl.Series(np.asarray(rows)))
+        shifts = needed(curves, rows, times, epsilon)
+        hit, within_x2 = (
+            within_a_factor(curves, rows, times, epsilon, factor) for factor in (1.0, 2.0)
+        )
+        for kind, digest, shift, is_hit, is_within in zip(
+            rows_of_bands(questions), digests(questions), shifts.tolist(), hit, within_x2,
+            strict=True,
+        ):  # fmt: skip
+            scores = kinds.setdefault(kind, _KindScores([], [], [], []))
+            scores.shifts.append(shift)
+            scores.hit.append(bool(is_hit))
+            scores.within_x2.append(bool(is_within))
+            scores.covered.append(shift <= half_bands[kind, 1 - digest[1] % 2])
     return kinds
 
 
-def _share(of: Sequence[bool]) -> float:
-    return round(sum(of) / len(of), 4)
+def _share(flags: Sequence[bool]) -> float:
+    return round(sum(flags) / len(flags), 4)

@@ -1,9 +1,9 @@
-"""What each regime says of curves that it does not know: they are left out, the rest made anew.
+"""Cross-validation of regimes: curves are left out, and predicted by groups of the rest.
 
-R2m leaves a model out everywhere (of products a depth K, of attention a head layout, of attention
-layers the width and a rank's heads), R2s a shape,
-R1 a GPU, R0 its siblings too, and R3 a release. Folds follow from a digest of what is left out;
-bands are calibrated on one half of the models and scored on the other, and the other way round.
+R2m leaves a model out everywhere (for products a depth K, for attention a head layout, for
+attention layers the width and a rank's heads). R2s leaves out a shape, R1 a GPU, R0 its siblings
+too, and R3 a release. Folds follow from a digest of the model or shape. Bands are calibrated on one
+half of the models and scored on the other half, and the other way round.
 """
 
 import hashlib
@@ -17,18 +17,20 @@ from nearfree.derive.reference.build import Curves, groups_of, scored_rows
 from nearfree.derive.reference.groups import Group, Key
 from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
 from nearfree.derive.reference.record import rows_of_bands
-from nearfree.derive.reference.regimes import Known, Reference, rows_of
+from nearfree.derive.reference.regimes import GroupTimes, Reference, rows_of
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags
 from nearfree.derive.work_model.fit import moved_to_meet
 
 Fold = Literal["R0", "R1", "R2m", "R2s", "R3"]
+Prediction = tuple[Curves, Flags, GroupTimes]
+"""Curves, flags of the predicted ones among them, and their T(N)."""
 EVERY: tuple[Fold, ...] = ("R0", "R1", "R2m", "R2s", "R3")
-"""What can be left out."""
+"""The kinds of cross-validation."""
 FOLDS = 5
 COVERED = 0.8
-"""Share of curves that a band is to cover."""
+"""Target share of curves that a band covers."""
 _MODEL = {
     "gemm": ("d_model",),
     "moe_ffn": ("d_model", "experts", "top_k"),
@@ -40,13 +42,13 @@ _MODEL = {
 
 
 def digests(rows: pl.DataFrame, *, shape: bool = False) -> list[bytes]:
-    """Return the SHA-1 of the text that says which model a row is of, or which shape."""
-    found = []
+    """Return the SHA-1 of each row's model, or of its shape, as text."""
+    hashes = []
     for row in rows.iter_rows(named=True):
         names = _MODEL[row["module"]] + (("d_ff",) if shape and row["d_ff"] is not None else ())
-        found.append(hashlib.sha1(",".join(str(row[name]) for name in names).encode(),
+        hashes.append(hashlib.sha1(",".join(str(row[name]) for name in names).encode(),
                                   usedforsecurity=False).digest())  # fmt: skip
-    return found
+    return hashes
 
 
 def predicted(
@@ -55,157 +57,158 @@ def predicted(
     chips: Mapping[str, Chip],
     epsilon: float,
     groups: Mapping[Key, Group] | None = None,
-) -> Iterator[tuple[Curves, Flags, Known]]:
-    """Yield what a regime says of curves, with which of them; none where nothing is known.
+) -> Iterator[Prediction]:
+    """Yield predictions of left-out curves; curves without a group have none.
 
     Parameters
     ----------
     every
-        All curves, by platform and form; those of one point say nothing of a boundary.
+        All curves, by platform and form; those of one point have no boundary and are skipped.
     groups
-        Those of all curves, where they are made already.
+        The groups of all curves, if they exist already.
     """
     every = [curves for curves in every if curves.part.counts.shape[1] > 1]
     if regime in ("R2m", "R2s"):
-        of = [
-            np.array([each[0] % FOLDS for each in digests(curves.part.rows, shape=regime == "R2s")])
+        folds = [
+            np.array(
+                [digest[0] % FOLDS for digest in digests(curves.part.rows, shape=regime == "R2s")]
+            )
             for curves in every
         ]
         for fold in range(FOLDS):
-            kept = [each != fold for each in of]
-            yield from _asked(every, [~each for each in kept], kept, chips, epsilon)
+            yield from _predicted_fold(every, [each == fold for each in folds], chips, epsilon)
     elif regime == "R3":
         for curves in every:
-            yield from _releases(curves, chips, epsilon)
+            yield from _predicted_releases(curves, chips, epsilon)
     else:
-        made = groups if groups is not None else groups_of_all(every, epsilon)
-        whole = Reference(made, chips)
+        all_groups = groups if groups is not None else groups_of_all(every, epsilon)
+        reference = Reference(all_groups, chips)
         for curves in every:
             platform = str(curves.part.rows["platform"][0])
-            known = whole.without(platform, siblings=regime == "R0")
-            for rows, said in known.timed(curves.part):
-                yield curves, rows, said
+            others = reference.without(platform, siblings=regime == "R0")
+            for rows, times in others.times(curves.part):
+                yield curves, rows, times
 
 
-def only_scored(
-    told: Iterable[tuple[Curves, Flags, Known]],
-) -> Iterator[tuple[Curves, Flags, Known]]:
-    """Yield what was said of curves that are scored."""
-    for curves, rows, said in told:
+def only_scored(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+    """Yield the predictions of curves that are scored."""
+    for curves, rows, times in predictions:
         kept = rows & scored_rows(curves.part.rows)
         if kept.any():
-            yield curves, kept, said.of(kept[rows])
+            yield curves, kept, times.select(kept[rows])
 
 
 def groups_of_all(every: Iterable[Curves], epsilon: float) -> dict[Key, Group]:
     """Return the groups of all curves, by their keys."""
-    return {key: group for each in every for key, group in groups_of(each, epsilon).items()}
+    return {key: group for curves in every for key, group in groups_of(curves, epsilon).items()}
 
 
-def _asked(
-    every: Sequence[Curves],
-    asked: Sequence[Flags],
-    kept: Sequence[Flags],
-    chips: Mapping[str, Chip],
-    epsilon: float,
-) -> Iterator[tuple[Curves, Flags, Known]]:
+def _predicted_fold(
+    every: Sequence[Curves], held_out: Sequence[Flags], chips: Mapping[str, Chip], epsilon: float
+) -> Iterator[Prediction]:
+    """Yield predictions of held-out curves by groups of all others."""
     groups: dict[Key, Group] = {}
-    for curves, mine in zip(every, kept, strict=True):
-        groups |= groups_of(curves, epsilon, mine)
-    known = Reference(groups, chips)
-    for curves, rows in zip(every, asked, strict=True):
-        yield from _among(curves, rows, known)
+    for curves, rows in zip(every, held_out, strict=True):
+        groups |= groups_of(curves, epsilon, ~rows)
+    reference = Reference(groups, chips)
+    for curves, rows in zip(every, held_out, strict=True):
+        yield from _predicted_rows(curves, rows, reference)
 
 
-def _among(curves: Curves, rows: Flags, known: Reference) -> Iterator[tuple[Curves, Flags, Known]]:
-    """Yield what is known of some rows of curves."""
+def _predicted_rows(curves: Curves, rows: Flags, reference: Reference) -> Iterator[Prediction]:
+    """Yield predictions of the flagged curves."""
     if not rows.any():
         return
-    (places,) = np.nonzero(rows)
-    for some, said in known.timed(rows_of(curves.part, rows)):
-        of = np.zeros(len(rows), dtype=bool)
-        of[places[some]] = True
-        yield curves, of, said
+    (indices,) = np.nonzero(rows)
+    for covered, times in reference.times(rows_of(curves.part, rows)):
+        flags = np.zeros(len(rows), dtype=bool)
+        flags[indices[covered]] = True
+        yield curves, flags, times
 
 
-def _releases(
+def _predicted_releases(
     curves: Curves, chips: Mapping[str, Chip], epsilon: float
-) -> Iterator[tuple[Curves, Flags, Known]]:
-    """Yield what curves of other releases say of those that they are twins of."""
+) -> Iterator[Prediction]:
+    """Yield predictions of curves that have a twin, by the curves of other releases."""
     releases = curves.part.rows["backend_version"].to_numpy()
     keys = np.array([str(key) for key in curves.keys])
     for key in dict.fromkeys(curves.keys):
-        mine = keys == str(key)
-        if len(set(releases[mine])) == 1:
+        of_key = keys == str(key)
+        if len(set(releases[of_key])) == 1:
             continue
-        for release in sorted(set(releases[mine])):
-            others, asked = mine & (releases != release), mine & (releases == release)
-            twins = asked & _twins(curves, asked, others)
+        for release in sorted(set(releases[of_key])):
+            others, held_out = of_key & (releases != release), of_key & (releases == release)
+            twins = held_out & _has_twin(curves, held_out, others)
             if not twins.any():
                 continue
             groups = groups_of(curves, epsilon, others)
-            yield from _among(curves, twins, Reference(groups, chips))
+            yield from _predicted_rows(curves, twins, Reference(groups, chips))
 
 
-def _twins(curves: Curves, asked: Flags, others: Flags) -> Flags:
-    """Return which of the curves asked of have another one of the same shape, [rows]."""
+def _has_twin(curves: Curves, held_out: Flags, others: Flags) -> Flags:
+    """Return which held-out curves have one of the same shape among the others, [rows]."""
     family, rows, n = curves.part.family.name, curves.part.rows, curves.part.features["n"]
-    mine, theirs = (
-        coordinates(family, rows.filter(pl.Series(flags)), n[flags]) for flags in (asked, others)
+    left, right = (
+        coordinates(family, rows.filter(pl.Series(flags)), n[flags]) for flags in (held_out, others)
     )
-    found = np.zeros(len(asked), dtype=bool)
-    found[asked] = np.isin(kernel(mine, theirs), AT_ONE_PLACE).any(axis=1)
-    return found
+    has_twin = np.zeros(len(held_out), dtype=bool)
+    has_twin[held_out] = np.isin(kernel(left, right), AT_ONE_PLACE).any(axis=1)
+    return has_twin
 
 
-def needed(curves: Curves, rows: Flags, said: Known, epsilon: float) -> Array:
-    """Return how far each prediction must be moved to meet [N_max, next N), [rows]."""
-    ratio = said.latency_us / said.latency_us[:, :1]
+def needed(curves: Curves, rows: Flags, times: GroupTimes, epsilon: float) -> Array:
+    """Return the shift of log ratios that moves each prediction to [N_max, next N), [rows]."""
+    ratio = times.latency_us / times.latency_us[:, :1]
     return moved_to_meet(ratio, curves.latency_us[rows], curves.part.counts[rows], epsilon)
 
 
 def within_a_factor(
-    curves: Curves, rows: Flags, said: Known, epsilon: float, factor: float
+    curves: Curves, rows: Flags, times: GroupTimes, epsilon: float, factor: float
 ) -> Flags:
-    """Return whether predictions are within a factor of [N_max, next N), [rows].
+    """Return whether predictions of N_max are within a factor of [N_max, next N), [rows].
 
-    With the factor 1 that is whether they are the grid point.
+    A factor of 1 requires the grid point itself.
     """
     counts, grid = curves.part.counts[rows], curves.part.features["grid"][rows]
-    place = np.arange(len(counts))
-    predicted, last = (
-        last_pass(counts & (each <= (1.0 + epsilon) * each[:, :1]))
-        for each in (said.latency_us, curves.latency_us[rows])
+    row = np.arange(len(counts))
+    predicted_last, last = (
+        last_pass(counts & (latency_us <= (1.0 + epsilon) * latency_us[:, :1]))
+        for latency_us in (times.latency_us, curves.latency_us[rows])
     )
     ends = counts.sum(axis=1) - 1
-    after = np.where(last < ends, grid[place, np.minimum(last + 1, ends)], np.inf)
-    n = grid[place, predicted]
-    return np.asarray((factor * n >= grid[place, last]) & (n < factor * after))
+    after = np.where(last < ends, grid[row, np.minimum(last + 1, ends)], np.inf)
+    n = grid[row, predicted_last]
+    return np.asarray((factor * n >= grid[row, last]) & (n < factor * after))
 
 
-def band_of(values: Iterable[float]) -> float:
-    """Return the band that covers its share of curves as good as these, and of one more."""
-    ordered = np.sort(np.array(list(values)))
-    place = int(np.ceil(COVERED * (len(ordered) + 1))) - 1
-    return float(f"{ordered[min(place, len(ordered) - 1)]:.4g}")
+def band_of(shifts: Iterable[float]) -> float:
+    """Return the band that covers a share COVERED of these curves and of one more like them."""
+    ordered = np.sort(np.array(list(shifts)))
+    rank = int(np.ceil(COVERED * (len(ordered) + 1))) - 1
+    return float(f"{ordered[min(rank, len(ordered) - 1)]:.4g}")
 
 
 def bands(
-    told: Sequence[tuple[Curves, Flags, Known]], epsilon: float
+    predictions: Sequence[Prediction], epsilon: float
 ) -> dict[tuple[tuple[str, str, str], int], float]:
-    """Return the band of each row by the half of the models that it is calibrated on.
+    """Return bands by kind of question and by the half of the models that each is calibrated on.
+
+    A half without curves of a kind has the band of the other half.
 
     Parameters
     ----------
     epsilon
-        The tolerance at whose boundary a band is to meet them.
+        The tolerance whose boundary the predictions are shifted to.
     """
-    found: dict[tuple[tuple[str, str, str], int], list[float]] = {}
-    for curves, rows, said in told:
-        asked = curves.part.rows.filter(pl.Series(rows))
-        moved = needed(curves, rows, said, epsilon)
-        halves = [each[1] % 2 for each in digests(asked)]
-        for row, half, each in zip(rows_of_bands(asked), halves, moved, strict=True):
-            found.setdefault((row, half), []).append(float(each))
-            found.setdefault((row, 1 - half), [])
-    return {key: band_of(values or found[key[0], 1 - key[1]]) for key, values in found.items()}
+    shifts: dict[tuple[tuple[str, str, str], int], list[float]] = {}
+    for curves, rows, times in predictions:
+        questions = curves.part.rows.filter(pl.Series(rows))
+        needed_shifts = needed(curves, rows, times, epsilon)
+        halves = [digest[1] % 2 for digest in digests(questions)]
+        for kind, half, shift in zip(rows_of_bands(questions), halves, needed_shifts, strict=True):
+            shifts.setdefault((kind, half), []).append(float(shift))
+            shifts.setdefault((kind, 1 - half), [])
+    return {
+        (kind, half): band_of(values or shifts[kind, 1 - half])
+        for (kind, half), values in shifts.items()
+    }

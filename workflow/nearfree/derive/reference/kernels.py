@@ -1,7 +1,7 @@
-"""Table `kernels`: curves that the log keeps of kernels, at one shape of each module.
+"""Table `kernels`: the kept curves of kernels, at one shape of each module.
 
-The shape of a module is the one that most platforms have, among those that most of their backends;
-of equals the one with most bytes of weights, then the first in the order of a setting's fields.
+The shape of a module is the one on most platforms; among equals the one of most backends there,
+then the one with most weights, then the first in the order of a setting's fields.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,11 +27,11 @@ from nearfree.log.names import Layout
 
 DTYPE = "bfloat16"
 BALANCED = "balanced"
-"""How loads of experts are spread where they are shown."""
+"""The routing of the shown curves of experts."""
 _MODULES = {
     family.name: family.modules[0] for family in (GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL)
 }
-"""The module of each form that is shown: attention without a cache, and no collective."""
+"""The module of each shown form: attention only without a cache, and no collectives."""
 _SHAPE = {name: SETTING_COLUMNS[name] for name in FIELDS if name in COORDINATES}
 _WEIGHTS = ("d_model", "d_ff", "experts")
 _KERNEL = ("platform", "module", "backend", "backend_version", "family", "kernel", "dtype")
@@ -73,7 +73,7 @@ KERNELS = Table(
 
 
 def write_kernels(layout: Layout, scope: str, *, epsilon: float) -> None:
-    """Write the curves of kernels on record that are shown."""
+    """Write the shown curves of the kernels on record."""
     events = [*newest_kernels(layout)[0].values()]
     rows = kernel_rows(events, epsilon)
     made_from = seals_digest(layout, scope)
@@ -83,19 +83,19 @@ def write_kernels(layout: Layout, scope: str, *, epsilon: float) -> None:
 
 
 def kernel_rows(events: Sequence[Event], epsilon: float) -> pl.DataFrame:
-    """Return the rows of the table for kernels of a take, at a tolerance."""
+    """Return the rows of the table for kernels, at a tolerance."""
     shown = [event for event in events if _is_shown(event.data)]
     groups = [group_of(event) for event in shown]
     curves = pl.concat([_NO_CURVE, *_curves(shown, groups)])
     if curves.is_empty():
         return KERNELS.frame([])
-    # What else a setting says is not kept: curves that only that told apart are one.
+    # Other fields of a setting are not kept: curves that differed only in these become one.
     chosen = newest_releases(at_shapes(curves)).unique(
         [*_KERNEL, *_SHAPE, "routing"], keep="first", maintain_order=True
     )
     points = _points(chosen, groups)
-    known = boundaries(points.select("curve", "n", "ratio"), [epsilon])
-    return points.join(known, on="curve", maintain_order="left").select(
+    n_max = boundaries(points.select("curve", "n", "ratio"), [epsilon])
+    return points.join(n_max, on="curve", maintain_order="left").select(
         *KERNELS.body, pl.concat_list("event_id").alias("from_ids")
     )
 
@@ -105,7 +105,7 @@ def _is_shown(kernel: KernelReferenced) -> bool:
     return kernel.family in _MODULES and {*formats} == {DTYPE}
 
 
-_SAID = ("platform", "family", "backend", "kernel", "dtype", "source")
+_KERNEL_FIELDS = ("platform", "family", "backend", "kernel", "dtype", "source")
 _NO_CURVE = pl.DataFrame(
     schema={
         **{name: KERNELS.body[name].dtype for name in (*_KERNEL, *_SHAPE, "routing")},
@@ -116,14 +116,14 @@ _NO_CURVE = pl.DataFrame(
 
 
 def _curves(events: Sequence[Event], groups: Sequence[Group]) -> Iterator[pl.DataFrame]:
-    """Yield each group's curves of one request and balanced loads, and where each stands."""
+    """Yield each group's curves of one request with balanced loads, with group and row numbers."""
     for number, (event, group) in enumerate(zip(events, groups, strict=True)):
-        named = {name: getattr(event.data, name) for name in _SAID}
-        named |= {"module": _MODULES[group.key.family], "origin": "imported"}
-        named |= {"event_id": event.event_id, "group": number}
+        values = {name: getattr(event.data, name) for name in _KERNEL_FIELDS}
+        values |= {"module": _MODULES[group.key.family], "origin": "imported"}
+        values |= {"event_id": event.event_id, "group": number}
         frame = group.curves.with_columns(
             *(pl.lit(value, dtype=_NO_CURVE.schema[name]).alias(name)
-              for name, value in named.items()),
+              for name, value in values.items()),
             pl.int_range(pl.len(), dtype=pl.Int64).alias("place"),
         )  # fmt: skip
         yield frame.filter(
@@ -132,12 +132,12 @@ def _curves(events: Sequence[Event], groups: Sequence[Group]) -> Iterator[pl.Dat
 
 
 def at_shapes(curves: pl.DataFrame) -> pl.DataFrame:
-    """Return the curves of each module that have the shape that is shown of it.
+    """Return the curves of each module at its shown shape.
 
     Parameters
     ----------
     curves
-        A row a curve, with module, platform, backend and the fields of a shape.
+        A row per curve, with module, platform, backend and the fields of a shape.
     """
     weights = pl.fold(
         pl.lit(1.0),
@@ -158,37 +158,37 @@ def at_shapes(curves: pl.DataFrame) -> pl.DataFrame:
 
 
 def newest_releases(curves: pl.DataFrame) -> pl.DataFrame:
-    """Return the curves of each module's newest release of a backend on a platform."""
+    """Return the curves of each backend's newest release, per module and platform."""
     releases = sorted(curves["backend_version"].fill_null("").unique(), key=version_order)
-    places = {release: place for place, release in enumerate(releases)}
-    place = pl.col("backend_version").fill_null("").replace_strict(places, return_dtype=pl.Int64)
-    return curves.filter(place == place.max().over("module", "platform", "backend"))
+    ranks = {release: rank for rank, release in enumerate(releases)}
+    rank = pl.col("backend_version").fill_null("").replace_strict(ranks, return_dtype=pl.Int64)
+    return curves.filter(rank == rank.max().over("module", "platform", "backend"))
 
 
 def _points(chosen: pl.DataFrame, groups: Sequence[Group]) -> pl.DataFrame:
-    """Return a row a point of some curves from their baselines on, with the number of its `curve`.
+    """Return a row per point of these curves from their baselines on, numbered in `curve`.
 
-    Experts are awake at the baseline, below which curves have points, too.
+    The baseline of experts is the first N at which all are active; points below it are left out.
     """
     ratios = {number: np.exp(groups[number].ratio.values(groups[number].counts))
               for number in chosen["group"].unique()}  # fmt: skip
-    grids, held, us = [], [], []
-    for number, place, experts, top_k in chosen.select(
-        "group", "place", "experts", "top_k"
-    ).iter_rows():
-        of, counts = groups[number], groups[number].counts[place]
-        n = of.n[place][counts].astype(int)
-        awake = n >= first_full(BALANCED, experts, top_k, 1)
-        time = float(of.first_us[place]) * np.array([1.0, *ratios[number][place][counts][1:]])
-        grids.append(n[awake].tolist())
-        us.append(time[awake].tolist())
-        held.append((time[awake] / time[awake][0]).tolist())
+    grids, curve_ratios, latencies = [], [], []
+    columns = ("group", "place", "experts", "top_k")
+    for number, row, experts, top_k in chosen.select(columns).iter_rows():
+        group, counts = groups[number], groups[number].counts[row]
+        n = group.n[row][counts].astype(int)
+        shown = n >= first_full(BALANCED, experts, top_k, 1)
+        first_us = float(group.first_us[row])
+        latency_us = first_us * np.array([1.0, *ratios[number][row][counts][1:]])
+        grids.append(n[shown].tolist())
+        latencies.append(latency_us[shown].tolist())
+        curve_ratios.append((latency_us[shown] / latency_us[shown][0]).tolist())
     return (
         chosen.with_row_index("curve")
         .with_columns(
             pl.Series("n", grids, dtype=pl.List(pl.Int64)),
-            pl.Series("ratio", held, dtype=pl.List(pl.Float64)),
-            pl.Series("latency_us", us, dtype=pl.List(pl.Float64)),
+            pl.Series("ratio", curve_ratios, dtype=pl.List(pl.Float64)),
+            pl.Series("latency_us", latencies, dtype=pl.List(pl.Float64)),
         )
         .explode("n", "ratio", "latency_us")
     )

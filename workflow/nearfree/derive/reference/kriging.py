@@ -1,9 +1,10 @@
-"""Kriging: what residuals of measured curves say of a curve that was not measured.
+"""Kriging: predict the residual of an unmeasured curve from those of measured ones.
 
-Curves lie at places: the logarithms of their shape over a scale, how loads are spread, and the
-release. The kernel is exp(-distance), times a factor for another release; a curve's residual is a
-weighted sum of those of others at the same place along N. Scales were set on curves of two GPUs,
-H100 and B200, before any other was scored; those of products anew on these, when all had been seen.
+A curve's coordinates are the logarithms of its shape over a scale, its routing, and its release.
+The kernel is exp(-distance), times a factor for another release. A predicted residual is a weighted
+sum of the others at the same coordinate along N. Scales were set on curves of two GPUs, H100 and
+B200, before any other was scored; those of products were set again on these two, after all had been
+seen.
 """
 
 import math
@@ -22,16 +23,17 @@ COORDINATES = (
     *("batch", "d_model", "d_ff", "experts", "top_k", "heads", "kv_heads", "head_dim"),
     *("context", "projected"),
 )
-"""Fields of a setting that say where a curve lies."""
+"""Fields of a setting that are coordinates of a curve."""
 APART = ("span",)
-"""Fields whose values say nothing of each other: 1 where a curve has none. Attention layers with an
-entry for 4 positions, chosen among, and for 128, all attended to, lie side by side otherwise."""
-_OCTAVES, _OF_PRODUCTS = 5.0, 3.0
-"""Doublings of a size after which a curve says little of another."""
-_NOWHERE_NEAR = 1e4
-"""A distance at which it says nothing."""
-_OF_FAMILY: dict[str, dict[str, float]] = {
-    "gemm": {"d_model": _OF_PRODUCTS, "d_ff": _OF_PRODUCTS},
+"""Fields whose different values make curves unrelated; 1 where a curve has none. Without them,
+attention layers with an entry per 4 positions, of which some are selected, would be near those with
+an entry per 128, which are all attended to."""
+_OCTAVES, _PRODUCT_OCTAVES = 5.0, 3.0
+"""Scales: doublings of a size over which two curves become unrelated."""
+_FAR = 1e4
+"""A distance at which curves are unrelated."""
+_SCALES: dict[str, dict[str, float]] = {
+    "gemm": {"d_model": _PRODUCT_OCTAVES, "d_ff": _PRODUCT_OCTAVES},
     "moe": {"d_model": _OCTAVES, "d_ff": _OCTAVES, "experts": _OCTAVES, "top_k": 3.35},
     "attention": dict.fromkeys(("heads", "kv_heads", "head_dim", "batch", "context"), _OCTAVES),
     "mla": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
@@ -40,35 +42,36 @@ _OF_FAMILY: dict[str, dict[str, float]] = {
     "indexer": dict.fromkeys(("heads", "batch", "context"), _OCTAVES),
 }
 _RELEASE = 0.8
-"""What a curve of another release counts."""
+"""The kernel's factor for a curve of another release."""
 AT_ONE_PLACE = (1.0, _RELEASE)
-"""The kernel of two curves of one shape, in one release or two."""
-_NOISE, _NOISE_OF_PRODUCTS = 0.05, 0.02
-"""Variance of a curve's own noise, as a share of what is to be explained."""
-_EXPONENTS, _ROUTES = (0.0, 1.01, 1.2), (0.0, 0.7, 1.12)
-"""Exponents of laws by which curves' loads are spread, 0 for balanced ones, and where they lie.
-Skewed loads lie with balanced ones, as at one token."""
-_PASSES = 2.0
-"""At how many pairs an expert measured loads are held against those laws."""
+"""The kernel of two curves of one shape, in the same release or in two."""
+_NOISE, _PRODUCT_NOISE = 0.05, 0.02
+"""Variance of a curve's own noise, as a share of the variance of residuals."""
+_EXPONENTS, _ROUTING_COORDINATES = (0.0, 1.01, 1.2), (0.0, 0.7, 1.12)
+"""Exponents of the power laws of curves' loads, 0 for balanced loads, and their coordinates. Skewed
+loads have the coordinate of balanced ones, as they have at one token."""
+_PAIRS_PER_EXPERT = 2.0
+"""Pairs per expert at which measured loads are compared with those laws."""
 
 
-class Places(Struct, frozen=True):
-    """Where curves lie: `shape` [rows, axes], `release` [rows], `along` N [rows, grid]."""
+class Coordinates(Struct, frozen=True):
+    """Coordinates of curves: `shape` [rows, axes], `release` [rows], `along` N [rows, grid]."""
 
     shape: Array
     release: list[str | None]
     along: Array
 
 
-def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Places:
-    """Return where curves or questions lie.
+def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Coordinates:
+    """Return the coordinates of curves or questions.
 
-    Along N the place of an MoE layer is the rows an expert, b N k / E, of attention N, and of a
-    product or a layer's attention its rows b N. A context counts with the first new position.
+    Along N the coordinate of an MoE layer is the rows per expert, b N k / E; that of attention is
+    N, and that of a product or an attention layer its rows b N. A context includes the first new
+    position.
     """
     kind = family.partition("_")[0]
-    scales = _OF_FAMILY[kind]
-    if kind == "attention":  # curves of no cache were kept without saying so
+    scales = _SCALES[kind]
+    if kind == "attention":  # curves without a cache were kept without a context
         rows = rows.with_columns(pl.col("context").fill_null(0))
     axes = [
         np.log2(_numbers(rows, name) + (name == "context")) / scale
@@ -76,56 +79,63 @@ def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Places:
     ]
     along: Array = n if kind in ("attention", "mla") else n * _numbers(rows, "batch")[:, None]
     if kind in ("layer", "decode"):
-        axes.extend(_NOWHERE_NEAR * np.log2(_numbers(rows, name)) for name in APART)
+        axes.extend(_FAR * np.log2(_numbers(rows, name)) for name in APART)
     if kind == "moe":
-        axes.append(_spread(rows))
+        axes.append(_routing_axis(rows))
         along = along * (_numbers(rows, "top_k") / _numbers(rows, "experts"))[:, None]
-    return Places(np.stack(axes, axis=1), rows["backend_version"].to_list(), np.log2(along))
+    return Coordinates(np.stack(axes, axis=1), rows["backend_version"].to_list(), np.log2(along))
 
 
 def _numbers(rows: pl.DataFrame, name: str) -> Array:
     return np.asarray(rows[name].cast(pl.Float64).to_numpy())
 
 
-def _spread(rows: pl.DataFrame) -> Array:
-    """Return where loads lie: between laws that have curves by their exponent.
+def _routing_axis(rows: pl.DataFrame) -> Array:
+    """Return the routing coordinate of rows: that of their power law's exponent.
 
-    Measured loads lie by how many experts sleep where each would have two pairs.
+    Measured loads have the coordinate of the law with as many inactive experts at two pairs per
+    expert.
     """
     shares = rows["shares"].to_list() if "shares" in rows.columns else [None] * rows.height
-    asked = zip(rows["routing"], rows["experts"], rows["top_k"], shares, strict=True)
-    return np.array([_place(*each) for each in asked])
+    routings = zip(rows["routing"], rows["experts"], rows["top_k"], shares, strict=True)
+    return np.array([_routing_coordinate(*routing) for routing in routings])
 
 
-def _place(routing: str | None, experts: int, top_k: int, shares: Sequence[Any] | None) -> float:
+def _routing_coordinate(
+    routing: str | None, experts: int, top_k: int, shares: Sequence[Any] | None
+) -> float:
     exponent = exponent_of(routing)
     if exponent is not None:
         beyond = max(exponent - _EXPONENTS[-1], 0.0)
-        slope = (_ROUTES[-1] - _ROUTES[-2]) / (_EXPONENTS[-1] - _EXPONENTS[-2])
-        return float(np.interp(exponent, _EXPONENTS, _ROUTES)) + slope * beyond
+        slope = (_ROUTING_COORDINATES[-1] - _ROUTING_COORDINATES[-2]) / (
+            _EXPONENTS[-1] - _EXPONENTS[-2]
+        )
+        return float(np.interp(exponent, _EXPONENTS, _ROUTING_COORDINATES)) + slope * beyond
     if shares is None:
         return 0.0
-    tokens = math.ceil(_PASSES * experts / top_k)
+    tokens = math.ceil(_PAIRS_PER_EXPERT * experts / top_k)
     laws: list[PowerLaw | Loads] = [*map(PowerLaw, _EXPONENTS[1:]), Loads(shares)]
-    *of_laws, asleep = (1.0 - law.awake(experts, top_k, tokens) / experts for law in laws)
-    return float(np.interp(asleep, [0.0, *of_laws], _ROUTES))
+    *inactive_by_law, inactive = (1.0 - law.awake(experts, top_k, tokens) / experts for law in laws)
+    return float(np.interp(inactive, [0.0, *inactive_by_law], _ROUTING_COORDINATES))
 
 
-def kernel(these: Places, those: Places) -> Array:
-    """Return how much curves have in common, [these, those]: 1 at the same place and release."""
+def kernel(left: Coordinates, right: Coordinates) -> Array:
+    """Return the kernel between curves, [left, right]: 1 at the same coordinates and release."""
     # Differences axis by axis: squares expanded would lose the zero between equal places.
     square: Any = 0.0
-    for axis in range(these.shape.shape[1]):
-        square = square + np.subtract.outer(these.shape[:, axis], those.shape[:, axis]) ** 2
-    names = {name: place for place, name in enumerate({*these.release, *those.release})}
-    mine, theirs = (np.array([names[each] for each in of.release]) for of in (these, those))
-    same = np.equal.outer(mine, theirs)
-    return np.asarray(np.exp(-np.sqrt(square)) * np.where(same, 1.0, _RELEASE))
+    for axis in range(left.shape.shape[1]):
+        square = square + np.subtract.outer(left.shape[:, axis], right.shape[:, axis]) ** 2
+    codes = {name: code for code, name in enumerate({*left.release, *right.release})}
+    left_codes, right_codes = (
+        np.array([codes[release] for release in curves.release]) for curves in (left, right)
+    )
+    same_release = np.equal.outer(left_codes, right_codes)
+    return np.asarray(np.exp(-np.sqrt(square)) * np.where(same_release, 1.0, _RELEASE))
 
 
-def weights_of(family: str, places: Places, values: Array) -> Array:
-    """Return (K + noise)^-1 values, [curves, knots]: what a kernel is multiplied with."""
+def weights_of(family: str, places: Coordinates, values: Array) -> Array:
+    """Return the kriging weights (K + noise)^-1 values, [curves, knots]."""
     matrix = kernel(places, places)
-    noise = _NOISE_OF_PRODUCTS if family == "gemm" else _NOISE
+    noise = _PRODUCT_NOISE if family == "gemm" else _NOISE
     matrix[np.diag_indices_from(matrix)] += noise
     return np.asarray(np.linalg.solve(matrix, values))

@@ -1,4 +1,4 @@
-"""Over which other caches kernels of a question are known, where they are not over its own."""
+"""Cache formats over which a refused question's kernels have curves."""
 
 import polars as pl
 
@@ -6,30 +6,36 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.regimes import Reference
 from nearfree.derive.work_model.prepare import Prepared, prepare
 
-_OF_KERNEL = ("platform", "backend", "backend_version", "kernel", "api", "dtype", "kv_dtype")
-"""What tells apart the kernels that questions ask of."""
+_KERNEL_COLUMNS = ("platform", "backend", "backend_version", "kernel", "api", "dtype", "kv_dtype")
+"""The columns that distinguish the kernels of questions."""
 
 
-def other_caches(rows: pl.DataFrame, family: str, known: Reference, resolver: Resolver) -> str:
-    """Return how else to ask, to be said behind a refusal; nothing where that would be refused.
+def other_caches(rows: pl.DataFrame, family: str, reference: Reference, resolver: Resolver) -> str:
+    """Return the end of a refusal's text: the cache formats that would be answered, if any.
 
     Parameters
     ----------
     rows
-        Questions of one family that are refused.
+        Refused questions of one family.
     """
     if rows.is_empty():
         return ""
-    asked = rows.unique(_OF_KERNEL, maintain_order=True)
-    caches = {key.kv_dtype or key.dtype for key in known.groups if key.family == family}
-    others = [each for each in sorted(caches) if _all_known(asked, each, known, resolver)]
-    options = " or ".join(f"--kv-dtype {each}" for each in others)
-    return f" for this GPU and cache: others are known with {options}" if others else ""
+    distinct = rows.unique(_KERNEL_COLUMNS, maintain_order=True)
+    formats = {key.kv_dtype or key.dtype for key in reference.groups if key.family == family}
+    covered = [
+        format_
+        for format_ in sorted(formats)
+        if _covers_all(distinct, format_, reference, resolver)
+    ]
+    options = " or ".join(f"--kv-dtype {format_}" for format_ in covered)
+    return f" for this GPU and cache: others are known with {options}" if covered else ""
 
 
-def _all_known(rows: pl.DataFrame, cache: str, known: Reference, resolver: Resolver) -> bool:
-    """Return whether there are kernels of all questions over a cache in some format."""
-    over = pl.when(pl.col("dtype") != cache).then(pl.lit(cache)).alias("kv_dtype")
-    parts = prepare(rows.with_columns(over), resolver)
-    told = (int(known.knows(part).sum()) for part in parts if isinstance(part, Prepared))
-    return sum(told) == rows.height
+def _covers_all(
+    rows: pl.DataFrame, cache_dtype: str, reference: Reference, resolver: Resolver
+) -> bool:
+    """Return whether groups cover all questions if their cache has this format."""
+    kv_dtype = pl.when(pl.col("dtype") != cache_dtype).then(pl.lit(cache_dtype)).alias("kv_dtype")
+    parts = prepare(rows.with_columns(kv_dtype), resolver)
+    covered = (int(reference.covers(part).sum()) for part in parts if isinstance(part, Prepared))
+    return sum(covered) == rows.height

@@ -1,4 +1,4 @@
-"""What stops a question's T(N), and where the rule behind it stands: file, lines and digest."""
+"""The term that limits T(N) of a question, and the source of its rule: file, lines and digest."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from nearfree.derive.work_model.mla import MLA_CACHED
 from nearfree.derive.work_model.mla_rows import mla_places
 from nearfree.derive.work_model.prepare import Prepared
 
-_PLAIN = {
+_DEFAULT_TERMS = {
     "gemm": "compute of padded rows against the weights' traffic",
     "moe_triton": "padded expert blocks and traffic between L2 and SMs",
     "moe_library": "padded expert blocks and traffic between L2 and SMs",
@@ -39,7 +39,7 @@ _PLAIN = {
     "stream_mixing": "residual streams that are read and written",
     **dict.fromkeys(COLLECTIVE_FAMILIES, "bytes between GPUs"),
 }
-_STEPS = {
+_STEP_NAMES = {
     "block_m": "BLOCK_SIZE_M",
     "tile_rows": "query tile",
     "rows_per_position": "query heads packed in a tile",
@@ -52,36 +52,44 @@ _UNSPLIT = "one block reads all keys of a head, which are split over SMs for "
 
 
 def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> list[str]:
-    """Return what stops some rows between two places of their grids.
+    """Return the terms that change between two points of the grid, one per row.
 
     Parameters
     ----------
+    rows
+        Indices of the rows.
     last, after
-        The last place within the tolerance, and the one after it.
+        Indices into the rows' grids: the last point within the tolerance, and the one after it.
     """
-    sizes = {word: part.features[name] for name, word in _STEPS.items() if name in part.features}
+    sizes = {
+        label: part.features[name] for name, label in _STEP_NAMES.items() if name in part.features
+    }
     if part.family.name.startswith("moe"):
         sizes = {"active experts": part.features["active"], **sizes}
-    terms = [_PLAIN[part.family.name]] * len(rows)
-    for word, each in reversed(sizes.items()):
-        before, then = each[rows, last].astype(int), each[rows, after].astype(int)
+    terms = [_DEFAULT_TERMS[part.family.name]] * len(rows)
+    for label, size in reversed(sizes.items()):
+        at_last, at_after = size[rows, last].astype(int), size[rows, after].astype(int)
         terms = [
-            term if a == b else f"{word} {a} -> {b}"
-            for term, a, b in zip(terms, before, then, strict=True)
+            term if old == new else f"{label} {old} -> {new}"
+            for term, old, new in zip(terms, at_last, at_after, strict=True)
         ]
     if "unsplit" in part.features:
-        alone = part.features["unsplit"]
-        changes = alone[rows, last] != alone[rows, after]
-        few = np.where(part.features["n"][rows, last] > 1, "fewer positions", "one position alone")
+        unsplit = part.features["unsplit"]
+        changes = unsplit[rows, last] != unsplit[rows, after]
+        subjects = np.where(
+            part.features["n"][rows, last] > 1, "fewer positions", "one position alone"
+        )
         terms = [
-            f"{_UNSPLIT}{fewer}" if each else term
-            for term, each, fewer in zip(terms, changes, few.tolist(), strict=True)
+            f"{_UNSPLIT}{subject}" if is_changed else term
+            for term, is_changed, subject in zip(terms, changes, subjects.tolist(), strict=True)
         ]
     if "algorithm" in part.features:
-        chosen = part.features["algorithm"].astype(int)
+        algorithms = part.features["algorithm"].astype(int)
         terms = [
-            term if a == b else f"all-reduce {ALGORITHMS[a]} -> {ALGORITHMS[b]}"
-            for term, a, b in zip(terms, chosen[rows, last], chosen[rows, after], strict=True)
+            term if old == new else f"all-reduce {ALGORITHMS[old]} -> {ALGORITHMS[new]}"
+            for term, old, new in zip(
+                terms, algorithms[rows, last], algorithms[rows, after], strict=True
+            )
         ]
     return terms
 
@@ -96,42 +104,45 @@ _LIBRARIES = {
     "nvfp4": "CuteDSL, CUTLASS or Marlin",
     "mxfp4": "FlashInfer or Marlin",
 }
-"""What serving runs dense products by, by the weights' format; which of them depends on release and
-device. It is vLLM's order: vllm/model_executor/kernels/linear/__init__.py of 0.33.0, from 446."""
+"""The libraries of dense products in serving, by the weights' format, in vLLM's order; release and
+device decide (vllm/model_executor/kernels/linear/__init__.py of 0.33.0, from 446)."""
 
 
 def rule_places(
     family: Family, rows: pl.DataFrame, positions: Sequence[int], resolver: Resolver
 ) -> list[str]:
-    """Return file, lines and digest of the rule at a number of positions, one a row.
+    """Return the source of each row's rule: file, lines and digest.
 
     Parameters
     ----------
     rows
-        Questions of the family with the facts of their platform, whose rules were found.
+        Questions of the family with the facts of their platform; their rules exist.
     positions
         N of each row: the first one past its boundary, or its last one.
     """
     if family.name == "moe_triton":
         names = MoeQuestion.__struct_fields__
         tokens = (rows["batch"] * pl.Series(list(positions))).to_list()
-        asked = rows.select(names).iter_rows(named=True)
+        layers = rows.select(names).iter_rows(named=True)
         return [
             resolver.moe(MoeQuestion(**row)).evidence(n)
-            for row, n in zip(asked, tokens, strict=True)
+            for row, n in zip(layers, tokens, strict=True)
         ]
     if family.name == "attention_cached":
         fields = AttentionQuestion.__struct_fields__
-        given = rows.with_columns(pl.col("grid").list.max().alias("most")).select(fields)
+        calls = rows.with_columns(pl.col("grid").list.max().alias("most")).select(fields)
         return [
             tile_evidence(resolver.attention(AttentionQuestion(**row)), n)
-            for row, n in zip(given.iter_rows(named=True), positions, strict=True)
+            for row, n in zip(calls.iter_rows(named=True), positions, strict=True)
         ]
     if family.modules == MLA_CACHED.modules:
         return mla_places(rows, positions)
     if family.modules == COLLECTIVE:
-        ruled = family.name in SWITCHED_FAMILIES
-        return [SWITCHES.get(each, NO_SWITCH) if ruled else NO_SWITCH for each in rows["backend"]]
+        switched = family.name in SWITCHED_FAMILIES
+        return [
+            SWITCHES.get(backend, NO_SWITCH) if switched else NO_SWITCH
+            for backend in rows["backend"]
+        ]
     if family.name != "gemm":
         return [NO_RULE] * rows.height
     return [
@@ -141,7 +152,7 @@ def rule_places(
 
 
 def _no_rule(weights: str) -> str:
-    """Return what the tile of a dense product rests on: for quantised weights a hypothesis."""
+    """Return the text of a product without a rule; quantised weights have assumed tiles."""
     if weights not in _LIBRARIES:
         return NO_RULE
     return f"no rule: {_LIBRARIES[weights]} by release, tiles of 16 to 128 rows assumed"

@@ -1,4 +1,4 @@
-"""Groups in the log: one event a kernel, whose curves are unpacked where they are asked for."""
+"""Groups in the log: one event per kernel, whose curves are unpacked on demand."""
 
 import lzma
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,8 +11,14 @@ from msgspec import MsgspecError, Struct
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, Coded, Constants, Group, Key, formats
 from nearfree.derive.reference.kriging import APART, COORDINATES, coordinates
-from nearfree.derive.reference.packing import Packed, first_us_of, opened, squeezed, told
-from nearfree.derive.reference.regimes import REGIMES, Known, Reference
+from nearfree.derive.reference.packing import (
+    Packed,
+    first_us_codes,
+    first_us_of,
+    packed_text,
+    unpacked,
+)
+from nearfree.derive.reference.regimes import REGIMES, GroupTimes, Reference
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, neutral
@@ -24,7 +30,7 @@ from nearfree.log.names import Layout, parse_take
 from nearfree.log.reader import read_bytes
 
 STREAM = "kernels"
-"""Where kernels' constants and curves stand in the log."""
+"""The log's stream of kernels' constants and curves."""
 
 
 def referenced(
@@ -39,22 +45,25 @@ def referenced(
     """
     rows = group.curves
     lengths = group.counts.sum(axis=1)
-    grids = [tuple(map(int, each[:end])) for each, end in zip(group.n, lengths, strict=True)]
-    every = list(dict.fromkeys(grids))
+    grids = [tuple(map(int, n[:end])) for n, end in zip(group.n, lengths, strict=True)]
+    distinct_grids = list(dict.fromkeys(grids))
     names = {name: rows[name].unique(maintain_order=True).to_list()
              for name in ("backend_version", "routing", "member")}  # fmt: skip
-    places = {name: {each: at for at, each in enumerate(of)} for name, of in names.items()}
-    ends = tuple((each.low, each.high) for each in (group.ratio, group.residual))
+    index_of = {
+        column: {value: index for index, value in enumerate(values)}
+        for column, values in names.items()
+    }
+    ends = tuple((coded.low, coded.high) for coded in (group.ratio, group.residual))
     packed = Packed(
         names["backend_version"],
         names["routing"],
         names["member"],
         {name: rows[name].to_list() for name in COORDINATES if rows[name].count()}
         | {name: rows[name].to_list() for name in APART if (rows[name] != 1).any()}
-        | {name: [places[name][each] for each in rows[name]] for name in names}
-        | {"grid": [every.index(each) for each in grids]},
-        [list(each) for each in every],
-        told(group.first_us),
+        | {name: [index_of[name][value] for value in rows[name]] for name in names}
+        | {"grid": [distinct_grids.index(grid) for grid in grids]},
+        [list(grid) for grid in distinct_grids],
+        first_us_codes(group.first_us),
         group.ratio.codes,
         group.residual.codes,
     )
@@ -68,7 +77,7 @@ def referenced(
         members={name: members[name] for name in sorted(names["member"])},
         ratio=ends[0],
         residual=ends[1],
-        packed=squeezed(packed, _scale(*ends)),
+        packed=packed_text(packed, _scale(*ends)),
         stepped=True,
     )
 
@@ -77,7 +86,7 @@ _Ends = tuple[float, float]
 
 
 def scale_of(kernel: KernelReferenced) -> float:
-    """Return how many codes of the residual one of the ratio is."""
+    """Return the codes of the residual per code of the ratio."""
     return _scale(kernel.ratio, kernel.residual)
 
 
@@ -91,14 +100,14 @@ def group_of(event: Event) -> Group:
     Raises
     ------
     EvidenceError
-        Its constants are those of another form, or its curves cannot be unpacked or are not as many
-        as it says.
+        Its constants are those of another form, or its curves cannot be unpacked or differ in
+        number from its fields.
     """
     data: KernelReferenced = event.data
     constants = constants_of(event).values
     try:
-        packed = opened(data.packed, scale_of(data), stepped=data.stepped)
-        return _unpacked(data, constants, packed)
+        packed = unpacked(data.packed, scale_of(data), stepped=data.stepped)
+        return _group_from(data, constants, packed)
     except (
         MsgspecError, lzma.LZMAError, pl.exceptions.PolarsError,
         ValueError, IndexError, KeyError, TypeError,
@@ -110,7 +119,7 @@ def group_of(event: Event) -> Group:
 
 
 def constants_of(event: Event) -> Constants:
-    """Return a group's constants, its curves left packed; the errors are those of `group_of`."""
+    """Return a group's constants without unpacking its curves; raises as `group_of`."""
     data: KernelReferenced = event.data
     try:
         values = _constants(data)
@@ -127,46 +136,44 @@ def _key(data: KernelReferenced) -> Key:
 
 
 def _constants(data: KernelReferenced) -> dict[str, dict[str, float]]:
-    """Return the constants of a group; those that its form got after it was made are neutral."""
+    """Return the constants of a group; constants that are newer than it are neutral."""
     family = FAMILIES.get(data.family)
     if family is None or {*data.constants} != {*family.hypotheses}:
         raise ValueError("another family")
-    filled = {hypothesis: neutral(family) | of for hypothesis, of in data.constants.items()}
-    if any({*of} != {each.name for each in family.constants} for of in filled.values()):
+    filled = {hypothesis: neutral(family) | values for hypothesis, values in data.constants.items()}
+    if any(
+        {*values} != {constant.name for constant in family.constants} for values in filled.values()
+    ):
         raise ValueError("other constants")
     return filled
 
 
-def _unpacked(
+def _group_from(
     data: KernelReferenced, constants: dict[str, dict[str, float]], packed: Packed
 ) -> Group:
     columns = packed.columns
-    numbers = [value for of in columns.values() for value in of if value is not None]
-    none: list[int | None] = [None] * len(columns["grid"])
-    of = {name: columns.get(name, none) for name in COORDINATES}
-    of |= {name: columns.get(name, [1] * len(none)) for name in APART}
-    sizes = [value + (name == "context") for name in of for value in of[name] if value is not None]
-    if min(numbers, default=0) < 0 or min(sizes, default=0) < 1:
+    numbers = [value for values in columns.values() for value in values if value is not None]
+    absent: list[int | None] = [None] * len(columns["grid"])
+    sizes = {name: columns.get(name, absent) for name in COORDINATES}
+    sizes |= {name: columns.get(name, [1] * len(absent)) for name in APART}
+    # A context may be 0, other sizes are 1 or more.
+    least = [
+        value + (name == "context")
+        for name, values in sizes.items()
+        for value in values
+        if value is not None
+    ]
+    if min(numbers, default=0) < 0 or min(least, default=0) < 1:
         raise ValueError("a place or size is too small")
-    grids = [packed.grids[place] for place in columns["grid"] if place is not None]
+    grids = [packed.grids[index] for index in columns["grid"] if index is not None]
     if not all(grid and grid[0] > 0 and grid == sorted({*grid}) for grid in grids):
         raise ValueError("a grid does not rise from 1 or more")
     width = max(map(len, grids))
     n = np.array([grid + grid[-1:] * (width - len(grid)) for grid in grids], dtype=np.float64)
     counts = np.arange(width)[None, :] < np.array([len(grid) for grid in grids])[:, None]
-    first = first_us_of(packed.first_us, data.curves)
-    named: dict[str, Sequence[str | None]] = {
-        "backend_version": packed.releases,
-        "routing": packed.routings,
-        "member": packed.members,
-    }
-    frame: dict[str, Sequence[int | str | None]] = {**of} | {
-        name: [of[place] for place in columns[name] if place is not None]
-        for name, of in named.items()
-    }
-    types = {name: pl.String if name in named else pl.Int64 for name in CURVE_COLUMNS}
-    rows = pl.DataFrame(frame, schema_overrides=types).select(CURVE_COLUMNS)
-    heights = {rows.height, len(first), len(n), data.curves}
+    first_us = first_us_of(packed.first_us, data.curves)
+    rows = _curve_rows(packed, sizes)
+    heights = {rows.height, len(first_us), len(n), data.curves}
     if len(heights) > 1 or {len(packed.ratio), len(packed.residual), int(counts.sum())} != {
         data.points
     }:
@@ -179,14 +186,29 @@ def _unpacked(
         curves=rows,
         n=n,
         counts=counts,
-        first_us=first,
+        first_us=first_us,
         ratio=Coded(*data.ratio, packed.ratio),
         residual=Coded(*data.residual, packed.residual),
     )
 
 
+def _curve_rows(packed: Packed, sizes: Mapping[str, Sequence[int | None]]) -> pl.DataFrame:
+    """Return CURVE_COLUMNS of packed curves, from their sizes and their indices into texts."""
+    texts: dict[str, Sequence[str | None]] = {
+        "backend_version": packed.releases,
+        "routing": packed.routings,
+        "member": packed.members,
+    }
+    frame: dict[str, Sequence[int | str | None]] = {**sizes} | {
+        name: [values[index] for index in packed.columns[name] if index is not None]
+        for name, values in texts.items()
+    }
+    types = {name: pl.String if name in texts else pl.Int64 for name in CURVE_COLUMNS}
+    return pl.DataFrame(frame, schema_overrides=types).select(CURVE_COLUMNS)
+
+
 class Recorded(Mapping[Key, Group]):
-    """The groups of a log by their keys, each unpacked once, when it is first asked for."""
+    """The groups of a log by their keys; each is unpacked once, at its first use."""
 
     def __init__(self, events: Mapping[Key, Event]) -> None:
         self.events = dict(events)
@@ -207,7 +229,7 @@ class Recorded(Mapping[Key, Group]):
         return iter(self.events)
 
     def __len__(self) -> int:
-        """Return how many groups there are."""
+        """Return the number of groups."""
         return len(self.events)
 
 
@@ -215,106 +237,107 @@ _Band = tuple[str, str, str, str]
 """Regime, module, formats and routing."""
 
 
-def band_key(of: RegimeBand) -> _Band:
-    """Return what a band is of."""
-    return of.regime, of.module, of.formats, of.routing
+def band_key(band: RegimeBand) -> _Band:
+    """Return the key of a band: regime, module, formats and routing."""
+    return band.regime, band.module, band.formats, band.routing
 
 
 class RecordedReference(Struct, frozen=True, kw_only=True):
-    """The newest take of kernels: its groups, their events, and the bands of regimes."""
+    """The newest kernels on record: their groups and events, and the bands of regimes."""
 
     reference: Reference
     events: Mapping[Key, Event]
     bands: Mapping[_Band, RegimeBand]
     bands_events: tuple[str, ...] = ()
-    """The events that bands are from."""
+    """The events of the bands."""
 
-    def bands_of(self, regimes: Sequence[str], asked: pl.DataFrame) -> Array:
-        """Return how far log(T(N) / T(baseline)) may be off, of each question in its regime."""
-        widest = max((each.band for each in self.bands.values()), default=1.0)
-        said = (self.said(*each) for each in zip(regimes, rows_of_bands(asked), strict=True))
-        return np.array([each.band if each else widest for each in said])
+    def bands_of(self, regimes: Sequence[str], questions: pl.DataFrame) -> Array:
+        """Return the error band of log(T(N) / T(baseline)) of each question in its regime."""
+        widest = max((record.band for record in self.bands.values()), default=1.0)
+        kinds = rows_of_bands(questions)
+        records = (self.band(*each) for each in zip(regimes, kinds, strict=True))
+        return np.array([record.band if record else widest for record in records])
 
-    def said(self, regime: str, kind: tuple[str, str, str]) -> RegimeBand | None:
-        """Return what is known of a kind of question in a regime, None of a module without curves.
+    def band(self, regime: str, kind: tuple[str, str, str]) -> RegimeBand | None:
+        """Return the band of a kind of question in a regime, None for a module without bands.
 
-        One that was not scored in its regime has what the next says that knows less, and one that
-        was scored in none the widest band of its formats, else of those in which such rows meet
-        other numbers, else of its module.
+        A kind without a band in its regime has that of the next weaker regime. A kind without any
+        band has the widest band of its formats, else that of formats with the same activations and
+        other weights or cache, else that of its module.
 
         Parameters
         ----------
         kind
-            Module, formats and how loads are spread, as of `rows_of_bands`.
+            Module, formats and routing, as `rows_of_bands` returns them.
         """
         module, formats, _ = kind
-        lesser = REGIMES[REGIMES.index(regime) :: -1]
-        exact = (self.bands.get((each, *kind)) for each in lesser)
-        entering, apart, _ = formats.partition("/")
+        weaker_regimes = REGIMES[REGIMES.index(regime) :: -1]
+        exact = (self.bands.get((weaker, *kind)) for weaker in weaker_regimes)
+        activations, separator, _ = formats.partition("/")
 
-        def unlike(each: str) -> int:
-            same_rows = bool(apart) and each.startswith(entering + apart)
-            return 0 if each == formats else 1 if same_rows else 2
+        def difference(other: str) -> int:
+            same_rows = bool(separator) and other.startswith(activations + separator)
+            return 0 if other == formats else 1 if same_rows else 2
 
         near = (
-            max((each for key, each in self.bands.items() if key[:2] == (less, module)
-                 and unlike(key[2]) <= most), key=lambda each: each.band, default=None)
-            for most in range(3) for less in lesser
+            max((record for key, record in self.bands.items() if key[:2] == (weaker, module)
+                 and difference(key[2]) <= most), key=lambda record: record.band, default=None)
+            for most in range(3) for weaker in weaker_regimes
         )  # fmt: skip
         return next(filter(None, chain(exact, near)), None)
 
-    def events_of(self, known: Known) -> list[list[str]]:
-        """Return the events that each row rests on: those of its groups, and of bands."""
-        events = [self.events[group.key].event_id for group in known.groups]
-        return [[*events, *self.bands_events]] * len(known.regime)
+    def events_of(self, times: GroupTimes) -> list[list[str]]:
+        """Return the events behind each row: those of its groups, and of bands."""
+        events = [self.events[group.key].event_id for group in times.groups]
+        return [[*events, *self.bands_events]] * len(times.regime)
 
 
 def rows_of_bands(rows: pl.DataFrame) -> list[tuple[str, str, str]]:
-    """Return what each question's band is by: module, formats, and how loads are spread."""
-    named = rows.select(pl.col("module").replace("dense_ffn", "gemm"), *formats(), "routing")
+    """Return the kind of each question, by which bands are kept: module, formats, and routing."""
+    kinds = rows.select(pl.col("module").replace("dense_ffn", "gemm"), *formats(), "routing")
     return [
         (module, "/".join(filter(None, formats)), (routing or "").partition(":")[0])
-        for module, *formats, routing in named.iter_rows()
+        for module, *formats, routing in kinds.iter_rows()
     ]
 
 
 def newest_kernels(layout: Layout) -> tuple[dict[Key, Event], dict[_Band, Event]]:
-    """Return the newest event of each kernel, and of each band, of whatever take.
+    """Return the newest event of each kernel and of each band, over all takes.
 
-    A take holds what it found that was not on record before, and the bands of its modules.
+    A take holds only the kernels that differ from those on record, and the bands of its modules.
     """
-    found = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
-    takes = sorted(found, key=lambda take: take.order)
+    unordered = read_scope(layout, PUBLIC, stream=STREAM, only=(KernelReferenced, BandsCalibrated))
+    takes = sorted(unordered, key=lambda take: take.order)
     kernels = {_key(event.data): event for take in takes for event in take.of(KernelReferenced)}
     bands = {
-        band_key(each): event
+        band_key(band): event
         for take in takes
         for event in take.of(BandsCalibrated)
-        for each in event.data.bands
+        for band in event.data.bands
     }
     return kernels, bands
 
 
 def recorded_kernels(layout: Layout) -> list[str]:
-    """Return the events that say what is known of kernels, and the bands."""
+    """Return the events of the newest kernels and bands."""
     kernels, bands = newest_kernels(layout)
-    found = (event.event_id for event in (*kernels.values(), *bands.values()))
-    return list(dict.fromkeys(found))
+    event_ids = (event.event_id for event in (*kernels.values(), *bands.values()))
+    return list(dict.fromkeys(event_ids))
 
 
 def kernel_takes(layout: Layout) -> dict[str, str]:
-    """Return the takes of which anything is read of kernels, with the SHA-256 of their seals."""
+    """Return the takes of the newest kernels and bands, with the SHA-256 of their seals."""
     return takes_of(layout, recorded_kernels(layout))
 
 
 def takes_of(layout: Layout, event_ids: Iterable[str]) -> dict[str, str]:
-    """Return the takes that events stand in, with the SHA-256 of their seals."""
+    """Return the takes of events, with the SHA-256 of their seals."""
     takes = {event_id.rpartition(".")[0] for event_id in event_ids}
     return {take: sha256(read_bytes(layout.seal(parse_take(take)))) for take in sorted(takes)}
 
 
 def recorded_reference(layout: Layout, chips: Mapping[str, Chip]) -> RecordedReference | None:
-    """Return what is on record of kernels, None without anything."""
+    """Return the kernels on record, None if there are none."""
     kernels, bands = newest_kernels(layout)
     if not kernels:
         return None
@@ -323,10 +346,10 @@ def recorded_reference(layout: Layout, chips: Mapping[str, Chip]) -> RecordedRef
         reference=Reference(groups, chips, groups.constants),
         events=groups.events,
         bands={
-            key: each
+            key: band
             for key, event in bands.items()
-            for each in event.data.bands
-            if band_key(each) == key
+            for band in event.data.bands
+            if band_key(band) == key
         },
         bands_events=tuple(dict.fromkeys(event.event_id for event in bands.values())),
     )

@@ -1,6 +1,6 @@
-"""What is read of kernels, sealed again in fewer bytes.
+"""Repack the kernels on record: seal them again, in fewer bytes.
 
-Not a number of it changes, but T at a curve's first N by up to a tenth of a percent.
+No number changes, except T at a curve's first N by up to a tenth of a percent.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from msgspec import structs
 from nearfree.core.plan import CalibratePlan
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.calibrate import FORM
-from nearfree.derive.reference.packing import first_us_of, opened, squeezed, told
+from nearfree.derive.reference.packing import first_us_codes, first_us_of, packed_text, unpacked
 from nearfree.derive.reference.record import (
     STREAM,
     band_key,
@@ -26,20 +26,20 @@ from nearfree.log.take import ensure_events, take_name
 
 
 def repack_kernels(layout: Layout) -> Seal:
-    """Seal one take of all that is read of kernels, curves packed as steps.
+    """Seal one take of all kernels on record, with their curves packed as steps.
 
-    Its plan names the takes that it is from with the SHA-256 of their seals; nothing is read of
-    them any more.
+    Its plan names the takes that it replaces, with the SHA-256 of their seals; these are not read
+    any more.
 
     Raises
     ------
     EvidenceError
-        There are no kernels, or it is one take already that is packed so.
+        There are no kernels, or they are packed in one take already.
     """
     kernels, bands = newest_kernels(layout)
     takes = kernel_takes(layout)
-    mine = list(kernels.values())
-    if len(takes) < 2 and all(each.data.stepped for each in mine):
+    events_of_kernels = list(kernels.values())
+    if len(takes) < 2 and all(kernel.data.stepped for kernel in events_of_kernels):
         raise EvidenceError(
             f"what is read of {PUBLIC}/{STREAM} takes no more bytes than it needs",
             remedy="Nothing is left to do",
@@ -47,27 +47,27 @@ def repack_kernels(layout: Layout) -> Seal:
     plan = CalibratePlan(
         source=STREAM,
         files=takes,
-        platforms=tuple(sorted({each.data.platform for each in mine})),
-        epsilon=max(each.data.epsilon for each in mine),
+        platforms=tuple(sorted({kernel.data.platform for kernel in events_of_kernels})),
+        epsilon=max(kernel.data.epsilon for kernel in events_of_kernels),
         form=FORM,
     )
 
     def events() -> Iterator[Payload]:
-        yield from (repacked(each.data) for each in mine)
-        for event in {each.event_id: each for each in bands.values()}.values():
-            still = (each for each in event.data.bands if bands.get(band_key(each)) is event)
-            yield structs.replace(event.data, bands=tuple(still))
+        yield from (repacked(kernel.data) for kernel in events_of_kernels)
+        for event in {event.event_id: event for event in bands.values()}.values():
+            newest_bands = (band for band in event.data.bands if bands.get(band_key(band)) is event)
+            yield structs.replace(event.data, bands=tuple(newest_bands))
 
-    name = take_name(PUBLIC, STREAM, max(parse_take(each).take for each in takes), plan)
+    name = take_name(PUBLIC, STREAM, max(parse_take(take).take for take in takes), plan)
     return ensure_events(layout, name, plan, "nearfree repack", events)
 
 
 def repacked(kernel: KernelReferenced) -> KernelReferenced:
-    """Return a kernel whose curves are packed as steps and logarithms, whatever they were."""
+    """Return a kernel with its curves packed as steps and logarithms, from any packing."""
     scale = scale_of(kernel)
-    curves = opened(kernel.packed, scale, stepped=kernel.stepped)
-    first_us = told(first_us_of(curves.first_us, kernel.curves))
+    curves = unpacked(kernel.packed, scale, stepped=kernel.stepped)
+    first_us = first_us_codes(first_us_of(curves.first_us, kernel.curves))
     if kernel.stepped and first_us == curves.first_us:
         return kernel
     curves = structs.replace(curves, first_us=first_us)
-    return structs.replace(kernel, packed=squeezed(curves, scale), stepped=True)
+    return structs.replace(kernel, packed=packed_text(curves, scale), stepped=True)

@@ -1,9 +1,9 @@
-"""Siblings: GPUs whose kernels' curves speak of each other's.
+"""Siblings: GPUs whose kernels' curves predict each other's.
 
-A sibling is of the same architecture, and its balance is alike. A chip may be cut down to a
-fraction of its compute beside the same memory; its curves then turn where those of the whole chip
-are flat: of a compute that is 1 / r of the memory's time a curve shows a share r^-p / p. With p of
-2.3 and more, as on Hopper, that is 2 % or less at r = 4, which the curves' own noise hides.
+A sibling has the same architecture and a similar balance. A chip may be cut down to a fraction of
+its compute beside the same memory; its curves then rise where those of the full chip are flat.
+Compute that takes 1 / r of the memory's time adds a share r^-p / p to a curve. With p of 2.3 and
+more, as on Hopper, that is 2 % or less at r = 4, which is within the curves' own noise.
 """
 
 from collections.abc import Mapping
@@ -13,37 +13,39 @@ import numpy as np
 
 from nearfree.hardware.platforms import Platform
 
-_FAMILY_SPECIFIC = 100
+_MINOR_COMPATIBLE_SM = 100
 """From compute capability 10.0 on the minor versions share their features (`sm_100f`)."""
-_ALIKE = 4.0
-"""How many times the balance of a sibling may be that of a GPU, or that its own: as far as a curve
-is kept beyond its boundary."""
+_BALANCE_RATIO = 4.0
+"""Largest ratio of two siblings' balances: as far as a curve is kept beyond its boundary."""
 
 
 class Chip(NamedTuple):
-    """What tells siblings: compute capability, 90 for 9.0, and rho of 16 bits in FLOP/byte."""
+    """Compute capability, 90 for 9.0, and rho of 16 bits in FLOP/byte: they decide siblings."""
 
     sm: int | None
     balance: float | None
 
 
 def chips(platforms: Mapping[str, Platform]) -> dict[str, Chip]:
-    """Return the chips of platforms by their names."""
-    return {name: Chip(sheet.sm, sheet.balance("bfloat16")) for name, sheet in platforms.items()}
+    """Return the chips of platforms by platform name."""
+    return {
+        name: Chip(platform.sm, platform.balance("bfloat16"))
+        for name, platform in platforms.items()
+    }
 
 
 def siblings(one: Chip, other: Chip) -> bool:
-    """Return whether what is known of one chip's kernels speaks of the other's."""
-    low, high = sorted(each.balance or np.nan for each in (one, other))
-    return high <= _ALIKE * low and alike_built(one, other)
+    """Return whether two chips are siblings."""
+    low, high = sorted(chip.balance or np.nan for chip in (one, other))
+    return high <= _BALANCE_RATIO * low and alike_built(one, other)
 
 
 def alike_built(one: Chip, other: Chip) -> bool:
-    """Return whether two chips are of one architecture."""
-    these, those = _kin(one.sm), _kin(other.sm)
-    return these is not None and these == those
+    """Return whether two chips have the same architecture."""
+    first, second = _architecture(one.sm), _architecture(other.sm)
+    return first is not None and first == second
 
 
-def _kin(sm: int | None) -> int | None:
-    """Return what siblings share: the compute capability, of 10.0 and later its major version."""
-    return sm // 10 * 10 if sm is not None and sm >= _FAMILY_SPECIFIC else sm
+def _architecture(sm: int | None) -> int | None:
+    """Return the compute capability, rounded to its major version from 10.0 on."""
+    return sm // 10 * 10 if sm is not None and sm >= _MINOR_COMPATIBLE_SM else sm

@@ -176,7 +176,7 @@ def test_rows_are_kept_in_the_element_type_by_all_engines(tmp_path: Path) -> Non
     kept = needs(read_model_file(write(tmp_path, change("lfm2"))), uniform("bfloat16"))
     assert kept is not None
     for engine in (VLLM, SGLANG):
-        assert [kept.states(engine, tp) for tp in (1, 2)] == [4 * 2 * 64 * 2, 4 * 2 * 32 * 2]
+        assert [kept.state_bytes(engine, tp) for tp in (1, 2)] == [4 * 2 * 64 * 2, 4 * 2 * 32 * 2]
 
 
 def test_products_are_known_by_name(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_sglang_keeps_states_in_float32(
         uses = of(decoder, moe=BackendRelease(engine.name))
         assert uses[role].setting.kv_dtype == dtype
     matrices = sum(each.layers * (each.matrices or 0) for each in kept.cache)
-    more = kept.states(SGLANG, 1) - kept.states(VLLM, 1)
+    more = kept.state_bytes(SGLANG, 1) - kept.state_bytes(VLLM, 1)
     assert more == (0 if vllm else 2 * matrices)
     assert memory(kept, None, engine=SGLANG).kv_bytes - memory(kept, None).kv_bytes == more
 
@@ -322,7 +322,7 @@ def test_states_are_kept_in_their_format_by_their_heads(tmp_path: Path) -> None:
     kept = needs(read_model_file(path), uniform("bfloat16"))
     assert kept is not None
     window = (24 + 2 * 2 * 10) * 3
-    states = kept.states(VLLM, 1)
+    states = kept.state_bytes(VLLM, 1)
     assert states == 2 * (4 * 24 * 10 + 2 * window)
     cached = 16 * 2 * 2 * 16 * 2  # a page of one layer, two heads of keys and values
     one, four = (memory(kept, None, parallel=Parallel(tp=tp), batch=3, context=1).kv_bytes

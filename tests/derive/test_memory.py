@@ -29,9 +29,9 @@ from nearfree.derive.memory import (
     PAGE_POSITIONS,
     Memory,
     Needs,
-    loaded,
     memory,
     needs,
+    static_load,
 )
 
 LLAMA: dict[str, Any] = {
@@ -161,9 +161,9 @@ def test_what_ranks_hold_is_the_whole(
     assert file.precision is not None
     taken = needs(file, Override(weights=weights).of(file.precision))
     assert taken is not None
-    held = loaded(taken, parallel, engine)
+    held = static_load(taken, parallel, engine)
     whole = sum(each.size_bytes for each in taken.weights)
-    alone = loaded(taken, replace(parallel, tp=1, dp=1, ep=1), engine)
+    alone = static_load(taken, replace(parallel, tp=1, dp=1, ep=1), engine)
     tied = not any(each.kind == "lm_head" for each in taken.weights)
     twice = sum(each.size_bytes for each in taken.weights if each.kind == "embedding")
     assert alone.weights == pytest.approx(whole + twice * (tied and parallel.pp > 1))
@@ -233,7 +233,7 @@ def test_layers_of_stages_are_those_of_their_weights() -> None:
     assert taken is not None
     ends = {each.kind: each.size_bytes for each in taken.weights if not each.layers}
     layers = sum(each.size_bytes for each in taken.weights if each.layers)
-    (first, _), (last, share) = loaded(taken, Parallel(pp=2)).stages
+    (first, _), (last, share) = static_load(taken, Parallel(pp=2)).stages
     assert first == pytest.approx(layers / 2 + ends["embedding"])
     assert last == pytest.approx(layers / 2 + ends["lm_head"] + ends["norm"])
     assert share == 0.5
@@ -261,10 +261,10 @@ NEEDS = Needs(
     heads=Heads(4, 2),
     experts=1,
     vocabulary=1000,
-    cached=2.0,
-    kept=2.0,
+    cache_element=2.0,
+    plain_element=2.0,
     hidden=4e4,
-    made=6e4,
+    activations=6e4,
     logits=1e6,
 )
 
@@ -335,7 +335,9 @@ def test_experts_that_are_filled_up_take_more(tmp_path: Path, tp: int, width: in
     taken = needs(read_model_file(write(tmp_path, SHAPES["gpt_oss_120b"])), None)
     assert taken is not None
     stored = sum(each.size_bytes for each in taken.weights if each.kind == "experts")
-    plain, filled = (loaded(taken, Parallel(tp=tp), filled=each).weights for each in (False, True))
+    plain, filled = (
+        static_load(taken, Parallel(tp=tp), padded=each).weights for each in (False, True)
+    )
     assert filled - plain == pytest.approx(stored * (3072 * width * tp / 2880**2 - 1))
 
 
@@ -350,7 +352,7 @@ def test_shared_experts_are_whole_where_rows_are_parted(
     without = structs.replace(
         taken, weights=tuple(each for each in taken.weights if each is not shared)
     )
-    both, rest = (loaded(each, Parallel(tp=2, dp=2, ep=ep)) for each in (taken, without))
+    both, rest = (static_load(each, Parallel(tp=2, dp=2, ep=ep)) for each in (taken, without))
     assert both.weights - rest.weights == pytest.approx(copies * shared.size_bytes)
     (one, _), (other, _) = both.stages[0], rest.stages[0]
     assert one - other == pytest.approx(copies * shared.size_bytes / 4)
@@ -365,8 +367,10 @@ def test_a_layer_s_heads_are_all_that_parts_its_cache() -> None:
 def test_keys_of_an_indexer_are_whole_on_each_rank() -> None:
     """They are in the model's element type, whatever the rest of the cache is in."""
     index = CacheLayer(layers=3, elements=100, whole=True)
-    with_index = structs.replace(NEEDS, cache=(*NEEDS.cache, index), cached=1.0, kept=2.0)
-    without = structs.replace(NEEDS, cached=1.0, kept=2.0)
+    with_index = structs.replace(
+        NEEDS, cache=(*NEEDS.cache, index), cache_element=1.0, plain_element=2.0
+    )
+    without = structs.replace(NEEDS, cache_element=1.0, plain_element=2.0)
     for gpus in (1, 2, 8):
         asked = {"parallel": Parallel(tp=gpus), "context": PAGE_POSITIONS - 1}
         more = memory(with_index, None, **asked).kv_bytes - memory(without, None, **asked).kv_bytes
@@ -408,7 +412,7 @@ def test_an_entry_in_float8_has_scales_and_a_part_in_16_bits(
     path = write(tmp_path, change("deepseek_v4", head_dim=512, index_head_dim=128))
     taken = needs(read_model_file(path), replace(uniform("bfloat16"), kv=kv))
     assert taken is not None
-    found = memory(taken, None, context=127).kv_bytes - taken.states(VLLM, 1)
+    found = memory(taken, None, context=127).kv_bytes - taken.state_bytes(VLLM, 1)
     assert found == 6 * 32 * record + 2 * 32 * (record + 132) + 2 * record
 
 
@@ -451,7 +455,7 @@ def test_what_has_a_type_of_its_own_is_not_in_the_cache_s() -> None:
     own = CacheLayer(layers=3, elements=100, dtype="bfloat16")
     plain = CacheLayer(layers=3, elements=100, more=7.0)
     for cached, more in ((1.0, 7), (2.0, 0)):
-        of = structs.replace(NEEDS, cached=cached, cache=(own,))
+        of = structs.replace(NEEDS, cache_element=cached, cache=(own,))
         asked = {"parallel": Parallel(tp=2), "context": PAGE_POSITIONS - 1}
         assert memory(of, None, **asked).kv_bytes == 2 * 3 * PAGE_POSITIONS * 200
         of = structs.replace(of, cache=(plain,))

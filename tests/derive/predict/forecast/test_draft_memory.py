@@ -27,7 +27,7 @@ def test_what_drafts_is_held_beside_its_model(gb: float, batch: int) -> None:
     taken = needs(model, model.precision)
     assert taken is not None
     alone = memory(taken, gb, batch=batch, context=512)
-    both = alone.beside(alone)
+    both = alone.with_drafter(alone)
     assert both.drafter_bytes == alone.weights_bytes + alone.kv_bytes
     assert both.rank_bytes == alone.rank_bytes + both.drafter_bytes
     assert both.fits == (both.rank_bytes <= gb * 1e9)
@@ -70,7 +70,7 @@ def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
     staged = structs.replace(asked, memory=parted, parallel=parallel)
     (own,) = beside_drafters([staged], [], own=True)
     assert own.memory is not None
-    layer = parallel.pp * parted.lasting / decoder.layers
+    layer = parallel.pp * parted.persistent_bytes / decoder.layers
     assert own.memory.rank_bytes - parted.rank_bytes == pytest.approx(layer, abs=2)
 
 
@@ -193,7 +193,7 @@ def test_a_head_lets_vllm_cache_all_of_chunked_layers(
     assert both.memory is not None
     of = larger if grows else alone
     assert both.memory.kv_bytes == of.kv_bytes
-    assert both.memory.rank_bytes == pytest.approx(of.rank_bytes + alone.lasting, abs=2)
+    assert both.memory.rank_bytes == pytest.approx(of.rank_bytes + alone.persistent_bytes, abs=2)
     assert both.memory.peak_bytes == of.peak_bytes + both.memory.drafter_bytes
     assert (larger.kv_bytes > alone.kv_bytes) == (context > 32)
     unsized = structs.replace(drafter, memory=None)

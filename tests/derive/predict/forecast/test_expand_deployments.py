@@ -15,7 +15,7 @@ from nearfree.backends.public_kernels import BY_PUBLIC_NAME
 from nearfree.config.files import BOUNDS, Config, DeploymentSpec
 from nearfree.core.precision import Dtype, Product, uniform
 from nearfree.decoders.model_file import read_model_file
-from nearfree.derive.memory import loaded, needs
+from nearfree.derive.memory import needs, static_load
 from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Questions
 from nearfree.derive.predict.forecast.expand_deployments import MOST, deployments
@@ -444,7 +444,7 @@ def test_experts_are_filled_up_for_kernels_that_ask_it(
     plain = needs(read_model_file(path), None)
     assert found.memory is not None
     assert plain is not None
-    assert (found.memory.weights_bytes > round(loaded(plain).weights)) is filled
+    assert (found.memory.weights_bytes > round(static_load(plain).weights)) is filled
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def state_doubts(engine: str, model: ModelFile) -> Iterator[str]:
     if engine not in _STATES or decoder is None or taken is None:
         return
     if any(isinstance(kind, State) for kind in decoder.attention):
-        size = taken.states(engine_of(engine), 1) / BYTES_PER_GB
+        size = taken.state_bytes(engine_of(engine), 1) / BYTES_PER_GB
         yield (
             f"memory counts one state of a request, {size:.2g} GB on all GPUs together: {engine} "
             f"keeps {_STATES[engine]} of them with K drafts, so that fewer requests fit than here"

@@ -74,13 +74,13 @@ class AskedModel:
         )
         self._needs = needs(file, self.precision)
         if self._needs and own is None and override.kv:
-            self._needs = structs.replace(self._needs, cached=ELEMENT_BYTES[override.kv])
+            self._needs = structs.replace(self._needs, cache_element=ELEMENT_BYTES[override.kv])
         kinds = file.decoder.attention if file.decoder else ()
         selects = any(isinstance(kind, Latent) and kind.selected for kind in kinds)
         unsaid = own is not None and own.kv in PLAIN and not (override.kv or override.dtype)
         self._narrowed = None
         if self._needs and selects and unsaid:
-            self._narrowed = structs.replace(self._needs, cached=ELEMENT_BYTES[_NARROW])
+            self._narrowed = structs.replace(self._needs, cache_element=ELEMENT_BYTES[_NARROW])
 
     def attention(self, sheet: Platform, engine: BackendRelease) -> Iterator[str]:
         """Yield what may run attention on a platform, beside an engine, where nobody says it."""
@@ -340,7 +340,7 @@ class AskedModel:
             engine=engine_of(moe.name if moe else None),
             batch=batch,
             context=context,
-            filled=self._fills(platform, moe),
+            padded=self._fills(platform, moe),
         )
 
     def _fills(self, sheet: Platform, moe: BackendRelease | None) -> bool:

@@ -31,11 +31,11 @@ def beside_drafters(
     for place, each in enumerate(asked):
         memory = each.memory
         if memory is not None and own:
-            memory = memory.beside(_own_memory(memory, each))
+            memory = memory.with_drafter(_own_memory(memory, each))
         elif memory is not None and drafting:
             memory = _without_chunks(memory, each, drafting[place])
             if drafter := drafting[place].memory:
-                memory = memory.beside(drafter)
+                memory = memory.with_drafter(drafter)
         found.append(structs.replace(each, memory=memory))
     return found
 
@@ -57,7 +57,7 @@ def _own_memory(memory: Memory, deployment: Deployment) -> Memory:
         memory,
         weights_bytes=round(weights),
         kv_bytes=round(cached),
-        rank_bytes=round(share * deployment.parallel.pp * memory.lasting + beside),
+        rank_bytes=round(share * deployment.parallel.pp * memory.persistent_bytes + beside),
     )
 
 

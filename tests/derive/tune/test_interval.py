@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from nearfree.derive.tune.interval import Interval, quantile, ratio_interval, stratified_interval
+from nearfree.derive.tune.interval import Interval, ratio_interval, stratified_interval, t_quantile
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_quantiles_are_those_that_tables_print(
     confidence: float, degrees: int, printed: float
 ) -> None:
     """Odd and even degrees of freedom have each a form of their own."""
-    assert quantile(confidence, degrees) == pytest.approx(printed, abs=5e-4)
+    assert t_quantile(confidence, degrees) == pytest.approx(printed, abs=5e-4)
 
 
 def test_an_interval_is_of_the_geometric_mean() -> None:
@@ -25,7 +25,7 @@ def test_an_interval_is_of_the_geometric_mean() -> None:
     found = ratio_interval([0.5, 2.0])
     assert found.value == pytest.approx(1)
     assert found.low == pytest.approx(1 / found.high)
-    half = quantile(0.95, 1) * math.log(2)
+    half = t_quantile(0.95, 1) * math.log(2)
     assert found.high == pytest.approx(math.exp(half))
 
 
@@ -40,14 +40,14 @@ def test_noise_within_strata_is_added_and_what_lies_between_them_is_not() -> Non
     """Twice 0.02 and three times 0.03 make a variance of 0.13, with 2.99 degrees of freedom: 2."""
     strata = [0.0, 0.2], [5.1, 5.1, 5.4]
     found = stratified_interval(1.5, strata)
-    half = quantile(0.95, 2) * math.sqrt(2 * 0.02 + 3 * 0.03)
+    half = t_quantile(0.95, 2) * math.sqrt(2 * 0.02 + 3 * 0.03)
     assert int((0.04 + 0.09) ** 2 / (0.04**2 / 1 + 0.09**2 / 2)) == 2
     assert found.value == 1.5
     assert math.log(found.high / 1.5) == pytest.approx(half)
     assert math.log(1.5 / found.low) == pytest.approx(half)
     narrower = stratified_interval(1.5, strata, 0.5)
     assert math.log(narrower.high / 1.5) == pytest.approx(
-        half * quantile(0.5, 2) / quantile(0.95, 2)
+        half * t_quantile(0.5, 2) / t_quantile(0.95, 2)
     )
 
 

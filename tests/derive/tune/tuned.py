@@ -226,7 +226,7 @@ def write_proof(
         repeats=len(noise),
         defaults=defaults,
         kinds=kinds,
-        known=traces(takes),
+        traces=traces(takes),
     )
     known = {trace.prompt: trace for trace in traces(takes)}
     held = [known[part.sha256] for part in plan.prompts]

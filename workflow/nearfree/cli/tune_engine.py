@@ -350,7 +350,7 @@ def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
         repeats=repeats,
         defaults=job.defaults,
         kinds=kinds,
-        known=traces(takes),
+        traces=traces(takes),
     )
     proof = _decoded(job, plan, TUNE_SUFFIX, f"3/{_STEPS} proof")
     return recorded(proof, {str(take.name): take for take in takes})

@@ -1,1 +1,1 @@
-"""What an engine's step takes besides its modules."""
+"""Time of an engine's step outside of its modules."""

@@ -1,9 +1,10 @@
-"""What an engine's step takes besides its modules: kernels between them, and its host.
+"""Time of an engine's step outside of its modules: kernels between modules, and the host.
 
-T_step(N) = sum of modules - what runs beside others + layers (layer_us + K 4 b N d_model / beta)
-+ step_us + b request_us, with K kernels a layer that read and write the rows of a token: two norms
-with their residual sums, the rotation, writing to the cache, and the activation or the choice of
-experts. The three constants are an engine's, fitted to published steps of whole models.
+T_step(N) = sum of modules - overlapped time + layers (layer_us + K 4 b N d_model / beta)
++ step_us + b request_us, with K kernels per layer that read and write every token's row: two norms
+with their residual sums, the rotary embedding, the write to the cache, and the activation or the
+router's choice of experts. Each engine has its own three constants, fitted to published steps of
+whole models.
 """
 
 from collections.abc import Mapping
@@ -17,9 +18,9 @@ from nearfree.decoders.engines import Engine
 from nearfree.derive.work_model.family import Array, Constant
 
 LAYER_KERNELS = 5
-"""Kernels of a layer between its modules that read and write all rows."""
+"""Kernels per layer, between its modules, that read and write all rows."""
 _BYTES = 4.0
-"""Of an element of 16 bits that is read and written."""
+"""Bytes moved per 16-bit element: it is read once and written once."""
 CONSTANTS = (
     Constant(name="layer_us", unit="us", start=5.0, low=0.0, high=200.0,
              meaning="what the kernels between a layer's modules take, however few rows"),
@@ -39,21 +40,21 @@ class StepConstants(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, values: Mapping[str, float]) -> "StepConstants":
-        """Return those of a mapping by name."""
-        return cls(**{each.name: values[each.name] for each in CONSTANTS})
+        """Return the constants that a mapping holds by name."""
+        return cls(**{constant.name: values[constant.name] for constant in CONSTANTS})
 
 
 def between_us(
     constants: StepConstants, *, layers: float, d_model: int, tokens: Array, bandwidth_gb_s: float
 ) -> Array:
-    """Return what the kernels between modules take in one step.
+    """Return the time of the kernels between modules in one step, in microseconds.
 
     Parameters
     ----------
     layers
-        Layers of two pieces each, attention and an FFN.
+        Layers, each of an attention and an FFN.
     tokens
-        Rows of a rank, b N, of any shape; that of the result.
+        Rows of a rank, b N; the result has the same shape.
     bandwidth_gb_s
         beta of the GPU.
     """
@@ -62,21 +63,21 @@ def between_us(
 
 
 def host_us(constants: StepConstants, *, batch: int) -> float:
-    """Return what the host takes for a step of so many requests."""
+    """Return the host time of a step of `batch` requests, in microseconds."""
     return constants.step_us + constants.request_us * batch
 
 
 def hidden_us(
     engine: Engine, release: BackendRelease, tokens: Array, shared: Array, routed: Array
 ) -> Array:
-    """Return how much of the shared experts' time runs beside the router and the routed experts.
+    """Return the part of the shared experts' time that overlaps the router and routed experts.
 
     Parameters
     ----------
     tokens
         Rows that the layer sees, b N, [grid].
     shared, routed
-        What both take by themselves, [grid].
+        Time of each run alone, in microseconds, [grid].
     """
     if not reached(release.version, engine.beside.first):
         return np.zeros_like(shared)
@@ -87,7 +88,7 @@ def hidden_us(
 
 
 def reached(version: str | None, first: str) -> bool:
-    """Return whether a release is one from another on; without a number it is the newest."""
+    """Return whether a release is `first` or later; None or a non-number counts as the newest."""
     try:
         return version is None or Version(version) >= Version(first)
     except InvalidVersion:

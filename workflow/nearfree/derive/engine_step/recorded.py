@@ -12,14 +12,14 @@ from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout
 
 STREAM = "engine_step"
-"""Where they stand in the log."""
+"""The stream of the log that holds them."""
 FAMILY = "engine_step_"
-"""What an engine's are called, before its name."""
+"""Prefix of the family's name, before the engine's name."""
 HYPOTHESIS = "serving"
 
 
 class RecordedStep(Struct, frozen=True, kw_only=True):
-    """The constants of an engine's step, how far log T may be off, and the event that says so."""
+    """The constants of an engine's step, the band of log T, and the event that recorded them."""
 
     constants: StepConstants
     band: float
@@ -27,18 +27,18 @@ class RecordedStep(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What they were calibrated on, as answers say it."""
+        """The steps that the constants were calibrated on, as answers print it."""
         data: ConstantsCalibrated = self.event.data
         return f"{data.family} on {data.curves} published steps of {data.selection}"
 
 
 def recorded_steps(layout: Layout) -> dict[str, RecordedStep]:
-    """Return the newest constants by engine; of one that none were fitted to there are none.
+    """Return the newest constants by engine; engines without a fit are absent.
 
     Raises
     ------
     EvidenceError
-        They are not those of the form any more.
+        They are the constants of another form.
     """
     takes = sorted(read_scope(layout, PUBLIC, stream=STREAM), key=lambda take: take.order)
     events = {event.data.family: event for take in takes for event in take.of(ConstantsCalibrated)}
@@ -47,8 +47,8 @@ def recorded_steps(layout: Layout) -> dict[str, RecordedStep]:
 
 def _step(event: Event) -> RecordedStep:
     data: ConstantsCalibrated = event.data
-    values: Mapping[str, float] = {each.name: each.value for each in data.constants}
-    if {*values} != {each.name for each in CONSTANTS}:
+    values: Mapping[str, float] = {constant.name: constant.value for constant in data.constants}
+    if {*values} != {constant.name for constant in CONSTANTS}:
         raise EvidenceError(
             f"the constants of {data.family} in {event.event_id} are those of another form",
             remedy="Run `nearfree calibrate --steps` with this version",

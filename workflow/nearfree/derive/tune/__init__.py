@@ -1,1 +1,1 @@
-"""Tuning: what a trace and T(N) say of every setting, which to choose, and what was proven."""
+"""Tuning: speeds predicted from traces and T(N), the chosen setting, and the measured proof."""

@@ -1,4 +1,4 @@
-"""The answer of tuning, from sealed takes alone: settings, gains, verdict, and what to run."""
+"""The answer of tuning, from sealed takes alone: settings, gains, verdict, and recommendation."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -35,54 +35,56 @@ from nearfree.log.evidence import Take
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """One setting that ran: what was predicted of it, and what it did."""
+    """One setting that ran: its predicted and its measured speed."""
 
     proven: Proven
     predicted_tokens_s: float
     gain: Interval
-    """Over none; of all that drafted together at 95 %."""
+    """Over decoding without drafts; the intervals of all drafting settings hold jointly at 95 %."""
     kinds: Mapping[str, Interval]
-    """Over none, by kind of prompt, each at 95 % by itself; none of prompts of one kind."""
+    """Gain by kind of prompt, each at 95 % by itself; empty if all prompts are of one kind."""
 
 
 class OverDefault(Struct, frozen=True, kw_only=True):
-    """What is run beside one type's default."""
+    """The recommended setting against the default of one type of the engine's own speculation."""
 
     drafting: Drafting
     drafts: bool
-    """Whether it verifies any draft on these prompts; else it did not run."""
+    """Whether the default verifies any draft on these prompts; else it did not run."""
     ran: Drafting | None
-    """What ran in the same steps on the same threads: itself, or what ran in its place."""
+    """The setting that ran for it: itself, or one with the same steps, threads and storage."""
     gain: Interval | None
-    """None where that is what is run, or nothing."""
+    """None where nothing ran for it, or where that is the recommended setting."""
 
 
 class OfKind(Struct, frozen=True, kw_only=True):
-    """What one kind of prompts chooses, on those of it that are tuned on, and what that won."""
+    """The choice for one kind of prompts, from its tuning prompts, and its measured gain."""
 
     choice: Choice
     gain: Interval | None
-    """Over none, on those that are held out; None where it is none, or took no steps that ran."""
+    """On the kind's held-out prompts, over no drafts; None where the choice is no drafts, or where
+    no setting with its steps ran."""
     run: Drafting
-    """What to run on such prompts: the choice where it beat none by more than the noise."""
+    """The setting to run on such prompts: the choice where it beat no drafts by more than the
+    noise."""
     copied_tuned: float | None
     copied_held_out: float | None
-    """How much of the outputs is copied (`replayed.copied_share`)."""
+    """Copied share of the outputs (`replayed.copied_share`)."""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What tuning says."""
+    """The answer of tuning."""
 
     curve: EngineCurve
-    """T(N) of the choice."""
+    """T(N) of the threads and storage of `run`."""
     settings: tuple[Setting, ...]
     choice: Choice
     run: Drafting
-    """What to run: the choice where the verdict is to speculate by it, else what was proven."""
+    """The setting to run: the choice if its gain is proven, else the setting whose gain is."""
     over_none: Interval | None
     over_default: Interval | None
     over_defaults: tuple[OverDefault, ...]
-    """Over what each type of the engine's own speculation drafts by default."""
+    """Gain over the default of each type of the engine's own speculation."""
     verdict: Verdict
     seconds: Seconds
     prompts: int
@@ -90,18 +92,18 @@ class Answer(Struct, frozen=True, kw_only=True):
     loop: str
 
 
-def answer(choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost) -> Answer:
-    """Return what a proof says of a choice.
+def answer(choice: Choice, proof: Take, traces: Sequence[Trace], cost: Cost) -> Answer:
+    """Return the answer of a proof: gains of the settings that ran, verdict and recommendation.
 
     Parameters
     ----------
-    known
+    traces
         The traces of the prompts that the proof ran.
 
     Raises
     ------
     EvidenceError
-        The proof has no run without drafts, or none at all.
+        The proof has no run without drafts.
     """
     plan: DecodePlan = proof.started.data.plan
     events = proof.of(DecodeMeasured)
@@ -110,20 +112,24 @@ def answer(choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost) -> A
     if none not in runs:
         raise EvidenceError(f"{proof.name} has no run without drafts", remedy="Prove it again")
     seconds = seconds_of(events)
-    by_prompt = {trace.prompt: trace for trace in known}
-    drafted = [each for each in runs if each.drafter != "none"]
+    by_prompt = {trace.prompt: trace for trace in traces}
+    drafted = [drafting for drafting in runs if drafting.drafter != "none"]
     settings = tuple(
         Setting(
-            proven=proven(each, ran, by_prompt, seconds),
-            predicted_tokens_s=tokens_a_second(known, each, cost),
-            gain=gain(ran, runs[none], seconds, shared(len(drafted))),
-            kinds=_by_kind(ran, runs[none], seconds),
+            proven=proven(drafting, decodes, by_prompt, seconds),
+            predicted_tokens_s=tokens_a_second(traces, drafting, cost),
+            gain=gain(decodes, runs[none], seconds, shared(len(drafted))),
+            kinds=_gains_by_kind(decodes, runs[none], seconds),
         )
-        for each, ran in runs.items()
+        for drafting, decodes in runs.items()
     )
-    gains = {each.proven.drafting: each.gain for each in settings if each.proven.drafting != none}
-    said = verdict([gains[each] for each in drafted])
-    run = _run(choice, gains) if said == "speculate" else none
+    gains = {
+        setting.proven.drafting: setting.gain
+        for setting in settings
+        if setting.proven.drafting != none
+    }
+    proof_verdict = verdict([gains[drafting] for drafting in drafted])
+    run = _run(choice, gains) if proof_verdict == "speculate" else none
     curve = curve_of(cost.curves, threads=run.threads, repack=run.repack)
     return Answer(
         curve=curve,
@@ -131,17 +137,17 @@ def answer(choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost) -> A
         choice=choice,
         run=run,
         over_none=gain(runs[run], runs[none], seconds) if run != none else None,
-        over_default=_over(runs, run, plan.default, seconds),
+        over_default=_gain_over_default(runs, run, plan.default, seconds),
         over_defaults=tuple(
             OverDefault(
-                drafting=each,
-                drafts=drafts_anything(known, each),
-                ran=(ran := each if each in runs else same_run(known, each, runs)),
-                gain=_over(runs, run, ran, seconds),
+                drafting=drafting,
+                drafts=drafts_anything(traces, drafting),
+                ran=(ran := drafting if drafting in runs else same_run(traces, drafting, runs)),
+                gain=_gain_over_default(runs, run, ran, seconds),
             )
-            for each in plan.defaults
+            for drafting in plan.defaults
         ),
-        verdict=said,
+        verdict=proof_verdict,
         seconds=seconds,
         prompts=len({event.data.prompt_sha256 for event in events}),
         repeats=len({event.data.repeat for event in events}),
@@ -152,44 +158,50 @@ def answer(choice: Choice, proof: Take, known: Sequence[Trace], cost: Cost) -> A
 def of_kind(
     kind: str,
     choice: Choice,
-    known: Sequence[Trace],
-    proven_on: Sequence[Trace],
+    traces: Sequence[Trace],
+    proof_traces: Sequence[Trace],
     settings: Sequence[Setting],
 ) -> OfKind:
-    """Return what a proof says of the choice of one kind of prompts.
+    """Return the choice for one kind of prompts with the gain that the proof measured.
 
     Parameters
     ----------
-    known
+    traces
         The traces of all prompts.
-    proven_on
+    proof_traces
         Those of the prompts that the proof ran.
     settings
-        What ran.
+        The settings that ran.
     """
-    its = [trace for trace in proven_on if trace.kind == kind]
+    kind_traces = [trace for trace in proof_traces if trace.kind == kind]
     chosen = choice.chosen.drafting
-    gains = {each.proven.drafting: each.kinds.get(kind) for each in settings}
-    ran = chosen if chosen in gains else same_run(its, chosen, gains)
-    drafted = ran is not None and chosen.drafter != "none" and drafts_anything(its, chosen)
-    won = gains[ran] if ran is not None and drafted else None
+    gains = {setting.proven.drafting: setting.kinds.get(kind) for setting in settings}
+    equivalent = chosen if chosen in gains else same_run(kind_traces, chosen, gains)
+    drafted = (
+        equivalent is not None and chosen.drafter != "none" and drafts_anything(kind_traces, chosen)
+    )
+    kind_gain = gains[equivalent] if equivalent is not None and drafted else None
     return OfKind(
         choice=choice,
-        gain=won,
-        run=chosen if won is not None and won.low > 1 else choice.none.drafting,
-        copied_tuned=copied_share(t for t in known if t.kind == kind and not t.held_out),
-        copied_held_out=copied_share(its),
+        gain=kind_gain,
+        run=chosen if kind_gain is not None and kind_gain.low > 1 else choice.none.drafting,
+        copied_tuned=copied_share(
+            trace for trace in traces if trace.kind == kind and not trace.held_out
+        ),
+        copied_held_out=copied_share(kind_traces),
     )
 
 
-def _by_kind(ran: Sequence[Event], plain: Sequence[Event], seconds: Seconds) -> dict[str, Interval]:
-    """Return the gains over none of each kind of prompts of which something was decoded."""
+def _gains_by_kind(
+    drafted: Sequence[Event], plain: Sequence[Event], seconds: Seconds
+) -> dict[str, Interval]:
+    """Return the gain over no drafts by kind of prompt, for kinds with any decoded token."""
     tokens: dict[str, int] = defaultdict(int)
-    for event in (*ran, *plain):
+    for event in (*drafted, *plain):
         tokens[event.data.kind] += event.data.output_tokens - 1
     kinds = sorted(kind for kind in tokens if tokens[kind])
     return {
-        kind: gain(_of_kind(ran, kind), _of_kind(plain, kind), seconds)
+        kind: gain(_of_kind(drafted, kind), _of_kind(plain, kind), seconds)
         for kind in (kinds if len(tokens) > 1 else ())
     }
 
@@ -199,17 +211,17 @@ def _of_kind(events: Sequence[Event], kind: str) -> list[Event]:
 
 
 def _run(choice: Choice, gains: dict[Drafting, Interval]) -> Drafting:
-    """Return the choice if it beats none by more than the noise, else the setting that surely does.
+    """Return the choice if its gain lies above the noise, else the setting of the surest gain.
 
-    Of several that do, it is the one whose interval begins highest.
+    The surest gain is the one whose interval begins highest.
     """
     chosen = choice.chosen.drafting
     if chosen in gains and gains[chosen].low > 1:
         return chosen
-    return max(gains, key=lambda each: gains[each].low)
+    return max(gains, key=lambda drafting: gains[drafting].low)
 
 
-def _over(
+def _gain_over_default(
     runs: dict[Drafting, list[Event]], run: Drafting, default: Drafting | None, seconds: Seconds
 ) -> Interval | None:
     if default is None or default not in runs or default == run:

@@ -1,4 +1,4 @@
-"""Which setting to run: the one of most predicted tokens a second, on what it is tuned on."""
+"""The choice of a setting: the most predicted tokens per second on the tuning prompts."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,149 +10,167 @@ from nearfree.derive.tune.curve import EngineCurve, curve_of
 from nearfree.derive.tune.replayed import Cost, Trace, tokens_a_second
 
 WORTH = 0.02
-"""What another number of threads, or another way to store weights, has to win: less is noise."""
+"""The least relative gain of another number of threads or way to store weights: less is noise."""
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
-    """A setting with its predicted tokens a second."""
+    """A setting with its predicted tokens per second."""
 
     drafting: Drafting
     tokens_s: float
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """What is chosen, what stands beside it, and everything that was weighed, the best first."""
+    """The chosen setting, its neighbours, and all candidate settings, the best first."""
 
     chosen: Ranked
     none: Ranked
-    """Without drafts, on the threads and with the storage at which that is fastest."""
+    """No drafts, on the threads and with the storage at which that is fastest."""
     neighbours: tuple[Drafting, ...]
     ranked: tuple[Ranked, ...]
     cut: Ranked | None
-    """The best setting whose drafts are cut to tile edges, which no option of an engine does."""
+    """The best setting whose drafts are cut to tile edges, which no engine has an option for."""
 
 
-def choose(known: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) -> Choice:
-    """Return the setting of most predicted tokens a second, and the two K around it.
+def choose(traces: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]) -> Choice:
+    """Return the setting of most predicted tokens per second, and the next smaller and larger K.
 
     Parameters
     ----------
-    known
-        The traces that are tuned on.
+    traces
+        Traces of the tuning prompts.
     cost
-        Curves of every number of threads and way to store weights that is weighed.
+        Curves of every candidate number of threads and way to store weights.
+    sources
+        The candidate drafters.
     """
-    base = [_plain(curve) for curve in cost.curves]
-    asked = [
-        structs.replace(each, threads=run.threads, repack=run.repack)
-        for run in base
-        for each in candidates(sources, _fitting(cost, run))
+    bases = [_undrafted(curve) for curve in cost.curves]
+    settings = [
+        structs.replace(candidate, threads=base.threads, repack=base.repack)
+        for base in bases
+        for candidate in candidates(sources, _measured_lengths(cost, base))
     ]
-    ranked = _ranked(known, asked, cost)
-    none = _first([each for each in ranked if each.drafting.drafter == "none"])
-    best = _first(ranked)
+    ranked = _ranked(traces, settings, cost)
+    none = _simplest_best([setting for setting in ranked if setting.drafting.drafter == "none"])
+    best = _simplest_best(ranked)
     chosen = best if best.tokens_s > none.tokens_s else none
     return Choice(
         chosen=chosen,
         none=none,
         neighbours=neighbours(chosen.drafting, ranked),
         ranked=tuple(ranked),
-        cut=_cut(known, asked, cost),
+        cut=_best_cut(traces, settings, cost),
     )
 
 
 def choose_by_kind(
-    known: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]
+    traces: Sequence[Trace], cost: Cost, sources: tuple[Drafting, ...]
 ) -> dict[str, Choice]:
-    """Return the choice of each kind of prompts apart, as of `choose`; none of one kind alone.
+    """Return the choice of `choose` for each kind of prompts by itself.
 
-    A kind whose outputs all ended with their first token has none.
+    There is none if all prompts are of one kind, or for a kind whose outputs all ended with their
+    first token.
     """
-    kinds = sorted({trace.kind for trace in known})
-    parts = {kind: [each for each in known if each.kind == kind] for kind in kinds}
+    kinds = sorted({trace.kind for trace in traces})
+    by_kind = {kind: [trace for trace in traces if trace.kind == kind] for kind in kinds}
     return {
-        kind: choose(part, cost, sources)
-        for kind, part in parts.items()
-        if len(kinds) > 1 and any(each.tokens > 1 for each in part)
+        kind: choose(kind_traces, cost, sources)
+        for kind, kind_traces in by_kind.items()
+        if len(kinds) > 1 and any(trace.tokens > 1 for trace in kind_traces)
     }
 
 
 def fastest(curves: Sequence[EngineCurve]) -> Drafting:
-    """Return the threads and storage on which one row takes least, without drafts.
+    """Return the threads and storage of the least T(1), without drafts.
 
-    Where several hardly differ it is what engines do by default: repacked, on fewest threads.
+    Among those within WORTH of it, the engines' default wins: repacked, on fewest threads.
     """
     least = min(curve.at(1) for curve in curves)
-    near = [_plain(curve) for curve in curves if curve.at(1) * (1 - WORTH) <= least]
-    return min(near, key=lambda each: (not each.repack, each.threads))
+    near = [_undrafted(curve) for curve in curves if curve.at(1) * (1 - WORTH) <= least]
+    return min(near, key=lambda run: (not run.repack, run.threads))
 
 
-def _plain(curve: EngineCurve) -> Drafting:
+def _undrafted(curve: EngineCurve) -> Drafting:
     return Drafting(threads=curve.setting.threads or 1, repack=bool(curve.setting.repack))
 
 
-def _fitting(cost: Cost, run: Drafting) -> tuple[int, ...]:
-    """Return the K whose rows T(N) was measured up to."""
+def _measured_lengths(cost: Cost, run: Drafting) -> tuple[int, ...]:
+    """Return the K whose 1 + K rows lie on the measured T(N)."""
     longest = curve_of(cost.curves, threads=run.threads, repack=run.repack).n[-1] - 1
     return tuple(k for k in LENGTHS if k <= longest)
 
 
-def _ranked(known: Sequence[Trace], asked: Iterable[Drafting], cost: Cost) -> list[Ranked]:
-    found = [Ranked(drafting=each, tokens_s=tokens_a_second(known, each, cost)) for each in asked]
-    return sorted(found, key=lambda each: -each.tokens_s)
+def _ranked(traces: Sequence[Trace], settings: Iterable[Drafting], cost: Cost) -> list[Ranked]:
+    ranked = [
+        Ranked(drafting=setting, tokens_s=tokens_a_second(traces, setting, cost))
+        for setting in settings
+    ]
+    return sorted(ranked, key=lambda setting: -setting.tokens_s)
 
 
-def _first(ranked: Sequence[Ranked]) -> Ranked:
-    """Return the best; of those that win too little over it, the one that changes least.
+def _simplest_best(ranked: Sequence[Ranked]) -> Ranked:
+    """Return the best drafter and K, on the simplest threads and storage within WORTH of the best.
 
-    That is repacked, as engines store weights by default, then of fewest threads.
+    Simplest is repacked, as engines store weights by default, then fewest threads.
     """
     best = ranked[0]
-    near = [each for each in ranked if each.tokens_s >= best.tokens_s * (1 - WORTH)]
-    same = [each for each in near if _alike(each.drafting, best.drafting)]
-    return min(same, key=lambda each: (not each.drafting.repack, each.drafting.threads))
+    contenders = [
+        candidate for candidate in ranked if candidate.tokens_s >= best.tokens_s * (1 - WORTH)
+    ]
+    alike = [
+        candidate for candidate in contenders if _same_drafter(candidate.drafting, best.drafting)
+    ]
+    return min(
+        alike, key=lambda candidate: (not candidate.drafting.repack, candidate.drafting.threads)
+    )
 
 
-def _alike(one: Drafting, other: Drafting) -> bool:
+def _same_drafter(one: Drafting, other: Drafting) -> bool:
     return structs.replace(one, threads=1, repack=True) == structs.replace(
         other, threads=1, repack=True
     )
 
 
 def neighbours(chosen: Drafting, ranked: Sequence[Ranked]) -> tuple[Drafting, ...]:
-    """Return the settings with the next smaller and the next larger K, of the same drafter.
+    """Return the settings of the same drafter with the next smaller and the next larger K.
 
-    Beside no drafts stand the best two settings that draft.
+    If no drafts are chosen, return the best two settings that draft.
     """
     if chosen.drafter == "none":
-        drafting = [each.drafting for each in ranked if each.drafting.drafter != "none"]
-        same = [each for each in drafting if (each.threads, each.repack) == _where(chosen)]
+        drafting = [setting.drafting for setting in ranked if setting.drafting.drafter != "none"]
+        same = [
+            setting
+            for setting in drafting
+            if (setting.threads, setting.repack) == _placement(chosen)
+        ]
         return tuple(same[:2])
     same = [
-        each.drafting
-        for each in ranked
-        if each.drafting.kin == chosen.kin and _where(each.drafting) == _where(chosen)
+        setting.drafting
+        for setting in ranked
+        if setting.drafting.kin == chosen.kin and _placement(setting.drafting) == _placement(chosen)
     ]
-    below = [each for each in same if each.k < chosen.k]
-    above = [each for each in same if each.k > chosen.k]
+    below = [setting for setting in same if setting.k < chosen.k]
+    above = [setting for setting in same if setting.k > chosen.k]
     return (
-        *sorted(below, key=lambda each: -each.k)[:1],
-        *sorted(above, key=lambda each: each.k)[:1],
+        *sorted(below, key=lambda setting: -setting.k)[:1],
+        *sorted(above, key=lambda setting: setting.k)[:1],
     )
 
 
-def _where(drafting: Drafting) -> tuple[int, bool]:
+def _placement(drafting: Drafting) -> tuple[int, bool]:
     return drafting.threads, drafting.repack
 
 
-def _cut(known: Sequence[Trace], asked: Iterable[Drafting], cost: Cost) -> Ranked | None:
+def _best_cut(traces: Sequence[Trace], settings: Iterable[Drafting], cost: Cost) -> Ranked | None:
     """Return the best setting whose drafts end at the edges of its own curve.
 
-    Those that remember are left out: what a cut would make of their later drafts was not traced.
+    Drafters that remember are left out: how a cut changes their later drafts was not traced.
     """
     cuts = []
-    for each in asked:
-        edges = curve_of(cost.curves, threads=each.threads, repack=each.repack).edges
-        if each.drafter != "none" and not each.remembers:
-            cuts.append(structs.replace(each, edges=tuple(n for n in edges if n <= 1 + each.k)))
-    return next(iter(_ranked(known, cuts, cost)), None)
+    for setting in settings:
+        edges = curve_of(cost.curves, threads=setting.threads, repack=setting.repack).edges
+        if setting.drafter != "none" and not setting.remembers:
+            cuts.append(
+                structs.replace(setting, edges=tuple(n for n in edges if n <= 1 + setting.k))
+            )
+    return next(iter(_ranked(traces, cuts, cost)), None)

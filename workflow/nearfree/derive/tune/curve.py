@@ -1,4 +1,4 @@
-"""T(N) of an engine's setting, between and at the N that were measured."""
+"""T(N) of an engine's setting, at the measured N and interpolated between them."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -14,7 +14,7 @@ from nearfree.log.curves import Curve, curve_samples
 class EngineCurve(Struct, frozen=True, kw_only=True):
     """T(N) in microseconds at the N of a grid: medians over rounds, with 95 % intervals.
 
-    Of a batch b each N is a sequence's, and a forward has b N rows.
+    N counts the positions per sequence: with batch b a forward has b N rows.
     """
 
     setting: Setting
@@ -24,36 +24,36 @@ class EngineCurve(Struct, frozen=True, kw_only=True):
     low_us: tuple[float, ...]
     high_us: tuple[float, ...]
     few: tuple[tuple[int, float], ...] = ()
-    """Of a batch: fewer rows than its sequences, of one alone, and T of each."""
+    """With a batch: (rows, T) for fewer rows than sequences, measured on a single sequence."""
     ids: tuple[str, ...] = ()
-    """The events that it was made from."""
+    """The events that the curve was made from."""
 
     @property
     def points(self) -> Iterator[tuple[int, float]]:
-        """Rows of all sequences together, and T of each forward."""
+        """(rows, T) of each forward, with the rows of all sequences together."""
         rows = (self.setting.batch * n for n in self.n)
         return chain(self.few, zip(rows, self.t_us, strict=True))
 
     def at(self, rows: int) -> float:
-        """Return T of so many rows: what was measured there, else the line between both sides.
+        """Return T of a forward of `rows` rows: as measured, else interpolated linearly.
 
-        The rows of all sequences of a batch count together, however they are split among them.
-        T(N) has steps, at which a line is wrong by at most the step: the grid has both sides of
-        those that tiles of 4, 8, 16 and 32 rows make.
+        The rows of all sequences of a batch are summed, however they are split among sequences.
+        Where T(N) has a step, interpolation errs by at most that step: the grid has both sides of
+        the steps that tiles of 4, 8, 16 and 32 rows make.
 
         Raises
         ------
         EvidenceError
-            The grid ends before, or begins after.
+            `rows` lies outside of the grid.
         """
-        before = None
-        for here, us in self.points:
-            if here == rows:
+        previous = None
+        for n, us in self.points:
+            if n == rows:
                 return us
-            if before is not None and before[0] < rows < here:
-                low, low_us = before
-                return low_us + (us - low_us) * (rows - low) / (here - low)
-            before = (here, us)
+            if previous is not None and previous[0] < rows < n:
+                low, low_us = previous
+                return low_us + (us - low_us) * (rows - low) / (n - low)
+            previous = (n, us)
         raise EvidenceError(
             f"T(N) was measured from N = {self.n[0]} to {self.n[-1]}, and N = {rows} is asked",
             remedy="Measure it there",
@@ -61,20 +61,20 @@ class EngineCurve(Struct, frozen=True, kw_only=True):
 
     @property
     def edges(self) -> tuple[int, ...]:
-        """The N at which a row costs less than at every smaller N: where drafts end best."""
-        best, found = float("inf"), []
+        """The N at which a row costs less than at every smaller N: the best ends of drafts."""
+        best, edges = float("inf"), []
         for n, us in zip(self.n, self.t_us, strict=True):
             if us / n < best:
                 best = us / n
-                found.append(n)
-        return tuple(found)
+                edges.append(n)
+        return tuple(edges)
 
 
 def engine_curve(curve: Curve) -> EngineCurve:
-    """Return a measured curve of an engine as the points that steps are priced by.
+    """Return the medians and intervals of an engine's measured curve.
 
-    A long forward of one thread may be disturbed at every visit: then its CPU time stands in, so
-    that no N of the grid is missing.
+    If a long forward of one thread was disturbed at every visit, its CPU time replaces the wall
+    time, so that no N of the grid is missing.
     """
     samples = curve_samples(curve)
     points = {
@@ -89,29 +89,32 @@ def engine_curve(curve: Curve) -> EngineCurve:
         t_us=tuple(map(median, points.values())),
         low_us=tuple(low for low, _ in intervals),
         high_us=tuple(high for _, high in intervals),
-        ids=tuple(each for n in points for each in curve.ids[n]),
+        ids=tuple(event_id for n in points for event_id in curve.ids[n]),
     )
 
 
 def of_batch(curves: Iterable[EngineCurve], batch: int) -> list[EngineCurve]:
-    """Return the curves of a batch, each with the fewer rows that one sequence was measured at."""
-    known = list(curves)
-    alone = {
-        (each.setting.threads, each.setting.repack): each
-        for each in known
-        if each.setting.batch == 1
+    """Return the curves of a batch, extended to fewer rows than sequences.
+
+    Those points come from the curve of a single sequence with the same threads and storage.
+    """
+    measured = list(curves)
+    singles = {
+        (curve.setting.threads, curve.setting.repack): curve
+        for curve in measured
+        if curve.setting.batch == 1
     }
-    found = []
-    for each in known:
-        if each.setting.batch != batch:
+    batched = []
+    for curve in measured:
+        if curve.setting.batch != batch:
             continue
-        one = alone.get((each.setting.threads, each.setting.repack)) if batch > 1 else None
-        if one is not None:
-            few = tuple((n, us) for n, us in zip(one.n, one.t_us, strict=True) if n < batch)
-            found.append(structs.replace(each, few=few, ids=(*one.ids, *each.ids)))
+        single = singles.get((curve.setting.threads, curve.setting.repack)) if batch > 1 else None
+        if single is not None:
+            few = tuple((n, us) for n, us in zip(single.n, single.t_us, strict=True) if n < batch)
+            batched.append(structs.replace(curve, few=few, ids=(*single.ids, *curve.ids)))
         else:
-            found.append(each)
-    return found
+            batched.append(curve)
+    return batched
 
 
 def curve_of(curves: Iterable[EngineCurve], *, threads: int, repack: bool) -> EngineCurve:
@@ -120,7 +123,7 @@ def curve_of(curves: Iterable[EngineCurve], *, threads: int, repack: bool) -> En
     Raises
     ------
     EvidenceError
-        None of them is.
+        No curve has them.
     """
     for curve in curves:
         if (curve.setting.threads, bool(curve.setting.repack)) == (threads, repack):

@@ -1,4 +1,4 @@
-"""Intervals of a mean of few repeats, and of a ratio of sums, by Student's t."""
+"""Student's t intervals of a mean of few repeats, and of a ratio of sums."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,15 +19,15 @@ class Interval(Struct, frozen=True):
 def ratio_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the geometric mean of positive values of several repeats, with its t-interval.
 
-    One value alone has an interval without ends: nothing is known of its noise.
+    A single value has an unbounded interval: its noise is unknown.
     """
     logs = [math.log(value) for value in values]
     count = len(logs)
     mean = sum(logs) / count
     if count < 2:
         return Interval(math.exp(mean), 0.0, math.inf)
-    variance = sum((each - mean) ** 2 for each in logs) / (count - 1)
-    half = quantile(confidence, count - 1) * math.sqrt(variance / count)
+    variance = sum((log - mean) ** 2 for log in logs) / (count - 1)
+    half = t_quantile(confidence, count - 1) * math.sqrt(variance / count)
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
@@ -36,17 +36,17 @@ def stratified_interval(
 ) -> Interval:
     """Return a ratio of sums with its interval, by the noise within strata.
 
+    Variances of the strata are added; the degrees of freedom follow Welch and Satterthwaite,
+    rounded down.
+
     Parameters
     ----------
     value
         The ratio, whose logarithm moves by the sum of the parts.
     strata
-        By how much each visit moves the logarithm, by what was visited again and again: how much
-        the visits of a stratum differ from one another is noise, how much strata do is not. A
-        stratum that was visited once has noise that is not known.
-
-    The variances of strata are added, with degrees of freedom by Welch and Satterthwaite, rounded
-    down.
+        By stratum, the amount by which each of its visits moves the logarithm. Differences between
+        visits of a stratum are noise, differences between strata are not. The noise of a stratum
+        with one visit is unknown, and the interval unbounded.
     """
     variances, degrees = [], []
     for parts in strata:
@@ -54,28 +54,30 @@ def stratified_interval(
         if count < 2:
             return Interval(value, 0.0, math.inf)
         mean = sum(parts) / count
-        variances.append(count * sum((each - mean) ** 2 for each in parts) / (count - 1))
+        variances.append(count * sum((part - mean) ** 2 for part in parts) / (count - 1))
         degrees.append(count - 1)
     total = sum(variances)
     if not total:
         return Interval(value, value, value)
-    spread = sum(each**2 / free for each, free in zip(variances, degrees, strict=True))
-    half = quantile(confidence, max(1, int(total**2 / spread))) * math.sqrt(total)
+    spread = sum(part**2 / freedom for part, freedom in zip(variances, degrees, strict=True))
+    half = t_quantile(confidence, max(1, int(total**2 / spread))) * math.sqrt(total)
     return Interval(value, value * math.exp(-half), value * math.exp(half))
 
 
-def quantile(confidence: float, degrees: int) -> float:
+def t_quantile(confidence: float, degrees: int) -> float:
     """Return the t that holds a share of Student's distribution between -t and t."""
     low, high = 0.0, 1.0
-    while held(high, degrees) < confidence:
+    while central_probability(high, degrees) < confidence:
         high *= 2
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if held(middle, degrees) < confidence else (low, middle)
+        low, high = (
+            (middle, high) if central_probability(middle, degrees) < confidence else (low, middle)
+        )
     return high
 
 
-def held(t: float, degrees: int) -> float:
+def central_probability(t: float, degrees: int) -> float:
     """Return the share of Student's distribution between -t and t.
 
     Source: Abramowitz and Stegun, equations 26.7.3 and 26.7.4.

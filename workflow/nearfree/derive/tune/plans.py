@@ -14,24 +14,24 @@ from nearfree.derive.tune.replayed import Trace, drafts_anything, same_run
 from nearfree.log.names import TakeName
 
 GRID = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 32, 33, 49)
-"""N of T(N): the rows of every K that is weighed, up to a draft of 48 tokens."""
+"""N of T(N): the rows of every candidate K, up to a draft of 48 tokens."""
 DRAFT_GRID = (1, 2, 3)
-"""N of a draft model's T(N): it decodes one by one, after what it has not seen yet."""
+"""N of a draft model's T(N): it decodes one token at a time, after the tokens new to it."""
 ROUNDS = 10
-"""Of T(N): so often N is visited, in llama.cpp N up to 8 and the largest one twice."""
+"""Rounds of T(N): every one visits N up to OFTEN_TO, and llama.cpp's largest N is visited twice."""
 OFTEN_TO = {"llama_cpp": 8, "openvino": GRID[-1]}
-"""Up to which N every round visits it: 49 rows take OpenVINO four times as long as one, llama.cpp
-over twenty times."""
+"""The largest N that every round visits: 49 rows take OpenVINO four times as long as one,
+llama.cpp over twenty times."""
 LIMIT = 48
-"""Tokens of an output, at most."""
-LONGEST = GRID[-1] - 1
-_LETTERS = 4
-"""Characters of a token, about."""
-_STEP = 32
+"""Most tokens of an output."""
+_LONGEST_DRAFT = GRID[-1] - 1
+_CHARACTERS_PER_TOKEN = 4
+"""Approximately."""
+_CONTEXT_STEP = 32
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What is tuned."""
+    """The engine, model, prompts and sampling that are tuned."""
 
     engine: str
     release: str
@@ -46,41 +46,52 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 def typical_context(lengths: Sequence[int]) -> int:
-    """Return the L at which T(N) is measured: where the middle prompt is half through its output.
+    """Return the context L at which T(N) is measured: the median prompt halfway through its output.
 
     Parameters
     ----------
     lengths
-        Characters of each prompt; four of them count as a token.
+        Characters of each prompt; four of them count as one token.
     """
-    middle = sorted(lengths)[len(lengths) // 2] / _LETTERS + LIMIT / 2
-    return max(_STEP, round(middle / _STEP) * _STEP)
+    middle = sorted(lengths)[len(lengths) // 2] / _CHARACTERS_PER_TOKEN + LIMIT / 2
+    return max(_CONTEXT_STEP, round(middle / _CONTEXT_STEP) * _CONTEXT_STEP)
 
 
-def trace_plan(asked: Asked, sources: Iterable[Drafting], base: Drafting) -> DecodePlan:
-    """Return the plan of one decode of each prompt without drafts, and of what drafters offer.
+def trace_plan(subject: Asked, sources: Iterable[Drafting], undrafted: Drafting) -> DecodePlan:
+    """Return the plan that decodes each prompt once without drafts and traces all drafters over it.
 
-    Each is decoded alone, whatever the batch is: its output does not depend on others.
+    Each prompt is decoded alone, whatever the batch: its output does not depend on others.
 
     Parameters
     ----------
     sources
-        What is weighed, as of `candidates.drafters`, and defaults.
+        The candidate drafters, as of `candidates.drafters`, and the engine's defaults.
+    undrafted
+        Threads and storage of the decode.
     """
-    traced = dict.fromkeys(trace for each in sources for trace in _traces(each))
-    return DecodePlan(**_shared(asked), prompts=asked.prompts, runs=(base,), traced=tuple(traced))
+    traced = dict.fromkeys(trace for source in sources for trace in _traced_drafters(source))
+    return DecodePlan(
+        **_common_fields(subject),
+        prompts=subject.prompts,
+        runs=(undrafted,),
+        traced=tuple(traced),
+    )
 
 
-def _traces(source: Drafting) -> list[Drafting]:
-    """Return the traces that answer for all K of a drafter, each with the longest K it tells of."""
+def _traced_drafters(source: Drafting) -> list[Drafting]:
+    """Return the drafters to trace so that every K of a source is known.
+
+    One trace with the longest K serves all shorter ones, unless the drafter remembers: then each K
+    has its own.
+    """
     if not source.remembers:
-        return [structs.replace(source.source, k=max(source.source.k, LONGEST))]
+        return [structs.replace(source.source, k=max(source.source.k, _LONGEST_DRAFT))]
     lengths = tuple(k for k in LENGTHS if k < GRID[-1])
-    return [each.source for each in candidates((source,), lengths) if each.remembers]
+    return [candidate.source for candidate in candidates((source,), lengths) if candidate.remembers]
 
 
 def proof_plan(
-    asked: Asked,
+    subject: Asked,
     choice: Choice,
     *,
     weighed: tuple[Drafting, ...],
@@ -89,37 +100,43 @@ def proof_plan(
     repeats: int,
     defaults: tuple[Drafting, ...] = (),
     kinds: Mapping[str, Choice] | None = None,
-    known: Iterable[Trace] = (),
+    traces: Iterable[Trace] = (),
 ) -> DecodePlan:
-    """Return the plan of the proof: none, defaults, choices and the neighbours, in turn.
+    """Return the plan of the proof: no drafts, defaults, choices and neighbours, in turn.
 
-    It runs on the prompts alone that are held out.
+    It runs on the held-out prompts only.
 
     Parameters
     ----------
+    weighed
+        The candidate drafters of the choice.
     default, defaults
-        What the engine drafts by default, and what each of its types does: of these, those run
-        that draft anything on the prompts, and in other steps than what runs already.
+        The engine's default, which runs, and the default of each type of its speculation. Of the
+        latter only those run that draft anything on the prompts, and whose steps differ from those
+        of every setting that runs already.
+    made_from
+        The takes that the choice was made from.
     kinds
-        The choice of each kind of prompts: of these, those run that draft anything on the kind's
-        prompts, and there in other steps than what runs already. Each runs on all prompts.
-    known
-        The traces that say so.
+        The choice of each kind of prompts, under the same condition on the kind's own prompts. Each
+        runs on all prompts.
+    traces
+        Traces that decide that condition.
     """
-    held = [trace for trace in known if trace.held_out]
-    wanted = [choice.none.drafting, default, choice.chosen.drafting, *choice.neighbours]
-    runs = list(dict.fromkeys(run for run in wanted if run is not None))
-    for each in defaults:
-        if drafts_anything(held, each) and same_run(held, each, runs) is None:
-            runs.append(each)
-    for kind, best in (kinds or {}).items():
-        its, drafting = [trace for trace in held if trace.kind == kind], best.chosen.drafting
-        if drafts_anything(its, drafting) and same_run(its, drafting, runs) is None:
+    held_out = [trace for trace in traces if trace.held_out]
+    settings = [choice.none.drafting, default, choice.chosen.drafting, *choice.neighbours]
+    runs = list(dict.fromkeys(run for run in settings if run is not None))
+    for drafting in defaults:
+        if drafts_anything(held_out, drafting) and same_run(held_out, drafting, runs) is None:
+            runs.append(drafting)
+    for kind, kind_choice in (kinds or {}).items():
+        kind_traces = [trace for trace in held_out if trace.kind == kind]
+        drafting = kind_choice.chosen.drafting
+        if drafts_anything(kind_traces, drafting) and same_run(kind_traces, drafting, runs) is None:
             runs.append(drafting)
     return DecodePlan(
-        **_shared(asked),
-        batch=asked.batch,
-        prompts=tuple(part for part in asked.prompts if part.held_out),
+        **_common_fields(subject),
+        batch=subject.batch,
+        prompts=tuple(part for part in subject.prompts if part.held_out),
         runs=tuple(runs),
         weighed=weighed,
         default=default,
@@ -129,16 +146,16 @@ def proof_plan(
     )
 
 
-def _shared(asked: Asked) -> dict[str, Any]:
+def _common_fields(subject: Asked) -> dict[str, Any]:
     return {
-        "engine": asked.engine,
-        "release": asked.release,
-        "model": asked.model,
-        "weights": asked.weights,
-        "draft": asked.draft,
-        "environment": asked.environment,
+        "engine": subject.engine,
+        "release": subject.release,
+        "model": subject.model,
+        "weights": subject.weights,
+        "draft": subject.draft,
+        "environment": subject.environment,
         "limit": LIMIT,
-        "temperature": asked.temperature,
-        "positions": asked.positions,
+        "temperature": subject.temperature,
+        "positions": subject.positions,
         "rows": GRID[-1],
     }

@@ -1,4 +1,4 @@
-"""What was proven: tokens a second of settings that ran in turn, gains, and the verdict."""
+"""The proof: tokens per second of settings that ran in turn, their gains, and the verdict."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,29 +19,29 @@ from nearfree.log.events import DecodeMeasured, Event
 Verdict = Literal["speculate", "none", "undecided"]
 Seconds = Literal["wall", "process"]
 _DISTURBED = 1.1
-"""Wall time over process time of one thread from which on a machine counts as busy."""
+"""Ratio of one thread's wall time to its process time above which a machine counts as busy."""
 
 
 class Proven(Struct, frozen=True, kw_only=True):
-    """What the runs of one setting say."""
+    """Measured speed and output of one setting's runs."""
 
     drafting: Drafting
     tokens_s: Interval
     identical: float
-    """The share of runs whose output was that without drafts."""
+    """Share of runs whose output was the same as without drafts."""
     first_difference: int | None
     """The smallest number of equal tokens before a difference."""
     margin: float | None
-    """By how much the best logit led at that difference."""
+    """Lead of the best logit over the second at that difference."""
     steps_equal: bool | None
-    """Whether all step lists were those that were replayed; None where none were told."""
+    """Whether all recorded steps equal the replayed ones; None where no run recorded its steps."""
     exact: bool
     runs: int
     ids: tuple[str, ...]
 
 
 def seconds_of(events: Sequence[Event]) -> Seconds:
-    """Return which time counts: wall time, or process time of one thread on a busy machine."""
+    """Return which time counts: wall time, or on a busy machine one thread's process time."""
     wall = sum(event.data.wall_s for event in events)
     process = sum(event.data.process_s for event in events)
     alone = all(event.data.drafting.threads == 1 for event in events)
@@ -49,36 +49,37 @@ def seconds_of(events: Sequence[Event]) -> Seconds:
 
 
 def speeds(events: Iterable[Event], seconds: Seconds) -> dict[int, float]:
-    """Return tokens a second by repeat, of all prompts together."""
+    """Return tokens per second by repeat, over all prompts together."""
     tokens: dict[int, int] = defaultdict(int)
-    spent: dict[int, float] = defaultdict(float)
+    elapsed: dict[int, float] = defaultdict(float)
     for (_, repeat), visit in _visits(events, seconds).items():
         tokens[repeat] += visit.tokens
-        spent[repeat] += visit.seconds
-    return {repeat: tokens[repeat] / spent[repeat] for repeat in tokens if spent[repeat]}
+        elapsed[repeat] += visit.seconds
+    return {repeat: tokens[repeat] / elapsed[repeat] for repeat in tokens if elapsed[repeat]}
 
 
 def by_setting(events: Iterable[Event]) -> dict[Drafting, list[Event]]:
-    """Return the runs of each setting."""
-    found: dict[Drafting, list[Event]] = {}
+    """Return the runs by setting."""
+    runs: dict[Drafting, list[Event]] = {}
     for event in events:
-        found.setdefault(event.data.drafting, []).append(event)
-    return found
+        runs.setdefault(event.data.drafting, []).append(event)
+    return runs
 
 
 def proven(
-    drafting: Drafting, events: Sequence[Event], known: Mapping[str, Trace], seconds: Seconds
+    drafting: Drafting, events: Sequence[Event], traces: Mapping[str, Trace], seconds: Seconds
 ) -> Proven:
-    """Return what the runs of a setting say.
+    """Return the measured speed and output of a setting's runs.
 
     Parameters
     ----------
     events
         Its runs, of all prompts that are reported.
-    known
+    traces
         Traces by prompt, whose replayed steps are compared.
     """
-    differing = [e.data for e in events if e.data.same_tokens < e.data.output_tokens]
+    decodes = [event.data for event in events]
+    differing = [decode for decode in decodes if decode.same_tokens < decode.output_tokens]
     first = min(differing, key=lambda data: data.same_tokens, default=None)
     return Proven(
         drafting=drafting,
@@ -86,7 +87,7 @@ def proven(
         identical=1 - len(differing) / len(events),
         first_difference=None if first is None else first.same_tokens,
         margin=None if first is None else first.margin,
-        steps_equal=_steps_equal(drafting, events, known),
+        steps_equal=_steps_equal(drafting, events, traces),
         exact=all(event.data.exact for event in events),
         runs=len(events),
         ids=tuple(event.event_id for event in events),
@@ -94,39 +95,47 @@ def proven(
 
 
 def _steps_equal(
-    drafting: Drafting, events: Sequence[Event], known: Mapping[str, Trace]
+    drafting: Drafting, events: Sequence[Event], traces: Mapping[str, Trace]
 ) -> bool | None:
-    told = [event.data for event in events if event.data.steps is not None]
-    if not told:
+    decodes = [event.data for event in events if event.data.steps is not None]
+    if not decodes:
         return None
     return all(
-        data.prompt_sha256 in known and data.steps == known[data.prompt_sha256].steps(drafting)
-        for data in told
+        trace is not None and decode.steps == trace.steps(drafting)
+        for decode, trace in ((decode, traces.get(decode.prompt_sha256)) for decode in decodes)
     )
 
 
 def gain(
-    one: Sequence[Event], other: Sequence[Event], seconds: Seconds, confidence: float = CONFIDENCE
+    events: Sequence[Event],
+    reference: Sequence[Event],
+    seconds: Seconds,
+    confidence: float = CONFIDENCE,
 ) -> Interval:
     """Return how many times as fast one setting was as another, with its interval.
 
-    It is the ratio of tokens a second over all visits that both made. Settings run in turn on a
-    prompt, so a machine that slows down slows both: what is left differs from visit to visit of
-    the same prompt, and that is the noise. Of a batch all prompts of a repeat are one visit.
+    It is the ratio of tokens per second over all visits that both made. Settings run in turn on a
+    prompt, so a machine that slows down slows both; what still differs between visits of the same
+    prompt is the noise. With a batch, all prompts of a repeat are one visit.
+
+    Parameters
+    ----------
+    events, reference
+        Runs of the setting, and of the one that it is compared with.
     """
-    mine, theirs = _visits(one, seconds), _visits(other, seconds)
-    both = [visit for visit in mine if visit in theirs]
-    value, parts = 1.0, dict.fromkeys(both, 0.0)
-    for visits, sign in ((mine, 1), (theirs, -1)):
-        tokens = sum(visits[visit].tokens for visit in both)
-        spent = sum(visits[visit].seconds for visit in both)
-        value *= (tokens / spent) ** sign
-        for visit in both:
-            share = visits[visit].tokens / tokens - visits[visit].seconds / spent
-            parts[visit] += sign * share
+    own_visits, reference_visits = _visits(events, seconds), _visits(reference, seconds)
+    common = [key for key in own_visits if key in reference_visits]
+    value, shifts = 1.0, dict.fromkeys(common, 0.0)
+    for visits, sign in ((own_visits, 1), (reference_visits, -1)):
+        tokens = sum(visits[key].tokens for key in common)
+        elapsed = sum(visits[key].seconds for key in common)
+        value *= (tokens / elapsed) ** sign
+        for key in common:
+            share = visits[key].tokens / tokens - visits[key].seconds / elapsed
+            shifts[key] += sign * share
     strata: dict[str, list[float]] = defaultdict(list)
-    for (stratum, _), part in parts.items():
-        strata[stratum].append(part)
+    for (stratum, _), shift in shifts.items():
+        strata[stratum].append(shift)
     return stratified_interval(value, strata.values(), confidence)
 
 
@@ -136,34 +145,33 @@ class _Visit(NamedTuple):
 
 
 def _visits(events: Iterable[Event], seconds: Seconds) -> dict[tuple[str, int], _Visit]:
-    """Return tokens after the first and seconds, by prompt and repeat."""
-    found: dict[tuple[str, int], _Visit] = {}
+    """Return tokens after the first, and seconds, by prompt and repeat."""
+    visits: dict[tuple[str, int], _Visit] = {}
     for event in events:
         data: DecodeMeasured = event.data
         key = ("" if data.batch > 1 else data.prompt_sha256, data.repeat)
-        tokens, spent = found.get(key, _Visit(0, 0.0))
-        took = data.wall_s if seconds == "wall" else data.process_s
-        found[key] = _Visit(tokens + data.output_tokens - 1, spent + took)
-    return found
+        tokens, elapsed = visits.get(key, _Visit(0, 0.0))
+        duration = data.wall_s if seconds == "wall" else data.process_s
+        visits[key] = _Visit(tokens + data.output_tokens - 1, elapsed + duration)
+    return visits
 
 
 def verdict(gains: Sequence[Interval]) -> Verdict:
-    """Return whether to speculate, by the gains over none of all settings that drafted.
+    """Return whether to speculate, by the gains over no drafts of all settings that drafted.
 
-    One whose interval lies above 1 says to speculate; where all intervals end below 1, or all
-    values do, nothing beats none by more than the noise. Else some setting was faster, but not by
-    more than its noise.
+    Speculate if any interval lies above 1. The verdict is none if no gain exceeds 1, and undecided
+    if some setting was faster, but by less than its noise.
 
     Parameters
     ----------
     gains
         Each with an interval that was widened for their number (Bonferroni).
     """
-    if any(each.low > 1 for each in gains):
+    if any(gain.low > 1 for gain in gains):
         return "speculate"
-    return "undecided" if any(each.value > 1 for each in gains) else "none"
+    return "undecided" if any(gain.value > 1 for gain in gains) else "none"
 
 
 def shared(count: int) -> float:
-    """Return the confidence of each of several intervals that hold together."""
+    """Return the confidence of each of `count` intervals that hold jointly at CONFIDENCE."""
     return 1 - (1 - CONFIDENCE) / max(count, 1)

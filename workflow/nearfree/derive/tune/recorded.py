@@ -1,4 +1,4 @@
-"""A proof as the log has it: with the takes that its choice was made from, and what it says."""
+"""A proof as the log records it: with the takes that its choice was made from, and its answer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,64 +17,65 @@ from nearfree.log.evidence import Take
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """A proof, what it rests on, and its answer."""
+    """A proof, the takes that it rests on, and its answer."""
 
     proof: Take
     plan: DecodePlan
     takes: tuple[Take, ...]
-    """Those it was made from, and the proof at last."""
+    """The takes that it was made from, then the proof itself."""
     traces: tuple[Trace, ...]
     cost: Cost
     choice: Choice
     kinds: Mapping[str, OfKind]
-    """What each kind of prompts chooses apart; none of prompts of one kind."""
+    """The choice of each kind of prompts by itself; empty if all prompts are of one kind."""
     answer: Answer
 
 
 def is_proof(take: Take) -> bool:
-    """Return whether a take proves a choice."""
+    """Return whether a take is a proof of a choice."""
     plan = take.started.data.plan
     return isinstance(plan, DecodePlan) and bool(plan.made_from)
 
 
-def recorded(proof: Take, others: Mapping[str, Take]) -> Recorded:
-    """Return what a proof says, from sealed takes alone.
+def recorded(proof: Take, takes: Mapping[str, Take]) -> Recorded:
+    """Return a proof with its answer, from sealed takes alone.
 
     Parameters
     ----------
-    others
+    takes
         Takes by name, among them those that the proof names.
 
     Raises
     ------
     EvidenceError
-        One of them is not here, or was retracted.
+        A take that the proof names is missing, or was retracted.
     """
     plan: DecodePlan = proof.started.data.plan
-    missing = [name for name in plan.made_from if name not in others]
+    missing = [name for name in plan.made_from if name not in takes]
     if missing:
         raise EvidenceError(
             f"{proof.name} was made from {missing[0]}, which is not here",
             remedy="Tune again: what is missing is measured anew",
         )
-    from_takes = [others[name] for name in plan.made_from]
-    known = traces(from_takes)
+    from_takes = [takes[name] for name in plan.made_from]
+    all_traces = traces(from_takes)
     cost = cost_of(from_takes, plan.weights, plan.draft, plan.batch)
     choice, kinds = chosen(from_takes, plan.weights, plan.draft, plan.weighed, plan.batch)
     proven = {part.sha256 for part in plan.prompts}
-    held = [each for each in known if each.prompt in proven]
-    said = answer(choice, proof, held, cost)
+    proof_traces = [trace for trace in all_traces if trace.prompt in proven]
+    proof_answer = answer(choice, proof, proof_traces, cost)
     return Recorded(
         proof=proof,
         plan=plan,
         takes=(*from_takes, proof),
-        traces=tuple(known),
+        traces=tuple(all_traces),
         cost=cost,
         choice=choice,
         kinds={
-            kind: of_kind(kind, best, known, held, said.settings) for kind, best in kinds.items()
+            kind: of_kind(kind, kind_choice, all_traces, proof_traces, proof_answer.settings)
+            for kind, kind_choice in kinds.items()
         },
-        answer=said,
+        answer=proof_answer,
     )
 
 
@@ -85,14 +86,19 @@ def chosen(
     weighed: tuple[Drafting, ...],
     batch: int = 1,
 ) -> tuple[Choice, dict[str, Choice]]:
-    """Return the choice among drafters, and that of each kind of prompts apart.
+    """Return the choice among drafters, and the choice of each kind of prompts by itself.
 
-    Both go by the prompts of some takes that are tuned on.
+    Both are made on the tuning prompts of the takes.
+
+    Parameters
+    ----------
+    weighed
+        The candidate drafters.
     """
-    known = traces(takes)
-    tuned = [each for each in known if not each.held_out]
-    for part in (tuned, [each for each in known if each.held_out]):
-        refuse_empty(part)
+    all_traces = traces(takes)
+    tuned = [trace for trace in all_traces if not trace.held_out]
+    for group in (tuned, [trace for trace in all_traces if trace.held_out]):
+        refuse_empty(group)
     cost = cost_of(takes, weights, draft, batch)
     return choose(tuned, cost, weighed), choose_by_kind(tuned, cost, weighed)
 
@@ -100,9 +106,9 @@ def chosen(
 def cost_of(
     takes: Iterable[Take], weights: AnyWeights, draft: AnyWeights | None, batch: int = 1
 ) -> Cost:
-    """Return T(N) of a model, and of its draft model, out of takes of forwards.
+    """Return T(N) of a model and of its draft model, from takes of forwards.
 
-    A draft model drafts for one text after the other, whatever the batch is.
+    A draft model drafts for one text after the other, whatever the batch.
     """
     takes = tuple(takes)
     own = curves_of(takes, weights, batch)
@@ -110,7 +116,7 @@ def cost_of(
 
 
 def curves_of(takes: Iterable[Take], weights: AnyWeights, batch: int = 1) -> list[EngineCurve]:
-    """Return T(N) of some weights at a batch, a curve for each setting that was measured."""
+    """Return T(N) of some weights at a batch, one curve per measured setting."""
     measured = (engine_curve(curve) for curve in curves(takes))
     own = (curve for curve in measured if curve.setting.model_digest == weights.digest)
     return of_batch(own, batch)

@@ -1,4 +1,4 @@
-"""Tokens a second of any setting, from T(N) and traces: nothing of it is run."""
+"""Predicted tokens per second of any setting, from T(N) and replayed traces: nothing is run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -12,33 +12,33 @@ from nearfree.log.events import DecodeMeasured, DraftsTraced, Event
 from nearfree.log.evidence import Take
 from nearfree.units import US_PER_S
 
-_FORETELLS = 3
-"""Tokens of the lookup that says how much of an output is copied."""
+_COPY_NGRAM = 3
+"""n-gram length of the lookup that measures how much of an output is copied."""
 
 
 class Trace(Struct, frozen=True, kw_only=True):
-    """One prompt decoded without drafts, and what drafters offer over its output."""
+    """One prompt decoded without drafts, and the drafts that drafters offer over its output."""
 
     prompt: str
     """The SHA-256 of its text."""
     kind: str
     held_out: bool
     tokens: int
-    """Of the output."""
+    """Tokens of the output."""
     limit: int
     output: str
-    """The SHA-256 of the ids of the output."""
+    """The SHA-256 of the output's token ids."""
     available: Mapping[Drafting, Available]
-    """By drafter, as `Drafting.source` names it."""
+    """Drafts by drafter, as `Drafting.source` names it."""
     ids: tuple[str, ...]
 
     def steps(self, drafting: Drafting) -> Steps:
-        """Return the steps that a setting takes over this output.
+        """Return the steps in which a setting decodes this output.
 
         Raises
         ------
         EvidenceError
-            Its drafter was not traced.
+            The setting's drafter was not traced.
         """
         available = self.available.get(drafting.source)
         if available is None and drafting.drafter != "none":
@@ -49,20 +49,20 @@ class Trace(Struct, frozen=True, kw_only=True):
 
 
 def traces(takes: Iterable[Take]) -> list[Trace]:
-    """Return what takes say of each prompt, in the order of the log."""
-    return [trace for take in takes for trace in _of_take(take)]
+    """Return the traces of some takes' prompts, in the order of the log."""
+    return [trace for take in takes for trace in _take_traces(take)]
 
 
-def _of_take(take: Take) -> Iterator[Trace]:
-    offered: dict[str, list[Event]] = {}
+def _take_traces(take: Take) -> Iterator[Trace]:
+    drafts_by_prompt: dict[str, list[Event]] = {}
     for event in take.of(DraftsTraced):
-        offered.setdefault(event.data.prompt_sha256, []).append(event)
+        drafts_by_prompt.setdefault(event.data.prompt_sha256, []).append(event)
     for event in take.of(DecodeMeasured):
         data: DecodeMeasured = event.data
-        drafts = offered.get(data.prompt_sha256, [])
+        drafts = drafts_by_prompt.get(data.prompt_sha256, [])
         if data.repeat or data.drafting.drafter != "none":
             continue
-        if any(each.data.output_sha256 != data.output_sha256 for each in drafts):
+        if any(draft.data.output_sha256 != data.output_sha256 for draft in drafts):
             raise EvidenceError(
                 f"{take.name} holds what drafters offer over another output than the one that was "
                 "decoded: an older release traced one that it had kept",
@@ -75,82 +75,82 @@ def _of_take(take: Take) -> Iterator[Trace]:
             tokens=data.output_tokens,
             limit=data.limit,
             output=data.output_sha256,
-            available={each.data.drafting.source: each.data.available for each in drafts},
-            ids=(event.event_id, *(each.event_id for each in drafts)),
+            available={draft.data.drafting.source: draft.data.available for draft in drafts},
+            ids=(event.event_id, *(draft.event_id for draft in drafts)),
         )
 
 
 def same_run(
-    known: Sequence[Trace], drafting: Drafting, runs: Iterable[Drafting]
+    traces: Sequence[Trace], drafting: Drafting, runs: Iterable[Drafting]
 ) -> Drafting | None:
-    """Return the first of some settings that takes the same steps over some outputs, as it runs.
+    """Return the first of some runs that decodes the outputs in the same steps as a setting.
 
-    None of them does where all differ in steps, threads or storage.
+    Return None where every run differs in steps, threads or storage.
     """
-    mine = [trace.steps(drafting) for trace in known]
-    for each in runs:
-        alike = (each.threads, each.repack) == (drafting.threads, drafting.repack)
-        if alike and [trace.steps(each) for trace in known] == mine:
-            return each
+    steps = [trace.steps(drafting) for trace in traces]
+    for run in runs:
+        alike = (run.threads, run.repack) == (drafting.threads, drafting.repack)
+        if alike and [trace.steps(run) for trace in traces] == steps:
+            return run
     return None
 
 
-def drafts_anything(known: Iterable[Trace], drafting: Drafting) -> bool:
-    """Return whether a setting verifies any draft over some outputs."""
-    return any(max(trace.steps(drafting).rows, default=1) > 1 for trace in known)
+def drafts_anything(traces: Iterable[Trace], drafting: Drafting) -> bool:
+    """Return whether a setting verifies any draft over the traced outputs."""
+    return any(max(trace.steps(drafting).rows, default=1) > 1 for trace in traces)
 
 
-def copied_share(known: Iterable[Trace]) -> float | None:
-    """Return the share of tokens that a lookup of three tokens foretells: 1 of a whole copy.
+def copied_share(traces: Iterable[Trace]) -> float | None:
+    """Return the share of output tokens that a lookup of 3-grams predicts: 1 for a full copy.
 
-    Of each output's tokens after the first, those count that followed the three before them at an
-    earlier place, of the prompt or of the output itself. None where no such lookup was traced, or
+    A token after the output's first counts as copied if it followed the three tokens before it at
+    an earlier place of the prompt or of the output. None where no such lookup was traced, or
     nothing was decoded.
     """
-    tokens = right = 0
-    for trace in known:
-        offered = [
-            each
-            for drafting, each in trace.available.items()
-            if drafting.ngram_max == _FORETELLS and not drafting.remembers
+    decoded = copied = 0
+    for trace in traces:
+        lookups = [
+            available
+            for drafting, available in trace.available.items()
+            if drafting.ngram_max == _COPY_NGRAM and not drafting.remembers
         ]
-        if not offered:
+        if not lookups:
             return None
-        tokens += trace.tokens - 1
-        right += sum(agreed > 0 for agreed in offered[0].agreed)
-    return right / tokens if tokens else None
+        decoded += trace.tokens - 1
+        copied += sum(agreed > 0 for agreed in lookups[0].agreed)
+    return copied / decoded if decoded else None
 
 
-def refuse_empty(known: Iterable[Trace]) -> None:
-    """Raise EvidenceError where every output ended with its first token: nothing was decoded."""
-    if all(trace.tokens < 2 for trace in known):
+def refuse_empty(traces: Iterable[Trace]) -> None:
+    """Raise EvidenceError if every output ended with its first token: nothing was decoded."""
+    if all(trace.tokens < 2 for trace in traces):
         raise EvidenceError(
             "the model ended every answer with its first token",
-            remedy="Give other prompts: some of those that are held out, and of the others, "
-            "have to be answered",
+            remedy="Give other prompts: the model has to answer some of the held-out prompts and "
+            "some of the others with more than one token",
         )
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What forwards take: of the model at each threads and repack, and of its draft model."""
+    """T(N) of the model, by threads and storage, and of its draft model."""
 
     curves: Sequence[EngineCurve]
     draft: Sequence[EngineCurve] = ()
     batch: int = 1
-    """Texts that are decoded at once: the curves are of that batch."""
+    """Texts that are decoded at once; the curves have that batch."""
 
     def seconds(self, lists: Sequence[Steps], drafting: Drafting) -> list[float]:
-        """Return the seconds of each of some texts, given their steps in the order of the texts.
+        """Return the seconds of each text, given the steps of each, in the order of the texts.
 
-        A text alone takes the sum of T(1 + d) over its steps. Of several at once, a step takes the
-        sum of T over the forwards that llama.cpp makes of it, by the rows of each, and a text that
-        is in it takes the share of its rows. A draft model's own forwards are added, text by text.
+        A single text takes the sum of T(1 + d) over its steps. With a batch, a step takes the sum
+        of T over the forwards into which llama.cpp splits it, and each text in it is charged its
+        share of the step's rows. A draft model's own forwards are added, text by text.
         """
-        known = _Forwards(curve_of(self.curves, threads=drafting.threads, repack=drafting.repack))
+        t_us = _CachedCurve(curve_of(self.curves, threads=drafting.threads, repack=drafting.repack))
         if self.batch == 1:
-            parts = [[known[rows] for rows in steps.rows] for steps in lists]
+            parts = [[t_us[rows] for rows in steps.rows] for steps in lists]
         else:
-            parts = _shared(lists, self.batch, known)
+            parts = _step_shares(lists, self.batch, t_us)
         return [
             (sum(part) + self._draft_us(steps, drafting)) / US_PER_S
             for part, steps in zip(parts, lists, strict=True)
@@ -163,34 +163,37 @@ class Cost(Struct, frozen=True, kw_only=True):
         return sum(map(draft.at, draft_forwards(steps)))
 
 
-class _Forwards(dict[int, float]):
-    """T by rows, each looked up in a curve once."""
+class _CachedCurve(dict[int, float]):
+    """T in microseconds by rows, looked up in a curve once per number of rows."""
 
     def __init__(self, curve: EngineCurve) -> None:
         super().__init__()
         self._curve = curve
 
     def __missing__(self, rows: int) -> float:
-        """Look up what was not asked before."""
+        """Look up T of a number of rows for the first time."""
         us = self[rows] = self._curve.at(rows)
         return us
 
 
-def _shared(lists: Sequence[Steps], batch: int, t_us: Mapping[int, float]) -> list[list[float]]:
-    """Return each text's share of each step that it is in, in microseconds."""
+def _step_shares(
+    lists: Sequence[Steps], batch: int, t_us: Mapping[int, float]
+) -> list[list[float]]:
+    """Return each text's share of the time of each step that it is in, in microseconds."""
     parts: list[list[float]] = [[] for _ in lists]
     for step in together(lists, batch):
         rows = [step[slot][1] if slot in step else 0 for slot in range(batch)]
-        us = sum(t_us[each] for each in forwards(rows))
-        for text, many in step.values():
-            parts[text].append(us * many / sum(rows))
+        us = sum(t_us[forward_rows] for forward_rows in forwards(rows))
+        for text, text_rows in step.values():
+            parts[text].append(us * text_rows / sum(rows))
     return parts
 
 
 def draft_forwards(steps: Steps) -> Iterator[int]:
-    """Yield the rows of a draft model's forwards: what it has not seen yet, then one by one.
+    """Yield the rows of a draft model's forwards: first the tokens new to it, then one at a time.
 
-    Of d drafts that are all accepted it has not seen the last; of fewer, none that counts.
+    If all d drafts of a step were accepted, the last of them is new to the draft model, besides the
+    token that the step added; if fewer were, only the latter is.
     """
     unseen = 1
     for rows, accepted in zip(steps.rows, steps.accepted, strict=True):
@@ -204,21 +207,21 @@ def draft_forwards(steps: Steps) -> Iterator[int]:
 
 
 def tokens_a_second(
-    known: Sequence[Trace], drafting: Drafting, cost: Cost, kind: str | None = None
+    traces: Sequence[Trace], drafting: Drafting, cost: Cost, kind: str | None = None
 ) -> float:
-    """Return the tokens after each prompt's first one over the seconds of all steps.
+    """Return tokens per second: output tokens after each first one over the seconds of all steps.
 
     Parameters
     ----------
-    known
-        All that is decoded: of a batch each takes its share of the steps that it is in.
+    traces
+        Everything that is decoded: with a batch, each text takes its share of its steps.
     kind
-        Of the prompts that count, all of them without.
+        The kind of prompts that count; None for all.
     """
     tokens, seconds = 0, 0.0
-    spent = cost.seconds([trace.steps(drafting) for trace in known], drafting)
-    for trace, its in zip(known, spent, strict=True):
+    by_trace = cost.seconds([trace.steps(drafting) for trace in traces], drafting)
+    for trace, trace_seconds in zip(traces, by_trace, strict=True):
         if kind in (None, trace.kind):
             tokens += trace.tokens - 1
-            seconds += its
+            seconds += trace_seconds
     return tokens / seconds if seconds else 0.0

@@ -1,4 +1,4 @@
-"""Table `tuning`: what was predicted of each setting of an engine, and what those that ran did."""
+"""Table `tuning`: speeds of an engine's settings, predicted, and measured where they ran."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ from nearfree.log.evidence import read_scope
 from nearfree.log.names import Layout, parse_take
 
 SUFFIX = "_tune"
-"""What the streams of proofs end with."""
+"""Suffix of the names of proofs' streams."""
 ROLES = ("none", "default", "choice", "neighbour", "predicted")
 TUNING = Table(
     name="tuning",
@@ -74,50 +74,51 @@ TUNING = Table(
     },
 )
 Row = dict[str, Any]
-_RAN = ("tokens_s", "gain", "runs", "identical_share", "first_difference", "margin")
-_UNRUN: Row = dict.fromkeys(
-    (*_RAN, *(f"{name}_{end}" for name in _RAN[:2] for end in ("low", "high")))
+_RUN_COLUMNS = ("tokens_s", "gain", "runs", "identical_share", "first_difference", "margin")
+_NOT_RUN: Row = dict.fromkeys(
+    (*_RUN_COLUMNS, *(f"{name}_{end}" for name in _RUN_COLUMNS[:2] for end in ("low", "high")))
 ) | dict.fromkeys(("steps_equal", "exact"))
-"""The columns of what ran, for a setting that did not."""
+"""The measured columns of a setting that did not run."""
 
 
 def write_tuning(layout: Layout, scope: str) -> None:
-    """Write what each proof of a scope says, by the log alone."""
-    rows, known = [], set()
+    """Write the answers of a scope's proofs, from the log alone."""
+    rows, event_ids = [], set()
     proofs = _proofs(layout, scope)
-    newest = {_about(each): str(each.proof.name) for each in proofs}
-    for each in proofs:
-        is_newest = newest[_about(each)] == str(each.proof.name)
-        rows += list(_rows(each, newest=is_newest))
-        known |= {event.event_id for take in each.takes for event in take.events}
-    table = TUNING.build(TUNING.frame(rows), known)
+    newest = {_proof_key(record): str(record.proof.name) for record in proofs}
+    for record in proofs:
+        is_newest = newest[_proof_key(record)] == str(record.proof.name)
+        rows += list(_rows(record, newest=is_newest))
+        event_ids |= {event.event_id for take in record.takes for event in take.events}
+    table = TUNING.build(TUNING.frame(rows), event_ids)
     write_table(layout, scope, TUNING, table, seals_digest(layout, scope))
 
 
 def _proofs(layout: Layout, scope: str) -> list[Recorded]:
-    """Return a scope's proofs, the newest last; those whose grounds were retracted are left out."""
-    streams = sorted({n.stream for n in layout.takes(scope) if n.stream.endswith(SUFFIX)})
+    """Return a scope's proofs, the newest last, without those whose takes were retracted."""
+    streams = sorted({take.stream for take in layout.takes(scope) if take.stream.endswith(SUFFIX)})
     takes = [take for name in streams for take in read_scope(layout, scope, stream=name)]
-    found = []
+    proofs = []
     for proof in sorted(filter(is_proof, takes), key=lambda take: take.order):
-        named = {parse_take(name).stream for name in proof.started.data.plan.made_from}
-        others = [take for name in named for take in read_scope(layout, scope, stream=name)]
+        made_from = {parse_take(name).stream for name in proof.started.data.plan.made_from}
+        others = [take for name in made_from for take in read_scope(layout, scope, stream=name)]
         try:
-            found.append(recorded(proof, {str(take.name): take for take in others}))
+            proofs.append(recorded(proof, {str(take.name): take for take in others}))
         except EvidenceError:
             continue
-    return found
+    return proofs
 
 
-def _about(each: Recorded) -> tuple[str, tuple[Drafting, ...], str, float, int]:
-    plan = each.plan
+def _proof_key(record: Recorded) -> tuple[str, tuple[Drafting, ...], str, float, int]:
+    """Return what a newer proof must share to supersede this one."""
+    plan = record.plan
     draft = plan.draft.digest if plan.draft else ""
-    return each.proof.name.stream, plan.weighed, draft, plan.temperature, plan.batch
+    return record.proof.name.stream, plan.weighed, draft, plan.temperature, plan.batch
 
 
-def _rows(each: Recorded, *, newest: bool) -> Iterator[Row]:
-    plan, name, answer = each.plan, each.proof.name, each.answer
-    same = {
+def _rows(record: Recorded, *, newest: bool) -> Iterator[Row]:
+    plan, name, answer = record.plan, record.proof.name, record.answer
+    shared = {
         "platform": name.scope,
         "stream": name.stream,
         "take": name.take,
@@ -135,25 +136,25 @@ def _rows(each: Recorded, *, newest: bool) -> Iterator[Row]:
         "loop": answer.loop,
         "origin": "measured",
     }
-    events = each.proof.of(DecodeMeasured)
+    events = record.proof.of(DecodeMeasured)
     kinds = sorted({event.data.kind for event in events})
     for kind in [ALL, *(kinds if len(kinds) > 1 else [])]:
-        mine = [event for event in events if kind in (ALL, event.data.kind)]
-        for row in _of_kind(each, kind, by_setting(mine)):
-            yield {**same, **row}
+        of_kind = [event for event in events if kind in (ALL, event.data.kind)]
+        for row in _kind_rows(record, kind, by_setting(of_kind)):
+            yield {**shared, **row}
 
 
-def _of_kind(each: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -> Iterator[Row]:
-    """Yield the settings that ran, and those weighed on the choice's threads and storage."""
-    choice, answer = each.choice, each.answer
+def _kind_rows(record: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -> Iterator[Row]:
+    """Yield the settings that ran, and the candidates with the choice's threads and storage."""
+    choice, answer = record.choice, record.answer
     none, chosen = choice.none.drafting, choice.chosen.drafting
-    proven_prompts = {part.sha256 for part in each.plan.prompts}
-    ran_on = [trace for trace in each.traces if trace.prompt in proven_prompts]
-    held = [trace for trace in ran_on if kind in (ALL, trace.kind)]
-    by_prompt = {trace.prompt: trace for trace in held}
-    one = None if kind == ALL else kind
-    plain = tokens_a_second(ran_on, none, each.cost, one)
-    if not plain:
+    proven_prompts = {part.sha256 for part in record.plan.prompts}
+    proof_traces = [trace for trace in record.traces if trace.prompt in proven_prompts]
+    kind_traces = [trace for trace in proof_traces if kind in (ALL, trace.kind)]
+    by_prompt = {trace.prompt: trace for trace in kind_traces}
+    only_kind = None if kind == ALL else kind
+    undrafted_tokens_s = tokens_a_second(proof_traces, none, record.cost, only_kind)
+    if not undrafted_tokens_s:
         return  # every output ended with its first token: nothing was decoded
     weighed = [
         ranked.drafting
@@ -161,43 +162,45 @@ def _of_kind(each: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -> It
         if (ranked.drafting.threads, ranked.drafting.repack) == (chosen.threads, chosen.repack)
     ]
     for drafting in dict.fromkeys([*runs, *weighed]):
-        predicted = tokens_a_second(ran_on, drafting, each.cost, one)
-        curve = curve_of(each.cost.curves, threads=drafting.threads, repack=drafting.repack)
-        row: Row = _UNRUN | {
+        predicted = tokens_a_second(proof_traces, drafting, record.cost, only_kind)
+        curve = curve_of(record.cost.curves, threads=drafting.threads, repack=drafting.repack)
+        row: Row = _NOT_RUN | {
             "kind": kind,
-            "role": _role(each, drafting),
+            "role": _role(record, drafting),
             "drafter": drafting.label,
             "k": drafting.k,
             "threads": drafting.threads,
             "repack": drafting.repack,
             "predicted_tokens_s": predicted,
-            "predicted_gain": predicted / plain,
+            "predicted_gain": predicted / undrafted_tokens_s,
             "run": drafting == answer.run,
-            "from_ids": [*curve.ids, *(i for trace in held for i in trace.ids)],
+            "from_ids": [*curve.ids, *(id_ for trace in kind_traces for id_ in trace.ids)],
         }
-        if ran := runs.get(drafting):
-            said = proven(drafting, ran, by_prompt, answer.seconds)
-            over = gain(ran, runs[none], answer.seconds)
-            row |= _measured(said) | {
-                "gain": over.value,
-                "gain_low": over.low,
-                "gain_high": _finite(over.high),
+        if events := runs.get(drafting):
+            result = proven(drafting, events, by_prompt, answer.seconds)
+            kind_gain = gain(events, runs[none], answer.seconds)
+            row |= _measured(result) | {
+                "gain": kind_gain.value,
+                "gain_low": kind_gain.low,
+                "gain_high": _finite(kind_gain.high),
             }
-            row["from_ids"] += dict.fromkeys((*said.ids, *(e.event_id for e in runs[none])))
+            row["from_ids"] += dict.fromkeys(
+                (*result.ids, *(event.event_id for event in runs[none]))
+            )
         yield row
 
 
-def _measured(said: Proven) -> Row:
+def _measured(result: Proven) -> Row:
     return {
-        "tokens_s": said.tokens_s.value,
-        "tokens_s_low": said.tokens_s.low,
-        "tokens_s_high": _finite(said.tokens_s.high),
-        "runs": said.runs,
-        "identical_share": said.identical,
-        "first_difference": said.first_difference,
-        "margin": said.margin,
-        "steps_equal": said.steps_equal,
-        "exact": said.exact,
+        "tokens_s": result.tokens_s.value,
+        "tokens_s_low": result.tokens_s.low,
+        "tokens_s_high": _finite(result.tokens_s.high),
+        "runs": result.runs,
+        "identical_share": result.identical,
+        "first_difference": result.first_difference,
+        "margin": result.margin,
+        "steps_equal": result.steps_equal,
+        "exact": result.exact,
     }
 
 
@@ -205,11 +208,11 @@ def _finite(value: float) -> float | None:
     return None if value == float("inf") else value
 
 
-def _role(each: Recorded, drafting: Drafting) -> str:
-    if drafting == each.choice.chosen.drafting:
+def _role(record: Recorded, drafting: Drafting) -> str:
+    if drafting == record.choice.chosen.drafting:
         return "choice"
     if drafting.drafter == "none":
-        return "none" if drafting == each.choice.none.drafting else "predicted"
-    if drafting in (each.plan.default, *each.plan.defaults):
+        return "none" if drafting == record.choice.none.drafting else "predicted"
+    if drafting in (record.plan.default, *record.plan.defaults):
         return "default"
-    return "neighbour" if drafting in each.choice.neighbours else "predicted"
+    return "neighbour" if drafting in record.choice.neighbours else "predicted"

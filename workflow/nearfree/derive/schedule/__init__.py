@@ -1,6 +1,6 @@
-"""Boundaries as engines take them: draft lengths by batch size, in the form of each option.
+"""Schedules: draft lengths by batch size, written as options of engines.
 
-- Which draft length at which batch size? `draft_lengths` from boundaries, `expected` from
-  latency and acceptance.
-- How does an engine take it? `engines`: the text of its option, and the lines that read it.
+- The draft length of each batch size: `draft_lengths` from boundaries, `expected` from latency and
+  acceptance.
+- The option of each engine: `engines` writes its text and names the source lines that read it.
 """

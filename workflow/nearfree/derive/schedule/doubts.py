@@ -1,4 +1,4 @@
-"""What speaks against a schedule: a drafter that fits ill, a release that reads no such option."""
+"""Warnings of a schedule: a drafter that does not fit, a release that does not read the option."""
 
 from collections.abc import Iterable, Iterator
 
@@ -37,7 +37,7 @@ _ALL_CACHED = (
 
 
 def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> Iterator[str]:
-    """Yield what a schedule has to say of what drafts.
+    """Yield warnings about the drafter of a schedule.
 
     Parameters
     ----------
@@ -48,51 +48,53 @@ def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> 
         if not model.drafts:
             yield model.name + _NO_LAYER
         return
-    own, other = model.decoder, drafter.decoder
-    if own is None or other is None:
+    target, draft_decoder = model.decoder, drafter.decoder
+    if target is None or draft_decoder is None:
         return
-    if other.states is not UNSET:
-        chunked = any(isinstance(kind, Grouped) and kind.chunk for kind in own.attention)
+    if draft_decoder.states is not UNSET:
+        chunked = any(isinstance(kind, Grouped) and kind.chunk for kind in target.attention)
         if engine == "vllm" and chunked:
             yield _ALL_CACHED
         return
     if engine == "sglang":
         yield _STANDALONE
-    if own.vocabulary != other.vocabulary:
+    if target.vocabulary != draft_decoder.vocabulary:
         yield (
-            f"{drafter.name} has {other.vocabulary:,} tokens and {model.name} "
-            f"{own.vocabulary:,}: {_REFUSED if engine == 'vllm' else _TRANSLATED}"
+            f"{drafter.name} has {draft_decoder.vocabulary:,} tokens and {model.name} "
+            f"{target.vocabulary:,}: {_REFUSED if engine == 'vllm' else _TRANSLATED}"
         )
 
 
-_STATES = {"vllm": "K + 1 (up to K + 2 where it caches prefixes)", "sglang": "K + 2"}
-"""How many states of a request an engine keeps that verifies K drafts. Source: vllm 0.33.0,
+_STATE_COUNTS = {"vllm": "K + 1 (up to K + 2 where it caches prefixes)", "sglang": "K + 2"}
+"""States per request that an engine keeps to verify K drafts. Source: vllm 0.33.0,
 vllm/model_executor/layers/mamba/abstract.py:83-90 with MambaSpec.max_memory_usage_bytes of
 vllm/v1/kv_cache_interface.py; sglang 0.5.23, sglang/srt/mem_cache/memory_pool.py:880-895."""
 
 
 def state_doubts(engine: str, model: ModelFile) -> Iterator[str]:
-    """Yield that an engine keeps more states of a request where it drafts than memory counts."""
-    decoder, taken = model.decoder, needs(model, None)
-    if engine not in _STATES or decoder is None or taken is None:
+    """Yield a warning where a drafting engine keeps more states per request than memory counts."""
+    decoder, model_needs = model.decoder, needs(model, None)
+    if engine not in _STATE_COUNTS or decoder is None or model_needs is None:
         return
     if any(isinstance(kind, State) for kind in decoder.attention):
-        size = taken.state_bytes(engine_of(engine), 1) / BYTES_PER_GB
+        size = model_needs.state_bytes(engine_of(engine), 1) / BYTES_PER_GB
         yield (
             f"memory counts one state of a request, {size:.2g} GB on all GPUs together: {engine} "
-            f"keeps {_STATES[engine]} of them with K drafts, so that fewer requests fit than here"
+            f"keeps {_STATE_COUNTS[engine]} of them with K drafts, so that fewer requests fit than "
+            "here"
         )
 
 
 def release_doubts(engine: str, served: Iterable[BackendRelease]) -> Iterator[str]:
-    """Yield that a release that is asked about does not read the engine's option.
+    """Yield a warning for each serving release that does not read the engine's option.
 
     Parameters
     ----------
     engine
         A name of ENGINES.
     served
-        What runs the steps, and whose graphs they are padded to; one without a version is any.
+        Releases that run the steps, or whose graphs the steps are padded to; without a version any
+        release may be meant.
     """
     since = ENGINES[engine].since
     for release in dict.fromkeys(served):

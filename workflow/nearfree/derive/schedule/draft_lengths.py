@@ -1,7 +1,7 @@
-"""Draft lengths by batch size: from boundaries, then as ranges of batch sizes.
+"""Draft lengths K by batch size, from boundaries, and their ranges of batch sizes.
 
-K draft tokens make K + 1 positions in the forward that verifies them, so a boundary of N_max
-positions leaves K = N_max - 1.
+The forward that verifies K draft tokens has K + 1 positions, so a boundary of N_max positions gives
+K = N_max - 1.
 """
 
 import math
@@ -13,7 +13,7 @@ from nearfree.errors import ConfigError
 
 LARGEST_BATCH = 2**31 - 1
 LONGEST_DRAFT = 4096
-"""No engine serves a larger batch and no drafter proposes a longer draft; more is a mistake."""
+"""Larger batches and longer drafts are refused as mistakes: no engine or drafter has them."""
 
 
 class Range(NamedTuple):
@@ -25,20 +25,20 @@ class Range(NamedTuple):
 
 
 def draft_lengths(boundary_by_batch: Mapping[int, float], *, most: int) -> dict[int, int]:
-    """Return K by batch size: the drafts that the verifying forward takes nearly for free.
+    """Return the near-free K by batch size.
 
     Parameters
     ----------
     boundary_by_batch
-        N_max in positions by batch size b; a fraction counts as the positions below it, one below
-        1 as 1, and infinity as no bound.
+        N_max in positions by batch size b; a fraction is rounded down, a value below 1 counts as 1,
+        and infinity means no bound.
     most
         The longest draft, in tokens, at least 1.
 
     Raises
     ------
     ConfigError
-        A batch size or `most` is no whole number in range, or a boundary no positive number.
+        A batch size or `most` is not a whole number in range, or a boundary is not positive.
     """
     check_most(most)
     for batch, n_max in boundary_by_batch.items():
@@ -55,22 +55,22 @@ def draft_lengths(boundary_by_batch: Mapping[int, float], *, most: int) -> dict[
 
 
 def ranges(k_by_batch: Mapping[int, int]) -> tuple[Range, ...]:
-    """Return K for every batch size from 1 to the largest known one, equal neighbours merged.
+    """Return K for every batch size from 1 to the largest given, with equal neighbours merged.
 
-    Between two known batch sizes the smaller of their two K is taken. Under the laws of the paper
+    A batch size between two given ones gets the smaller of their K. Under the laws of the paper
     (sec. 3.2, 3.3), where N_max falls as 1/b, that is the K of the larger batch, which is never
-    too long. Latency in stairs may let K rise with the batch; a rise that is given is kept, as no
-    engine asks for falling K.
+    too long. Where latency has steps K may rise with the batch; a given rise is kept, as no engine
+    requires falling K.
 
     Parameters
     ----------
     k_by_batch
-        K by batch size; batch 1 must be among them.
+        K by batch size, including batch 1.
 
     Raises
     ------
     ConfigError
-        Batch 1 is missing, no K is above 0, or a batch size or K is no whole number in range.
+        Batch 1 is missing, no K is above 0, or a batch size or K is not a whole number in range.
     """
     for batch, k in k_by_batch.items():
         check_batch(batch)
@@ -93,11 +93,11 @@ def ranges(k_by_batch: Mapping[int, int]) -> tuple[Range, ...]:
     return _merged(_parts(sorted(k_by_batch.items())))
 
 
-def _parts(known: list[tuple[int, int]]) -> Iterable[Range]:
-    yield Range(known[0][0], known[0][0], known[0][1])
-    for (before, k_before), (batch, k) in pairwise(known):
-        if batch > before + 1:
-            yield Range(before + 1, batch - 1, min(k_before, k))
+def _parts(points: list[tuple[int, int]]) -> Iterable[Range]:
+    yield Range(points[0][0], points[0][0], points[0][1])
+    for (previous, previous_k), (batch, k) in pairwise(points):
+        if batch > previous + 1:
+            yield Range(previous + 1, batch - 1, min(previous_k, k))
         yield Range(batch, batch, k)
 
 
@@ -112,34 +112,36 @@ def _merged(parts: Iterable[Range]) -> tuple[Range, ...]:
 
 
 def check_batch(batch: object) -> None:
-    """Refuse what is no batch size; ConfigError."""
-    _check(batch, "batch size", "a whole number", LARGEST_BATCH)
+    """Raise ConfigError unless `batch` is a batch size."""
+    _check_whole(batch, "batch size", "a whole number", LARGEST_BATCH)
 
 
 def check_most(most: object) -> None:
-    """Refuse what is no longest draft; ConfigError."""
-    _check(most, "longest draft", "a whole number of tokens", LONGEST_DRAFT)
+    """Raise ConfigError unless `most` is a number of draft tokens."""
+    _check_whole(most, "longest draft", "a whole number of tokens", LONGEST_DRAFT)
 
 
-def _check(value: object, what: str, kind: str, largest: int) -> None:
+def _check_whole(value: object, quantity: str, kind: str, largest: int) -> None:
     if not is_whole(value, 1, largest):
-        raise ConfigError(f"{shown(value)} is no {what}", remedy=f"Give {kind} from 1 to {largest}")
+        raise ConfigError(
+            f"{shown(value)} is no {quantity}", remedy=f"Give {kind} from 1 to {largest}"
+        )
 
 
 def is_whole(value: object, low: int, high: int) -> bool:
-    """Return whether a value is a whole number, no bool, within bounds."""
+    """Return whether a value is a whole number within bounds, and not a bool."""
     return type(value) is int and low <= value <= high
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a number, no bool and not NaN; it may be infinite."""
+    """Return whether a value is a number, possibly infinite, but neither a bool nor NaN."""
     if isinstance(value, float):
         return not math.isnan(value)
     return type(value) is int
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: in a few characters, whatever it is."""
+    """Return a short text of any value, for a message."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a number of more than 30 digits"
     if isinstance(value, int | float | str | None):

@@ -1,4 +1,4 @@
-"""The engines that take schedules: the text of each one's option, and the lines that read it."""
+"""The engines that take schedules: the text of their options, and the lines that read them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -12,21 +12,21 @@ from nearfree.derive.schedule.option import Option, Parser
 
 
 class Engine(NamedTuple):
-    """An engine that takes draft lengths by batch size, or one for all.
+    """An engine that takes draft lengths by batch size, or one draft length for all.
 
     Parameters
     ----------
     name
-        What the command line calls it.
+        Its name on the command line.
     moe
         The backend of its MoE layers.
     lengths
-        Writes its option, given K by batch size; None for an engine that takes one K.
+        Function that writes its option from K by batch size; None for an engine that takes one K.
     largest_batch
-        The largest batch size that its option speaks of; None for any.
+        The largest batch size that its option covers; None for any.
     since
-        The first release that reads its option as it is written here; None where no release that
-        can be asked about lacks it.
+        The first release that reads its option as written here; None where every known release
+        does.
     """
 
     name: str
@@ -99,10 +99,10 @@ def vllm_option(
 ) -> Option:
     """Return the keys of `--speculative-config` that hold a schedule, as one JSON object.
 
-    What its validator and its lookup do (the parsers): entries are `[first, last, K]` with both
-    ends included, whole numbers, first >= 1, K >= 0; sorted by their first, they must not overlap,
-    and the first begins at 1. A gap and the batch sizes after the last entry keep the K before
-    them, up to `max_num_seqs`. Each K is cut to `num_speculative_tokens`, which must be above 0.
+    vLLM's validator and lookup (the parsers) require entries `[first, last, K]` of whole numbers
+    with both ends included, first >= 1 and K >= 0. Sorted by `first` they must not overlap, and the
+    first one begins at 1. Batch sizes in a gap or after the last entry get the K of the entry
+    before, up to `max_num_seqs`. Each K is cut to `num_speculative_tokens`, which must be above 0.
     The batch size is the number of requests that a step schedules.
 
     Parameters
@@ -110,7 +110,7 @@ def vllm_option(
     k_by_batch
         K by batch size, from `schedule.draft_lengths` or `expected.best_choice`.
     requests, largest
-        As of `full_graphs.leaving`, of the GPU that it runs on.
+        As in `full_graphs.leaving`, of the GPU that serves.
 
     Raises
     ------
@@ -127,26 +127,31 @@ def vllm_option(
             "Add the keys of the drafter (method, model) and leave --spec-tokens out.",
             f"Batches above {last} keep the last K, up to max_num_seqs.",
             _VLLM_DROPS,
-            *_vllm_leaves(k_by_batch, requests, largest),
+            *_graph_notes(k_by_batch, requests, largest),
         ),
         parsers=VLLM_PARSERS,
     )
 
 
-def _vllm_leaves(k_by_batch: Mapping[int, int], requests: int, largest: int) -> Iterator[str]:
-    """Yield which batch sizes leave the full graphs, if some do."""
-    every = {b: part.k for part in ranges(k_by_batch) for b in range(part.first, part.last + 1)}
-    found = leaving(every, requests=requests, largest=largest)
-    if found:
-        shown_first = ", ".join(map(str, found[:_SHOWN])) + (", ..." if found[_SHOWN:] else "")
+def _graph_notes(k_by_batch: Mapping[int, int], requests: int, largest: int) -> Iterator[str]:
+    """Yield a note of the batch sizes whose steps leave the full graphs, if any do."""
+    k_by_batch_size = {
+        batch: part.k for part in ranges(k_by_batch) for batch in range(part.first, part.last + 1)
+    }
+    batches = leaving(k_by_batch_size, requests=requests, largest=largest)
+    if batches:
+        listed = [
+            *map(str, batches[:_LISTED_BATCHES]),
+            *(["..."] if batches[_LISTED_BATCHES:] else []),
+        ]
         yield (
-            f"{len(found)} of {len(every)} batch sizes ({shown_first}) leave the full graphs of "
-            "model runner V2, as the next captured count is another K's; where each K + 1 is a "
-            "power of two none does."
+            f"{len(batches)} of {len(k_by_batch_size)} batch sizes ({', '.join(listed)}) leave the "
+            "full graphs of model runner V2, as the next captured count is another K's; where each "
+            "K + 1 is a power of two none does."
         )
 
 
-_SHOWN = 8
+_LISTED_BATCHES = 8
 _SGLANG_DROPS = (
     "SGLang drops the schedule with a warning for algorithms other than EAGLE and EAGLE3, and under"
     " attention data parallelism, multi-layer EAGLE, two-batch overlap and PD multiplexing."
@@ -188,24 +193,24 @@ SGLANG_PARSERS = (
     ),
 )
 
-_RUNNING = 48
-_MORE_RUN = (
-    f"Give --max-running-requests {{}}: without it SGLang runs at most {_RUNNING} requests under"
-    " speculation."
+_SGLANG_MAX_REQUESTS = 48
+_MAX_REQUESTS_NOTE = (
+    f"Give --max-running-requests {{}}: without it SGLang runs at most {_SGLANG_MAX_REQUESTS} "
+    "requests under speculation."
 )
 """sglang 0.5.23, sglang/srt/arg_groups/speculative_hook.py:1086-1094."""
 
 
 def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
-    """Return the file that holds a schedule: one candidate for each range of batch sizes.
+    """Return the file that holds a schedule, with one candidate K per range of batch sizes.
 
-    What its loader does (the parsers): keys of digits are batch sizes, each with a non-empty list
-    `candidate_steps` of whole numbers >= 0; other keys are tuning for all, and at least one batch
-    size must be there. A batch takes the entry of the largest key that is not above it, or not
-    above the captured size that it is padded to where `--cuda-graph-bs-decode` names those
-    (speculative/eagle_worker_v2.py:1412). With one candidate the engine has nothing to adapt: it
-    takes that many steps. Adaptive steps ask for top-k 1, where K steps make K draft tokens and
-    `speculative_num_draft_tokens` = K + 1 positions.
+    SGLang's loader (the parsers) reads keys of digits as batch sizes, each with a non-empty list
+    `candidate_steps` of whole numbers >= 0. Other keys are settings for all batch sizes, and at
+    least one batch size is required. A batch uses the entry of the largest key that is not above
+    it; where `--cuda-graph-bs-decode` names captured sizes, the size that the batch is padded to
+    counts instead (speculative/eagle_worker_v2.py:1412). With one candidate the engine has nothing
+    to adapt and takes that many steps. Adaptive steps require top-k 1, where K steps make K draft
+    tokens and `speculative_num_draft_tokens` = K + 1 positions.
 
     Parameters
     ----------
@@ -226,7 +231,7 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
         notes=(
             "Give --speculative-adaptive, and --speculative-eagle-topk 1 or none.",
             f"--speculative-num-steps must be left out or one of {steps}.",
-            *([_MORE_RUN.format(last)] if last > _RUNNING else []),
+            *([_MAX_REQUESTS_NOTE.format(last)] if last > _SGLANG_MAX_REQUESTS else []),
             f"Batches above {last} keep the last K.",
             "Every distinct K has CUDA graphs of its own, and takes memory for them.",
             _SGLANG_DROPS,
@@ -236,12 +241,12 @@ def sglang_option(k_by_batch: Mapping[int, int]) -> Option:
 
 
 _VLLM_READS = "0.24.0"
-"""Its vllm/v1/spec_decode/dynamic/utils.py is that of the parsers; vllm/config/speculative.py of
-0.20.2, 0.22.0 and 0.23.0 has no such key."""
+"""Its vllm/v1/spec_decode/dynamic/utils.py is the file of the parsers; vllm/config/speculative.py
+of 0.20.2, 0.22.0 and 0.23.0 has no such key."""
 _SGLANG_READS = "0.5.13"
-"""From here on `_load_adaptive_config` reads entries by batch size, and a K of 0 from 0.5.14 on.
-0.5.11 and 0.5.12 read one list of steps for all batch sizes and pass over other keys; 0.5.10 has no
-such file."""
+"""The first release whose `_load_adaptive_config` reads entries by batch size; K = 0 is read from
+0.5.14 on. 0.5.11 and 0.5.12 read one list of steps for all batch sizes and ignore other keys;
+0.5.10 has no such file."""
 
 ENGINES = {
     engine.name: engine
@@ -251,21 +256,21 @@ ENGINES = {
         Engine(name=LLAMA_CPP, moe="vllm", largest_batch=1),
     )
 }
-"""The engines by the name that the command line calls them."""
+"""The engines by their name on the command line."""
 BY_LENGTHS = {name: engine.lengths for name, engine in ENGINES.items() if engine.lengths}
-"""What writes the option of each engine that takes draft lengths by batch size."""
+"""The functions that write an option, by engine that takes draft lengths by batch size."""
 
 
 def dropped(engine: str, groups: int) -> str | None:
-    """Return why an engine drops every schedule, None where it does not.
+    """Return the reason why an engine ignores every schedule; None where it does not.
 
     Parameters
     ----------
     engine
         A name of ENGINES.
     groups
-        How many groups of GPUs attend to requests of their own: under data parallelism both
-        engines that take draft lengths by batch size run one K (the parsers).
+        Degree of data parallelism of attention: above 1 both engines that take draft lengths by
+        batch size run one K (the parsers).
     """
     if groups == 1 or ENGINES[engine].lengths is None:
         return None

@@ -1,16 +1,16 @@
-"""Draft lengths by expected tokens per second: what acceptance wins against what latency costs.
+"""Draft lengths by expected tokens per second, from acceptance and latency.
 
 A round drafts K tokens, verifies K + 1 positions in one forward, and yields the accepted drafts
-and one token more. With P(i) the probability that the first i drafts are all accepted,
+plus one token. With P(i) the probability that the first i drafts are all accepted,
 
     tokens(K) = 1 + P(1) + ... + P(K)
     speedup(K) = tokens(K) / (T(K + 1) / T(1) + K c),
 
-c being the drafter's time for one token as a share of T(1), or in the place of K c what a round of
-K drafts takes, which is not 0 at K = 0: a drafter still runs once, for its cache. With drafts
-accepted independently at rate p, P(i) = p**i and tokens(K) = (1 - p**(K + 1)) / (1 - p): Leviathan
-et al. 2023, arXiv 2211.17192, equation 1; the speedup is that of its theorem 3.8 where
-T(K + 1) = T(1).
+where c is the drafter's time per token as a share of T(1). K c may be replaced by the time of a
+round of K drafts, which is not 0 at K = 0: the drafter still runs once, to fill its cache. With
+drafts accepted independently at rate p, P(i) = p**i and tokens(K) = (1 - p**(K + 1)) / (1 - p):
+Leviathan et al. 2023, arXiv 2211.17192, equation 1. Where T(K + 1) = T(1), the speedup is that of
+its theorem 3.8.
 """
 
 import math
@@ -33,19 +33,20 @@ LARGEST_RATIO = 1e9
 
 
 def checked_curve(ratio: Mapping[int, float], of: str) -> dict[int, float]:
-    """Return T(N) / T(1) by N, smallest N first.
+    """Return a valid curve T(N) / T(1) by N, smallest N first.
 
     Parameters
     ----------
     ratio
         Latency relative to that of one position, by number of positions N.
     of
-        What the curve is of, for messages.
+        Name of what the curve describes, for messages.
 
     Raises
     ------
     ConfigError
-        N = 1 is missing or not 1, an N is no whole number, or a ratio no positive number.
+        The ratio at N = 1 is missing or not 1, an N is not a whole number, or a ratio is not a
+        positive number.
     """
     for n, value in ratio.items():
         if not is_whole(n, 1, LARGEST_N):
@@ -67,14 +68,14 @@ def checked_curve(ratio: Mapping[int, float], of: str) -> dict[int, float]:
 
 
 class Choice(NamedTuple):
-    """A draft length K and its speedup: tokens per second against those without drafts."""
+    """A draft length K and its speedup: tokens per second over those without drafts."""
 
     k: int
     speedup: float
 
 
 def independent(rate: float, *, most: int) -> tuple[float, ...]:
-    """Return P(1) to P(most) for drafts that are accepted independently at one rate.
+    """Return P(1) to P(most) of drafts that are accepted independently at one rate.
 
     Parameters
     ----------
@@ -86,7 +87,7 @@ def independent(rate: float, *, most: int) -> tuple[float, ...]:
     Raises
     ------
     ConfigError
-        The rate is no probability, or `most` is out of range.
+        The rate is not a probability, or `most` is out of range.
     """
     check_most(most)
     if not _is_probability(rate):
@@ -97,7 +98,7 @@ def independent(rate: float, *, most: int) -> tuple[float, ...]:
 
 
 def measured(accepted: Sequence[float]) -> tuple[float, ...]:
-    """Return a measured acceptance curve, checked.
+    """Return a measured acceptance curve after checking it.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ def measured(accepted: Sequence[float]) -> tuple[float, ...]:
     Raises
     ------
     ConfigError
-        A value is no probability, the curve rises, or it is empty or too long.
+        A value is not a probability, the curve rises, or it is empty or too long.
     """
     if not 1 <= len(accepted) <= LONGEST_DRAFT:
         raise ConfigError(
@@ -136,9 +137,9 @@ def speedups(
     *,
     draft_cost: float | Mapping[int, Sequence[float]],
 ) -> dict[int, dict[int, float]]:
-    """Return the speedup by K, by batch size: tokens per second against those without drafts.
+    """Return the speedup by batch size and K: tokens per second over those without drafts.
 
-    Only K are compared whose N = K + 1 the curve of that batch size has, up to the length of the
+    It covers the K whose N = K + 1 the curve of that batch size has, up to the length of the
     acceptance curve.
 
     Parameters
@@ -148,17 +149,17 @@ def speedups(
     accepted
         P(1), P(2), ..., from `independent` or `measured`.
     draft_cost
-        The drafter's time for one token as a share of T(1), 0 or more; or by batch size what a
-        round of 0, 1, 2, ... drafts takes, as shares of T(1).
+        The drafter's time per token as a share of T(1), 0 or more; or by batch size the times of a
+        round of 0, 1, 2, ... drafts, as shares of T(1).
 
     Raises
     ------
     ConfigError
-        A curve, the acceptance or the cost makes no sense, or no K above 0 can be compared.
+        A curve, the acceptance or the cost is invalid, or no K above 0 can be compared.
     """
     accepted = measured(accepted)
     tokens = tuple(accumulate(accepted, initial=1.0))
-    found = {}
+    by_batch = {}
     for batch, ratio in sorted(ratio_by_batch.items()):
         check_batch(batch)
         curve = checked_curve(ratio, f"batch {batch}")
@@ -169,12 +170,12 @@ def speedups(
                 f"the latency curve of batch {batch} has no N from 2 to {len(tokens)}",
                 remedy="Give T(N) / T(1) at K + 1 positions for the K to choose from",
             )
-        found[batch] = {k: tokens[k] / (curve[k + 1] + costs[k]) for k in lengths}
-    return found
+        by_batch[batch] = {k: tokens[k] / (curve[k + 1] + costs[k]) for k in lengths}
+    return by_batch
 
 
 def best_choice(speeds: Mapping[int, float]) -> Choice:
-    """Return the fastest K of those whose speedups are given; of equal ones the smallest."""
+    """Return the K of the largest speedup; the smallest K among equals."""
     choices = (Choice(k, speed) for k, speed in sorted(speeds.items()))
     return max(choices, key=lambda choice: choice.speedup)
 
@@ -182,25 +183,25 @@ def best_choice(speeds: Mapping[int, float]) -> Choice:
 def _costs(
     draft_cost: float | Mapping[int, Sequence[float]], batch: int, longest: int
 ) -> Sequence[float]:
-    """Return what a round of 0, 1, ... drafts takes as a share of T(1), checked."""
+    """Return the valid times of a round of 0, 1, ... drafts as shares of T(1)."""
     if isinstance(draft_cost, Mapping):
-        costs, what = draft_cost.get(batch, ()), f"what drafts at batch {batch} cost"
+        costs, label = draft_cost.get(batch, ()), f"what drafts at batch {batch} cost"
         if len(costs) <= longest:
             raise ConfigError(
-                f"{what} is given up to {len(costs) - 1} of {longest} drafts",
+                f"{label} is given up to {len(costs) - 1} of {longest} drafts",
                 remedy="Give it for every draft length from 0",
             )
-        given = costs
+        values = costs
     else:
-        what, given = "the cost of a draft token", [draft_cost]
-    for cost in given:
+        label, values = "the cost of a draft token", [draft_cost]
+    for cost in values:
         if not is_number(cost) or not 0 <= cost <= LARGEST_RATIO:
             raise ConfigError(
-                f"{what} is {shown(cost)}",
+                f"{label} is {shown(cost)}",
                 remedy="Give the drafter's time for one token as a share of T(1), 0 or more",
             )
     return (
-        given if isinstance(draft_cost, Mapping) else [k * draft_cost for k in range(longest + 1)]
+        values if isinstance(draft_cost, Mapping) else [k * draft_cost for k in range(longest + 1)]
     )
 
 

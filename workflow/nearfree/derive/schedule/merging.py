@@ -1,10 +1,10 @@
-"""Schedules of few entries: by expected tokens per second, or below near-free draft lengths.
+"""Schedules of few entries: by expected tokens per second, or from near-free draft lengths.
 
-Engines capture CUDA graphs for each distinct K and look a schedule up in every step, so an entry
-has to be worth its place. Expected tokens per second are within a share `worth` of the best at
-every batch size. Without an acceptance these are not known: then K is only lowered, to one that is
-near-free itself, the positions K + 1 stand for them, and each doubling of the batch counts as much
-as any other.
+Engines capture CUDA graphs for each distinct K and look a schedule up in every step, so each entry
+must be worth its cost. With an acceptance rate, a merged schedule keeps expected tokens per second
+within a share `worth` of the best at every batch size. Without one these are unknown: then K is
+only lowered, to another near-free K, the loss is measured in positions K + 1, and each doubling of
+the batch has the same weight.
 """
 
 import math
@@ -15,20 +15,25 @@ from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.errors import ConfigError
 
 MOST_ENTRIES, MOST_LENGTHS = 6, 5
-"""Entries and distinct K of a schedule of near-free lengths; those that few are, of any."""
-_WORTHS = (*(share / 1000 for share in range(1, 50)), *(share / 100 for share in range(5, 21)))
-"""Shares of tokens per second that few entries may lose, where those within a worth are many."""
+"""Most entries and most distinct K of a short schedule."""
+_LARGER_WORTHS = (
+    *(share / 1000 for share in range(1, 50)),
+    *(share / 100 for share in range(5, 21)),
+)
+"""Larger `worth` values that are tried, in order, until a schedule is short."""
 _MOST_SETS = 50_000
-"""Sets of K that are tried; beyond them the lengths of a schedule of fewest entries stand."""
+"""Sets of K that are tried; if none of them suffices, the greedy set of fewest entries is used."""
 Speeds = Mapping[int, Mapping[int, float]]
 NearFree = Mapping[int, frozenset[int]]
-"""The near-free K by batch size, 0 among each."""
+"""The near-free K by batch size; each set contains 0."""
 _Path = tuple[int, int, "_Path | None"]
+"""The entries of a partial schedule, last first: K, its first batch or place, and the rest."""
 _States = dict[tuple[int, bool, int], tuple[float, _Path | None]]
+"""Dynamic programming: (entries, whether K already falls, last K) to the least loss and path."""
 
 
 def check_worth(worth: float) -> None:
-    """Refuse what is no share below 1; ConfigError."""
+    """Raise ConfigError unless `worth` is a share from 0 to below 1."""
     if not 0 <= worth < 1:
         raise ConfigError(f"an entry's worth is {worth:g}", remedy="Give a share from 0 to below 1")
 
@@ -36,54 +41,64 @@ def check_worth(worth: float) -> None:
 def merged_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
     """Return K by batch size: fewest entries within `worth` of the best, then fewest distinct K.
 
-    Of the sets of K that make such schedules it is the first, in rising order, with most K + 1 that
-    are powers of two (vLLM keeps its full graphs there); a K that another one stands for at all its
-    batch sizes is in none. With these K it is the schedule of most expected tokens per second on
-    the geometric mean over the batches.
+    Of the sets of K that make such schedules, the one with most K + 1 that are powers of two wins
+    (vLLM keeps its full graphs there), then the first in rising order. No set contains a K that
+    another K can replace at all its batch sizes. Of the schedules with these K, the result has the
+    highest geometric mean of expected tokens per second over the batch sizes.
 
     Parameters
     ----------
     speeds
         Expected tokens per second by K, by batch size, in any unit.
     worth
-        The share of the best that a batch size may lose; 0 merges equal neighbours alone.
+        The share of the best speed that a batch size may lose; 0 merges only equal neighbours.
     """
     check_worth(worth)
     batches = sorted(speeds)
-    most = {b: max(speeds[b].values()) for b in batches}
+    most = {batch: max(speeds[batch].values()) for batch in batches}
     if not worth:
-        return {b: min(k for k, v in speeds[b].items() if v == most[b]) for b in batches}
-    allowed = [{k for k, v in speeds[b].items() if v >= (1 - worth) * most[b]} for b in batches]
-    lasting = _lasting(allowed)
-    entries, greedy = _fewest(lasting, sorted(set().union(*allowed)))
-    sets = list(islice(_sets(_worthwhile(allowed), len(greedy)), _MOST_SETS))
-    found = [each for each in sets if _fewest(lasting, each)[0] == entries]
-    few = min(map(len, found), default=len(greedy))
-    best = min((each for each in found if len(each) == few), key=_odd, default=sorted(greedy))
-    lengths = _fastest(speeds, batches, [mine & {*best} for mine in allowed], entries)
-    return dict(zip(batches, lengths, strict=True))
+        return {
+            batch: min(k for k, speed in speeds[batch].items() if speed == most[batch])
+            for batch in batches
+        }
+    allowed = [
+        {k for k, speed in speeds[batch].items() if speed >= (1 - worth) * most[batch]}
+        for batch in batches
+    ]
+    lasting = _last_places(allowed)
+    entries, greedy_lengths = _fewest_entries(lasting, sorted(set().union(*allowed)))
+    sets = list(islice(_sets(_undominated(allowed), len(greedy_lengths)), _MOST_SETS))
+    sufficient = [lengths for lengths in sets if _fewest_entries(lasting, lengths)[0] == entries]
+    fewest_lengths = min(map(len, sufficient), default=len(greedy_lengths))
+    best = min(
+        (lengths for lengths in sufficient if len(lengths) == fewest_lengths),
+        key=_not_powers_of_two,
+        default=sorted(greedy_lengths),
+    )
+    k_by_place = _fastest_lengths(speeds, batches, [ks & {*best} for ks in allowed], entries)
+    return dict(zip(batches, k_by_place, strict=True))
 
 
 def few_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
-    """Return K by batch size as `merged_by_speed`, in few entries.
+    """Return K by batch size as `merged_by_speed`, in a short schedule.
 
-    Where those within `worth` are many, they are those within the next share that makes few; with
-    `worth` 0 all stay.
+    If the schedule within `worth` is not short, try larger shares in turn, and keep it if none
+    helps. With `worth` 0 all entries stay.
     """
     merged = merged_by_speed(speeds, worth)
-    if _few(merged) or not worth:
+    if _is_short(merged) or not worth:
         return merged
-    larger = (merged_by_speed(speeds, each) for each in _WORTHS if each > worth)
-    return next(filter(_few, larger), merged)
+    larger = (merged_by_speed(speeds, each) for each in _LARGER_WORTHS if each > worth)
+    return next(filter(_is_short, larger), merged)
 
 
 def losses(speeds: Speeds, lengths: Mapping[int, int]) -> tuple[float, float]:
-    """Return what lengths lose of the best expected tokens per second: at worst, and in the mean.
+    """Return the largest and the mean share of the best expected tokens per second that K lose.
 
     Parameters
     ----------
     speeds
-        As of `merged_by_speed`.
+        As in `merged_by_speed`.
     lengths
         K by batch size.
     """
@@ -91,30 +106,30 @@ def losses(speeds: Speeds, lengths: Mapping[int, int]) -> tuple[float, float]:
     return max(lost), sum(lost) / len(lost)
 
 
-def _few(lengths: Mapping[int, int]) -> bool:
+def _is_short(lengths: Mapping[int, int]) -> bool:
     parts = ranges(lengths)
     return len(parts) <= MOST_ENTRIES and len({part.k for part in parts}) <= MOST_LENGTHS
 
 
 def merged_below(near_free: NearFree, worth: float) -> dict[int, int]:
-    """Return near-free K by batch size in few entries.
+    """Return near-free K by batch size in a short schedule.
 
-    K rises with the batch up to some size and falls from there on, so that noise makes no entries.
-    At most `MOST_ENTRIES`, with `MOST_LENGTHS` distinct K, that lose fewest positions K + 1 (the
-    mean logarithm over the logarithm of the batch size); an entry that the mean gains less than
-    `worth` by is left out.
+    K rises with the batch up to some size and falls beyond it, so that noise makes no entries. The
+    schedule has at most MOST_ENTRIES entries and MOST_LENGTHS distinct K and loses fewest positions
+    K + 1, by the mean of their logarithm over the logarithm of the batch size. An entry that
+    improves this mean by less than `worth` is left out.
 
     Parameters
     ----------
     near_free
-        The near-free K by batch size from 1; a shorter one than the longest need not be near-free.
+        The near-free K by batch size from 1; a K below the longest need not be near-free.
     worth
-        A share of positions; 0 merges equal neighbours alone.
+        A share of positions; 0 merges only equal neighbours.
 
     Raises
     ------
     ConfigError
-        As `draft_lengths.ranges`, or `worth` is no share.
+        As in `draft_lengths.ranges`, or `worth` is no share.
     """
     check_worth(worth)
     longest = {batch: max(near_free[batch]) for batch in sorted(near_free)}
@@ -122,9 +137,9 @@ def merged_below(near_free: NearFree, worth: float) -> dict[int, int]:
     if not worth:
         return longest
     ends: dict[int, tuple[float, _Path]] = {}
-    for (entries, _, _), (loss, path) in _below(near_free).items():
-        few = path is not None and len({k for k, _ in _entries(path)}) <= MOST_LENGTHS
-        if few and path and (entries not in ends or loss < ends[entries][0]):
+    for (entries, _, _), (loss, path) in _least_losses(near_free).items():
+        few_lengths = path is not None and len({k for k, _ in _entries(path)}) <= MOST_LENGTHS
+        if few_lengths and path and (entries not in ends or loss < ends[entries][0]):
             ends[entries] = loss, path
     least = min(loss for loss, _ in ends.values())
     allowed = least + worth * math.log(last + 1)
@@ -133,21 +148,21 @@ def merged_below(near_free: NearFree, worth: float) -> dict[int, int]:
     return {b: next(k for first, k in reversed(starts) if first <= b) for b in longest}
 
 
-def _below(near_free: NearFree) -> _States:
-    """Return the least loss by (entries, falling, last K), and the entries that have it."""
-    ks = sorted(set[int]().union(*near_free.values()))
+def _least_losses(near_free: NearFree) -> _States:
+    """Return the least loss by (entries, falling, last K), with the path that has it."""
+    lengths = sorted(set[int]().union(*near_free.values()))
     runs = groupby(sorted(near_free), near_free.__getitem__)
-    parts = [(next(run), able) for able, run in runs]
+    parts = [(next(run), allowed) for allowed, run in runs]
     end = max(near_free) + 1, frozenset[int]()
     states: _States = {(0, False, -1): (0.0, None)}
-    for (first, able), (after, _) in pairwise([*parts, end]):
-        weight, most = math.log(after / first), max(able)
-        new: _States = {}
+    for (first, allowed), (after, _) in pairwise([*parts, end]):
+        weight, longest = math.log(after / first), max(allowed)
+        next_states: _States = {}
         for entries in range(1, MOST_ENTRIES + 1):
             for falling in (False, True):
                 before = (falling, True) if falling else (False,)
-                for k, switched in _switched(states, entries - 1, before, ks):
-                    if k not in able:
+                for k, switched in _best_switches(states, entries - 1, before, lengths):
+                    if k not in allowed:
                         continue
                     stays = states.get((entries, falling, k))
                     options = [stays] if stays else []
@@ -155,19 +170,25 @@ def _below(near_free: NearFree) -> _States:
                         options.append((switched[0], (k, first, switched[1])))
                     if options:
                         loss, path = min(options, key=lambda option: option[0])
-                        lost = weight * math.log((most + 1) / (k + 1))
-                        new[entries, falling, k] = loss + lost, path
-        states = new
+                        segment_loss = weight * math.log((longest + 1) / (k + 1))
+                        next_states[entries, falling, k] = loss + segment_loss, path
+        states = next_states
     return states
 
 
-def _switched(
-    states: _States, entries: int, before: Sequence[bool], ks: Sequence[int]
+def _best_switches(
+    states: _States, entries: int, phases: Sequence[bool], lengths: Sequence[int]
 ) -> Iterator[tuple[int, tuple[float, _Path | None] | None]]:
-    """Yield for each K the best state of one entry less that it may follow."""
-    falls = True in before
+    """Yield each K with the best state of `entries` entries that it may follow.
+
+    Parameters
+    ----------
+    phases
+        Whether K falls in the states that may precede: only a falling K may follow a falling one.
+    """
+    falls = True in phases
     best = None if falls else states.get((entries, False, -1))
-    for k in reversed(ks) if falls else ks:
+    for k in reversed(lengths) if falls else lengths:
         yield k, best
         for phase in (False, True) if falls else (False,):
             state = states.get((entries, phase, k))
@@ -176,44 +197,55 @@ def _switched(
 
 
 def _entries(path: _Path | None) -> Iterator[tuple[int, int]]:
+    """Yield (K, first batch or place) of each entry of a path, the last entry first."""
     while path:
         k, first, path = path
         yield k, first
 
 
-def _lasting(allowed: Sequence[set[int]]) -> list[dict[int, int]]:
-    """Return up to which place each K that is allowed at a place goes on to be."""
-    found: list[dict[int, int]] = []
+def _last_places(allowed: Sequence[set[int]]) -> list[dict[int, int]]:
+    """Return, by place and allowed K, the last place up to which that K stays allowed."""
+    last_places: list[dict[int, int]] = []
     after: dict[int, int] = {}
     for place in range(len(allowed) - 1, -1, -1):
         after = {k: after.get(k, place) for k in allowed[place]}
-        found.append(after)
-    return found[::-1]
+        last_places.append(after)
+    return last_places[::-1]
 
 
-def _fewest(lasting: Sequence[Mapping[int, int]], ks: Sequence[int]) -> tuple[float, set[int]]:
-    """Return how many entries these K need, infinity where they do not do, and those taken."""
-    place, entries, taken = 0, 0, set[int]()
+def _fewest_entries(
+    lasting: Sequence[Mapping[int, int]], ks: Sequence[int]
+) -> tuple[float, set[int]]:
+    """Return the fewest entries of a schedule of these K, and the K that it uses.
+
+    The count is infinite where no such schedule exists. Taking the K that stays allowed longest is
+    optimal.
+    """
+    place, entries, used = 0, 0, set[int]()
     while place < len(lasting):
-        here = lasting[place]
-        able = [k for k in ks if k in here]
-        if not able:
-            return math.inf, taken
-        k = max(able, key=here.__getitem__)
-        place, entries = here[k] + 1, entries + 1
-        taken.add(k)
-    return entries, taken
+        last_places = lasting[place]
+        allowed = [k for k in ks if k in last_places]
+        if not allowed:
+            return math.inf, used
+        k = max(allowed, key=last_places.__getitem__)
+        place, entries = last_places[k] + 1, entries + 1
+        used.add(k)
+    return entries, used
 
 
-def _worthwhile(allowed: Sequence[set[int]]) -> list[int]:
-    """Return the K that no other stands for at all its batch sizes, powers of two preferred."""
-    where: dict[int, set[int]] = {}
+def _undominated(allowed: Sequence[set[int]]) -> list[int]:
+    """Return the K that no other K can replace at all places; powers of two K + 1 are preferred."""
+    places_of: dict[int, set[int]] = {}
     for place, ks in enumerate(allowed):
         for k in ks:
-            where.setdefault(k, set()).add(place)
+            places_of.setdefault(k, set()).add(place)
     kept: list[int] = []
-    for k in sorted(where, key=lambda k: (-len(where[k]), _odd([k]), k)):
-        if not any(where[k] <= where[o] and _odd([o]) <= _odd([k]) for o in kept):
+    for k in sorted(places_of, key=lambda k: (-len(places_of[k]), _not_powers_of_two([k]), k)):
+        if not any(
+            places_of[k] <= places_of[other]
+            and _not_powers_of_two([other]) <= _not_powers_of_two([k])
+            for other in kept
+        ):
             kept.append(k)
     return sorted(kept)
 
@@ -223,25 +255,31 @@ def _sets(ks: Sequence[int], most: int) -> Iterator[Sequence[int]]:
         yield from combinations(ks, size)
 
 
-def _odd(ks: Sequence[int]) -> int:
-    """Return how many K + 1 are no power of two."""
+def _not_powers_of_two(ks: Sequence[int]) -> int:
+    """Return the number of K whose K + 1 is no power of two."""
     return sum(bool((k + 1) & k) for k in ks)
 
 
-def _fastest(
+def _fastest_lengths(
     speeds: Speeds, batches: Sequence[int], allowed: Sequence[set[int]], entries: float
 ) -> list[int]:
-    """Return K by place of most tokens per second, in no more entries, of those allowed."""
+    """Return the allowed K by place with the highest geometric mean speed in `entries` entries."""
     states: dict[tuple[int, int], tuple[float, _Path | None]] = {(0, -1): (0.0, None)}
     for place, batch in enumerate(batches):
-        new: dict[tuple[int, int], tuple[float, _Path | None]] = {}
-        for (count, before), (gain, path) in states.items():
+        next_states: dict[tuple[int, int], tuple[float, _Path | None]] = {}
+        for (count, previous), (log_speed, path) in states.items():
             for k in allowed[place]:
-                now = count + (k != before)
-                total = gain + math.log(speeds[batch][k])
-                if now <= entries and total > new.get((now, k), (-math.inf, None))[0]:
-                    new[now, k] = total, path if k == before else (k, place, path)
-        states = new
+                entry_count = count + (k != previous)
+                log_total = log_speed + math.log(speeds[batch][k])
+                if (
+                    entry_count <= entries
+                    and log_total > next_states.get((entry_count, k), (-math.inf, None))[0]
+                ):
+                    next_states[entry_count, k] = (
+                        log_total,
+                        path if k == previous else (k, place, path),
+                    )
+        states = next_states
     _, best = max(states.values(), key=lambda state: state[0])
     starts = {first: k for k, first in _entries(best)}
     lengths: list[int] = []

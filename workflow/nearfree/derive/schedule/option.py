@@ -1,15 +1,15 @@
-"""What is pasted into an engine, and the lines of the engine that read it.
+"""The text that a user gives to an engine, and the source lines of the engine that read it.
 
-A digest is of the lines' own text: what a schedule says holds for any release where it is the same.
+A digest covers the lines' text, so an option is valid for every release where the text is the same.
 """
 
 from typing import NamedTuple
 
 
 class Parser(NamedTuple):
-    """A function, class or field of an engine, and the digest of its text.
+    """A function, class or field of an engine that reads an option, and the digest of its text.
 
-    `lines` are those of `version`; `sha256` is of the same lines, each with its line feed.
+    `lines` are line numbers in `version`; `sha256` covers these lines, each with its line feed.
     """
 
     package: str
@@ -35,9 +35,9 @@ class Option(NamedTuple):
     text
         The text to paste.
     notes
-        What the engine does with it that the text does not say.
+        What the engine does with it beyond what the text says.
     parsers
-        The lines of the engine that read it; none where no release reads it.
+        The lines of the engine that read it; empty where no release reads it.
     """
 
     place: str

@@ -17,9 +17,9 @@ from nearfree.log.names import Layout
 from nearfree.public.curves import read_curves
 
 MINIMUM_MB = 64.0
-"""Least weights of a gemm; smaller ones can stay in a GPU's cache from one call to the next."""
+"""Least weights of a gemm, in MB; smaller ones can stay in a GPU's cache between calls."""
 DTYPE = "bfloat16"
-"""The element type that is scored: the constants are of 16-bit products."""
+"""The scored element type: the constants are those of 16-bit products."""
 _GROUPINGS: dict[str, tuple[str, ...]] = {
     "module": ("predictor", "module", "routing", "seen"),
     "platform": ("predictor", "module", "routing", "seen", "platform"),
@@ -88,7 +88,7 @@ DRIFT = Table(
 
 
 def write_accuracy(layout: Layout, scope: str, config: Config) -> None:
-    """Write how predictors do on the imported curves, and how boundaries moved between versions.
+    """Write the predictors' scores on the imported curves, and boundaries' drift between versions.
 
     Raises
     ------
@@ -97,52 +97,56 @@ def write_accuracy(layout: Layout, scope: str, config: Config) -> None:
     """
     epsilon = config.site.epsilon
     answerer = Answerer(layout, config, log_alone=True, blind=True)
-    scored, moved, known = accuracy(layout, answerer, epsilon)
+    scores, drift, event_ids = accuracy(layout, answerer, epsilon)
     made_from = seals_digest(layout, scope) | tolerances_digest([epsilon]) | read_from(layout)
-    write_table(layout, scope, ACCURACY, ACCURACY.build(scored, known), made_from)
-    write_table(layout, scope, DRIFT, DRIFT.build(moved, known), made_from)
+    write_table(layout, scope, ACCURACY, ACCURACY.build(scores, event_ids), made_from)
+    write_table(layout, scope, DRIFT, DRIFT.build(drift, event_ids), made_from)
 
 
 def accuracy(
-    layout: Layout, answering: Answerer, epsilon: float
+    layout: Layout, answerer: Answerer, epsilon: float
 ) -> tuple[pl.DataFrame, pl.DataFrame, set[str]]:
-    """Return the rows of `accuracy` and `drift`, and the events that they are made from.
+    """Return the rows of `accuracy` and of `drift`, and the ids of the events behind them.
 
     Raises
     ------
     EvidenceError
         No release of AIConfigurator is imported.
     """
-    _, every = load_aiconfigurator(layout, [epsilon], Grids(minimum_mb=MINIMUM_MB))
-    known = narrowed(every, pl.col("dtype") == DTYPE)
+    _, imported_truth = load_aiconfigurator(layout, [epsilon], Grids(minimum_mb=MINIMUM_MB))
+    truth = narrowed(imported_truth, pl.col("dtype") == DTYPE)
     # The first event of a segment is the run's start, which names the artefact and its digest.
-    imported = known.settings["event_id"].str.replace(r"#\d+$", "#1").unique().sort().to_list()
-    calibrated = recorded_constants(layout, collectives=False).values()
-    ids = [*imported, *sorted(event.event_id for event in calibrated)]
-    seen = sorted({name for event in calibrated for name in event.data.platforms})
-    left_out = answering.left_out(read_curves(layout, newest_release(layout)), epsilon=epsilon)
-    evaluated = evaluate(known, answering, [epsilon], EVERY, left_out)
-    scores = evaluated.scores.with_columns(pl.col("platform").is_in(seen).alias("seen"))
+    run_ids = truth.settings["event_id"].str.replace(r"#\d+$", "#1").unique().sort().to_list()
+    constants = recorded_constants(layout, collectives=False).values()
+    from_ids = [*run_ids, *sorted(event.event_id for event in constants)]
+    calibrated_platforms = sorted({name for event in constants for name in event.data.platforms})
+    left_out = answerer.left_out(read_curves(layout, newest_release(layout)), epsilon=epsilon)
+    evaluation = evaluate(truth, answerer, [epsilon], EVERY, left_out)
+    scores = evaluation.scores.with_columns(
+        pl.col("platform").is_in(calibrated_platforms).alias("seen")
+    )
     rows = [
-        {**dict.fromkeys(_KEYS), **row, "grouping": grouping, "from_ids": ids}
+        {**dict.fromkeys(_KEYS), **row, "grouping": grouping, "from_ids": from_ids}
         for grouping, by in _GROUPINGS.items()
         for row in groups(scores, by)
     ]
-    moved = _moved(known, epsilon).with_columns(
-        pl.concat_list(pl.lit(event_id) for event_id in imported).alias("from_ids")
+    drift = _drift_rows(truth, epsilon).with_columns(
+        pl.concat_list(pl.lit(event_id) for event_id in run_ids).alias("from_ids")
     )
-    return _finite(ACCURACY.frame(rows)), moved, set(ids)
+    return _finite(ACCURACY.frame(rows)), drift, set(from_ids)
 
 
-def _moved(known: Truth, epsilon: float) -> pl.DataFrame:
-    at = known.boundaries.filter(~pl.col("undecided")).join(known.settings, on="curve", how="inner")
+def _drift_rows(truth: Truth, epsilon: float) -> pl.DataFrame:
+    boundaries = truth.boundaries.filter(~pl.col("undecided")).join(
+        truth.settings, on="curve", how="inner"
+    )
     names = ("curve", "backend", "backend_version", "n_max")
-    own = at.select("platform", "module", *names)
-    other = at.select(pl.col("curve").alias("twin"),
+    own = boundaries.select("platform", "module", *names)
+    other = boundaries.select(pl.col("curve").alias("twin"),
                       pl.col("backend").alias("other_backend"),
                       pl.col("backend_version").alias("other_version"),
                       pl.col("n_max").alias("other_n_max"))  # fmt: skip
-    pairs = twins(known).join(own, on="curve", how="inner").join(other, on="twin", how="inner")
+    pairs = twins(truth).join(own, on="curve", how="inner").join(other, on="twin", how="inner")
     return pairs.group_by(DRIFT.key).agg(
         pl.len().cast(pl.Int64).alias("settings"), pl.lit(epsilon).alias("epsilon")
     )

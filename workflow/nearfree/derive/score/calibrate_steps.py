@@ -23,24 +23,24 @@ from nearfree.log.take import ensure_events, ensure_sealed, take_name
 from nearfree.public.whole_models import FILE, read_rows
 
 FORM = 12
-"""Number of the form, of its fit and of the rows that it answers; a change of any raises it. 2 has
-rows of models with gated delta nets; 3 names the kernels that modules' T is by; 4 has vLLM's
-products by its own library; 5 has experts in float8 by the kernel that an engine takes of several;
-6 has those in 16 bits so, too; 7 has what SGLang rounds before experts in mxfp4; 8 has T(1) of
-attention by the kernel that decodes, 9 by each engine's; 10 has fallback rules' warps and stages,
-11 experts at few rows by their own curves, and rows as their scripts served them; 12 has others'
-prompts as engines run them, and rows of the attention and the lengths that were served."""
+"""Version of the form, of its fit and of the rows that it answers; a change of any increments it.
+2 adds rows of models with gated delta nets; 3 names the kernels of the modules' T; 4 uses vLLM's
+own library for its products; 5 uses the kernel that an engine selects for float8 experts, 6 for
+16-bit experts, too; 7 adds SGLang's rounding before mxfp4 experts; 8 takes T(1) of attention from
+the kernel that decodes, 9 from each engine's; 10 uses the warps and stages of fallback rules, 11
+the own curves of experts at few rows, and rows as their scripts served them; 12 adds other
+requests' prompts as engines run them, and rows with the attention and the lengths as served."""
 TRIED = (
     f"{ROUTING}; balanced and power_law:1.2",
     "five kernels a layer; counted by kind of layer and format",
     "others' prompts in a step counted; left to request_us",
     "shared experts beside the routed ones; behind them",
 )
-"""What was tried with all rows in view: what is taken, and what is not."""
+"""Alternatives that were compared on all rows: the one in use; the others."""
 
 
 def rests_on(layout: Layout) -> dict[str, str]:
-    """Return the takes that modules of a step are timed by, with the SHA-256 of their seals."""
+    """Return the takes behind the modules' times, with the SHA-256 of their seals."""
     constants = recorded_constants(layout).values()
     return kernel_takes(layout) | takes_of(layout, (event.event_id for event in constants))
 
@@ -51,7 +51,7 @@ def calibrate_steps(layout: Layout, config: Config, *, offline: bool = False) ->
     Raises
     ------
     EvidenceError
-        No engine has rows enough that are answered.
+        No engine has enough answered rows.
     """
     path = config.folder / FILE
     file = read_rows(path)
@@ -71,7 +71,7 @@ def calibrate_steps(layout: Layout, config: Config, *, offline: bool = False) ->
     events = [event for engine in fit.engines if (event := _event(fit, engine, config, plan.files))]
     if not events:
         raise EvidenceError(
-            f"{path}: no engine has rows enough that are answered",
+            f"{path}: no engine has enough answered rows",
             remedy="Record the kernels first: `nearfree calibrate --kernels`",
         )
     return ensure_events(layout, name, plan, "nearfree calibrate --steps", lambda: events)
@@ -80,25 +80,25 @@ def calibrate_steps(layout: Layout, config: Config, *, offline: bool = False) ->
 def _event(
     fit: StepFit, engine: str, config: Config, files: dict[str, str]
 ) -> ConstantsCalibrated | None:
-    """Return an engine's constants as the log keeps them; None where it has too few rows."""
+    """Return an engine's constants as an event of the log; None where it has too few rows."""
     constants = fit.of(engine)
     if constants is None or engine not in fit.bands:
         return None
-    rows = [each for each in fit.used if each.row.engine == engine]
-    used = [[each.row.line, each.row.t_us, each.asked] for each in rows]
+    rows = [step for step in fit.used if step.row.engine == engine]
+    fitted_rows = [[step.row.line, step.row.t_us, step.asked] for step in rows]
     return ConstantsCalibrated(
         family=f"{FAMILY}{engine}",
         dtypes=CALIBRATED_DTYPES,
         constants=tuple(
-            each.calibrated(HYPOTHESIS, float(np.round(getattr(constants, each.name), 3)))
-            for each in CONSTANTS
+            step.calibrated(HYPOTHESIS, float(np.round(getattr(constants, step.name), 3)))
+            for step in CONSTANTS
         ),
         band=float(np.round(fit.bands[engine], 4)),
         epsilon=config.site.epsilon,
         platforms=tuple(sorted({e.deployment.platform for e in rows if e.deployment})),
-        selection=", ".join(sorted({each.row.model for each in rows})),
+        selection=", ".join(sorted({step.row.model for step in rows})),
         curves=len(rows),
-        rows_sha256=sha256(json.encode(used)),
+        rows_sha256=sha256(json.encode(fitted_rows)),
         files=files,
         members={},
         tried=TRIED,

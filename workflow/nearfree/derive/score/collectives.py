@@ -1,7 +1,7 @@
-"""How well T(N) of collectives is known on a GPU that no constant has seen.
+"""Accuracy of T(N) of collectives on a GPU that was left out of the calibration.
 
-A collective stands in a forward's sum, so what counts is T itself: |predicted / measured - 1| of
-each point, with the constants of a form fitted to all platforms but the point's own.
+A collective is a term of a forward's sum, so the error is that of T itself: |predicted / measured -
+1| of each point, with the form's constants fitted to all platforms but the point's own.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from nearfree.derive.work_model.fit import fit, taken
 from nearfree.public.curves import ImportedCurves
 
 LEAST_KIB, MOST_MIB = 8, 16
-"""Payloads that are scored; of dispatch and combine every one is, as far as it is fitted."""
+"""Range of scored payloads; of dispatch and combine all payloads are scored that are fitted."""
 BY = ("family", "platform", "backend", "backend_version", "kernel", "operation", "gpus")
-"""What errors can be grouped by."""
+"""Columns that errors can be grouped by."""
 _SCHEMA = {
     **dict.fromkeys(BY, pl.String),
     "gpus": pl.Int64,
@@ -32,55 +32,58 @@ _SCHEMA = {
     "error": pl.Float64,
 }
 MOST = 60
-"""Curves of a platform and family that are fitted, evenly spread; all are scored."""
+"""Most curves per platform and family that are fitted, evenly spread; all curves are scored."""
 _ANY = 0.2
-"""The fit asks for a tolerance, which says nothing where T itself is fitted."""
+"""A tolerance for the fit's signature; it has no effect where T itself is fitted."""
 
 
 def left_out_errors(curves: ImportedCurves, facts: pl.DataFrame) -> pl.DataFrame:
-    """Return the error of T at each point of collectives, their platform left out of the fit.
+    """Return the error of T at each point of collectives, with its platform left out of the fit.
 
-    A family with curves of one platform alone has no other one to be fitted to, and is left out.
+    A family with curves of one platform only is omitted: there is no other platform to fit.
 
     Parameters
     ----------
     curves
-        Imported curves; those of other modules are left out.
+        Imported curves; those of other modules are ignored.
 
     Returns
     -------
     polars.DataFrame
-        A row a point: the columns of BY, `n`, `payload_bytes`, `latency_us`, `predicted_us` and
+        One row per point: the columns of BY, `n`, `payload_bytes`, `latency_us`, `predicted_us` and
         `error`, |predicted / measured - 1|.
     """
-    every = {each.name for each in EXCHANGES}
+    exchanges = {each.name for each in EXCHANGES}
     frames = [pl.DataFrame(schema=_SCHEMA)]
     for name, (measured, rows) in collective_measured(
         curves.settings, curves.points, facts
     ).items():
         platforms = rows["platform"].to_numpy()
-        fitted_on = _spread(platforms)
+        fitted_rows = _spread(platforms)
         for platform in sorted(set(platforms)):
-            mine = platforms == platform
-            if mine.all():
+            held_out = platforms == platform
+            if held_out.all():
                 continue
-            fitted = fit(FAMILIES[name], taken(measured, fitted_on & ~mine), _ANY)
-            here = taken(measured, mine)
-            payload, n = here.features["payload"], here.features["n"]
-            scored = here.counts & (
-                (name in every) | ((payload >= LEAST_KIB * 2**10) & (payload <= MOST_MIB * 2**20))
+            constants = fit(FAMILIES[name], taken(measured, fitted_rows & ~held_out), _ANY)
+            held_out_measured = taken(measured, held_out)
+            payload, n = held_out_measured.features["payload"], held_out_measured.features["n"]
+            scored = held_out_measured.counts & (
+                (name in exchanges)
+                | ((payload >= LEAST_KIB * 2**10) & (payload <= MOST_MIB * 2**20))
             )
-            predicted = times_of(FAMILIES[name], fitted, here.features)
-            place, _ = np.nonzero(scored)
-            of = rows.filter(pl.Series(mine))[place.tolist()]
+            predicted = times_of(FAMILIES[name], constants, held_out_measured.features)
+            row_index, _ = np.nonzero(scored)
+            settings = rows.filter(pl.Series(held_out))[row_index.tolist()]
             frames.append(
-                of.select(*BY)
+                settings.select(*BY)
                 .with_columns(
                     pl.Series("n", n[scored]).cast(pl.Int64),
                     pl.Series("payload_bytes", payload[scored]),
-                    pl.Series("latency_us", here.latency_us[scored]),
+                    pl.Series("latency_us", held_out_measured.latency_us[scored]),
                     pl.Series("predicted_us", predicted[scored]),
-                    pl.Series("error", np.abs(predicted / here.latency_us - 1.0)[scored]),
+                    pl.Series(
+                        "error", np.abs(predicted / held_out_measured.latency_us - 1.0)[scored]
+                    ),
                 )
                 .select(*_SCHEMA)
             )
@@ -88,17 +91,17 @@ def left_out_errors(curves: ImportedCurves, facts: pl.DataFrame) -> pl.DataFrame
 
 
 def _spread(platforms: npt.NDArray[Any]) -> Flags:
-    """Return which curves are fitted: at most MOST a platform, in the order of their rows."""
-    kept = np.zeros(len(platforms), dtype=bool)
+    """Return a mask of the curves to fit: at most MOST per platform, in the order of the rows."""
+    fitted = np.zeros(len(platforms), dtype=bool)
     for platform in set(platforms):
         (places,) = np.nonzero(platforms == platform)
-        at = np.linspace(0, len(places) - 1, min(MOST, len(places))).round().astype(int)
-        kept[places[at]] = True
-    return kept
+        selection = np.linspace(0, len(places) - 1, min(MOST, len(places))).round().astype(int)
+        fitted[places[selection]] = True
+    return fitted
 
 
 def grouped(errors: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return the errors of groups of points: how many, their median, and the worst tenth's begin.
+    """Return the errors of groups of points: their number, median and 90th percentile.
 
     Parameters
     ----------

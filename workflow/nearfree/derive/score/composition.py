@@ -1,7 +1,7 @@
-"""Table `composition`: how modules compose to a model's boundary, each way against the measured.
+"""Table `composition`: a model's boundary composed from its modules, against the measured one.
 
-The measured limiter is the module whose time grows most, inside the model, from the baseline to the
-N after the boundary (the grid's end where there is none after it).
+The measured limiter is the module whose time inside the model grows most from the baseline to the
+next N after the boundary (to the grid's end if there is none).
 """
 
 from collections.abc import Iterable, Iterator
@@ -65,10 +65,11 @@ COMPOSITION = Table(
         "refusal": text("why there is no prediction", nullable=True),
     },
 )  # fmt: skip
-_SETTING = tuple(SETTING_COLUMNS)
-_KEPT = ("platform", "stream", *_SETTING, "epsilon", "origin", "n_max", "next_n", "undecided",
-         "predictor", "basis", "predicted", "unbounded", "low", "high", "hit",
-         "refusal")  # fmt: skip
+_SETTING_NAMES = tuple(SETTING_COLUMNS)
+_VALIDATION_COLUMNS = (
+    *("platform", "stream", *_SETTING_NAMES, "epsilon", "origin", "n_max", "next_n", "undecided"),
+    *("predictor", "basis", "predicted", "unbounded", "low", "high", "hit", "refusal"),
+)
 Row = dict[str, Any]
 
 
@@ -79,42 +80,54 @@ def compose(
     shares: pl.DataFrame,
     takes: Iterable[Take],
 ) -> Iterator[Row]:
-    """Yield a row a prediction of each measured boundary of a model.
+    """Yield a row for each prediction of each measured boundary of a model.
 
     Parameters
     ----------
     validation, boundaries, predictions, shares
         Tables of a scope; `shares` is its `time_shares`.
     takes
-        The scope's, whose times say what was on record first; read only where there are models.
+        The scope's takes, whose times tell whether the prediction or the sample was first. They are
+        read only if there are models.
     """
-    of_models = pl.col("module") == "model"
-    judged = validation.filter(of_models).to_dicts()
-    first, recorded = _times(takes) if judged else ({}, {})
-    bounds = {row["row_id"]: row for row in boundaries.filter(of_models).to_dicts()}
-    by_row_id = {row["row_id"]: row for row in predictions.filter(of_models).to_dicts()}
-    inside = _Inside(shares.filter("newest"))
-    for row in judged:
-        bound = next(bounds[i] for i in row["from_ids"] if i in bounds)
-        prediction = next(by_row_id[i] for i in row["from_ids"] if i in by_row_id)
-        baseline, key = bound["baseline"], (row["stream"], row["setting_key"])
-        began = first.get((bound["stream"], bound["take"], bound["plan8"], row["setting_key"]), "")
-        limiter, growth, used = inside.limiter(key, baseline, row["next_n"])
-        named = prediction["limiting_module"]
+    is_model = pl.col("module") == "model"
+    validated = validation.filter(is_model).to_dicts()
+    first_sampled, recorded_at = _event_times(takes) if validated else ({}, {})
+    boundaries_by_id = {row["row_id"]: row for row in boundaries.filter(is_model).to_dicts()}
+    predictions_by_id = {row["row_id"]: row for row in predictions.filter(is_model).to_dicts()}
+    module_times = _ModuleTimes(shares.filter("newest"))
+    for row in validated:
+        boundary = next(
+            boundaries_by_id[row_id] for row_id in row["from_ids"] if row_id in boundaries_by_id
+        )
+        prediction = next(
+            predictions_by_id[row_id] for row_id in row["from_ids"] if row_id in predictions_by_id
+        )
+        baseline, key = boundary["baseline"], (row["stream"], row["setting_key"])
+        sampled_at = first_sampled.get(
+            (boundary["stream"], boundary["take"], boundary["plan8"], row["setting_key"]), ""
+        )
+        limiter, growth, share_ids = module_times.limiter(key, baseline, row["next_n"])
+        predicted_limiter = prediction["limiting_module"]
         yield {
-            **{name: row[name] for name in _KEPT},
+            **{name: row[name] for name in _VALIDATION_COLUMNS},
             "baseline": baseline,
-            "n_low": bound["n_low"],
-            "n_high": bound["n_high"],
-            "measured_width": bound["n_high"] / bound["n_low"] if bound["n_low"] else None,
+            "n_low": boundary["n_low"],
+            "n_high": boundary["n_high"],
+            "measured_width": boundary["n_high"] / boundary["n_low"] if boundary["n_low"] else None,
             "measured_limiter": limiter,
             "measured_growth": growth,
-            "limiter": named,
-            "limiter_share": inside.share(key, baseline, named),
-            "same_limiter": None if None in (limiter, named) else limiter == named,
-            "within": _within(inf if row["unbounded"] else row["predicted"], bound),
-            "foretold": any(recorded.get(i, began) < began for i in prediction["from_ids"]),
-            "from_ids": [row["row_id"], bound["row_id"], prediction["row_id"], *used],
+            "limiter": predicted_limiter,
+            "limiter_share": module_times.share(key, baseline, predicted_limiter),
+            "same_limiter": None
+            if None in (limiter, predicted_limiter)
+            else limiter == predicted_limiter,
+            "within": _within(inf if row["unbounded"] else row["predicted"], boundary),
+            "foretold": any(
+                recorded_at.get(row_id, sampled_at) < sampled_at
+                for row_id in prediction["from_ids"]
+            ),
+            "from_ids": [row["row_id"], boundary["row_id"], prediction["row_id"], *share_ids],
         }
 
 
@@ -125,7 +138,7 @@ def _within(predicted: float | None, bound: Row) -> bool:
     return bool(bound["n_low"] <= predicted and above)
 
 
-class _Inside:
+class _ModuleTimes:
     """The time of each module inside a model's forward, by setting and N."""
 
     def __init__(self, shares: pl.DataFrame) -> None:
@@ -136,11 +149,11 @@ class _Inside:
             at[row["role"]] = row
 
     def limiter(
-        self, key: tuple[str, str], baseline: int, after: int | None
+        self, key: tuple[str, str], baseline: int, next_n: int | None
     ) -> tuple[str | None, float | None, list[str]]:
-        """Return the module that grew most, its part of the growth, and the rows that say so."""
+        """Return the module whose time grew most, its part of all growth, and both rows' ids."""
         grid = self._rows.get(key, {})
-        last = after or max(grid, default=baseline)
+        last = next_n or max(grid, default=baseline)
         if baseline not in grid or last not in grid or last == baseline:
             return None, None, []
         start, end = grid[baseline], grid[last]
@@ -150,26 +163,26 @@ class _Inside:
             if role in start
         }
         role = max((role for role in grown if role != BETWEEN), key=lambda role: grown[role])
-        every = sum(us for us in grown.values() if us > 0)
-        used = [start[role]["row_id"], end[role]["row_id"]]
-        return role, grown[role] / every if every > 0 else None, used
+        total_growth = sum(us for us in grown.values() if us > 0)
+        row_ids = [start[role]["row_id"], end[role]["row_id"]]
+        return role, grown[role] / total_growth if total_growth > 0 else None, row_ids
 
     def share(self, key: tuple[str, str], n: int, role: str | None) -> float | None:
-        """Return what part of T(N) a module takes."""
+        """Return a module's share of T(N)."""
         row = self._rows.get(key, {}).get(n, {}).get(role or "")
         return row["share"] if row else None
 
 
-def _times(
+def _event_times(
     takes: Iterable[Take],
 ) -> tuple[dict[tuple[str, int, str, str], str], dict[str, str]]:
-    """Return when each take's settings were first sampled, and when predictions were recorded."""
-    first: dict[tuple[str, int, str, str], str] = {}
-    recorded: dict[str, str] = {}
+    """Return the time of each setting's first sample, by take, and of each recorded prediction."""
+    first_sampled: dict[tuple[str, int, str, str], str] = {}
+    recorded_at: dict[str, str] = {}
     for take in takes:
         name = take.name
         for event in take.of(LatencyMeasured):
             key = (name.stream, name.take, name.plan8, setting_key(event.data.setting))
-            first[key] = min(first.get(key, event.time), event.time)
-        recorded |= {event.event_id: event.time for event in take.of(PredictionRecorded)}
-    return first, recorded
+            first_sampled[key] = min(first_sampled.get(key, event.time), event.time)
+        recorded_at |= {event.event_id: event.time for event in take.of(PredictionRecorded)}
+    return first_sampled, recorded_at

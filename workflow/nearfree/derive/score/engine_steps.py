@@ -1,6 +1,6 @@
-"""What curves of engines have beyond the work model and the rules: steps without a name.
+"""Unnamed steps of engines' curves: rises that neither the work model nor a rule explains.
 
-Named is an N at which some matrix takes another path or another number of passes than before.
+A step is named where a rule says that some matrix changes its path or its number of passes at N.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,14 +15,14 @@ from nearfree.derive.predict.engine_answers import MODULE
 from nearfree.derive.truth.truth import Truth, questions
 
 TOLERATED = 0.15
-"""Of T(1): by what T may rise more than the work model's before the rise is listed."""
+"""Share of T(1) by which T may rise more than the work model's before the rise is listed."""
 
 
 class UnnamedStep(Struct, frozen=True, kw_only=True):
-    """A rise of T to N that is above the model's by a share of T(1), and that no rule names.
+    """A rise of T to N that exceeds the model's by over TOLERATED of T(1), and that no rule names.
 
-    `since` is the N of the grid that it rises from; `sure` says whether it is above that share
-    even at the lower end of its interval.
+    `excess` is in units of T(1). `since` is the N of the grid where the rise begins; `sure` says
+    whether even the lower end of its interval exceeds TOLERATED.
     """
 
     n: int
@@ -37,35 +37,36 @@ def unnamed_steps(
     steps: Collection[int],
     half_widths: Mapping[int, float] | None = None,
 ) -> list[UnnamedStep]:
-    """Return every N to which T rises by more than the model's, by over 15 % of T at the least N.
+    """Return the rises of T that exceed the model's by over 15 % of T at the smallest N.
 
     Parameters
     ----------
     curve, model
-        T(N) by N, measured and as the work model says it, in one unit; N that one of them lacks are
-        left out.
+        T(N) by N, measured and predicted by the work model, in one unit; an N that one of them
+        lacks is ignored.
     steps
-        The N at which a rule names a step: a rise has that of any N past the one before.
+        The N at which a rule names a step; one explains a rise if it lies beyond the rise's first N
+        and not beyond its last.
     half_widths
-        Of the intervals of T(N), by N, in the same unit; those of two N are taken for independent.
+        Half widths of the intervals of T(N), by N, in the same unit, taken to be independent.
         Without them every rise is sure.
     """
-    grid, halves = sorted({*curve} & {*model}), half_widths or {}
-    found = []
-    for before, n in pairwise(grid):
-        excess = (curve[n] - curve[before] - (model[n] - model[before])) / curve[grid[0]]
-        if excess <= TOLERATED or any(before < step <= n for step in steps):
+    grid, widths = sorted({*curve} & {*model}), half_widths or {}
+    unnamed = []
+    for previous, n in pairwise(grid):
+        excess = (curve[n] - curve[previous] - (model[n] - model[previous])) / curve[grid[0]]
+        if excess <= TOLERATED or any(previous < step <= n for step in steps):
             continue
-        half = hypot(halves.get(before, 0.0), halves.get(n, 0.0)) / curve[grid[0]]
+        half = hypot(widths.get(previous, 0.0), widths.get(n, 0.0)) / curve[grid[0]]
         sure = excess - half > TOLERATED
-        found.append(UnnamedStep(n=n, excess=excess, since=before, sure=sure))
-    return found
+        unnamed.append(UnnamedStep(n=n, excess=excess, since=previous, sure=sure))
+    return unnamed
 
 
 class CurveSteps(Struct, frozen=True, kw_only=True):
-    """The unnamed steps of a curve of an engine, in words what curve it is.
+    """The unnamed steps of an engine's curve.
 
-    `in_sample` says whether the model was fitted to the curve.
+    `curve` describes the curve in words; `in_sample` says whether the model was fitted to it.
     """
 
     curve: str
@@ -73,35 +74,37 @@ class CurveSteps(Struct, frozen=True, kw_only=True):
     steps: list[UnnamedStep]
 
 
-def curve_steps(known: Truth, answerer: Answerer) -> list[CurveSteps]:
-    """Return the unnamed steps of every curve of an engine whose T(N) is predicted.
+def curve_steps(truth: Truth, answerer: Answerer) -> list[CurveSteps]:
+    """Return the unnamed steps of every engine curve whose T(N) is predicted.
 
-    Curve and model are compared as T(N) / T(baseline), so that a level that is off is none.
+    Curve and model are compared as T(N) / T(baseline), so a wrong level makes no step.
     """
-    asked = questions(known).filter(pl.col("module") == MODULE)
-    if asked.is_empty():
+    queries = questions(truth).filter(pl.col("module") == MODULE)
+    if queries.is_empty():
         return []
-    about = {row["asked"]: row for row in asked.to_dicts()}
-    half = (pl.col("ratio_high") - pl.col("ratio_low")) / 2
-    found = []
-    for curve, timed in answerer.engine_forwards(asked).timed().items():
-        points = known.ratios.filter(pl.col("curve") == curve)
+    query_by_curve = {row["asked"]: row for row in queries.to_dicts()}
+    half_width = (pl.col("ratio_high") - pl.col("ratio_low")) / 2
+    result = []
+    for curve, timed in answerer.engine_forwards(queries).timed().items():
+        points = truth.ratios.filter(pl.col("curve") == curve)
         model = dict(zip(timed.grid, timed.ratio[0].tolist(), strict=True))
         steps = unnamed_steps(
             dict(points.select("n", "ratio").iter_rows()),
             model,
             timed.rules.stepped(timed.grid[-1]),
-            dict(points.select("n", half).iter_rows()),
+            dict(points.select("n", half_width).iter_rows()),
         )
-        found.append(
+        result.append(
             CurveSteps(
-                curve=_named(about[curve]), in_sample=timed.calibration.in_sample, steps=steps
+                curve=_curve_name(query_by_curve[curve]),
+                in_sample=timed.calibration.in_sample,
+                steps=steps,
             )
         )
-    return found
+    return result
 
 
-def _named(row: dict[str, object]) -> str:
+def _curve_name(row: dict[str, object]) -> str:
     order = "" if row["repack"] else " not repacked"
     return (
         f"{row['model']} {row['file_type']}{order}, {row['backend']} {row['release']}, "

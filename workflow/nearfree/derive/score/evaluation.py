@@ -1,4 +1,4 @@
-"""Predictors on a dataset: answers and scores, with the noise ceiling beside them."""
+"""Predictors on a dataset: answers, scores, and the noise ceiling."""
 
 from collections.abc import Sequence
 
@@ -14,45 +14,45 @@ from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.truth.truth import Truth, narrowed, questions
 
 TWIN = "twin_version"
-"""The name of the prediction that another version's curve makes."""
+"""Name of the predictor that answers with another version's curve."""
 _SHAPE = (
     "platform",
     "distribution",
     *(name for name in SETTING_COLUMNS if name not in ("setting_key", "backend")),
 )
 CONSTANT = "always_baseline"
-"""The name of the prediction that no N beyond the baseline is near-free."""
+"""Name of the predictor that says that no N beyond the baseline is near-free."""
 EVERY = (*PREDICTORS, TWIN)
-"""What can be scored: the predictors, and another version's curve."""
+"""Predictors that can be scored, with that of another version's curve."""
 
 
-def twins(known: Truth) -> pl.DataFrame:
-    """Return a curve's twin, a row for each curve that has one: curve, twin.
+def twins(truth: Truth) -> pl.DataFrame:
+    """Return the twins of curves, one row for each curve that has one: curve, twin.
 
-    A twin is of the same platform, module, dtype and shape, and was measured with another version:
-    the one before, else the one after. Its backend and kernel are the same, except for `gemm`,
-    where any engine's product is as good. A curve without a version has no twin.
+    A twin has the same platform, module, dtype and shape, and was measured with another version:
+    the preceding one, else the following one. Backend and kernel are the same, too, except for
+    `gemm`, where any engine's product serves. A curve without a version has no twin.
     """
-    regime = pl.when(pl.col("module") != "gemm").then(
+    kernel_of = pl.when(pl.col("module") != "gemm").then(
         pl.concat_str("backend", "kernel", separator=" ", ignore_nulls=True)
     )
-    alike = [*_SHAPE, "regime"]
-    release = [*alike, "backend", "backend_version"]
-    versioned = known.settings.filter(pl.col("backend_version").is_not_null()).with_columns(
-        regime.alias("regime"),
-        pl.col("backend_version").replace_strict(_order(known), return_dtype=pl.Int64)
+    shape = [*_SHAPE, "regime"]
+    release = [*shape, "backend", "backend_version"]
+    versioned = truth.settings.filter(pl.col("backend_version").is_not_null()).with_columns(
+        kernel_of.alias("regime"),
+        pl.col("backend_version").replace_strict(_version_order(truth), return_dtype=pl.Int64)
         .alias("order"),
     )  # fmt: skip
-    first = versioned.unique(release, keep="first", maintain_order=True).sort(
+    releases = versioned.unique(release, keep="first", maintain_order=True).sort(
         "backend", "order", maintain_order=True
     )
-    other = pl.coalesce(
-        pl.col("curve").shift(1).over(alike), pl.col("curve").shift(-1).over(alike)
+    neighbour = pl.coalesce(
+        pl.col("curve").shift(1).over(shape), pl.col("curve").shift(-1).over(shape)
     ).alias("twin")
     return (
         versioned.select("curve", *release)
         .join(
-            first.select(*release, other),
+            releases.select(*release, neighbour),
             on=release,
             how="inner",
             nulls_equal=True,
@@ -63,57 +63,62 @@ def twins(known: Truth) -> pl.DataFrame:
     )
 
 
-def _order(known: Truth) -> dict[str, int]:
-    """Return the place of each version among all; what is no version comes first, as text."""
-    names = known.settings["backend_version"].drop_nulls().unique().to_list()
+def _version_order(truth: Truth) -> dict[str, int]:
+    """Return each version's rank; names that are no versions come first, in text order."""
+    names = truth.settings["backend_version"].drop_nulls().unique().to_list()
     return {name: place for place, name in enumerate(sorted(names, key=version_order))}
 
 
-def twin_answers(known: Truth, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the twins' N_max as predictions; they claim no interval and rest on no constants."""
-    twins = known.boundaries.select(
+def twin_answers(truth: Truth, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the twins' N_max as predictions, without interval or constants."""
+    twin_boundaries = truth.boundaries.select(
         pl.col("curve").alias("twin"), "epsilon", pl.col("n_max").cast(pl.Float64)
     )
-    return _bare(pairs.join(twins, on="twin", how="inner", maintain_order="left"), TWIN)
+    return _answer_frame(
+        pairs.join(twin_boundaries, on="twin", how="inner", maintain_order="left"), TWIN
+    )
 
 
-def _constant_answers(known: Truth) -> pl.DataFrame:
+def _constant_answers(truth: Truth) -> pl.DataFrame:
     """Return each curve's baseline as a prediction."""
-    said = known.boundaries.select(
+    baselines = truth.boundaries.select(
         "curve", "epsilon", pl.col("baseline").cast(pl.Float64).alias("n_max")
     )
-    return _bare(said, CONSTANT)
+    return _answer_frame(baselines, CONSTANT)
 
 
-def _bare(said: pl.DataFrame, predictor: str) -> pl.DataFrame:
-    """Return answers of `curve`, `epsilon` and `n_max` alone, by a predictor without constants."""
-    none = [pl.lit(None, pl.Float64).alias(name) for name in ("low", "high")]
-    return said.select(
+def _answer_frame(n_max: pl.DataFrame, predictor: str) -> pl.DataFrame:
+    """Return `curve`, `epsilon` and `n_max` as answers of a predictor without constants."""
+    no_interval = [pl.lit(None, pl.Float64).alias(name) for name in ("low", "high")]
+    return n_max.select(
         pl.col("curve").alias("asked"),
         pl.lit(predictor).alias("predictor"),
         "epsilon",
         "n_max",
-        *none,
+        *no_interval,
         pl.lit(None, pl.String).alias("constants"),
         pl.lit(value=False).alias("in_sample"),
     )
 
 
-def twin_ratios(known: Truth, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the twins' T(N) / T(baseline), of twins with the same baseline alone."""
-    based = known.settings.select("curve", "baseline")
-    same = pairs.join(based, on="curve", maintain_order="left").join(
-        based.rename({"curve": "twin"}), on=["twin", "baseline"], how="inner", maintain_order="left"
+def twin_ratios(truth: Truth, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Return the twins' T(N) / T(baseline), for twins with the same baseline."""
+    baselines = truth.settings.select("curve", "baseline")
+    comparable = pairs.join(baselines, on="curve", maintain_order="left").join(
+        baselines.rename({"curve": "twin"}),
+        on=["twin", "baseline"],
+        how="inner",
+        maintain_order="left",
     )
-    return same.join(
-        known.ratios.rename({"curve": "twin"}), on="twin", how="inner", maintain_order="left"
+    return comparable.join(
+        truth.ratios.rename({"curve": "twin"}), on="twin", how="inner", maintain_order="left"
     ).select(pl.lit(TWIN).alias("predictor"), pl.col("curve").alias("asked"), "n", "ratio")
 
 
 class Evaluation(Struct, frozen=True):
-    """Scores, a row a setting, predictor and tolerance, and the constants behind the answers.
+    """Scores by setting, predictor and tolerance, and the constants behind the answers.
 
-    `constants` names, for each predictor that rests on some, every set that its answers used.
+    `constants` lists, for each predictor with constants, every set that its answers used.
     """
 
     scores: pl.DataFrame
@@ -121,40 +126,40 @@ class Evaluation(Struct, frozen=True):
 
 
 def evaluate(
-    known: Truth,
+    truth: Truth,
     answerer: Answerer,
     epsilons: Sequence[float],
     predictors: Sequence[str],
     left_out: LeftOut | None = None,
 ) -> Evaluation:
-    """Return how predictors do on a truth, of which they see settings and grids alone.
+    """Return the scores of predictors on a truth, of which they see only settings and grids.
 
     Parameters
     ----------
     predictors
-        Some of EVERY, and CONSTANT. The twin's rows are of the curves that have one.
+        Some of EVERY, and CONSTANT. TWIN is scored on the curves that have a twin.
     left_out
-        What answers as the work model without the platform that is asked of; it is scored too.
+        The work model fitted without the queried platform, which is scored too; None for none.
     """
-    queries = questions(known)
+    queries = questions(truth)
     laws = [name for name in predictors if name not in (TWIN, CONSTANT)]
     frames: list[pl.DataFrame] = []
     constants: dict[str, list[str]] = {}
     sources = [(answerer, laws, "work_model"), (left_out, [LEFT_OUT], LEFT_OUT)]
-    for source, names, timed in sources:
+    for source, names, timed_name in sources:
         if source is None or not names:
             continue
         answers, predicted = source.answers(queries, epsilons, names), None
-        if timed in names and not known.ratios.is_empty():
-            predicted = source.ratios(queries).with_columns(pl.lit(timed).alias("predictor"))
-        frames.append(score(known, answers, names, predicted))
+        if timed_name in names and not truth.ratios.is_empty():
+            predicted = source.ratios(queries).with_columns(pl.lit(timed_name).alias("predictor"))
+        frames.append(score(truth, answers, names, predicted))
         constants |= _constants(answers)
     if TWIN in predictors:
-        pairs = twins(known)
-        paired = narrowed(known, pl.col("curve").is_in(pairs["curve"].implode()))
-        frames.append(score(paired, twin_answers(known, pairs), [TWIN], twin_ratios(known, pairs)))
+        pairs = twins(truth)
+        paired = narrowed(truth, pl.col("curve").is_in(pairs["curve"].implode()))
+        frames.append(score(paired, twin_answers(truth, pairs), [TWIN], twin_ratios(truth, pairs)))
     if CONSTANT in predictors:
-        frames.append(score(known, _constant_answers(known), [CONSTANT]))
+        frames.append(score(truth, _constant_answers(truth), [CONSTANT]))
     return Evaluation(pl.concat(frames), constants)
 
 

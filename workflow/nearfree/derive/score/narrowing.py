@@ -1,4 +1,4 @@
-"""Which part of a data set is scored: what was asked for, and what constants did not see."""
+"""Selection of the scored part of a data set: by the user's filters, and by calibration."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -17,42 +17,45 @@ SEEN = "constants were calibrated on its platform"
 FITTED = "own constants were fitted to it"
 
 
-def chosen(source: str, known: Truth, column: str, names: Sequence[str]) -> Truth:
-    """Return the part of a truth with some values of a column, the whole where none is named.
+def chosen(source: str, truth: Truth, column: str, names: Sequence[str]) -> Truth:
+    """Return the part of a truth with given values of a column; all of it if no value is given.
 
     Parameters
     ----------
+    source
+        Name of the data set, for messages.
     column
-        One that `excluded` has, too: platform, module, backend, dtype, routing; or weights or
-        kv_dtype, where what is stored in the element type has that one's name. A routing without
-        an exponent stands for all exponents.
+        A column that `excluded` has, too: platform, module, backend, dtype, routing; or weights or
+        kv_dtype, whose null means the element type. A routing without an exponent selects all
+        exponents.
 
     Raises
     ------
     ConfigError
-        One that the data do not have, or data without any boundary.
+        The data do not have a value, or have no boundary at all.
     """
-    value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
-    values = sorted(known.settings.select(value).to_series().drop_nulls().unique())
-    wanted = {name: [each for each in values if name in (each, each.split(":")[0])]
-              for name in names}  # fmt: skip
-    for name, found in wanted.items():
-        if not found:
+    column_value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
+    values = sorted(truth.settings.select(column_value).to_series().drop_nulls().unique())
+    matches = {
+        name: [value for value in values if name in (value, value.split(":")[0])] for name in names
+    }
+    for name, matching in matches.items():
+        if not matching:
             raise ConfigError(
                 f"{source} has no boundary of the {column} {name!r}",
                 remedy=f"Choose from {', '.join(values) or 'none'}",
             )
-    if known.settings.is_empty():
+    if truth.settings.is_empty():
         raise ConfigError(
             f"{source} holds no curve with a boundary",
             remedy="Give curves that reach their baseline: any N, of balanced experts an N of "
             "ceil(E / (b k)) or more, of a power law one with nine in ten experts awake",
         )
-    return narrowed(known, value.is_in([*chain(*wanted.values())])) if names else known
+    return narrowed(truth, column_value.is_in([*chain(*matches.values())])) if names else truth
 
 
 def learnt(curves: ImportedCurves, chosen: Mapping[str, Sequence[str] | None]) -> ImportedCurves:
-    """Return the curves with some values of columns, as `chosen` reads them; all where none is."""
+    """Return the curves with given values of columns, as in `chosen`; all if none are given."""
     kept = curves.settings
     for column, names in chosen.items():
         value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
@@ -60,41 +63,41 @@ def learnt(curves: ImportedCurves, chosen: Mapping[str, Sequence[str] | None]) -
     return ImportedCurves(kept, curves.points.join(kept.select("curve"), on="curve", how="semi"))
 
 
-def without(known: Truth, column: str, values: Sequence[str], reason: str) -> Truth:
-    """Return a truth without the curves that have some values in a column, excluded by name.
+def without(truth: Truth, column: str, values: Sequence[str], reason: str) -> Truth:
+    """Return a truth whose curves with given values of a column are moved to `excluded`.
 
     Parameters
     ----------
     column
-        One that `excluded` has, too: platform, or event_id.
+        A column that `excluded` has, too: platform, or event_id.
     reason
-        Why they are excluded.
+        The reason that `excluded` states.
     """
-    gone = pl.col(column).is_in(values)
-    kept = narrowed(known, ~gone)
-    excluded = known.settings.filter(gone).select(
+    excluded_rows = pl.col(column).is_in(values)
+    kept = narrowed(truth, ~excluded_rows)
+    excluded = truth.settings.filter(excluded_rows).select(
         *(name for name in EXCLUDED_COLUMNS if name != "reason"), pl.lit(reason).alias("reason")
     )
-    return structs.replace(kept, excluded=pl.concat([known.excluded, excluded]))
+    return structs.replace(kept, excluded=pl.concat([truth.excluded, excluded]))
 
 
-def unseen(source: str, known: Truth, constants: Mapping[str, Event]) -> Truth:
-    """Return the part of a truth of platforms that no constant was calibrated on.
+def unseen(source: str, truth: Truth, constants: Mapping[str, Event]) -> Truth:
+    """Return the part of a truth on platforms that no constant was calibrated on.
 
     Raises
     ------
     ConfigError
-        There is no such calibration, or no such platform in the data.
+        The log has no constants, or the data have no such platform.
     """
     if not constants:
         raise ConfigError("no constants are in the log", remedy="Run `nearfree calibrate` first")
-    left = without(known, "platform", calibrated_on(constants), SEEN)
-    if left.settings.is_empty():
+    remaining = without(truth, "platform", calibrated_on(constants), SEEN)
+    if remaining.settings.is_empty():
         raise ConfigError(
             f"{source} has no platform that no constant was calibrated on",
             remedy="Leave out --unseen, or give other data",
         )
-    return left
+    return remaining
 
 
 def calibrated_on(constants: Mapping[str, Event]) -> list[str]:
@@ -102,17 +105,17 @@ def calibrated_on(constants: Mapping[str, Event]) -> list[str]:
     return sorted({name for event in constants.values() for name in event.data.platforms})
 
 
-def not_fitted(known: Truth, own: Mapping[str, Mapping[str, Own]]) -> Truth:
+def not_fitted(truth: Truth, own: Mapping[str, Mapping[str, Own]]) -> Truth:
     """Return the part of a truth that platforms' own constants were not fitted to.
 
     Raises
     ------
     EvidenceError
-        There are none.
+        The log has no platform's own constants.
     """
     if not own:
         raise EvidenceError(
             "the log holds no platform's own constants",
             remedy="Run `nearfree calibrate --own PLATFORM --from published`, or from a stream",
         )
-    return without(known, "event_id", curves_used(own), FITTED)
+    return without(truth, "event_id", curves_used(own), FITTED)

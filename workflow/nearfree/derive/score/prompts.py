@@ -1,8 +1,8 @@
-"""What others' prompts add to a decode step, where T is a mean over an output's tokens.
+"""Time that other requests' prompts add to a decode step, where T is a mean over output tokens.
 
-vLLM and TensorRT-LLM read a prompt in a step that decodes, whose products, experts and collectives
-run the rows of both; SGLang reads it in a forward of its own, during which nothing is decoded. Of a
-prompt only the last position has logits.
+vLLM and TensorRT-LLM prefill a prompt in a decode step, whose products, experts and collectives run
+the rows of both. SGLang prefills it in a separate forward, during which nothing is decoded. Only a
+prompt's last position has logits.
 """
 
 from collections.abc import Sequence
@@ -27,94 +27,99 @@ from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.work_model.family import Flags
 from nearfree.public.whole_models import WholeRow
 
-APART = frozenset({SGLANG.name})
-"""Engines that read prompts in forwards of their own. Source: sglang 0.5.9, in sglang/srt:
+SEPARATE_PREFILL = frozenset({SGLANG.name})
+"""Engines that prefill in separate forwards. Source: sglang 0.5.9, in sglang/srt:
 server_args.py:597 (enable_mixed_chunk is off) and managers/scheduler.py:2183-2204. vLLM's scheduler
-fills the tokens that running requests leave of a step with waiting ones (vllm 0.20.2,
+gives the tokens that running requests leave of a step to waiting ones (vllm 0.20.2,
 vllm/v1/core/sched/scheduler.py, Scheduler.schedule), and TensorRT-LLM's step takes requests of both
 kinds (tensorrt_llm/_torch/pyexecutor/scheduler.py, SimpleScheduler.schedule_request)."""
-_LAST_ALONE = (HEAD, LOGITS)
-"""Modules that a prompt's last position alone enters. Source: sglang 0.5.9, layers/
+_LAST_POSITION_ROLES = (HEAD, LOGITS)
+"""Roles of modules that only a prompt's last position enters. Source: sglang 0.5.9, layers/
 logits_processor.py:320 (_get_pruned_states); logits_indices of vllm/v1/worker/gpu_model_runner.py;
 gather_ids of tensorrt_llm/_torch/pyexecutor/model_engine.py."""
-_OF_ROWS = (GEMM.name, DENSE_FFN.name, MOE_FFN.name, COLLECTIVE.name, STREAM_MIXING.name)
-"""Modules whose T follows the rows of a step, whichever request they are of; others go through each
-request by itself."""
+_ROW_MODULES = (GEMM.name, DENSE_FFN.name, MOE_FFN.name, COLLECTIVE.name, STREAM_MIXING.name)
+"""Modules whose T depends on the rows of a step, whichever request they are of; other modules run
+each request by itself."""
 
 
 class Prompts(NamedTuple):
-    """The prompts of others that fall on one decode step.
+    """The prompts of other requests that fall on one decode step.
 
-    `share` is how many of a group of ranks are read in a step, `tokens` how long each is,
-    `modules_us` what each takes of modules in microseconds. `apart` holds where it is read in a
-    forward of its own, which has all that an engine's step has besides.
+    `share` is their mean number per step and data parallel group, `tokens` the length of each, and
+    `modules_us` the time of modules that each adds. If `separate`, a prompt runs in a forward of
+    its own, with an engine step's own host time and kernels between modules.
     """
 
     share: float
     tokens: int
     modules_us: float
-    apart: bool
+    separate: bool
 
     def us(
         self, constants: StepConstants, *, layers: float, d_model: int, bandwidth_gb_s: float
     ) -> float:
-        """Return what they add to a step by the constants of an engine, in microseconds."""
+        """Return the time that they add to a step with an engine's constants, in microseconds."""
         between = between_us(
             constants, layers=layers, d_model=d_model, tokens=np.array([float(self.tokens)]),
             bandwidth_gb_s=bandwidth_gb_s,
         )  # fmt: skip
-        step_us = host_us(constants, batch=1) if self.apart else -layers * constants.layer_us
+        step_us = host_us(constants, batch=1) if self.separate else -layers * constants.layer_us
         return self.share * (self.modules_us + float(between[0]) + step_us)
 
 
 def prompts_of(
     served: Sequence[tuple[WholeRow, Deployment]], answerer: Answerer
 ) -> list[Prompts | None]:
-    """Return the prompts that each row's steps read besides, None where T holds none.
+    """Return the prompts that fall on each row's steps, None where T contains none.
 
-    Between two tokens of a request the others' outputs end and begin again: of its group's other
-    requests each is read once an output. Its own prompt comes before its first token.
+    Every other request of a group is prefilled once per output, between two tokens of this one. A
+    request's own prompt comes before its first token.
     """
-    holds = [(row, one) for row, one in served if row.holds_prefill]
-    if not holds:
+    with_prompts = [(row, deployment) for row, deployment in served if row.holds_prefill]
+    if not with_prompts:
         return [None for _ in served]
-    alone = [
-        structs.replace(one, batch=one.parallel.dp, context=1, served=False) for _, one in holds
+    prompt_deployments = [
+        structs.replace(deployment, batch=deployment.parallel.dp, context=1, served=False)
+        for _, deployment in with_prompts
     ]
-    rows = [requests(row.batch, one.parallel.dp) for row, one in holds]
-    lengths = [row.isl or 1 for row, _ in holds]
-    grid = {1, *rows, *lengths, *(n + isl for n, isl in zip(rows, lengths, strict=True))}
-    questions = Questions(alone, sorted(grid))
-    found = total(questions, answerer)
-    latency, at = found.latency_us[:, : -len(ROLES)], {int(n): i for i, n in enumerate(found.grid)}
-    of_rows, last = _kinds(questions, latency.shape[:2])
-    taken = list[Prompts]()
-    for place, ((row, one), own, isl) in enumerate(zip(holds, rows, lengths, strict=True)):
-        apart = one.engine.name in APART
-        us = latency[place]
-        first, prompt = us[:, at[1]], us[:, at[isl]]
-        beside = us[:, at[own + isl]] - us[:, at[own]]
-        if apart:
-            by_module = np.where(last[place], first, prompt)
+    decode_rows = [requests(row.batch, deployment.parallel.dp) for row, deployment in with_prompts]
+    lengths = [row.isl or 1 for row, _ in with_prompts]
+    mixed_rows = (n + isl for n, isl in zip(decode_rows, lengths, strict=True))
+    questions = Questions(prompt_deployments, sorted({1, *decode_rows, *lengths, *mixed_rows}))
+    forward = total(questions, answerer)
+    latency_us = forward.latency_us[:, : -len(ROLES)]
+    column = {int(n): index for index, n in enumerate(forward.grid)}
+    is_row_module, is_last_only = _module_kinds(questions, latency_us.shape[:2])
+    prompts = list[Prompts]()
+    for place, ((row, deployment), rows_per_step, isl) in enumerate(
+        zip(with_prompts, decode_rows, lengths, strict=True)
+    ):
+        separate = deployment.engine.name in SEPARATE_PREFILL
+        row_us = latency_us[place]
+        one_us, prompt_us = row_us[:, column[1]], row_us[:, column[isl]]
+        added_us = row_us[:, column[rows_per_step + isl]] - row_us[:, column[rows_per_step]]
+        if separate:
+            by_module = np.where(is_last_only[place], one_us, prompt_us)
         else:
-            by_module = np.where(of_rows[place], beside, prompt - first)
-            by_module = np.where(last[place], 0.0, by_module)
-        others = max(row.batch / one.parallel.dp - 1, 0.0) / (row.osl or 1)
-        taken.append(Prompts(others, isl, max(float(by_module.sum()), 0.0), apart))
-    said = iter(taken)
-    return [next(said) if row.holds_prefill else None for row, _ in served]
+            by_module = np.where(is_row_module[place], added_us, prompt_us - one_us)
+            by_module = np.where(is_last_only[place], 0.0, by_module)
+        share = max(row.batch / deployment.parallel.dp - 1, 0.0) / (row.osl or 1)
+        prompts.append(Prompts(share, isl, max(float(by_module.sum()), 0.0), separate))
+    remaining = iter(prompts)
+    return [next(remaining) if row.holds_prefill else None for row, _ in served]
 
 
-def _kinds(questions: Questions, shape: tuple[int, int]) -> tuple[Flags, Flags]:
-    """Return which modules follow the rows of a step, and which see a prompt's last position alone.
+def _module_kinds(questions: Questions, shape: tuple[int, int]) -> tuple[Flags, Flags]:
+    """Return masks of the modules that run a step's rows, and those that see only last positions.
 
     Both are [deployments, places].
     """
     uses = questions.uses
-    of_rows, last = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-    for flags, chosen in (
-        (of_rows, pl.col("module").is_in(_OF_ROWS)), (last, pl.col("role").is_in(_LAST_ALONE))
-    ):  # fmt: skip
-        seen = uses.filter(chosen)
-        flags[seen["deployment"].to_numpy(), seen["place"].to_numpy()] = True
-    return of_rows, last
+    is_row_module, is_last_only = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    for flags, condition in (
+        (is_row_module, pl.col("module").is_in(_ROW_MODULES)),
+        (is_last_only, pl.col("role").is_in(_LAST_POSITION_ROLES)),
+    ):
+        matching = uses.filter(condition)
+        flags[matching["deployment"].to_numpy(), matching["place"].to_numpy()] = True
+    return is_row_module, is_last_only

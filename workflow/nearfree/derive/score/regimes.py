@@ -1,4 +1,4 @@
-"""How well each regime answers, in what a score reads of an answer."""
+"""Scores of the regimes, each predicted with the scored curves left out."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,67 +19,69 @@ _RATIOS = {"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
 
 
 def regime_scores(
-    known: Truth,
-    every: Sequence[Curves],
+    truth: Truth,
+    curves: Sequence[Curves],
     chips: Mapping[str, Chip],
     regimes: Sequence[Fold],
     epsilons: Sequence[float],
     *,
     epsilon: float,
 ) -> pl.DataFrame:
-    """Return how each regime did, as `score` gives it, with a column `regime`.
+    """Return the scores of each regime, as from `score`, with a column `regime`.
 
-    R3 is scored on the curves that have a twin, every other one on all; what is not answered is a
-    miss.
+    R3 is scored on the curves that have a twin, every other regime on all; a curve without an
+    answer is a miss.
 
     Parameters
     ----------
-    known
-        What the curves say that are scored.
-    every
-        All curves by form, which are learnt from.
+    truth
+        The scored curves.
+    curves
+        All curves by form, which the regimes learn from.
     epsilon
-        The one that groups are made and bands are calibrated at.
+        The tolerance at which groups are made and bands are calibrated.
     """
-    names = known.settings["curve"].implode()
+    names = truth.settings["curve"].implode()
     frames = []
     for regime in regimes:
-        said, ratios = answers(regime, every, chips, epsilons, epsilon)
-        said, ratios = (each.filter(pl.col("asked").is_in(names)) for each in (said, ratios))
-        twins = pl.col("curve").is_in(said["asked"].implode())
-        scored = narrowed(known, twins) if regime == "R3" else known
+        predictions, ratios = answers(regime, curves, chips, epsilons, epsilon)
+        predictions, ratios = (
+            frame.filter(pl.col("asked").is_in(names)) for frame in (predictions, ratios)
+        )
+        twins = pl.col("curve").is_in(predictions["asked"].implode())
+        scored = narrowed(truth, twins) if regime == "R3" else truth
         timed = ratios.with_columns(pl.lit(_PREDICTOR).alias("predictor"))
-        found = score(scored, said, [_PREDICTOR], timed)
-        frames.append(found.with_columns(pl.lit(regime).alias("regime")))
+        scores = score(scored, predictions, [_PREDICTOR], timed)
+        frames.append(scores.with_columns(pl.lit(regime).alias("regime")))
     return pl.concat(frames)
 
 
 def answers(
     regime: Fold,
-    every: Sequence[Curves],
+    all_curves: Sequence[Curves],
     chips: Mapping[str, Chip],
     epsilons: Sequence[float],
     epsilon: float,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return what a regime answers of curves, and its T(N) / T(baseline), as a score reads them.
+    """Return a regime's answers on curves, and its T(N) / T(baseline), as `score` takes them.
 
     Parameters
     ----------
     epsilon
-        The one that groups are made and bands are calibrated at.
+        The tolerance at which groups are made and bands are calibrated.
     """
-    told = list(only_scored(predicted(regime, every, chips, epsilon)))
-    known = bands(told, epsilon)
+    folds = list(only_scored(predicted(regime, all_curves, chips, epsilon)))
+    band_by_row = bands(folds, epsilon)
     frames, ratios = [pl.DataFrame(schema=ANSWERED)], [pl.DataFrame(schema=_RATIOS)]
-    for curves, rows, said in told:
+    for curves, rows, prediction in folds:
         part = rows_of(curves.part, rows)
-        ratio = said.latency_us / said.latency_us[:, :1]
+        ratio = prediction.latency_us / prediction.latency_us[:, :1]
         band = np.array([
-            known[row, 1 - each[1] % 2]
-            for row, each in zip(rows_of_bands(part.rows), digests(part.rows), strict=True)
+            band_by_row[row, 1 - value[1] % 2]
+            for row, value in zip(rows_of_bands(part.rows), digests(part.rows), strict=True)
         ])[:, None]  # fmt: skip
         text = f"{regime}: all but what is asked of"
-        frames += [judged(part, ratio, each, band, (_PREDICTOR, text)) for each in epsilons]
+        frames += [judged(part, ratio, value, band, (_PREDICTOR, text)) for value in epsilons]
         lists = part.rows.select("asked", pl.col("grid").alias("n")).explode("n")
         ratios.append(lists.with_columns(pl.Series("ratio", ratio[part.counts])).select(*_RATIOS))
     return pl.concat(frames).with_columns(pl.lit(regime).alias("regime")), pl.concat(ratios)

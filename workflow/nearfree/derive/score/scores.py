@@ -1,7 +1,7 @@
-"""How well predictors do: a row a setting, predictor and tolerance, and groups of rows.
+"""Scores of predictors: one row per setting, predictor and tolerance, and groups of rows.
 
 A hit is a real-valued prediction in [N_max, next grid N), unbounded above where N_max is the last
-grid N. What is refused is a miss, and so is what a measurement left undecided.
+grid N. A refusal is a miss, and so is a setting that its measurement left undecided.
 """
 
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ from nearfree.derive.truth.truth import Truth
 from nearfree.errors import ConfigError
 
 GROUP_KEYS = ("predictor", "platform", "module", "backend", "backend_version", "in_sample")
-"""What every group names, None where it is not grouped by."""
+"""Columns of every group; None where scores are not grouped by them."""
 MORE_KEYS = ("epsilon", "dtype", *STORED, "routing", "kernel", "operation", "gpus",
              "regime", "selected", "cached")  # fmt: skip
-"""What scores can be grouped by besides; `cached` says whether attention is over a cache."""
+"""Further columns to group by; `cached` says whether attention reads a cache."""
 NEAR = 1.31
 _UP_TO = 4
 """T(N) is compared up to this many times N_max."""
 
 
 def score(
-    known: Truth,
+    truth: Truth,
     answers: pl.DataFrame,
     predictors: Sequence[str],
     predicted: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Return how each predictor did at each boundary: a row each, whether it answered or not.
+    """Return the score of each predictor at each boundary: one row each, answered or refused.
 
     Columns of the result, besides the setting's and the predictor's:
 
@@ -54,11 +54,10 @@ def score(
     Parameters
     ----------
     answers
-        What was answered, a row a question, predictor and tolerance: asked (the truth's curve),
-        predictor, epsilon, n_max (+inf: unbounded; null: refused), low and high (null without an
-        interval), in_sample.
+        One row per query, predictor and tolerance: asked (the truth's curve), predictor, epsilon,
+        n_max (+inf: unbounded; null: refused), low and high (null without an interval), in_sample.
     predictors
-        Those that were asked; where one of them has no answer, it counts as refused.
+        The queried predictors; a missing answer counts as refused.
     predicted
         predictor, asked, n, ratio: T(N) / T(baseline) of the predictors that have it.
     """
@@ -66,12 +65,12 @@ def score(
         pl.col("asked").alias("curve"), "predictor", "epsilon",
         pl.col("n_max").fill_nan(None).alias("predicted"), "low", "high", "in_sample",
     )  # fmt: skip
-    settings = known.settings.select(
+    settings = truth.settings.select(
         *("curve", "platform", "module", "backend", "backend_version", "dtype", *STORED),
         *("routing", "kernel", "selected"),
         (pl.col("context") > 0).alias("cached"),
     )
-    expected = known.boundaries.join(pl.DataFrame({"predictor": predictors}), how="cross")
+    expected = truth.boundaries.join(pl.DataFrame({"predictor": predictors}), how="cross")
     joined = expected.join(
         answered,
         on=["curve", "predictor", "epsilon"],
@@ -88,53 +87,53 @@ def score(
     if predicted is None:
         errors = pl.lit(None, pl.Float64).alias("t_ratio_error")
         return joined.with_columns(*judged, errors)
-    errors_of = _ratio_errors(known, predicted)
+    errors_of = _ratio_errors(truth, predicted)
     return joined.with_columns(*judged).join(
         errors_of, on=["curve", "predictor", "epsilon"], how="left", maintain_order="left"
     )
 
 
 def judgement() -> list[pl.Expr]:
-    """Return the columns of `score` that rest on a prediction and the last pass alone.
+    """Return the columns of `score` that depend only on a prediction and the last pass.
 
     They read the columns predicted (+inf: unbounded; null: refused), low, high, n_max, next_n and
     undecided.
     """
-    predicted, n_max, after = pl.col("predicted"), pl.col("n_max"), pl.col("next_n")
-    sure, answered = ~pl.col("undecided"), predicted.is_not_null()
-    meets = (pl.col("high") >= n_max) & (after.is_null() | (pl.col("low") < after))
+    predicted, n_max, next_n = pl.col("predicted"), pl.col("n_max"), pl.col("next_n")
+    decided, answered = ~pl.col("undecided"), predicted.is_not_null()
+    meets = (pl.col("high") >= n_max) & (next_n.is_null() | (pl.col("low") < next_n))
     error = (
         pl.when(predicted < n_max)
         .then((predicted / n_max).log(2))
-        .when(predicted >= after)
-        .then((predicted / after).log(2))
+        .when(predicted >= next_n)
+        .then((predicted / next_n).log(2))
         .when(answered)
         .then(0.0)
     )
     return [
         answered.alias("answered"),
-        (_within(1.0, n_max, after) & sure).alias("hit"),
-        (_within(NEAR, n_max, after) & sure).alias("within_1_31"),
-        (_within(2.0, n_max, after) & sure).alias("within_2"),
-        pl.when(sure).then(error).alias("log2_error"),
-        pl.when(sure & answered).then(meets).alias("covered"),
+        (_within(1.0, n_max, next_n) & decided).alias("hit"),
+        (_within(NEAR, n_max, next_n) & decided).alias("within_1_31"),
+        (_within(2.0, n_max, next_n) & decided).alias("within_2"),
+        pl.when(decided).then(error).alias("log2_error"),
+        pl.when(decided & answered).then(meets).alias("covered"),
         pl.when(answered).then(pl.col("high") / pl.col("low")).alias("width"),
     ]
 
 
-def _within(factor: float, n: pl.Expr, after: pl.Expr) -> pl.Expr:
-    """Return whether a prediction is within a factor of [n, after); a refusal is not."""
+def _within(factor: float, n: pl.Expr, next_n: pl.Expr) -> pl.Expr:
+    """Return whether a prediction is within a factor of [n, next_n); a refusal is not."""
     predicted = pl.col("predicted")
-    below = after.is_null() | (predicted < factor * after)
+    below = next_n.is_null() | (predicted < factor * next_n)
     return ((factor * predicted >= n) & below).fill_null(value=False)
 
 
-def _ratio_errors(known: Truth, predicted: pl.DataFrame) -> pl.DataFrame:
+def _ratio_errors(truth: Truth, predicted: pl.DataFrame) -> pl.DataFrame:
     pairs = predicted.rename({"asked": "curve"}).join(
-        known.ratios.rename({"ratio": "true"}), on=["curve", "n"], how="inner"
+        truth.ratios.rename({"ratio": "true"}), on=["curve", "n"], how="inner"
     )
     error = (pl.col("ratio") / pl.col("true") - 1).abs().fill_nan(None)
-    settings = known.boundaries.select("curve", "epsilon", "baseline", "n_max")
+    settings = truth.boundaries.select("curve", "epsilon", "baseline", "n_max")
     return (
         pairs.select("curve", "predictor", "n", error.alias("t_ratio_error"))
         .join(settings, on="curve", how="inner")
@@ -147,18 +146,18 @@ def _ratio_errors(known: Truth, predicted: pl.DataFrame) -> pl.DataFrame:
 def groups(scores: pl.DataFrame, by: Sequence[str]) -> list[dict[str, object]]:
     """Return scores by group: GROUP_KEYS (None where not grouped by), epsilon, counts and shares.
 
-    settings, answered, refused, undecided, hits and intervals are counts of rows (so of settings at
-    one tolerance, of settings and tolerances where those are pooled); hit_share, within_1_31 and
-    within_2 are shares of all settings. hits_first_exit is null where a source prints the last pass
-    alone. median_abs_log2 and t_ratio_error are medians over settings that have them;
+    settings, answered, refused, undecided, hits and intervals are counts of rows: of settings at
+    one tolerance, or of settings times tolerances where those are pooled. hit_share, within_1_31
+    and within_2 are shares of all settings. hits_first_exit is null where a source prints the last
+    pass alone. median_abs_log2 and t_ratio_error are medians over the settings that have them.
     interval_coverage is a share of `intervals`, the settings that were answered with an interval;
-    interval_width their median. A number that does not exist is None; an error or a width can be
-    infinite.
+    interval_width is the median width of those. A number that does not exist is None; an error or a
+    width can be infinite.
 
     Raises
     ------
     ConfigError
-        The scores have no such column: `regime` without regimes, what only collectives have.
+        The scores lack a column: `regime` without regimes, or one that only collectives have.
     """
     missing = [name for name in by if name not in scores.columns]
     if missing:
@@ -167,7 +166,7 @@ def groups(scores: pl.DataFrame, by: Sequence[str]) -> list[dict[str, object]]:
             remedy="Leave it out of --by; `regime` needs --regime, the others --module collective",
         )
     epsilons = scores["epsilon"].unique()
-    pooled = scores.group_by(by).agg(*_totals()) if by else scores.select(_totals())
+    pooled = scores.group_by(by).agg(*_aggregates()) if by else scores.select(_aggregates())
     constant = {"epsilon": epsilons[0] if epsilons.len() == 1 else None}
     rows = [
         {key: row.get(key, constant.get(key)) for key in _keys(by)} | row
@@ -181,12 +180,12 @@ def _keys(by: Sequence[str]) -> list[str]:
 
 
 def _rank(value: object) -> tuple[bool, int, object]:
-    """Return where a value stands in its column: predictors by their order, None last."""
+    """Return the sort key of a value in its column: predictors in their order, None last."""
     place = PREDICTORS.index(value) if value in PREDICTORS else len(PREDICTORS)
     return value is None, place, value if value is not None else ""
 
 
-def _totals() -> list[pl.Expr]:
+def _aggregates() -> list[pl.Expr]:
     first_exit = pl.col("hit_first_exit")
     return [
         pl.len().alias("settings"),
@@ -252,10 +251,10 @@ def score_rows(validation: pl.DataFrame, composition: pl.DataFrame) -> pl.DataFr
     Parameters
     ----------
     validation, composition
-        Those tables of a scope; the second says of models what the first does not.
+        Tables of one scope; the second has further columns of models.
     """
     reasons = pl.col("refusal").drop_nulls()
-    counted = validation.group_by(_KEYS, maintain_order=True).agg(
+    validated = validation.group_by(_KEYS, maintain_order=True).agg(
         pl.len().alias("settings"),
         pl.col("answered").sum(),
         (~pl.col("answered") | pl.col("undecided")).sum().alias("missed"),
@@ -268,7 +267,7 @@ def score_rows(validation: pl.DataFrame, composition: pl.DataFrame) -> pl.DataFr
         reasons.min().alias("refusal"),
         pl.col("row_id").sort().alias("from_ids"),
     )
-    of_models = composition.group_by(_KEYS[:2] + _KEYS[3:], maintain_order=True).agg(
+    model_totals = composition.group_by(_KEYS[:2] + _KEYS[3:], maintain_order=True).agg(
         pl.col("within").sum(),
         pl.col("measured_width").max(),
         pl.col("same_limiter").count().alias("limiters"),
@@ -276,11 +275,14 @@ def score_rows(validation: pl.DataFrame, composition: pl.DataFrame) -> pl.DataFr
         pl.col("foretold").sum(),
         pl.col("row_id").sort().alias("judged"),
     )
-    pair = [name for name in _KEYS if name != "module"]
-    models, rest = counted.filter(module="model"), counted.filter(pl.col("module") != "model")
-    joined = models.join(of_models, on=pair, how="left", nulls_equal=True).with_columns(
+    pair_keys = [name for name in _KEYS if name != "module"]
+    models, modules = (
+        validated.filter(module="model"),
+        validated.filter(pl.col("module") != "model"),
+    )
+    joined = models.join(model_totals, on=pair_keys, how="left", nulls_equal=True).with_columns(
         pl.concat_list("from_ids", pl.col("judged").fill_null([])).alias("from_ids")
     )
-    rows = pl.concat([rest, joined.drop("judged")], how="diagonal")
-    whole = {name: pl.Int64 for name, c in SCORES.body.items() if c.dtype == pl.Int64()}
-    return rows.select(*SCORES.body, "from_ids").cast(whole)  # type: ignore[arg-type]
+    rows = pl.concat([modules, joined.drop("judged")], how="diagonal")
+    integer_columns = {name: pl.Int64 for name, c in SCORES.body.items() if c.dtype == pl.Int64()}
+    return rows.select(*SCORES.body, "from_ids").cast(integer_columns)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Table `validation`: measured and published boundaries against predicted ones.
 
-What a hit is, and everything else that is judged, is in `scores`.
+`scores` defines a hit and all other judgements.
 """
 
 import polars as pl
@@ -62,23 +62,23 @@ _PAIR = ["platform", "origin", "setting_key", "baseline", "epsilon"]
 
 
 def write_validation(layout: Layout, scope: str) -> None:
-    """Write a scope's validation, how the boundaries of its models compose, and the scores."""
+    """Write the tables `validation`, `composition` and `scores` of a scope."""
     boundaries = read_table(layout, scope, BOUNDARIES)
     predictions = read_table(layout, scope, PREDICTIONS)
-    known = {*boundaries["row_id"], *predictions["row_id"]}
-    frame = VALIDATION.build(validate(boundaries, predictions), known)
+    row_ids = {*boundaries["row_id"], *predictions["row_id"]}
+    frame = VALIDATION.build(validate(boundaries, predictions), row_ids)
     made_from = digests(layout, scope, BOUNDARIES, PREDICTIONS)
     write_table(layout, scope, VALIDATION, frame, made_from)
     shares = read_table(layout, scope, TIME_SHARES)
-    dated = open_takes(layout, scope, only=(LatencyMeasured, PredictionRecorded))
-    rows = compose(frame, boundaries, predictions, shares, (Take(*opened) for opened in dated))
-    known = {*frame["row_id"], *known, *shares["row_id"]}
-    composition = COMPOSITION.build(COMPOSITION.frame(rows), known)
+    opened = open_takes(layout, scope, only=(LatencyMeasured, PredictionRecorded))
+    rows = compose(frame, boundaries, predictions, shares, (Take(*take) for take in opened))
+    row_ids = {*frame["row_id"], *row_ids, *shares["row_id"]}
+    composition = COMPOSITION.build(COMPOSITION.frame(rows), row_ids)
     write_table(layout, scope, COMPOSITION, composition, made_from | seals_digest(layout, scope))
-    counted = SCORES.build(
+    scores = SCORES.build(
         score_rows(frame, composition), {*frame["row_id"], *composition["row_id"]}
     )
-    write_table(layout, scope, SCORES, counted, digests(layout, scope, VALIDATION, COMPOSITION))
+    write_table(layout, scope, SCORES, scores, digests(layout, scope, VALIDATION, COMPOSITION))
 
 
 def validate(boundaries: pl.DataFrame, predictions: pl.DataFrame) -> pl.DataFrame:

@@ -1,6 +1,6 @@
-"""How well steps of whole models are known: T itself, its growth, and T(N) / T(1).
+"""Scores of steps of whole models: errors of T, of its growth, and of T(N) / T(1).
 
-Every row is answered by an engine's constants that were fitted to other models' rows alone.
+Every row is predicted with an engine's constants that were fitted to other models' rows only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,23 +17,23 @@ from nearfree.derive.score.whole_steps import Timed, device
 from nearfree.derive.work_model.family import Array
 
 LEAST_FITTED = 6
-"""Rows of other models that an engine's constants are fitted to at least."""
+"""Least number of other models' rows that an engine's constants are fitted to."""
 BY = ("model", "platform", "precision", "engine", "several", "draft")
-"""What errors can be grouped by."""
+"""Columns that errors can be grouped by."""
 COVERED = 0.8
-"""Share of rows that a band is to cover."""
+"""Share of rows that a band covers."""
 _WITHIN = 0.2
-_SOFT = 0.1
-"""Of log T: errors beyond it count less."""
+_SOFT_L1_SCALE = 0.1
+"""Error of log T beyond which the fit weighs errors less."""
 
 
 class StepFit:
-    """Constants of engines' steps, fitted to rows of one position.
+    """Constants of engines' steps, fitted to rows with one position per request and no draft.
 
     Parameters
     ----------
     steps
-        Rows that are answered, and others, which are left aside.
+        Rows; those without an answer are ignored.
     bandwidths_gb_s
         beta by platform.
     """
@@ -41,31 +41,31 @@ class StepFit:
     def __init__(self, steps: Sequence[Timed], bandwidths_gb_s: Mapping[str, float | None]) -> None:
         self._beta = bandwidths_gb_s
         self.used = [
-            each for each in steps
-            if each.deployment and each.row.positions == 1 and not each.row.holds_draft
+            step for step in steps
+            if step.deployment and step.row.positions == 1 and not step.row.holds_draft
         ]  # fmt: skip
         self._known: dict[tuple[str, str | None], StepConstants | None] = {}
 
     @property
     def engines(self) -> list[str]:
-        """The engines that rows were fitted of."""
-        return sorted({each.row.engine for each in self.used})
+        """The engines of the rows."""
+        return sorted({step.row.engine for step in self.used})
 
     def of(self, engine: str, without: str | None = None) -> StepConstants | None:
-        """Return an engine's constants without the rows of a model; None of too few rows."""
-        rows = [e for e in self.used if e.row.engine == engine and _model(e) != without]
-        key = engine, without if any(_model(e) == without for e in self.used) else None
+        """Return an engine's constants, fitted without one model's rows; None of too few rows."""
+        rows = [step for step in self.used if step.row.engine == engine and _model(step) != without]
+        key = engine, without if any(_model(step) == without for step in self.used) else None
         if key not in self._known:
             self._known[key] = _fit(rows, self._beta) if len(rows) >= LEAST_FITTED else None
         return self._known[key]
 
     def predicted_us(self, step: Timed, *, first: bool = False) -> float:
-        """Return T of a row by constants that have not seen its model; NaN where there are none.
+        """Return T of a row in microseconds, by constants fitted without its model; else NaN.
 
         Parameters
         ----------
         first
-            Whether T(1) is meant, in the place of T(N).
+            Whether to return T(1) instead of T(N).
         """
         constants = self.of(step.row.engine, _model(step))
         if constants is None:
@@ -73,37 +73,39 @@ class StepFit:
         return predicted(step, constants, self._beta, first=first)
 
     @cached_property
-    def _misses(self) -> list[tuple[str, str, float]]:
-        """Engine, model, and how far log T is off, of each row that others' constants answer."""
-        known = [(each, self.predicted_us(each)) for each in self.used]
+    def _log_errors(self) -> list[tuple[str, str, float]]:
+        """Engine, model and |error of log T| of each row that other models' constants answer."""
+        predictions = [(step, self.predicted_us(step)) for step in self.used]
         return [
-            (each.row.engine, _model(each), float(abs(np.log(us / each.row.t_us))))
-            for each, us in known
+            (step.row.engine, _model(step), float(abs(np.log(us / step.row.t_us))))
+            for step, us in predictions
             if np.isfinite(us)
         ]
 
     def band(self, engine: str, without: str | None = None) -> float | None:
-        """Return how far log T of an engine may be off: what COVERED of its rows stay within.
-
-        None where there are no rows.
+        """Return the error of log T that COVERED of an engine's rows stay within; None of no rows.
 
         Parameters
         ----------
         without
-            A model whose rows are left out, as where its own are to be covered.
+            A model whose rows are left out, to which the band is then applied.
         """
-        misses = [miss for of, model, miss in self._misses if of == engine and model != without]
-        return float(np.quantile(misses, COVERED)) if misses else None
+        errors = [
+            miss
+            for miss_engine, model, miss in self._log_errors
+            if miss_engine == engine and model != without
+        ]
+        return float(np.quantile(errors, COVERED)) if errors else None
 
     @property
     def bands(self) -> dict[str, float]:
-        """The band of each engine that has one, of all its rows."""
-        known = ((engine, self.band(engine)) for engine in self.engines)
-        return {engine: band for engine, band in known if band is not None}
+        """The band of each engine that has one, over all its rows."""
+        band_by_engine = ((engine, self.band(engine)) for engine in self.engines)
+        return {engine: band for engine, band in band_by_engine if band is not None}
 
 
 def _model(step: Timed) -> str:
-    """Return what stands for a model: several names may be of one shape."""
+    """Return the identity of a row's model: its config, as several names may share one shape."""
     return step.row.config or step.row.model
 
 
@@ -114,42 +116,42 @@ def predicted(
     *,
     first: bool = False,
 ) -> float:
-    """Return T of a row in microseconds, T(1) with `first`; NaN where it is not answered."""
+    """Return T of a row in microseconds, T(1) if `first`; NaN where it is not answered."""
     beta = bandwidths_gb_s.get(step.deployment.platform) if step.deployment else None
     return float("nan") if beta is None else step.predicted_us(constants, beta, first=first)
 
 
 def _fit(rows: Sequence[Timed], beta: Mapping[str, float | None]) -> StepConstants:
-    """Return the constants that miss log T of rows least; far ones count less."""
+    """Return the constants with the least soft-L1 error of log T over rows."""
     from scipy.optimize import least_squares
 
     measured = np.log([each.row.t_us for each in rows])
 
-    def missed(values: Array) -> Array:
+    def residuals(values: Array) -> Array:
         constants = _constants(values)
-        said = np.array([predicted(each, constants, beta) for each in rows])
-        return np.asarray(np.log(said) - measured)
+        predicted_us = np.array([predicted(each, constants, beta) for each in rows])
+        return np.asarray(np.log(predicted_us) - measured)
 
-    found = least_squares(
-        missed,
+    solution = least_squares(
+        residuals,
         [each.start for each in CONSTANTS],
         bounds=([each.low for each in CONSTANTS], [each.high for each in CONSTANTS]),
         x_scale=[each.start for each in CONSTANTS],
         loss="soft_l1",
-        f_scale=_SOFT,
+        f_scale=_SOFT_L1_SCALE,
     )
-    return _constants(found.x)
+    return _constants(solution.x)
 
 
 def _constants(values: Array) -> StepConstants:
-    named = zip(CONSTANTS, values.tolist(), strict=True)
-    return StepConstants(**{each.name: value for each, value in named})
+    pairs = zip(CONSTANTS, values.tolist(), strict=True)
+    return StepConstants(**{constant.name: value for constant, value in pairs})
 
 
 class WholeScore(Struct, frozen=True):
-    """Rows with what was predicted of them or why nothing was, and their growth.
+    """Rows with their errors or refusals, and the errors of their growth.
 
-    `bands` say how far log T may be off, by engine, by all its rows.
+    `bands` are the errors of log T that COVERED of an engine's rows stay within.
     """
 
     rows: pl.DataFrame
@@ -158,12 +160,12 @@ class WholeScore(Struct, frozen=True):
 
     @property
     def answered(self) -> int:
-        """How many rows are answered."""
+        """The number of answered rows."""
         return self.rows["predicted_us"].count()
 
     @property
     def refusals(self) -> dict[str, int]:
-        """How many rows are not answered, by reason, most first."""
+        """The number of refused rows by reason, the most frequent first."""
         counted = self.rows["refusal"].drop_nulls().value_counts()
         return dict(counted.sort("count", "refusal", descending=[True, False]).iter_rows())
 
@@ -176,38 +178,40 @@ def whole_score(steps: Sequence[Timed], fit: StepFit) -> WholeScore:
 
     Returns
     -------
-    rows: BY, `t_us`, and of those that are answered `predicted_us`, `t_error` = |predicted /
-    measured - 1|, `covered` by the band of its engine's other models and the `width` of that, both
-    empty where there are none, and where the source says T(N) / T(1) `ratio_error`; `refusal` of
-    the others. growth: BY, `t_ratio_error`, |predicted / measured - 1| of T over that of the
-    smallest b N of its series.
+    rows: BY and `t_us`; of answered rows `predicted_us`, `t_error` = |predicted / measured - 1|,
+    `covered` by the band of the engine's other models and the `width` of that band, both empty
+    where there are none, and `ratio_error` where the source has T(N) / T(1); of other rows
+    `refusal`. growth: BY and `t_ratio_error`, |predicted / measured - 1| of T relative to T at the
+    smallest b N of the series.
     """
-    said = [(each, fit.predicted_us(each)) for each in steps]
-    frame = pl.DataFrame([_row(each, us, fit) for each, us in said], schema=_SCHEMA)
-    known = [(each, us) for each, us in said if np.isfinite(us)]
-    growth = pl.DataFrame(list(_growth(known)), schema=_GROWTH)
+    predictions = [(step, fit.predicted_us(step)) for step in steps]
+    frame = pl.DataFrame(
+        [_row_errors(step, us, fit) for step, us in predictions], schema=_ROW_SCHEMA
+    )
+    answered = [(step, us) for step, us in predictions if np.isfinite(us)]
+    growth = pl.DataFrame(list(_growth_errors(answered)), schema=_GROWTH_SCHEMA)
     return WholeScore(frame, growth, fit.bands)
 
 
-_ABOUT = {
+_GROUP_SCHEMA = {
     **dict.fromkeys(("model", "platform", "precision", "engine"), pl.String),
     "several": pl.Boolean,
     "draft": pl.Boolean,
 }
-_SCHEMA = _ABOUT | {
+_ROW_SCHEMA = _GROUP_SCHEMA | {
     "line": pl.Int64, "asked": pl.String, "t_us": pl.Float64, "predicted_us": pl.Float64,
     "t_error": pl.Float64, "covered": pl.Boolean, "width": pl.Float64,
     "ratio_error": pl.Float64, "refusal": pl.String,
 }  # fmt: skip
-_GROWTH = _ABOUT | {"t_ratio_error": pl.Float64}
+_GROWTH_SCHEMA = _GROUP_SCHEMA | {"t_ratio_error": pl.Float64}
 
 
 def platform_of(step: Timed) -> str:
-    """Return the platform of a row, by its GPU's name where it is not answered."""
+    """Return the platform of a row, or its GPU's name where the row is not answered."""
     return step.deployment.platform if step.deployment else device(step.row.gpu)
 
 
-def _about(step: Timed) -> dict[str, Any]:
+def _group_columns(step: Timed) -> dict[str, Any]:
     row = step.row
     return {
         "model": row.model,
@@ -219,8 +223,8 @@ def _about(step: Timed) -> dict[str, Any]:
     }
 
 
-def _row(step: Timed, us: float, fit: StepFit) -> dict[str, Any]:
-    row, about = step.row, _about(step) | {"line": step.row.line, "t_us": step.row.t_us}
+def _row_errors(step: Timed, us: float, fit: StepFit) -> dict[str, Any]:
+    row, about = step.row, _group_columns(step) | {"line": step.row.line, "t_us": step.row.t_us}
     if not np.isfinite(us):
         return about | {"refusal": step.refusal or NO_OTHERS}
     ratio = None
@@ -237,15 +241,15 @@ def _row(step: Timed, us: float, fit: StepFit) -> dict[str, Any]:
     }
 
 
-def _growth(known: Sequence[tuple[Timed, float]]) -> Iterator[dict[str, Any]]:
-    """Yield the error of T over that of the fewest rows, of every other row of a series."""
-    ordered = sorted(known, key=lambda each: (str(each[0].row.series), _tokens(each[0])))
-    for _, group in groupby(ordered, key=lambda each: str(each[0].row.series)):
-        (first, first_us), *rest = group
-        for each, us in rest:
-            if _tokens(each) > _tokens(first):
-                grown = (us / first_us) / (each.row.t_us / first.row.t_us)
-                yield _about(each) | {"t_ratio_error": abs(grown - 1.0)}
+def _growth_errors(answered: Sequence[tuple[Timed, float]]) -> Iterator[dict[str, Any]]:
+    """Yield the error of T relative to T at the fewest tokens, for each other row of a series."""
+    ordered = sorted(answered, key=lambda step: (str(step[0].row.series), _tokens(step[0])))
+    for _, group in groupby(ordered, key=lambda step: str(step[0].row.series)):
+        (first, first_us), *others = group
+        for step, us in others:
+            if _tokens(step) > _tokens(first):
+                growth_ratio = (us / first_us) / (step.row.t_us / first.row.t_us)
+                yield _group_columns(step) | {"t_ratio_error": abs(growth_ratio - 1.0)}
 
 
 def _tokens(step: Timed) -> int:
@@ -255,33 +259,33 @@ def _tokens(step: Timed) -> int:
 def grouped(score: WholeScore, by: Sequence[str]) -> pl.DataFrame:
     """Return the errors of groups of rows, the worst first.
 
-    `settings` counts rows; `t_error_median` and `t_within_20` are of those answered, `within_1_31`
-    and `within_2` shares of all; `t_ratio_error` is the median error of growth, `ratio_error` that
-    of T(N) / T(1), `interval_width` the median of high / low.
+    `settings` counts rows. `t_error_median` and `t_within_20` refer to answered rows, `within_1_31`
+    and `within_2` are shares of all rows. `t_ratio_error` is the median error of growth,
+    `ratio_error` that of T(N) / T(1), `interval_width` the median of high / low.
 
     Parameters
     ----------
     by
-        Some of BY; none for all rows together.
+        Some of BY; empty for all rows together.
     """
-    error, every = pl.col("t_error"), pl.lit("all").alias("rows")
-    doubled = (pl.col("predicted_us") / pl.col("t_us")).log(2).abs()
+    error, all_rows = pl.col("t_error"), pl.lit("all").alias("rows")
+    doublings = (pl.col("predicted_us") / pl.col("t_us")).log(2).abs()
     names = list(by) or ["rows"]
-    told = score.rows.with_columns(every).group_by(names).agg(
+    errors = score.rows.with_columns(all_rows).group_by(names).agg(
         pl.len().alias("settings"),
         error.count().alias("answered"),
         error.median().alias("t_error_median"),
         (error.drop_nulls() <= _WITHIN).mean().alias("t_within_20"),
-        *((doubled <= np.log2(factor)).fill_null(value=False).mean().alias(f"within_{name}")
+        *((doublings <= np.log2(factor)).fill_null(value=False).mean().alias(f"within_{name}")
           for name, factor in (("1_31", 1.31), ("2", 2.0))),
-        doubled.median().alias("median_abs_log2"),
+        doublings.median().alias("median_abs_log2"),
         pl.col("covered").mean().alias("interval_coverage"),
         pl.col("width").median().alias("interval_width"),
         pl.col("ratio_error").median(),
     )  # fmt: skip
-    grown = score.growth.with_columns(every).group_by(names).agg(
+    growth_errors = score.growth.with_columns(all_rows).group_by(names).agg(
         pl.col("t_ratio_error").median()
     )  # fmt: skip
-    joined = told.join(grown, on=names, how="left", nulls_equal=True)
-    falling = [True, *(False for _ in names)]
-    return joined.sort("t_error_median", *names, descending=falling, nulls_last=True)
+    joined = errors.join(growth_errors, on=names, how="left", nulls_equal=True)
+    descending = [True, *(False for _ in names)]
+    return joined.sort("t_error_median", *names, descending=descending, nulls_last=True)

@@ -1,4 +1,4 @@
-"""Published steps of whole models as deployments, and T of each: what `predict` would have said."""
+"""Published steps of whole models as deployments, with the T that `predict` would have answered."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,31 +31,38 @@ from nearfree.hardware.platforms import resolve
 from nearfree.public.whole_models import HEADS, MODELS, WholeRow
 
 ROUTING = "power_law:1.01"
-"""How tokens are taken to fall on experts where real ones were served. Balanced loads, this law and
-one of 1.2 were tried with all rows of the project in view; this one missed least."""
+"""Assumed distribution of real tokens over experts. Balanced loads, this power law and that of
+exponent 1.2 were compared on all rows of the project; this one had the least error."""
 _PACKAGES = {**{each.name: each.name for each in (VLLM, SGLANG)}, "trtllm": "tensorrt-llm"}
 """The package of each engine that a row may name."""
-_ASSUMED = {"trtllm": "1.2.0"}
-"""The release that is asked where no rules of any are read."""
+_ASSUMED_RELEASE = {"trtllm": "1.2.0"}
+"""The release to query where the project has no rules of any release."""
 _ATTENTION: dict[tuple[str, str], str] = {(SGLANG.name, "flashinfer"): "flashinfer"}
-"""What runs attention where an engine's option names it, by engine and word: what `--attention`
-takes."""
-_OWN = {"line": 0, "ratio": None, "isl": None, "osl": None, "how": "", "source": "", "draft": ""}
-"""What differs between rows that ask alike."""
-_BLACKWELL = 100
-_BLOCKS = {
+"""The value of `--attention`, by engine and the engine's own option for its attention backend."""
+_IGNORED_FIELDS = {
+    "line": 0,
+    "ratio": None,
+    "isl": None,
+    "osl": None,
+    "how": "",
+    "source": "",
+    "draft": "",
+}
+"""Fields that do not affect a row's deployment."""
+_BLACKWELL_SM = 100
+_BLOCK_SCALED = {
     "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "minimax_m2",
     "qwen3_moe", "qwen3_next", "qwen3_5_moe_text",
 }  # fmt: skip
-"""Kinds of models whose FP8 checkpoints share a scale in blocks of 128 x 128."""
+"""Model types whose FP8 checkpoints have one scale per block of 128 x 128."""
 
 
 class Timed(NamedTuple):
-    """A row with what `predict` says of it, or why it says nothing.
+    """A row with the answer of `predict`, or its refusal.
 
-    `modules_us` is T of its modules at N and `first_us` at one position, `draft` what a draft that
-    T holds takes, `prompts` what its steps read of others' prompts; 0 and None where there is a
-    refusal. `deployment` is what was asked, of the release `asked`.
+    `modules_us` is T of the modules at N, `first_us` at one position; `draft` is the draft that T
+    contains, `prompts` are the other requests' prompts in its steps; they are 0 and None where
+    there is a refusal. `deployment` is the query, of the release `asked`.
     """
 
     row: WholeRow
@@ -70,12 +77,12 @@ class Timed(NamedTuple):
     def predicted_us(
         self, constants: StepConstants, bandwidth_gb_s: float, *, first: bool = False
     ) -> float:
-        """Return T of the step by the constants of an engine, in microseconds.
+        """Return T of the step with an engine's constants, in microseconds.
 
         Parameters
         ----------
         first
-            Whether T(1) is meant, in the place of T(N).
+            Whether to return T(1) instead of T(N).
         """
         if self.deployment is None:
             return float("nan")
@@ -102,93 +109,121 @@ class Timed(NamedTuple):
 def timed_steps(
     rows: Sequence[WholeRow], config: Config, answerer: Answerer, models: Path | None = None
 ) -> list[Timed]:
-    """Return T of every row's modules, or why it is not known.
+    """Return T of every row's modules, or the reason why it is not known.
 
-    A row is asked of its own release; where the rules of that are not on record, or say nothing of
-    it, of the nearest one that answers.
+    The query names the row's own release; if its rules are not on record or do not answer, the
+    nearest release that answers.
 
     Parameters
     ----------
     models
         The folder with the rows' models, MODEL/config.json of each; the project's own if None.
     """
-    ask = _Asker(config, models)
-    open_ = [(place, row, *ask.releases(row)) for place, row in enumerate(rows)]
-    found = {place: Timed(row, refusal=why) for place, row, _, why in open_ if why}
-    waiting = [(place, row, list(left)) for place, row, left, why in open_ if not why]
-    while waiting:
-        asked = [(place, row, left, ask(row, left[0])) for place, row, left in waiting]
-        answered = iter(_modules_us(ask, asked, answerer))
-        waiting = []
-        for place, row, left, each in asked:
-            said = each if isinstance(each, str) else next(answered)
-            if not isinstance(said, str) and isinstance(each, Deployment):
-                found[place] = Timed(row, None, each, left[0], *said)
-            elif len(left) > 1:
-                waiting.append((place, row, left[1:]))
+    deployments = _RowDeployments(config, models)
+    rows_with_releases = [
+        (place, row, *deployments.releases(row)) for place, row in enumerate(rows)
+    ]
+    timed = {
+        place: Timed(row, refusal=refusal)
+        for place, row, _, refusal in rows_with_releases
+        if refusal
+    }
+    pending = [
+        (place, row, list(releases))
+        for place, row, releases, refusal in rows_with_releases
+        if not refusal
+    ]
+    while pending:
+        attempts = [
+            (place, row, releases, deployments(row, releases[0]))
+            for place, row, releases in pending
+        ]
+        module_times = iter(_modules_us(deployments, attempts, answerer))
+        pending = []
+        for place, row, releases, deployment in attempts:
+            times = deployment if isinstance(deployment, str) else next(module_times)
+            if not isinstance(times, str) and isinstance(deployment, Deployment):
+                timed[place] = Timed(row, None, deployment, releases[0], *times)
+            elif len(releases) > 1:
+                pending.append((place, row, releases[1:]))
             else:
-                found[place] = Timed(row, refusal=str(said))
-    steps = [found[place] for place in range(len(rows))]
-    served = [(each.row, each.deployment) for each in steps if each.deployment]
+                timed[place] = Timed(row, refusal=str(times))
+    steps = [timed[place] for place in range(len(rows))]
+    served = [(step.row, step.deployment) for step in steps if step.deployment]
     prompts = iter(prompts_of(served, answerer))
-    return [each._replace(prompts=next(prompts)) if each.deployment else each for each in steps]
+    return [step._replace(prompts=next(prompts)) if step.deployment else step for step in steps]
 
 
-_Open = tuple[int, WholeRow, list[str], Deployment | str]
+_Attempt = tuple[int, WholeRow, list[str], Deployment | str]
 
 
-_Said = tuple[float, float, Drafted | None]
+_ModuleTimes = tuple[float, float, Drafted | None]
 
 
-def _modules_us(ask: "_Asker", asked: Sequence[_Open], answerer: Answerer) -> list[_Said | str]:
-    """Return T of each deployment's modules at its row's N and at 1, and of a draft that it holds.
+def _modules_us(
+    deployments: "_RowDeployments", attempts: Sequence[_Attempt], answerer: Answerer
+) -> list[_ModuleTimes | str]:
+    """Return T of each deployment's modules at its row's N and at 1, and the draft that T contains.
 
-    Or, of one, why it is not known.
+    A refused deployment has its reason instead.
     """
-    served = [(row, each) for _, row, _, each in asked if isinstance(each, Deployment)]
+    served = [
+        (row, deployment)
+        for _, row, _, deployment in attempts
+        if isinstance(deployment, Deployment)
+    ]
     if not served:
         return []
     grid = sorted({1} | {row.positions for row, _ in served})
-    found = total(Questions([each for _, each in served], grid), answerer)
-    drafts = _drafts(ask, served, grid, answerer)
-    said = list[_Said | str]()
+    forward = total(Questions([deployment for _, deployment in served], grid), answerer)
+    drafts = _drafts(deployments, served, grid, answerer)
+    times = list[_ModuleTimes | str]()
     for place, (row, _) in enumerate(served):
-        draft, refusal = drafts.get(place), found.refusals[place]
+        draft, refusal = drafts.get(place), forward.refusals[place]
         if isinstance(draft, str) or refusal:
-            said.append(refusal or str(draft))
+            times.append(refusal or str(draft))
             continue
-        modules = found.latency_us[place, : -len(ROLES)].sum(axis=0)
-        said.append((float(modules[grid.index(row.positions)]), float(modules[0]), draft))
-    return said
+        modules = forward.latency_us[place, : -len(ROLES)].sum(axis=0)
+        times.append((float(modules[grid.index(row.positions)]), float(modules[0]), draft))
+    return times
 
 
 def _drafts(
-    ask: "_Asker", served: Sequence[tuple[WholeRow, Deployment]], grid: Sequence[int],
+    deployments: "_RowDeployments", served: Sequence[tuple[WholeRow, Deployment]], grid: Sequence[int],
     answerer: Answerer,
 ) -> dict[int, Drafted | str]:  # fmt: skip
-    """Return what the drafts that rows hold take at their N, or why that is not known, by place.
+    """Return the draft that a row's T contains at its N, or the reason of its refusal, by place.
 
-    They are those of the head that a row names, else of the model's own layer.
+    The drafter is the head that the row names, else the model's own layer.
     """
-    asked = {
-        place: ask.head(row, each) if row.head else as_own(each)
-        for place, (row, each) in enumerate(served)
+    drafter_by_row = {
+        place: deployments.head(row, deployment) if row.head else as_own(deployment)
+        for place, (row, deployment) in enumerate(served)
         if row.holds_draft and row.positions > 1
     }
-    drafts: dict[int, Drafted | str] = {p: e for p, e in asked.items() if isinstance(e, str)}
-    known = {place: each for place, each in asked.items() if isinstance(each, Deployment)}
-    if not known:
+    drafts: dict[int, Drafted | str] = {}
+    answerable: dict[int, Deployment] = {}
+    for place, drafter in drafter_by_row.items():
+        if isinstance(drafter, str):
+            drafts[place] = drafter
+        else:
+            answerable[place] = drafter
+    if not answerable:
         return drafts
-    found = total(Questions([*known.values()], grid), answerer)
-    for at, (place, each) in enumerate(known.items()):
-        row, refusal = served[place][0], found.refusals[at]
+    forward = total(Questions([*answerable.values()], grid), answerer)
+    for index, (place, drafter) in enumerate(answerable.items()):
+        row, refusal = served[place][0], forward.refusals[index]
+        if refusal:
+            drafts[place] = refusal
+            continue
         engine = BackendRelease(row.engine, row.engine_version or None)
-        drafts[place] = refusal or draft_of(each, found, at, engine).at(grid.index(row.positions))
+        draft = draft_of(drafter, forward, index, engine)
+        drafts[place] = draft.at(grid.index(row.positions))
     return drafts
 
 
-class _Asker:
-    """Rows as deployments: one reading of each model, platform and spread."""
+class _RowDeployments:
+    """Deployments of rows; each model file and each combination of settings is read once."""
 
     def __init__(self, config: Config, models: Path | None) -> None:
         self._config, self._models = config, models
@@ -196,30 +231,29 @@ class _Asker:
         self._read = cache(lambda path: find_model_file(config.folder, str(path)))
 
     def releases(self, row: WholeRow) -> tuple[list[str], str | None]:
-        """Return the releases to be asked, the nearest first, or why there are none."""
+        """Return the releases to query, the nearest first, or the reason why there are none."""
         if row.engine not in _PACKAGES:
-            reason = f"no kernels of {row.engine} on a GPU are known"
-            return [], reason
+            return [], f"no kernels of {row.engine} on a GPU are known"
         if row.holds_draft and row.holds_prefill:
             return [], "T is of a token, and how many a step with drafts gave is not published"
         package = _PACKAGES[row.engine]
-        known = [
+        versions = [
             version
-            for name, version in (each.split("==") for each in self._config.releases)
+            for name, version in (release.split("==") for release in self._config.releases)
             if name == package
-        ] or [_ASSUMED[row.engine]]
-        return [f"{package}=={version}" for version in _nearest(row.engine_version, known)], None
+        ] or [_ASSUMED_RELEASE[row.engine]]
+        return [f"{package}=={version}" for version in _nearest(row.engine_version, versions)], None
 
     def __call__(self, row: WholeRow, release: str) -> Deployment | str:
-        """Return the deployment of a row, or why there is none."""
-        alike = structs.replace(row, batch=1, context=1, positions=1, t_us=1.0, **_OWN)
-        found = _or_reason(partial(self._asked, alike, release))
-        if isinstance(found, str):
-            return found
-        return structs.replace(found, batch=row.batch, context=row.context)
+        """Return the deployment of a row, or the reason why there is none."""
+        key = structs.replace(row, batch=1, context=1, positions=1, t_us=1.0, **_IGNORED_FIELDS)
+        deployment = _or_reason(partial(self._asked, key, release))
+        if isinstance(deployment, str):
+            return deployment
+        return structs.replace(deployment, batch=row.batch, context=row.context)
 
     def head(self, row: WholeRow, deployment: Deployment) -> Deployment | str:
-        """Return the deployment of the head that drafts for a row's, or why there is none."""
+        """Return the deployment of the head that drafts for a row's model, or a refusal."""
         return _or_reason(partial(self._ask_head, row, deployment))
 
     def _ask_head(self, row: WholeRow, deployment: Deployment) -> Deployment:
@@ -234,30 +268,32 @@ class _Asker:
         path = self._file(row.model, row.config)
         platform = self._platform(row.gpu)
         formats = _formats(row.precision, self._read(path))
-        cached = self._cache(row, platform, formats)
+        cache_format = self._cache(row, platform, formats)
         spec = DeploymentSpec(
             models=(str(path),), platforms=(platform,), attention=_attention(row), moe=(release,),
             routing=(ROUTING,), moe_backend=row.moe_backend or None,
-            tp=row.tp, ep=row.ep, dp=row.dp, **formats, **cached,
+            tp=row.tp, ep=row.ep, dp=row.dp, **formats, **cache_format,
         )  # fmt: skip
-        answerable, others = asked_about(self._config, spec, any_class=True)
-        if others:
-            raise RefusedError(list(others[0].refusals))
+        answerable, refused = asked_about(self._config, spec, any_class=True)
+        if refused:
+            raise RefusedError(list(refused[0].refusals))
         return _as_published(answerable[0], row.precision)
 
     def _cache(self, row: WholeRow, platform: str, formats: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the format of the cache, nothing for the model file's own.
+        """Return the format of the cache, empty for the model file's own.
 
-        Where a source does not say it, quantised models are taken to be served over a cache in 8
-        bits from compute capability 10.0 on, as the recipes of InferenceX do: SemiAnalysisAI/
-        InferenceX, benchmarks/gptoss_fp4_b200.sh, gptoss_fp4_b200_trt.sh and dsr1_fp4_b200.sh.
-        The column `served` of the project's rows names such a recipe where it is the row's own.
+        Where a source does not state it, quantised models are assumed to have an 8-bit cache from
+        compute capability 10.0 on, as in the recipes of InferenceX: SemiAnalysisAI/InferenceX,
+        benchmarks/gptoss_fp4_b200.sh, gptoss_fp4_b200_trt.sh and dsr1_fp4_b200.sh. The column
+        `served` of the project's rows names such a recipe where it is the row's own.
         """
-        said = row.kv_dtype.lower()
+        kv_dtype = row.kv_dtype.lower()
         sm = self._config.platforms[platform].sm or 0
-        few = any(each not in PLAIN for each in formats.values()) or "4" in row.precision
-        unsaid = said == "unknown" and sm >= _BLACKWELL and (few or row.precision == "fp8")
-        return {"kv_dtype": "float8"} if unsaid or said.startswith("fp8") else {}
+        low_bit = any(value not in PLAIN for value in formats.values()) or "4" in row.precision
+        assumed_float8 = (
+            kv_dtype == "unknown" and sm >= _BLACKWELL_SM and (low_bit or row.precision == "fp8")
+        )
+        return {"kv_dtype": "float8"} if assumed_float8 or kv_dtype.startswith("fp8") else {}
 
     def _file(self, model: str, config: str, folder: str = MODELS) -> Path:
         if self._models is not None:
@@ -272,90 +308,90 @@ class _Asker:
         return path
 
     def _platform(self, gpu: str) -> str:
-        """Return the platform of a GPU as sources write it; one that is throttled is another."""
-        name, _, beside = gpu.partition("(")
-        if re.search(r"(?i)\bcap|\blimit|\bW\b", beside):
+        """Return the platform of a GPU as sources write it; refuse a GPU with a lowered limit."""
+        name, _, qualifier = gpu.partition("(")
+        if re.search(r"(?i)\bcap|\blimit|\bW\b", qualifier):
             raise ConfigError(
                 f"{gpu} does not run as its datasheet says", remedy="Add it to platforms.yaml"
             )
         return resolve(self._config.platforms, device(name))
 
 
-def _or_reason(ask: Callable[[], Deployment]) -> Deployment | str:
-    """Return what is asked for, or why there is none."""
+def _or_reason(build: Callable[[], Deployment]) -> Deployment | str:
+    """Return the deployment that `build` makes, or the reason why it cannot."""
     try:
-        return ask()
+        return build()
     except RefusedError as error:
-        return "; ".join(each.reason for each in error.refusals)
+        return "; ".join(refusal.reason for refusal in error.refusals)
     except NearfreeError as error:
         return error.what
 
 
 def device(gpu: str) -> str:
-    """Return a GPU's name as platforms write it: lower case, what is no letter an underscore."""
+    """Return a GPU's name as platforms write it: lower case, other characters as underscores."""
     return re.sub(r"[^a-z0-9]+", "_", gpu.partition("(")[0].strip().lower())
 
 
-def _nearest(version: str, known: Sequence[str]) -> list[str]:
-    """Return releases: the newest that is not newer than a version, the newer ones, the older.
+def _nearest(version: str, versions: Sequence[str]) -> list[str]:
+    """Return releases by nearness: the newest not newer than `version`, the newer ones, the older.
 
-    The newest first where it is no version.
+    If `version` is no version number, return the newest first.
     """
-    ordered = sorted(known, key=Version)
+    ordered = sorted(versions, key=Version)
     try:
-        own = Version(version)
+        target = Version(version)
     except InvalidVersion:
         return ordered[::-1]
-    older = [each for each in ordered if Version(each) <= own][::-1]
-    newer = [each for each in ordered if Version(each) > own]
+    older = [candidate for candidate in ordered if Version(candidate) <= target][::-1]
+    newer = [candidate for candidate in ordered if Version(candidate) > target]
     return [*older[:1], *newer, *older[1:]]
 
 
 def _attention(row: WholeRow) -> tuple[str, ...]:
-    """Return what runs a row's attention, nothing where the engine chose.
+    """Return the attention that a row names, empty where the engine chose it.
 
     Raises
     ------
     ConfigError
-        The row names a kernel of which no T(N) is known.
+        No T(N) of the named kernel is known.
     """
     if not row.attention_backend:
         return ()
-    named = _ATTENTION.get((row.engine, row.attention_backend))
-    if named is None:
+    kernel = _ATTENTION.get((row.engine, row.attention_backend))
+    if kernel is None:
         raise ConfigError(
             f"no T(N) is known of the attention that {row.attention_backend} names to {row.engine}",
             remedy="Leave attention_backend empty where it is the engine's own choice",
         )
-    return (named,)
+    return (kernel,)
 
 
 def _formats(precision: str, file: ModelFile) -> dict[str, Any]:
-    """Return what a row's precision asks for instead of what a model's file says.
+    """Return the formats by which a row's precision overrides those of the model's file.
 
     Raises
     ------
     ConfigError
-        It names no format that is known.
+        The precision names no known format.
     """
     word = re.sub(r"[?\s].*", "", precision.strip().lower())
     stored = file.precision.said(file.main)["weights"] if file.precision else None
-    if word not in _STORED:
+    if word not in _FORMATS_OF_WORD:
         raise ConfigError(
             f"in what formats {precision!r:.60} stores and computes is not known",
-            remedy=f"Write {', '.join(_STORED)}",
+            remedy=f"Write {', '.join(_FORMATS_OF_WORD)}",
         )
-    if stored in _STORED[word]:
+    if stored in _FORMATS_OF_WORD[word]:
         return {}
     if word in ("bf16", "bfloat16"):
         return {"dtype": "bfloat16"}
-    wanted = _STORED[word][-1]
-    if word == "fp8" and file.decoder and file.decoder.model_type in _BLOCKS:
-        wanted = "float8_block"
-    return {"weights": wanted} | ({} if wanted in _UNPACKED else {"activations": wanted})
+    weights = _FORMATS_OF_WORD[word][-1]
+    if word == "fp8" and file.decoder and file.decoder.model_type in _BLOCK_SCALED:
+        weights = "float8_block"
+    return {"weights": weights} | ({} if weights in _UNPACKED else {"activations": weights})
 
 
-_STORED: dict[str, tuple[Dtype, ...]] = {
+_FORMATS_OF_WORD: dict[str, tuple[Dtype, ...]] = {
     **dict.fromkeys(("bf16", "bfloat16"), ("bfloat16",)),
     "fp8": ("float8_block", "float8"),
     **dict.fromkeys(("fp4", "nvfp4"), ("mxfp4", "nvfp4")),
@@ -363,20 +399,27 @@ _STORED: dict[str, tuple[Dtype, ...]] = {
     **dict.fromkeys(("int4", "awq-int4", "gptq-int4"), ("int4",)),
     "mxfp8": ("mxfp8",),
 }
-"""By a source's word, what weights it may mean; the last where a file has something else."""
+"""Weight formats that a source's word may mean; the last one where the model file has another."""
 _UNPACKED = ("int4", "mxfp4")
 
 
 def _as_published(deployment: Deployment, precision: str) -> Deployment:
-    """Return a deployment with what published NVFP4 checkpoints leave as it is.
+    """Return a deployment whose plain matrices are those of published NVFP4 checkpoints.
 
-    Those of models with latent attention quantise their FFN and experts alone: the quantisation
+    Checkpoints of models with latent attention quantise only FFN and experts: see the quantisation
     files of nvidia/DeepSeek-V3.1-NVFP4, nvidia/GLM-5-NVFP4 and nvidia/Kimi-K2.6-NVFP4.
     """
-    own = deployment.precision
+    precision_of = deployment.precision
     latent = any(isinstance(kind, Latent) for kind in deployment.decoder.attention)
-    if own is None or not latent or own.experts.weights != "nvfp4" or "fp4" not in precision:
+    if (
+        precision_of is None
+        or not latent
+        or precision_of.experts.weights != "nvfp4"
+        or "fp4" not in precision
+    ):
         return deployment
-    plain = Product(own.plain, own.plain)
-    roles = tuple((role, plain) for role, _ in own.roles)
-    return structs.replace(deployment, precision=structs.replace(own, attention=plain, roles=roles))
+    plain = Product(precision_of.plain, precision_of.plain)
+    roles = tuple((role, plain) for role, _ in precision_of.roles)
+    return structs.replace(
+        deployment, precision=structs.replace(precision_of, attention=plain, roles=roles)
+    )

@@ -31,7 +31,14 @@ def drifted(studied: tuple[Studied, ...], *releases: str, on: tuple[str, ...] = 
     """Return the table, checked against its schema."""
     asked = releases or CONFIG.releases
     rows = version_drift(
-        studied, asked, SHEETS, TABLE, answerer=ANSWERER, resolver=RESOLVER, epsilon=0.2, on=on
+        studied,
+        asked,
+        SHEETS,
+        TABLE,
+        answerer=ANSWERER,
+        resolver=RESOLVER,
+        epsilon=0.2,
+        platform_names=on,
     )
     return VERSION_DRIFT.build(rows, KNOWN)
 

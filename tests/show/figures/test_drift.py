@@ -20,7 +20,7 @@ def rows() -> pl.DataFrame:
     studied = (STUDIED[2], STUDIED[-1])
     found = version_drift(
         studied, CONFIG.releases, SHEETS, table,
-        answerer=ANSWERER, resolver=RESOLVER, epsilon=0.2, on=("h20", "h200"),
+        answerer=ANSWERER, resolver=RESOLVER, epsilon=0.2, platform_names=("h20", "h200"),
     )  # fmt: skip
     events = calibrated(LOG)
     return VERSION_DRIFT.build(found, {*table["row_id"], *events})

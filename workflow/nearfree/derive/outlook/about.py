@@ -1,4 +1,4 @@
-"""What rows about deployments have in common: condition, precision, memory, and their evidence."""
+"""Columns shared by tables of deployments: serving condition, precision, memory, and sources."""
 
 from collections.abc import Mapping, Sequence
 
@@ -47,9 +47,9 @@ MEMORY = {
     "largest_context": count("the largest L that fits at that b, 0 where none does; empty where "
                              "nothing limits it", nullable=True, at_least=0),
 }  # fmt: skip
-"""The verdict on memory and its parts, as `derive.memory` names them."""
+"""Memory and whether it fits, by the field names of `derive.memory.Memory`."""
 HELD = MEMORY | {"left_out": text("what the bytes of weights leave out", nullable=True)}
-"""What tables say of memory."""
+"""The columns of memory in tables."""
 GRAPHS = {
     "graphs": text(
         "the engine's release whose CUDA graphs steps are padded to; empty for no padding",
@@ -57,7 +57,7 @@ GRAPHS = {
     ),
 }
 UNFIT = "does not fit"
-"""What is said in place of an N_max that memory does not let anyone serve."""
+"""Text in place of an N_max where the deployment does not fit in memory."""
 TAKES = Formula(
     text="fits: on the GPU that holds most, weights as stored + cache of b (L + 1) positions, in "
     f"pages of {PAGE_POSITIONS} + what max(b, {PROMPT_TOKENS}) tokens make of a layer and b "
@@ -66,23 +66,21 @@ TAKES = Formula(
     paper="",
     code="nearfree.derive.memory",
 )
-"""How the columns of MEMORY are made."""
+"""The formula of the columns of MEMORY."""
 MODELS = "config/models:"
-"""What the ids of model files begin with."""
-
-
-_NOT_RESTED_ON = ("name", "file", "refusals", "mixed", "positions", "drafts")
-"""What no number of a row follows from."""
+"""Prefix of the ids of model files."""
+_IRRELEVANT_FIELDS = ("name", "file", "refusals", "mixed", "positions", "drafts")
+"""Fields of a model file that affect no number."""
 
 
 def described(model: ModelFile) -> dict[str, object]:
-    """Return what rows rest on of a model's files: its forward, its precision, what it stores."""
-    said: dict[str, object] = msgspec.to_builtins(model)
-    return {name: value for name, value in said.items() if name not in _NOT_RESTED_ON}
+    """Return the fields of a model file that rows depend on: forward, precision and weights."""
+    values: dict[str, object] = msgspec.to_builtins(model)
+    return {name: value for name, value in values.items() if name not in _IRRELEVANT_FIELDS}
 
 
 def model_id(model: ModelFile) -> str:
-    """Return the id by which a row names a model: its name and a digest of what is read of it."""
+    """Return the id of a model in rows: its name and a digest of the fields of `described`."""
     digest = sha256(msgspec.json.encode(described(model), order="deterministic"))
     return f"{MODELS}{model.name}@{digest[:12]}"
 
@@ -99,7 +97,7 @@ def about_rows(
     models: Mapping[str, str],
     platforms: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return what rows about deployments have in common, by `place`, with the ids of `sources`.
+    """Return the shared columns of deployments' rows, by `place`, with the ids of `sources`.
 
     Parameters
     ----------
@@ -109,20 +107,22 @@ def about_rows(
     sheets = platforms.filter(basis="datasheet").select("platform", "dtype", "row_id")
     facts = {(platform, dtype): row for platform, dtype, row in sheets.rows()}
     rows = []
-    for place, each in enumerate(deployments):
-        found = [facts.get((each.platform, peak)) for peak in _peaks(each)]
-        said = {"weights": each.said["weights"], "kv_dtype": each.said["kv"]}
-        held = {column: getattr(each.memory, column, None) for column in MEMORY}
-        held["left_out"] = "; ".join(each.memory.notes) or None if each.memory else None
-        sources = [*filter(None, found), models[each.decoder.name]]
-        row = {"place": place, "deployment": name, **each.about, **said, **held}
+    for place, deployment in enumerate(deployments):
+        fact_ids = [facts.get((deployment.platform, peak)) for peak in _peaks(deployment)]
+        formats = {"weights": deployment.said["weights"], "kv_dtype": deployment.said["kv"]}
+        memory = {column: getattr(deployment.memory, column, None) for column in MEMORY}
+        memory["left_out"] = (
+            "; ".join(deployment.memory.notes) or None if deployment.memory else None
+        )
+        sources = [*filter(None, fact_ids), models[deployment.decoder.name]]
+        row = {"place": place, "deployment": name, **deployment.about, **formats, **memory}
         rows.append(row | {"sources": sources})
     types = {column: kind.dtype for column, kind in (ABOUT | HELD | GRAPHS).items()}
     return pl.DataFrame(rows, schema={"place": pl.Int64, **types, "sources": IDS})
 
 
 def _peaks(deployment: Deployment) -> list[str]:
-    """Return the peaks that the products of a deployment have, as datasheets name them."""
+    """Return the peaks of a deployment's products, as datasheets name them."""
     formats = deployment.formats
-    entering = [product.activations for _, product in formats.products]
-    return list(dict.fromkeys(FORMATS[each].peak for each in (*entering, formats.plain)))
+    dtypes = [product.activations for _, product in formats.products]
+    return list(dict.fromkeys(FORMATS[dtype].peak for dtype in (*dtypes, formats.plain)))

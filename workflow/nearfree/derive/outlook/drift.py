@@ -1,7 +1,8 @@
-"""Table `version_drift`: what each recorded release says of a layer or call, beside the one before.
+"""Table `version_drift`: each recorded release's rules for a layer or call, with their changes.
 
-A change is one of the granularity at the baseline: kernel path, block or tile, how far it holds,
-and whether a tuned file or the fallback said so. A rule that only moved to other lines is none.
+A change is a change of the granularity at the baseline: of the kernel path, the block or tile, the
+range over which it holds, or its source (a tuned file or the fallback). A rule that only moved to
+other lines is not a change.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,12 +35,12 @@ _BACKENDS: Mapping[tuple[str, str], str] = {
     for module in backend.modules
     if module in ("attention", "moe_ffn")
 }
-"""The backend by which each package is asked of a module: of several the first. Dense products have
-rules in quantised formats alone, which no study is of."""
-ON = ("h20", "h100", "h200", "b200")
-"""Platforms that are asked of."""
+"""The backend that stands for a package in a query of a module: the first of several. Dense
+products have rules only in quantised formats, which no study here has."""
+DRIFT_PLATFORMS = ("h20", "h100", "h200", "b200")
+"""Platforms that are compared."""
 Release = tuple[str, str, int]
-"""Package, version, and its place among the package's versions."""
+"""Package, version, and its rank among the package's versions, from 1."""
 RULES_SCHEMA = {
     "path": pl.String,
     "source": pl.String,
@@ -52,8 +53,8 @@ RULES_SCHEMA = {
     "rule": pl.String,
     "unread": pl.String,
 }
-"""Path, block or tile, how far it holds, and its place; or why there are no rules."""
-_WORDS = {
+"""Path, block or tile, the range over which it holds, and its rule; or why there are no rules."""
+_COMPARED = {
     "path": "path",
     "m_moe": "BLOCK_SIZE_M",
     "block_n": "BLOCK_SIZE_N",
@@ -63,12 +64,12 @@ _WORDS = {
     "m_attn": "M_attn",
     "source": "source",
 }
-"""What a change is one of, and what it is called."""
+"""The compared columns, with their names in the text of a change."""
 Row = dict[str, Any]
 
 
 class Studied(Struct, frozen=True, kw_only=True):
-    """A model's MoE layer or attention call; the setting's backend is that of each package."""
+    """A model's MoE layer or attention call; its backend is replaced by each package's."""
 
     model: str
     setting: Setting
@@ -94,41 +95,41 @@ STUDIED = (
     _call("Qwen3-8B", 32, 8),
     _call("Ling-2.0-mini", 16, 4),
 )
-"""MoE layers and attention calls that are followed over versions."""
+"""MoE layers and attention calls that are compared over versions."""
 
 
 def ordered(releases: Sequence[str]) -> list[Release]:
     """Return releases by package, from the oldest version on."""
-    parsed = sorted(map(parse_release, releases), key=lambda each: (each[0], Version(each[1])))
+    parsed = sorted(map(parse_release, releases), key=lambda pair: (pair[0], Version(pair[1])))
     versions: dict[str, list[str]] = {}
     for package, version in parsed:
         versions.setdefault(package, []).append(version)
     return [
         (package, version, place)
-        for package, each in versions.items()
-        for place, version in enumerate(each, start=1)
+        for package, package_versions in versions.items()
+        for place, version in enumerate(package_versions, start=1)
     ]
 
 
 def questions(
-    each: Studied, platform: str, releases: Sequence[Release]
+    studied: Studied, platform: str, releases: Sequence[Release]
 ) -> Iterator[tuple[Release, Question]]:
-    """Yield what is asked of every release that speaks of a setting's module, with the release."""
+    """Yield the query of a setting to every release whose package has the module."""
     for release in releases:
         package, version, _ = release
-        backend = _BACKENDS.get((each.setting.module, package))
+        backend = _BACKENDS.get((studied.setting.module, package))
         if backend is not None:
-            setting = replace(each.setting, backend=backend)
+            setting = replace(studied.setting, backend=backend)
             yield release, Question(platform=platform, setting=setting, version=version)
 
 
 def granularity(row: Row, resolver: Resolver) -> Row:
-    """Return the block or tile of a question at its baseline: the columns of `RULES_SCHEMA`.
+    """Return the block or tile of a query at its baseline: the columns of `RULES_SCHEMA`.
 
     Parameters
     ----------
     row
-        A question with the facts of its platform.
+        A query with the facts of its platform.
     """
     try:
         return _moe(row, resolver) if row["module"] == "moe_ffn" else _attention(row, resolver)
@@ -137,21 +138,21 @@ def granularity(row: Row, resolver: Resolver) -> Row:
 
 
 def change(before: Row, after: Row) -> str | None:
-    """Return how one release's rules differ from another's, in words; None if they do not."""
+    """Return the difference between two releases' rules, in words; None if there is none."""
     if before["unread"] is not None or after["unread"] is not None:
-        return _of_refusals(before["unread"], after["unread"])
+        return _refusal_change(before["unread"], after["unread"])
     words = [
         f"{word} {_shown(name, before[name])} -> {_shown(name, after[name])}"
-        for name, word in _WORDS.items()
+        for name, word in _COMPARED.items()
         if before[name] != after[name]
     ]
     if not words:
         return None
-    where = f" ({after['source']})" if before["source"] == after["source"] is not None else ""
-    return ", ".join(words) + where
+    source = f" ({after['source']})" if before["source"] == after["source"] is not None else ""
+    return ", ".join(words) + source
 
 
-def _of_refusals(before: str | None, after: str | None) -> str | None:
+def _refusal_change(before: str | None, after: str | None) -> str | None:
     if before is not None and after is not None:
         return None
     return "a refusal -> an answer" if after is None else f"an answer -> a refusal: {after}"
@@ -180,8 +181,8 @@ def _moe(row: Row, resolver: Resolver) -> Row:
 
 def _attention(row: Row, resolver: Resolver) -> Row:
     names = [name for name in AttentionQuestion.__struct_fields__ if name not in ("most", "window")]
-    asked = {name: row[name] for name in names}
-    steps = resolver.attention(AttentionQuestion(**asked, most=max(row["grid"])))
+    values = {name: row[name] for name in names}
+    steps = resolver.attention(AttentionQuestion(**values, most=max(row["grid"])))
     tile = steps.at(1)
     return {
         "path": tile.path,
@@ -241,7 +242,7 @@ def version_drift(
     answerer: Answerer,
     resolver: Resolver,
     epsilon: float,
-    on: Sequence[str] = ON,
+    platform_names: Sequence[str] = DRIFT_PLATFORMS,
 ) -> pl.DataFrame:
     """Return the rows of `version_drift`, with `from_ids`.
 
@@ -252,34 +253,35 @@ def version_drift(
     releases
         Recorded releases, as package==version.
     answerer
-        The predictors; it is put on the facts of the datasheets.
+        Answers by the predictors; it is given the facts of the datasheets.
     epsilon
         Tolerance of the work model.
-    on
-        Platforms that are asked of.
+    platform_names
+        Platforms to compare on.
     """
     facts = sheet_facts(sheets, platforms)
-    asked = [
-        (each.model, *release, question)
-        for each in studied
-        for platform in on
-        for release, question in questions(each, platform, ordered(releases))
+    queries = [
+        (call.model, *release, question)
+        for call in studied
+        for platform in platform_names
+        for release, question in questions(call, platform, ordered(releases))
     ]
-    frame = asked_frame((each[-1] for each in asked), GRID_END)
-    known = with_facts(frame, facts)
+    frame = asked_frame((question for *_, question in queries), GRID_END)
+    query_rows = with_facts(frame, facts)
     meta = pl.DataFrame(
-        [each[:-1] for each in asked],
+        [query[:-1] for query in queries],
         schema={"model": pl.String, "package": pl.String, "version": pl.String, "place": pl.Int64},
         orient="row",
     )
-    rules = [granularity(row, resolver) for row in known.to_dicts()]
+    rules = [granularity(row, resolver) for row in query_rows.to_dicts()]
     rows = pl.concat(
-        [known.drop("model"), meta, pl.DataFrame(rules, schema=RULES_SCHEMA)], how="horizontal"
+        [query_rows.drop("model"), meta, pl.DataFrame(rules, schema=RULES_SCHEMA)],
+        how="horizontal",
     )
     answers = answerer.on(facts).answers(frame, [epsilon], list(_LAWS))
     for law, name in _LAWS.items():
         rows = rows.join(_answers(answers, law, name), on="asked", how="left")
-    changed = pl.DataFrame(list(_changes(rows)), schema=_CHANGE)
+    changed = pl.DataFrame(list(_changes(rows)), schema=_CHANGE_SCHEMA)
     return (
         rows.join(changed, on="asked", how="left")
         .with_columns(
@@ -294,7 +296,12 @@ def version_drift(
     )  # fmt: skip
 
 
-_CHANGE = {"asked": pl.Int64, "previous": pl.String, "differs": pl.Boolean, "change": pl.String}
+_CHANGE_SCHEMA = {
+    "asked": pl.Int64,
+    "previous": pl.String,
+    "differs": pl.Boolean,
+    "change": pl.String,
+}
 
 
 def _answers(answers: pl.DataFrame, law: str, name: str) -> pl.DataFrame:
@@ -304,17 +311,17 @@ def _answers(answers: pl.DataFrame, law: str, name: str) -> pl.DataFrame:
 
 
 def _changes(rows: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield what changed from each version to the next."""
+    """Yield the change from each version to the next."""
     key = ("model", "platform", "setting_key")
     for _, group in rows.sort("asked").group_by(key, maintain_order=True):
-        before: dict[str, Any] | None = None
+        previous: dict[str, Any] | None = None
         for row in group.to_dicts():
-            if before is not None:
-                how = change(before, row)
+            if previous is not None:
+                difference = change(previous, row)
                 yield {
                     "asked": row["asked"],
-                    "previous": before["version"],
-                    "differs": how is not None,
-                    "change": how,
+                    "previous": previous["version"],
+                    "differs": difference is not None,
+                    "change": difference,
                 }
-            before = row
+            previous = row

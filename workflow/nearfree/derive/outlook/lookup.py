@@ -1,4 +1,4 @@
-"""Table `published_lookup`: the paper's deployment table, computed anew and set beside its print.
+"""Table `published_lookup`: the paper's deployment table, recomputed and compared with its print.
 
 Source: paper, tab:practical_lookup (app. on implications). The models' numbers are formulas of
 rho, s, b, E, k, d_ff; M_attn is given, M_moe is that of the fallback rules, and tau = E.
@@ -72,10 +72,10 @@ PUBLISHED_LOOKUP = Table(
         "refusal": text("which fact or rule is missing", nullable=True),
     },
 )  # fmt: skip
-_GIVEN = ("row", "model_type", "platform", "batch", "experts", "top_k", "routing", "d_ff",
+_PRINTED_COLUMNS = ("row", "model_type", "platform", "batch", "experts", "top_k", "routing", "d_ff",
           "m_attn", "printed_idle_compute", "printed_principle")  # fmt: skip
-_DIGITS = 2
-"""How many digits of the over-prediction the paper prints."""
+_OVER_PREDICTION_DIGITS = 2
+"""Significant digits with which the paper prints the over-prediction."""
 _idle = pl.col("idle")
 
 
@@ -98,8 +98,8 @@ def printed_rows(take: Take) -> pl.DataFrame:
             f"{take.name} holds no values of {PRACTICAL}",
             remedy="Run `nearfree import published`",
         )
-    whole = {name: PUBLISHED_LOOKUP.body[name].dtype for name in _GIVEN}
-    schema = {**whole, "dtype": pl.String, "event_ids": pl.List(pl.String)}
+    types = {name: PUBLISHED_LOOKUP.body[name].dtype for name in _PRINTED_COLUMNS}
+    schema = {**types, "dtype": pl.String, "event_ids": pl.List(pl.String)}
     return pl.DataFrame([rows_by_number[row] for row in sorted(rows_by_number)], schema=schema)
 
 
@@ -116,7 +116,7 @@ def _row(data: BoundaryPublished) -> dict[str, object]:
 
 
 class Printed(NamedTuple):
-    """The rows of `published_lookup`, and the events of what the paper prints."""
+    """The rows of `published_lookup`, and the ids of the events of the printed values."""
 
     rows: pl.DataFrame
     known: list[str]
@@ -125,12 +125,12 @@ class Printed(NamedTuple):
 def published_answers(
     layout: Layout, sheets: dict[str, Platform], platforms: pl.DataFrame
 ) -> Printed:
-    """Return the paper's deployment table, computed anew from its newest import.
+    """Return the paper's deployment table, recomputed from its newest import.
 
     Parameters
     ----------
     platforms
-        Rows of the table `platforms`; none where rows need not say what they are made from.
+        Rows of the table `platforms`; empty where rows need no `from_ids` of them.
     """
     take = newest_take(layout)
     rows = published_lookup(printed_rows(take), sheet_facts(sheets, platforms), Resolver(layout))
@@ -145,17 +145,21 @@ def published_lookup(
     Parameters
     ----------
     printed
-        Rows as `printed_rows` gives them: what each is a row of, d_ff, M_attn, and the printed
-        values, which nothing is computed from.
+        Rows of `printed_rows`: setting, d_ff, M_attn, and the printed values, which are compared
+        but not used.
     facts
-        Facts of datasheets with the ids of their rows, as `sheet_facts` gives them.
+        Facts of datasheets with the ids of their rows, from `sheet_facts`.
     """
     paper = with_facts(printed, facts).with_columns(
-        ask_distinct(printed.select("dtype", "experts"), _printed, {"m_moe": pl.Int64}).to_series(),
+        ask_distinct(
+            printed.select("dtype", "experts"), _fallback_m_moe, {"m_moe": pl.Int64}
+        ).to_series(),
         (pl.col("experts").is_not_null() & pl.col("top_k").is_null()).alias("any_k"),
     )
     return (
-        paper.join(_computed(_over_k(paper)), on="row", how="left", maintain_order="left")
+        paper.join(
+            _terms_by_row(_one_row_per_k(paper)), on="row", how="left", maintain_order="left"
+        )
         .join(lookup_sources(paper, resolver), on="row", how="left", maintain_order="left")
         .with_columns(
             _equal().alias("equal"),
@@ -166,39 +170,39 @@ def published_lookup(
     )
 
 
-def _printed(row: dict[str, Any]) -> dict[str, float]:
-    """Return M_moe of the fallback rules, as the paper prints it of the rows' engine."""
+def _fallback_m_moe(row: dict[str, Any]) -> dict[str, float]:
+    """Return M_moe of the fallback rules, as the paper prints it for the rows' engine."""
     if row["experts"] is None:
         return {}
     layer = Setting(module="moe_ffn", backend="sglang", dtype=row["dtype"])
     return {"m_moe": printed(layer).rows}
 
 
-def _over_k(paper: pl.DataFrame) -> pl.DataFrame:
-    """Return each row with its k; one of any k comes once for each k from 1 to E."""
-    every = pl.int_ranges(1, pl.col("experts") + 1)
-    own = pl.concat_list("top_k")
-    return paper.with_columns(pl.when("any_k").then(every).otherwise(own).alias("top_k")).explode(
+def _one_row_per_k(paper: pl.DataFrame) -> pl.DataFrame:
+    """Return each row with its k; a row of any k is repeated for each k from 1 to E."""
+    all_k = pl.int_ranges(1, pl.col("experts") + 1)
+    own_k = pl.concat_list("top_k")
+    return paper.with_columns(pl.when("any_k").then(all_k).otherwise(own_k).alias("top_k")).explode(
         "top_k"
     )
 
 
-def _computed(rows: pl.DataFrame) -> pl.DataFrame:
+def _terms_by_row(rows: pl.DataFrame) -> pl.DataFrame:
     """Return idle compute and the principle of each row, over all its k."""
     tau = pl.when(pl.col("routing") == "balanced").then("experts")
-    known = rows.with_columns(idle_compute(rows))
-    computed = principle(known.with_columns(tau.alias("tau")))
-    unsteady = pl.col("top_k").filter(_idle.round() != _idle.last().round()).max()
-    first = (pl.col(name).sort_by("n_max").first() for name in ("limiting_term", "tie"))
+    with_idle = rows.with_columns(idle_compute(rows))
+    computed = principle(with_idle.with_columns(tau.alias("tau")))
+    last_unsteady_k = pl.col("top_k").filter(_idle.round() != _idle.last().round()).max()
+    terms = (pl.col(name).sort_by("n_max").first() for name in ("limiting_term", "tie"))
     return (
         computed.group_by("row", maintain_order=True)
         .agg(
             _idle.min().alias("idle_compute"),
             _idle.max().alias("idle_compute_high"),
-            (unsteady.fill_null(0) + 1).alias("steady"),
+            (last_unsteady_k.fill_null(0) + 1).alias("steady"),
             pl.col("n_max").min().alias("principle"),
             pl.col("any_k").first(),
-            *first,
+            *terms,
         )
         .with_columns(
             pl.when("any_k").then("steady").alias("steady_from_k"),
@@ -206,21 +210,23 @@ def _computed(rows: pl.DataFrame) -> pl.DataFrame:
                 pl.when(pl.col(name).is_finite()).then(name).alias(name)
                 for name in ("idle_compute", "idle_compute_high")
             ),
-            _over().alias("over_prediction"),
+            _over_prediction().alias("over_prediction"),
         )
         .drop("steady", "any_k")
     )
 
 
-def _over() -> pl.Expr:
+def _over_prediction() -> pl.Expr:
     ratio = pl.col("idle_compute") / pl.col("principle")
-    return pl.when(ratio.is_finite() & (ratio > 1)).then(ratio.round_sig_figs(_DIGITS))
+    return pl.when(ratio.is_finite() & (ratio > 1)).then(
+        ratio.round_sig_figs(_OVER_PREDICTION_DIGITS)
+    )
 
 
 def _equal() -> pl.Expr:
-    """Return whether what is computed rounds to what is printed."""
-    each = (
+    """Return whether the computed values round to the printed ones."""
+    matches = (
         (pl.col(name).round() == pl.col(f"printed_{name}")).fill_null(value=False)
         for name in ("idle_compute", "principle")
     )
-    return pl.all_horizontal(each)
+    return pl.all_horizontal(matches)

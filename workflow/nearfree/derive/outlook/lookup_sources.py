@@ -1,4 +1,4 @@
-"""What releases say of the deployment table's rows, with the shapes of the models behind them."""
+"""The paper's deployment table resolved by releases' rules, with the shapes of its models."""
 
 from typing import Any
 
@@ -43,9 +43,9 @@ class Attention(Struct, frozen=True, kw_only=True):
 
 
 class Experts(Struct, frozen=True, kw_only=True):
-    """What the table does not say of an MoE layer, and the release that runs it.
+    """The facts of an MoE layer that the table lacks, and the release that runs it.
 
-    `top_k` is the model's own, for rows of any k.
+    `top_k` is the model's own, used for rows of any k.
     """
 
     backend: str
@@ -55,8 +55,8 @@ class Experts(Struct, frozen=True, kw_only=True):
 
 
 QWEN3_8B = Attention(backend="flash_attn", version="2.8.3", heads=32, kv_heads=8, head_dim=128)
-"""Attention of the dense rows (paper, sec. 5: Qwen3-8B with FlashAttention, in an
-engine that keeps its cache in pages)."""
+"""Attention of the dense rows (paper, sec. 5: Qwen3-8B with FlashAttention, in an engine with a
+paged cache)."""
 LING_MINI = Attention(
     backend="flashinfer_fa2", version="0.6.13", heads=16, kv_heads=4, head_dim=128
 )
@@ -67,7 +67,7 @@ _OWN_K = pl.lit(LING_MINI_EXPERTS.top_k, pl.Int64)
 
 
 def lookup_sources(paper: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
-    """Return what releases say of each row: row, resolved, resolved_term, rule and the inputs.
+    """Return the law with releases' values for each row: row, resolved, term, rule and inputs.
 
     Parameters
     ----------
@@ -75,12 +75,12 @@ def lookup_sources(paper: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
         The table's rows with the facts of their platforms.
     """
     sourced = pl.DataFrame(
-        [_sourced(row, resolver) for row in paper.to_dicts()], schema=SOURCED_SCHEMA
+        [_resolved_row(row, resolver) for row in paper.to_dicts()], schema=SOURCED_SCHEMA
     )
-    routed = pl.coalesce("top_k", pl.when(pl.col("model_type") == "moe").then(_OWN_K))
-    rows = paper.join(sourced, on="row", how="left", maintain_order="left").with_columns(routed)
-    found = principle(_inputs(rows, "resolved_m_attn"))
-    stands, term = pl.col("unresolved").is_null(), pl.col("limiting_term")
+    top_k = pl.coalesce("top_k", pl.when(pl.col("model_type") == "moe").then(_OWN_K))
+    rows = paper.join(sourced, on="row", how="left", maintain_order="left").with_columns(top_k)
+    resolved = principle(_law_inputs(rows, "resolved_m_attn"))
+    is_resolved, term = pl.col("unresolved").is_null(), pl.col("limiting_term")
     rule = (
         pl.when(term == M_ATTN)
         .then("attention_rule")
@@ -88,20 +88,26 @@ def lookup_sources(paper: pl.DataFrame, resolver: Resolver) -> pl.DataFrame:
         .then(pl.lit("paper sec. 4.1"))
         .otherwise("moe_rule")
     )
-    one_tile = principle(_inputs(rows, "one_tile_until"))
-    return found.select(
+    one_tile = principle(_law_inputs(rows, "one_tile_until"))
+    return resolved.select(
         "row",
-        pl.when(stands).then("n_max").alias("resolved"),
-        pl.when(stands).then(one_tile["n_max"]).alias("resolved_one_tile"),
-        pl.when(stands).then(term).alias("resolved_term"),
-        pl.when(stands).then(rule).alias("rule"),
+        pl.when(is_resolved).then("n_max").alias("resolved"),
+        pl.when(is_resolved).then(one_tile["n_max"]).alias("resolved_one_tile"),
+        pl.when(is_resolved).then(term).alias("resolved_term"),
+        pl.when(is_resolved).then(rule).alias("rule"),
         *(name for name in SOURCED_SCHEMA if name.startswith("resolved_")),
         *("one_tile_until", "difference", "unresolved"),
     )
 
 
-def _inputs(rows: pl.DataFrame, m_attn: str) -> pl.DataFrame:
-    """Return the rows with what releases say as the law's inputs."""
+def _law_inputs(rows: pl.DataFrame, m_attn: str) -> pl.DataFrame:
+    """Return the rows with the releases' values as the law's inputs.
+
+    Parameters
+    ----------
+    m_attn
+        The column that is M_attn.
+    """
     return rows.with_columns(
         pl.col("resolved_m_moe").alias("m_moe"),
         pl.col("resolved_tau").alias("tau"),
@@ -109,7 +115,7 @@ def _inputs(rows: pl.DataFrame, m_attn: str) -> pl.DataFrame:
     )
 
 
-def _sourced(row: Row, resolver: Resolver) -> Row:
+def _resolved_row(row: Row, resolver: Resolver) -> Row:
     moe = row["model_type"] == "moe"
     try:
         attention = _attention(row, LING_MINI if moe else QWEN3_8B, resolver)
@@ -124,10 +130,10 @@ def _sourced(row: Row, resolver: Resolver) -> Row:
 def _attention(row: Row, model: Attention, resolver: Resolver) -> Row:
     pages = page_size(model.backend)
     steps = _steps(row, model, resolver, pages)
-    differences = _otherwise(steps, row["m_attn"])
+    differences = _m_attn_differences(steps, row["m_attn"])
     if pages:
-        bare = _otherwise(_steps(row, model, resolver, None), row["m_attn"])
-        differences += [f"without pages in the cache: {each}" for each in bare]
+        unpaged = _m_attn_differences(_steps(row, model, resolver, None), row["m_attn"])
+        differences += [f"without pages in the cache: {difference}" for difference in unpaged]
     return {
         "resolved_m_attn": steps.last_alike(),
         "one_tile_until": _one_tile_until(steps),
@@ -157,17 +163,17 @@ def _steps(row: Row, model: Attention, resolver: Resolver, pages: int | None) ->
     )
 
 
-def _otherwise(steps: Steps[Tile], given: int) -> list[str]:
-    """Return what a call's tiles say otherwise than the M_attn that the table is given."""
+def _m_attn_differences(steps: Steps[Tile], paper_m_attn: int) -> list[str]:
+    """Return how a call's M_attn differs from the paper's, as a list of at most one sentence."""
     m_attn = steps.last_alike()
-    if m_attn is None or m_attn == given:
+    if m_attn is None or m_attn == paper_m_attn:
         return []
-    where = f"{_tile(steps, m_attn)}, {_tile(steps, m_attn + 1)}"
+    evidence = f"{_tile_text(steps, m_attn)}, {_tile_text(steps, m_attn + 1)}"
     until = _one_tile_until(steps)
-    return [f"M_attn {m_attn}, not {given}: {where}; one tile a head up to N = {until}"]
+    return [f"M_attn {m_attn}, not {paper_m_attn}: {evidence}; one tile a head up to N = {until}"]
 
 
-def _tile(steps: Steps[Tile], n: int) -> str:
+def _tile_text(steps: Steps[Tile], n: int) -> str:
     tile = steps.at(n)
     return (
         f"N = {n} has tiles of {tile.tile} rows, {tile.rows_per_position} a position, on the path "
@@ -176,7 +182,7 @@ def _tile(steps: Steps[Tile], n: int) -> str:
 
 
 def _one_tile_until(steps: Steps[Tile]) -> int:
-    """Return the last N up to which a request takes one tile a head, as far as is looked."""
+    """Return the last N up to which a request has one tile per head; MOST_TOKENS at most."""
     n = 1
     while n < MOST_TOKENS and steps.at(n + 1).tiles == 1:
         n += 1
@@ -206,10 +212,10 @@ def _experts(row: Row, model: Experts, resolver: Resolver) -> Row:
     differences = []
     if m_moe != row["m_moe"]:
         differences.append(f"M_moe {m_moe}, not {row['m_moe']}, from a {source} rule")
-    given = row["experts"] if row["routing"] == "balanced" else None
-    if given is not None and tau != given:
-        differences.append(f"tau {tau} tokens, not E = {given}: {source}, {evidence}")
-    if given is None and tau is not None and tau < m_moe:
+    paper_tau = row["experts"] if row["routing"] == "balanced" else None
+    if paper_tau is not None and tau != paper_tau:
+        differences.append(f"tau {tau} tokens, not E = {paper_tau}: {source}, {evidence}")
+    if paper_tau is None and tau is not None and tau < m_moe:
         differences.append(f"tau {tau} tokens, where the paper has none: {source}")
     if block.path != ALIGNED:
         differences.append(f"the path {block.path} shares no blocks")

@@ -1,4 +1,4 @@
-"""Tables `lookup` and `forecast`: what deployments.yaml asks about, answered by every predictor."""
+"""Tables `lookup` and `forecast`: the answers of all predictors on deployments.yaml."""
 
 from collections.abc import Iterable, Sequence
 
@@ -80,7 +80,7 @@ SHOWN_N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512
 
 
 def write_outlook(layout: Layout, scope: str, config: Config) -> None:
-    """Write what follows from models, datasheets and rules alone, by the log's rules and constants.
+    """Write the tables that follow from models, datasheets, rules and constants, without samples.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
         epsilon=epsilon,
     )
     made_from = outlook_inputs(layout, scope, [epsilon, *config.site.tolerances], result.models)
-    known = {*platforms["row_id"], *calibrated(layout), *result.models, *printed.known}
+    source_ids = {*platforms["row_id"], *calibrated(layout), *result.models, *printed.known}
     for table, rows in (
         (LOOKUP, result.lookup),
         (FORECAST, result.forecast),
@@ -111,13 +111,13 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
         (TREND, trend(config.platforms, platforms, answerer)),
         (VERSION_DRIFT, drift),
     ):
-        write_table(layout, scope, table, table.build(rows, known), made_from)
+        write_table(layout, scope, table, table.build(rows, source_ids), made_from)
 
 
 def outlook_inputs(
     layout: Layout, scope: str, tolerances: Sequence[float], models: Iterable[str]
 ) -> dict[str, str]:
-    """Return what tables of models and datasheets are made from, by name and digest."""
+    """Return the inputs of tables of models and datasheets, digests by name."""
     return (
         digests(layout, scope, PLATFORMS)
         | seals_digest(layout, scope)
@@ -128,7 +128,7 @@ def outlook_inputs(
 
 
 class Outlook(Struct, frozen=True, kw_only=True):
-    """The rows of `lookup` and of `forecast`, and the ids of the models that they speak of."""
+    """The rows of `lookup` and of `forecast`, and the ids of their models."""
 
     lookup: pl.DataFrame
     forecast: pl.DataFrame
@@ -136,7 +136,7 @@ class Outlook(Struct, frozen=True, kw_only=True):
 
 
 def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outlook:
-    """Return what predictors say of all that deployments.yaml lists, at every tolerance.
+    """Return the predictors' answers on all entries of deployments.yaml, at every tolerance.
 
     Parameters
     ----------
@@ -150,14 +150,14 @@ def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outl
             answers = forecast(queries, answerer, config.site.tolerances)
         ids = model_ids(config, spec)
         about = about_rows(name, answers.deployments, ids, platforms)
-        rows.append(_lookup(answers, about.with_columns(drawn=pl.lit(spec.drawn))))
-        curves.append(_forecast(answers, about))
+        rows.append(_lookup_rows(answers, about.with_columns(drawn=pl.lit(spec.drawn))))
+        curves.append(_forecast_rows(answers, about))
         models |= {*ids.values()}
     return Outlook(lookup=pl.concat(rows), forecast=pl.concat(curves), models=tuple(sorted(models)))
 
 
-def _lookup(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
-    """Return answers as rows of the table: what is infinite has no number, but a flag."""
+def _lookup_rows(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
+    """Return answers as rows of `lookup`: an infinite number becomes a flag and null."""
     rows = answers.answers.join(about, left_on="deployment", right_on="place")
     return rows.with_columns(
         pl.col("deployment_right").alias("deployment"),
@@ -167,7 +167,7 @@ def _lookup(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
     ).select(*LOOKUP.body, "from_ids")
 
 
-def _forecast(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
+def _forecast_rows(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
     total = answers.total
     shown = np.flatnonzero(np.isin(total.grid, SHOWN_N))
     parts = [
@@ -176,11 +176,11 @@ def _forecast(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
         if total.refusals[deployment] is None
         for place, role in roles.items()
     ]
-    at = np.array([part[:2] for part in parts], dtype=np.int64).reshape(-1, 2).T
-    model, latency = total.model_us[at[0]], total.latency_us[at[0], at[1]][:, shown]
+    index = np.array([part[:2] for part in parts], dtype=np.int64).reshape(-1, 2).T
+    model, latency = total.model_us[index[0]], total.latency_us[index[0], index[1]][:, shown]
     frame = pl.DataFrame(
         {
-            "place": at[0].repeat(len(shown)),
+            "place": index[0].repeat(len(shown)),
             "module": pl.Series([role for *_, role in parts for _ in shown], dtype=pl.String),
             "n": np.tile(total.grid[shown], len(parts)),
             "latency_us": latency.ravel(),
@@ -188,29 +188,29 @@ def _forecast(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
             "ratio": (model[:, shown] / model[:, :1]).ravel(),
         }
     )
-    frame = frame.filter(pl.col("latency_us") > 0)  # what hides behind others takes nothing
-    frame = frame.join(_steps(answers, shown), on=["place", "n"], how="left")
-    calibration = pl.Series("calibration", [[*each] for each in total.calibration], dtype=IDS)
-    sourced = about.with_columns(from_ids=pl.concat_list("sources", calibration))
-    return frame.join(sourced, on="place").select(*FORECAST.body, "from_ids")
+    frame = frame.filter(pl.col("latency_us") > 0)  # overlapped modules take no time
+    frame = frame.join(_step_rows(answers, shown), on=["place", "n"], how="left")
+    calibration = pl.Series("calibration", [[*ids] for ids in total.calibration], dtype=IDS)
+    about_with_ids = about.with_columns(from_ids=pl.concat_list("sources", calibration))
+    return frame.join(about_with_ids, on="place").select(*FORECAST.body, "from_ids")
 
 
-def _steps(answers: Forecast, shown: Places) -> pl.DataFrame:
-    """Return the rows of steps of deployments with graphs, by `place` and `n`."""
+def _step_rows(answers: Forecast, shown: Places) -> pl.DataFrame:
+    """Return the steps' rows of deployments with graphs, by `place` and `n`."""
     total, padding = answers.total, answers.total.padding
     rows = [
         (place, n, step.tokens, step.rows, unpadded)
-        for place, each in enumerate(answers.deployments)
-        if padding and each.graphs and padding.steps[place]
+        for place, deployment in enumerate(answers.deployments)
+        if padding and deployment.graphs and padding.steps[place]
         for n, step, unpadded in zip(
             total.grid[shown].tolist(),
-            [padding.steps[place][at] for at in shown],
+            [padding.steps[place][position] for position in shown],
             total.unpadded_us[place][:, shown].sum(axis=0).tolist(),
             strict=True,
         )
     ]
     columns = ("tokens", "rows", "unpadded_us")
     types = {"place": pl.Int64, "n": pl.Int64} | {
-        each: FORECAST.body[each].dtype for each in columns
+        deployment: FORECAST.body[deployment].dtype for deployment in columns
     }
     return pl.DataFrame(rows, schema=types, orient="row")

@@ -1,4 +1,4 @@
-"""Table `schedules`: draft lengths by batch size, as engines take them, for each deployment."""
+"""Table `schedules`: engines' options with draft lengths by batch size, for each deployment."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -77,11 +77,11 @@ _SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 _BATCHES = range(1, LARGEST_BATCH + 1)
 _GRID = positions(LONGEST + 1)
-_AT_ONCE = MOST_POINTS // (len(_BATCHES) * len(_GRID))
+_DEPLOYMENTS_AT_ONCE = MOST_POINTS // (len(_BATCHES) * len(_GRID))
 
 
 def write_schedules(layout: Layout, scope: str, config: Config) -> None:
-    """Write what engines take for each deployment.
+    """Write the table `schedules`.
 
     Parameters
     ----------
@@ -91,15 +91,15 @@ def write_schedules(layout: Layout, scope: str, config: Config) -> None:
     platforms = read_table(layout, scope, PLATFORMS)
     answerer = Answerer(layout, config, log_alone=True)
     rows = schedules(config, answerer, platforms)
-    named = rows["from_ids"].explode().drop_nulls().unique()
-    models = sorted(named.filter(named.str.starts_with(MODELS)))
-    known = {*platforms["row_id"], *calibrated(layout), *models}
+    ids = rows["from_ids"].explode().drop_nulls().unique()
+    models = sorted(ids.filter(ids.str.starts_with(MODELS)))
+    source_ids = {*platforms["row_id"], *calibrated(layout), *models}
     made_from = outlook_inputs(layout, scope, config.site.tolerances, models)
-    write_table(layout, scope, SCHEDULES, SCHEDULES.build(rows, known), made_from)
+    write_table(layout, scope, SCHEDULES, SCHEDULES.build(rows, source_ids), made_from)
 
 
 def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of `schedules` for all that deployments.yaml lists, at every tolerance.
+    """Return the rows of `schedules` for all entries of deployments.yaml, at every tolerance.
 
     Parameters
     ----------
@@ -109,31 +109,31 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
     frames = [SCHEDULES.frame([])]
     for name, spec in config.deployments.items():
         with entry(config, name):
-            every = list(_served(config, structs.replace(spec, batch=(1,))))
-        ids, more = model_ids(config, spec), pl.lit(_options(spec), dtype=pl.String)
-        for begin in range(0, len(every), _AT_ONCE):
-            some = every[begin : begin + _AT_ONCE]
-            options = list(_option_rows(some, answerer, config.site.tolerances))
+            all_deployments = list(_served_deployments(config, structs.replace(spec, batch=(1,))))
+        ids, options_text = model_ids(config, spec), pl.lit(_options(spec), dtype=pl.String)
+        for begin in range(0, len(all_deployments), _DEPLOYMENTS_AT_ONCE):
+            part = all_deployments[begin : begin + _DEPLOYMENTS_AT_ONCE]
+            options = list(_option_rows(part, answerer, config.site.tolerances))
             rows = pl.DataFrame(options, schema=_SCHEMA, orient="row")
-            about = about_rows(name, some, ids, platforms).with_columns(more.alias("asked"))
+            about = about_rows(name, part, ids, platforms).with_columns(options_text.alias("asked"))
             made_from = pl.concat_list("sources", "calibration").alias("from_ids")
             frames.append(rows.join(about, on="place").select(*SCHEDULES.body, made_from))
     return pl.concat(frames)
 
 
-def _served(config: Config, spec: DeploymentSpec) -> Iterator[Deployment]:
-    """Yield an entry's deployments; what no engine is named for, by each that takes lengths."""
-    every = deployments(config, spec, any_class=True)
-    yield from (each for each in every if each.moe or each.server)
-    if not all(each.moe or each.server for each in every):
+def _served_deployments(config: Config, spec: DeploymentSpec) -> Iterator[Deployment]:
+    """Yield an entry's deployments; one without an engine is served by each that takes lengths."""
+    all_deployments = deployments(config, spec, any_class=True)
+    yield from (deployment for deployment in all_deployments if deployment.moe or deployment.server)
+    if not all(deployment.moe or deployment.server for deployment in all_deployments):
         for engine in BY_LENGTHS:
-            by = structs.replace(spec, moe=(ENGINES[engine].moe,))
-            named = deployments(config, by, any_class=True)
-            yield from (each for each in named if each.server)
+            engine_spec = structs.replace(spec, moe=(ENGINES[engine].moe,))
+            engine_deployments = deployments(config, engine_spec, any_class=True)
+            yield from (deployment for deployment in engine_deployments if deployment.server)
 
 
 def _options(spec: DeploymentSpec) -> str | None:
-    """Return what an entry asks for besides, as options of the command, None without any."""
+    """Return an entry's formats and kernels as options of the command; None if it names none."""
     names = {"dtype": spec.dtype, "weights": spec.weights, "activations": spec.activations,
              "kv-dtype": spec.kv_dtype, "dense": spec.dense,
              "moe-backend": spec.moe_backend}  # fmt: skip
@@ -141,37 +141,39 @@ def _options(spec: DeploymentSpec) -> str | None:
 
 
 def _option_rows(
-    asked: Sequence[Deployment], answerer: Answerer, epsilons: Sequence[float]
+    served: Sequence[Deployment], answerer: Answerer, epsilons: Sequence[float]
 ) -> Iterator[tuple[object, ...]]:
-    queries = [structs.replace(each, batch=batch) for each in asked for batch in _BATCHES]
+    queries = [
+        structs.replace(deployment, batch=batch) for deployment in served for batch in _BATCHES
+    ]
     total_latency = total(Questions(queries, _GRID), answerer)
-    rows, begin = np.arange(len(queries)), np.zeros(len(queries), dtype=np.int64)
+    rows, baseline = np.arange(len(queries)), np.zeros(len(queries), dtype=np.int64)
     for epsilon in epsilons:
-        last = sum_exits(total_latency, rows, begin, epsilon).last
+        last = sum_exits(total_latency, rows, baseline, epsilon).last
         n_max = total_latency.grid[last].reshape(-1, len(_BATCHES)).tolist()
-        for place, each in enumerate(asked):
-            first, held = place * len(_BATCHES), _held(each)
-            reasons = filter(None, total_latency.refusals[first : first + held])
-            reason = next(reasons, None) if held else f"{UNFIT} in memory"
-            calibration = list(total_latency.calibration[first])
-            known = tuple(n_max[place][:held])
+        for place, deployment in enumerate(served):
+            first_row, fitting = place * len(_BATCHES), _fitting_batches(deployment)
+            reasons = filter(None, total_latency.refusals[first_row : first_row + fitting])
+            reason = next(reasons, None) if fitting else f"{UNFIT} in memory"
+            calibration = list(total_latency.calibration[first_row])
+            boundaries = tuple(n_max[place][:fitting])
             for engine in BY_LENGTHS:
-                named = each.moe or each.server
-                if named and named.name == ENGINES[engine].moe:
-                    why = reason or dropped(engine, each.parallel.dp)
-                    option_text = (None, why) if why else _option(engine, known)
+                backend = deployment.moe or deployment.server
+                if backend and backend.name == ENGINES[engine].moe:
+                    refusal = reason or dropped(engine, deployment.parallel.dp)
+                    option_text = (None, refusal) if refusal else _option(engine, boundaries)
                     yield place, epsilon, engine, *option_text, calibration
 
 
-def _held(deployment: Deployment) -> int:
-    """Return how many of the batch sizes, from 1 on, memory holds."""
+def _fitting_batches(deployment: Deployment) -> int:
+    """Return the number of batch sizes, from 1 on, that fit in memory."""
     most = deployment.memory.largest_batch if deployment.memory else None
     return len(_BATCHES) if most is None else min(most, len(_BATCHES))
 
 
 @cache
 def _option(engine: str, n_max: tuple[float, ...]) -> tuple[str | None, str | None]:
-    """Return an engine's option for boundaries from batch 1 on, or why there is none."""
+    """Return an engine's option for boundaries from batch 1 on, or the reason of its refusal."""
     try:
         lengths = draft_lengths(dict(enumerate(n_max, 1)), most=LONGEST)
         return BY_LENGTHS[engine](lengths).text, None

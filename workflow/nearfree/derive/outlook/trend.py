@@ -1,7 +1,7 @@
 """Table `trend`: the balance point and the terms of a dense model's law over GPU generations.
 
-Source: paper, app. on future hardware: rho grows, and with it rho s / 2 b; M_attn belongs to the
-backend, so it stands beside it, as printed and as releases resolve it.
+Source: paper, app. on future hardware: rho grows, and with it rho s / 2 b. M_attn belongs to the
+backend, so the table has it, too, as printed and as releases resolve it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,8 +65,8 @@ _EPSILON = 0.2  # a law says the same at each
 _FACTS = ("peak_tflops", "bandwidth_gb_s", "balance_flop_per_byte", "fact_id")
 
 
-class _Asked(Struct, frozen=True):
-    """A term that is asked, and by which law."""
+class _TermQuery(Struct, frozen=True):
+    """The query of one term, and the law that answers it."""
 
     term: str
     reference: str
@@ -81,26 +81,30 @@ def trend(
     answerer: Answerer,
     references: Sequence[tuple[str, str]] = REFERENCES,
 ) -> pl.DataFrame:
-    """Return the rows of `trend`, with `from_ids`: every platform and dtype that has a rho.
+    """Return the rows of `trend`, with `from_ids`, for every platform and dtype that has a rho.
 
     Parameters
     ----------
     answerer
-        The laws; it is put on the facts of the datasheets.
+        Answers by the laws; it is given the facts of the datasheets.
     references
         Attention backends and versions.
     """
     facts = sheet_facts(sheets, platforms).drop_nulls("balance_flop_per_byte")
-    known = facts.filter(pl.col("dtype").is_in(DTYPES))
-    asked = [
-        each
-        for (platform, dtype), batch in product(known.select("platform", "dtype").rows(), BATCHES)
-        for each in _terms(platform, dtype, batch, references)
+    platform_dtypes = facts.filter(pl.col("dtype").is_in(DTYPES))
+    queries = [
+        query
+        for (platform, dtype), batch in product(
+            platform_dtypes.select("platform", "dtype").rows(), BATCHES
+        )
+        for query in _terms(platform, dtype, batch, references)
     ]
-    frame = asked_frame((each.question for each in asked), most=1)
-    answers = answerer.on(facts).answers(frame, [_EPSILON], sorted({each.law for each in asked}))
+    frame = asked_frame((query.question for query in queries), most=1)
+    answers = answerer.on(facts).answers(
+        frame, [_EPSILON], sorted({query.law for query in queries})
+    )
     meta = pl.DataFrame(
-        [(n, e.term, e.reference, e.query_group, e.law) for n, e in enumerate(asked)],
+        [(number, q.term, q.reference, q.query_group, q.law) for number, q in enumerate(queries)],
         schema={"asked": pl.Int64, "term": pl.String, "reference": pl.String,
                 "query_group": pl.Int64, "predictor": pl.String},
         orient="row",
@@ -109,7 +113,7 @@ def trend(
         meta.join(frame, on="asked")
         .join(answers, on=["asked", "predictor"], how="left", maintain_order="left")
         .join(facts.select("platform", "dtype", *_FACTS), on=["platform", "dtype"], how="left")
-        .join(_sheets(sheets), on="platform", how="left")
+        .join(_sheet_frame(sheets), on="platform", how="left")
         .with_columns(
             *told("n_max"),
             pl.col("evidence").alias("rule"),
@@ -122,15 +126,15 @@ def trend(
 
 def _terms(
     platform: str, dtype: Dtype, batch: int, references: Sequence[tuple[str, str]]
-) -> Iterator[_Asked]:
+) -> Iterator[_TermQuery]:
     ffn = Setting(module="dense_ffn", backend="any", dtype=dtype, batch=batch)
-    yield _Asked(IDLE, PAPER, None, "principle", Question(platform=platform, setting=ffn))
+    yield _TermQuery(IDLE, PAPER, None, "principle", Question(platform=platform, setting=ffn))
     printed = Question(platform=platform, setting=_attention("flash_attn_2", dtype, batch, 1))
-    yield _Asked(M_ATTN, PAPER, None, "principle", printed)
+    yield _TermQuery(M_ATTN, PAPER, None, "principle", printed)
     for (backend, version), group in product(references, GROUPS):
         setting = _attention(backend, dtype, batch, group)
         question = Question(platform=platform, setting=setting, version=version)
-        yield _Asked(M_ATTN, f"{backend} {version}", group, "principle_resolved", question)
+        yield _TermQuery(M_ATTN, f"{backend} {version}", group, "principle_resolved", question)
 
 
 def _attention(backend: str, dtype: Dtype, batch: int, group: int) -> Setting:
@@ -147,8 +151,8 @@ def _attention(backend: str, dtype: Dtype, batch: int, group: int) -> Setting:
     )
 
 
-def _sheets(sheets: Mapping[str, Platform]) -> pl.DataFrame:
+def _sheet_frame(sheets: Mapping[str, Platform]) -> pl.DataFrame:
     names = ("vendor_name", "year", "architecture")
-    rows = [(name, *(getattr(sheet, each) for each in names)) for name, sheet in sheets.items()]
+    rows = [(name, *(getattr(sheet, field) for field in names)) for name, sheet in sheets.items()]
     types = {"vendor_name": pl.String, "year": pl.Int64, "architecture": pl.String}
     return pl.DataFrame(rows, schema={"platform": pl.String, **types}, orient="row")

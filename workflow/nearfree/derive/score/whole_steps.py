@@ -189,7 +189,9 @@ def _modules_us(
 
 
 def _drafts(
-    deployments: "_RowDeployments", served: Sequence[tuple[WholeRow, Deployment]], grid: Sequence[int],
+    deployments: "_RowDeployments",
+    served: Sequence[tuple[WholeRow, Deployment]],
+    grid: Sequence[int],
     answerer: Answerer,
 ) -> dict[int, Drafted | str]:  # fmt: skip
     """Return the draft that a row's T contains at its N, or the reason of its refusal, by place.

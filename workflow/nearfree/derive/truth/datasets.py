@@ -1,4 +1,4 @@
-"""The data sets that predictors are scored on, by name, from the log or from a file of curves."""
+"""The data sets that predictors are scored on, from the log or from a file of curves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,13 +24,13 @@ from nearfree.public import published
 from nearfree.public.curve_file import curves_from_csv
 from nearfree.public.curves import ImportedCurves, read_curves
 
-_ABSENT = dict.fromkeys(("backend_version", "kernel", "distribution"), pl.String)
+_SOURCE_COLUMNS = dict.fromkeys(("backend_version", "kernel", "distribution"), pl.String)
 SETTINGS = {
     "curve": pl.Int64,
     "event_id": pl.String,
     "platform": pl.String,
     **{name: column.dtype for name, column in SETTING_COLUMNS.items()},
-    **_ABSENT,
+    **_SOURCE_COLUMNS,
     "launch": pl.String,
     "baseline": pl.Int64,
     "grid": pl.List(pl.Int64),
@@ -38,10 +38,11 @@ SETTINGS = {
 
 
 class Grids(Struct, frozen=True, kw_only=True):
-    """Which part of curves is judged.
+    """The part of curves that is scored.
 
-    `minimum_mb` is the least size of a gemm's weights, in MB; grid N below `least_n` are dropped;
-    `awake` says whether experts are at the baseline, which else is the smallest N of each curve.
+    `minimum_mb` is the least size of a gemm's weights, in MB. Grid N below `least_n` are dropped.
+    `awake` says whether the baseline is the first N with all experts active; else it is the
+    smallest N of each curve.
     """
 
     minimum_mb: float = 0.0
@@ -50,26 +51,28 @@ class Grids(Struct, frozen=True, kw_only=True):
 
 
 _RATIOS = {"curve": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
-_UNKNOWN = dict.fromkeys(("first_exit", "next_n", "next_n_first"), pl.Int64)
-_CURVE = ("platform", "stream", "take", "plan8", "setting_key")
+_NULLABLE = dict.fromkeys(("first_exit", "next_n", "next_n_first"), pl.Int64)
+_CURVE_KEY = ("platform", "stream", "take", "plan8", "setting_key")
 
 
 def published_truth(take: Take, epsilons: Sequence[float]) -> Truth:
-    """Return the boundaries that were printed, on the grids that their events name.
+    """Return the paper's printed boundaries, on the grids that their events name.
 
-    Source: paper, app. C: 54 settings of modules on H20 at five tolerances, last pass alone; each
+    Source: paper, app. C: 54 settings of modules on H20 at five tolerances, last pass only; each
     forward was timed between CUDA events, without a CUDA graph.
 
     Raises
     ------
     ConfigError
-        A tolerance at which nothing was printed.
+        The paper prints nothing at a tolerance.
     """
-    printed_events = [(event, event.data) for event in take.of(BoundaryPublished)]
-    printed = [(event, data) for event, data in printed_events if data.quantity == "n_max"]
-    _known(epsilons, {data.epsilon for _, data in printed if data.epsilon}, "the paper prints")
+    pairs = [(event, event.data) for event in take.of(BoundaryPublished)]
+    printed = [(event, data) for event, data in pairs if data.quantity == "n_max"]
+    _check_tolerances(
+        epsilons, {data.epsilon for _, data in printed if data.epsilon}, "the paper prints"
+    )
     curves: dict[tuple[str, str], int] = {}
-    settings, found = [], []
+    settings, rows = [], []
     for event, data in printed:
         grid = sorted(data.grid)
         baseline = min(n for n in grid if n >= data.baseline)
@@ -79,14 +82,14 @@ def published_truth(take: Take, epsilons: Sequence[float]) -> Truth:
             settings.append(
                 {"curve": curves[key], "event_id": event.event_id, "platform": data.platform}
                 | setting_row(data.setting)
-                | dict.fromkeys(_ABSENT)
+                | dict.fromkeys(_SOURCE_COLUMNS)
                 | {
                     "launch": EAGER,
                     "baseline": baseline,
                     "grid": [n for n in grid if n >= baseline],
                 }
             )
-        found.append(
+        rows.append(
             {
                 "curve": curves[key],
                 "epsilon": data.epsilon,
@@ -99,7 +102,7 @@ def published_truth(take: Take, epsilons: Sequence[float]) -> Truth:
                 "undecided": False,
             }
         )
-    boundaries = pl.DataFrame(found, schema_overrides=_UNKNOWN)
+    boundaries = pl.DataFrame(rows, schema_overrides=_NULLABLE)
     return Truth(
         settings=pl.DataFrame(settings, schema=SETTINGS),
         boundaries=boundaries.filter(pl.col("epsilon").is_in(list(epsilons))),
@@ -113,25 +116,25 @@ def measured_truth(
 ) -> Truth:
     """Return the newest measured boundaries of the tables `boundaries` and `latency`.
 
-    A boundary whose interval is wider than its protocol was to leave it is undecided.
+    A boundary whose interval is wider than its protocol allows is undecided.
 
     Raises
     ------
     ConfigError
-        A tolerance that the tables do not hold.
+        The tables do not hold a tolerance.
     """
     BOUNDARIES.fits(boundaries, "boundaries")
     LATENCY.fits(latency, "latency")
     newest = boundaries.filter("newest", pl.col("origin") != "published")
-    _known(epsilons, set(newest["epsilon"]), "the tables hold")
-    points = latency.filter("newest", pl.col("n") >= pl.col("baseline")).sort(*_CURVE, "n")
+    _check_tolerances(epsilons, set(newest["epsilon"]), "the tables hold")
+    points = latency.filter("newest", pl.col("n") >= pl.col("baseline")).sort(*_CURVE_KEY, "n")
     curves = (
-        points.group_by(_CURVE, maintain_order=True)
+        points.group_by(_CURVE_KEY, maintain_order=True)
         .agg(
             *(
                 pl.col(name).first()
                 for name in (*SETTING_COLUMNS, "baseline")
-                if name not in _CURVE
+                if name not in _CURVE_KEY
             ),
             pl.col("row_id").first().alias("event_id"),
             launched_on_gpu().first(),
@@ -140,13 +143,13 @@ def measured_truth(
         .with_row_index("curve")
         .with_columns(
             pl.col("curve").cast(pl.Int64),
-            *(pl.lit(None, dtype).alias(name) for name, dtype in _ABSENT.items()),
+            *(pl.lit(None, dtype).alias(name) for name, dtype in _SOURCE_COLUMNS.items()),
         )
     )
-    keys = curves.select("curve", "grid", *_CURVE)
-    known = newest.filter(pl.col("epsilon").is_in(list(epsilons))).join(keys, on=_CURVE)
+    keys = curves.select("curve", "grid", *_CURVE_KEY)
+    selected = newest.filter(pl.col("epsilon").is_in(list(epsilons))).join(keys, on=_CURVE_KEY)
     after_exit = (
-        known.select("curve", "epsilon", "first_exit", pl.col("grid").alias("next_n_first"))
+        selected.select("curve", "epsilon", "first_exit", pl.col("grid").alias("next_n_first"))
         .explode("next_n_first")
         .filter(pl.col("next_n_first") > pl.col("first_exit"))
         .group_by("curve", "epsilon")
@@ -154,7 +157,7 @@ def measured_truth(
     )
     return Truth(
         settings=curves.select(*SETTINGS),
-        boundaries=known.join(after_exit, on=["curve", "epsilon"], how="left").select(
+        boundaries=selected.join(after_exit, on=["curve", "epsilon"], how="left").select(
             "curve",
             "epsilon",
             "baseline",
@@ -165,30 +168,30 @@ def measured_truth(
             pl.col("next_n").is_null().alias("censored"),
             (pl.col("verdict") == "undecided").alias("undecided"),
         ),
-        ratios=points.join(keys, on=_CURVE, maintain_order="left").select(
+        ratios=points.join(keys, on=_CURVE_KEY, maintain_order="left").select(
             *_RATIOS, "ratio_low", "ratio_high"
         ),
         excluded=pl.DataFrame(schema=EXCLUDED_COLUMNS),
     )
 
 
-def _known(epsilons: Sequence[float], known: set[float], who: str) -> None:
+def _check_tolerances(epsilons: Sequence[float], available: set[float], source: str) -> None:
     for epsilon in epsilons:
-        if epsilon not in known:
+        if epsilon not in available:
             raise ConfigError(
-                f"no boundary at the tolerance {epsilon:g}: {who} "
-                f"{', '.join(f'{each:g}' for each in sorted(known)) or 'none'}",
+                f"no boundary at the tolerance {epsilon:g}: {source} "
+                f"{', '.join(f'{tolerance:g}' for tolerance in sorted(available)) or 'none'}",
                 remedy="Choose one of them with --epsilon",
             )
 
 
 AICONFIGURATOR = "aiconfigurator"
-"""What the streams of imported AIConfigurator releases begin with."""
+"""Prefix of the streams of imported AIConfigurator releases."""
 BYTES_PER_MB = 1e6
 
 
 def load_published(layout: Layout, epsilons: Sequence[float]) -> tuple[str, Truth]:
-    """Return the paper's printed boundaries, and what to call them.
+    """Return the name of the paper's printed boundaries, and the boundaries.
 
     Raises
     ------
@@ -202,7 +205,7 @@ def load_published(layout: Layout, epsilons: Sequence[float]) -> tuple[str, Trut
 def load_aiconfigurator(
     layout: Layout, epsilons: Sequence[float], grids: Grids
 ) -> tuple[str, Truth]:
-    """Return what the newest imported release of AIConfigurator says, and what to call it.
+    """Return the name and the truth of the newest imported release of AIConfigurator.
 
     Raises
     ------
@@ -211,7 +214,7 @@ def load_aiconfigurator(
     """
     newest = newest_release(layout)
     curves = read_curves(layout, stream=newest)
-    return _of_curves(f"aiconfigurator ({newest})", curves, epsilons, grids)
+    return _named_truth(f"aiconfigurator ({newest})", curves, epsilons, grids)
 
 
 def newest_release(layout: Layout) -> str:
@@ -229,21 +232,21 @@ def newest_release(layout: Layout) -> str:
             "no curve of AIConfigurator is in the log",
             remedy="Run `nearfree import aiconfigurator`, with --take 2 if the first is retracted",
         )
-    return max(releases, key=_release)
+    return max(releases, key=_version_numbers)
 
 
 def load_file(
     path: Path, config: Config, epsilons: Sequence[float], grids: Grids
 ) -> tuple[str, Truth]:
-    """Return what a CSV file of curves says, and its name; nothing goes into the log."""
+    """Return the name and the truth of a CSV file of curves; nothing goes into the log."""
     curves = curves_from_csv(path, config)
-    return _of_curves(path.name, curves, epsilons, grids)
+    return _named_truth(path.name, curves, epsilons, grids)
 
 
 def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> tuple[str, Truth]:
-    """Return the measured boundaries of every platform that has tables, and what to call them.
+    """Return the name and the measured boundaries of modules on all platforms that have tables.
 
-    Whole models are left out: what is said of them stands in the table `composition`.
+    Whole models are left out: the table `composition` covers them.
 
     Raises
     ------
@@ -265,10 +268,10 @@ def load_measured(layout: Layout, config: Config, epsilons: Sequence[float]) -> 
 
 
 def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
-    """Return the curves of every module, but of `gemm` those with large weights alone.
+    """Return the curves without those of `gemm` that have small weights.
 
-    Smaller weights can stay in a GPU's last-level cache from one call to the next, so that their
-    curves do not show the memory's bandwidth.
+    Small weights can stay in a GPU's last-level cache between calls, so that their curves do not
+    show the memory's bandwidth.
 
     Parameters
     ----------
@@ -281,7 +284,7 @@ def heavy_enough(settings: pl.DataFrame, minimum_mb: float) -> pl.DataFrame:
     return settings.filter((pl.col("module") != "gemm") | (weights >= minimum_mb * BYTES_PER_MB))
 
 
-def _of_curves(
+def _named_truth(
     name: str, curves: ImportedCurves, epsilons: Sequence[float], grids: Grids
 ) -> tuple[str, Truth]:
     settings = curves.settings.filter(pl.col("module") != "collective")  # scored by T itself
@@ -297,5 +300,5 @@ def _of_curves(
     return name, truth(kept, points, epsilons, awake=grids.awake)
 
 
-def _release(stream: str) -> tuple[int, ...]:
+def _version_numbers(stream: str) -> tuple[int, ...]:
     return tuple(int(part) for part in stream.split("_") if part.isdigit())

@@ -1,8 +1,8 @@
 """The truth that predictors are scored against: N_max read off curves T(N).
 
-Curves come as two frames with a common key `curve`: `settings` (a row a curve: source, platform,
-the columns of a setting, backend_version, kernel, distribution, event_id) and `points` (a row a
-point: n, latency_us, and context where that varies along the curve instead of N).
+Curves come as two frames with a common key `curve`: `settings` (one row per curve: source,
+platform, the columns of a setting, backend_version, kernel, distribution, event_id) and `points`
+(one row per point: n, latency_us, and context where that varies along the curve instead of N).
 """
 
 from collections.abc import Sequence
@@ -22,30 +22,30 @@ Places = npt.NDArray[np.int64]
 
 
 def last_pass(passes: Flags, baseline: Places | None = None) -> Places:
-    """Return the place of N_max in each curve's grid, [rows]: its last point within the tolerance.
+    """Return the index of N_max in each curve's grid, [rows]: its last point within the tolerance.
 
     Parameters
     ----------
     passes
-        Which points are within the tolerance, [rows, grid]; none that is not a curve's own.
+        Mask of the points within the tolerance, [rows, grid]; False at padding.
     baseline
-        The place of each baseline, [rows], which always passes; the first one if None.
+        The index of each baseline, [rows], which always passes; 0 if None.
     """
-    first = np.zeros(len(passes), dtype=np.int64) if baseline is None else baseline
+    baselines = np.zeros(len(passes), dtype=np.int64) if baseline is None else baseline
     places = np.arange(passes.shape[1])[None, :]
-    later = passes & (places > first[:, None])
-    return np.asarray(np.max(np.where(later, places, first[:, None]), axis=1))
+    later = passes & (places > baselines[:, None])
+    return np.asarray(np.max(np.where(later, places, baselines[:, None]), axis=1))
 
 
 def first_exit(passes: Flags, counts: Flags) -> Places:
-    """Return the place before each curve's first violation, [rows]; its last without one.
+    """Return the index before each curve's first violation, [rows]; the last index without one.
 
     Parameters
     ----------
     passes
-        Which points are within the tolerance, [rows, grid]; the first is the baseline.
+        Mask of the points within the tolerance, [rows, grid]; the first is the baseline.
     counts
-        Which points are a curve's own, [rows, grid]: the first ones.
+        Mask of a curve's own points, [rows, grid]; padding follows them.
     """
     places = np.arange(passes.shape[1])[None, :]
     violates = counts & ~passes & (places > 0)
@@ -54,9 +54,9 @@ def first_exit(passes: Flags, counts: Flags) -> Places:
 
 
 ASKED_COLUMNS = ("platform", *SETTING_COLUMNS, "backend_version", "kernel", "baseline", "grid")
-"""The columns of a question to a predictor, besides its key `asked`."""
+"""The columns of a predictor's query, besides its key `asked`."""
 _LAUNCH = "launch"
-"""One more, of data that says it: `eager` where kernels were launched one by one."""
+"""A further column of data that has it: `eager` where kernels were launched one by one."""
 EXCLUDED_COLUMNS = {
     "curve": pl.Int64,
     "event_id": pl.String,
@@ -75,16 +75,16 @@ VARIED_CONTEXT = "its context varies, not N"
 
 
 class Truth(Struct, frozen=True, kw_only=True):
-    """What is known of curves; predictors see `questions(truth)` and nothing else of it.
+    """Curves with their boundaries; predictors see only `questions(truth)` of it.
 
-    `settings` is a row a curve: curve, platform, the setting's columns, backend_version, kernel,
-    distribution, baseline and grid (the N from the baseline upwards). `boundaries` is a row a curve
-    and tolerance: n_max (last pass), next_n (the grid N after it, null at the grid's end),
-    first_exit (the last N before the first violation), next_n_first (the grid N after that),
-    censored (n_max is the last grid N), undecided (a measurement too loose to tell). `ratios` is
-    T(N) / T(baseline) by curve and n, without rows where only the boundary is known; measured ones
-    have the ends of their intervals, ratio_low and ratio_high. `excluded` names the curves that
-    have no boundary: the columns of EXCLUDED_COLUMNS.
+    `settings` has one row per curve: curve, platform, the setting's columns, backend_version,
+    kernel, distribution, baseline and grid (the N from the baseline upwards). `boundaries` has one
+    row per curve and tolerance: n_max (last pass), next_n (the grid N after it, null at the grid's
+    end), first_exit (the last N before the first violation), next_n_first (the grid N after that),
+    censored (n_max is the last grid N), undecided (the measurement is too noisy to tell). `ratios`
+    is T(N) / T(baseline) by curve and n, without rows where only the boundary is known; measured
+    ratios have the ends of their intervals, ratio_low and ratio_high. `excluded` lists the curves
+    without a boundary, with the columns of EXCLUDED_COLUMNS.
     """
 
     settings: pl.DataFrame
@@ -100,19 +100,20 @@ def truth(
     *,
     awake: bool = True,
 ) -> Truth:
-    """Return what curves say of the boundary at some tolerances.
+    """Return the truth of some curves: their boundaries at some tolerances.
 
-    The baseline is the smallest grid N, and the smallest one >= ceil(E / (b k)) where routing is
-    balanced: from there on every expert is active (paper, sec. 3.3). Where routing is a power law
-    it is the first at which nine in ten experts are expected to be. A curve is excluded, by name,
-    where its context varies instead of N, or where fewer than two grid N are left.
+    The baseline is the smallest grid N. With balanced routing it is the smallest grid N >=
+    ceil(E / (b k)), from which on every expert is active (paper, sec. 3.3); with a power law, the
+    smallest at which nine in ten experts are expected to be active. A curve is excluded, and
+    listed, where its context varies instead of N, or where fewer than two grid N are left.
 
     Parameters
     ----------
     settings, points
-        Curves, as this file's first lines say; n is unique in a curve, latency in microseconds.
+        Curves, as described at the top of this file; n is unique in a curve, latency in
+        microseconds.
     awake
-        Whether experts are awake at the baseline; else it is the smallest grid N everywhere.
+        Whether experts are active at the baseline; else it is the smallest grid N everywhere.
     """
     from_baseline = _from_baseline(settings, points, awake=awake)
     ratio = pl.col("latency_us") / pl.col("latency_us").first().over("curve")
@@ -121,7 +122,7 @@ def truth(
         pl.col("n").first().alias("baseline"), pl.col("n").alias("grid")
     )
     reason = (
-        pl.when(pl.col("curve").is_in(_varied(points).implode()))
+        pl.when(pl.col("curve").is_in(_varied_context(points).implode()))
         .then(pl.lit(VARIED_CONTEXT))
         .when(pl.col("grid").is_null())
         .then(pl.lit(NO_BASELINE))
@@ -129,35 +130,35 @@ def truth(
         .then(pl.lit(ONE_POINT))
         .alias("reason")
     )
-    judged = settings.join(grids, on="curve", how="left", maintain_order="left").with_columns(
+    with_reason = settings.join(grids, on="curve", how="left", maintain_order="left").with_columns(
         reason
     )
-    kept = judged.filter(pl.col("reason").is_null()).drop("reason")
+    kept = with_reason.filter(pl.col("reason").is_null()).drop("reason")
     ratios = ratios.join(kept.select("curve"), on="curve", how="semi", maintain_order="left")
     return Truth(
         settings=kept,
         boundaries=boundaries(ratios, epsilons),
         ratios=ratios,
-        excluded=judged.filter(pl.col("reason").is_not_null()).select(*EXCLUDED_COLUMNS),
+        excluded=with_reason.filter(pl.col("reason").is_not_null()).select(*EXCLUDED_COLUMNS),
     )
 
 
-def narrowed(known: Truth, condition: pl.Expr) -> Truth:
-    """Return the part of a truth whose curves meet a condition on what `excluded` has, too."""
-    kept = known.settings.filter(condition)
+def narrowed(truth: Truth, condition: pl.Expr) -> Truth:
+    """Return the part of a truth whose curves meet a condition on columns that `excluded` has."""
+    kept = truth.settings.filter(condition)
     curves = kept.select("curve")
     return Truth(
         settings=kept,
-        boundaries=known.boundaries.join(curves, on="curve", how="semi", maintain_order="left"),
-        ratios=known.ratios.join(curves, on="curve", how="semi", maintain_order="left"),
-        excluded=known.excluded.filter(condition),
+        boundaries=truth.boundaries.join(curves, on="curve", how="semi", maintain_order="left"),
+        ratios=truth.ratios.join(curves, on="curve", how="semi", maintain_order="left"),
+        excluded=truth.excluded.filter(condition),
     )
 
 
-def questions(known: Truth) -> pl.DataFrame:
-    """Return what predictors are asked: a row a curve, its key `asked`, without a latency."""
-    launch = [_LAUNCH] if _LAUNCH in known.settings.columns else []
-    return known.settings.select(pl.col("curve").alias("asked"), *ASKED_COLUMNS, *launch)
+def questions(truth: Truth) -> pl.DataFrame:
+    """Return the queries to predictors, without latencies: one row per curve, with key `asked`."""
+    launch = [_LAUNCH] if _LAUNCH in truth.settings.columns else []
+    return truth.settings.select(pl.col("curve").alias("asked"), *ASKED_COLUMNS, *launch)
 
 
 def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
@@ -171,27 +172,27 @@ def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
     """
     curves = ratios.group_by("curve", maintain_order=True).agg("n", "ratio")
     lengths = curves["n"].list.len().to_numpy()
-    counts = np.arange(lengths.max(initial=1))[None, :] < lengths[:, None]
-    grid = np.zeros(counts.shape, dtype=np.int64)
-    ratio = np.full(counts.shape, np.inf)
-    grid[counts], ratio[counts] = ratios["n"].to_numpy(), ratios["ratio"].to_numpy()
+    own_points = np.arange(lengths.max(initial=1))[None, :] < lengths[:, None]
+    grid = np.zeros(own_points.shape, dtype=np.int64)
+    ratio = np.full(own_points.shape, np.inf)
+    grid[own_points], ratio[own_points] = ratios["n"].to_numpy(), ratios["ratio"].to_numpy()
     rows, ends = np.arange(len(grid)), lengths.astype(np.int64) - 1
     frames = []
     for epsilon in epsilons:
         passes = ratio <= 1.0 + epsilon
-        last, first = last_pass(passes), first_exit(passes, counts)
-        found = {
+        last, before_exit = last_pass(passes), first_exit(passes, own_points)
+        columns = {
             "curve": curves["curve"],
             "baseline": grid[:, 0],
             "n_max": grid[rows, last],
-            "first_exit": grid[rows, first],
+            "first_exit": grid[rows, before_exit],
             "next_n": grid[rows, np.minimum(last + 1, ends)],
-            "next_n_first": grid[rows, np.minimum(first + 1, ends)],
+            "next_n_first": grid[rows, np.minimum(before_exit + 1, ends)],
             "last": last == ends,
-            "stays": first == ends,
+            "stays": before_exit == ends,
         }
         frames.append(
-            pl.DataFrame(found).select(
+            pl.DataFrame(columns).select(
                 "curve",
                 pl.lit(float(epsilon)).alias("epsilon"),
                 "baseline",
@@ -208,20 +209,20 @@ def boundaries(ratios: pl.DataFrame, epsilons: Sequence[float]) -> pl.DataFrame:
 
 def _from_baseline(settings: pl.DataFrame, points: pl.DataFrame, *, awake: bool) -> pl.DataFrame:
     """Return the points from each curve's baseline upwards, sorted."""
-    least = ask_distinct(
+    least_n = ask_distinct(
         settings.select("routing", "experts", "top_k", "batch"),
         lambda layer: {"least": first_awake(**layer) if awake else 1},
         {"least": pl.Int64},
     )
-    fixed = points.join(_varied(points).to_frame(), on="curve", how="anti")
+    varied_n = points.join(_varied_context(points).to_frame(), on="curve", how="anti")
     return (
-        fixed.join(settings.select("curve").hstack(least), on="curve", how="inner")
+        varied_n.join(settings.select("curve").hstack(least_n), on="curve", how="inner")
         .filter(pl.col("n") >= pl.col("least"))
         .select("curve", "n", "latency_us")
         .sort("curve", "n")
     )
 
 
-def _varied(points: pl.DataFrame) -> pl.Series:
+def _varied_context(points: pl.DataFrame) -> pl.Series:
     """Return the curves along which the context varies."""
     return points.filter(pl.col("context").is_not_null())["curve"].unique()

@@ -13,8 +13,8 @@ from nearfree.derive.claims.judge import (
     PARTLY,
     UNDECIDED,
     VERDICTS,
-    both,
     claim_rows,
+    combined_verdict,
     verdict,
 )
 from nearfree.derive.claims.paper import CLAIMS_CHECKED
@@ -59,7 +59,7 @@ def test_one_more_that_disagrees_never_helps(told: list[bool | None]) -> None:
 @given(st.lists(st.sampled_from(VERDICTS), min_size=1, max_size=4))
 def test_parts_hold_together_only_if_each_does(parts: list[str]) -> None:
     """A claim of several parts holds if all hold, and fails if none that can be told does."""
-    found = both(parts)
+    found = combined_verdict(parts)
     assert (found == HOLDS) == (set(parts) == {HOLDS})
     assert (found == FAILS) == (set(parts) - {UNDECIDED} == {FAILS})
     assert found in VERDICTS

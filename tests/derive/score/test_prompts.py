@@ -55,9 +55,9 @@ def test_a_prompt_beside_decodes_wakes_few_experts() -> None:
     By itself the same prompt reads them all, as it would with one request that decodes.
     """
     many, one, apart = prompts({}, {"batch": 2}, {"engine": "sglang"})
-    assert not many.apart
+    assert not many.separate
     assert many.modules_us < one.modules_us / 2
-    assert apart.apart
+    assert apart.separate
     assert apart.modules_us > many.modules_us
     assert many.tokens == one.tokens == apart.tokens == 128
 
@@ -68,7 +68,7 @@ def test_a_forward_apart_has_all_that_a_step_has() -> None:
     about = {"layers": 10, "d_model": 1000, "bandwidth_gb_s": 1000.0}
     moved = 10 * 5 * 4 * 1000 * 50 / 1e6
     for apart, besides in ((False, 0.0), (True, 10 * 10 + 100 + 1)):
-        found = Prompts(share=0.5, tokens=50, modules_us=7.0, apart=apart)
+        found = Prompts(share=0.5, tokens=50, modules_us=7.0, separate=apart)
         assert found.us(constants, **about) == pytest.approx(0.5 * (7 + moved + besides))  # type: ignore[arg-type]
 
 

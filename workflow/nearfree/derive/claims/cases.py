@@ -1,7 +1,7 @@
-"""Claims and their cases, and how boundaries compare.
+"""Claims and their cases, and comparison of boundaries.
 
-A case agrees, disagrees, or is undecided: None where the interval holds both answers, the grid ends
-there, or nothing is near-free on either side. A boundary is known to a step of its grid.
+A case agrees, disagrees, or is undecided (None): where the interval allows both answers, where the
+grid ends, or where nothing is near-free on either side. A boundary is known to a step of its grid.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ PAPER_MODULES = tuple(kind.name for kind in MAIN)
 GRANULAR = tuple(kind.name for kind in MAIN if kind.granular)
 """Those of them whose kernels compute blocks or tiles of rows."""
 _SIZES = ("d_ff", "heads", "kv_heads")
-"""The part of a module's shape that tells the paper's settings apart."""
+"""The fields of a module's shape that distinguish the paper's settings."""
 
 
 class Group(NamedTuple):
@@ -46,15 +46,15 @@ class Case(Struct, frozen=True):
 
 
 Check = Callable[..., Iterable[Case]]
-"""What yields the cases of a claim's part, from the scope's tables and the claim's modules."""
+"""A function that yields the cases of a claim's part, from a scope's tables and modules."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
     """A claim of the paper.
 
-    `checks` are its parts. `unit` names a case, and `needs` the rows that it needs. Its verdict
-    covers all values of `across`, a field of Group; with `public` it is about datasheets or the
-    paper's own table, which only the public scope has.
+    `checks` are its parts. `unit` names what a case is, and `needs` the rows that it needs. One
+    verdict covers all values of `across`, a field of Group. A `public` claim is about datasheets or
+    the paper's own table, which only the public scope has.
     """
 
     name: str
@@ -79,9 +79,9 @@ def setting_case(
     row
         The setting's boundary, which names the group.
     text
-        What is compared, with numbers.
+        The comparison, with numbers.
     others
-        The other rows behind it.
+        The other rows that are compared.
     varied
         A column that the text names itself.
     """
@@ -99,7 +99,7 @@ def describe_setting(row: Row, varied: str = "") -> str:
 
 
 def n_max(row: Row) -> str:
-    """Return a boundary with its interval, where that is wider."""
+    """Return the text of a boundary, with its interval where that holds more than one N."""
     noise = " (marked as noise in the paper)" if row["noisy"] else ""
     if row["n_low"] is None or row["n_low"] == row["n_high"]:
         return f"N_max {row['n_max']}{noise}"
@@ -107,12 +107,12 @@ def n_max(row: Row) -> str:
 
 
 def share(value: float) -> str:
-    """Return a share of a peak in per cent, to three digits."""
+    """Return a share of a peak in percent, to three digits."""
     return f"{100 * value:.3g}%"
 
 
 def plain(value: float) -> str:
-    """Return a number to three digits, whole where it is one."""
+    """Return a number as text: whole numbers and those from 1000 on in full, else three digits."""
     return f"{value:.0f}" if value == round(value) or value >= 1000 else f"{value:.3g}"
 
 
@@ -131,13 +131,17 @@ def at_floor(row: Row) -> bool:
 
 
 def same(a: Row, b: Row, factors: tuple[float, float] = (1, 1)) -> bool | None:
-    """Return whether two boundaries, each times its factor, lie within a grid step of another."""
-    first_reach, other = reach(a, factors[0]), reach(b, factors[1])
-    if first_reach[0] < other[1] and other[0] < first_reach[1]:
-        open_ended = inf in (first_reach[1], other[1]) or (at_floor(a) and at_floor(b))
-        return None if open_ended or _loose(a, b) else True
-    first, second = _interval(a, factors[0]), _interval(b, factors[1])
-    return None if first[0] <= second[1] and second[0] <= first[1] else False
+    """Return whether two boundaries, each times its factor, differ by less than a grid step."""
+    first_reach, second_reach = reach(a, factors[0]), reach(b, factors[1])
+    if first_reach[0] < second_reach[1] and second_reach[0] < first_reach[1]:
+        open_ended = inf in (first_reach[1], second_reach[1]) or (at_floor(a) and at_floor(b))
+        return None if open_ended or _undecided(a, b) else True
+    first_interval, second_interval = _interval(a, factors[0]), _interval(b, factors[1])
+    return (
+        None
+        if first_interval[0] <= second_interval[1] and second_interval[0] <= first_interval[1]
+        else False
+    )
 
 
 def at_least(a: Row, b: Row) -> bool | None:
@@ -148,7 +152,7 @@ def at_least(a: Row, b: Row) -> bool | None:
     if first[0] >= second[1]:
         return True
     if a["n_max"] >= b["n_max"]:
-        return None if _loose(a, b) else True
+        return None if _undecided(a, b) else True
     return None if first[1] >= second[0] else False
 
 
@@ -157,17 +161,17 @@ def within_step(row: Row, value: float) -> bool | None:
     if row["next_n"] is None and value >= row["n_max"]:
         return None
     if row["n_max"] <= value < (row["next_n"] or 0):
-        return None if _loose(row) else True
+        return None if _undecided(row) else True
     low, high = _interval(row)
     return None if row["n_low"] is not None and low <= value <= high else False
 
 
 def doublings(a: float, b: float) -> float:
-    """Return how many doublings lie between two numbers."""
+    """Return the number of doublings between two numbers."""
     return inf if inf in (a, b) or min(a, b) <= 0 else abs(log2(a / b))
 
 
-def _loose(*rows: Row) -> bool:
+def _undecided(*rows: Row) -> bool:
     return any(row["verdict"] == "undecided" for row in rows)
 
 

@@ -7,15 +7,15 @@ from nearfree.derive.claims.cases import Case, at_floor, doublings, n_max, setti
 from nearfree.derive.claims.scope_tables import Row, ScopeTables, pairs
 
 JUMP = 1.3
-"""A rise that the largest tolerance would not hide."""
+"""A factor of T that exceeds the largest tolerance."""
 HIGH = 0.5
-"""From which share of its peak a bandwidth counts as high."""
-_EQUAL = 1.001
-_SHORTEST = 3
+"""The share of its peak from which a bandwidth counts as high."""
+_EQUAL_FACTOR = 1.001
+_LEAST_POINTS = 3
 
 
 def exists(tables: ScopeTables, *modules: str) -> Iterator[Case]:
-    """Yield whether N_max lies above the baseline, by its whole interval."""
+    """Yield whether N_max, with its whole interval, lies above the baseline."""
     for row in tables.bounds(*modules):
         lowest = row["n_max"] if row["n_low"] is None else row["n_low"]
         highest = row["n_max"] if row["n_high"] is None else row["n_high"]
@@ -28,105 +28,107 @@ def flat_then_rising(tables: ScopeTables, *modules: str) -> Iterator[Case]:
     for row in tables.bounds(*modules):
         points = tables.points(row)
         if points:
-            yield _shape(row, points, 1 + tables.epsilon)
+            yield _flatness_case(row, points, 1 + tables.epsilon)
 
 
-def _shape(row: Row, points: dict[int, Row], limit: float) -> Case:
-    out = [p for n, p in points.items() if row["first_exit"] < n < row["n_max"]]
-    out = [p for p in out if p["ratio"] > limit]
-    agrees: bool | None = not out
+def _flatness_case(row: Row, points: dict[int, Row], limit: float) -> Case:
+    between = [point for n, point in points.items() if row["first_exit"] < n < row["n_max"]]
+    violations = [point for point in between if point["ratio"] > limit]
+    agrees: bool | None = not violations
     text, gap = f"within the tolerance up to {n_max(row)}", 0.0
     if at_floor(row):
         agrees = None if row["n_high"] > row["n_max"] else False
         first = points.get(row["next_n"])
         rise = f", T({first['n']}) / T({row['baseline']}) is {first['ratio']:.3g}" if first else ""
         text, gap = f"no flat range: {n_max(row)}{rise}", first["ratio"] if first else 0.0
-    elif out:
-        top = max(out, key=lambda p: p["ratio"])
-        agrees = None if all(p["ratio_low"] <= limit for p in out) else False
-        gap = top["ratio"]
-        text = f"T({top['n']}) is {gap:.3g} of the baseline, {n_max(row)}"
+    elif violations:
+        highest = max(violations, key=lambda point: point["ratio"])
+        agrees = None if all(point["ratio_low"] <= limit for point in violations) else False
+        gap = highest["ratio"]
+        text = f"T({highest['n']}) is {gap:.3g} of the baseline, {n_max(row)}"
     elif row["next_n"] is None:
         agrees, text = None, f"flat to the grid's end, N = {row['n_max']}"
-    return setting_case(row, text, *out, agrees=agrees, gap=gap)
+    return setting_case(row, text, *violations, agrees=agrees, gap=gap)
 
 
 def jumps(tables: ScopeTables, *modules: str) -> Iterator[Case]:
     """Yield whether the position after N_max costs more than any tolerance would allow."""
     for row in tables.bounds(*modules):
         points = tables.points(row)
-        last, after = points.get(row["n_max"]), points.get(row["next_n"] or 0)
-        if last is None:
+        last_point, next_point = points.get(row["n_max"]), points.get(row["next_n"] or 0)
+        if last_point is None:
             continue
-        if after is None or after["n"] != last["n"] + 1 or at_floor(row):
-            why = "nothing is near-free" if at_floor(row) else "N + 1 was not sampled"
-            yield setting_case(row, f"{n_max(row)}, {why}", agrees=None)
+        if next_point is None or next_point["n"] != last_point["n"] + 1 or at_floor(row):
+            reason = "nothing is near-free" if at_floor(row) else "N + 1 was not sampled"
+            yield setting_case(row, f"{n_max(row)}, {reason}", agrees=None)
             continue
-        rise = after["ratio"] / last["ratio"]
-        most = after["ratio_high"] / last["ratio_low"]
-        agrees = True if rise >= JUMP else None if most >= JUMP else False
-        text = f"T({after['n']}) / T({last['n']}) is {rise:.3g}"
-        yield setting_case(row, text, last, after, agrees=agrees, gap=-rise)
+        rise = next_point["ratio"] / last_point["ratio"]
+        highest_rise = next_point["ratio_high"] / last_point["ratio_low"]
+        agrees = True if rise >= JUMP else None if highest_rise >= JUMP else False
+        text = f"T({next_point['n']}) / T({last_point['n']}) is {rise:.3g}"
+        yield setting_case(row, text, last_point, next_point, agrees=agrees, gap=-rise)
 
 
 def bandwidth_bound(tables: ScopeTables, *modules: str) -> Iterator[Case]:
-    """Yield whether memory is busy, and compute is not, at the baseline."""
+    """Yield whether bandwidth use at the baseline is high, and larger than compute use."""
     for row in tables.bounds(*modules):
-        at = tables.work(row).get(row["baseline"])
-        if at is None:
+        point = tables.work(row).get(row["baseline"])
+        if point is None:
             continue
-        c, m, source = at["compute_utilization"], at["bandwidth_utilization"], at["source"]
-        if c is None or m is None:
-            yield setting_case(row, f"no peaks to refer to, {source}", at, agrees=None)
+        compute, bandwidth = point["compute_utilization"], point["bandwidth_utilization"]
+        source = point["source"]
+        if compute is None or bandwidth is None:
+            yield setting_case(row, f"no peaks to refer to, {source}", point, agrees=None)
         else:
-            text = f"{share(m)} of bandwidth, {share(c)} of compute, {source}"
-            yield setting_case(row, text, at, agrees=m >= HIGH and m > c, gap=-m)
+            text = f"{share(bandwidth)} of bandwidth, {share(compute)} of compute, {source}"
+            agrees = bandwidth >= HIGH and bandwidth > compute
+            yield setting_case(row, text, point, agrees=agrees, gap=-bandwidth)
 
 
 def compute_rises(tables: ScopeTables, *modules: str) -> Iterator[Case]:
-    """Yield whether compute use grows by more than bandwidth use moves, up to N_max."""
+    """Yield whether up to N_max compute use grows by a larger factor than bandwidth use changes."""
     for row in tables.bounds(*modules):
         work = tables.work(row)
         first, last = work.get(row["baseline"]), work.get(row["n_max"])
         if first is None or last is None or at_floor(row):
             continue
         kinds = ("compute_utilization", "bandwidth_utilization")
-        if all(at[kind] for at in (first, last) for kind in kinds):
-            grown, moved = (last[kind] / first[kind] for kind in kinds)
+        if all(point[kind] for point in (first, last) for kind in kinds):
+            compute, bandwidth = (last[kind] / first[kind] for kind in kinds)
             text = (
-                f"to N = {row['n_max']} compute use times {grown:.3g}, bandwidth use times "
-                f"{moved:.3g}, {last['source']}"
+                f"to N = {row['n_max']} compute use times {compute:.3g}, bandwidth use times "
+                f"{bandwidth:.3g}, {last['source']}"
             )
-            agrees = grown > max(moved, 1 / moved)
-            yield setting_case(row, text, first, last, agrees=agrees, gap=1 / grown)
+            agrees = compute > max(bandwidth, 1 / bandwidth)
+            yield setting_case(row, text, first, last, agrees=agrees, gap=1 / compute)
 
 
 def compute_with_batch(tables: ScopeTables, *modules: str) -> Iterator[Case]:
     """Yield whether of two batch sizes the larger one uses more compute at the baseline."""
     for a, b in pairs(tables.bounds(*modules), "batch"):
-        first, other = (tables.work(row).get(row["baseline"]) for row in (a, b))
-        if first and other and first["compute_utilization"] and other["compute_utilization"]:
-            grown = other["compute_utilization"] / first["compute_utilization"]
-            text = f"compute use times {grown:.3g} at b = {b['batch']}, {other['source']}"
-            yield setting_case(a, text, first, other, agrees=grown > 1, gap=-grown)
+        first, second = (tables.work(row).get(row["baseline"]) for row in (a, b))
+        if first and second and first["compute_utilization"] and second["compute_utilization"]:
+            factor = second["compute_utilization"] / first["compute_utilization"]
+            text = f"compute use times {factor:.3g} at b = {b['batch']}, {second['source']}"
+            yield setting_case(a, text, first, second, agrees=factor > 1, gap=-factor)
 
 
-def steps(tables: ScopeTables, *modules: str, of: str = "flop_executed") -> Iterator[Case]:
-    """Yield whether executed FLOPs, or another column, stand still at some N and rise at others."""
-    for row, curve in _work_curves(tables, modules, of, _SHORTEST):
-        rises = [b[of] / a[of] for a, b in pairwise(curve)]
-        flat = sum(rise < _EQUAL for rise in rises)
+def steps(tables: ScopeTables, *modules: str, column: str = "flop_executed") -> Iterator[Case]:
+    """Yield whether executed FLOPs, or another column, stay equal at some N and rise at others."""
+    for row, curve in _work_curves(tables, modules, column, _LEAST_POINTS):
+        rises = [b[column] / a[column] for a, b in pairwise(curve)]
+        flat = sum(rise < _EQUAL_FACTOR for rise in rises)
         text = f"flat at {flat} of {len(rises)} steps of N, {curve[0]['source']}"
         yield setting_case(row, text, *curve, agrees=0 < flat < len(rises), gap=-float(flat))
 
 
 def exceeds_logical(tables: ScopeTables, *modules: str) -> Iterator[Case]:
     """Yield whether executed FLOPs are no fewer than needed, and more at some N."""
-    for row, curve in _work_curves(tables, modules, "flop_logical", _SHORTEST):
-        over = [at["flop_executed"] / at["flop_logical"] for at in curve]
-        text = f"{min(over):.4g} to {max(over):.4g} times the FLOPs, {curve[0]['source']}"
-        agrees = min(over) * _EQUAL >= 1 and max(over) > _EQUAL
-        yield setting_case(row, text, *curve, agrees=agrees, gap=-max(over))
+    for row, curve in _work_curves(tables, modules, "flop_logical", _LEAST_POINTS):
+        factors = [point["flop_executed"] / point["flop_logical"] for point in curve]
+        text = f"{min(factors):.4g} to {max(factors):.4g} times the FLOPs, {curve[0]['source']}"
+        agrees = min(factors) * _EQUAL_FACTOR >= 1 and max(factors) > _EQUAL_FACTOR
+        yield setting_case(row, text, *curve, agrees=agrees, gap=-max(factors))
 
 
 def ends_with_block(tables: ScopeTables, *modules: str) -> Iterator[Case]:
@@ -135,24 +137,29 @@ def ends_with_block(tables: ScopeTables, *modules: str) -> Iterator[Case]:
         first = curve[0]["flop_executed"]
         if curve[0]["n"] != row["baseline"]:
             continue
-        until = max(at["n"] for at in curve if at["flop_executed"] < first * _EQUAL)
-        text = f"{n_max(row)}, the same executed FLOPs up to N = {until}, {curve[0]['source']}"
-        agrees: bool | None = until == row["n_max"]
+        last_n = max(
+            point["n"] for point in curve if point["flop_executed"] < first * _EQUAL_FACTOR
+        )
+        text = f"{n_max(row)}, the same executed FLOPs up to N = {last_n}, {curve[0]['source']}"
+        agrees: bool | None = last_n == row["n_max"]
         if agrees:
-            ends = until == curve[-1]["n"] or at_floor(row) or row["verdict"] == "undecided"
-            agrees = None if ends else True
-        elif row["n_low"] is not None and row["n_low"] <= until <= row["n_high"]:
+            is_open = last_n == curve[-1]["n"] or at_floor(row) or row["verdict"] == "undecided"
+            agrees = None if is_open else True
+        elif row["n_low"] is not None and row["n_low"] <= last_n <= row["n_high"]:
             agrees = None
-        gap = doublings(until, row["n_max"])
+        gap = doublings(last_n, row["n_max"])
         yield setting_case(row, text, *curve, agrees=agrees, gap=gap)
 
 
 def _work_curves(
     tables: ScopeTables, modules: tuple[str, ...], column: str, least: int
 ) -> Iterator[tuple[Row, list[Row]]]:
-    """Yield boundaries with the executed work from the baseline on, where a column is known."""
+    """Yield boundaries with `least` or more points of executed work from the baseline on.
+
+    A point counts where executed FLOPs and `column` are known and not 0.
+    """
     for row in tables.bounds(*modules):
-        points = [at for n, at in sorted(tables.work(row).items()) if n >= row["baseline"]]
-        curve = [at for at in points if at["flop_executed"] and at[column]]
+        points = [point for n, point in sorted(tables.work(row).items()) if n >= row["baseline"]]
+        curve = [point for point in points if point["flop_executed"] and point[column]]
         if len(curve) >= least:
             yield row, curve

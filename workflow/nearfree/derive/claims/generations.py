@@ -10,9 +10,9 @@ from nearfree.core.modules.dense_ffn import IDLE
 from nearfree.derive.claims.cases import Case, Group, plain
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
-_FROM = 2.4
-_LEAST, _MOST = 22.5, 23.5
-"""What rounds to 23 times."""
+_OVER_PREDICTION = 2.4
+_ROUNDS_FROM, _ROUNDS_BELOW = 22.5, 23.5
+"""The range of ratios that round to 23."""
 
 
 def up_to_23(tables: ScopeTables) -> Iterator[Case]:
@@ -20,25 +20,25 @@ def up_to_23(tables: ScopeTables) -> Iterator[Case]:
     rows = list(_table(tables))
     if rows:
         row = max(rows, key=lambda row: row["idle_compute"] / row["principle"])
-        top = row["idle_compute"] / row["principle"]
-        text = f"the largest is {top:.3g} times: {_place(row)}"
-        yield _case(text, *rows, agrees=_LEAST <= top < _MOST)
+        ratio = row["idle_compute"] / row["principle"]
+        text = f"the largest is {ratio:.3g} times: {_row_label(row)}"
+        yield _case(text, *rows, agrees=_ROUNDS_FROM <= ratio < _ROUNDS_BELOW)
 
 
-def most_over(tables: ScopeTables) -> Iterator[Case]:
+def most_over_predicted(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether more than half of the table's rows over-predict by 2.4 times or more."""
     rows = list(_table(tables))
-    over = [row for row in rows if (row["over_prediction"] or 1) >= _FROM]
+    over_predicted = [row for row in rows if (row["over_prediction"] or 1) >= _OVER_PREDICTION]
     if rows:
-        text = f"{len(over)} of {len(rows)} rows of the table"
-        yield _case(text, *rows, agrees=2 * len(over) > len(rows))
+        text = f"{len(over_predicted)} of {len(rows)} rows of the table"
+        yield _case(text, *rows, agrees=2 * len(over_predicted) > len(rows))
 
 
-def reprints(tables: ScopeTables) -> Iterator[Case]:
+def formulas_match_print(tables: ScopeTables) -> Iterator[Case]:
     """Yield whether each row of the table follows from its formulas."""
     for row in _table(tables):
         text = (
-            f"{_place(row)}: N_idle {plain(row['idle_compute'])} against "
+            f"{_row_label(row)}: N_idle {plain(row['idle_compute'])} against "
             f"{plain(row['printed_idle_compute'])} printed, principle {plain(row['principle'])} "
             f"against {plain(row['printed_principle'])}"
         )
@@ -46,10 +46,10 @@ def reprints(tables: ScopeTables) -> Iterator[Case]:
 
 
 def holds_for_releases(tables: ScopeTables) -> Iterator[Case]:
-    """Yield whether each row of the table says the same with what releases do at real shapes."""
+    """Yield whether a row's principle is the same with releases' granularities at real shapes."""
     for row in _table(tables):
         resolved = row["resolved"]
-        text = f"{_place(row)}: {plain(row['principle'])} in the table"
+        text = f"{_row_label(row)}: {plain(row['principle'])} in the table"
         if resolved is not None:
             text += f", {plain(resolved)} by the rules of releases ({row['resolved_term']})"
         agrees = None if resolved is None else round(resolved) == round(row["principle"])
@@ -57,39 +57,41 @@ def holds_for_releases(tables: ScopeTables) -> Iterator[Case]:
 
 
 def grows(tables: ScopeTables, module: str, *, column: str, symbol: str = "") -> Iterator[Case]:
-    """Yield whether of two platforms the later one has the larger number, at one element type.
+    """Yield whether the later of two platforms has the larger number, at one element type.
 
     Parameters
     ----------
     column
-        The number: rho, or the boundary of dense FFNs.
+        The column of the number: rho, or the boundary of dense FFNs.
     symbol
-        What stands before it in the text.
+        Its symbol, for the text.
     """
     frame = tables.frames["trend"].filter(pl.col("term") == IDLE, pl.col("batch") == 1)
-    known = frame.drop_nulls(["n_max", "year"]).drop("from_ids").sort("year", "platform")
-    for rows in known.partition_by("dtype"):
-        for a, b in combinations(rows.to_dicts(), 2):
-            if a["year"] < b["year"]:
+    terms = frame.drop_nulls(["n_max", "year"]).drop("from_ids").sort("year", "platform")
+    for rows in terms.partition_by("dtype"):
+        for early, late in combinations(rows.to_dicts(), 2):
+            if early["year"] < late["year"]:
                 text = (
-                    f"{a['platform']} ({a['year']}) has {symbol}{plain(a[column])}, "
-                    f"{b['platform']} ({b['year']}) {plain(b[column])}, {a['dtype']}"
+                    f"{early['platform']} ({early['year']}) has {symbol}{plain(early[column])}, "
+                    f"{late['platform']} ({late['year']}) {plain(late[column])}, {early['dtype']}"
                 )
-                agrees, gap = b[column] > a[column], a[column] / b[column]
-                yield _case(text, a, b, agrees=agrees, gap=gap, module=module)
+                agrees, gap = late[column] > early[column], early[column] / late[column]
+                yield _case(text, early, late, agrees=agrees, gap=gap, module=module)
 
 
 def tile_stays(tables: ScopeTables, module: str) -> Iterator[Case]:
     """Yield whether one backend's M_attn is the same on every two platforms."""
     frame = tables.frames["trend"].filter(pl.col("term") == M_ATTN, pl.col("batch") == 1)
-    known = frame.drop_nulls("n_max").drop("from_ids")
-    for rows in known.partition_by("reference", "query_group", "dtype"):
-        for a, b in combinations(rows.to_dicts(), 2):
+    terms = frame.drop_nulls("n_max").drop("from_ids")
+    for rows in terms.partition_by("reference", "query_group", "dtype"):
+        for first, second in combinations(rows.to_dicts(), 2):
             text = (
-                f"{a['reference']}: {plain(a['n_max'])} on {a['platform']}, "
-                f"{plain(b['n_max'])} on {b['platform']}"
+                f"{first['reference']}: {plain(first['n_max'])} on {first['platform']}, "
+                f"{plain(second['n_max'])} on {second['platform']}"
             )
-            yield _case(text, a, b, agrees=a["n_max"] == b["n_max"], module=module)
+            yield _case(
+                text, first, second, agrees=first["n_max"] == second["n_max"], module=module
+            )
 
 
 def _case(
@@ -104,7 +106,7 @@ def _table(tables: ScopeTables) -> Iterator[Row]:
     yield from frame.drop("from_ids").sort("row").iter_rows(named=True)
 
 
-def _place(row: Row) -> str:
+def _row_label(row: Row) -> str:
     k = f", k = {row['top_k'] or 'any'}" if row["model_type"] == "moe" else ""
     routing = f" {row['routing']}" if row["routing"] else ""
     return f"{row['model_type']}{routing} on {row['platform']}, b = {row['batch']}{k}"

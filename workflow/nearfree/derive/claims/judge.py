@@ -52,7 +52,7 @@ CLAIMS = Table(
 )  # fmt: skip
 
 _CASES_SHOWN = 4
-"""How many cases a sentence lists."""
+"""Most cases that a sentence lists."""
 Row = dict[str, object]
 
 
@@ -67,46 +67,53 @@ def write_claims(layout: Layout, scope: str, *, epsilon: float) -> None:
 
 
 def claim_rows(tables: ScopeTables, claims: Iterable[Claim] = CLAIMS_CHECKED) -> Iterator[Row]:
-    """Yield the verdicts of a scope; a claim that the log has no case of is undecided."""
+    """Yield the verdicts of a scope; a claim without a case in the log is undecided."""
     for place, claim in enumerate(claims, start=1):
         if claim.public and tables.scope != PUBLIC:
             continue
-        parts = [list(check(tables, *claim.modules)) for check in claim.checks]
-        about = {"claim": claim.name, "kind": claim.kind, "place": place, "section": claim.section,
-                 "says": claim.says}  # fmt: skip
-        groups = _groups(claim, parts)
+        cases_by_check = [list(check(tables, *claim.modules)) for check in claim.checks]
+        claim_columns = {
+            "claim": claim.name,
+            "kind": claim.kind,
+            "place": place,
+            "section": claim.section,
+            "says": claim.says,
+        }
+        groups = _groups(claim, cases_by_check)
         for group, cases in groups.items():
-            yield about | group._asdict() | judged(claim, cases)
-        seen = {group.module for group in groups}
+            yield claim_columns | group._asdict() | judgement(claim, cases)
+        covered = {group.module for group in groups}
         for module in claim.modules or (None,):
-            if module not in seen:
-                yield about | _nothing(tables, claim, module)
+            if module not in covered:
+                yield claim_columns | _no_case_row(tables, claim, module)
 
 
 def _groups(claim: Claim, parts: Sequence[list[Case]]) -> dict[Group, list[list[Case]]]:
     """Return the cases of each verdict, part by part."""
-    covered: dict[str, Any] = {claim.across: None} if claim.across else {}
+    cleared: dict[str, Any] = {claim.across: None} if claim.across else {}
     groups: dict[Group, list[list[Case]]] = {}
-    for number, part in enumerate(parts):
-        for case in part:
-            group = case.group._replace(**covered)
+    for number, cases in enumerate(parts):
+        for case in cases:
+            group = case.group._replace(**cleared)
             groups.setdefault(group, [[] for _ in parts])[number].append(case)
     return groups
 
 
 def verdict(cases: Sequence[Case]) -> str:
-    """Return the verdict on cases that agree, that do not, and that cannot be told.
+    """Return the verdict on cases that agree, disagree or are undecided.
 
-    One that does not agree counts however many cannot be told: the claim is of every case.
+    A disagreeing case counts however many are undecided: the claim covers every case.
     """
-    kept, lost, unclear = (sum(c.agrees is a for c in cases) for a in (True, False, None))
-    if lost:
-        return PARTLY if kept > lost else FAILS
-    return HOLDS if kept and unclear <= kept else UNDECIDED
+    agreeing, disagreeing, undecided = (
+        sum(case.agrees is outcome for case in cases) for outcome in (True, False, None)
+    )
+    if disagreeing:
+        return PARTLY if agreeing > disagreeing else FAILS
+    return HOLDS if agreeing and undecided <= agreeing else UNDECIDED
 
 
-def both(verdicts: Sequence[str]) -> str:
-    """Return the verdict on a claim of several parts: it holds only if each of them does."""
+def combined_verdict(verdicts: Sequence[str]) -> str:
+    """Return the verdict on a claim of several parts: it holds only if every part does."""
     decided = {verdict for verdict in verdicts if verdict != UNDECIDED}
     if len(decided) > 1:
         return PARTLY
@@ -115,45 +122,50 @@ def both(verdicts: Sequence[str]) -> str:
     return decided.pop() if decided else UNDECIDED
 
 
-def judged(claim: Claim, parts: Sequence[Sequence[Case]]) -> Row:
+def judgement(claim: Claim, parts: Sequence[Sequence[Case]]) -> Row:
     """Return the verdict on the cases of one claim, part by part, with its numbers and rows."""
     cases = [case for part in parts for case in part]
-    kept = [case for case in cases if case.agrees]
-    lost = sorted((c for c in cases if c.agrees is False), key=lambda case: -case.gap)
-    unclear = [case for case in cases if case.agrees is None]
+    agreeing = [case for case in cases if case.agrees]
+    disagreeing = sorted(
+        (case for case in cases if case.agrees is False), key=lambda case: -case.gap
+    )
+    undecided = [case for case in cases if case.agrees is None]
     return {
-        "verdict": both([verdict(part) for part in parts]),
+        "verdict": combined_verdict([verdict(part) for part in parts]),
         "checked": len(cases),
-        "kept": len(kept),
-        "unclear": len(unclear),
-        "worst": lost[0].text if lost else "",
-        "why": _why(claim, kept, lost, unclear),
+        "kept": len(agreeing),
+        "unclear": len(undecided),
+        "worst": disagreeing[0].text if disagreeing else "",
+        "why": _explanation(claim, agreeing, disagreeing, undecided),
         "from_ids": sorted({row_id for case in cases for row_id in case.ids}),
     }
 
 
-def _why(claim: Claim, kept: list[Case], lost: list[Case], unclear: list[Case]) -> str:
-    total = len(kept) + len(lost) + len(unclear)
-    parts = [f"{len(kept)} of {total} {claim.unit} agree"]
-    if lost:
-        parts.append(f"{len(lost)} {'does' if len(lost) == 1 else 'do'} not: {_some(lost)}")
-    if unclear:
-        parts.append(f"{len(unclear)} cannot be told: {_some(unclear)}")
-    if not lost and not unclear:
-        parts.append(_some(sorted(kept, key=lambda case: -case.gap)))
+def _explanation(
+    claim: Claim, agreeing: list[Case], disagreeing: list[Case], undecided: list[Case]
+) -> str:
+    total = len(agreeing) + len(disagreeing) + len(undecided)
+    parts = [f"{len(agreeing)} of {total} {claim.unit} agree"]
+    if disagreeing:
+        do = "does" if len(disagreeing) == 1 else "do"
+        parts.append(f"{len(disagreeing)} {do} not: {_listed_cases(disagreeing)}")
+    if undecided:
+        parts.append(f"{len(undecided)} cannot be told: {_listed_cases(undecided)}")
+    if not disagreeing and not undecided:
+        parts.append(_listed_cases(sorted(agreeing, key=lambda case: -case.gap)))
     return "; ".join(parts)
 
 
-def _some(cases: Sequence[Case]) -> str:
+def _listed_cases(cases: Sequence[Case]) -> str:
     shown = " / ".join(case.text for case in cases[:_CASES_SHOWN])
-    left = len(cases) - _CASES_SHOWN
-    return f"{shown} / and {left} more" if left > 0 else shown
+    omitted = len(cases) - _CASES_SHOWN
+    return f"{shown} / and {omitted} more" if omitted > 0 else shown
 
 
-def _nothing(tables: ScopeTables, claim: Claim, module: str | None) -> Row:
+def _no_case_row(tables: ScopeTables, claim: Claim, module: str | None) -> Row:
     return {
         **dict.fromkeys(Group._fields),
-        **judged(claim, ()),
+        **judgement(claim, ()),
         "platform": tables.scope if tables.scope != PUBLIC else None,
         "module": module,
         "why": f"not in the log of {tables.scope}: {claim.needs}",

@@ -1,7 +1,7 @@
-"""Claims on the laws: where N_idle or a granularity, expert blocks or a query tile, predicts N_max.
+"""Claims on the laws: whether N_idle or a granularity (expert blocks, query tile) predicts N_max.
 
 The granularity is the paper's, else that of a release's rules, else the block that the adapter
-counts at the baseline; then tau is the last N of the grid that is counted with the same block.
+counts at the baseline; in that case tau is the last N of the grid with the same counted block.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from nearfree.core.modules.routing import SPREADS
 from nearfree.derive.claims.cases import Case, doublings, n_max, plain, setting_case, within_step
 from nearfree.derive.claims.scope_tables import Row, ScopeTables
 
-_NEAR = 2.0
+_FACTOR = 2.0
 
 
 class Granularity(NamedTuple):
@@ -34,18 +34,22 @@ def granularity(tables: ScopeTables, row: Row) -> Granularity | None:
 
 def _counted(tables: ScopeTables, row: Row) -> Granularity | None:
     work = tables.work(row)
-    first = work.get(row["baseline"])
-    if first is None or first["block_rows"] is None or row["routing"] not in (None, *SPREADS):
-        return None  # of other routings the paper has no law
-    block, batch = first["block_rows"], row["batch"]
-    until = max(n for n, at in work.items() if at["block_rows"] == block)
+    baseline_work = work.get(row["baseline"])
+    if (
+        baseline_work is None
+        or baseline_work["block_rows"] is None
+        or row["routing"] not in (None, *SPREADS)
+    ):
+        return None  # the paper has no law for other routings
+    block, batch = baseline_work["block_rows"], row["batch"]
+    last_n = max(n for n, point in work.items() if point["block_rows"] == block)
     if row["routing"] == "balanced":
-        whole = block * row["experts"] / (row["top_k"] * batch)
-        value, term = min((whole, "M_moe E / (b k)"), (until, "tau / b"))
+        balanced = block * row["experts"] / (row["top_k"] * batch)
+        value, term = min((balanced, "M_moe E / (b k)"), (last_n, "tau / b"))
     else:
         value = block / batch if row["module"] == "moe_ffn" else block
         term = "M_moe / b" if row["module"] == "moe_ffn" else "M_attn"
-    return Granularity(value, f"{term} {plain(value)}, by counted blocks", first)
+    return Granularity(value, f"{term} {plain(value)}, by counted blocks", baseline_work)
 
 
 def follows_granularity(
@@ -82,9 +86,9 @@ def predicts(
         Check that it does not lie there.
     """
     for row, value, idle in _idle_predictions(tables, *modules):
-        hit = _near(row, value) if near else within_step(row, value)
+        hit = _within_factor_two(row, value) if near else within_step(row, value)
         agrees = hit if hit is None or not wrong else not hit
-        text, gap = f"N_idle {_n(value)}, {n_max(row)}", doublings(value, row["n_max"])
+        text, gap = f"N_idle {_n_text(value)}, {n_max(row)}", doublings(value, row["n_max"])
         yield setting_case(row, text, idle, agrees=agrees, gap=gap)
 
 
@@ -93,7 +97,7 @@ def tile_before_idle(tables: ScopeTables, module: str) -> Iterator[Case]:
     for row, value, idle in _idle_predictions(tables, module):
         tile = granularity(tables, row)
         if tile is not None:
-            text, agrees = f"{tile.text}, N_idle {_n(value)}", tile.n_max < value
+            text, agrees = f"{tile.text}, N_idle {_n_text(value)}", tile.n_max < value
             yield setting_case(row, text, idle, tile.row, agrees=agrees, gap=tile.n_max / value)
 
 
@@ -104,14 +108,14 @@ def _idle_predictions(tables: ScopeTables, *modules: str) -> Iterator[tuple[Row,
             yield row, inf if prediction["unbounded"] else prediction["n_max"], prediction
 
 
-def _near(row: Row, value: float) -> bool | None:
-    if row["next_n"] is None and value * _NEAR >= row["n_max"]:
+def _within_factor_two(row: Row, value: float) -> bool | None:
+    if row["next_n"] is None and value * _FACTOR >= row["n_max"]:
         return None
-    if row["n_max"] / _NEAR <= value <= (row["next_n"] or 0) * _NEAR:
+    if row["n_max"] / _FACTOR <= value <= (row["next_n"] or 0) * _FACTOR:
         return None if row["verdict"] == "undecided" else True
     low, high = row["n_low"], row["n_high"]
-    return None if low is not None and low / _NEAR <= value <= high * _NEAR else False
+    return None if low is not None and low / _FACTOR <= value <= high * _FACTOR else False
 
 
-def _n(value: float) -> str:
+def _n_text(value: float) -> str:
     return "unbounded" if value == inf else plain(value)

@@ -14,21 +14,21 @@ from nearfree.derive.claims.cases import Case, doublings, n_max, plain, setting_
 from nearfree.derive.claims.scope_tables import BASES, Row, ScopeTables, pairs
 
 LAWS = ("principle", "principle_resolved", "principle_counted")
-"""The principle of a model: with the paper's granularities, a release's, or those counted."""
+"""The principle of a model: with the paper's granularities, a release's, or counted ones."""
 
 
 def minimum(tables: ScopeTables, module: str) -> Iterator[Case]:
-    """Yield whether the smallest boundary of a model's modules is the model's."""
-    for row, predictions in _composed(tables, module):
-        least, total = predictions.get("modules_minimum"), predictions.get("modules_sum")
-        if least is None or least["predicted"] is None:
+    """Yield whether a model's boundary is the smallest boundary of its modules."""
+    for row, predictions in _compositions(tables, module):
+        composed, summed = predictions.get("modules_minimum"), predictions.get("modules_sum")
+        if composed is None or composed["predicted"] is None:
             continue
-        predicted = least["predicted"]
-        text = f"{n_max(row)}, minimum {plain(predicted)} ({least['limiter']})"
-        if total is not None and total["predicted"] is not None:
-            text += f"; the sum of the modules' times gives {plain(total['predicted'])}"
+        predicted = composed["predicted"]
+        text = f"{n_max(row)}, minimum {plain(predicted)} ({composed['limiter']})"
+        if summed is not None and summed["predicted"] is not None:
+            text += f"; the sum of the modules' times gives {plain(summed['predicted'])}"
         agrees, gap = within_step(row, predicted), doublings(predicted, row["n_max"])
-        yield setting_case(row, text, least, agrees=agrees, gap=gap)
+        yield setting_case(row, text, composed, agrees=agrees, gap=gap)
 
 
 def law(tables: ScopeTables, module: str) -> Iterator[Case]:
@@ -43,8 +43,8 @@ def law(tables: ScopeTables, module: str) -> Iterator[Case]:
 
 
 def names_limiter(tables: ScopeTables, module: str) -> Iterator[Case]:
-    """Yield whether the principle names the module whose time was seen to grow most."""
-    for row, predictions in _composed(tables, module):
+    """Yield whether the principle names the module whose measured time grows most."""
+    for row, predictions in _compositions(tables, module):
         laws = (predictions[name] for name in LAWS if name in predictions)
         prediction = next((law for law in laws if law["limiter"]), None)
         if prediction is not None and prediction["measured_limiter"] is not None:
@@ -57,17 +57,19 @@ def names_limiter(tables: ScopeTables, module: str) -> Iterator[Case]:
 
 def limiter_shifts(tables: ScopeTables, module: str) -> Iterator[Case]:
     """Yield whether the MoE FFN limits a model at the shortest L, and attention at the longest."""
-    composed = [pair for pair in _composed(tables, module) if pair[0]["routing"]]
+    composed = [pair for pair in _compositions(tables, module) if pair[0]["routing"]]
     limiters = {row["row_id"]: _limiter(predictions) for row, predictions in composed}
     ends: dict[tuple[Any, ...], list[tuple[Row, Row]]] = defaultdict(list)
     for a, b in pairs((row for row, _ in composed), "context"):
-        ends[tuple(a[n] for n in ("stream", "model", *AXES) if n != "context")].append((a, b))
+        ends[tuple(a[name] for name in ("stream", "model", *AXES) if name != "context")].append(
+            (a, b)
+        )
     for family in ends.values():
         short, long = max(family, key=lambda pair: pair[1]["context"] - pair[0]["context"])
         first, last = (limiters[row["row_id"]] for row in (short, long))
         if first and last:
-            named = [base_of(each["measured_limiter"]) for each in (first, last)]
-            agrees = named == [MOE, ATTENTION]
+            limiting = [base_of(row["measured_limiter"]) for row in (first, last)]
+            agrees = limiting == [MOE, ATTENTION]
             text = (
                 f"{first['measured_limiter']} at L = {short['context']}, "
                 f"{last['measured_limiter']} at L = {long['context']}"
@@ -80,8 +82,8 @@ def _limiter(predictions: dict[str, Row]) -> Row | None:
     return next((row for row in predictions.values() if row["measured_limiter"]), None)
 
 
-def _composed(tables: ScopeTables, module: str) -> Iterator[tuple[Row, dict[str, Row]]]:
-    """Yield each model's boundary with what is composed of it, by predictor."""
+def _compositions(tables: ScopeTables, module: str) -> Iterator[tuple[Row, dict[str, Row]]]:
+    """Yield each model's boundary with its rows of the table `composition`, by predictor."""
     frame = tables.frames["composition"].filter(pl.col("epsilon") == tables.epsilon)
     by_setting: dict[tuple[str, str, str], dict[str, Row]] = defaultdict(dict)
     rows = frame.drop("from_ids").to_dicts()

@@ -1,4 +1,4 @@
-"""What the paper asks, finds and claims, in the order of the page."""
+"""The paper's research questions, findings and claims, in the order of the page."""
 
 from functools import partial
 
@@ -188,7 +188,7 @@ CLAIMS_CHECKED = (
         says="Arithmetic intensity changes in steps: from some N of the grid to the next it does "
         "not rise, from others it does.",
         unit="curves", needs="arithmetic intensity, counted or profiled",
-        checks=(partial(curves.steps, of="intensity_flop_per_byte"),),
+        checks=(partial(curves.steps, column="intensity_flop_per_byte"),),
     ),
     Claim(
         name="flops_padded", section="3.3, RQ3", modules=GRANULAR,
@@ -288,12 +288,12 @@ CLAIMS_CHECKED = (
         name="idle_over_in_most", section="app. on implications", public=True,
         says="Idle compute over-predicts by 2.4 times or more in over half of the deployment "
         "table's rows.",
-        unit="tables", needs=_TABLE, checks=(generations.most_over,),
+        unit="tables", needs=_TABLE, checks=(generations.most_over_predicted,),
     ),
     Claim(
         name="lookup_follows", section="app. on implications", public=True,
         says="Each row of the deployment table is what its formulas give, rounded as printed.",
-        unit="rows", needs=_TABLE, checks=(generations.reprints,),
+        unit="rows", needs=_TABLE, checks=(generations.formulas_match_print,),
     ),
     Claim(
         name="lookup_holds_for_releases", section="not in the paper", public=True,
@@ -324,4 +324,4 @@ CLAIMS_CHECKED = (
         checks=(generations.tile_stays,),
     ),
 )  # fmt: skip
-"""Every claim that is checked."""
+"""All claims that are checked."""

@@ -1,4 +1,4 @@
-"""Claims on how boundaries move: with batch, experts a token, context, routing and tolerance."""
+"""Claims on how boundaries depend on batch, experts per token, context, routing and tolerance."""
 
 from collections.abc import Iterator
 from itertools import groupby, pairwise
@@ -7,9 +7,9 @@ from nearfree.core.setting import FIELDS
 from nearfree.derive.claims.cases import Case, at_least, doublings, n_max, same, setting_case
 from nearfree.derive.claims.scope_tables import Row, ScopeTables, pairs
 
-_BOUNDS = "balanced", "skewed"
-_LEAST, _LOOSER, _MOST = 0.0499, 0.0999, 0.3001
-_FINE = 2
+_IDEAL_ROUTINGS = "balanced", "skewed"
+_FROM_5_PERCENT, _FROM_10_PERCENT, _TO_30_PERCENT = 0.0499, 0.0999, 0.3001
+_FINE_GRID_FACTOR = 2
 
 
 def inverse_batch(
@@ -20,7 +20,7 @@ def inverse_batch(
     Parameters
     ----------
     epsilon
-        The tolerance, which the text names; by default the headline's.
+        The tolerance, which the text states; by default the headline's.
     """
     note = "" if epsilon is None else f", tolerance {epsilon:.0%}"
     for a, b in pairs(tables.bounds(*modules, epsilon=epsilon), "batch"):
@@ -29,7 +29,7 @@ def inverse_batch(
 
 
 def inverse_batch_anywhere(tables: ScopeTables, *modules: str) -> Iterator[Case]:
-    """Yield the same at each tolerance that there is."""
+    """Yield the cases of `inverse_batch` at every tolerance of the tables."""
     for epsilon in sorted({row["epsilon"] for rows in tables.curves for row in rows}):
         yield from inverse_batch(tables, *modules, epsilon=epsilon)
 
@@ -42,32 +42,32 @@ def constant(
     routing: str | None = None,
     most: int | None = None,
 ) -> Iterator[Case]:
-    """Yield whether N_max is the same, to a grid step, wherever one column varies.
+    """Yield whether N_max is the same, to a grid step, where only one column varies.
 
     Parameters
     ----------
     routing
-        Which routing alone; of models: none stands for dense ones.
+        The only routing to check; for models None means dense ones.
     most
-        The largest value of the column that is looked at.
+        The largest value of the column to check.
     """
-    rows = _routed(tables, module, routing)
-    known = [row for row in rows if most is None or (row[varied] or 0) <= most]
-    for a, b in pairs(known, varied):
+    rows = _bounds_of_routings(tables, module, routing)
+    kept = [row for row in rows if most is None or (row[varied] or 0) <= most]
+    for a, b in pairs(kept, varied):
         yield _pair(a, b, varied, agrees=same(a, b))
 
 
 def never_rises(
     tables: ScopeTables, module: str, *, varied: str, routing: str | None = None
 ) -> Iterator[Case]:
-    """Yield whether N_max is no larger where one column is.
+    """Yield whether N_max is no larger where one column is larger.
 
     Parameters
     ----------
     routing
-        Which routing alone; of models: none stands for dense ones.
+        The only routing to check; for models None means dense ones.
     """
-    for a, b in pairs(_routed(tables, module, routing), varied):
+    for a, b in pairs(_bounds_of_routings(tables, module, routing), varied):
         yield _pair(a, b, varied, agrees=at_least(a, b))
 
 
@@ -82,7 +82,7 @@ def _pair(
 
 def balanced_above_skewed(tables: ScopeTables, module: str) -> Iterator[Case]:
     """Yield whether N_max of balanced routing is no smaller than that of skewed routing."""
-    for a, b in pairs(_routed(tables, module, *_BOUNDS), "routing"):
+    for a, b in pairs(_bounds_of_routings(tables, module, *_IDEAL_ROUTINGS), "routing"):
         text, gap = f"{n_max(a)} balanced, {n_max(b)} skewed", doublings(a["n_max"], b["n_max"])
         yield setting_case(a, text, b, agrees=at_least(a, b), gap=gap)
 
@@ -100,17 +100,17 @@ def real_between(tables: ScopeTables, *modules: str) -> Iterator[Case]:
     """Yield whether other routings lie below balanced and above skewed ones."""
     for module in modules:
         for a, b in pairs([row for row in tables.bounds(module) if row["routing"]], "routing"):
-            bound, real = (a, b) if a["routing"] in _BOUNDS else (b, a)
-            limit, kind = bound["routing"], real["routing"]
-            if limit not in _BOUNDS or kind in _BOUNDS:
+            ideal, real = (a, b) if a["routing"] in _IDEAL_ROUTINGS else (b, a)
+            ideal_routing, real_routing = ideal["routing"], real["routing"]
+            if ideal_routing not in _IDEAL_ROUTINGS or real_routing in _IDEAL_ROUTINGS:
                 continue
-            agrees = at_least(bound, real) if limit == "balanced" else at_least(real, bound)
-            text = f"{n_max(real)} by {kind}, {n_max(bound)} {limit}"
-            gap = doublings(real["n_max"], bound["n_max"])
-            yield setting_case(real, text, bound, agrees=agrees, gap=gap)
+            agrees = at_least(ideal, real) if ideal_routing == "balanced" else at_least(real, ideal)
+            text = f"{n_max(real)} by {real_routing}, {n_max(ideal)} {ideal_routing}"
+            gap = doublings(real["n_max"], ideal["n_max"])
+            yield setting_case(real, text, ideal, agrees=agrees, gap=gap)
 
 
-def _routed(tables: ScopeTables, module: str, *routings: str | None) -> list[Row]:
+def _bounds_of_routings(tables: ScopeTables, module: str, *routings: str | None) -> list[Row]:
     return [row for row in tables.bounds(module) if row["routing"] in routings]
 
 
@@ -119,64 +119,68 @@ def same_n(
     *modules: str,
     context: int = 0,
     routing: str | None = None,
-    least: float = _LEAST,
+    least: float = _FROM_5_PERCENT,
 ) -> Iterator[Case]:
     """Yield whether N_max is the same at every tolerance up to 30 %.
 
     Parameters
     ----------
     context
-        The smallest L that is looked at, where a setting has one.
+        The smallest L to check, for settings that have one.
     """
-    for rows in _swept(tables, modules, least):
+    for rows in _tolerance_sweeps(tables, modules, least):
         if (rows[0]["context"] or context) >= context and rows[0]["routing"] == routing:
             moved = rows[0]["n_max"] != rows[-1]["n_max"]
-            yield _sweep_case(rows, agrees=None if moved and _meet(rows) else not moved)
+            yield _sweep_case(
+                rows, agrees=None if moved and _intervals_overlap(rows) else not moved
+            )
 
 
 def same_routed(tables: ScopeTables, *modules: str) -> Iterator[Case]:
-    """Yield whether N_max of an MoE FFN stays: balanced from 5 %, skewed from 10 % to 30 %."""
+    """Yield whether N_max of an MoE FFN is constant: from 5 % (skewed: 10 %) to 30 %."""
     yield from same_n(tables, *modules, routing="balanced")
-    yield from same_n(tables, *modules, routing="skewed", least=_LOOSER)
+    yield from same_n(tables, *modules, routing="skewed", least=_FROM_10_PERCENT)
 
 
-def one_step(tables: ScopeTables, *modules: str, least: float = _LEAST) -> Iterator[Case]:
+def one_step(tables: ScopeTables, *modules: str, least: float = _FROM_5_PERCENT) -> Iterator[Case]:
     """Yield whether N_max moves by a step of the grid, or a factor of two, at most."""
-    for rows in _swept(tables, modules, least):
+    for rows in _tolerance_sweeps(tables, modules, least):
         first, last = rows[0], rows[-1]["n_max"]
-        near = last <= max(first["next_n"] or 0, _FINE * first["n_max"])
-        yield _sweep_case(rows, agrees=True if near else None if _meet(rows) else False)
+        within = last <= max(first["next_n"] or 0, _FINE_GRID_FACTOR * first["n_max"])
+        yield _sweep_case(
+            rows, agrees=True if within else None if _intervals_overlap(rows) else False
+        )
 
 
 def never_falls(tables: ScopeTables, *modules: str) -> Iterator[Case]:
     """Yield whether a wider tolerance never gives a smaller N_max."""
-    for rows in _swept(tables, modules, 0.0, 1.0):
+    for rows in _tolerance_sweeps(tables, modules, 0.0, 1.0):
         yield _sweep_case(rows, agrees=all(a["n_max"] <= b["n_max"] for a, b in pairwise(rows)))
 
 
-def _swept(
-    tables: ScopeTables, modules: tuple[str, ...], least: float, most: float = _MOST
+def _tolerance_sweeps(
+    tables: ScopeTables, modules: tuple[str, ...], least: float, most: float = _TO_30_PERCENT
 ) -> Iterator[list[Row]]:
     for rows in tables.curves:
-        kept = [row for row in rows if least <= row["epsilon"] <= most]
-        if len(kept) > 1 and kept[0]["module"] in modules:
-            yield kept
+        selected = [row for row in rows if least <= row["epsilon"] <= most]
+        if len(selected) > 1 and selected[0]["module"] in modules:
+            yield selected
 
 
-def _meet(rows: list[Row]) -> bool:
-    """Return whether the intervals at both ends hold one N."""
+def _intervals_overlap(rows: list[Row]) -> bool:
+    """Return whether the intervals at the smallest and the largest tolerance overlap."""
     first, last = rows[0], rows[-1]
     return bool(first["n_high"] is not None and first["n_high"] >= last["n_low"])
 
 
 def _sweep_case(rows: list[Row], *, agrees: bool | None) -> Case:
     runs = [list(run) for _, run in groupby(rows, key=lambda row: int(row["n_max"]))]
-    spans = ", ".join(f"{run[0]['n_max']} at {_span(run)}" for run in runs)
+    spans = ", ".join(f"{run[0]['n_max']} at {_tolerance_range(run)}" for run in runs)
     noise = " (marked as noise in the paper)" if rows[0]["noisy"] else ""
     gap = doublings(rows[0]["n_max"], rows[-1]["n_max"])
     return setting_case(rows[0], f"N_max {spans}{noise}", *rows[1:], agrees=agrees, gap=gap)
 
 
-def _span(run: list[Row]) -> str:
+def _tolerance_range(run: list[Row]) -> str:
     first, last = (f"{row['epsilon']:.0%}" for row in (run[0], run[-1]))
     return first if first == last else f"{first} to {last}"

@@ -1,4 +1,4 @@
-"""The tables of one scope, read once and looked up by setting, on which claims are checked."""
+"""The tables of one scope that claims are checked on, indexed by setting."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,9 +35,9 @@ PUBLIC_TABLES: tuple[Table, ...] = (TREND, PUBLISHED_LOOKUP)
 BASES = ("probed_stream", "datasheet", "probed_gemm", None)
 """Sources of hardware facts, in order of preference."""
 _SOURCES = ("profiled", "counted")
-_TAKE = ("platform", "stream", "take", "plan8", "setting_key")
-_POINT = ("row_id", "n", "ratio", "ratio_low", "ratio_high")
-_SETTING = [name for name in SETTING_COLUMNS if name != "setting_key"]
+_TAKE_COLUMNS = ("platform", "stream", "take", "plan8", "setting_key")
+_POINT_COLUMNS = ("row_id", "n", "ratio", "ratio_low", "ratio_high")
+_SETTING_COLUMNS = [name for name in SETTING_COLUMNS if name != "setting_key"]
 
 
 class ScopeTables:
@@ -64,7 +64,7 @@ class ScopeTables:
 
     @cached_property
     def curves(self) -> list[list[Row]]:
-        """The newest boundaries of each setting, in the order of tolerances."""
+        """The newest boundaries of each setting, by rising tolerance."""
         curves: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
         for row in self._rows("boundaries", "newest"):
             sizes = tuple(row[name] or 0 for name in SIZES)
@@ -73,22 +73,24 @@ class ScopeTables:
 
     def bounds(self, *modules: str, epsilon: float | None = None) -> list[Row]:
         """Return the newest boundaries of module kinds at a tolerance (default: the headline's)."""
-        at = self.epsilon if epsilon is None else epsilon
+        tolerance = self.epsilon if epsilon is None else epsilon
         boundaries = (row for rows in self.curves for row in rows)
-        return [row for row in boundaries if row["epsilon"] == at and row["module"] in modules]
+        return [
+            row for row in boundaries if row["epsilon"] == tolerance and row["module"] in modules
+        ]
 
     @cached_property
     def _predictions(self) -> dict[tuple[Any, ...], list[Row]]:
         predictions: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-        at = (pl.col("epsilon") == self.epsilon) & pl.col("refusal").is_null()
-        for row in self._rows("predictions", at):
+        answered = (pl.col("epsilon") == self.epsilon) & pl.col("refusal").is_null()
+        for row in self._rows("predictions", answered):
             if row["unbounded"] or row["n_max"] is not None:
-                predictions[_setting(row)].append(row)
+                predictions[_prediction_key(row)].append(row)
         return predictions
 
     def prediction(self, bound: Row, *predictors: str) -> Row | None:
         """Return the prediction for a boundary's setting, of the first predictor that answers."""
-        predictions = self._predictions.get(_setting(bound), [])
+        predictions = self._predictions.get(_prediction_key(bound), [])
         for predictor in predictors:
             candidates = [row for row in predictions if row["predictor"] == predictor]
             if candidates:
@@ -98,13 +100,13 @@ class ScopeTables:
     @cached_property
     def _latency(self) -> dict[tuple[Any, ...], dict[int, Row]]:
         points: dict[tuple[Any, ...], dict[int, Row]] = defaultdict(dict)
-        for row in self._rows("latency", "newest", *_TAKE, *_POINT):
-            points[_take(row)][row["n"]] = row
+        for row in self._rows("latency", "newest", *_TAKE_COLUMNS, *_POINT_COLUMNS):
+            points[_take_key(row)][row["n"]] = row
         return points
 
     def points(self, bound: Row) -> dict[int, Row]:
-        """Return the latencies behind a boundary by N, none of a printed one."""
-        return self._latency.get(_take(bound), {})
+        """Return the latencies behind a boundary by N; empty for a printed boundary."""
+        return self._latency.get(_take_key(bound), {})
 
     @cached_property
     def _work(self) -> dict[tuple[Any, ...], dict[tuple[int, str], dict[int, Row]]]:
@@ -116,30 +118,31 @@ class ScopeTables:
         return work
 
     def work(self, bound: Row) -> dict[int, Row]:
-        """Return the executed work of a boundary's setting by N: profiled, else counted."""
+        """Return the executed work of a boundary's setting by N, profiled if there is any."""
         by_source = self._work.get((bound["platform"], bound["origin"], bound["setting_key"]), {})
         return by_source[min(by_source)] if by_source else {}
 
-    def _rows(self, table: str, which: str | pl.Expr, *columns: str) -> Iterator[Row]:
-        frame = self.frames[table].filter(which)
-        kept = columns or [name for name in frame.columns if name != "from_ids"]
-        return frame.select(kept).iter_rows(named=True)
+    def _rows(self, table: str, condition: str | pl.Expr, *columns: str) -> Iterator[Row]:
+        frame = self.frames[table].filter(condition)
+        names = columns or [name for name in frame.columns if name != "from_ids"]
+        return frame.select(names).iter_rows(named=True)
 
 
 def pairs(rows: Iterable[Row], varied: str) -> Iterator[tuple[Row, Row]]:
-    """Yield every two boundaries that differ in one column alone, the smaller value first."""
+    """Yield every two boundaries that differ only in one column, the smaller value first."""
     families: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        same = [name for name in _SETTING if name != varied]
-        families[row["platform"], row["origin"], *(row[name] for name in same)].append(row)
+        fixed = [name for name in _SETTING_COLUMNS if name != varied]
+        families[row["platform"], row["origin"], *(row[name] for name in fixed)].append(row)
     for family in families.values():
-        known = sorted((r for r in family if r[varied] is not None), key=lambda r: r[varied])
-        yield from ((a, b) for a, b in combinations(known, 2) if a[varied] != b[varied])
+        with_value = [row for row in family if row[varied] is not None]
+        with_value.sort(key=lambda row: row[varied])
+        yield from ((a, b) for a, b in combinations(with_value, 2) if a[varied] != b[varied])
 
 
-def _setting(row: Row) -> tuple[Any, ...]:
+def _prediction_key(row: Row) -> tuple[Any, ...]:
     return row["platform"], row["origin"], row["setting_key"], row["baseline"]
 
 
-def _take(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in _TAKE)
+def _take_key(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _TAKE_COLUMNS)

@@ -11,7 +11,7 @@ from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
 from nearfree.derive.predict.forecast.attention_choice import chosen as choices
 from nearfree.derive.predict.forecast.attention_choice import (
-    decoding,
+    decode_kernel,
     other_kernel,
     untaken,
     unverified,
@@ -117,15 +117,15 @@ def test_a_model_is_decoded_by_what_runs_its_attention(
 ) -> None:
     """A head's size, values, sinks and the release decide on the decoder as on what runs it."""
     decoder, engine = read(tmp_path, kind, **changes), BackendRelease(*release.split("=="))
-    assert {sm: decoding(decoder, "bfloat16", sm, engine) for sm in by_sm} == by_sm
+    assert {sm: decode_kernel(decoder, "bfloat16", sm, engine) for sm in by_sm} == by_sm
 
 
 def test_a_cache_in_eight_bits_has_decoders_of_its_own(tmp_path: Path) -> None:
     """FlashAttention 2 reads none, and FlashInfer takes three sizes of a head there."""
     common, odd = read(tmp_path, "llama", head_dim=128), read(tmp_path, "llama", head_dim=96)
-    assert decoding(common, "float8", 89, VLLM) == "vllm_flashinfer_fidecode"
-    assert decoding(odd, "float8", 89, VLLM) is None
-    assert decoding(odd, "float8", 90, VLLM) == "vllm_flash_attn_fa3"
+    assert decode_kernel(common, "float8", 89, VLLM) == "vllm_flashinfer_fidecode"
+    assert decode_kernel(odd, "float8", 89, VLLM) is None
+    assert decode_kernel(odd, "float8", 90, VLLM) == "vllm_flash_attn_fa3"
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_model_whose_images_attend_to_themselves_needs_a_backend_with_such_a_m
     assert {sm: chosen(decoder, plain, sm, vllm) for sm in by_sm} == by_sm
     sglang = BackendRelease("sglang", "0.5.23")
     assert chosen(decoder, plain, 90, sglang) == "vllm-fa3"
-    assert decoding(decoder, "bfloat16", 90, vllm) == (
+    assert decode_kernel(decoder, "bfloat16", 90, vllm) == (
         "vllm_flash_attn_fa3" if by_sm.get(90) == "vllm-fa3" else None
     )
 

@@ -1,7 +1,7 @@
-"""What answers users' questions, and what is scored: every predictor behind one door.
+"""The answerer: one interface to all predictors, for users' queries and for scoring.
 
-It sees settings, facts, rules, constants and the public curves on record; blind it sees none of
-those curves, as where they are what is scored. Of the latencies of a results root it sees those
+It reads settings, facts, rules, constants and the public curves on record; a blind answerer reads
+none of these curves, for scores on them. Of the latencies in a results root it reads only those
 that the constants of a platform's engine are fitted to.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nearfree.derive.work_model.engine_curves import EngineLog
     from nearfree.public.curves import ImportedCurves
 
-_OF_ENGINE = pl.col("module") == ENGINE.name
+_IS_ENGINE = pl.col("module") == ENGINE.name
 
 
 class Answerer:
@@ -53,14 +53,13 @@ class Answerer:
     config
         The platforms.
     offline
-        Whether a release that the log lacks is not fetched.
+        Never fetch a release that the log lacks.
     log_alone
-        Whether rules come from the log alone, whatever this machine has cached.
+        Use rules from the log only, whatever this machine has cached.
     own
-        Whether platforms' own constants are used where the log has some, and then nothing that
-        public curves say of a kernel.
+        Use platforms' own constants where the log has some, and no public curves.
     blind
-        Whether what they say is left aside: T(N) follows from shared constants alone.
+        Ignore public curves: T(N) follows from shared constants alone.
     """
 
     def __init__(
@@ -79,10 +78,10 @@ class Answerer:
         self._resolver = Resolver(layout, cache=cache, offline=offline)
         self._constants = recorded_constants(layout)
         self._own = recorded_own(layout, self._constants) if own else {}
-        known = chips(config.platforms)
-        self._reference = None if own or blind else recorded_reference(layout, known)
+        known_chips = chips(config.platforms)
+        self._reference = None if own or blind else recorded_reference(layout, known_chips)
         self.engine_steps = recorded_steps(layout)
-        """What engines' steps take besides modules, by engine."""
+        """The constants of engines' steps, by engine."""
         self.bandwidths_gb_s = {
             name: sheet.bandwidth_gb_s for name, sheet in config.platforms.items()
         }
@@ -95,7 +94,13 @@ class Answerer:
         return EngineLog(self._layout, self._resolver)
 
     def on(self, facts: pl.DataFrame) -> "Answerer":
-        """Return the same rules and constants on other facts, one row a platform and dtype."""
+        """Return an answerer with the same rules and constants on other facts.
+
+        Parameters
+        ----------
+        facts
+            One row per platform and dtype.
+        """
         other = copy(self)
         other._facts = facts  # noqa: SLF001 (its own class)
         return other
@@ -103,21 +108,21 @@ class Answerer:
     def answers(
         self, questions: pl.DataFrame, epsilons: Sequence[float], predictors: Sequence[str]
     ) -> pl.DataFrame:
-        """Return a row a question, predictor and tolerance.
+        """Return one row per query, predictor and tolerance.
 
         Parameters
         ----------
         questions
-            Questions: asked (their key), platform, the setting's columns, backend_version, kernel,
+            Queries: asked (their key), platform, the setting's columns, backend_version, kernel,
             baseline, and grid: the N over which N_max is sought, rising from the baseline.
 
         Returns
         -------
-        The columns of ANSWERS_SCHEMA and `in_sample`: whether the platform is one of those that
-        the constants were calibrated on, in the formats that they were fitted to.
+        The columns of ANSWERS_SCHEMA and `in_sample`: whether the constants were calibrated on the
+        platform, in the query's formats.
         """
-        whole = questions.filter(_OF_ENGINE)
-        questions = questions.filter(~_OF_ENGINE)
+        engine_questions = questions.filter(_IS_ENGINE)
+        questions = questions.filter(~_IS_ENGINE)
         laws = [name for name in predictors if name in LAWS]
         frames = [
             answer_laws(questions, self._facts, epsilons, self._resolver, laws).with_columns(
@@ -128,52 +133,60 @@ class Answerer:
             timed = self._seen(questions, self._timed(questions).answers(epsilons))
             empty = pl.DataFrame(schema={**ANSWERS_SCHEMA, "in_sample": pl.Boolean})
             frames.append(pl.concat([empty, timed], how="diagonal").select(empty.columns))
-        if not whole.is_empty():
-            engines = self.engine_forwards(whole).answers(epsilons, predictors)
+        if not engine_questions.is_empty():
+            engines = self.engine_forwards(engine_questions).answers(epsilons, predictors)
             frames.append(engines.select(frames[0].columns))
         return pl.concat(frames)
 
     def ratios(self, questions: pl.DataFrame) -> pl.DataFrame:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
-        ratios = self._timed(questions.filter(~_OF_ENGINE)).ratios()
-        whole = questions.filter(_OF_ENGINE)
-        return ratios if whole.is_empty() else ratios.extend(self.engine_forwards(whole).ratios())
+        ratios = self._timed(questions.filter(~_IS_ENGINE)).ratios()
+        engine_questions = questions.filter(_IS_ENGINE)
+        return (
+            ratios
+            if engine_questions.is_empty()
+            else ratios.extend(self.engine_forwards(engine_questions).ratios())
+        )
 
     def engine_forwards(self, questions: pl.DataFrame) -> "EngineAnswers":
-        """Return what is said of forwards of engines alone."""
+        """Return the answers on the queries that are forwards of engines."""
         from nearfree.derive.predict.engine_answers import EngineAnswers
 
-        return EngineAnswers(questions.filter(_OF_ENGINE), self.engines)
+        return EngineAnswers(questions.filter(_IS_ENGINE), self.engines)
 
     def check(self, package: str, version: str) -> None:
-        """Raise NearfreeError unless the rules of a release are here or to be had."""
+        """Raise NearfreeError unless the rules of a release are available or can be fetched."""
         self._resolver.check(Release(package, version))
 
     def rules(self, release: Release) -> Mapping[str, Rule]:
-        """Return the rules of a release by name; NearfreeError as `check`."""
+        """Return the rules of a release by name; raise NearfreeError as `check` does."""
         return self._resolver.rules(release)
 
     def extraction(self, release: Release) -> Extraction:
-        """Return all that is read of a release; NearfreeError as `check`."""
+        """Return everything that is read of a release; raise NearfreeError as `check` does."""
         return self._resolver.extraction(release)
 
     def timed(self, questions: pl.DataFrame) -> TimedQuestions:
-        """Return the work model's T(N) of questions, without platforms' own constants."""
+        """Return the work model's T(N) of queries, without platforms' own constants."""
         rows = with_facts(questions, self._facts)
         return TimedQuestions(rows, self._resolver, self._constants, reference=self._reference)
 
     def left_out(self, curves: "ImportedCurves", *, epsilon: float) -> "LeftOut":
-        """Return the work model with, for each platform, constants of all others with curves."""
+        """Return the work model that uses for each platform constants fitted to all others."""
         from nearfree.derive.reference.left_out import LeftOut
 
         return LeftOut(curves, self._facts, self._resolver, epsilon=epsilon)
 
     def _seen(self, questions: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:
-        """Return answers, with refusals on platforms of the calibration in sample too."""
-        computed = [e for name, e in self._constants.items() if name not in COLLECTIVE_FAMILIES]
-        on = {name for event in computed for name in event.data.platforms}
-        seen = questions.filter(pl.col("platform").is_in(on), carried().is_null())["asked"]
-        return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(seen.implode()))
+        """Return answers with `in_sample` set for refused queries on calibrated platforms, too."""
+        constants = [
+            event for name, event in self._constants.items() if name not in COLLECTIVE_FAMILIES
+        ]
+        calibrated_platforms = {name for event in constants for name in event.data.platforms}
+        in_sample = questions.filter(
+            pl.col("platform").is_in(calibrated_platforms), carried().is_null()
+        )["asked"]
+        return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(in_sample.implode()))
 
     def _timed(self, questions: pl.DataFrame) -> TimedQuestions:
         return TimedQuestions(
@@ -187,25 +200,28 @@ class Answerer:
 
 PREDICTORS = (*LAWS, PREDICTOR)
 RECORDED = ("principle_counted", "modules_minimum", "modules_sum")
-"""What is on record of models before they are measured."""
+"""Predictors whose answers are recorded before a model is measured."""
 
 
 def read_from(layout: Layout) -> dict[str, str]:
-    """Return the rules, constants and kernels that answers rest on, by name and digest."""
+    """Return the rules, constants and kernels behind answers, digests by name."""
     kernels = recorded_kernels(layout)
     return (
         seals_digest(layout, SOURCES)
-        | {f"constants/{name}": sha256(each.encode()) for name, each in _shared(layout).items()}
+        | {
+            f"constants/{name}": sha256(event_id.encode())
+            for name, event_id in _shared_event_ids(layout).items()
+        }
         | ({"constants/kernels": sha256("\n".join(kernels).encode())} if kernels else {})
     )
 
 
 def calibrated(layout: Layout) -> set[str]:
-    """Return the events of all constants: shared ones, and those of kernels."""
-    return {*_shared(layout).values(), *recorded_kernels(layout)}
+    """Return the ids of the events of all constants, shared ones and those of kernels."""
+    return {*_shared_event_ids(layout).values(), *recorded_kernels(layout)}
 
 
-def _shared(layout: Layout) -> dict[str, str]:
-    """Return the events of constants that all kernels and steps of a kind share, by its name."""
+def _shared_event_ids(layout: Layout) -> dict[str, str]:
+    """Return the ids of the events of shared constants, by family or engine."""
     families = {name: event.event_id for name, event in recorded_constants(layout).items()}
-    return families | {name: each.event.event_id for name, each in recorded_steps(layout).items()}
+    return families | {name: step.event.event_id for name, step in recorded_steps(layout).items()}

@@ -26,40 +26,46 @@ from nearfree.hardware.simulated import Curve, CurveFile, Forward, Part, Refused
 from nearfree.log.codebase import digest
 
 _DTYPE: Dtype = "bfloat16"
-_NEEDED = ("device_name", "sm_count", "bandwidth_gb_s")
+_REQUIRED_FACTS = ("device_name", "sm_count", "bandwidth_gb_s")
 _BYTES_PER_MIB = 1024**2
-_ROUTED = "the model's own router decides which experts run: no curve says T(N)"
+_ROUTER_REFUSAL = "the model's own router decides which experts run: no curve says T(N)"
 
 
 def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
-    """Return what is predicted of every setting that a platform's studies measure.
+    """Return the predicted T(N) of every setting that a platform's studies measure.
 
     A backend has the newest release that config/sources.yaml lists, as for `nearfree predict`. A
-    model's forward is the sum of its modules; what lies between them is not counted.
+    model's forward is the sum of its modules, without the time between them.
 
     Raises
     ------
     ConfigError
-        The platform's datasheet lacks a fact without which nothing is predicted.
+        The platform's datasheet lacks a fact that predictions need.
     """
     sheet = config.platform(scope)
-    _check(scope, sheet)
+    _check_datasheet(scope, sheet)
     studies = _Studies(config, scope)
     timed = answerer.timed(studies.frame())
     curves = dict(studies.curves(timed))
     refusals = timed.refusals()
     refusals_of = {setting: refusals[number] for setting, number in studies.numbers.items()
             if number in refusals}  # fmt: skip
-    refused = [Refused(setting=setting, refusal=why) for setting, why in refusals_of.items()]
+    refused = [Refused(setting=setting, refusal=reason) for setting, reason in refusals_of.items()]
     forwards = []
     for setting, parts in studies.models.items():
         missing = [part for part in parts if part.setting in refusals_of]
         if parts and not missing:
             forwards.append(Forward(setting=setting, parts=parts))
         else:
-            why = f"{missing[0].role}: {refusals_of[missing[0].setting]}" if missing else _ROUTED
-            refused.append(Refused(setting=setting, refusal=why))
-    releases = {r.package: r.version for r in studies.releases.values() if r}
+            reason = (
+                f"{missing[0].role}: {refusals_of[missing[0].setting]}"
+                if missing
+                else _ROUTER_REFUSAL
+            )
+            refused.append(Refused(setting=setting, refusal=reason))
+    releases = {
+        release.package: release.version for release in studies.releases.values() if release
+    }
     return CurveFile(
         platform=scope,
         device=sheet.device_name or "",
@@ -83,13 +89,13 @@ def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
     )
 
 
-def _check(scope: str, sheet: Platform) -> None:
-    lacking = [name for name in _NEEDED if not getattr(sheet, name)]
+def _check_datasheet(scope: str, sheet: Platform) -> None:
+    missing = [name for name in _REQUIRED_FACTS if not getattr(sheet, name)]
     if _DTYPE not in sheet.peak_tflops:
-        lacking.append(f"peak_tflops.{_DTYPE}")
-    if lacking:
+        missing.append(f"peak_tflops.{_DTYPE}")
+    if missing:
         raise ConfigError(
-            f"{scope} cannot be simulated: its datasheet lacks {', '.join(lacking)}",
+            f"{scope} cannot be simulated: its datasheet lacks {', '.join(missing)}",
             remedy="Name platforms whose datasheets in config/platforms.yaml have them",
         )
 
@@ -105,7 +111,9 @@ class _Studies:
         for sweep in (sweep for stream in plans.measured for sweep in plans.sweeps(stream)):
             self._add(sweep)
         self.numbers = {setting: number for number, setting in enumerate(self._grids)}
-        self.releases = {name: self._release(name) for name in {s.backend for s in self._grids}}
+        self.releases = {
+            name: self._release(name) for name in {setting.backend for setting in self._grids}
+        }
 
     def _add(self, sweep: Sweep) -> None:
         setting = sweep.setting
@@ -125,7 +133,7 @@ class _Studies:
         try:
             version = newest(self._config, backend.replace("_", "-")).version
         except ConfigError:
-            return None  # none is listed, or no rules of it are read: the predictor says so
+            return None  # no release is listed or has rules; the predictor refuses with that reason
         return ruled_release(backend, version or "0") if version else None
 
     def grid(self, setting: Setting) -> list[int]:
@@ -133,7 +141,7 @@ class _Studies:
         return sorted(self._grids[setting])
 
     def frame(self) -> pl.DataFrame:
-        """Return the questions, a row a module, from its smallest N."""
+        """Return the queries, one row per setting, each from its smallest N."""
         rows = []
         for setting, number in self.numbers.items():
             release, grid = self.releases[setting.backend], self.grid(setting)
@@ -151,7 +159,7 @@ class _Studies:
         return pl.DataFrame(rows, schema=ASKED_SCHEMA)
 
     def curves(self, timed: TimedQuestions) -> Iterator[tuple[Setting, Curve]]:
-        """Yield the curve of each setting of which one is known, in their order."""
+        """Yield the curve of each setting that has one, in the order of settings."""
         settings = list(self.numbers)
         curves = {}
         for part in timed.curves():
@@ -167,11 +175,11 @@ class _Studies:
                     release="==".join(release) if release else None,
                     n=tuple(grid),
                     latency_us=tuple(round(value, 4) for value in us),
-                    block_rows=_whole(rows),
-                    rows_per_position=_whole(packed),
+                    block_rows=_integers(rows),
+                    rows_per_position=_integers(packed),
                 )
         yield from ((settings[number], curves[number]) for number in sorted(curves))
 
 
-def _whole(values: Sequence[float]) -> tuple[int, ...]:
+def _integers(values: Sequence[float]) -> tuple[int, ...]:
     return tuple(int(value) for value in values)

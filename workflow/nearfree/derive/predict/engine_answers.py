@@ -1,4 +1,4 @@
-"""Answers of forwards of real engines: by their rules, and by T(N) of a platform's own curves."""
+"""Answers on forwards of real engines: by their rules, and by constants of a platform's curves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -37,11 +37,11 @@ class EngineTimed(Struct, frozen=True, kw_only=True):
         return np.asarray(times / times[:, :1])
 
     def answer(self, epsilon: float) -> Row:
-        """Return N_max with its interval and what limits it, by the names of an answer."""
+        """Return N_max with its interval and limiter, by the column names of an answer."""
         constants = self.calibration.constants
-        counts = np.ones(self.ratio.shape, dtype=bool)
-        found = boundaries(self.ratio, counts, epsilon, constants.band)
-        last, low, high = (int(each[0]) for each in (found.last, found.low, found.high))
+        own_points = np.ones(self.ratio.shape, dtype=bool)
+        exits = boundaries(self.ratio, own_points, epsilon, constants.band)
+        last, low, high = (int(index[0]) for index in (exits.last, exits.low, exits.high))
         n_max = float(self.grid[last])
         return {
             "n_max": n_max,
@@ -55,17 +55,18 @@ class EngineTimed(Struct, frozen=True, kw_only=True):
         }
 
     def _limit(self, last: int, epsilon: float) -> Row:
-        """Return what grows most from N_max to the next N; at the grid's end nothing limits."""
-        after = last + 1
-        if after == len(self.grid):
+        """Return the type of product whose time grows most after N_max; None at the grid's end."""
+        next_place = last + 1
+        if next_place == len(self.grid):
             return dict.fromkeys(("limiting_module", "limiting_term", "evidence", "margin"))
-        n, ratio = self.grid[after], float(self.ratio[0, after])
+        n, ratio = self.grid[next_place], float(self.ratio[0, next_place])
         constants = self.calibration.constants
-        before, then = (of_type(self.rules, constants, each) for each in (self.grid[last], n))
-        grows = {name: us - before.get(name, 0.0) for name, us in then.items()}
-        limit = max(grows, key=lambda name: grows[name])
-        heaviest = sorted(self.rules.multiplied, key=lambda each: -each.elements)
-        product = next((each.product for each in heaviest if each.name == limit), None)
+        before_us = of_type(self.rules, constants, self.grid[last])
+        after_us = of_type(self.rules, constants, n)
+        growth_us = {name: us - before_us.get(name, 0.0) for name, us in after_us.items()}
+        limit = max(growth_us, key=lambda name: growth_us[name])
+        heaviest = sorted(self.rules.multiplied, key=lambda matrix: -matrix.elements)
+        product = next((matrix.product for matrix in heaviest if matrix.name == limit), None)
         rows = self.rules.forward.batch * n
         return {
             "limiting_module": limit,
@@ -75,98 +76,100 @@ class EngineTimed(Struct, frozen=True, kw_only=True):
         }
 
 
-def calibration_text(forward: EngineForward, known: Calibrated) -> str:
-    """Return on what constants stand."""
-    constants = known.constants
-    above = sum(value > 0 for value in constants.values.values())
+def calibration_text(forward: EngineForward, calibration: Calibrated) -> str:
+    """Return a sentence on what constants were calibrated on."""
+    constants = calibration.constants
+    positive = sum(value > 0 for value in constants.values.values())
     return (
-        f"{forward.engine} {forward.release}: {above} constants above zero, fitted to "
+        f"{forward.engine} {forward.release}: {positive} constants above zero, fitted to "
         f"{constants.points} points of {'; '.join(constants.curves)}"
     )
 
 
 class EngineAnswers:
-    """What each predictor says of forwards of engines.
+    """The answers of each predictor on forwards of engines.
 
     Parameters
     ----------
     questions
-        Rows of the module `engine` with the columns that every predictor is asked by.
+        Queries of the module `engine`, with the columns of every query.
     log
         The forwards of a log, and the rules of their releases.
     """
 
     def __init__(self, questions: pl.DataFrame, log: EngineLog) -> None:
         self._log = log
-        self._asked = questions.select(
+        self._queries = questions.select(
             "asked", "platform", "setting_key", "baseline", "grid"
         ).to_dicts()
 
     def answers(self, epsilons: Sequence[float], predictors: Sequence[str]) -> pl.DataFrame:
-        """Return a row a question, predictor and tolerance."""
+        """Return one row per query, predictor and tolerance."""
         rows = [
-            {"in_sample": False} | said | {"asked": each["asked"], "predictor": predictor,
+            {"in_sample": False} | answer | {"asked": query["asked"], "predictor": predictor,
                                           "epsilon": float(epsilon)}
             for predictor in predictors
-            for each in self._asked
-            for epsilon, said in self._said(each, predictor, epsilons)
+            for query in self._queries
+            for epsilon, answer in self._answers(query, predictor, epsilons)
         ]  # fmt: skip
         return pl.DataFrame(rows, schema=SCHEMA)
 
     def ratios(self) -> pl.DataFrame:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
         rows = [
-            {"asked": asked, "n": n, "ratio": float(ratio)}
-            for asked, timed in self._timed.items()
+            {"asked": number, "n": n, "ratio": float(ratio)}
+            for number, timed in self._timed.items()
             if isinstance(timed, EngineTimed)
             for n, ratio in zip(timed.grid, timed.ratio[0], strict=True)
         ]
         return pl.DataFrame(rows, schema=_RATIOS)
 
     def timed(self) -> Mapping[int, EngineTimed]:
-        """Return T(N) by question, of those that have it."""
-        return {at: each for at, each in self._timed.items() if isinstance(each, EngineTimed)}
+        """Return T(N) by query, for those that are not refused."""
+        return {
+            number: timed for number, timed in self._timed.items() if isinstance(timed, EngineTimed)
+        }
 
-    def _said(
-        self, asked: Row, predictor: str, epsilons: Sequence[float]
+    def _answers(
+        self, query: Row, predictor: str, epsilons: Sequence[float]
     ) -> Iterator[tuple[float, Row]]:
         if predictor == "work_model":
-            timed = self._timed[asked["asked"]]
+            timed = self._timed[query["asked"]]
             for epsilon in epsilons:
                 if isinstance(timed, NearfreeError):
                     yield epsilon, {"refusal": str(timed)}
                 else:
                     yield epsilon, timed.answer(epsilon)
             return
-        said = {"refusal": REFUSED[predictor]} if predictor in REFUSED else self._resolved(asked)
+        answer = {"refusal": REFUSED[predictor]} if predictor in REFUSED else self._resolved(query)
         for epsilon in epsilons:
-            yield epsilon, said
+            yield epsilon, answer
 
-    def _resolved(self, asked: Row) -> Row:
-        """Return the principle's answer by rules; it stands on what the engine loaded."""
+    def _resolved(self, query: Row) -> Row:
+        """Return the principle's answer by rules, which depends on what the engine loaded."""
         try:
-            found = principle_of_engine(self._rules(asked), asked["baseline"], asked["grid"][-1])
+            answer = principle_of_engine(self._rules(query), query["baseline"], query["grid"][-1])
         except NearfreeError as error:
             return {"refusal": str(error)}
-        loaded = self._log.forwards(asked["platform"])[asked["setting_key"]].loaded
-        return found | {"calibration": [loaded.event_id]}
+        loaded = self._log.forwards(query["platform"])[query["setting_key"]].loaded
+        return answer | {"calibration": [loaded.event_id]}
 
-    def _rules(self, asked: Row) -> EngineRules:
-        return self._log.rules(self._log.forward(asked["platform"], asked["setting_key"]))
+    def _rules(self, query: Row) -> EngineRules:
+        return self._log.rules(self._log.forward(query["platform"], query["setting_key"]))
 
     @cached_property
     def _timed(self) -> dict[int, EngineTimed | NearfreeError]:
-        found: dict[int, EngineTimed | NearfreeError] = {}
-        for asked in self._asked:
+        timed: dict[int, EngineTimed | NearfreeError] = {}
+        for query in self._queries:
             try:
-                rules = self._rules(asked)
-                curves = self._log.curves(asked["platform"])
-                found[asked["asked"]] = timed_forward(
-                    rules, asked["grid"], asked["platform"], curves
+                rules = self._rules(query)
+                curves = self._log.curves(query["platform"])
+                timed[query["asked"]] = timed_forward(
+                    rules, query["grid"], query["platform"], curves
                 )
             except NearfreeError as error:
-                found[asked["asked"]] = error
-        return found
+                timed[query["asked"]] = error
+        return timed
 
 
 def timed_forward(
@@ -176,10 +179,10 @@ def timed_forward(
     curves: Sequence[EngineCurve],
 ) -> EngineTimed:
     """Return T(N) of a forward over a grid; the errors are those of `calibrated`."""
-    known = calibrated(rules, grid, platform, curves)
+    calibration = calibrated(rules, grid, platform, curves)
     return EngineTimed(
         rules=rules,
-        calibration=known,
+        calibration=calibration,
         grid=tuple(grid),
-        latency_us=tuple(known.constants.latency_us(terms(rules, n)) for n in grid),
+        latency_us=tuple(calibration.constants.latency_us(terms(rules, n)) for n in grid),
     )

@@ -1,4 +1,4 @@
-"""What a GGUF file's forward costs on a CPU before it is run: its rules, and T(N) by curves."""
+"""Prediction of a GGUF file's forward on a CPU before it runs: its rules, and T(N) by curves."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +12,16 @@ from nearfree.derive.work_model.engine import EngineCurve, alike, covered, kerne
 from nearfree.errors import NearfreeError
 
 MOST_ROWS = 33
-"""Rows b N up to which steps are listed."""
-TOLD = (1, 2, 4, 8, 16)
-"""The N whose T(N) is told."""
+"""Largest number of rows b N up to which steps are listed."""
+SHOWN_N = (1, 2, 4, 8, 16)
+"""The N whose T(N) is shown."""
 
 
 class EngineForecast(Struct, frozen=True, kw_only=True):
-    """What is said of one forward.
+    """The prediction of one forward.
 
-    `resolved` is the answer of `principle_resolved`, `changes` are the steps that rules name up to
-    33 rows; `timed` is T(N) by the work model, None with a `refusal`.
+    `resolved` is the answer of `principle_resolved`. `changes` are the steps that rules name up to
+    33 rows. `timed` is T(N) by the work model, None with a `refusal`.
     """
 
     rules: EngineRules
@@ -31,31 +31,35 @@ class EngineForecast(Struct, frozen=True, kw_only=True):
     refusal: str | None
 
     def latency_us(self) -> dict[int, float]:
-        """Return T(N) in microseconds at the N that are told; none without the work model."""
+        """Return T(N) in microseconds at SHOWN_N; empty where the work model refuses."""
         timed = self.timed
         if timed is None:
             return {}
-        every = dict(zip(timed.grid, timed.latency_us, strict=True))
-        return {n: every[n] for n in TOLD}
+        by_n = dict(zip(timed.grid, timed.latency_us, strict=True))
+        return {n: by_n[n] for n in SHOWN_N}
 
 
 def engine_forecast(
     rules: EngineRules, platform: str, curves: Sequence[EngineCurve]
 ) -> EngineForecast:
-    """Return what is said of a forward from N = 1.
+    """Return the prediction of a forward from N = 1.
 
-    The work model answers over the N up to 33 whose kernels curves of such forwards ran; N = 1, 2,
-    4, 8 and 16 must be among them.
+    The work model answers at the N up to 33 whose kernels ran in measured curves of such forwards;
+    N = 1, 2, 4, 8 and 16 must be among them.
 
     Raises
     ------
     NearfreeError
         A rule is missing, or the CPU or a type has kernels that are not read.
     """
-    every = kernels(rules, range(1, MOST_ROWS + 1))
+    all_kernels = kernels(rules, range(1, MOST_ROWS + 1))
     usable = (curve for curve in curves if alike(curve.rules, rules))
-    ran = set().union(*(covered(rules, every, curve) for curve in usable))
-    grid = [n for n in range(1, MOST_ROWS + 1) if n in TOLD or kernels(rules, [n]) <= ran]
+    measured_kernels = set().union(*(covered(rules, all_kernels, curve) for curve in usable))
+    grid = [
+        n
+        for n in range(1, MOST_ROWS + 1)
+        if n in SHOWN_N or kernels(rules, [n]) <= measured_kernels
+    ]
     timed, refusal = None, None
     try:
         timed = timed_forward(rules, grid, platform, curves)

@@ -1,4 +1,4 @@
-"""The equation behind a predictor's row: the law of its module, or that of a whole model."""
+"""The equation of a prediction: the law of its module, or of a whole model."""
 
 from collections.abc import Mapping
 
@@ -60,5 +60,5 @@ def lookup_equation(row: Mapping[str, object]) -> Equation | None:
 
 
 def _law(row: Mapping[str, object]) -> str:
-    """Return a predictor's law: with releases' rules it is the same."""
+    """Return a predictor's law: `_resolved` predictors use the same law with releases' rules."""
     return str(row.get("predictor")).removesuffix("_resolved")

@@ -1,7 +1,7 @@
-"""What is predicted of whole models: what was put on record beforehand, and what the laws say.
+"""Predictions of whole models: those recorded before measurement, and those of the laws.
 
-What is on record was composed from modules measured apart (`foretell`); laws and the work model are
-asked of the model's modules as `nearfree predict` asks them.
+Recorded predictions were composed from modules that were measured separately (`foretell`). Laws and
+the work model are queried for the model's modules as by `nearfree predict`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from nearfree.log.evidence import Take
 
 
 def release_of(backend: str, versions: Mapping[str, str]) -> str | None:
-    """Return the version of a backend's package, None where it is torch or was not installed."""
+    """Return the version of a backend's package; None if it is torch, or was not installed."""
     package = BY_NAME[backend].package if backend in BY_NAME else "torch"
     return None if package == "torch" else versions.get(package)
 
@@ -38,45 +38,49 @@ def releases_that_ran(settings: pl.DataFrame, takes: Iterable[Take]) -> pl.DataF
     Parameters
     ----------
     settings
-        Rows of the table `settings`, each made from the event that first speaks of it.
+        Rows of the table `settings`, each made from the first event of its setting.
     """
-    versions = {str(take.name): take.started.data.versions for take in takes}
+    versions = {str(take_name.name): take_name.started.data.versions for take_name in takes}
     rows = []
     for row in settings.select("row_id", "backend", "from_ids").iter_rows(named=True):
-        take = row["from_ids"][0].rpartition("#")[0].rpartition(".")[0]
-        version = release_of(row["backend"], versions.get(take, {}))
+        take_name = row["from_ids"][0].rpartition("#")[0].rpartition(".")[0]
+        version = release_of(row["backend"], versions.get(take_name, {}))
         rows.append({"row_id": row["row_id"], "backend_version": version})
     schema = {"row_id": pl.String, "backend_version": pl.String}
     return pl.DataFrame(rows, schema=schema).unique("row_id", maintain_order=True)
 
 
-_RECORDED = (
+_RECORDED_COLUMNS = (
     "n_max", "low", "high", "limiting_module", "limiting_term", "evidence", "margin", "refusal",
 )  # fmt: skip
-_ABOUT = ("predictor", "basis", "epsilon", "balance_flop_per_byte")
-_ANSWERED = (
-    *_RECORDED, "n_max_extended", "constants", "regime", "predictor", "epsilon", "in_sample",
-)  # fmt: skip
-_NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
+_CONTEXT_COLUMNS = ("predictor", "basis", "epsilon", "balance_flop_per_byte")
+_ANSWER_COLUMNS = (
+    *(*_RECORDED_COLUMNS, "n_max_extended", "constants", "regime"),
+    *("predictor", "epsilon", "in_sample"),
+)
+_NUMBER_COLUMNS = ("n_max", "n_max_extended", "low", "high", "margin")
 Row = dict[str, Any]
 
 
 def recorded_rows(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[Row]:
-    """Yield what was put on record of the settings of models, the newest where it was said again.
+    """Yield the recorded predictions of models' settings, the newest of repeated ones.
 
     Parameters
     ----------
     settings
-        The table of the scope of the takes; of what was never measured nothing is said.
+        The scope's table `settings`; predictions of settings that it lacks are omitted.
     """
-    known = _by_key(settings)
-    for event in _newest(takes):
+    settings_by_key = _by_key(settings)
+    for event in _newest_predictions(takes):
         prediction = event.data
-        setting = known.get((setting_key(prediction.setting), prediction.baseline))
+        setting = settings_by_key.get((setting_key(prediction.setting), prediction.baseline))
         if setting is not None:
             yield {
                 **setting,
-                **{name: getattr(prediction, name) for name in (*_ABOUT, *_RECORDED)},
+                **{
+                    name: getattr(prediction, name)
+                    for name in (*_CONTEXT_COLUMNS, *_RECORDED_COLUMNS)
+                },
                 "n_max_extended": prediction.n_max,
                 "unbounded": False,
                 "constants": None,
@@ -92,38 +96,40 @@ def _by_key(settings: pl.DataFrame) -> dict[tuple[str, int], Row]:
     return {(row["setting_key"], row["baseline"]): row for row in rows}
 
 
-def _newest(takes: Sequence[Take]) -> Iterable[Event]:
-    """Return the newest of the predictions that say the same thing, whatever study made them.
+def _newest_predictions(takes: Sequence[Take]) -> Iterable[Event]:
+    """Return the newest of repeated predictions, whichever study made them.
 
-    Of a study it is that of the newest take, of several studies' that of the latest time.
+    Within a study that of the newest take counts, among studies that of the latest time.
     """
     names = ("setting", "baseline", "predictor", "basis", "epsilon")
-    said: dict[object, dict[str, Event]] = {}
+    by_statement: dict[object, dict[str, Event]] = {}
     for take in sorted(takes, key=lambda take: take.order):
         for event in take.of(PredictionRecorded):
             key = tuple(getattr(event.data, name) for name in names)
-            said.setdefault(key, {})[take.name.stream] = event
-    return [max(by_study.values(), key=lambda event: event.time) for by_study in said.values()]
+            by_statement.setdefault(key, {})[take.name.stream] = event
+    return [
+        max(by_study.values(), key=lambda event: event.time) for by_study in by_statement.values()
+    ]
 
 
 def law_rows(
     takes: Sequence[Take], settings: pl.DataFrame, facts: pl.DataFrame, answerer: Answerer,
     epsilons: Sequence[float],
 ) -> Iterator[Row]:  # fmt: skip
-    """Yield what the laws and the work model say of the settings of models that were measured.
+    """Yield the predictions of the laws and the work model for measured settings of models.
 
     Parameters
     ----------
     takes
-        A scope's; the plan of each that measured models holds them.
+        A scope's takes; the plan of a take that measured models holds the models.
     facts
         Balance points by platform, dtype and basis: basis, balance_flop_per_byte, fact_id.
     answerer
-        On the facts of one basis.
+        The answerer on the facts of one basis.
     """
     balances = {(row["platform"], row["dtype"]): row for row in facts.to_dicts()}
     deployments = [
-        (setting | _basis(setting, balances), deployment)
+        (setting | _basis_columns(setting, balances), deployment)
         for setting, deployment in _deployments(takes, settings)
     ]
     if not deployments:
@@ -137,15 +143,15 @@ def law_rows(
         if answer["baseline"] == setting["baseline"]:
             yield {
                 **setting,
-                **{name: answer[name] for name in _ANSWERED},
-                **{name: None if answer[name] == inf else answer[name] for name in _NUMBERS},
+                **{name: answer[name] for name in _ANSWER_COLUMNS},
+                **{name: None if answer[name] == inf else answer[name] for name in _NUMBER_COLUMNS},
                 "unbounded": answer["n_max"] == inf,
                 "from_ids": [*setting["from_ids"], *(answer["calibration"] or [])],
             }
 
 
-def _basis(setting: Row, balances: Mapping[tuple[str, str], Row]) -> Row:
-    """Return the columns that say on which facts a model's predictions rest."""
+def _basis_columns(setting: Row, balances: Mapping[tuple[str, str], Row]) -> Row:
+    """Return the columns of the facts behind a model's predictions."""
     fact = balances.get((setting["platform"], setting["dtype"]), {})
     return {
         "basis": fact.get("basis"),
@@ -155,7 +161,7 @@ def _basis(setting: Row, balances: Mapping[tuple[str, str], Row]) -> Row:
 
 
 def _refusals(setting: Row, epsilons: Sequence[float]) -> Iterator[Row]:
-    """Yield refusals for a baseline that neither the paper nor a user of `predict` asks from."""
+    """Yield refusals for a baseline that is neither 1 nor the paper's."""
     reason = (
         "models are asked from N = 1 and from the paper's baseline, not from "
         f"N = {setting['baseline']}"
@@ -163,7 +169,7 @@ def _refusals(setting: Row, epsilons: Sequence[float]) -> Iterator[Row]:
     for predictor, epsilon in product(PREDICTORS, epsilons):
         yield {
             **setting,
-            **dict.fromkeys((*_ANSWERED, "balance_flop_per_byte")),
+            **dict.fromkeys((*_ANSWER_COLUMNS, "balance_flop_per_byte")),
             "predictor": predictor,
             "epsilon": epsilon,
             "unbounded": False,
@@ -173,7 +179,7 @@ def _refusals(setting: Row, epsilons: Sequence[float]) -> Iterator[Row]:
 
 
 def _deployments(takes: Sequence[Take], settings: pl.DataFrame) -> Iterator[tuple[Row, Deployment]]:
-    """Yield the measured settings of models, each with the deployment that it is."""
+    """Yield the measured settings of models with their deployments."""
     rows = _by_key(settings)
     dtypes = {row["dtype"] for row in rows.values()}
     for take in sorted(takes, key=lambda take: take.order, reverse=True):

@@ -1,4 +1,4 @@
-"""Table `predictions`: what each predictor says of each setting, or why it refuses."""
+"""Table `predictions`: each predictor's N_max of each setting, or its refusal."""
 
 from collections.abc import Mapping, Sequence
 
@@ -79,14 +79,16 @@ PREDICTIONS = Table(
         **REASON,
     },
 )  # fmt: skip
-_ANSWERED = ("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module",
-         "limiting_term", "evidence", "margin", "constants", "regime", "calibration", "in_sample",
-         "refusal")  # fmt: skip
-_NUMBERS = ("n_max", "n_max_extended", "low", "high", "margin")
+_ANSWER_COLUMNS = (
+    *("predictor", "epsilon", "n_max", "n_max_extended", "low", "high", "limiting_module"),
+    *("limiting_term", "evidence", "margin", "constants", "regime", "calibration", "in_sample"),
+    "refusal",
+)
+_NUMBER_COLUMNS = ("n_max", "n_max_extended", "low", "high", "margin")
 
 
 def write_predictions(layout: Layout, scope: str, config: Config) -> None:
-    """Write a scope's predictions, by the rules and constants of the log alone."""
+    """Write a scope's predictions, from the rules and constants of the log alone."""
     tolerances = config.site.tolerances
     settings = with_launch(read_table(layout, scope, SETTINGS), read_table(layout, scope, LATENCY))
     platforms = read_table(layout, scope, PLATFORMS)
@@ -94,23 +96,23 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
     takes = read_scope(layout, scope, only=(PredictionRecorded,))
     rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances, takes=takes)
     constants = calibrated(layout)
-    recorded = {event.event_id for take in takes for event in take.of(PredictionRecorded)}
+    recorded_ids = {event.event_id for take in takes for event in take.of(PredictionRecorded)}
     engines = settings.filter(pl.col("module") == MODULE)["platform"].unique()
-    loaded = {each for name in engines for each in answerer.engines.event_ids(name)}
-    known = {*settings["row_id"], *platforms["row_id"], *constants, *recorded, *loaded}
+    engine_ids = {event_id for name in engines for event_id in answerer.engines.event_ids(name)}
+    source_ids = {*settings["row_id"], *platforms["row_id"], *constants, *recorded_ids, *engine_ids}
     made_from = (
         digests(layout, scope, SETTINGS, PLATFORMS, LATENCY)
         | seals_digest(layout, scope)
         | tolerances_digest(tolerances)
         | read_from(layout)
     )
-    write_table(layout, scope, PREDICTIONS, PREDICTIONS.build(rows, known), made_from)
+    write_table(layout, scope, PREDICTIONS, PREDICTIONS.build(rows, source_ids), made_from)
 
 
 def with_launch(settings: pl.DataFrame, latency: pl.DataFrame) -> pl.DataFrame:
     """Return settings with `launch`: `eager` where a GPU's kernels were launched one by one.
 
-    So the paper's were (app. C).
+    The paper's settings are eager (app. C).
     """
     measured = latency.filter("newest").unique(_IDENTITY, keep="last", maintain_order=True)
     launched = measured.select(*_IDENTITY, launched_on_gpu())
@@ -130,22 +132,24 @@ def predict(
     *,
     takes: Sequence[Take] = (),
 ) -> pl.DataFrame:
-    """Return the rows of `predictions` for every setting, with every basis of its platform.
+    """Return the rows of `predictions` for every setting and every basis of its platform.
 
     Parameters
     ----------
     settings
-        Rows of the table `settings`, and how their kernels were launched, `launch`, if it is known.
+        Rows of the table `settings`, with the column `launch` where it is known.
     platforms
         Rows of the table `platforms`; of several probes the newest counts.
     answerer
-        The predictors; it is put on the facts of each basis.
+        Answers by the predictors; it is given the facts of each basis.
     takes
-        The scope's, which hold the models that were measured and what is on record of them.
+        The scope's takes, which hold the measured models and the recorded predictions.
     """
-    models = [name for take in takes for name in getattr(take.started.data.plan, "models", ())]
-    whole = settings.filter((pl.col("module") == "model") & pl.col("model").is_in(models))
-    settings = settings.join(whole, on="row_id", how="anti")
+    model_names = [name for take in takes for name in getattr(take.started.data.plan, "models", ())]
+    model_settings = settings.filter(
+        (pl.col("module") == "model") & pl.col("model").is_in(model_names)
+    )
+    settings = settings.join(model_settings, on="row_id", how="anti")
     newest = of_formats(newest_balances(platforms))
     facts = newest.select(
         "platform", "dtype", "basis", "balance_flop_per_byte", pl.col("row_id").alias("fact_id")
@@ -163,36 +167,46 @@ def predict(
     )
     frames = []
     for (basis,), part in questions.group_by("basis", maintain_order=True):
-        known = _known(basis, newest, sheets)
-        answers = answerer.on(known).answers(part, epsilons, PREDICTORS)
-        frames.append(part.join(answers.select("asked", *_ANSWERED), on="asked", how="inner"))
-    modelled = list(recorded_rows(takes, whole))
-    pair = ["platform", "dtype"]
-    without = whole.join(facts, on=pair, how="anti")  # has one refusal, on no basis
-    modelled += law_rows(
-        takes, without, facts.clear(), answerer.on(datasheet_facts(sheets)), epsilons
+        basis_facts = _basis_facts(basis, newest, sheets)
+        answers = answerer.on(basis_facts).answers(part, epsilons, PREDICTORS)
+        frames.append(part.join(answers.select("asked", *_ANSWER_COLUMNS), on="asked", how="inner"))
+    model_rows = list(recorded_rows(takes, model_settings))
+    platform_dtype = ["platform", "dtype"]
+    without_facts = model_settings.join(
+        facts, on=platform_dtype, how="anti"
+    )  # has one refusal, on no basis
+    model_rows += law_rows(
+        takes, without_facts, facts.clear(), answerer.on(datasheet_facts(sheets)), epsilons
     )
     for (basis,), part in facts.group_by("basis", maintain_order=True):
-        informed = answerer.on(_known(basis, newest, sheets))
-        modelled += law_rows(takes, whole.join(part, on=pair, how="semi"), part, informed, epsilons)
-    empty = questions.clear().with_columns(pl.lit(None).alias(name) for name in _ANSWERED)
-    of_modules = _rows(pl.concat(frames) if frames else empty)
-    of_models = PREDICTIONS.frame(modelled).select(of_modules.columns)
-    return pl.concat([of_modules.cast(of_models.schema), of_models])
+        on_basis = answerer.on(_basis_facts(basis, newest, sheets))
+        model_rows += law_rows(
+            takes,
+            model_settings.join(part, on=platform_dtype, how="semi"),
+            part,
+            on_basis,
+            epsilons,
+        )
+    empty = questions.clear().with_columns(pl.lit(None).alias(name) for name in _ANSWER_COLUMNS)
+    module_rows = _prediction_rows(pl.concat(frames) if frames else empty)
+    model_frame = PREDICTIONS.frame(model_rows).select(module_rows.columns)
+    return pl.concat([module_rows.cast(model_frame.schema), model_frame])
 
 
-def _known(basis: object, newest: pl.DataFrame, sheets: Mapping[str, Platform]) -> pl.DataFrame:
-    """Return the facts of a basis: a probe's, or those of datasheets."""
+def _basis_facts(
+    basis: object, newest: pl.DataFrame, sheets: Mapping[str, Platform]
+) -> pl.DataFrame:
+    """Return the facts of a basis: those of a probe, or of datasheets."""
     if basis in (None, "datasheet"):
         return datasheet_facts(sheets)
     return probed_facts(newest.filter(pl.col("basis") == basis), sheets)
 
 
-def _rows(answered: pl.DataFrame) -> pl.DataFrame:
-    """Return answers as rows of the table: what is infinite has no number, but a flag."""
-    numbers = answered.with_columns(pl.col(_NUMBERS).cast(pl.Float64))
+def _prediction_rows(answered: pl.DataFrame) -> pl.DataFrame:
+    """Return answers as rows of the table: an infinite number becomes a flag and null."""
+    numbers = answered.with_columns(pl.col(_NUMBER_COLUMNS).cast(pl.Float64))
     return numbers.with_columns(
-        *told(*_NUMBERS),
+        *told(*_NUMBER_COLUMNS),
         pl.col("stated").alias("baseline"),
         pl.concat_list("row_id", "fact_id", pl.col("calibration").fill_null([]))
         .list.drop_nulls()

@@ -36,13 +36,18 @@ from nearfree.derive.granularity.moe_kernels import (
     stands_in,
 )
 from nearfree.derive.memory import Memory, memory, needs
-from nearfree.derive.predict.forecast.attention_choice import chosen, decoding, untaken, unverified
+from nearfree.derive.predict.forecast.attention_choice import (
+    chosen,
+    decode_kernel,
+    untaken,
+    unverified,
+)
 from nearfree.derive.predict.forecast.degrees import Spread
 from nearfree.errors import EvidenceError, Refusal
 from nearfree.hardware.platforms import Platform
 
-_NARROW: Dtype = "float8"
-_FILLED = (MARLIN, TRTLLM, TRTLLM_8)
+_NARROW_CACHE: Dtype = "float8"
+_PADDING_KERNELS = (MARLIN, TRTLLM, TRTLLM_8)
 """Kernels for which vLLM fills experts in mxfp4 up, as `derive.memory` says."""
 
 
@@ -66,21 +71,29 @@ class AskedModel:
     ) -> None:
         self.file, self._spread, self._parallel = file, spread, spread.parallel
         self._moe_backend, self._override = moe_backend, override
-        own = file.around if override.stores_all else file.precision
-        self.precision = override.of(own) if own else None
+        file_precision = file.around if override.stores_all else file.precision
+        self.precision = override.of(file_precision) if file_precision else None
         self._mixed = () if override.stores_all else file.mixed
         self._of_files = tuple(
-            each for each in file.refusals if not (override.kv and each.key.endswith(CACHE))
+            refusal
+            for refusal in file.refusals
+            if not (override.kv and refusal.key.endswith(CACHE))
         )
         self._needs = needs(file, self.precision)
-        if self._needs and own is None and override.kv:
+        if self._needs and file_precision is None and override.kv:
             self._needs = structs.replace(self._needs, cache_element=ELEMENT_BYTES[override.kv])
         kinds = file.decoder.attention if file.decoder else ()
         selects = any(isinstance(kind, Latent) and kind.selected for kind in kinds)
-        unsaid = own is not None and own.kv in PLAIN and not (override.kv or override.dtype)
+        kv_by_engine = (
+            file_precision is not None
+            and file_precision.kv in PLAIN
+            and not (override.kv or override.dtype)
+        )
         self._narrowed = None
-        if self._needs and selects and unsaid:
-            self._narrowed = structs.replace(self._needs, cache_element=ELEMENT_BYTES[_NARROW])
+        if self._needs and selects and kv_by_engine:
+            self._narrowed = structs.replace(
+                self._needs, cache_element=ELEMENT_BYTES[_NARROW_CACHE]
+            )
 
     def attention(self, sheet: Platform, engine: BackendRelease) -> Iterator[str]:
         """Yield what may run attention on a platform, beside an engine, where nobody says it."""
@@ -92,7 +105,7 @@ class AskedModel:
         if decoder is None:
             return None
         cache = self.precision.kv if self.precision else decoder.dtype
-        return decoding(decoder, cache, sheet.sm, engine)
+        return decode_kernel(decoder, cache, sheet.sm, engine)
 
     def precision_on(
         self, sheet: Platform, engine: BackendRelease | None, dense: BackendRelease | None = None
@@ -105,30 +118,32 @@ class AskedModel:
             What runs its experts, and its dense products of quantised weights. Where it is Marlin,
             rows that a model's file rounds to float8 or nvfp4 stay as they are.
         """
-        own, sm = self.precision, sheet.sm
-        if own is None:
+        precision, sm = self.precision, sheet.sm
+        if precision is None:
             return None
         if self._narrows(sheet, engine):
-            own = structs.replace(own, kv=_NARROW)
-        plain = own.plain
+            precision = structs.replace(precision, kv=_NARROW_CACHE)
+        plain = precision.plain
 
-        def entered(product: Product, kind: str) -> Product:
+        def entering_product(product: Product, kind: str) -> Product:
             stored, rows = product
             if kind == "experts" or sm is None or dense is None or dense.version is None:
                 return product
-            wide = dense_widens(dense.version, rows, stored, sm)
-            return Product(stored, plain) if wide else product
+            widens = dense_widens(dense.version, rows, stored, sm)
+            return Product(stored, plain) if widens else product
 
-        found = own.changed(entered)
+        computed = precision.changed(entering_product)
         if engine is None:
-            return found
-        of = self._served(engine, sheet)
-        rounded = entering(engine.name, own.experts.weights, sm, of.named)
-        if sm is not None and moe_widens(engine, own.experts, sm, of):
-            rounded = plain
-        if rounded is None:
-            return found
-        return structs.replace(found, experts=own.experts._replace(activations=rounded))
+            return computed
+        checkpoint = self._served(engine, sheet)
+        entering_format = entering(engine.name, precision.experts.weights, sm, checkpoint.named)
+        if sm is not None and moe_widens(engine, precision.experts, sm, checkpoint):
+            entering_format = plain
+        if entering_format is None:
+            return computed
+        return structs.replace(
+            computed, experts=precision.experts._replace(activations=entering_format)
+        )
 
     def _narrows(self, sheet: Platform, engine: BackendRelease | None) -> bool:
         """Return whether an engine caches selected latents in float8 there by itself."""
@@ -149,13 +164,13 @@ class AskedModel:
         """Whether it has experts."""
         return self.file.decoder is not None and self.file.decoder.experts is not None
 
-    def default(self, known: Sequence[BackendRelease], sheet: Platform) -> BackendRelease:
+    def default(self, releases: Sequence[BackendRelease], sheet: Platform) -> BackendRelease:
         """Return what runs the experts where nobody says it.
 
         The first that spreads them so and whose kernels for the format are read there, else the
         first.
         """
-        return next((each for each in known if self._runs(each, sheet)), known[0])
+        return next((release for release in releases if self._runs(release, sheet)), releases[0])
 
     def instead(
         self, moe: BackendRelease, listed: Sequence[BackendRelease], sheet: Platform
@@ -167,22 +182,24 @@ class AskedModel:
         """
         if sheet.sm is None or self._runs(moe, sheet):
             return ()
-        found: tuple[str, ...] = ()
+        options: tuple[str, ...] = ()
         if self._override.weights == "float8":
             blocks = structs.replace(self._override, weights="float8_block")
-            alike = AskedModel(self.file, blocks, self._spread, self._moe_backend)
-            found = ("--weights float8_block",) if alike._known(moe, sheet) else ()
+            in_blocks = AskedModel(self.file, blocks, self._spread, self._moe_backend)
+            options = ("--weights float8_block",) if in_blocks._known(moe, sheet) else ()
         newest = dict[str, str]()
-        for each in listed:
-            other = each.name != moe.name and self._lacks_units(each, sheet)
-            if each.name not in newest and not other and self._known(each, sheet):
-                newest[each.name] = f"--moe {each.name}=={each.version}"
-        return (*found, *newest.values())
+        for release in listed:
+            unsupported = release.name != moe.name and self._lacks_units(release, sheet)
+            if release.name not in newest and not unsupported and self._known(release, sheet):
+                newest[release.name] = f"--moe {release.name}=={release.version}"
+        return (*options, *newest.values())
 
     def _lacks_units(self, engine: BackendRelease, sheet: Platform) -> bool:
         """Return whether products beside an engine's own have formats that no units multiply."""
-        own = self.precision_on(sheet, engine)
-        return own is not None and any(sheet.lacks(each.activations) for _, each in own.products)
+        precision = self.precision_on(sheet, engine)
+        return precision is not None and any(
+            sheet.lacks(product.activations) for _, product in precision.products
+        )
 
     def _known(self, moe: BackendRelease, sheet: Platform) -> bool:
         """Return whether a release's kernels of its experts are known, and nothing refuses it."""
@@ -220,10 +237,10 @@ class AskedModel:
 
     def _kernel(self, moe: BackendRelease, sheet: Platform) -> str | None:
         """Return the kernel that is named for its experts, None where an engine takes its own."""
-        word, own = self._moe_backend, self.precision
-        if word is None or own is None:
+        word, precision = self._moe_backend, self.precision
+        if word is None or precision is None:
             return None
-        return named_moe(moe, own.experts, sheet.sm, word, self._checkpoint)
+        return named_moe(moe, precision.experts, sheet.sm, word, self._checkpoint)
 
     def _unnamed(self, sheet: Platform, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
         """Yield why the kernel that is named for its experts is none that engines run there."""
@@ -235,22 +252,27 @@ class AskedModel:
             reason = f"{word!r:.60} names a kernel of experts {where}"
             yield Refusal("", "moe_backend", reason, "Leave --moe-backend out")
             return
-        for each in engines:
+        for engine in engines:
             try:
-                kernel = self._kernel(each, sheet)
+                kernel = self._kernel(engine, sheet)
             except EvidenceError as error:
                 yield Refusal("", "moe_backend", error.what, error.remedy)
             else:
-                if kernel and self.library(each, sheet) is None:
+                if kernel and self.library(engine, sheet) is None:
                     reason = (
-                        f"{word} of {each} is {kernel}, whose T(N) is not read for these experts"
+                        f"{word} of {engine} is {kernel}, whose T(N) is not read for these experts"
                     )
                     yield Refusal("", "moe_backend", reason, "Leave --moe-backend out")
 
     def stands_in(self, moe: BackendRelease | None, sheet: Platform) -> bool:
         """Return whether Triton's kernel of experts stands for another that its engine may run."""
-        named = self._moe_backend is not None
-        if named or moe is None or self.precision is None or self.library(moe, sheet) is not None:
+        has_kernel_name = self._moe_backend is not None
+        if (
+            has_kernel_name
+            or moe is None
+            or self.precision is None
+            or self.library(moe, sheet) is not None
+        ):
             return False
         return stands_in(moe, self.precision.experts, sheet.sm, self._checkpoint)
 
@@ -289,52 +311,62 @@ class AskedModel:
             What may serve it, and run its experts where it has any, and its attention.
         """
         decoder = self.file.decoder
-        of_files = (*self._of_files, *self._mixed)
-        of_gpus = (
+        file_refusals = (*self._of_files, *self._mixed)
+        gpu_refusals = (
             *self._spread.refused(of_experts=decoder is None or self.sparse),
             *self._uncut(engines),
-            *_across(self._parallel, platform, sheet),
+            *_node_refusals(self._parallel, platform, sheet),
             *self._unnamed(sheet, engines),
         )
-        of_kernels = (why for each in attention if decoder for why in untaken(decoder, each))
-        of_engines = (why for each in engines if decoder for why in unverified(decoder, each))
-        return tuple(dict.fromkeys((*of_files, *of_gpus, *of_kernels, *of_engines)))
+        kernel_refusals = (
+            refusal for release in attention if decoder for refusal in untaken(decoder, release)
+        )
+        engine_refusals = (
+            refusal for release in engines if decoder for refusal in unverified(decoder, release)
+        )
+        return tuple(
+            dict.fromkeys((*file_refusals, *gpu_refusals, *kernel_refusals, *engine_refusals))
+        )
 
     def _uncut(self, moe: Sequence[BackendRelease]) -> tuple[Refusal, ...]:
         """Return why an engine does not spread the model so."""
         decoder, parallel = self.file.decoder, self._parallel
         if decoder is None or parallel == ALONE:
             return ()
-        engines = [engine_of(each.name) for each in moe] or [VLLM]
-        found = (refusals(decoder, parallel, engine, self._groups()) for engine in engines)
-        return tuple(reason for reasons in found for reason in reasons)
+        engines = [engine_of(release.name) for release in moe] or [VLLM]
+        refusals_by_engine = (
+            refusals(decoder, parallel, engine, self._groups()) for engine in engines
+        )
+        return tuple(reason for reasons in refusals_by_engine for reason in reasons)
 
     def _groups(self) -> dict[str, tuple[int, int]]:
         """Return outputs and inputs that share a scale, by kind, as the weights are stored.
 
         Those about a state are asked for in the format of attention.
         """
-        own, asked = self.file.precision, self.precision
-        if own is None or asked is None:
+        stored_precision, precision = self.file.precision, self.precision
+        if stored_precision is None or precision is None:
             return {}
-        found = {}
+        groups = {}
         own_groups = {kind: (rows, columns) for kind, rows, columns in self.file.groups}
         for kind in (*QUANTISED, "state"):
-            named = "attention" if kind == "state" else kind
-            stored = getattr(asked, named).weights
-            kept = stored == getattr(own, named).weights
-            found[kind] = (own_groups if kept else GROUPS).get(kind if kept else stored, (1, 1))
-        return found
+            product = "attention" if kind == "state" else kind
+            stored = getattr(precision, product).weights
+            is_stored = stored == getattr(stored_precision, product).weights
+            groups[kind] = (own_groups if is_stored else GROUPS).get(
+                kind if is_stored else stored, (1, 1)
+            )
+        return groups
 
     def memory(
         self, platform: Platform, batch: int, context: int, moe: BackendRelease | None = None
     ) -> Memory | None:
         """Return what it takes on a platform; None where that is not known."""
-        taken = self._narrowed if self._narrows(platform, moe) else self._needs
-        if taken is None:
+        model_needs = self._narrowed if self._narrows(platform, moe) else self._needs
+        if model_needs is None:
             return None
         return memory(
-            taken,
+            model_needs,
             platform.memory_gb,
             parallel=self._parallel,
             engine=engine_of(moe.name if moe else None),
@@ -348,7 +380,7 @@ class AskedModel:
         in_four = self.precision is not None and self.precision.experts.weights == "mxfp4"
         if not in_four or moe is None or moe.name != VLLM.name:
             return False
-        return BY_PUBLIC_NAME.get(self.library(moe, sheet) or "") in _FILLED
+        return BY_PUBLIC_NAME.get(self.library(moe, sheet) or "") in _PADDING_KERNELS
 
     def unanswered(
         self,
@@ -376,7 +408,7 @@ class AskedModel:
         )
 
 
-def _across(parallel: Parallel, platform: str, sheet: Platform) -> Iterator[Refusal]:
+def _node_refusals(parallel: Parallel, platform: str, sheet: Platform) -> Iterator[Refusal]:
     """Yield why GPUs of more than one node are not predicted: what is between is not known."""
     gpus, node = parallel.gpus, sheet.joined_gpus
     if gpus > 1 and node is None:

@@ -51,22 +51,30 @@ def chosen(
     plain = precision is None or precision.kv in PLAIN
     usual = [*ATTENTION_ORDER][0 if plain else -1]
     cache = [kind for kind in kinds if not (isinstance(kind, State) or in_blocks(kind))]
-    own = next((kind for kind in cache if not isinstance(kind, Grouped)), None)
-    if own is not None:
-        module = ATTENTION_LAYER if isinstance(own, Compressed) else MLA
+    special = next((kind for kind in cache if not isinstance(kind, Grouped)), None)
+    if special is not None:
+        module = ATTENTION_LAYER if isinstance(special, Compressed) else MLA
         record = of_engine(engine.name, module.name) or BY_NAME[usual]
         yield f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
         return
-    takes = ((each.name, each.where) for each in _takes(decoder, sm, engine, plain=plain))
-    for name, where in (*takes, *ATTENTION_ORDER.items()):
+    engine_choices = (
+        (choice.name, choice.where) for choice in _engine_choices(decoder, sm, engine, plain=plain)
+    )
+    for name, where in (*engine_choices, *ATTENTION_ORDER.items()):
         record = BY_NAME[name]
         cached = plain or precision is None or precision.kv in (record.caches or ())
-        if cached and _on(record, sm, where) and not any(_lacking(record, kind) for kind in cache):
+        if (
+            cached
+            and _runs_on(record, sm, where)
+            and not any(_lack(record, kind) for kind in cache)
+        ):
             yield record.names[0]
     yield BY_NAME[usual].names[0]
 
 
-def decoding(decoder: Decoder, kv_dtype: str, sm: int | None, engine: BackendRelease) -> str | None:
+def decode_kernel(
+    decoder: Decoder, kv_dtype: str, sm: int | None, engine: BackendRelease
+) -> str | None:
     """Return the kernel by which an engine decodes a model, None where it is not known.
 
     Parameters
@@ -78,19 +86,19 @@ def decoding(decoder: Decoder, kv_dtype: str, sm: int | None, engine: BackendRel
     """
     if not any(isinstance(kind, Grouped) for kind in decoder.attention):
         return None
-    for each in _takes(decoder, sm, engine, plain=kv_dtype in PLAIN):
-        record = BY_NAME[each.name]
-        if _on(record, sm, each.where) and not any(
-            _lacking(record, kind) for kind in _called(decoder)
+    for choice in _engine_choices(decoder, sm, engine, plain=kv_dtype in PLAIN):
+        record = BY_NAME[choice.name]
+        if _runs_on(record, sm, choice.where) and not any(
+            _lack(record, kind) for kind in _grouped_kinds(decoder)
         ):
-            return engine_decoder(engine.name, each.name, sm, kv_dtype)
+            return engine_decoder(engine.name, choice.name, sm, kv_dtype)
     return None
 
 
 _XQA, _FA4_OF_HOPPER = "0.28.0", "0.24.0"
 _BY_FLASHINFER = frozenset({"deepseek_v2", "glm4_moe_lite"})
 _BY_TRITON = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
-_BUT_FOR_DRAFTS, _NO_MORE = "0.5.10", "0.5.23"
+_TRITON_WITHOUT_DRAFTS, _TRITON_UNTIL = "0.5.10", "0.5.23"
 
 
 def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> str | None:
@@ -105,12 +113,12 @@ def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> st
     models in some releases Triton's (`backends/attention_order.py`).
     """
     if sm is not None and sm // 10 == 10 and engine.name == "sglang":
-        return _of_sglang(decoder.model_type, engine.version)
+        return _sglang_other_kernel(decoder.model_type, engine.version)
     if sm is None or engine.name != "vllm":
         return None
-    called = _called(decoder)
-    sinks = any(kind.sinks for kind in called)
-    wide = any(kind.head_dim > WIDEST for kind in called)
+    grouped = _grouped_kinds(decoder)
+    sinks = any(kind.sinks for kind in grouped)
+    wide = any(kind.head_dim > WIDEST for kind in grouped)
     if sm // 10 == 12 and sinks and reached(engine.version, _XQA):
         return "heads with sinks on this GPU by FlashInfer's XQA"
     if sm // 10 == 9 and wide and reached(engine.version, _FA4_OF_HOPPER):
@@ -118,38 +126,38 @@ def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> st
     return None
 
 
-def _of_sglang(model: str, version: str | None) -> str | None:
+def _sglang_other_kernel(model: str, version: str | None) -> str | None:
     if model in _BY_FLASHINFER:
         return "latents of this model on this GPU by FlashInfer's kernel"
-    if model not in _BY_TRITON or reached(version, _NO_MORE):
+    if model not in _BY_TRITON or reached(version, _TRITON_UNTIL):
         return None
-    drafts = "what has no drafts" if reached(version, _BUT_FOR_DRAFTS) else "this model"
+    drafts = "what has no drafts" if reached(version, _TRITON_WITHOUT_DRAFTS) else "this model"
     return f"{drafts} on this GPU by Triton's kernels unless its --attention-backend names others"
 
 
-def _takes(
+def _engine_choices(
     decoder: Decoder | None, sm: int | None, engine: BackendRelease, *, plain: bool
 ) -> Iterator[Taken]:
     """Yield what an engine takes for grouped attention, its own choice first."""
-    kinds = _called(decoder)
+    kinds = _grouped_kinds(decoder)
     sinks = any(kind.sinks for kind in kinds)
     model = decoder.model_type if decoder else ""
     if model == WINDOWED and not any(kind.window for kind in kinds):
         model = ""
     images = decoder is not None and decoder.sees_images is True and _masks_images(engine)
-    for each in ENGINE_ATTENTION.get(engine.name, ()):
+    for choice in ENGINE_ATTENTION.get(engine.name, ()):
         if (
-            sm in each.where
-            and all(kind.head_dim in each.sizes for kind in kinds)
-            and (each.sinks or not sinks)
-            and (each.narrow or plain)
-            and (each.images or not images)
-            and (each.since is None or reached(engine.version, each.since))
-            and not (each.until and reached(engine.version, each.until))
-            and (not each.only or model in each.only)
-            and model not in each.but
+            sm in choice.where
+            and all(kind.head_dim in choice.sizes for kind in kinds)
+            and (choice.sinks or not sinks)
+            and (choice.narrow or plain)
+            and (choice.images or not images)
+            and (choice.since is None or reached(engine.version, choice.since))
+            and not (choice.until and reached(engine.version, choice.until))
+            and (not choice.only or model in choice.only)
+            and model not in choice.but
         ):
-            yield each
+            yield choice
 
 
 def _masks_images(engine: BackendRelease) -> bool:
@@ -158,13 +166,13 @@ def _masks_images(engine: BackendRelease) -> bool:
     return since is not None and reached(engine.version, since)
 
 
-def _called(decoder: Decoder | None) -> list[Grouped]:
+def _grouped_kinds(decoder: Decoder | None) -> list[Grouped]:
     """Return the kinds of a model's layers that a backend of grouped attention runs."""
     kinds = decoder.attention if decoder else ()
     return [kind for kind in kinds if isinstance(kind, Grouped) and not in_blocks(kind)]
 
 
-def _on(record: Backend, sm: int | None, where: range) -> bool:
+def _runs_on(record: Backend, sm: int | None, where: range) -> bool:
     if sm is None:
         return not where.start
     return sm in where and (not record.capabilities or sm in record.capabilities)
@@ -177,21 +185,21 @@ def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
         # An engine runs these by kernels of its own, whatever runs attention.
         if isinstance(kind, State) or in_blocks(kind):
             continue
-        lacking = _lacking(record, kind)
+        lacking = _lack(record, kind)
         if lacking:
-            takers = [
-                each.names[0]
-                for each in BY_NAME.values()
-                if each.names and (each.rules or not isinstance(kind, Grouped))
-                if not _lacking(each, kind)
+            capable = [
+                backend.names[0]
+                for backend in BY_NAME.values()
+                if backend.names and (backend.rules or not isinstance(kind, Grouped))
+                if not _lack(backend, kind)
             ]
-            where = f"{len(kind.layers)} layers ({kind.words})"
-            remedy = " or ".join(f"--attention {name}" for name in takers)
-            reason = f"{release.name} has no kernel for the attention of {where}: {lacking}"
-            yield Refusal("", "", reason, f"Ask with {remedy}" if takers else "Name another model")
+            layers = f"{len(kind.layers)} layers ({kind.words})"
+            remedy = " or ".join(f"--attention {name}" for name in capable)
+            reason = f"{release.name} has no kernel for the attention of {layers}: {lacking}"
+            yield Refusal("", "", reason, f"Ask with {remedy}" if capable else "Name another model")
 
 
-_UNVERIFIED = {
+_BLOCK_VERIFICATION = {
     "sglang": (
         "verifies no drafts of a model that attends to selected blocks: on a GPU of NVIDIA they "
         "are prefilled outside of its CUDA graphs, and with MSA it does not start (sglang 0.5.23, "
@@ -203,45 +211,47 @@ _UNVERIFIED = {
 }
 
 
-_VERIFIES_ROWS = {"vllm": "0.29.0", "sglang": "0.5.19"}
+_CONVOLUTION_SINCE = {"vllm": "0.29.0", "sglang": "0.5.19"}
 """The first release on record that keeps all rows of a short convolution that drafts pass, so that
 one which is rejected leaves none. Source: vllm-project/vllm pull 50272, and
 vllm/model_executor/layers/mamba/short_conv.py of 0.28.0 and 0.29.0; sglang/srt/models/lfm2.py of
 0.5.18 and 0.5.19 (shortconv_target_verify)."""
 
 
-def _forgets(engine: BackendRelease) -> Iterator[Refusal]:
+def _convolution_refusals(engine: BackendRelease) -> Iterator[Refusal]:
     """Yield why an engine takes one position of a request further in layers of convolutions."""
-    first = _VERIFIES_ROWS.get(engine.name)
+    first = _CONVOLUTION_SINCE.get(engine.name)
     if first is None:
-        why = f"{engine.name} runs short convolutions by kernels that are not read"
-        yield Refusal("", "moe", why, "Ask with --moe vllm")
+        reason = f"{engine.name} runs short convolutions by kernels that are not read"
+        yield Refusal("", "moe", reason, "Ask with --moe vllm")
     elif not reached(engine.version, first):
-        why = (
+        reason = (
             f"{engine.name} {engine.version} verifies no drafts of a model with short "
             "convolutions: rows of a rejected draft stay in what it keeps"
         )
-        yield Refusal("", "moe", why, f"Ask with --moe {engine.name}=={first} or a later one")
+        yield Refusal("", "moe", reason, f"Ask with --moe {engine.name}=={first} or a later one")
 
 
 def unverified(decoder: Decoder, engine: BackendRelease) -> Iterator[Refusal]:
     """Yield why an engine has no forward of several positions of a model."""
     if any(isinstance(kind, ShortConv) for kind in decoder.attention):
-        yield from _forgets(engine)
-    if decoder.in_blocks and engine.name in _UNVERIFIED:
-        yield Refusal("", "moe", f"{engine.name} {_UNVERIFIED[engine.name]}", "Ask with --moe vllm")
+        yield from _convolution_refusals(engine)
+    if decoder.in_blocks and engine.name in _BLOCK_VERIFICATION:
+        yield Refusal(
+            "", "moe", f"{engine.name} {_BLOCK_VERIFICATION[engine.name]}", "Ask with --moe vllm"
+        )
 
 
-def _lacking(record: Backend, kind: Cached) -> str:
+def _lack(record: Backend, kind: Cached) -> str:
     """Return what of a kind a backend's kernels do not take; empty if they take all."""
     if isinstance(kind, Compressed):
-        taken = ATTENTION_LAYER.name in record.modules
-        return "" if taken else "none is of entries that stand for several positions"
+        supported = ATTENTION_LAYER.name in record.modules
+        return "" if supported else "none is of entries that stand for several positions"
     if not isinstance(kind, Grouped):
-        lacks = [*([] if MLA.name in record.modules else ["a latent"])]
+        missing = [*([] if MLA.name in record.modules else ["a latent"])]
         if kind.index_heads and INDEXER.name not in record.modules:
-            lacks.append("an indexer of positions")
-        return f"none is of {' and '.join(lacks)}" if lacks else ""
+            missing.append("an indexer of positions")
+        return f"none is of {' and '.join(missing)}" if missing else ""
     reasons = {
         "none is of grouped queries": ATTENTION.name not in record.modules,
         f"heads of {kind.head_dim} elements are wider than {record.widest}": (
@@ -252,4 +262,4 @@ def _lacking(record: Backend, kind: Cached) -> str:
             kind.value_dim and not record.values_apart
         ),
     }
-    return next((what for what, lacking in reasons.items() if lacking), "")
+    return next((reason for reason, applies in reasons.items() if applies), "")

@@ -1,4 +1,4 @@
-"""The degrees of parallelism that a question asks for, and why they are none of a deployment."""
+"""Degrees of parallelism of a query, and the reasons to refuse them."""
 
 from msgspec import Struct
 
@@ -9,10 +9,10 @@ from nearfree.errors import ConfigError, Refusal
 
 
 class Spread(Struct, frozen=True, kw_only=True):
-    """The degrees of parallelism that are asked for, and why they are none of a deployment.
+    """The degrees of parallelism of a query, with the reasons to refuse them.
 
-    `ep` is the one that is asked for, and `uneven` why it divides no ranks; `parallel` then has
-    none, so that all else is checked, too.
+    `ep` is the degree of the query, and `uneven` the refusal if it does not divide the ranks;
+    `parallel` then has ep 1, so that everything else is checked, too.
     """
 
     parallel: Parallel
@@ -21,16 +21,16 @@ class Spread(Struct, frozen=True, kw_only=True):
     uneven: Refusal | None = None
 
     def refused(self, *, of_experts: bool) -> tuple[Refusal, ...]:
-        """Return why they are none of a model with experts, or of one without: that has no ep."""
+        """Return the refusals for a model with experts, or for one without, which has no ep."""
         if self.uneven is None:
             return self.refusals
         return (self.uneven if of_experts else without_experts(self.ep), *self.refusals)
 
 
 def spread_of(spec: DeploymentSpec) -> Spread:
-    """Return how a deployment is spread over GPUs.
+    """Return the degrees of parallelism of a query.
 
-    GPUs share each matrix where no tp, dp or pp is given, as engines take them.
+    A number of GPUs without tp, dp or pp is taken as tp, as engines do.
     """
     degrees = {"tp": spec.tp, "dp": spec.dp, "ep": spec.ep, "pp": spec.pp}
     if spec.gpus is not None and spec.tp == spec.dp == spec.pp == 1:
@@ -41,9 +41,9 @@ def spread_of(spec: DeploymentSpec) -> Spread:
     except ConfigError as error:
         uneven = Refusal("", "", error.what, error.remedy)
         parallel = Parallel(**degrees | {"ep": 1})
-    found = list[Refusal]()
+    refusals = list[Refusal]()
     if spec.gpus not in (None, parallel.gpus):
         tp, dp, _, pp, gpus = parallel.said.values()
         reason = f"{spec.gpus} is not the {gpus} of tp {tp} x dp {dp} x pp {pp}"
-        found.append(Refusal("", "gpus", reason, f"Give {gpus}, or leave --gpus out"))
-    return Spread(parallel=parallel, refusals=tuple(found), ep=spec.ep, uneven=uneven)
+        refusals.append(Refusal("", "gpus", reason, f"Give {gpus}, or leave --gpus out"))
+    return Spread(parallel=parallel, refusals=tuple(refusals), ep=spec.ep, uneven=uneven)

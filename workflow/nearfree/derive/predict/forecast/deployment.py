@@ -45,11 +45,11 @@ _USES = {
 """`place` is that of the module in the forward; `module` is of which kind it is."""
 
 
-_SENT_ROUNDED = "0.19.0"
+_ROUNDS_BEFORE_SENDING = "0.19.0"
 """The oldest release of vLLM read that rounds rows before they are sent to experts, but for those
 of FlashInfer's CUTLASS in blocks: vllm 0.19.0 and 0.33.0, in vllm/model_executor/layers/fused_moe,
 prepare_finalize/naive_dp_ep.py:16-40 and 26-61, experts/flashinfer_cutlass_moe.py:124 of 0.33.0."""
-_OF_EIGHT_BITS: dict[Dtype, Dtype] = {"float8_block": "float8", "mxfp8": "float8"}
+_EIGHT_BIT_FORMAT: dict[Dtype, Dtype] = {"float8_block": "float8", "mxfp8": "float8"}
 _DENSE = (GEMM.name, DENSE_FFN.name)
 MOST_POINTS = 1_000_000
 """Points T(N) that may be asked about at once: deployments times the N that are looked at."""
@@ -118,8 +118,10 @@ class Deployment(Struct, frozen=True, kw_only=True):
         It says how weights are cut, which collectives run, how attention is called, and what a step
         takes besides modules.
         """
-        named = (each for each in (self.moe, self.server) if each and each.name in ENGINES)
-        return next(named, BackendRelease(VLLM.name))
+        engines = (
+            release for release in (self.moe, self.server) if release and release.name in ENGINES
+        )
+        return next(engines, BackendRelease(VLLM.name))
 
     @property
     def too_long(self) -> str | None:
@@ -148,24 +150,30 @@ class Deployment(Struct, frozen=True, kw_only=True):
         experts, fused = self.decoder.experts, FUSED.get(self.decoder.model_type)
         if not experts or not fused or not self.served or self.engine.name != SGLANG.name:
             return 0
-        first, many = fused
-        holds = (
-            reached(self.engine.version, first)
-            and many in (None, experts.experts)
+        since, experts_count = fused
+        is_fused = (
+            reached(self.engine.version, since)
+            and experts_count in (None, experts.experts)
             and experts.shared_d_ff == experts.d_ff
             and self.parallel.ep == 1
             and self.formats.experts.weights == self.formats.shared_experts.weights
             and BY_PUBLIC_NAME.get(self.library or "") != TRTLLM
         )
-        return experts.experts + 1 if holds else 0
+        return experts.experts + 1 if is_fused else 0
 
     @property
     def sent(self) -> Dtype | None:
         """In what numbers rows are sent to experts, None for the plain ones."""
         rows = self.formats.experts.activations
-        rounds = self.engine.name == VLLM.name and reached(self.engine.version, _SENT_ROUNDED)
-        later = rows == "float8_block" and BY_PUBLIC_NAME.get(self.library or "") == CUTLASS
-        return None if rows in PLAIN or later or not rounds else _OF_EIGHT_BITS.get(rows, rows)
+        rounds_before_sending = self.engine.name == VLLM.name and reached(
+            self.engine.version, _ROUNDS_BEFORE_SENDING
+        )
+        rounded_later = rows == "float8_block" and BY_PUBLIC_NAME.get(self.library or "") == CUTLASS
+        return (
+            None
+            if rows in PLAIN or rounded_later or not rounds_before_sending
+            else _EIGHT_BIT_FORMAT.get(rows, rows)
+        )
 
     @property
     def full_baseline(self) -> int:
@@ -210,7 +218,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     def uses(self) -> tuple[ModuleUse, ...]:
         """Return the modules of a rank's forward, and the collectives between ranks."""
-        own = modules(
+        rank_modules = modules(
             self.decoder,
             batch=self.batch,
             context=self.context,
@@ -221,11 +229,11 @@ class Deployment(Struct, frozen=True, kw_only=True):
             precision=self.precision,
             parallel=self.parallel,
         )
-        called = BY_NAME[self.attention.name].vllm_api
-        if called and self.served and self.engine.name == VLLM.name:
-            own = tuple(_called(use, called) for use in own)
+        api = BY_NAME[self.attention.name].vllm_api
+        if api and self.served and self.engine.name == VLLM.name:
+            rank_modules = tuple(_with_api(use, api) for use in rank_modules)
         plain = self.precision.plain if self.precision else self.decoder.dtype
-        return own + collectives(
+        return rank_modules + collectives(
             structs.replace(self.decoder, dtype=plain),
             self.parallel,
             batch=requests(self.batch, self.parallel.dp),
@@ -235,7 +243,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
         )
 
 
-def _called(use: ModuleUse, api: str) -> ModuleUse:
+def _with_api(use: ModuleUse, api: str) -> ModuleUse:
     """Return a module with the call that an engine makes of attention."""
     if use.setting.module != ATTENTION.name:
         return use
@@ -283,19 +291,19 @@ class Questions:
 
     def from_baseline(self, baseline: int) -> pl.DataFrame:
         """Return the questions with another baseline, over the grid from there."""
-        rest = [baseline, *(n for n in self.grid if n > baseline)]
-        beside = pl.lit(baseline).cast(pl.Int64).alias("baseline")
-        grid = pl.Series("grid", [rest], dtype=pl.List(pl.Int64))
+        grid_n = [baseline, *(n for n in self.grid if n > baseline)]
+        baseline_column = pl.lit(baseline).cast(pl.Int64).alias("baseline")
+        grid = pl.Series("grid", [grid_n], dtype=pl.List(pl.Int64))
         grids = grid.new_from_index(0, len(self._rows))
         frame = pl.DataFrame(self._rows, schema=ASKED_SCHEMA | _SHARES)
-        return frame.with_columns(beside, grids)
+        return frame.with_columns(baseline_column, grids)
 
     def _uses_at_one(self, deployment: Deployment) -> tuple[ModuleUse, ...]:
         """Return the modules of a deployment's forward at batch 1: other batches have the same."""
-        alone = structs.replace(deployment, batch=1, memory=None, graphs=None)
-        if alone not in self._uses:
-            self._uses[alone] = alone.uses()
-        return self._uses[alone]
+        key = structs.replace(deployment, batch=1, memory=None, graphs=None)
+        if key not in self._uses:
+            self._uses[key] = key.uses()
+        return self._uses[key]
 
     def _number(self, deployment: Deployment, use: ModuleUse) -> int:
         """Return the number of a module's question at the deployment's batch."""
@@ -303,8 +311,8 @@ class Questions:
         kernel = deployment.library if use.role == MOE else None
         if use.setting.module == ATTENTION.name and (use.setting.head_dim or 0) <= WIDEST:
             kernel = deployment.decoder_kernel
-        blocks = use.setting.dtype == "float8_block" and use.setting.module in _DENSE
-        dense_kernel = deployment.dense_kernel if blocks else None
+        in_blocks = use.setting.dtype == "float8_block" and use.setting.module in _DENSE
+        dense_kernel = deployment.dense_kernel if in_blocks else None
         question = (
             *(deployment.platform, use.setting, use.backend_version, use.window, use.nodes),
             *(use.fewest, batch, kernel, dense_kernel),
@@ -313,7 +321,7 @@ class Questions:
         if number is None:
             self._numbers[question] = number = len(self._rows)
             setting = structs.replace(use.setting, batch=batch)
-            beside = {
+            columns = {
                 "platform": deployment.platform,
                 "backend_version": use.backend_version,
                 "kernel": kernel,
@@ -323,5 +331,5 @@ class Questions:
                 "dense_kernel": dense_kernel,
                 "shares": deployment.loads.shares if deployment.loads and setting.routing else None,
             }
-            self._rows.append({"asked": number, **setting_row(setting), **beside})
+            self._rows.append({"asked": number, **setting_row(setting), **columns})
         return number

@@ -1,4 +1,4 @@
-"""What memory a drafter takes beside its model: a model, a head, or the model's own layer."""
+"""Memory of deployments with a drafter: a draft model, a head, or the model's own layer."""
 
 from collections.abc import Sequence
 
@@ -16,48 +16,48 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 
 
 def beside_drafters(
-    asked: Sequence[Deployment], drafting: Sequence[Deployment], *, own: bool
+    deployments: Sequence[Deployment], drafters: Sequence[Deployment], *, own: bool
 ) -> list[Deployment]:
-    """Return deployments whose memory holds what drafts, too, as far as its size is known.
+    """Return deployments with the drafter's memory added, as far as it is known.
 
     Parameters
     ----------
-    drafting
-        Models that draft, by batch size as `asked`; none where no model drafts.
+    drafters
+        Deployments of the draft model or head, in the order of `deployments`; empty without one.
     own
         Whether the model's own layer drafts.
     """
-    found = []
-    for place, each in enumerate(asked):
-        memory = each.memory
+    with_drafters = []
+    for place, deployment in enumerate(deployments):
+        memory = deployment.memory
         if memory is not None and own:
-            memory = memory.with_drafter(_own_memory(memory, each))
-        elif memory is not None and drafting:
-            memory = _without_chunks(memory, each, drafting[place])
-            if drafter := drafting[place].memory:
+            memory = memory.with_drafter(_own_memory(memory, deployment))
+        elif memory is not None and drafters:
+            memory = _without_chunks(memory, deployment, drafters[place])
+            if drafter := drafters[place].memory:
                 memory = memory.with_drafter(drafter)
-        found.append(structs.replace(each, memory=memory))
-    return found
+        with_drafters.append(structs.replace(deployment, memory=memory))
+    return with_drafters
 
 
 def _own_memory(memory: Memory, deployment: Deployment) -> Memory:
-    """Return what a model's own layer takes, which lies on one stage.
+    """Return the memory of a model's own draft layer, which lies on one pipeline stage.
 
-    Its FFN and its cache are its own; all else is as much as the model has for a layer.
+    Its FFN and its cache are computed; its other weights are taken as the model's mean per layer.
     """
     formats, decoder = deployment.formats, deployment.decoder
-    every, one = _ffn_bytes(decoder, formats), _ffn_bytes(own_layer(decoder), formats)
-    weights = max(memory.weights_bytes - every, 0.0) / decoder.layers + one
+    all_ffn, layer_ffn = _ffn_bytes(decoder, formats), _ffn_bytes(own_layer(decoder), formats)
+    weights = max(memory.weights_bytes - all_ffn, 0.0) / decoder.layers + layer_ffn
     if deployment.drafts_plain:
         weights *= ELEMENT_BYTES[formats.plain] / ELEMENT_BYTES[deployment.main.weights]
-    cached = _own_cache_bytes(deployment)
-    share = (weights + cached) / (memory.weights_bytes + memory.kv_bytes)
-    beside = (memory.activations_bytes + memory.engine_bytes) / memory.gpus
+    cache_bytes = _own_cache_bytes(deployment)
+    share = (weights + cache_bytes) / (memory.weights_bytes + memory.kv_bytes)
+    transient = (memory.activations_bytes + memory.engine_bytes) / memory.gpus
     return structs.replace(
         memory,
         weights_bytes=round(weights),
-        kv_bytes=round(cached),
-        rank_bytes=round(share * deployment.parallel.pp * memory.persistent_bytes + beside),
+        kv_bytes=round(cache_bytes),
+        rank_bytes=round(share * deployment.parallel.pp * memory.persistent_bytes + transient),
     )
 
 
@@ -65,19 +65,19 @@ def _ffn_bytes(decoder: Decoder, formats: Precision) -> float:
     """Return the bytes of all FFNs of a model as stored."""
     matrices = 2 if decoder.gated is False else 3
     widths = sum(width * layers for width, layers in decoder.dense_ffns)
-    found = widths * decoder.d_model * ELEMENT_BYTES[formats.ffn.weights]
+    size = widths * decoder.d_model * ELEMENT_BYTES[formats.ffn.weights]
     if experts := decoder.experts:
         routed = experts.experts * experts.d_ff * (experts.latent or decoder.d_model)
         shared = experts.shared_d_ff * decoder.d_model
-        found += decoder.moe_layers * (
+        size += decoder.moe_layers * (
             routed * ELEMENT_BYTES[formats.experts.weights]
             + shared * ELEMENT_BYTES[formats.shared_experts.weights]
         )
-    return matrices * found
+    return matrices * size
 
 
 def _own_cache_bytes(deployment: Deployment) -> float:
-    """Return what the cache of a model's own layer takes on all GPUs."""
+    """Return the cache bytes of a model's own draft layer on all GPUs."""
     (kind,) = own_layer(deployment.decoder).attention
     engine = engine_of(deployment.engine.name)
     windowed = engine.keeps_windows(deployment.decoder.model_type)
@@ -85,26 +85,26 @@ def _own_cache_bytes(deployment: Deployment) -> float:
 
 
 def _cache_bytes(deployment: Deployment, kind: Kind, *, windowed: bool) -> float:
-    """Return what a layer caches of positions on all GPUs."""
+    """Return the cache bytes of one layer on all GPUs."""
     formats, tp = deployment.formats, deployment.parallel.tp
     sizes = ELEMENT_BYTES[formats.kv], ELEMENT_BYTES[formats.plain]
     positions = deployment.context + 1
     rank = sum(
-        cached_bytes(cache_layer(each), positions, tp, *sizes, windowed=windowed)
-        for each in kept_of(kind)
+        cached_bytes(cache_layer(layer), positions, tp, *sizes, windowed=windowed)
+        for layer in kept_of(kind)
     )
     return deployment.batch * tp * rank
 
 
 def _without_chunks(memory: Memory, deployment: Deployment, drafter: Deployment) -> Memory:
-    """Return what a model takes beside a head that drafts for it.
+    """Return the memory of a model whose drafter is a head.
 
-    vLLM then caches all positions of layers that see a chunk of them (vllm 0.33.0,
-    vllm/config/vllm.py:2235-2245; since 0.14.0, the oldest read that has the rule).
+    vLLM then caches all positions of layers with chunked attention (vllm 0.33.0,
+    vllm/config/vllm.py:2235-2245; since 0.14.0, the oldest release read that has the rule).
     """
     if deployment.engine.name != VLLM.name or drafter.decoder.states is UNSET:
         return memory
-    more = sum(
+    added_bytes = sum(
         len(kind.layers)
         * (
             _cache_bytes(deployment, kind, windowed=False)
@@ -114,12 +114,13 @@ def _without_chunks(memory: Memory, deployment: Deployment, drafter: Deployment)
         if isinstance(kind, Grouped) and kind.chunk
     )
     parallel, batch = deployment.parallel, deployment.batch
-    most = -(-batch // parallel.dp) / batch / parallel.tp
-    rank, capacity = memory.rank_bytes + round(more * most / parallel.pp), memory.capacity_bytes
+    rank_share = -(-batch // parallel.dp) / batch / parallel.tp
+    rank_bytes = memory.rank_bytes + round(added_bytes * rank_share / parallel.pp)
+    capacity = memory.capacity_bytes
     return structs.replace(
         memory,
-        kv_bytes=memory.kv_bytes + round(more),
-        peak_bytes=memory.peak_bytes + round(more),
-        rank_bytes=rank,
-        fits=None if capacity is None else rank <= capacity / memory.gpus,
+        kv_bytes=memory.kv_bytes + round(added_bytes),
+        peak_bytes=memory.peak_bytes + round(added_bytes),
+        rank_bytes=rank_bytes,
+        fits=None if capacity is None else rank_bytes <= capacity / memory.gpus,
     )

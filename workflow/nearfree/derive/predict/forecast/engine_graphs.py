@@ -1,4 +1,4 @@
-"""Whose CUDA graphs a deployment's steps run in: the named engine's, or that of its experts."""
+"""The CUDA graphs that a deployment's steps run in: of the named engine, or of its experts'."""
 
 from packaging.version import Version
 
@@ -14,8 +14,8 @@ from nearfree.sources.mla_paths import VLLM_MLA, engine_paths, path_at
 from nearfree.sources.packages import RULES
 
 NONE, ENGINE = "none", "engine"
-_READ = tuple(name for name in ENGINES if f"{name}-graphs" in RULES)
-"""Engines whose graphs are read: TensorRT-LLM has some, too, which a caveat says."""
+_ENGINES_WITH_GRAPHS = tuple(name for name in ENGINES if f"{name}-graphs" in RULES)
+"""Engines whose graphs are read. TensorRT-LLM has graphs, too; a caveat says so."""
 
 
 def graphs_of(
@@ -27,27 +27,27 @@ def graphs_of(
     attention: BackendRelease,
     moe: BackendRelease | None,
 ) -> Graphs | None:
-    """Return the graphs that steps are padded to, None for none.
+    """Return the graphs that steps are padded to, None without graphs.
 
     Parameters
     ----------
     attention, moe
-        What runs attention and the experts; None without experts.
+        The backends of attention and of the experts; `moe` is None without experts.
 
     Raises
     ------
     ConfigError
-        A named release is of no engine, or the platform has no CUDA graphs or no known memory.
+        A named release is not of an engine, or the platform has no CUDA graphs or no known memory.
     """
     sheet = config.platforms[platform]
     if spec.graphs == NONE:
         return None
-    known = sheet.sm is not None and sheet.memory_gb is not None
+    has_graphs = sheet.sm is not None and sheet.memory_gb is not None
     if spec.graphs == ENGINE:
-        release = _recorded(config, _engine(spec, attention, moe)) if known else None
+        release = _release_on_record(config, _engine(spec, attention, moe)) if has_graphs else None
     else:
         release = _named(config, spec.graphs)
-        if not known:
+        if not has_graphs:
             raise ConfigError(
                 f"{platform} has no CUDA graphs, or no known memory, by which their sizes go",
                 remedy="Leave out --graphs, or choose another platform",
@@ -66,7 +66,7 @@ def graphs_of(
 
 
 def _attention(attention: BackendRelease, sm: int) -> str | None:
-    """Return vLLM's backend of attention as its file is named, None where it is not known."""
+    """Return vLLM's attention backend by the name of its file, None where it is not known."""
     if attention.name != VLLM_MLA:
         return BY_NAME[attention.name].vllm_file
     try:
@@ -79,22 +79,22 @@ def _attention(attention: BackendRelease, sm: int) -> str | None:
 def _engine(
     spec: DeploymentSpec, attention: BackendRelease, moe: BackendRelease | None
 ) -> BackendRelease:
-    """Return the engine of a deployment: of its experts, else of its attention, else as asked."""
+    """Return the engine of a deployment: of its experts, its attention, or the one it names."""
     if moe and moe.name in ENGINES:
         return moe
-    own = BY_NAME[attention.name].engine
-    if own is not None and own in ENGINES:
-        return BackendRelease(own, attention.version)
-    asked = [release for release in map(backend, spec.moe) if release.name in ENGINES]
-    return asked[0] if asked else BackendRelease(VLLM.name)
+    attention_engine = BY_NAME[attention.name].engine
+    if attention_engine is not None and attention_engine in ENGINES:
+        return BackendRelease(attention_engine, attention.version)
+    engines = [release for release in map(backend, spec.moe) if release.name in ENGINES]
+    return engines[0] if engines else BackendRelease(VLLM.name)
 
 
-def _recorded(config: Config, engine: BackendRelease) -> BackendRelease | None:
-    """Return an engine's release as given, else the newest whose graphs are on record.
+def _release_on_record(config: Config, engine: BackendRelease) -> BackendRelease | None:
+    """Return an engine's release as named, else the newest whose graphs are on record.
 
-    None of an engine whose graphs are not read.
+    Return None for an engine whose graphs are not read.
     """
-    if engine.name not in _READ:
+    if engine.name not in _ENGINES_WITH_GRAPHS:
         return None
     if engine.version is not None:
         return engine
@@ -107,14 +107,14 @@ def _recorded(config: Config, engine: BackendRelease) -> BackendRelease | None:
 
 
 def _named(config: Config, text: str) -> BackendRelease:
-    """Return the engine's release that `graphs` names, the newest on record without a version."""
+    """Return the engine's release that `graphs` names; without a version the newest on record."""
     engine = backend(text)
-    if engine.name not in _READ:
+    if engine.name not in _ENGINES_WITH_GRAPHS:
         raise ConfigError(
             f"{text!r:.120} is no engine with CUDA graphs that are read",
-            remedy=f"Name one of {', '.join(_READ)} as package==version, or none",
+            remedy=f"Name one of {', '.join(_ENGINES_WITH_GRAPHS)} as package==version, or none",
         )
-    release = _recorded(config, engine)
+    release = _release_on_record(config, engine)
     if release is None:
         raise ConfigError(
             f"no release of {engine.name}-graphs is listed in {config.folder}/sources.yaml",

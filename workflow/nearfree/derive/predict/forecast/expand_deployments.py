@@ -60,9 +60,11 @@ def deployments(
     RefusedError
         A model's forward is not predicted, with every reason.
     """
-    answerable, others = asked_about(config, spec, loads, drafters=drafters, any_class=any_class)
-    if others:
-        raise RefusedError([refusal for each in others for refusal in each.refusals])
+    answerable, unanswered = asked_about(
+        config, spec, loads, drafters=drafters, any_class=any_class
+    )
+    if unanswered:
+        raise RefusedError([refusal for query in unanswered for refusal in query.refusals])
     return answerable
 
 
@@ -81,17 +83,17 @@ def asked_about(
     ConfigError
         As `deployments`.
     """
-    spec = _as_listed(config, spec)
+    spec = _with_listed_releases(config, spec)
     find = find_drafter_file if drafters else find_model_file
     files = list(dict.fromkeys(find(config.folder, name) for name in spec.models))
     override = Override(
         dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
     )
     spread = spread_of(spec)
-    read = [AskedModel(file, override, spread, spec.moe_backend) for file in files]
-    taken = files if spec.dtype else map(as_served, files)
-    on_gpus = [AskedModel(file, override, spread, spec.moe_backend) for file in taken]
-    _distinct(files)
+    cpu_models = [AskedModel(file, override, spread, spec.moe_backend) for file in files]
+    gpu_files = files if spec.dtype else map(as_served, files)
+    gpu_models = [AskedModel(file, override, spread, spec.moe_backend) for file in gpu_files]
+    _check_names(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
     for name in spec.attention:
         attention_backend(name)
@@ -100,98 +102,113 @@ def asked_about(
     if spec.dense:
         dense_backend(spec.dense)
     if loads:
-        for each in read:
-            if each.file.decoder:
-                loads.check(each.file.decoder)
+        for placement in cpu_models:
+            if placement.file.decoder:
+                loads.check(placement.file.decoder)
     routings = (loads.routing,) if loads else spec.routing
     lock = {} if any_class or drafters else class_lock(config)
     classes = [ModelClass(config, lock, file.architectures) for file in files]
-    asked = [
-        _On(config, spec, routings, own if on_cpu else gpu, name, classes=of)
-        for (own, gpu, of), name in product(zip(read, on_gpus, classes, strict=True), platforms)
+    placements = [
+        _Placement(config, spec, routings, cpu if on_cpu else gpu, name, classes=model_class)
+        for (cpu, gpu, model_class), name in product(
+            zip(cpu_models, gpu_models, classes, strict=True), platforms
+        )
         for on_cpu in (config.platforms[name].kind == "cpu",)
     ]
-    count = sum(len(each.run) for each in asked) * len(spec.batch) * len(spec.context)
+    count = (
+        sum(len(placement.run) for placement in placements) * len(spec.batch) * len(spec.context)
+    )
     if count > MOST:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
         )
-    served = list(product(spec.batch, spec.context))
+    conditions = list(product(spec.batch, spec.context))
     expanded = [
         structs.replace(
-            alike,
+            deployment,
             batch=batch,
             context=context,
-            memory=each.model.memory(each.sheet, batch, context, alike.engine),
+            memory=placement.model.memory(placement.sheet, batch, context, deployment.engine),
         )
-        for each in asked
-        for alike in _alike(each, config, spec, loads)
-        for batch, context in served
+        for placement in placements
+        for deployment in _placed_deployments(placement, config, spec, loads)
+        for batch, context in conditions
     ]
-    others = [
-        each.model.unanswered(
-            each.platform,
-            each.refusals,
+    unanswered = [
+        placement.model.unanswered(
+            placement.platform,
+            placement.refusals,
             batch,
             context,
-            each.model.memory(each.sheet, batch, context, each.engine),
+            placement.model.memory(placement.sheet, batch, context, placement.engine),
         )
-        for each in asked
-        if each.decoder is None
-        for batch, context in served
+        for placement in placements
+        if placement.decoder is None
+        for batch, context in conditions
     ]
-    return list(dict.fromkeys(expanded)), others
+    return list(dict.fromkeys(expanded)), unanswered
 
 
-def _alike(
-    each: "_On", config: Config, spec: DeploymentSpec, loads: MeasuredLoads | None
+def _placed_deployments(
+    placement: "_Placement", config: Config, spec: DeploymentSpec, loads: MeasuredLoads | None
 ) -> Iterator[Deployment]:
     """Yield what deployments of a model on a platform share at any batch size and context."""
     parallel = spread_of(spec).parallel
-    if each.decoder is None:
+    if placement.decoder is None:
         return
-    for attention, moe, dense, routing, decoder_kernel in each.run:
+    for attention, moe, dense, routing, decoder_kernel in placement.run:
         yield Deployment(
-            decoder=each.decoder,
-            platform=each.platform,
+            decoder=placement.decoder,
+            platform=placement.platform,
             attention=attention,
             moe=moe,
-            server=None if moe else each.server,
+            server=None if moe else placement.server,
             dense=dense,
             routing=routing,
             loads=loads,
-            precision=each.model.precision_on(each.sheet, moe, dense),
+            precision=placement.model.precision_on(placement.sheet, moe, dense),
             parallel=parallel,
-            library=each.model.library(moe, each.sheet),
+            library=placement.model.library(moe, placement.sheet),
             decoder_kernel=decoder_kernel,
             other_kernel=None
             if spec.attention
-            else other_kernel(each.decoder, each.sheet.sm, moe or each.engine),
-            served=each.sheet.sm is not None,
-            on_cpu=each.sheet.kind == "cpu",
-            revision=each.model.file.revision,
-            positions=each.model.file.positions,
-            assembled=each.sheet.node_gpus is None,
-            node_gpus=each.sheet.joined_gpus,
-            direct_gpus=each.sheet.direct,
-            graphs=graphs_of(config, spec, each.platform, parallel, attention=attention, moe=moe),
-            dense_kernel=_without_deepgemm(each, dense),
-            stand_in=each.model.stands_in(moe, each.sheet),
-            drafts_plain=each.model.file.drafts_plain and not (spec.weights or spec.dtype),
-            by_file=each.model.by_file(moe, each.sheet),
-            class_note=each.classes.caveat(moe or each.engine) if each.sheet.sm else None,
-            instead=each.model.instead(moe, _others(config, moe), each.sheet) if moe else (),
+            else other_kernel(placement.decoder, placement.sheet.sm, moe or placement.engine),
+            served=placement.sheet.sm is not None,
+            on_cpu=placement.sheet.kind == "cpu",
+            revision=placement.model.file.revision,
+            positions=placement.model.file.positions,
+            assembled=placement.sheet.node_gpus is None,
+            node_gpus=placement.sheet.joined_gpus,
+            direct_gpus=placement.sheet.direct,
+            graphs=graphs_of(
+                config, spec, placement.platform, parallel, attention=attention, moe=moe
+            ),
+            dense_kernel=_without_deepgemm(placement, dense),
+            stand_in=placement.model.stands_in(moe, placement.sheet),
+            drafts_plain=placement.model.file.drafts_plain and not (spec.weights or spec.dtype),
+            by_file=placement.model.by_file(moe, placement.sheet),
+            class_note=placement.classes.caveat(moe or placement.engine)
+            if placement.sheet.sm
+            else None,
+            instead=placement.model.instead(moe, _alternatives(config, moe), placement.sheet)
+            if moe
+            else (),
         )
 
 
-def _without_deepgemm(each: "_On", dense: BackendRelease | None) -> str | None:
+def _without_deepgemm(placement: "_Placement", dense: BackendRelease | None) -> str | None:
     """Return what runs products in float8_block where their engine turns DeepGEMM off for them."""
-    if each.decoder is None or each.sheet.sm is None or dense is None or dense.version is None:
+    if (
+        placement.decoder is None
+        or placement.sheet.sm is None
+        or dense is None
+        or dense.version is None
+    ):
         return None
-    return instead_of_deepgemm(dense.version, each.decoder.model_type, each.sheet.sm)
+    return instead_of_deepgemm(dense.version, placement.decoder.model_type, placement.sheet.sm)
 
 
-class _On:
+class _Placement:
     """A model on a platform: what may run its experts, and why its forward is not predicted.
 
     `run` is what runs its attention, its experts and its dense products of quantised weights, the
@@ -214,46 +231,48 @@ class _On:
         self.classes = classes
         moe = list[BackendRelease]()
         if model.sparse:
-            moe = [newest(config, name, moe_backend) for name in spec.moe or _MOE]
+            moe = [newest(config, name, moe_backend) for name in spec.moe or _DEFAULT_ENGINES]
             if not spec.moe:
-                having = [each for each in moe if not classes.lacks(each)]
-                moe = [model.default(having or moe, self.sheet)]
-        engines = moe or [moe_backend(name) for name in (spec.moe or _MOE)[:1]]
+                with_class = [engine for engine in moe if not classes.lacks(engine)]
+                moe = [model.default(with_class or moe, self.sheet)]
+        engines = moe or [moe_backend(name) for name in (spec.moe or _DEFAULT_ENGINES)[:1]]
         self.engine = engines[0]
         served = spec.moe and not moe and engines[0].name in ENGINES
         self.server = engines[0] if served else None
         quantised = model.dense_quantised and self.sheet.sm is not None
-        dense = {each: _dense(config, spec, each) if quantised else None for each in engines}
-        routed = list(product(engines, routings)) if model.sparse else [(engines[0], None)]
-        named = [newest(config, name, attention_backend) for name in spec.attention]
-        beside = {
-            each: named or [_on_record(config, model.attention(self.sheet, each), each)]
-            for each in engines
+        dense = {engine: _dense(config, spec, engine) if quantised else None for engine in engines}
+        engine_routings = list(product(engines, routings)) if model.sparse else [(engines[0], None)]
+        named_attention = [newest(config, name, attention_backend) for name in spec.attention]
+        attention_of = {
+            engine: named_attention
+            or [_on_record(config, model.attention(self.sheet, engine), engine)]
+            for engine in engines
         }
-        decoding = {
-            each: None if named else model.decoder_kernel(self.sheet, each) for each in engines
+        decode_kernels = {
+            engine: None if named_attention else model.decoder_kernel(self.sheet, engine)
+            for engine in engines
         }
-        self.run: list[_Runs] = [
+        self.run: list[_Run] = [
             (
-                beside[engine][place],
+                attention_of[engine][place],
                 engine if moe else None,
                 dense[engine],
                 routing,
-                decoding[engine],
+                decode_kernels[engine],
             )
-            for place in range(len(named) or 1)
-            for engine, routing in routed
+            for place in range(len(named_attention) or 1)
+            for engine, routing in engine_routings
         ]
-        attention = dict.fromkeys(release for each in beside.values() for release in each)
-        lacking = classes.refused(engines) if self.sheet.sm is not None else ()
+        attention = dict.fromkeys(release for engine in attention_of.values() for release in engine)
+        class_refusals = classes.refused(engines) if self.sheet.sm is not None else ()
         self.refusals = (
             *model.refused(self.sheet, platform, engines, list(attention)),
-            *lacking,
+            *class_refusals,
         )
         self.decoder = None if self.refusals else model.file.decoder
 
 
-_Runs = tuple[
+_Run = tuple[
     BackendRelease, BackendRelease | None, BackendRelease | None, Routing | None, str | None
 ]
 
@@ -265,17 +284,17 @@ def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> Backend
     """
     if spec.dense:
         return newest(config, spec.dense, dense_backend)
-    found = of_engine(moe.name, "gemm")
-    if found is None:
+    record = of_engine(moe.name, "gemm")
+    if record is None:
         return None
-    (name,) = found.names
-    known = [release for release in config.releases if release.startswith(f"{name}==")]
-    if not known:
+    (name,) = record.names
+    recorded = [release for release in config.releases if release.startswith(f"{name}==")]
+    if not recorded:
         return None
     return newest(config, f"{name}=={moe.version}" if moe.version else name)
 
 
-_MOE = ("vllm", "sglang")
+_DEFAULT_ENGINES = ("vllm", "sglang")
 """What may run experts where nobody says it, the first before the others."""
 
 
@@ -289,12 +308,12 @@ def entry(config: Config, name: str) -> Iterator[None]:
         raise ConfigError(f"{where}: {error.what}", remedy=error.remedy) from error
 
 
-def _distinct(files: Sequence[ModelFile]) -> None:
+def _check_names(files: Sequence[ModelFile]) -> None:
     """Refuse two models of one name, which no answer could tell apart."""
-    for one, other in combinations(files, 2):
-        if one.name == other.name:
+    for first, second in combinations(files, 2):
+        if first.name == second.name:
             raise ConfigError(
-                f"two different models are named {one.name}", remedy="Rename one of the files"
+                f"two different models are named {first.name}", remedy="Rename one of the files"
             )
 
 
@@ -323,11 +342,11 @@ def check_release(config: Config, answerer: Answerer, release: Release) -> None:
     try:
         answerer.check(*release)
     except NearfreeError as error:
-        known = [name for name in config.releases if name.startswith(f"{release.package}==")]
+        recorded = [name for name in config.releases if name.startswith(f"{release.package}==")]
         raise ConfigError(
             error.what,
             remedy=f"Recorded in {config.folder}/sources.yaml are "
-            f"{', '.join(known) or 'none'}; --online reads any other one",
+            f"{', '.join(recorded) or 'none'}; --online reads any other one",
         ) from error
 
 
@@ -344,29 +363,36 @@ def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> 
     reasons = list[ConfigError]()
     for name in names:
         try:
-            found = newest(config, name)
+            release = newest(config, name)
         except ConfigError as error:
             reasons.append(error)
             continue
-        own = BY_NAME[found.name].package == BY_NAME[engine.name].package
-        listed = engine.version in versions_of(config, found)
-        return BackendRelease(found.name, engine.version) if own and listed else found
+        in_engine = BY_NAME[release.name].package == BY_NAME[engine.name].package
+        listed = engine.version in versions_of(config, release)
+        return BackendRelease(release.name, engine.version) if in_engine and listed else release
     raise reasons[0]
 
 
-def _others(config: Config, engine: BackendRelease) -> list[BackendRelease]:
+def _alternatives(config: Config, engine: BackendRelease) -> list[BackendRelease]:
     """Return the releases that sources.yaml lists of an engine, then of others, newest first."""
-    engines = map(BackendRelease, dict.fromkeys((engine.name, *_MOE)))
-    return [release for of in engines for release in listed_of(config, of)]
+    engines = map(BackendRelease, dict.fromkeys((engine.name, *_DEFAULT_ENGINES)))
+    return [release for engine_name in engines for release in listed_of(config, engine_name)]
 
 
-def _as_listed(config: Config, spec: DeploymentSpec) -> DeploymentSpec:
+def _with_listed_releases(config: Config, spec: DeploymentSpec) -> DeploymentSpec:
     """Return a question whose releases are written as sources.yaml writes the same version."""
 
     def listed(text: str) -> str:
         name, _, version = text.partition("==")
-        known = versions_of(config, backend(text)) if version else []
-        return next((f"{name}=={v}" for v in known if Version(v) == Version(version)), text)
+        versions = versions_of(config, backend(text)) if version else []
+        return next(
+            (
+                f"{name}=={listed_version}"
+                for listed_version in versions
+                if Version(listed_version) == Version(version)
+            ),
+            text,
+        )
 
     return structs.replace(
         spec,

@@ -16,18 +16,18 @@ from nearfree.derive.predict.forecast.total import SUM
 from nearfree.errors import NearfreeError
 
 COSTS = (2, 4, 8, 16)
-"""Numbers of positions whose cost is told."""
-_CITED = re.compile(
+"""N whose cost T(N) / T(1) is shown."""
+_CITATION = re.compile(
     r"(?P<file>\S+?\.(?:py|cuh?|h|hpp|cpp|json))(?::| L)(?P<first>\d+)-(?P<last>\d+)"
     r"(?: \((?P<sha256>[0-9a-f]{12})\))?"
 )
-"""A place as rules cite it: file, lines and the first digits of its SHA-256."""
+"""A citation of a rule: file, lines and the first digits of the file's SHA-256."""
 
 
 class SourceRule(Struct, frozen=True, kw_only=True):
-    """Where the rule of a limit stands: a file of a release, its lines, and the file's SHA-256.
+    """The source of the limiting rule: a file of a release, its lines, and the file's SHA-256.
 
-    `sha256` is None where the file is cited without being kept.
+    `sha256` is None where the file is cited but not stored.
     """
 
     package: str
@@ -38,10 +38,10 @@ class SourceRule(Struct, frozen=True, kw_only=True):
 
 
 class Limiter(Struct, frozen=True, kw_only=True):
-    """What takes T(N) out of the tolerance.
+    """The module that takes T(N) out of the tolerance.
 
-    `share` is the module's of T(1); `term` and `evidence` are those of the predictor; `rule` is
-    None where no rule of a release says it.
+    `share` is its share of T(1). `term` and `evidence` are those of the predictor. `rule` is None
+    where no rule of a release is behind the limit.
     """
 
     module: str
@@ -52,16 +52,18 @@ class Limiter(Struct, frozen=True, kw_only=True):
 
 
 class Basis(Struct, frozen=True, kw_only=True):
-    """On what a share of T(1) stands: the modules of one regime, `module` the one with most of it.
+    """The regime behind a share of T(1), with its record on public curves.
 
-    `kernels` are those whose curves or constants speak of it, none where a family's shared ones do;
-    `at_one_position` says that their curves are of one position, and how T(N) grows is constants'.
+    `share` belongs to all modules of the regime, `module` is the one with most of it. `kernels` are
+    those whose curves or constants the regime uses, empty where it uses shared constants of a
+    family. `at_one_position` says that the curves are of one position only, so that constants give
+    the growth of T(N).
 
-    `hit`, `within_x2` and `coverage` are shares of `settings` public curves, each predicted without
-    what the regime does not know: N_max at the grid point, within a factor of 2, and within its
-    interval. They are of `scored_on`, kernels as near to the module as any with public curves, and
-    of the regime `scored_as`, which knows less where that of the module was not scored; None where
-    there are none.
+    `hit`, `within_x2` and `coverage` are shares of `settings` public curves, each predicted with
+    only what the regime knows: N_max at the grid point, within a factor of 2, and within its
+    interval. They refer to `scored_on`, the kernels with public curves that are nearest to the
+    module, and to the regime `scored_as`, which knows less if the module's own regime was not
+    scored. None where there are none.
     """
 
     regime: str
@@ -78,14 +80,14 @@ class Basis(Struct, frozen=True, kw_only=True):
 
 
 class FirstAnswer(Struct, frozen=True, kw_only=True):
-    """N_max at a tolerance by the work model from N = 1, and what follows from T(N).
+    """N_max at a tolerance by the work model from N = 1, and further results of T(N).
 
-    `n_max` is the grid's end where nothing limits up to there (`censored`). `t1_us` is T(1),
-    `t1_band` how far its logarithm may be off in four of five cases, None where no engine's steps
-    were published; `cost` is T(N) / T(1) by N. From `eager` positions on no CUDA graph is large
-    enough, and a step takes at least what its launches do; None where there is no such N.
-    `bases` are the regimes of its modules, the weakest first, and `events` what was fitted for it;
-    `besides` is the share of T(1) that an engine's step takes besides modules.
+    `n_max` is the grid's end where nothing limits up to there (`censored`). `t1_us` is T(1);
+    `t1_band` bounds the error of its logarithm in four of five cases, None where no engine's steps
+    were published. `cost` is T(N) / T(1) by N. From `eager` positions on no CUDA graph is large
+    enough, and a step takes at least the time of its launches; None where there is no such N.
+    `bases` are the regimes of the modules, the weakest first, and `events` the calibrations behind
+    them. `besides` is the share of T(1) that an engine's step takes outside of modules.
     """
 
     n_max: int
@@ -106,12 +108,12 @@ class FirstAnswer(Struct, frozen=True, kw_only=True):
 def first_answer(
     forecast: Forecast, place: int, epsilon: float, answerer: Answerer
 ) -> FirstAnswer | None:
-    """Return the answer to act on about one deployment, None where its T(N) is not known.
+    """Return the first answer on one deployment, None where its T(N) is not known.
 
     Parameters
     ----------
     answerer
-        What the forecast was made by: it has the releases' files, and what steps take.
+        The answerer that made the forecast: it has the releases' files and the steps' constants.
     """
     total, query = forecast.total, forecast.deployments[place]
     rows = forecast.answers.filter(deployment=place, composition=SUM, baseline=1, epsilon=epsilon)
@@ -145,7 +147,7 @@ def _besides(forecast: Forecast, place: int) -> float:
 
 
 def _eager(forecast: Forecast, place: int) -> int | None:
-    """Return the first N whose step no captured graph is large enough for."""
+    """Return the first N whose step is larger than every captured graph."""
     padding = forecast.total.padding
     steps = padding.steps[place] if padding else []
     grid = forecast.total.grid.tolist()
@@ -166,72 +168,79 @@ def _limiter(forecast: Forecast, place: int, row: dict[str, object], answerer: A
 
 
 def _rule(
-    query: Deployment, module: str, said: tuple[str, str], answerer: Answerer
+    query: Deployment, module: str, limit: tuple[str, str], answerer: Answerer
 ) -> SourceRule | None:
-    """Return the place that the evidence of a limit names, in the release that runs the module."""
-    term, evidence = said
-    cited = _CITED.match(evidence)
-    running = _running(query, module, padded=term.startswith((PADDED, EAGER)))
-    if cited is None or running is None:
+    """Return the source rule that the evidence of a limit cites, in the release that runs it."""
+    term, evidence = limit
+    citation = _CITATION.match(evidence)
+    source = _ruling_release(query, module, padded=term.startswith((PADDED, EAGER)))
+    if citation is None or source is None:
         return None
-    package, release = running
+    package, release = source
     return SourceRule(
         package=package,
         version=release.version,
-        file=cited["file"],
-        lines=(int(cited["first"]), int(cited["last"])),
-        sha256=_digest(release, cited["file"], cited["sha256"], answerer),
+        file=citation["file"],
+        lines=(int(citation["first"]), int(citation["last"])),
+        sha256=_digest(release, citation["file"], citation["sha256"], answerer),
     )
 
 
-def _running(query: Deployment, module: str, *, padded: bool) -> tuple[str, Release] | None:
-    """Return the package whose rules limit a module, and the release under which they are read.
+def _ruling_release(query: Deployment, module: str, *, padded: bool) -> tuple[str, Release] | None:
+    """Return the package whose rules limit a module, and the release that they are read from.
 
-    That is what runs the module, or the engine where its graphs pad the step, or none holds it.
+    It runs the module; if a graph pads the step, or no graph holds it, it is the engine.
     """
     if padded and query.graphs is not None:
         return query.graphs.engine.name, query.graphs.release
-    use = next((each for each in query.uses() if each.role == module), None)
+    use = next((use for use in query.uses() if use.role == module), None)
     record = BY_NAME.get(use.setting.backend) if use else None
     if use is None or record is None or record.rules is None or not use.backend_version:
         return None
     return record.package, Release(record.rules.package, use.backend_version)
 
 
-def _digest(release: Release, file: str, begins: str | None, answerer: Answerer) -> str | None:
-    """Return the whole SHA-256 of a file of a release, of which its first digits may be known."""
+def _digest(release: Release, file: str, prefix: str | None, answerer: Answerer) -> str | None:
+    """Return the full SHA-256 of a release's file, if it begins with the known digits."""
     try:
-        found = answerer.extraction(release)
+        extraction = answerer.extraction(release)
     except NearfreeError:
         return None
-    files = {member.path: member.sha256 for each in found.fetched for member in each.members}
-    files |= {tuned.file: tuned.sha256 for tuned in found.tuned}
+    files = {
+        member.path: member.sha256 for archive in extraction.fetched for member in archive.members
+    }
+    files |= {tuned.file: tuned.sha256 for tuned in extraction.tuned}
     digest = files.get(file)
-    return digest if digest and digest.startswith(begins or "") else None
+    return digest if digest and digest.startswith(prefix or "") else None
 
 
 def _bases(forecast: Forecast, place: int) -> Iterator[Basis]:
-    """Yield on what the modules of a forward stand, from its regime on, the weakest."""
+    """Yield the bases of a forward's modules, beginning with the weakest, the forward's regime."""
     total = forecast.total
-    first = total.latency_us[place, :, 0] / total.model_us[place, 0]
+    shares = total.latency_us[place, :, 0] / total.model_us[place, 0]
     regimes, weakest = total.regimes[place], total.regime(place)
-    stood = {
-        at: (each, total.timed.at_one_position(int(total.asked[place, at])))
-        for at, each in regimes.items()
-        if weakest and each >= weakest
+    standing = {
+        module: (regime, total.timed.at_one_position(int(total.asked[place, module])))
+        for module, regime in regimes.items()
+        if weakest and regime >= weakest
     }
-    for regime, at_one_position in sorted({*stood.values()}):
-        places = [at for at, each in stood.items() if each == (regime, at_one_position)]
-        most = max(places, key=lambda at: first[at])
-        asked = int(total.asked[place, most])
-        scored, on = total.timed.scored(asked)
-        about = Basis(
-            regime=str(regime), module=total.roles[place][most], share=float(first[places].sum()),
-            kernels=total.timed.spoken_by(asked), at_one_position=at_one_position,
-        )  # fmt: skip
-        if scored is not None and scored.hit is not None:
-            about = structs.replace(
-                about, scored_on=on, scored_as=scored.regime, hit=scored.hit,
-                within_x2=scored.within_x2, settings=scored.curves, coverage=scored.covered,
+    for regime, at_one_position in sorted({*standing.values()}):
+        modules = [
+            module for module, value in standing.items() if value == (regime, at_one_position)
+        ]
+        heaviest = max(modules, key=lambda module: shares[module])
+        number = int(total.asked[place, heaviest])
+        score, scored_on = total.timed.scored(number)
+        basis = Basis(
+            regime=str(regime),
+            module=total.roles[place][heaviest],
+            share=float(shares[modules].sum()),
+            kernels=total.timed.spoken_by(number),
+            at_one_position=at_one_position,
+        )
+        if score is not None and score.hit is not None:
+            basis = structs.replace(
+                basis, scored_on=scored_on, scored_as=score.regime, hit=score.hit,
+                within_x2=score.within_x2, settings=score.curves, coverage=score.covered,
             )  # fmt: skip
-        yield about
+        yield basis

@@ -20,7 +20,7 @@ from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.exits import total_exits
-from nearfree.derive.predict.forecast.step import ROLES as BESIDES
+from nearfree.derive.predict.forecast.step import ROLES as STEP_ROLES
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total, total
 
 LARGEST = 512
@@ -114,12 +114,15 @@ def forecast(
     for baselines in baselines_of:
         parts = []
         if laws:
-            parts.append(least_of_laws(questions, answerer, baselines, epsilons, laws))
+            parts.append(minimum_of_laws(questions, answerer, baselines, epsilons, laws))
         if PREDICTOR in predictors:
-            parts += [total_exits(latency, baselines, epsilons, way) for way in (SUM, MINIMUM)]
+            parts += [
+                total_exits(latency, baselines, epsilons, composition)
+                for composition in (SUM, MINIMUM)
+            ]
         if parts:
             frames.append(
-                pl.concat(parts, how="diagonal").join(_beside(baselines), on="deployment")
+                pl.concat(parts, how="diagonal").join(_baseline_frame(baselines), on="deployment")
             )
     answers = pl.concat(frames, how="diagonal").select(
         pl.col(name).cast(dtype) for name, dtype in ANSWERS.items()
@@ -137,13 +140,13 @@ def forecast(
     return Forecast(deployments=deployments, total=latency, answers=answers)
 
 
-def _beside(baselines: Sequence[int]) -> pl.DataFrame:
+def _baseline_frame(baselines: Sequence[int]) -> pl.DataFrame:
     """Return the baseline of each deployment, by its place."""
-    given = {"deployment": range(len(baselines)), "baseline": list(baselines)}
-    return pl.DataFrame(given, schema=dict.fromkeys(given, pl.Int64))
+    columns = {"deployment": range(len(baselines)), "baseline": list(baselines)}
+    return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int64))
 
 
-def least_of_laws(
+def minimum_of_laws(
     questions: Questions,
     answerer: Answerer,
     baselines: Sequence[int],
@@ -161,19 +164,21 @@ def least_of_laws(
     baselines
         N of each deployment that ratios refer to: the granularity at that N counts.
     """
-    main = questions.uses.filter("main").join(_beside(baselines), on="deployment")
+    main = questions.uses.filter("main").join(_baseline_frame(baselines), on="deployment")
     frames = []
     for (baseline,), part in main.group_by("baseline", maintain_order=True):
         frame = questions.from_baseline(int(str(baseline)))
-        wanted = frame.filter(pl.col("asked").is_in(part["asked"].unique().implode()))
-        answers = answerer.answers(wanted, epsilons, predictors)
+        part_questions = frame.filter(pl.col("asked").is_in(part["asked"].unique().implode()))
+        answers = answerer.answers(part_questions, epsilons, predictors)
         frames.append(part.join(answers, on="asked", how="inner", maintain_order="left_right"))
-    every = pl.concat(frames).sort(*_KEY, "place")
+    module_answers = pl.concat(frames).sort(*_KEY, "place")
     reason = pl.format("{}: {}", "role", "refusal")
-    refused = every.filter(pl.col("refusal").is_not_null()).group_by(_KEY, maintain_order=True)
+    refused = module_answers.filter(pl.col("refusal").is_not_null()).group_by(
+        _KEY, maintain_order=True
+    )
     refusals = refused.agg(reason.first().alias("why"))
     smallest = (
-        every.sort(*_KEY, "n_max", "place", maintain_order=True, nulls_last=True)
+        module_answers.sort(*_KEY, "n_max", "place", maintain_order=True, nulls_last=True)
         .group_by(_KEY, maintain_order=True)
         .agg(
             pl.col("n_max", "role", "limiting_term", "evidence").first(),
@@ -183,13 +188,13 @@ def least_of_laws(
             pl.col("margin").first(),
         )
     )
-    stands = pl.col("why").is_null()
+    is_answered = pl.col("why").is_null()
     following = pl.min_horizontal("margin", pl.col("next") / pl.col("n_max"))
     return smallest.join(refusals, on=_KEY, how="left").select(
         *_KEY,
         pl.lit(MINIMUM).alias("composition"),
         *(
-            pl.when(stands).then(value).alias(name)
+            pl.when(is_answered).then(value).alias(name)
             for name, value in {
                 "n_max": pl.col("n_max"),
                 "n_max_extended": pl.col("n_max_extended"),
@@ -212,24 +217,24 @@ def headline(answers: pl.DataFrame) -> pl.DataFrame:
     return answers.filter(laws | (pl.col("composition") == SUM))
 
 
-_DENSE = (
+_DENSE_KNOBS = (
     "batch (the boundary falls as 1 / b)",
     "hardware (it grows with rho = phi / beta)",
     "element type (through rho s)",
 )
-_SENT = (
+_LINK_KNOBS = (
     "degrees of parallelism (among how many GPUs, and what each of them sends)",
     "links between GPUs",
     "engine and its version (one shot, two shots, or NCCL)",
     "batch (b N rows are sent)",
 )
-_HOST = (
+_HOST_KNOBS = (
     "engine and its version (what it fuses and captures in graphs)",
     "batch (each request costs the host)",
 )
 
 
-def _states(key: str) -> tuple[str, ...]:
+def _state_knobs(key: str) -> tuple[str, ...]:
     return (
         "batch (each request has states of its own)",
         f"format of the state ({key})",
@@ -248,8 +253,8 @@ KNOBS = {
         "tensor parallelism (the fewer heads a rank has, the more positions fill a tile)",
         "context (the shorter, the smaller attention's share of T(N))",
     ),
-    DELTA_NET: _states("mamba_ssm_dtype"),
-    MAMBA: _states("mamba_ssm_cache_dtype"),
+    DELTA_NET: _state_knobs("mamba_ssm_dtype"),
+    MAMBA: _state_knobs("mamba_ssm_cache_dtype"),
     CONVOLUTION: (
         "batch (each request has rows of its own)",
         "tensor parallelism (the fewer channels a rank has, the narrower its rows)",
@@ -271,12 +276,12 @@ KNOBS = {
         "batch (b N tokens share the padding)",
         "hardware",
     ),
-    **dict.fromkeys(ROLES, _SENT),
-    **dict.fromkeys(BESIDES, _HOST),
+    **dict.fromkeys(ROLES, _LINK_KNOBS),
+    **dict.fromkeys(STEP_ROLES, _HOST_KNOBS),
 }
 """By the role of the module, whatever its kind; every other module is a dense product."""
 
 
 def knobs(limiting_module: str) -> tuple[str, ...]:
     """Return what can be turned where a module limits, the strongest first."""
-    return KNOBS.get(base_of(limiting_module), _DENSE)
+    return KNOBS.get(base_of(limiting_module), _DENSE_KNOBS)

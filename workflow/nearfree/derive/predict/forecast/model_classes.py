@@ -53,15 +53,15 @@ class ModelClass:
     def refused(self, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
         """Yield which engines' releases lack the class where another release has it."""
         for engine in filter(self.lacks, engines):
-            instead = list(self._instead(engine.name))
-            if not instead:
+            options = list(self._instead(engine.name))
+            if not options:
                 continue
             reason = (
                 f"{engine.name} {self._release(engine)} has no class {self._said}: "
                 f"{self._where(engine.name)}; if its Transformers backend runs the model, T(N) of "
                 "that is not known"
             )
-            yield Refusal("", "", reason, f"Name {' or '.join(instead)}")
+            yield Refusal("", "", reason, f"Name {' or '.join(options)}")
 
     def caveat(self, engine: BackendRelease) -> str | None:
         """Return what is to be said of a release that runs it without a class of its own."""
@@ -74,16 +74,18 @@ class ModelClass:
                 f"T(N) is of {engine.name}'s kernels for its shapes, called by other code"
             )
         locked = self._lock[engine.name]
-        named = next(each for each in self._names if release in locked.having(each))
-        if not locked.by_transformers(named, release):
+        class_name = next(name for name in self._names if release in locked.having(name))
+        if not locked.by_transformers(class_name, release):
             return None
-        fuses = (
+        fusion = (
             "fuses Q, K and V, and gate and up, as is timed, where it finds them in the model's "
             "code"
             if reached(release, _FUSES)
             else "computes Q, K, V, gate and up one by one: timed are fused products"
         )
-        return f"{engine.name} {release} runs {named} by its Transformers backend, which {fuses}"
+        return (
+            f"{engine.name} {release} runs {class_name} by its Transformers backend, which {fusion}"
+        )
 
     def _release(self, engine: BackendRelease) -> str | None:
         """Return an engine's release as the lock spells it, None where it does not know it.
@@ -103,26 +105,28 @@ class ModelClass:
 
     def _where(self, engine: str) -> str:
         """Return where the class is: in releases of an engine, else in those of others."""
-        said = {
-            each: " and ".join(
+        spans = {
+            name: " and ".join(
                 f"from {first} on" if last is None else f"in {first} to {last}"
-                for first, last in spans_of(self._lock[each].releases, having)
+                for first, last in spans_of(self._lock[name].releases, having)
             )
-            for each, having in self._having.items()
+            for name, having in self._having.items()
             if having
         }
-        if engine in said:
-            return f"it is there {said[engine]}"
-        others = [f"{each} has it {where}" for each, where in said.items()]
-        return f"no release of {engine} that is read has it, {', '.join(others)}"
+        if engine in spans:
+            return f"it is there {spans[engine]}"
+        elsewhere = [f"{name} has it {span}" for name, span in spans.items()]
+        return f"no release of {engine} that is read has it, {', '.join(elsewhere)}"
 
     def _instead(self, first: str) -> Iterator[str]:
         """Yield the option that names the newest release with the class, by engine."""
-        for engine in sorted(self._having, key=lambda each: each != first):
+        for engine in sorted(self._having, key=lambda release: release != first):
             having = self._having[engine]
-            listed = [each.version for each in listed_of(self._config, BackendRelease(engine))]
-            known = [each for each in listed if each in having]
-            if known:
-                yield f"--moe {engine}=={known[0]}"
+            listed = [
+                release.version for release in listed_of(self._config, BackendRelease(engine))
+            ]
+            with_class = [release for release in listed if release in having]
+            if with_class:
+                yield f"--moe {engine}=={with_class[0]}"
             elif having:
                 yield f"--moe {engine}=={having[-1]} --online"

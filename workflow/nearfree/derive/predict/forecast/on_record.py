@@ -1,4 +1,4 @@
-"""Releases of backends that sources.yaml lists, whose rules are on record."""
+"""Releases of backends that sources.yaml lists: those whose rules are on record."""
 
 from collections.abc import Callable
 
@@ -14,32 +14,32 @@ from nearfree.errors import ConfigError
 def newest(
     config: Config, text: str, read: Callable[[str], BackendRelease] = backend
 ) -> BackendRelease:
-    """Return the backend that a release names, or a package's newest release of sources.yaml.
+    """Return the backend release that a text names; without a version the newest of sources.yaml.
 
     Parameters
     ----------
     read
-        What reads a name: any backend, or one that runs what is wanted.
+        Parser of the text, for any backend or only for those of one module.
 
     Raises
     ------
     ConfigError
-        The package is unknown, runs something else, or has no release on record.
+        The package is unknown, does not run the module, or has no release on record.
     """
     requested = read(text)
     if requested.version is not None or _package(requested) is None:
         return requested
-    known = versions_of(config, requested)
-    if not known:
+    versions = versions_of(config, requested)
+    if not versions:
         raise ConfigError(
             f"no release of {text} is listed in {config.folder}/sources.yaml",
             remedy="Name one: package==version",
         )
-    return backend(f"{text}=={known[0]}")
+    return backend(f"{text}=={versions[0]}")
 
 
 def _package(release: BackendRelease) -> str | None:
-    """Return the package of sources.yaml by whose releases a backend goes, None for none."""
+    """Return the package of sources.yaml whose releases are a backend's, None without one."""
     ruled, record = ruled_release(release.name, release.version or "0"), BY_NAME[release.name]
     return ruled.package if ruled else record.package if record.engine else None
 
@@ -48,9 +48,11 @@ def versions_of(config: Config, release: BackendRelease) -> list[str]:
     """Return the releases of a backend that sources.yaml lists, the newest first."""
     package = _package(release)
     listed = [name.split("==") for name in config.releases]
-    return sorted((v for each, v in listed if each == package), key=Version, reverse=True)
+    return sorted(
+        (version for name, version in listed if name == package), key=Version, reverse=True
+    )
 
 
 def listed_of(config: Config, engine: BackendRelease) -> list[BackendRelease]:
     """Return the releases of an engine that sources.yaml lists, the newest first."""
-    return [BackendRelease(engine.name, each) for each in versions_of(config, engine)]
+    return [BackendRelease(engine.name, version) for version in versions_of(config, engine)]

@@ -1,11 +1,11 @@
 """T(N) of a step that an engine pads to a captured graph: its products run the graph's rows.
 
-Attention sees the positions that there are; dense products, experts and collectives run padded
-rows. Rows that make N' = rows / b positions of a request take T(N'), interpolated linearly between
-the whole N' around where that is no whole number. Above the largest graph kernels are launched one
-by one: T(N) is the longer of what the GPU runs and of what the host launches. vLLM's code between
-attention is compiled, and launches less; of it no step is published that says so, so that its
-launches are taken as eager ones, which is an upper bound.
+Attention runs the actual positions; dense products, experts and collectives run the padded rows.
+Padded rows amount to N' = rows / b positions per request and take T(N'), interpolated linearly
+between whole N'. Above the largest graph, kernels are launched one by one: T(N) is the longer of
+the GPU's time and of the host's launches. vLLM compiles the code between attention and launches
+fewer kernels, but no published step shows how many: its launches are counted as eager ones, which
+is an upper bound.
 """
 
 import math
@@ -26,19 +26,19 @@ from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.errors import NearfreeError
 
 REAL = (ATTENTION.name, MLA.name, INDEXER.name)
-"""Modules that see the positions that there are, however many rows run."""
+"""Modules that run the actual positions, however many rows the graph has."""
 PADDED, EAGER = "graph of", "no graph of"
-"""How the term of a limit begins where a step is padded to a graph, and where none holds it."""
+"""Prefixes of a limiting term: the step is padded to a graph, or no graph is large enough."""
 
 
 class Padding(Struct, frozen=True, kw_only=True):
-    """The graphs of deployments, and what their steps take without padding.
+    """The graphs of deployments' steps, and the steps' times without padding.
 
-    `steps` are those of each deployment by place in the grid, none of one without graphs;
-    `unpadded_us` is what each module takes at N itself, [deployments, places, grid]; `at` is where
-    in the timed grid each N stands, or the padded one, [deployments, places, grid]. `launches` is
-    how many kernels a step of each launches where no graph holds it, and `waits_us` how long the
-    GPU waits for them, [deployments, grid].
+    `steps` are the steps of each deployment by index in the grid, empty without graphs.
+    `unpadded_us` is the time of each module at N itself, [deployments, places, grid]. `at` is the
+    index in the timed grid of N, or of the padded N, [deployments, places, grid]. `launches` is the
+    number of kernels that an eager step of each deployment launches, and `waits_us` the time that
+    the GPU waits for them, [deployments, grid].
     """
 
     steps: Sequence[Sequence[Step]]
@@ -48,9 +48,9 @@ class Padding(Struct, frozen=True, kw_only=True):
     waits_us: Array
 
     def stopped_by(self, deployment: int, place: int) -> str | None:
-        """Return the graph that a step is padded to, or that none holds it and the GPU waits.
+        """Return the limiting term of a step that is padded to a graph, or waits for launches.
 
-        None where neither is so.
+        Return None where neither is so.
         """
         steps = self.steps[deployment]
         step = steps[place] if steps else None
@@ -68,35 +68,36 @@ class Padding(Struct, frozen=True, kw_only=True):
 def steps_of(
     deployments: Sequence[Deployment], grid: Sequence[int], answerer: Answerer
 ) -> tuple[list[list[Step]], list[str | None]]:
-    """Return the steps of deployments by place in the grid, and why there are none.
+    """Return the steps of deployments by index in the grid, and the refusal of each, if any.
 
-    One without graphs has no steps and no reason; one whose release has no rules has a reason.
+    A deployment without graphs has no steps and no refusal; one whose release has no rules is
+    refused.
     """
     graphs = GraphSteps(answerer.rules)
     steps: list[list[Step]] = []
     reasons: list[str | None] = []
-    for each in deployments:
-        found, reason = list[Step](), None
-        if each.graphs:
-            batch = requests(each.batch, each.parallel.dp)
+    for deployment in deployments:
+        deployment_steps, reason = list[Step](), None
+        if deployment.graphs:
+            batch = requests(deployment.batch, deployment.parallel.dp)
             try:
-                found = [graphs.step(each.graphs, batch, n) for n in grid]
+                deployment_steps = [graphs.step(deployment.graphs, batch, n) for n in grid]
             except NearfreeError as error:
                 reason = f"captured graphs: {error.what}"
-        steps.append(found)
+        steps.append(deployment_steps)
         reasons.append(reason)
     return steps, reasons
 
 
 def timed_grid(grid: Sequence[int], steps: Sequence[Sequence[Step]]) -> list[int]:
-    """Return the N to be timed: those of the grid, and those around each padded step's."""
-    wanted = set(grid)
-    for each in steps:
-        for n, step in zip(grid, each, strict=bool(each)):
+    """Return the N to be timed: those of the grid, and the whole N around each padded step's N."""
+    numbers = set(grid)
+    for deployment_steps in steps:
+        for n, step in zip(grid, deployment_steps, strict=bool(deployment_steps)):
             if step.padded:
                 padded = step.rows * n / step.tokens
-                wanted |= {math.floor(padded), math.ceil(padded)}
-    return sorted(wanted)
+                numbers |= {math.floor(padded), math.ceil(padded)}
+    return sorted(numbers)
 
 
 def padded(
@@ -104,53 +105,59 @@ def padded(
     grid: Sequence[int],
     latency_us: Array,
     steps: Sequence[Sequence[Step]],
-    real: Flags,
+    is_attention: Flags,
     *,
     launches: Sequence[int],
 ) -> tuple[Array, Padding]:
-    """Return what modules take in steps as engines run them, and what stands behind it.
+    """Return the times of modules in padded steps, and the padding.
 
-    Where no graph holds a step the host takes, beside its own time in the last place, what its
-    launches take longer than all that the GPU runs: both go on at once.
+    Launches and the GPU's work overlap: in a step without a graph, the time by which launches take
+    longer than the GPU's work is added to the host's, in the last place.
 
     Parameters
     ----------
     timed
-        The N that `latency_us` is of, those of `timed_grid`.
+        The N of `latency_us`, those of `timed_grid`.
     grid
-        The N that are asked about.
+        The N of the result.
     latency_us
-        What each module takes, [deployments, places, timed].
+        Time of each module, [deployments, places, timed].
     steps
-        The steps of each deployment by place in `grid`, none of one without graphs.
-    real
-        Which modules see the positions that there are, [deployments, places].
+        The steps of each deployment by index in `grid`, empty without graphs.
+    is_attention
+        Mask of the modules that run the actual positions, [deployments, places].
     launches
-        How many kernels a step of each deployment launches.
+        The number of kernels that a step of each deployment launches.
     """
     places = np.searchsorted(timed, grid)
     unpadded = latency_us[:, :, places]
-    found = unpadded.copy()
-    at = np.broadcast_to(places, found.shape).copy()
-    waits = np.zeros((len(steps), len(grid)))
-    for deployment, each in enumerate(steps):
-        rows = ~real[deployment]
-        for place, (n, step) in enumerate(zip(grid, each, strict=bool(each))):
+    latency = unpadded.copy()
+    timed_places = np.broadcast_to(places, latency.shape).copy()
+    waits_us = np.zeros((len(steps), len(grid)))
+    for deployment, deployment_steps in enumerate(steps):
+        rows = ~is_attention[deployment]
+        for place, (n, step) in enumerate(
+            zip(grid, deployment_steps, strict=bool(deployment_steps))
+        ):
             if step.size is None:
-                device_us = found[deployment, :-1, place].sum()
-                waits[deployment, place] = max(LAUNCH_US * launches[deployment] - device_us, 0.0)
+                device_us = latency[deployment, :-1, place].sum()
+                waits_us[deployment, place] = max(LAUNCH_US * launches[deployment] - device_us, 0.0)
             if not step.padded:
                 continue
-            asked = step.rows * n / step.tokens
+            padded_n = step.rows * n / step.tokens
             low, high = (
-                int(np.searchsorted(timed, whole))
-                for whole in (math.floor(asked), math.ceil(asked))
+                int(np.searchsorted(timed, n_around))
+                for n_around in (math.floor(padded_n), math.ceil(padded_n))
             )
-            share = asked - math.floor(asked)
-            mine = latency_us[deployment, rows]
-            found[deployment, rows, place] = (1 - share) * mine[:, low] + share * mine[:, high]
-            at[deployment, rows, place] = high
-    found[:, -1] += np.nan_to_num(waits)
-    return found, Padding(
-        steps=steps, unpadded_us=unpadded, at=at, launches=launches, waits_us=np.nan_to_num(waits)
+            share = padded_n - math.floor(padded_n)
+            low_us, high_us = latency_us[deployment, rows, low], latency_us[deployment, rows, high]
+            latency[deployment, rows, place] = (1 - share) * low_us + share * high_us
+            timed_places[deployment, rows, place] = high
+    latency[:, -1] += np.nan_to_num(waits_us)
+    return latency, Padding(
+        steps=steps,
+        unpadded_us=unpadded,
+        at=timed_places,
+        launches=launches,
+        waits_us=np.nan_to_num(waits_us),
     )

@@ -1,4 +1,4 @@
-"""T(N) of a step as an engine runs it: modules, what runs beside others, and what lies between."""
+"""T(N) of a step as an engine runs it: modules, their overlap, and the time outside of modules."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,11 +12,11 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.work_model.family import Array, Places
 
 ROLES = (BETWEEN, HOST)
-"""What a step has besides modules, in the order in which it stands behind them."""
+"""Roles of a step's time outside of modules, in the order of their places after the modules."""
 
 
 class Steps:
-    """What engines' steps take besides modules.
+    """Times of engines' steps that depend on their constants.
 
     Parameters
     ----------
@@ -32,35 +32,29 @@ class Steps:
         self._recorded, self._bandwidths = recorded, bandwidths_gb_s
 
     def of(self, deployment: Deployment) -> RecordedStep | None:
-        """Return the constants of a deployment's engine.
-
-        None where no engine runs it, or none are known.
-        """
+        """Return the constants of a deployment's engine; None without an engine or constants."""
         return self._recorded.get(deployment.engine.name) if deployment.served else None
 
     def hidden(
         self, deployment: Deployment, roles: Mapping[int, str], latency_us: Array, grid: Places
     ) -> Array:
-        """Return what of each module's time runs beside others, [places, grid]."""
+        """Return the part of each module's time that is overlapped by others, [places, grid]."""
         hidden = np.zeros_like(latency_us)
-        at = {role: place for place, role in roles.items()}
-        if not deployment.served or SHARED not in at:
+        place_of = {role: place for place, role in roles.items()}
+        if not deployment.served or SHARED not in place_of:
             return hidden
-        beside = [at[role] for role in (ROUTER, MOE) if role in at]
-        hidden[at[SHARED]] = hidden_us(
+        routed_places = [place_of[role] for role in (ROUTER, MOE) if role in place_of]
+        hidden[place_of[SHARED]] = hidden_us(
             ENGINES[deployment.engine.name],
             deployment.engine,
             _tokens(deployment, grid),
-            latency_us[at[SHARED]],
-            latency_us[beside].sum(axis=0),
+            latency_us[place_of[SHARED]],
+            latency_us[routed_places].sum(axis=0),
         )
         return hidden
 
     def besides(self, deployment: Deployment, grid: Places) -> Array | None:
-        """Return what a step takes besides its modules, [ROLES, grid].
-
-        None where that is not known.
-        """
+        """Return the time of a step outside of its modules, [ROLES, grid], None where unknown."""
         step, beta = self.of(deployment), self._bandwidths.get(deployment.platform)
         if step is None or beta is None:
             return None
@@ -77,7 +71,7 @@ class Steps:
 
 
 def _tokens(deployment: Deployment, grid: Places) -> Array:
-    """Return the rows of a group of ranks that share requests, [grid]."""
+    """Return the rows of a data parallel group, [grid]."""
     return requests(deployment.batch, deployment.parallel.dp) * grid.astype(np.float64)
 
 
@@ -88,27 +82,29 @@ def widened(
     latency_us: Array,
     grid: Places,
 ) -> tuple[Array, list[dict[int, str]]]:
-    """Return what modules and all besides them take, and what each place is.
+    """Return the times of steps: modules without their overlap, then the time outside of them.
 
     Parameters
     ----------
+    roles
+        The role of each module, by place.
     latency_us
-        What each module takes by itself, [deployments, places, grid].
+        Time of each module run alone, [deployments, places, grid].
 
     Returns
     -------
-    [deployments, places + 2, grid], and the roles with those of the last two places where they are
-    known.
+    Times, [deployments, places + 2, grid], and `roles` with those of the last two places, where
+    their times are known.
     """
     width = latency_us.shape[1]
-    besides = np.zeros((len(deployments), len(ROLES), len(grid)))
-    latency, named = latency_us.copy(), [dict(each) for each in roles]
+    outside = np.zeros((len(deployments), len(ROLES), len(grid)))
+    latency, named_roles = latency_us.copy(), [dict(deployment_roles) for deployment_roles in roles]
     for row, deployment in enumerate(deployments):
         if not deployment.served:
             continue
-        latency[row] -= steps.hidden(deployment, named[row], latency_us[row], grid)
-        found = steps.besides(deployment, grid)
-        if found is not None:
-            besides[row] = found
-            named[row] |= {width + place: role for place, role in enumerate(ROLES)}
-    return np.concatenate([latency, besides], axis=1), named
+        latency[row] -= steps.hidden(deployment, named_roles[row], latency_us[row], grid)
+        outside_us = steps.besides(deployment, grid)
+        if outside_us is not None:
+            outside[row] = outside_us
+            named_roles[row] |= {width + place: role for place, role in enumerate(ROLES)}
+    return np.concatenate([latency, outside], axis=1), named_roles

@@ -1,4 +1,4 @@
-"""T over (b, N, L): near-free settings by K, and the work model's surface of a model."""
+"""T over (b, N, L): the work model's surface of a model, and the cost of K positions."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,8 @@ from nearfree.derive.work_model.family import Array, Places
 from nearfree.errors import ConfigError
 
 NEAR_FREE, DIP, BEYOND = "near-free", "above, though N_max is larger", "beyond N_max"
-"""K itself may leave the tolerance where a larger N does not: T(N) is a staircase that may fall."""
+"""Verdicts on K positions. K may exceed the tolerance where a larger N does not: T(N) is a
+staircase that may fall."""
 SCHEMA = {
     "deployment": pl.Int64,
     "positions": pl.Int64,
@@ -37,7 +38,7 @@ def surface(
     Parameters
     ----------
     deployments
-        One a batch, context and routing.
+        One per batch, context and routing.
     grid
         N, rising from 1.
 
@@ -50,26 +51,30 @@ def surface(
         The rows of `total_exits` by deployment and baseline.
     """
     latency = total(Questions(deployments, grid), answerer)
-    full = [deployment.full_baseline for deployment in deployments]
+    full_baselines = [deployment.full_baseline for deployment in deployments]
     frames = []
-    for baselines in ([1] * len(deployments), full):
-        beside = pl.Series("baseline", baselines, dtype=pl.Int64)
+    for baselines in ([1] * len(deployments), full_baselines):
+        baseline_column = pl.Series("baseline", baselines, dtype=pl.Int64)
         rows = total_exits(latency, baselines, [epsilon], SUM)
-        frames.append(rows.sort("deployment").with_columns(beside))
+        frames.append(rows.sort("deployment").with_columns(baseline_column))
     boundaries = pl.concat(frames).unique(["deployment", "baseline"], maintain_order=True)
-    return _points(latency, full), boundaries.sort("deployment", "baseline")
+    return _points(latency, full_baselines), boundaries.sort("deployment", "baseline")
 
 
-def _points(latency: Total, full: Sequence[int]) -> pl.DataFrame:
+def _points(latency: Total, full_baselines: Sequence[int]) -> pl.DataFrame:
     model, grid = latency.model_us, latency.grid
-    places = np.searchsorted(grid, full)
-    on_grid = np.isin(full, grid)
-    base = np.where(on_grid, model[np.arange(len(full)), np.minimum(places, len(grid) - 1)], np.nan)
-    from_full = np.where(grid[None, :] >= np.array(full)[:, None], model / base[:, None], np.nan)
+    places = np.searchsorted(grid, full_baselines)
+    on_grid = np.isin(full_baselines, grid)
+    full_us = np.where(
+        on_grid, model[np.arange(len(full_baselines)), np.minimum(places, len(grid) - 1)], np.nan
+    )
+    from_full = np.where(
+        grid[None, :] >= np.array(full_baselines)[:, None], model / full_us[:, None], np.nan
+    )
     return pl.DataFrame(
         {
-            "deployment": np.repeat(np.arange(len(full)), len(grid)),
-            "n": np.tile(grid, len(full)),
+            "deployment": np.repeat(np.arange(len(full_baselines)), len(grid)),
+            "n": np.tile(grid, len(full_baselines)),
             "latency_us": model.ravel(),
             "ratio": (model / model[:, :1]).ravel(),
             "ratio_full": from_full.ravel(),
@@ -78,7 +83,7 @@ def _points(latency: Total, full: Sequence[int]) -> pl.DataFrame:
 
 
 def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
-    """Return what K positions cost in each deployment, by the work model's sum.
+    """Return the cost of K positions in each deployment, by the work model's sum.
 
     Parameters
     ----------
@@ -87,9 +92,8 @@ def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
 
     Returns
     -------
-    A row a deployment: T(K) / T(1) with its interval, and a verdict; the largest N that is
-    near-free is the forward question's N_max, whose interval is left to it; it is `censored` where
-    the grid ends there.
+    One row per deployment: T(K) / T(1) with its interval, a verdict, and N_max without its
+    interval; `censored` says that N_max is the grid's end.
 
     Raises
     ------
@@ -104,23 +108,23 @@ def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
             f"{latency.grid[-1]}",
             remedy="Raise --largest",
         )
-    at = int(place[0])
-    base = latency.model_us[:, :1]
-    ratio = latency.model_us / base
-    low, high = latency.moved_us(-1.0) / base, latency.moved_us(1.0) / base
-    begin: Places = np.zeros(len(ratio), dtype=np.int64)
-    out = exits(ratio, low, high, begin, epsilon)
-    known = np.array([reason is None for reason in latency.refusals])
+    index = int(place[0])
+    baseline_us = latency.model_us[:, :1]
+    ratio = latency.model_us / baseline_us
+    low, high = latency.moved_us(-1.0) / baseline_us, latency.moved_us(1.0) / baseline_us
+    baseline_places: Places = np.zeros(len(ratio), dtype=np.int64)
+    boundary = exits(ratio, low, high, baseline_places, epsilon)
+    answered = np.array([reason is None for reason in latency.refusals])
     frame = pl.DataFrame(
         {
             "deployment": range(len(ratio)),
             "positions": positions,
             "baseline": 1,
-            "ratio": _where(known, ratio[:, at]),
-            "low": _where(known, ratio[:, at] if at == 0 else low[:, at]),
-            "high": _where(known, ratio[:, at] if at == 0 else high[:, at]),
-            "n_max": _where(known, latency.grid[out.last].astype(float)),
-            "censored": _where(known, out.censored.astype(float)),
+            "ratio": _values_or_none(answered, ratio[:, index]),
+            "low": _values_or_none(answered, ratio[:, index] if index == 0 else low[:, index]),
+            "high": _values_or_none(answered, ratio[:, index] if index == 0 else high[:, index]),
+            "n_max": _values_or_none(answered, latency.grid[boundary.last].astype(float)),
+            "censored": _values_or_none(answered, boundary.censored.astype(float)),
             "refusal": latency.refusals,
         },
         schema_overrides={"refusal": pl.String},
@@ -139,5 +143,8 @@ def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
     )
 
 
-def _where(known: np.ndarray, values: Array) -> list[float | None]:
-    return [float(v) if ok else None for ok, v in zip(known, values, strict=True)]
+def _values_or_none(answered: np.ndarray, values: Array) -> list[float | None]:
+    return [
+        float(value) if is_answered else None
+        for is_answered, value in zip(answered, values, strict=True)
+    ]

@@ -1,7 +1,7 @@
-"""T(N) of a model's forward: the sum of its modules' T(N), each as often as it runs.
+"""T(N) of a model's forward: the sum of its modules' T(N), each times its number of runs.
 
-Where an engine serves it, a step has besides what its kernels between modules and its host take
-(`step`); kernels between the modules of any other forward are not counted.
+If an engine serves it, a step adds the time of kernels between modules and of the host (`step`). Of
+any other forward, kernels between modules are not counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,13 @@ from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.family import Array, Flags, Places
 
 SUM, MINIMUM = "sum", "minimum"
-"""How modules make a model: the sum of their times, or the minimum of their boundaries."""
-
-
+"""Compositions of modules to a model: the sum of times, or the minimum of boundaries."""
 LEAST_SHARE = 0.05
 """Share of T(1) below which a module's regime does not count for its model."""
 
 
-class Behind(NamedTuple):
-    """What T(N) of a module rests on."""
+class Evidence(NamedTuple):
+    """The constants behind T(N) of a module, their events, and its regime."""
 
     constants: str
     calibration: list[str]
@@ -43,24 +41,26 @@ class Total(Struct, frozen=True, kw_only=True):
     Parameters
     ----------
     latency_us
-        What each module takes in one forward, all its layers together, [deployments, places, grid];
-        0 where a deployment has no such place, NaN where no T(N) is known of a module. The last two
-        places are what lies between modules, and the host.
+        Time of each module in one forward, all its layers together, [deployments, places, grid]; 0
+        where a deployment has no such place, NaN where a module's T(N) is not known. The last two
+        places are the time between modules, and the host's.
     band
-        How far ln(T(N) / T(baseline)) of each may be off, [deployments, places].
+        Error of ln(T(N) / T(baseline)) of each module, [deployments, places].
     asked
-        The question of each module, [deployments, places], -1 where there is none.
+        The number of each module's query, [deployments, places], -1 where there is none.
     roles
-        The name of each module, and of what a step has besides, by deployment and place.
+        The role of each module, and of the time outside of modules, by deployment and place.
     grid
         N, [grid].
     refusals
-        Why no T(N) of a deployment is known, None where it is.
+        The reason why T(N) of a deployment is not known, None where it is.
     constants, calibration, in_sample
         The constants behind each deployment, their events, and whether they were calibrated on its
         platform.
     regimes
-        What each module's T(N) stands on, by deployment and place.
+        The regime of each module's T(N), by deployment and place.
+    timed
+        The answers on the modules' queries.
     padding
         The graphs that steps are padded to, None where no engine runs them.
     """
@@ -84,60 +84,70 @@ class Total(Struct, frozen=True, kw_only=True):
         return np.asarray(self.latency_us.sum(axis=1))
 
     def modules(self, deployment: int) -> list[int]:
-        """Return the places of a deployment's modules, without what a step has besides."""
+        """Return the places of a deployment's modules, without the time outside of modules."""
         return [place for place in self.roles[deployment] if self.asked[deployment, place] >= 0]
 
     @property
     def unpadded_us(self) -> Array:
-        """What each module would take with the rows that a step has, as `latency_us`."""
+        """Time of each module without padding of the step, of the shape of `latency_us`."""
         return self.padding.unpadded_us if self.padding else self.latency_us
 
     def regime(self, deployment: int) -> str | None:
         """Return the regime of a whole forward, None where T(N) is not known.
 
-        It is the weakest of the modules that take at least a twentieth of T(N) at the smallest N,
-        or that of the longest, where none does and the rest of a step takes nearly all of it.
+        It is the weakest regime of the modules that take at least LEAST_SHARE of T(N) at the
+        smallest N. If none does, as time outside of modules dominates, it is that of the longest.
         """
-        first, regimes = self.latency_us[deployment, :, 0], self.regimes[deployment]
+        first_us, regimes = self.latency_us[deployment, :, 0], self.regimes[deployment]
         if self.refusals[deployment]:
             return None
-        longest = max((first[place] for place in regimes), default=0.0)
-        least = min(LEAST_SHARE * first.sum(), longest)
-        return min((each for place, each in regimes.items() if first[place] >= least), default=None)
+        longest = max((first_us[place] for place in regimes), default=0.0)
+        threshold_us = min(LEAST_SHARE * first_us.sum(), longest)
+        return min(
+            (regime for place, regime in regimes.items() if first_us[place] >= threshold_us),
+            default=None,
+        )
 
     def moved_us(self, direction: float) -> Array:
-        """Return T(N) where every module is off by its band in one direction.
+        """Return T(N) with every module off by its band in one direction, +1.0 or -1.0.
 
-        It is meant over an unmoved T(baseline); at the baseline itself it says nothing.
+        Compare it with an unmoved T(baseline); at the baseline itself it has no meaning.
         """
         factors = np.repeat(np.exp(direction * self.band)[:, :, None], len(self.grid), axis=2)
         return np.asarray((self.latency_us * factors).sum(axis=1))
 
 
 def total(questions: Questions, answerer: Answerer) -> Total:
-    """Return T(N) of deployments by the work model, as engines pad steps where graphs are named."""
+    """Return T(N) of deployments by the work model, with steps padded to their graphs."""
     grid = questions.grid
     steps, reasons = steps_of(questions.deployments, grid, answerer)
     if not any(steps) and not any(reasons):
         return _timed(questions, answerer)
-    asked = Questions(questions.deployments, timed_grid(grid, steps))
-    timed = _timed(asked, answerer)
-    real = np.zeros(timed.asked.shape, dtype=bool)
-    seen = asked.uses.filter(pl.col("module").is_in(REAL))
-    real[seen["deployment"].to_numpy(), seen["place"].to_numpy()] = True
+    timed_questions = Questions(questions.deployments, timed_grid(grid, steps))
+    timed = _timed(timed_questions, answerer)
+    is_attention = np.zeros(timed.asked.shape, dtype=bool)
+    attention_uses = timed_questions.uses.filter(pl.col("module").is_in(REAL))
+    is_attention[attention_uses["deployment"].to_numpy(), attention_uses["place"].to_numpy()] = True
     launches = [
-        launched(each.uses(), each.decoder.pairs) if any(step.size is None for step in own) else 0
-        for each, own in zip(questions.deployments, steps, strict=True)
+        launched(deployment.uses(), deployment.decoder.pairs)
+        if any(step.size is None for step in deployment_steps)
+        else 0
+        for deployment, deployment_steps in zip(questions.deployments, steps, strict=True)
     ]
-    latency, padding = padded(asked.grid, grid, timed.latency_us, steps, real, launches=launches)
-    refused = [own or why for own, why in zip(timed.refusals, reasons, strict=True)]
+    latency, padding = padded(
+        timed_questions.grid, grid, timed.latency_us, steps, is_attention, launches=launches
+    )
+    refusals = [
+        module_refusal or graph_refusal
+        for module_refusal, graph_refusal in zip(timed.refusals, reasons, strict=True)
+    ]
     host = {latency.shape[1] - 1: HOST}
     return structs.replace(
         timed,
         latency_us=latency,
         grid=np.array(grid),
         padding=padding,
-        refusals=refused,
+        refusals=refusals,
         roles=[
             {**roles, **host} if waits.any() else roles
             for roles, waits in zip(timed.roles, padding.waits_us, strict=True)
@@ -146,78 +156,85 @@ def total(questions: Questions, answerer: Answerer) -> Total:
 
 
 def _timed(questions: Questions, answerer: Answerer) -> Total:
-    """Return T(N) of deployments whose steps run the rows that they have."""
+    """Return T(N) of deployments without padding of steps."""
     timed = answerer.timed(questions.frame)
     asked_count, width = questions.frame.height, len(questions.grid)
     times = np.full((asked_count, width), np.nan)
     bands = np.zeros(asked_count)
-    seen = np.zeros(asked_count, dtype=bool)
-    behind: dict[int, Behind] = {}
+    in_sample = np.zeros(asked_count, dtype=bool)
+    basis_of: dict[int, Evidence] = {}
     for curves in timed.curves():
         times[curves.asked] = curves.latency_us
         bands[curves.asked] = curves.band
-        seen[curves.asked] = curves.in_sample
-        behind |= {
-            asked: Behind(text, events, regime)
-            for asked, text, events, regime in zip(
+        in_sample[curves.asked] = curves.in_sample
+        basis_of |= {
+            number: Evidence(text, events, regime)
+            for number, text, events, regime in zip(
                 curves.asked, curves.constants, curves.calibration, curves.regime, strict=True
             )
         }
     uses = questions.uses
-    at = uses["deployment"].to_numpy(), uses["place"].to_numpy()
-    asked = uses["asked"].to_numpy()
+    position = uses["deployment"].to_numpy(), uses["place"].to_numpy()
+    numbers = uses["asked"].to_numpy()
     shape = len(questions.deployments), int(uses["place"].max() or 0) + 1  # type: ignore[arg-type]
-    alone = np.zeros((*shape, width))
-    alone[at] = times[asked] * uses["count"].to_numpy()[:, None]
-    parts: list[list[tuple[str, int]]] = [[] for _ in questions.deployments]
+    module_us = np.zeros((*shape, width))
+    module_us[position] = times[numbers] * uses["count"].to_numpy()[:, None]
+    modules: list[list[tuple[str, int]]] = [[] for _ in questions.deployments]
     for deployment, role, question in uses.select("deployment", "role", "asked").iter_rows():
-        parts[deployment].append((role, question))
-    refused, grid = timed.refusals(), np.array(questions.grid)
+        modules[deployment].append((role, question))
+    module_refusals, grid = timed.refusals(), np.array(questions.grid)
     steps = Steps(answerer.engine_steps, answerer.bandwidths_gb_s)
-    named = [dict(enumerate(role for role, _ in part)) for part in parts]
-    latency, roles = widened(steps, questions.deployments, named, alone, grid)
+    module_roles = [dict(enumerate(role for role, _ in part)) for part in modules]
+    latency, roles = widened(steps, questions.deployments, module_roles, module_us, grid)
     shape = latency.shape[:2]
-    band, which, sampled = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
-    band[at], which[at], sampled[at] = bands[asked], asked, seen[asked]
+    band, asked, in_sample_places = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
+    band[position], asked[position] = bands[numbers], numbers
+    in_sample_places[position] = in_sample[numbers]
     rests_on = [
-        [*(behind[asked] for _, asked in part if asked in behind), *_of_step(steps, each)]
-        for part, each in zip(parts, questions.deployments, strict=True)
+        [
+            *(basis_of[number] for _, number in part if number in basis_of),
+            *_step_evidence(steps, deployment),
+        ]
+        for part, deployment in zip(modules, questions.deployments, strict=True)
     ]
     return Total(
         latency_us=latency,
         band=band,
-        asked=which,
+        asked=asked,
         roles=roles,
         grid=grid,
-        refusals=[_refusal(part, refused) for part in parts],
-        constants=["; ".join(sorted({each.constants for each in own})) for own in rests_on],
+        refusals=[_refusal(part, module_refusals) for part in modules],
+        constants=["; ".join(sorted({basis.constants for basis in bases})) for bases in rests_on],
         calibration=[
-            tuple(sorted({event for each in own for event in each.calibration})) for own in rests_on
+            tuple(sorted({event for basis in bases for event in basis.calibration}))
+            for bases in rests_on
         ],
         regimes=[
             {
-                place: behind[question].regime
+                place: basis_of[question].regime
                 for place, (_, question) in enumerate(part)
-                if question in behind
+                if question in basis_of
             }
-            for part in parts
+            for part in modules
         ],
-        in_sample=np.asarray(sampled.any(axis=1)),
+        in_sample=np.asarray(in_sample_places.any(axis=1)),
         timed=timed,
     )
 
 
-def _refusal(part: Sequence[tuple[str, int]], refused: Mapping[int, str]) -> str | None:
-    """Return every module of which no T(N) is known, and why; None where there is none."""
+def _refusal(
+    modules: Sequence[tuple[str, int]], reasons_by_question: Mapping[int, str]
+) -> str | None:
+    """Return the modules whose T(N) is not known, by reason; None where all are known."""
     reasons: dict[str, list[str]] = {}
-    for role, asked in part:
-        if asked in refused:
-            reasons.setdefault(refused[asked], []).append(role)
-    told = (f"{', '.join(dict.fromkeys(roles))}: {why}" for why, roles in reasons.items())
-    return "; ".join(told) or None
+    for role, number in modules:
+        if number in reasons_by_question:
+            reasons.setdefault(reasons_by_question[number], []).append(role)
+    texts = (f"{', '.join(dict.fromkeys(roles))}: {reason}" for reason, roles in reasons.items())
+    return "; ".join(texts) or None
 
 
-def _of_step(steps: Steps, deployment: Deployment) -> list["Behind"]:
-    """Return what a step rests on besides its modules, nothing where that is not known."""
+def _step_evidence(steps: Steps, deployment: Deployment) -> list["Evidence"]:
+    """Return the evidence of a step's time outside of modules, empty where it is not known."""
     step = steps.of(deployment)
-    return [Behind(step.text, [step.event.event_id], "")] if step else []
+    return [Evidence(step.text, [step.event.event_id], "")] if step else []

@@ -1,6 +1,7 @@
-"""A model that is asked about: its files in a precision, spread over GPUs."""
+"""A model of a query: its files in a precision, spread over GPUs."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from msgspec import UNSET, Struct, structs
@@ -46,13 +47,13 @@ from nearfree.derive.predict.forecast.degrees import Spread
 from nearfree.errors import EvidenceError, Refusal
 from nearfree.hardware.platforms import Platform
 
-_NARROW_CACHE: Dtype = "float8"
+_NARROW: Dtype = "float8"
 _PADDING_KERNELS = (MARLIN, TRTLLM, TRTLLM_8)
-"""Kernels for which vLLM fills experts in mxfp4 up, as `derive.memory` says."""
+"""Kernels for which vLLM pads experts in mxfp4 (`derive.memory.EXPERT_MULTIPLES`)."""
 
 
 class Unanswered(Struct, frozen=True, kw_only=True):
-    """A deployment whose forward is not predicted, and every reason why."""
+    """A deployment whose forward cannot be predicted, with every reason."""
 
     about: dict[str, Any]
     precision: dict[str, Dtype] | None
@@ -61,9 +62,10 @@ class Unanswered(Struct, frozen=True, kw_only=True):
 
 
 class AskedModel:
-    """A model's files, in the precision and on the GPUs that are asked for.
+    """A model's files in the precision and on the GPUs of a query.
 
-    `moe_backend` names the kernel of its experts in the words of an engine's option.
+    `override` has the formats that the query names instead of the files'. `moe_backend` names the
+    kernel of its experts as an engine's option does; None is the engine's choice.
     """
 
     def __init__(
@@ -71,36 +73,29 @@ class AskedModel:
     ) -> None:
         self.file, self._spread, self._parallel = file, spread, spread.parallel
         self._moe_backend, self._override = moe_backend, override
-        file_precision = file.around if override.stores_all else file.precision
-        self.precision = override.of(file_precision) if file_precision else None
-        self._mixed = () if override.stores_all else file.mixed
-        self._of_files = tuple(
-            refusal
-            for refusal in file.refusals
-            if not (override.kv and refusal.key.endswith(CACHE))
+        stored = file.around if override.stores_all else file.precision
+        self.precision = override.of(stored) if stored else None
+        self._file_refusals = (
+            *(why for why in file.refusals if not (override.kv and why.key.endswith(CACHE))),
+            *(() if override.stores_all else file.mixed),
         )
         self._needs = needs(file, self.precision)
-        if self._needs and file_precision is None and override.kv:
+        if self._needs and stored is None and override.kv:
             self._needs = structs.replace(self._needs, cache_element=ELEMENT_BYTES[override.kv])
         kinds = file.decoder.attention if file.decoder else ()
         selects = any(isinstance(kind, Latent) and kind.selected for kind in kinds)
-        kv_by_engine = (
-            file_precision is not None
-            and file_precision.kv in PLAIN
-            and not (override.kv or override.dtype)
-        )
+        plain_cache = stored is not None and stored.kv in PLAIN
+        kv_by_engine = plain_cache and not (override.kv or override.dtype)
         self._narrowed = None
         if self._needs and selects and kv_by_engine:
-            self._narrowed = structs.replace(
-                self._needs, cache_element=ELEMENT_BYTES[_NARROW_CACHE]
-            )
+            self._narrowed = structs.replace(self._needs, cache_element=ELEMENT_BYTES[_NARROW])
 
     def attention(self, sheet: Platform, engine: BackendRelease) -> Iterator[str]:
-        """Yield what may run attention on a platform, beside an engine, where nobody says it."""
+        """Yield candidate backends of attention for an engine on a platform."""
         return chosen(self.file.decoder, self.precision, sheet.sm, engine)
 
     def decoder_kernel(self, sheet: Platform, engine: BackendRelease) -> str | None:
-        """Return the kernel by which an engine decodes there, None where it is not known."""
+        """Return the attention kernel with which an engine decodes it, None where not known."""
         decoder = self.file.decoder
         if decoder is None:
             return None
@@ -110,19 +105,19 @@ class AskedModel:
     def precision_on(
         self, sheet: Platform, engine: BackendRelease | None, dense: BackendRelease | None = None
     ) -> Precision | None:
-        """Return in what numbers an engine computes it on a platform.
+        """Return the formats in which an engine computes it on a platform.
 
         Parameters
         ----------
         engine, dense
-            What runs its experts, and its dense products of quantised weights. Where it is Marlin,
-            rows that a model's file rounds to float8 or nvfp4 stay as they are.
+            The backends of its experts, and of its dense products with quantised weights. Marlin
+            does not round rows to float8 or nvfp4, even if the model's file does.
         """
         precision, sm = self.precision, sheet.sm
         if precision is None:
             return None
         if self._narrows(sheet, engine):
-            precision = structs.replace(precision, kv=_NARROW_CACHE)
+            precision = structs.replace(precision, kv=_NARROW)
         plain = precision.plain
 
         def entering_product(product: Product, kind: str) -> Product:
@@ -141,12 +136,11 @@ class AskedModel:
             entering_format = plain
         if entering_format is None:
             return computed
-        return structs.replace(
-            computed, experts=precision.experts._replace(activations=entering_format)
-        )
+        experts = precision.experts._replace(activations=entering_format)
+        return structs.replace(computed, experts=experts)
 
     def _narrows(self, sheet: Platform, engine: BackendRelease | None) -> bool:
-        """Return whether an engine caches selected latents in float8 there by itself."""
+        """Return whether an engine by default caches its selected latents in float8 there."""
         first = engine_of(engine.name).narrow_latents if engine else None
         return bool(self._narrowed and first and sheet.sm and sheet.sm >= first)
 
@@ -165,20 +159,20 @@ class AskedModel:
         return self.file.decoder is not None and self.file.decoder.experts is not None
 
     def default(self, releases: Sequence[BackendRelease], sheet: Platform) -> BackendRelease:
-        """Return what runs the experts where nobody says it.
+        """Return the default release that runs the experts.
 
-        The first that spreads them so and whose kernels for the format are read there, else the
-        first.
+        It is the first that supports the degrees of parallelism and whose kernels for the format
+        are known on the platform, else the first.
         """
         return next((release for release in releases if self._runs(release, sheet)), releases[0])
 
     def instead(
         self, moe: BackendRelease, listed: Sequence[BackendRelease], sheet: Platform
     ) -> tuple[str, ...]:
-        """Return the options that ask for experts whose kernels are known, the nearest first.
+        """Return options under which the kernels of experts are known, the nearest first.
 
-        None where those of its own are. Weights that are asked for in float8 without saying in
-        what blocks may be in some; after that comes of each engine the newest release of `listed`.
+        Empty where they are known already. For weights in float8 the first option is float8 in
+        blocks; then comes the newest fitting release of each engine of `listed`.
         """
         if sheet.sm is None or self._runs(moe, sheet):
             return ()
@@ -195,14 +189,13 @@ class AskedModel:
         return (*options, *newest.values())
 
     def _lacks_units(self, engine: BackendRelease, sheet: Platform) -> bool:
-        """Return whether products beside an engine's own have formats that no units multiply."""
+        """Return whether the GPU lacks units for the format of one of its products."""
         precision = self.precision_on(sheet, engine)
-        return precision is not None and any(
-            sheet.lacks(product.activations) for _, product in precision.products
-        )
+        products = precision.products if precision else ()
+        return any(sheet.lacks(product.activations) for _, product in products)
 
     def _known(self, moe: BackendRelease, sheet: Platform) -> bool:
-        """Return whether a release's kernels of its experts are known, and nothing refuses it."""
+        """Return whether a release's kernels of its experts are known, and it is not refused."""
         decoder = self.file.decoder
         refused = decoder and any(unverified(decoder, moe))
         return not refused and not any(self._unnamed(sheet, (moe,))) and self._runs(moe, sheet)
@@ -217,33 +210,33 @@ class AskedModel:
         return reads_moe(moe, formats, sheet.sm, spread=spread)
 
     def library(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
-        """Return the library that runs its experts, where their format has no blocks to read."""
+        """Return the library that runs its experts, if the blocks of their format are not read."""
         if moe is None or self.precision is None:
             return None
         return library_of(moe, self.precision.experts, sheet.sm, self._served(moe, sheet))
 
     def by_file(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
-        """Return the kernel that runs its experts by what its file says, whose T(N) is not read."""
+        """Return the kernel of its experts that its file selects, if T(N) of it is not known."""
         if moe is None or self.precision is None or self.library(moe, sheet) is not None:
             return None
         return by_file(moe, self.precision.experts, sheet.sm, self._checkpoint)
 
     def _served(self, moe: BackendRelease, sheet: Platform) -> Checkpoint:
-        """Return what decides on the kernel of its experts, with the one that is named for them."""
+        """Return the facts that select the kernel of its experts, with the kernel it names."""
         try:
             return self._checkpoint._replace(named=self._kernel(moe, sheet))
         except EvidenceError:
             return self._checkpoint
 
     def _kernel(self, moe: BackendRelease, sheet: Platform) -> str | None:
-        """Return the kernel that is named for its experts, None where an engine takes its own."""
+        """Return the kernel that the query names for its experts, None for the engine's choice."""
         word, precision = self._moe_backend, self.precision
         if word is None or precision is None:
             return None
         return named_moe(moe, precision.experts, sheet.sm, word, self._checkpoint)
 
     def _unnamed(self, sheet: Platform, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
-        """Yield why the kernel that is named for its experts is none that engines run there."""
+        """Yield refusals of a named kernel of experts that the engines do not run there."""
         word = self._moe_backend
         if word is None:
             return
@@ -265,20 +258,16 @@ class AskedModel:
                     yield Refusal("", "moe_backend", reason, "Leave --moe-backend out")
 
     def stands_in(self, moe: BackendRelease | None, sheet: Platform) -> bool:
-        """Return whether Triton's kernel of experts stands for another that its engine may run."""
-        has_kernel_name = self._moe_backend is not None
-        if (
-            has_kernel_name
-            or moe is None
-            or self.precision is None
-            or self.library(moe, sheet) is not None
-        ):
+        """Return whether Triton's kernel substitutes for another that its engine may run."""
+        if self._moe_backend is not None or moe is None or self.precision is None:
+            return False
+        if self.library(moe, sheet) is not None:
             return False
         return stands_in(moe, self.precision.experts, sheet.sm, self._checkpoint)
 
     @property
     def _checkpoint(self) -> Checkpoint:
-        """What decides on kernels: its file says nothing of weights in another format."""
+        """The facts that select kernels; those of its file count only for the file's own format."""
         decoder, own = self.file.decoder, self.file.precision
         model_type = decoder.model_type if decoder else ""
         if decoder and decoder.residual_block is not UNSET:
@@ -301,67 +290,58 @@ class AskedModel:
         engines: Sequence[BackendRelease],
         attention: Sequence[BackendRelease],
     ) -> tuple[Refusal, ...]:
-        """Return every reason why its forward is not predicted on a platform.
+        """Return every reason why its forward cannot be predicted on a platform.
 
         Parameters
         ----------
         sheet, platform
             The platform's facts and its name.
         engines, attention
-            What may serve it, and run its experts where it has any, and its attention.
+            Releases that may serve it and run its experts, and those that may run its attention.
         """
         decoder = self.file.decoder
-        file_refusals = (*self._of_files, *self._mixed)
         gpu_refusals = (
             *self._spread.refused(of_experts=decoder is None or self.sparse),
             *self._uncut(engines),
             *_node_refusals(self._parallel, platform, sheet),
             *self._unnamed(sheet, engines),
         )
-        kernel_refusals = (
-            refusal for release in attention if decoder for refusal in untaken(decoder, release)
-        )
-        engine_refusals = (
-            refusal for release in engines if decoder for refusal in unverified(decoder, release)
-        )
-        return tuple(
-            dict.fromkeys((*file_refusals, *gpu_refusals, *kernel_refusals, *engine_refusals))
-        )
+        of_kernels = [untaken(decoder, release) for release in attention] if decoder else []
+        of_engines = [unverified(decoder, engine) for engine in engines] if decoder else []
+        reasons = (*self._file_refusals, *gpu_refusals, *chain(*of_kernels), *chain(*of_engines))
+        return tuple(dict.fromkeys(reasons))
 
     def _uncut(self, moe: Sequence[BackendRelease]) -> tuple[Refusal, ...]:
-        """Return why an engine does not spread the model so."""
+        """Return refusals of engines that do not support the model's degrees of parallelism."""
         decoder, parallel = self.file.decoder, self._parallel
         if decoder is None or parallel == ALONE:
             return ()
-        engines = [engine_of(release.name) for release in moe] or [VLLM]
-        refusals_by_engine = (
-            refusals(decoder, parallel, engine, self._groups()) for engine in engines
-        )
-        return tuple(reason for reasons in refusals_by_engine for reason in reasons)
+        engines, groups = [engine_of(release.name) for release in moe] or [VLLM], self._groups()
+        reasons = (refusals(decoder, parallel, engine, groups) for engine in engines)
+        return tuple(chain.from_iterable(reasons))
 
     def _groups(self) -> dict[str, tuple[int, int]]:
-        """Return outputs and inputs that share a scale, by kind, as the weights are stored.
+        """Return the outputs and inputs that share a scale, by kind of stored weights.
 
-        Those about a state are asked for in the format of attention.
+        Weights about a state have the format of attention.
         """
-        stored_precision, precision = self.file.precision, self.precision
-        if stored_precision is None or precision is None:
+        stored, precision = self.file.precision, self.precision
+        if stored is None or precision is None:
             return {}
         groups = {}
-        own_groups = {kind: (rows, columns) for kind, rows, columns in self.file.groups}
+        file_groups = {kind: (rows, columns) for kind, rows, columns in self.file.groups}
         for kind in (*QUANTISED, "state"):
             product = "attention" if kind == "state" else kind
-            stored = getattr(precision, product).weights
-            is_stored = stored == getattr(stored_precision, product).weights
-            groups[kind] = (own_groups if is_stored else GROUPS).get(
-                kind if is_stored else stored, (1, 1)
-            )
+            weights: Dtype = getattr(precision, product).weights
+            as_stored = weights == getattr(stored, product).weights
+            sizes = file_groups.get(kind) if as_stored else GROUPS.get(weights)
+            groups[kind] = sizes or (1, 1)
         return groups
 
     def memory(
         self, platform: Platform, batch: int, context: int, moe: BackendRelease | None = None
     ) -> Memory | None:
-        """Return what it takes on a platform; None where that is not known."""
+        """Return its memory on a platform; None where it is not known."""
         model_needs = self._narrowed if self._narrows(platform, moe) else self._needs
         if model_needs is None:
             return None
@@ -376,7 +356,7 @@ class AskedModel:
         )
 
     def _fills(self, sheet: Platform, moe: BackendRelease | None) -> bool:
-        """Return whether an engine fills its experts up there."""
+        """Return whether an engine pads its experts on a platform."""
         in_four = self.precision is not None and self.precision.experts.weights == "mxfp4"
         if not in_four or moe is None or moe.name != VLLM.name:
             return False
@@ -390,7 +370,7 @@ class AskedModel:
         context: int,
         needed: Memory | None,
     ) -> Unanswered:
-        """Return what is known of it on a platform of a name, and why its forward is not."""
+        """Return its condition and memory on a platform, with the refusals of its forward."""
         precision = self.precision.said(self.file.main) if self.precision else None
         return Unanswered(
             about={
@@ -409,7 +389,7 @@ class AskedModel:
 
 
 def _node_refusals(parallel: Parallel, platform: str, sheet: Platform) -> Iterator[Refusal]:
-    """Yield why GPUs of more than one node are not predicted: what is between is not known."""
+    """Yield a refusal where GPUs of several nodes are needed and the network is not known."""
     gpus, node = parallel.gpus, sheet.joined_gpus
     if gpus > 1 and node is None:
         reason = f"{gpus} of {platform} are asked for, and how many a node has is not known"

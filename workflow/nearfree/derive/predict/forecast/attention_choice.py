@@ -1,4 +1,4 @@
-"""What runs attention where nobody says it, and why what is named does not run a model's."""
+"""Choice of an attention backend where the query names none, and refusals of those it names."""
 
 from collections.abc import Iterator
 
@@ -34,9 +34,9 @@ from nearfree.errors import Refusal
 def chosen(
     decoder: Decoder | None, precision: Precision | None, sm: int | None, engine: BackendRelease
 ) -> Iterator[str]:
-    """Yield what may run a model's attention on a device where nobody says it, as users write it.
+    """Yield candidate backends of a model's attention on a device, as users write them.
 
-    The first is what runs where its rules are on record.
+    The first one whose rules are on record runs it. The engine's own choice comes first.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def chosen(
     sm
         The device's compute capability, 90 for 9.0, None without one.
     engine
-        What serves the model: attention runs by the kernel that it takes on the device.
+        The engine that serves the model.
     """
     kinds = decoder.attention if decoder else ()
     plain = precision is None or precision.kv in PLAIN
@@ -75,7 +75,7 @@ def chosen(
 def decode_kernel(
     decoder: Decoder, kv_dtype: str, sm: int | None, engine: BackendRelease
 ) -> str | None:
-    """Return the kernel by which an engine decodes a model, None where it is not known.
+    """Return the attention kernel with which an engine decodes a model, None where not known.
 
     Parameters
     ----------
@@ -102,15 +102,16 @@ _TRITON_WITHOUT_DRAFTS, _TRITON_UNTIL = "0.5.10", "0.5.23"
 
 
 def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> str | None:
-    """Return what an engine decodes by a kernel for which other tiles stand, and by which, if any.
+    """Return a description of an engine's attention kernel whose tiles are not known, if it is one.
 
-    FlashInfer's XQA and FlashAttention 4 on Hopper are not read. Up to 0.26.0, the newest read
-    before, vLLM runs Triton's for sinks (vllm 0.28.0, vllm/v1/attention/backends/flashinfer.py,
-    supports_sink), and up to 0.22.0 for Gemma 4 (Gemma4Config of model_executor/models/config.py
-    there and of 0.24.0). SGLang runs TensorRT-LLM's, which answers speak of, for latents of
-    DeepSeek V3's kind alone (sglang 0.5.23, model_overrides/deepseek_v2.py:37-50 and 177-189 and
-    model_override_base.py:322-326; server_args.py of 0.5.9, 1197-1203 and 1823-1824), and for some
-    models in some releases Triton's (`backends/attention_order.py`).
+    FlashInfer's XQA and FlashAttention 4 on Hopper are not read. Up to 0.26.0, the newest release
+    read before 0.28.0, vLLM runs Triton's kernel for sinks (vllm 0.28.0,
+    vllm/v1/attention/backends/flashinfer.py, supports_sink), and up to 0.22.0 for Gemma 4
+    (Gemma4Config of model_executor/models/config.py there and of 0.24.0). SGLang runs
+    TensorRT-LLM's kernel, which answers cover, only for latents of DeepSeek V3's kind (sglang
+    0.5.23, model_overrides/deepseek_v2.py:37-50 and 177-189 and model_override_base.py:322-326;
+    server_args.py of 0.5.9, 1197-1203 and 1823-1824), and Triton's for some models in some releases
+    (`backends/attention_order.py`).
     """
     if sm is not None and sm // 10 == 10 and engine.name == "sglang":
         return _sglang_other_kernel(decoder.model_type, engine.version)
@@ -138,7 +139,7 @@ def _sglang_other_kernel(model: str, version: str | None) -> str | None:
 def _engine_choices(
     decoder: Decoder | None, sm: int | None, engine: BackendRelease, *, plain: bool
 ) -> Iterator[Taken]:
-    """Yield what an engine takes for grouped attention, its own choice first."""
+    """Yield the backends that an engine may run for grouped attention, its own choice first."""
     kinds = _grouped_kinds(decoder)
     sinks = any(kind.sinks for kind in kinds)
     model = decoder.model_type if decoder else ""
@@ -161,7 +162,7 @@ def _engine_choices(
 
 
 def _masks_images(engine: BackendRelease) -> bool:
-    """Return whether an engine asks a backend for a mask of images."""
+    """Return whether an engine requires a backend to support masks of images."""
     since = IMAGES_SINCE.get(engine.name)
     return since is not None and reached(engine.version, since)
 
@@ -179,7 +180,7 @@ def _runs_on(record: Backend, sm: int | None, where: range) -> bool:
 
 
 def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
-    """Yield why a backend has no kernel for layers of a model, and which backends have."""
+    """Yield a refusal for each kind of layers that a backend has no kernel for."""
     record = BY_NAME[release.name]
     for kind in decoder.attention:
         # An engine runs these by kernels of its own, whatever runs attention.
@@ -212,14 +213,14 @@ _BLOCK_VERIFICATION = {
 
 
 _CONVOLUTION_SINCE = {"vllm": "0.29.0", "sglang": "0.5.19"}
-"""The first release on record that keeps all rows of a short convolution that drafts pass, so that
-one which is rejected leaves none. Source: vllm-project/vllm pull 50272, and
+"""The first release on record that keeps the rows of a short convolution for every draft, so that a
+rejected draft leaves no row behind. Source: vllm-project/vllm pull 50272, and
 vllm/model_executor/layers/mamba/short_conv.py of 0.28.0 and 0.29.0; sglang/srt/models/lfm2.py of
 0.5.18 and 0.5.19 (shortconv_target_verify)."""
 
 
 def _convolution_refusals(engine: BackendRelease) -> Iterator[Refusal]:
-    """Yield why an engine takes one position of a request further in layers of convolutions."""
+    """Yield the refusal of an engine that cannot verify drafts in layers of short convolutions."""
     first = _CONVOLUTION_SINCE.get(engine.name)
     if first is None:
         reason = f"{engine.name} runs short convolutions by kernels that are not read"
@@ -233,7 +234,7 @@ def _convolution_refusals(engine: BackendRelease) -> Iterator[Refusal]:
 
 
 def unverified(decoder: Decoder, engine: BackendRelease) -> Iterator[Refusal]:
-    """Yield why an engine has no forward of several positions of a model."""
+    """Yield refusals of an engine that has no forward of several positions for a model."""
     if any(isinstance(kind, ShortConv) for kind in decoder.attention):
         yield from _convolution_refusals(engine)
     if decoder.in_blocks and engine.name in _BLOCK_VERIFICATION:
@@ -243,7 +244,7 @@ def unverified(decoder: Decoder, engine: BackendRelease) -> Iterator[Refusal]:
 
 
 def _lack(record: Backend, kind: Cached) -> str:
-    """Return what of a kind a backend's kernels do not take; empty if they take all."""
+    """Return the feature of a kind of attention that a backend's kernels lack; empty if none."""
     if isinstance(kind, Compressed):
         supported = ATTENTION_LAYER.name in record.modules
         return "" if supported else "none is of entries that stand for several positions"

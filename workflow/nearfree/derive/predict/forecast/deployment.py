@@ -1,4 +1,4 @@
-"""A model on a platform under one serving condition, and the questions that its modules ask."""
+"""A model on a platform under one serving condition, and the queries of its modules."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -32,7 +32,7 @@ from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 
 _SHARES = {"shares": pl.List(pl.List(pl.Float64))}
-"""What questions say besides: measured shares, [layers, E]."""
+"""A further column of queries: measured shares of experts, [layers, E]."""
 _USES = {
     "deployment": pl.Int64,
     "place": pl.Int64,
@@ -42,81 +42,78 @@ _USES = {
     "module": pl.String,
     "asked": pl.Int64,
 }
-"""`place` is that of the module in the forward; `module` is of which kind it is."""
-
-
+"""`place` is the module's index in the forward; `module` is its kind."""
 _ROUNDS_BEFORE_SENDING = "0.19.0"
-"""The oldest release of vLLM read that rounds rows before they are sent to experts, but for those
-of FlashInfer's CUTLASS in blocks: vllm 0.19.0 and 0.33.0, in vllm/model_executor/layers/fused_moe,
+"""The oldest release of vLLM read that rounds rows before it sends them to experts, except for
+FlashInfer's CUTLASS in blocks: vllm 0.19.0 and 0.33.0, in vllm/model_executor/layers/fused_moe,
 prepare_finalize/naive_dp_ep.py:16-40 and 26-61, experts/flashinfer_cutlass_moe.py:124 of 0.33.0."""
 _EIGHT_BIT_FORMAT: dict[Dtype, Dtype] = {"float8_block": "float8", "mxfp8": "float8"}
 _DENSE = (GEMM.name, DENSE_FFN.name)
 MOST_POINTS = 1_000_000
-"""Points T(N) that may be asked about at once: deployments times the N that are looked at."""
+"""Most points T(N) of one query: deployments times N of the grid."""
 
 
 class Deployment(Struct, frozen=True, kw_only=True):
-    """One model on one platform: backends, b, L, routing, element type and GPUs.
-
-    `moe` and `routing` are None where no layer has experts, and `server` is then the engine that is
-    named to serve it, None where none is; `loads` are the shares behind a routing
-    that names them; `library` runs the experts where it picks its own tiles, in formats whose
-    blocks nothing says; `decoder_kernel` is the kernel by which the engine decodes where nobody
-    names what runs attention, by its name in public tables, `other_kernel` what it then decodes
-    by a kernel for which other tiles stand, and which that is; `dense` is what runs the dense
-    products of quantised weights, None for torch or where there are none; `precision` None is the
-    model file's own dtype throughout; `memory` None is not known. `served` holds where an engine
-    runs its steps, and not where a forward is measured by itself. Steps are padded to `graphs`;
-    None where no engine runs them, or its graphs are not read. `revision` is the commit of a model
-    of the Hugging Face Hub. `positions` is how many the model's file allows a request to have, None
-    where it does not say. `assembled` says that how many GPUs a machine holds is its builder's
-    choice. `instead` are the options that ask for experts whose kernels are known, where those of
-    `moe` are not. `stand_in` says that Triton's kernel of experts stands for another that
-    `moe` may run. `dense_kernel` runs products in blocks of float8 where the engine's choice is
-    another for this model, and `by_file` the experts, by what its file says, where their T(N) is
-    not read. A node has `node_gpus`; all GPUs lie on one where it is None.
-    `direct_gpus` are taken to reach each other over PCIe; None where NVLink joins them, and
-    `on_cpu` holds where it is no GPU. `class_note` is what is to be said of a release that runs the
-    model without a class of its own.
-    """
+    """One model on one platform: backends, b, L, routing, element type and GPUs."""
 
     decoder: Decoder
     platform: str
     attention: BackendRelease
     moe: BackendRelease | None = None
+    """The backend of the experts; None, like `routing`, where no layer has experts."""
     server: BackendRelease | None = None
+    """The named engine of a model without experts."""
     dense: BackendRelease | None = None
+    """The backend of dense products with quantised weights; None for torch, or without any."""
     routing: Routing | None = None
     loads: MeasuredLoads | None = None
+    """The measured shares of experts behind a routing that names them."""
     batch: Positive = 1
     context: Positive = 4096
     precision: Precision | None = None
+    """None for the model file's own dtype throughout."""
     parallel: Parallel = ALONE
     library: str | None = None
+    """The library that runs the experts in formats whose blocks are not read: it picks its own."""
     decoder_kernel: str | None = None
+    """The engine's decode kernel by its name in public tables, where no attention is named."""
     other_kernel: str | None = None
+    """The decode kernel that the engine runs instead, whose tiles are not known, in words."""
     memory: Memory | None = None
+    """None where it is not known."""
     served: bool = False
+    """Whether an engine runs its steps; a forward that is measured by itself is not served."""
     graphs: Graphs | None = None
+    """The graphs that steps are padded to; None without an engine, or if they are not read."""
     revision: str | None = None
+    """The commit of a model of the Hugging Face Hub."""
     positions: int | None = None
+    """Most positions of a request by the model's file; None where the file does not say."""
     assembled: bool = False
+    """Whether the builder of a machine chooses its number of GPUs."""
     instead: tuple[str, ...] = ()
+    """Options under which the kernels of experts are known, where those of `moe` are not."""
     stand_in: bool = False
+    """Whether Triton's kernel of experts substitutes for another that `moe` may run."""
     drafts_plain: bool = False
+    """Whether the model's own draft layer is stored in the plain format."""
     dense_kernel: str | None = None
+    """The kernel of float8_block products, where the engine's usual one is off for this model."""
     by_file: str | None = None
+    """The kernel of experts that the model's file selects, if T(N) of it is not known."""
     node_gpus: int | None = None
+    """GPUs per node; None where all GPUs lie on one node."""
     direct_gpus: int | None = None
+    """GPUs that are taken to reach each other over PCIe; None where NVLink joins them."""
     on_cpu: bool = False
     class_note: str | None = None
+    """A caveat about a release that runs the model without a class of its own."""
 
     @property
     def engine(self) -> BackendRelease:
-        """What runs its steps: the engine of the experts, else the one that is named, else vLLM.
+        """The engine that runs its steps: of the experts, else the named one, else vLLM.
 
-        It says how weights are cut, which collectives run, how attention is called, and what a step
-        takes besides modules.
+        It determines sharding, collectives, the call of attention, and the time outside of modules.
         """
         engines = (
             release for release in (self.moe, self.server) if release and release.name in ENGINES
@@ -125,7 +122,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     @property
     def too_long(self) -> str | None:
-        """That its context is longer than its model is made for, None where it is not."""
+        """A caveat where the context exceeds the model's positions, None where it does not."""
         if self.positions is None or self.context < self.positions:
             return None
         return (
@@ -136,17 +133,17 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What T(N) of its forward leaves out, and a context that its model is not made for."""
+        """The caveats of its T(N)."""
         return left_out(self)
 
     @property
     def moe_kernel(self) -> str | None:
-        """The kernel or library whose T(N) its experts have, None where blocks are read."""
+        """The kernel or library whose T(N) is taken for its experts, None where blocks are read."""
         return BY_PUBLIC_NAME.get(self.library or "", self.library)
 
     @property
     def fused(self) -> int:
-        """The experts of a layer where a shared one runs as one of the routed ones, 0 elsewhere."""
+        """The experts per layer if the shared expert runs as one of the routed ones, else 0."""
         experts, fused = self.decoder.experts, FUSED.get(self.decoder.model_type)
         if not experts or not fused or not self.served or self.engine.name != SGLANG.name:
             return 0
@@ -163,21 +160,18 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     @property
     def sent(self) -> Dtype | None:
-        """In what numbers rows are sent to experts, None for the plain ones."""
+        """The format in which rows are sent to experts, None for the plain format."""
         rows = self.formats.experts.activations
-        rounds_before_sending = self.engine.name == VLLM.name and reached(
-            self.engine.version, _ROUNDS_BEFORE_SENDING
-        )
-        rounded_later = rows == "float8_block" and BY_PUBLIC_NAME.get(self.library or "") == CUTLASS
-        return (
-            None
-            if rows in PLAIN or rounded_later or not rounds_before_sending
-            else _EIGHT_BIT_FORMAT.get(rows, rows)
-        )
+        engine, kernel = self.engine, BY_PUBLIC_NAME.get(self.library or "")
+        rounds = engine.name == VLLM.name and reached(engine.version, _ROUNDS_BEFORE_SENDING)
+        rounded_later = rows == "float8_block" and kernel == CUTLASS
+        if rows in PLAIN or rounded_later or not rounds:
+            return None
+        return _EIGHT_BIT_FORMAT.get(rows, rows)
 
     @property
     def full_baseline(self) -> int:
-        """The paper's baseline N (app. C.3): where balanced routing has woken every expert."""
+        """The paper's baseline N (app. C.3), from which balanced routing activates all experts."""
         experts = self.decoder.experts
         if experts is None:
             return 1
@@ -185,7 +179,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     @property
     def formats(self) -> Precision:
-        """In what numbers it computes."""
+        """The formats in which it computes."""
         return self.precision or uniform(self.decoder.dtype)
 
     @property
@@ -195,12 +189,12 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     @property
     def said(self) -> dict[str, Dtype]:
-        """Its precision as answers name it: weights, activations, kv."""
+        """The main formats, by the names of answers: weights, activations, kv."""
         return self.formats.said("experts" if self.decoder.moe_layers else "ffn")
 
     @property
     def about(self) -> dict[str, object]:
-        """What is asked about, in the words of the command line."""
+        """Its serving condition, by the names of the command line's options."""
         return {
             "model": self.decoder.name,
             "platform": self.platform,
@@ -217,7 +211,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
         }
 
     def uses(self) -> tuple[ModuleUse, ...]:
-        """Return the modules of a rank's forward, and the collectives between ranks."""
+        """Return the modules of a rank's forward, then the collectives between ranks."""
         rank_modules = modules(
             self.decoder,
             batch=self.batch,
@@ -244,14 +238,14 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
 
 def _with_api(use: ModuleUse, api: str) -> ModuleUse:
-    """Return a module with the call that an engine makes of attention."""
+    """Return a module with the API by which an engine calls attention."""
     if use.setting.module != ATTENTION.name:
         return use
     return structs.replace(use, setting=structs.replace(use.setting, api=api))
 
 
 class Questions:
-    """What the modules of some deployments ask, each distinct question once.
+    """The queries of some deployments' modules, each distinct query once.
 
     Parameters
     ----------
@@ -263,7 +257,7 @@ class Questions:
     Raises
     ------
     ConfigError
-        They are more than MOST_POINTS, which memory may not hold.
+        There are more than MOST_POINTS points, which memory may not hold.
     """
 
     def __init__(self, deployments: Sequence[Deployment], grid: Sequence[int]) -> None:
@@ -286,11 +280,11 @@ class Questions:
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The questions, from N = 1."""
+        """The queries, from N = 1."""
         return self.from_baseline(1)
 
     def from_baseline(self, baseline: int) -> pl.DataFrame:
-        """Return the questions with another baseline, over the grid from there."""
+        """Return the queries with another baseline, over the grid from there."""
         grid_n = [baseline, *(n for n in self.grid if n > baseline)]
         baseline_column = pl.lit(baseline).cast(pl.Int64).alias("baseline")
         grid = pl.Series("grid", [grid_n], dtype=pl.List(pl.Int64))
@@ -299,14 +293,14 @@ class Questions:
         return frame.with_columns(baseline_column, grids)
 
     def _uses_at_one(self, deployment: Deployment) -> tuple[ModuleUse, ...]:
-        """Return the modules of a deployment's forward at batch 1: other batches have the same."""
+        """Return the modules of a deployment's forward at batch 1; other batches have the same."""
         key = structs.replace(deployment, batch=1, memory=None, graphs=None)
         if key not in self._uses:
             self._uses[key] = key.uses()
         return self._uses[key]
 
     def _number(self, deployment: Deployment, use: ModuleUse) -> int:
-        """Return the number of a module's question at the deployment's batch."""
+        """Return the number of a module's query at the deployment's batch; add it if it is new."""
         batch = requests(deployment.batch, use.groups)
         kernel = deployment.library if use.role == MOE else None
         if use.setting.module == ATTENTION.name and (use.setting.head_dim or 0) <= WIDEST:

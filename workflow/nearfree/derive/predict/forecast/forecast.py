@@ -1,4 +1,4 @@
-"""What every predictor says of deployments, from a true N = 1 and from the paper's baseline."""
+"""Answers of every predictor on deployments, from N = 1 and from the paper's baseline."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ from nearfree.derive.predict.forecast.step import ROLES as STEP_ROLES
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total, total
 
 LARGEST = 512
-"""The largest N that is looked at, unless another one is asked for."""
+"""The largest N of the default grid."""
 CURVE = ("n", "ratio", "latency_us")
 """The columns of a curve before the shares of its modules."""
 ANSWERS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -49,15 +49,13 @@ ANSWERS: dict[str, pl.DataType | type[pl.DataType]] = {
     "in_sample": pl.Boolean,
     "refusal": pl.String,
 }
-"""What a predictor says of a deployment at a tolerance: a value (+inf: unbounded) or a refusal.
+"""A predictor's answer on a deployment at a tolerance: a value (+inf: unbounded) or a refusal.
 `censored`: the value is the grid's end, and nothing limits up to there."""
-
-
 _KEY = ["deployment", "predictor", "epsilon"]
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
-    """Answers about deployments: T(N) of their modules, and boundaries by predictor."""
+    """Answers on deployments: T(N) of their modules, and boundaries by predictor."""
 
     deployments: Sequence[Deployment]
     total: Total
@@ -66,8 +64,8 @@ class Forecast(Struct, frozen=True, kw_only=True):
     def curve(self, deployment: int) -> pl.DataFrame:
         """Return T(N) of a deployment over its grid: n, ratio = T(N) / T(1), latency_us, shares.
 
-        The columns after these are the roles of its modules: what share of T(N) they take. Empty
-        where T(N) is not known.
+        The columns after these are its modules' shares of T(N), by role. Empty where T(N) is not
+        known.
         """
         model = self.total.model_us[deployment]
         shares = {
@@ -80,7 +78,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
 
 
 def positions(largest: int = LARGEST) -> list[int]:
-    """Return the N that are looked at: all up to a largest one."""
+    """Return the default grid: all N from 1 to `largest`."""
     return list(range(1, largest + 1))
 
 
@@ -93,16 +91,16 @@ def forecast(
     predictors: Sequence[str] = PREDICTORS,
     full: bool = True,
 ) -> Forecast:
-    """Return what predictors say of deployments.
+    """Return the answers of predictors on deployments.
 
     Parameters
     ----------
     grid
-        N, rising from 1; all up to LARGEST unless given.
+        N, rising from 1; all up to LARGEST by default.
     predictors
-        Laws, and the work model; its T(N) is there whether it is named or not.
+        Laws, and the work model, whose T(N) is always computed.
     full
-        Whether the paper's baseline is asked, too, where it is another than 1.
+        Whether to answer from the paper's baseline, too, where it is not 1.
     """
     questions = Questions(deployments, grid or positions())
     latency = total(questions, answerer)
@@ -153,16 +151,15 @@ def minimum_of_laws(
     epsilons: Sequence[float],
     predictors: Sequence[str],
 ) -> pl.DataFrame:
-    """Return the smallest of the main modules' boundaries, a row a deployment, law and tolerance.
+    """Return the smallest of the main modules' boundaries, by deployment, law and tolerance.
 
-    This is the paper's rule for a model (sec. 4). It speaks of the FFN of most layers and of
-    attention; the other modules are the work model's alone. Where a law says nothing of one of
-    them, it says nothing of the model.
+    This is the paper's rule for a model (sec. 4). It covers the FFN of most layers and attention;
+    only the work model covers other modules. If a law refuses one of them, it refuses the model.
 
     Parameters
     ----------
     baselines
-        N of each deployment that ratios refer to: the granularity at that N counts.
+        The baseline N of each deployment, at which granularities are taken.
     """
     main = questions.uses.filter("main").join(_baseline_frame(baselines), on="deployment")
     frames = []
@@ -212,7 +209,7 @@ def minimum_of_laws(
 
 
 def headline(answers: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that answer a user: the work model's sum, and the paper's minimum of laws."""
+    """Return the main answers: of the work model its sum, of each law the minimum over modules."""
     laws = pl.col("predictor").is_in(LAWS) & (pl.col("composition") == MINIMUM)
     return answers.filter(laws | (pl.col("composition") == SUM))
 
@@ -279,9 +276,9 @@ KNOBS = {
     **dict.fromkeys(ROLES, _LINK_KNOBS),
     **dict.fromkeys(STEP_ROLES, _HOST_KNOBS),
 }
-"""By the role of the module, whatever its kind; every other module is a dense product."""
+"""Parameters that move a limit, by the role of the limiting module; others are dense products."""
 
 
 def knobs(limiting_module: str) -> tuple[str, ...]:
-    """Return what can be turned where a module limits, the strongest first."""
+    """Return the parameters that move the boundary of a limiting module, the strongest first."""
     return KNOBS.get(base_of(limiting_module), _DENSE_KNOBS)

@@ -1,4 +1,4 @@
-"""Whether the release that is to serve a model has its class, and what has it instead."""
+"""Whether the serving release has a model's class, and which releases have it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,18 +12,18 @@ from nearfree.sources.classes import LOCK, ClassLock, read_class_lock, spans_of
 from nearfree.sources.packages import plain_version
 
 _FUSES = "0.25.0"
-"""The first release of vLLM whose Transformers backend makes one product of query, key and value,
-and one of gate and up: vllm/model_executor/models/transformers/base.py of 0.25.0, lines 431-432,
-and 0.33.0, lines 483-484; that of 0.24.0 makes none."""
+"""The first release of vLLM whose Transformers backend fuses query, key and value into one product,
+and gate and up into another: vllm/model_executor/models/transformers/base.py of 0.25.0, lines
+431-432, and 0.33.0, lines 483-484; the backend of 0.24.0 fuses none."""
 
 
 def class_lock(config: Config) -> ClassLock:
-    """Return the classes that engines' releases have: the config folder's own, or those shipped.
+    """Return the lock of model classes by engine: the config folder's own, or the shipped one.
 
     Raises
     ------
     ConfigError
-        The file is no lock.
+        The file is not a valid lock.
     """
     own = config.folder / LOCK
     return read_class_lock(own if own.exists() else shipped(f"config/{LOCK}"))
@@ -35,10 +35,10 @@ class ModelClass:
     Parameters
     ----------
     lock
-        What engines have; an engine or a release that it does not know is not spoken of.
+        The classes of engines' releases; engines and releases that it lacks are never refused.
     names
-        `architectures` of the model's file, of which an engine takes the first that it has; none
-        where the file says nothing, and nothing is said of it then.
+        `architectures` of the model's file; an engine uses the first that it has. Empty where the
+        file names none; then nothing is refused.
     """
 
     def __init__(self, config: Config, lock: ClassLock, names: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ class ModelClass:
         return bool(self._names and release) and release not in self._having[engine.name]
 
     def refused(self, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
-        """Yield which engines' releases lack the class where another release has it."""
+        """Yield a refusal for each engine whose release lacks the class, if another has it."""
         for engine in filter(self.lacks, engines):
             options = list(self._instead(engine.name))
             if not options:
@@ -64,7 +64,7 @@ class ModelClass:
             yield Refusal("", "", reason, f"Name {' or '.join(options)}")
 
     def caveat(self, engine: BackendRelease) -> str | None:
-        """Return what is to be said of a release that runs it without a class of its own."""
+        """Return a caveat about a release that runs the model without a class of its own."""
         release = self._release(engine)
         if not self._names or release is None:
             return None
@@ -88,9 +88,9 @@ class ModelClass:
         )
 
     def _release(self, engine: BackendRelease) -> str | None:
-        """Return an engine's release as the lock spells it, None where it does not know it.
+        """Return an engine's release as the lock spells it, None where the lock lacks it.
 
-        Where none is named it is the newest on record.
+        Without a version it is the newest release on record.
         """
         if engine.name not in self._lock:
             return None
@@ -104,7 +104,7 @@ class ModelClass:
         return " or ".join(f"{each:.80}" for each in self._names[:3])
 
     def _where(self, engine: str) -> str:
-        """Return where the class is: in releases of an engine, else in those of others."""
+        """Return which releases have the class: those of an engine, else those of others."""
         spans = {
             name: " and ".join(
                 f"from {first} on" if last is None else f"in {first} to {last}"
@@ -119,7 +119,7 @@ class ModelClass:
         return f"no release of {engine} that is read has it, {', '.join(elsewhere)}"
 
     def _instead(self, first: str) -> Iterator[str]:
-        """Yield the option that names the newest release with the class, by engine."""
+        """Yield an option that names the newest release with the class, for each engine."""
         for engine in sorted(self._having, key=lambda release: release != first):
             having = self._having[engine]
             listed = [

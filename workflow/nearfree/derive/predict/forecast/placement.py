@@ -1,0 +1,211 @@
+"""A model of a query on a platform: the backends that may run it, and refusals of its forward."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from nearfree.backends.dense_kernels import instead_of_deepgemm
+from nearfree.backends.names import (
+    BackendRelease,
+    attention_backend,
+    dense_backend,
+    moe_backend,
+)
+from nearfree.backends.records import BY_NAME, of_engine
+from nearfree.config.files import Config, DeploymentSpec
+from nearfree.config.loads import MeasuredLoads
+from nearfree.core.routing_names import Routing
+from nearfree.decoders.decoder import Decoder
+from nearfree.decoders.engines import ENGINES
+from nearfree.derive.predict.forecast.asked_model import AskedModel
+from nearfree.derive.predict.forecast.attention_choice import other_kernel
+from nearfree.derive.predict.forecast.degrees import spread_of
+from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.engine_graphs import graphs_of
+from nearfree.derive.predict.forecast.model_classes import ModelClass
+from nearfree.derive.predict.forecast.on_record import listed_of, newest, versions_of
+from nearfree.errors import ConfigError
+
+_DEFAULT_ENGINES = ("vllm", "sglang")
+"""Engines that may run experts where the query names none, in order of preference."""
+
+
+class Backends(NamedTuple):
+    """One combination of what runs a model: backends, routing, and the engine's decode kernel.
+
+    `moe` and `routing` are None without experts, `dense` is None for torch, `decoder_kernel` where
+    the query names the backend of attention.
+    """
+
+    attention: BackendRelease
+    moe: BackendRelease | None
+    dense: BackendRelease | None
+    routing: Routing | None
+    decoder_kernel: str | None
+
+
+class Placement:
+    """A model on a platform: the backends that may run it, and the reasons to refuse its forward.
+
+    `engine` is the engine by which memory is sized if the forward is refused. `server` is the named
+    engine of a model without experts. `decoder` is None if there are `refusals`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spec: DeploymentSpec,
+        routings: Sequence[Routing],
+        model: AskedModel,
+        platform: str,
+        *,
+        classes: ModelClass,
+    ) -> None:
+        self._config, self._classes = config, classes
+        self.model, self.platform, self.sheet = model, platform, config.platforms[platform]
+        moe = self._moe_releases(spec)
+        engines = moe or [moe_backend(name) for name in (spec.moe or _DEFAULT_ENGINES)[:1]]
+        self.engine = engines[0]
+        named_engine = spec.moe and not moe and engines[0].name in ENGINES
+        self.server = engines[0] if named_engine else None
+        self.backends = list(self._combinations(spec, routings, engines))
+        attention = list(dict.fromkeys(backends.attention for backends in self.backends))
+        class_refusals = classes.refused(engines) if self.sheet.sm is not None else ()
+        self.refusals = (
+            *model.refused(self.sheet, platform, engines, attention),
+            *class_refusals,
+        )
+        self.decoder: Decoder | None = None if self.refusals else model.file.decoder
+
+    def _moe_releases(self, spec: DeploymentSpec) -> list[BackendRelease]:
+        """Return the releases that may run the experts, empty for a model without experts."""
+        if not self.model.sparse:
+            return []
+        named = [newest(self._config, name, moe_backend) for name in spec.moe or _DEFAULT_ENGINES]
+        if spec.moe:
+            return named
+        with_class = [engine for engine in named if not self._classes.lacks(engine)]
+        return [self.model.default(with_class or named, self.sheet)]
+
+    def _combinations(
+        self,
+        spec: DeploymentSpec,
+        routings: Sequence[Routing],
+        engines: Sequence[BackendRelease],
+    ) -> Iterator[Backends]:
+        """Yield the backends of each named attention, engine and routing."""
+        config, model, sheet = self._config, self.model, self.sheet
+        quantised = model.dense_quantised and sheet.sm is not None
+        dense = {engine: _dense(config, spec, engine) if quantised else None for engine in engines}
+        named = [newest(config, name, attention_backend) for name in spec.attention]
+        attention = {
+            engine: named or [_on_record(config, model.attention(sheet, engine), engine)]
+            for engine in engines
+        }
+        kernels = {
+            engine: None if named else model.decoder_kernel(sheet, engine) for engine in engines
+        }
+        routed = product(engines, routings if model.sparse else [None])
+        for number, (engine, routing) in product(range(len(named) or 1), list(routed)):
+            yield Backends(
+                attention=attention[engine][number],
+                moe=engine if model.sparse else None,
+                dense=dense[engine],
+                routing=routing,
+                decoder_kernel=kernels[engine],
+            )
+
+    def deployments(
+        self, spec: DeploymentSpec, loads: MeasuredLoads | None
+    ) -> Iterator[Deployment]:
+        """Yield its deployments at the default batch size and context; none if it is refused."""
+        if self.decoder is None:
+            return
+        model, sheet, config = self.model, self.sheet, self._config
+        parallel = spread_of(spec).parallel
+        for attention, moe, dense, routing, decoder_kernel in self.backends:
+            engine = moe or self.engine
+            graphs = graphs_of(config, spec, self.platform, parallel, attention=attention, moe=moe)
+            yield Deployment(
+                decoder=self.decoder,
+                platform=self.platform,
+                attention=attention,
+                moe=moe,
+                server=None if moe else self.server,
+                dense=dense,
+                routing=routing,
+                loads=loads,
+                precision=model.precision_on(sheet, moe, dense),
+                parallel=parallel,
+                library=model.library(moe, sheet),
+                decoder_kernel=decoder_kernel,
+                other_kernel=(
+                    None if spec.attention else other_kernel(self.decoder, sheet.sm, engine)
+                ),
+                served=sheet.sm is not None,
+                on_cpu=sheet.kind == "cpu",
+                revision=model.file.revision,
+                positions=model.file.positions,
+                assembled=sheet.node_gpus is None,
+                node_gpus=sheet.joined_gpus,
+                direct_gpus=sheet.direct,
+                graphs=graphs,
+                dense_kernel=self._without_deepgemm(dense),
+                stand_in=model.stands_in(moe, sheet),
+                drafts_plain=model.file.drafts_plain and not (spec.weights or spec.dtype),
+                by_file=model.by_file(moe, sheet),
+                class_note=self._classes.caveat(engine) if sheet.sm else None,
+                instead=model.instead(moe, _alternatives(config, moe), sheet) if moe else (),
+            )
+
+    def _without_deepgemm(self, dense: BackendRelease | None) -> str | None:
+        """Return the kernel of float8_block products if the engine disables DeepGEMM for them."""
+        if self.decoder is None or self.sheet.sm is None or dense is None or dense.version is None:
+            return None
+        return instead_of_deepgemm(dense.version, self.decoder.model_type, self.sheet.sm)
+
+
+def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> BackendRelease | None:
+    """Return the backend of dense products with quantised weights: as named, or the engine's.
+
+    None stands for torch, also where no release of the engine has rules of them on record.
+    """
+    if spec.dense:
+        return newest(config, spec.dense, dense_backend)
+    record = of_engine(moe.name, "gemm")
+    if record is None:
+        return None
+    (name,) = record.names
+    recorded = [release for release in config.releases if release.startswith(f"{name}==")]
+    if not recorded:
+        return None
+    return newest(config, f"{name}=={moe.version}" if moe.version else name)
+
+
+def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> BackendRelease:
+    """Return the newest release of the first backend that has one on record.
+
+    For a kernel in the engine's own package it is the engine's release, where that is on record.
+
+    Raises
+    ------
+    ConfigError
+        No backend has a release on record; the reason is that of the first.
+    """
+    reasons = list[ConfigError]()
+    for name in names:
+        try:
+            release = newest(config, name)
+        except ConfigError as error:
+            reasons.append(error)
+            continue
+        in_engine = BY_NAME[release.name].package == BY_NAME[engine.name].package
+        listed = engine.version in versions_of(config, release)
+        return BackendRelease(release.name, engine.version) if in_engine and listed else release
+    raise reasons[0]
+
+
+def _alternatives(config: Config, engine: BackendRelease) -> list[BackendRelease]:
+    """Return the listed releases of an engine, then those of other engines, newest first."""
+    engines = map(BackendRelease, dict.fromkeys((engine.name, *_DEFAULT_ENGINES)))
+    return [release for other in engines for release in listed_of(config, other)]

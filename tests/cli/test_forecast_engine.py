@@ -109,7 +109,7 @@ def test_the_text_has_the_steps_and_the_times(call: Call, file: Path, tmp_path: 
     assert by_predictor(answered(call, *asked(file, "--results", str(tmp_path / "r"))))[
         "work_model"
     ]["censored"]
-    assert "nothing up to there, in sample" in out
+    assert "no limit up to there, in sample" in out
 
 
 def test_several_batches_and_another_release(call: Call, file: Path) -> None:

@@ -60,8 +60,8 @@ def test_the_text_says_what_limits_and_where(call: Call) -> None:
     for role in ("qkv projection", "attention", "output projection", "Dense FFN", "LM head"):
         assert role in heads
         assert any(line.startswith(f"  {role} ") for line in lines)
-    assert "Modules by themselves, by the work model from N = 1" in lines
-    assert any(line.startswith("To move it, where ") for line in lines)
+    assert "N_max of each module alone, by the work model from N = 1" in lines
+    assert any(line.startswith("Options that move this limit (") for line in lines)
     assert "constants (out of sample), by the regime of each module:" in lines
     assert "  attention_cached on a100, h100" in lines
 
@@ -71,7 +71,7 @@ def test_where_nothing_limits_no_rule_stands(call: Call) -> None:
     lines = printed(call, *DENSE, *H800, "--largest", "8", "--all").splitlines()
     (line,) = (line for line in lines if line.startswith("  work_model  "))
     assert line.split() == [
-        *("work_model", ">=", "8", "[>=", "8,", ">=", "8]", "nothing", "up", "to", "there")
+        *("work_model", ">=", "8", "[>=", "8,", ">=", "8]", "no", "limit", "up", "to", "there")
     ]
 
 
@@ -100,9 +100,9 @@ def test_both_baselines_of_balanced_experts(call: Call) -> None:
     """Balanced experts have two tables: from N = 1, and from where every expert is active."""
     out = printed(call, *SPARSE, *H800, "--batch", "4", *SHORT, "--all")
     assert "from N = 1\n" in out
-    assert "T(4), from N = 4, where balanced routing has woken every expert\n" in out
+    assert "T(4), from N = 4, where balanced routing activates every expert\n" in out
     skewed = printed(call, *SPARSE, *H800, "--batch", "4", "--routing", "skewed", *SHORT, "--all")
-    assert "woken" not in skewed
+    assert "activates" not in skewed
 
 
 def test_json_holds_everything(call: Call) -> None:

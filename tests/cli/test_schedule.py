@@ -16,7 +16,7 @@ from nearfree.cli.schedule import _safe
 from nearfree.config.files import Config
 from nearfree.derive.schedule.expected import independent, speedups
 from nearfree.derive.schedule.full_graphs import leaving
-from nearfree.show.text.planned import Planned
+from nearfree.show.text.context_schedule import ContextSchedule
 
 from cli.conftest import ROOT, Call
 from cli.test_mistakes import one_message
@@ -186,7 +186,7 @@ def test_what_stands_behind_goes_beside(call: Call) -> None:
     _, _, err = call("schedule", "vllm", *UNNAMED, *SHORT)
     lines = err.splitlines()
     assert lines[0].startswith("# qwen3_8b on h800, bfloat16, L = 512, attention vllm_fa3 ")
-    assert lines[1].startswith("# attention is assumed")
+    assert lines[1].startswith("# the attention backend is assumed")
     assert call("schedule", "vllm", *UNNAMED, *SHORT, "--attention", "")[2] == err
     assert "# goes to: --speculative-config" in lines
     (read,) = (line for line in lines if line.startswith("# read by "))
@@ -289,7 +289,7 @@ def test_several_groups_have_no_schedule(call: Call, engine: str) -> None:
     one_message(call(*asked), f"{engine} drops a schedule under data parallelism")
     table = ("--goal", "throughput", "--draft-cost", "0.02")
     assert call(*asked, *table)[0] == 0
-    one_message(call(*asked, *table, "--acceptance", "0.8"), "Ask about one group without --dp")
+    one_message(call(*asked, *table, "--acceptance", "0.8"), "Leave --dp out to schedule one group")
 
 
 def test_a_platform_without_facts_has_no_schedule(call: Call) -> None:
@@ -310,7 +310,10 @@ def test_what_drafts_is_a_model_of_its_own(call: Call) -> None:
     assert "without a drafter" not in err
     code, _, err = call("schedule", "vllm", *WHERE, *SHORT, *rates, "--drafter", "qwen3_8b")
     assert code == 0
-    assert f"# without a drafter it is faster at {MOST} of {MOST} batch sizes, from b = 1 on" in err
+    assert (
+        f"# decoding without a drafter is faster at {MOST} of {MOST} batch sizes, from b = 1 on"
+        in err
+    )
 
 
 @pytest.mark.slow
@@ -351,11 +354,11 @@ def test_a_drafter_takes_memory_and_is_doubted(call: Call) -> None:
     assert code == 0
     ended = [int(re.findall(r"at b = (\d+) the schedule ends", err)[0]) for err in (alone, both)]
     assert ended[1] < ended[0] / 2
-    assert re.search(r"allowed for the engine 1\.5 GB, drafter \d+\.\d GB", both)
+    assert re.search(r"allowance for the engine 1\.5 GB, drafter \d+\.\d GB", both)
 
 
 @pytest.mark.parametrize(("argv", "said"), [
-    (("--drafter", "own"), "one of --acceptance and --draft-cost is given without the other"),
+    (("--drafter", "own"), "--acceptance or the drafter.s cost is given alone"),
     (("--acceptance", "0.8", "--drafter", "own", "--draft-cost", "0"), "both say what drafting"),
     (("--acceptance", "0.8", "--drafter", "none_such"), "no model 'none_such'"),
 ])  # fmt: skip
@@ -460,7 +463,7 @@ def test_a_table_says_what_an_option_would(call: Call) -> None:
     code, out, err = call(*asked)
     assert (code, err) == (0, "")
     data = json.decode(call(*asked, "--format", "json")[1])
-    begins = ("attention is assumed", "qwen3_8b's file names no layer of its own")
+    begins = ("the attention backend is assumed", "qwen3_8b's file names no layer of its own")
     assert [note[: len(begin)] for note, begin in zip(data["notes"], begins, strict=False)] == [
         *begins
     ]
@@ -478,7 +481,7 @@ def test_data_have_the_remarks_of_the_text(call: Call) -> None:
     comments = call(*asked)[2].splitlines()
     data = json.decode(call(*asked, "--format", "json")[1])
     (only,) = data["schedules"]
-    assert any("without a drafter it is faster at 8 of 8" in note for note in only["notes"])
+    assert any("decoding without a drafter is faster at 8 of 8" in note for note in only["notes"])
     for note in (*data["notes"], *only["notes"]):
         assert f"# {note}" in comments
     worst, mean = (f"{only['lost'][name]:.1%}" for name in ("worst", "mean"))
@@ -521,7 +524,9 @@ def test_one_length_is_by_the_dearest_context(monkeypatch: pytest.MonkeyPatch) -
     }
     monkeypatch.setattr("nearfree.show.text.schedule.ratio_by_batch", lambda known: {1: known})
     every: list[Any] = [
-        Planned(context=context, asked=(), answers=known, near_free={1: frozenset({0, 1, 3})})  # type: ignore[arg-type]
+        ContextSchedule(
+            context=context, deployments=(), forecast=known, near_free={1: frozenset({0, 1, 3})}
+        )  # type: ignore[arg-type]
         for context, known in by_context.items()
     ]
     args = argparse.Namespace(

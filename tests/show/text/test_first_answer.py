@@ -193,8 +193,8 @@ def test_a_basis_is_said_by_share() -> None:
     line = block(query, mixed)[-1]
     first, second, third, last = line.removeprefix("stands on these shares of T(1): ").split("); ")
     assert first == (
-        "70% this product's own curve, by any library, on this GPU (most of it qkv projection; "
-        "N_max predicted knowing less was exact in 36%, within a factor of 2 in 94% of 3,625 "
+        "70% the curve of this dense product, by any library, on this GPU (most of it qkv projection; "
+        "N_max predicted from weaker evidence was exact in 36%, within a factor of 2 in 94% of 3,625 "
         "public curves of products in bfloat16"
     )
     assert second.startswith("20% constants of other GPUs")
@@ -207,9 +207,13 @@ def test_a_basis_is_said_by_share() -> None:
 @pytest.mark.parametrize(
     ("kind", "kernels", "words"),
     [
-        ("gemm", ("cublas", "torch"), "such products' other shapes, by any library, on this GPU"),
-        ("gemm", ("Cutlass",), "such products' other shapes, by Cutlass, on this GPU"),
-        ("moe_ffn", ("Triton",), "this kernel's other shapes on this GPU"),
+        (
+            "gemm",
+            ("cublas", "torch"),
+            "dense products in other shapes, by any library, on this GPU",
+        ),
+        ("gemm", ("Cutlass",), "dense products in other shapes, by Cutlass, on this GPU"),
+        ("moe_ffn", ("Triton",), "this kernel in other shapes on this GPU"),
     ],
 )
 def test_curves_of_products_are_of_a_library(

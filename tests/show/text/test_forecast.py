@@ -85,7 +85,7 @@ def test_a_report_has_every_module_and_reason(found: Forecast) -> None:
     refused = "\n".join(report(found, 2, 0.2))
     assert refused.count("qkv projection, ") >= 1
     assert refused.count(": no phi of cpu for bfloat16") >= 3
-    assert "Modules by themselves" not in refused
+    assert "N_max of each module alone" not in refused
     assert "T(N)/T(1)" not in refused
 
 

@@ -36,7 +36,7 @@ def test_what_is_left_out_is_said_once_a_model() -> None:
     every = [structs.replace(mixing, batch=batch, context=40960) for batch in (1, 2)]
     longer, line = warning_lines([DENSE, *every])
     assert longer.startswith(f"{DENSE.decoder.name}, from L = 40960 on: ")
-    assert line == f"{DENSE.decoder.name}, of T(N): {left_out}"
+    assert line == f"{DENSE.decoder.name}, T(N): {left_out}"
 
 
 def test_what_is_not_predicted_names_its_gpus() -> None:

@@ -57,7 +57,7 @@ def test_where_no_drafter_is_faster(speeds: tuple[float, ...], where: str) -> No
     """Only where all larger batch sizes are among them is it said from one on."""
     choices = {batch: Choice(1, speed) for batch, speed in enumerate(speeds, 1)}
     (said,) = remarks(found("work_model"), choices)
-    assert said == f"without a drafter it is faster at {where}"
+    assert said == f"decoding without a drafter is faster at {where}"
 
 
 def test_no_schedule_names_what_has_one() -> None:

@@ -24,7 +24,7 @@ def test_what_is_left_out_is_named() -> None:
 def test_without_constants_the_text_says_so() -> None:
     """Laws rest on no calibrated constant."""
     found = evaluate(KNOWN, IdleCompute(), [0.2], ["principle"])
-    assert any("no answer rests on a calibrated" in line for line in head("x", KNOWN, found, [0.2]))
+    assert any("no answer uses a calibrated" in line for line in head("x", KNOWN, found, [0.2]))
 
 
 @pytest.mark.parametrize(

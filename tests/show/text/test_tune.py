@@ -146,7 +146,7 @@ def test_json_has_what_the_text_says(layout: Layout) -> None:
     (head,) = (line for line in lines if line.startswith("T(N) in "))
     assert head.startswith(f"T(N) in {of['seconds']} time, {of['threads']} thread(s)")
     assert f"over L = {of['context']}" in head
-    begin = next(at for at, line in enumerate(lines) if line.startswith("predicted best"))
+    begin = next(at for at, line in enumerate(lines) if line.startswith("predicted choice"))
     rows = [line.split() for line in lines[begin + 2 : begin + 2 + len(made["predicted"])]]
     assert [row[0] for row in rows] == [each["prompts"] for each in made["predicted"]]
     assert {"copying", "text", "all"} == {row[0] for row in rows}
@@ -154,7 +154,7 @@ def test_json_has_what_the_text_says(layout: Layout) -> None:
         assert (row[1], row[-2]) == (str(each["k"]), f"{each['over_none']:.2f}")
     by_kind = made["by_kind"]
     assert list(by_kind) == ["copying", "text"]
-    begin = next(at for at, line in enumerate(lines) if line.startswith("the choice of each kind"))
+    begin = next(at for at, line in enumerate(lines) if line.startswith("choice for each kind"))
     for line, (kind, each) in zip(lines[begin + 2 :], by_kind.items(), strict=False):
         assert line.split()[:3] == [
             kind,

@@ -1,4 +1,4 @@
-"""What drafts in a schedule: its deployments, what it costs, and what speaks against it."""
+"""The drafter of a schedule: its deployments, its cost, and reasons against it."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.forecast import Forecast
 
 OWN = "own"
-"""What drafts where it is the model's own layer for further tokens."""
+"""The `--drafter` that is the model's own multi-token-prediction layer."""
 
 
-def drafting_models(
-    args: argparse.Namespace, config: "Config", most: int
+def drafter_deployments(
+    args: argparse.Namespace, config: "Config", largest_batch: int
 ) -> "Sequence[Deployment]":
-    """Return the deployments of the model or head that drafts, by batch size from 1 on.
+    """Return the deployments of the drafting model or head, by batch size from 1 on.
 
-    It lies on the last pipeline stage alone (vllm-project/vllm pulls 50514 and 53575). Attention
-    that is named runs it where it has kernels for its layers, else the engine's own does.
+    The drafter lies on the last pipeline stage only (vllm-project/vllm pulls 50514 and 53575). The
+    backend of --attention runs it if it has kernels for its layers, else the engine's default does.
     """
     from msgspec import structs
 
@@ -35,10 +35,12 @@ def drafting_models(
     if args.drafter in {None, OWN}:
         return []
     drafter = argparse.Namespace(**vars(args) | {"model": [args.drafter]})
-    spec = make_spec(drafter, batch=range(1, most + 1), moe=ENGINES[args.engine].moe)
+    spec = make_spec(drafter, batch=range(1, largest_batch + 1), moe=ENGINES[args.engine].moe)
     formats = dict.fromkeys(("dtype", "weights", "activations", "kv_dtype", "moe_backend"))
     decoder = find_drafter_file(config.folder, spec.models[0]).decoder
-    if decoder and any(any(untaken(decoder, attention_backend(each))) for each in spec.attention):
+    if decoder and any(
+        any(untaken(decoder, attention_backend(attention))) for attention in spec.attention
+    ):
         spec = structs.replace(spec, attention=())
     if spec.pp > 1:
         spec = structs.replace(spec, pp=1, gpus=None)
@@ -49,9 +51,9 @@ def draft_costs(
     args: argparse.Namespace,
     answers: "Forecast",
     answerer: "Answerer",
-    drafting: "Sequence[Deployment]",
+    drafters: "Sequence[Deployment]",
 ) -> "float | dict[int, list[float]]":
-    """Return what drafting costs: a share of T(1) a token, or by batch size and draft length."""
+    """Return the cost of drafting in T(1): per token, or by batch size and draft length."""
     from msgspec import UNSET
 
     from nearfree.derive.predict.forecast.deployment import Questions
@@ -67,23 +69,23 @@ def draft_costs(
 
     if args.drafter is None:
         return float(args.draft_cost or 0.0)
-    ratio_by_batch(answers)  # refuses a T(N) that is not known
+    ratio_by_batch(answers)  # raises where T(N) is unknown
     grid, steps = answers.total.grid.tolist(), answerer.engine_steps
     if args.drafter == OWN:
-        layers = [as_own(each) for each in answers.deployments]
-        drafted = total(Questions(layers, grid), answerer)
-        return drafter_shares(answers.total, answers.deployments, drafted, layers, steps)
-    drafting = drafting[: len(answers.deployments)]
-    if drafting[0].decoder.states is not UNSET:
-        heads = [as_head(each, answers.deployments[0]) for each in drafting]
-        drafted = total(Questions(heads, grid), answerer)
-        return drafter_shares(answers.total, answers.deployments, drafted, heads, steps)
-    drafted = total(Questions(drafting, drafting_grid(grid)), answerer)
-    return model_shares(answers.total, answers.deployments, drafted, drafting)
+        layers = [as_own(query) for query in answers.deployments]
+        drafter_total = total(Questions(layers, grid), answerer)
+        return drafter_shares(answers.total, answers.deployments, drafter_total, layers, steps)
+    drafters = drafters[: len(answers.deployments)]
+    if drafters[0].decoder.states is not UNSET:
+        heads = [as_head(query, answers.deployments[0]) for query in drafters]
+        drafter_total = total(Questions(heads, grid), answerer)
+        return drafter_shares(answers.total, answers.deployments, drafter_total, heads, steps)
+    drafter_total = total(Questions(drafters, drafting_grid(grid)), answerer)
+    return model_shares(answers.total, answers.deployments, drafter_total, drafters)
 
 
 def names_head(args: argparse.Namespace, config: "Config") -> bool:
-    """Return whether --drafter names a head, which reads the model's states, and no model."""
+    """Return whether --drafter names a head, which reads the target model's hidden states."""
     from msgspec import UNSET
 
     from nearfree.decoders.config_file import find_file, read_drafter
@@ -94,16 +96,16 @@ def names_head(args: argparse.Namespace, config: "Config") -> bool:
 
 
 def doubts(args: argparse.Namespace, config: "Config") -> list[str]:
-    """Return what speaks against the drafter that is asked for, and against any of this model."""
+    """Return the reasons against the drafter of --drafter, and against any drafter of the model."""
     from nearfree.decoders.model_file import find_drafter_file, find_model_file
     from nearfree.derive.schedule.doubts import drafter_doubts, state_doubts
     from nearfree.hub.asked import asked_model
 
     model = find_model_file(config.folder, asked_model(args.config, args.model[0]))
-    found = list(state_doubts(args.engine, model))
+    reasons = list(state_doubts(args.engine, model))
     if args.drafter is None:
-        return found
+        return reasons
     drafter = None
     if args.drafter != OWN:
         drafter = find_drafter_file(config.folder, asked_model(args.config, args.drafter))
-    return [*found, *drafter_doubts(args.engine, model, drafter)]
+    return [*reasons, *drafter_doubts(args.engine, model, drafter)]

@@ -314,7 +314,7 @@ def _interval(row: Row) -> str:
 
 def _limiter(row: Row) -> str:
     if row["limiting_module"] is None:
-        return row["refusal"] or "nothing up to there"
+        return row["refusal"] or "no limit up to there"
     return f"{row['limiting_module']}: {row['limiting_term']}"
 
 

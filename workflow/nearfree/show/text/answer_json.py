@@ -17,96 +17,101 @@ from nearfree.derive.predict.forecast.surface import inverse
 from nearfree.errors import Refusal
 from nearfree.show.text.forecast import no_forward
 from nearfree.show.text.memory import SCHEMA, memory_json
+from nearfree.units import US_PER_MS
 
 
 def answer(
     forecast: Forecast,
-    place: int,
+    index: int,
     epsilon: float,
     first: FirstAnswer | None,
     accepted: float | None = None,
 ) -> dict[str, Any]:
-    """Return all that is known of one deployment; unbounded is None with `unbounded` true.
+    """Return the full answer for one deployment; an unbounded N_max is None, `unbounded` true.
 
     Parameters
     ----------
+    index
+        The deployment's position in the forecast.
+    epsilon
+        Tolerance of T(N) / T(1).
     first
-        The answer to act on, None where T(N) is not known.
+        The first answer (N_max, limiter, costs), None where T(N) is not known.
     accepted
-        Tokens that a forward yields, as measured; then accepted / N_max is there, too.
+        Measured tokens per forward; adds accepted / N_max to each predictor's row.
     """
-    answers = forecast.answers.filter(deployment=place).drop("deployment")
+    answers = forecast.answers.filter(deployment=index).drop("deployment")
     rows = _with_share(answers, accepted).to_dicts()
-    query, refusal = forecast.deployments[place], forecast.total.refusals[place]
+    deployment, refusal = forecast.deployments[index], forecast.total.refusals[index]
     known = refusal is None
     return {
         "schema": SCHEMA,
-        "deployment": deployment_json(query),
+        "deployment": deployment_json(deployment),
         "answer": _first(first) if first else None,
         "basis": _basis(first) if first else None,
-        "memory": memory_json(query.memory),
+        "memory": memory_json(deployment.memory),
         "refusals": []
         if refusal is None
-        else [Refusal("", "", refusal, no_forward(query))._asdict()],
+        else [Refusal("", "", refusal, no_forward(deployment))._asdict()],
         "predictors": [_finite(row) for row in rows],
-        "modules": _modules(forecast, place, epsilon) if known else [],
-        "besides": _besides(forecast, place) if known else {},
-        "caveats": query.caveats,
-        "graphs": _graphs(forecast, place),
-        "curve": forecast.curve(place).to_dicts(),
+        "modules": _modules(forecast, index, epsilon) if known else [],
+        "besides": _besides(forecast, index) if known else {},
+        "caveats": deployment.caveats,
+        "graphs": _graphs(forecast, index),
+        "curve": forecast.curve(index).to_dicts(),
     }
 
 
-def deployment_json(query: Deployment) -> dict[str, Any]:
-    """Return what is asked about: names and releases, degrees, formats and the decoder."""
-    about = {name: value for name, value in query.about.items() if name not in query.parallel.said}
+def deployment_json(deployment: Deployment) -> dict[str, Any]:
+    """Return a deployment: names and releases, parallel degrees, formats and the decoder."""
+    degrees = deployment.parallel.said
     return {
-        **about,
-        "moe_kernel": query.moe_kernel,
-        "revision": query.revision,
-        "parallel": query.parallel.said,
-        "precision": query.said,
-        "decoder": to_builtins(query.decoder),
+        **{name: value for name, value in deployment.about.items() if name not in degrees},
+        "moe_kernel": deployment.moe_kernel,
+        "revision": deployment.revision,
+        "parallel": degrees,
+        "precision": deployment.said,
+        "decoder": to_builtins(deployment.decoder),
     }
 
 
-def _first(found: FirstAnswer) -> dict[str, Any]:
-    """Return the answer to act on: N_max from N = 1, T(1) in ms with its band, and costs by N."""
-    first, band = found.t1_us / 1e3, found.t1_band
-    low, high = (None if band is None else first * math.exp(way * band) for way in (-1, 1))
+def _first(first: FirstAnswer) -> dict[str, Any]:
+    """Return N_max from N = 1, its limiter, T(1) in ms with its band, and T(N) / T(1) by N."""
+    t1_ms, band = first.t1_us / US_PER_MS, first.t1_band
+    low, high = (None if band is None else t1_ms * math.exp(sign * band) for sign in (-1, 1))
     return {
-        "n_max": found.n_max,
-        "low": found.low,
-        "high": found.high,
-        "censored": found.censored,
-        "epsilon": found.epsilon,
+        "n_max": first.n_max,
+        "low": first.low,
+        "high": first.high,
+        "censored": first.censored,
+        "epsilon": first.epsilon,
         "baseline_n": 1,
-        "limiter": to_builtins(found.limiter) if found.limiter else None,
-        "t1_ms": {"value": first, "low": low, "high": high},
-        "eager_from_n": found.eager,
-        "cost": {str(n): found.cost.get(n) for n in COSTS},
+        "limiter": to_builtins(first.limiter) if first.limiter else None,
+        "t1_ms": {"value": t1_ms, "low": low, "high": high},
+        "eager_from_n": first.eager,
+        "cost": {str(n): first.cost.get(n) for n in COSTS},
     }
 
 
-def _basis(found: FirstAnswer) -> dict[str, Any]:
-    """Return the regime of an answer, the weakest of its modules', and those of all of them."""
-    regimes = to_builtins(found.bases)
-    return {**regimes[0], "events": found.events, "regimes": regimes}
+def _basis(first: FirstAnswer) -> dict[str, Any]:
+    """Return the regime of the weakest module, with its calibration events, then all regimes."""
+    regimes = to_builtins(first.bases)
+    return {**regimes[0], "events": first.events, "regimes": regimes}
 
 
-def _graphs(forecast: Forecast, place: int) -> dict[str, Any] | None:
-    """Return the CUDA graphs that steps run in: a row an N, size null where none is large enough.
+def _graphs(forecast: Forecast, index: int) -> dict[str, Any] | None:
+    """Return the CUDA graph of the step at each N, its size null where no graph is large enough.
 
-    None where no engine runs them, or its graphs are not read.
+    None where the engine runs no graphs, or where their sizes are not read from its source.
     """
-    graphs, padding = forecast.deployments[place].graphs, forecast.total.padding
-    if graphs is None or padding is None or not padding.steps[place]:
+    graphs, padding = forecast.deployments[index].graphs, forecast.total.padding
+    if graphs is None or padding is None or not padding.steps[index]:
         return None
     rows = [
         {"n": n, "tokens": step.tokens, "rows": step.rows, "size": step.size}
-        for n, step in zip(forecast.total.grid.tolist(), padding.steps[place], strict=True)
+        for n, step in zip(forecast.total.grid.tolist(), padding.steps[index], strict=True)
     ]
-    evidence = sorted({step.evidence for step in padding.steps[place]})
+    evidence = sorted({step.evidence for step in padding.steps[index]})
     return {"engine": str(graphs.engine), "counts": graphs.counts} | {
         "evidence": evidence, "steps": rows,
     }  # fmt: skip
@@ -115,46 +120,47 @@ def _graphs(forecast: Forecast, place: int) -> dict[str, Any] | None:
 def inverse_rows(
     forecast: Forecast, positions: int, epsilon: float, accepted: float | None = None
 ) -> pl.DataFrame:
-    """Return what K positions cost in each deployment, with accepted / N_max where it is given."""
+    """Return T(K) / T(1) of K positions in each deployment, and accepted / N_max if measured."""
     rows = _with_share(inverse(forecast, positions, epsilon), accepted)
     return with_about(forecast.deployments, rows)
 
 
 def curve_rows(forecast: Forecast) -> pl.DataFrame:
-    """Return T(N) of all deployments, a row a deployment and N; a share by role of a module."""
+    """Return T(N) of all deployments, one row per deployment and N, one share column per role."""
     curves = [
-        forecast.curve(place)
+        forecast.curve(index)
         .rename(lambda name: name if name in CURVE else f"share of {name}")
-        .with_columns(pl.lit(place).cast(pl.Int64).alias("deployment"))
-        for place in range(len(forecast.deployments))
+        .with_columns(pl.lit(index).cast(pl.Int64).alias("deployment"))
+        for index in range(len(forecast.deployments))
     ]
     return with_about(forecast.deployments, pl.concat(curves, how="diagonal"))
 
 
-def with_about(queries: Sequence[Deployment], rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows behind the columns of their deployments, which they name by place.
+def with_about(deployments: Sequence[Deployment], rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with the columns of their deployments in front.
 
-    `dtype` is what enters products, `weights` and `kv` what is stored; `fits` is null where memory
-    is not known.
+    The column `deployment` of `rows` is the deployment's index. `dtype` is the format that enters
+    products, `weights` and `kv` the stored formats; `fits` is null where memory is not known.
     """
-    columns = [
-        query.about
-        | {"weights": query.said["weights"], "kv": query.said["kv"]}
-        | {"fits": query.memory.fits if query.memory else None}
-        for query in queries
+    descriptions = [
+        deployment.about
+        | {"weights": deployment.said["weights"], "kv": deployment.said["kv"]}
+        | {"fits": deployment.memory.fits if deployment.memory else None}
+        for deployment in deployments
     ]
-    about = pl.DataFrame(columns, infer_schema_length=None)
+    about = pl.DataFrame(descriptions, infer_schema_length=None)
     keyed = about.with_row_index("deployment").with_columns(pl.col("deployment").cast(pl.Int64))
     joined = keyed.join(rows, on="deployment", how="right", maintain_order="right")
-    return joined.select(*about.columns, *(c for c in rows.columns if c != "deployment"))
+    own = [name for name in rows.columns if name != "deployment"]
+    return joined.select(*about.columns, *own)
 
 
-def rows_json(queries: Sequence[Deployment], rows: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows behind their deployments, each with its caveats; unbounded as in `answer`."""
-    about = with_about(queries, rows).to_dicts()
+def rows_json(deployments: Sequence[Deployment], rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return `with_about` as dictionaries with caveats; an unbounded N_max as in `answer`."""
+    described = with_about(deployments, rows).to_dicts()
     return [
-        _finite(row) | {"caveats": queries[at].caveats}
-        for at, row in zip(rows["deployment"], about, strict=True)
+        _finite(row) | {"caveats": deployments[index].caveats}
+        for index, row in zip(rows["deployment"], described, strict=True)
     ]
 
 
@@ -164,29 +170,30 @@ def _with_share(rows: pl.DataFrame, accepted: float | None) -> pl.DataFrame:
     return rows.with_columns((accepted / pl.col("n_max")).alias("accepted_per_n_max"))
 
 
-def _modules(forecast: Forecast, place: int, epsilon: float) -> list[dict[str, Any]]:
-    rows = module_exits(forecast.total, place, epsilon).drop("deployment", "epsilon").to_dicts()
-    shares = forecast.curve(place).row(0, named=True)
-    uses = forecast.deployments[place].uses()
+def _modules(forecast: Forecast, index: int, epsilon: float) -> list[dict[str, Any]]:
+    """Return each module's own boundary, regime, share of T(1) and options that move its limit."""
+    total = forecast.total
+    exits = module_exits(total, index, epsilon).drop("deployment", "epsilon").to_dicts()
+    shares = forecast.curve(index).row(0, named=True)
     sent = {
-        at: {"bytes_sent": round(sent_bytes(use.setting, 1))}
-        for at, use in enumerate(uses)
+        module: {"bytes_sent": round(sent_bytes(use.setting, 1))}
+        for module, use in enumerate(forecast.deployments[index].uses())
         if use.setting.module == COLLECTIVE.name
     }
     return [
         {"module": row.pop("limiting_module")} | row | {
-            "regime": forecast.total.regimes[place].get(at),
-            "share": shares[forecast.total.roles[place][at]],
-            "knobs": knobs(forecast.total.roles[place][at]),
-        } | sent.get(at, {})
-        for at, row in zip(forecast.total.modules(place), rows, strict=True)
+            "regime": total.regimes[index].get(module),
+            "share": shares[total.roles[index][module]],
+            "knobs": knobs(total.roles[index][module]),
+        } | sent.get(module, {})
+        for module, row in zip(total.modules(index), exits, strict=True)
     ]  # fmt: skip
 
 
-def _besides(forecast: Forecast, place: int) -> dict[str, float]:
-    """Return what a step takes besides its modules, as shares of T(1) by what it is."""
-    shares = forecast.curve(place).row(0, named=True)
-    return {role: shares[role] for role in forecast.total.roles[place].values() if role in ROLES}
+def _besides(forecast: Forecast, index: int) -> dict[str, float]:
+    """Return the shares of T(1) that a step spends outside its modules, by role."""
+    shares = forecast.curve(index).row(0, named=True)
+    return {role: shares[role] for role in forecast.total.roles[index].values() if role in ROLES}
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,40 +1,43 @@
-"""The table that lets one choose an acceptance: best K and its gain, by batch and acceptance."""
+"""The best K and its gain by batch size and acceptance, printed where no acceptance is given."""
 
 from collections.abc import Iterator, Sequence
 
+from nearfree.show.text.context_schedule import RATES, ContextSchedule, caveats
 from nearfree.show.text.forecast import columns
-from nearfree.show.text.planned import RATES, Planned
-from nearfree.show.text.schedule import ends, heading, idle
+from nearfree.show.text.schedule import heading, idle_note, memory_end
 
 
-def choices_table(every: Sequence[Planned], notes: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a table a context: K and gain over no drafts, at doubling batch sizes.
+def choices_table(schedules: Sequence[ContextSchedule], notes: Sequence[str]) -> Iterator[str]:
+    """Yield one table per context: the best K and its gain over no drafts, at doubling batch sizes.
 
     Parameters
     ----------
     notes
-        What is assumed, and what speaks against the drafter.
+        Assumptions, and warnings about the drafter.
     """
     yield "# no option without --acceptance: best K, and its gain over serving without drafts"
-    yield from (f"# {each}" for each in choice_notes(every, notes))
-    for each in every:
-        yield f"# {heading(each.answers)}"
-        heads: list[object] = ["b", *(f"acceptance {rate}" for rate in RATES)]
-        rows: list[list[object]] = [heads]
-        for batch in _doubling(max(each.best[RATES[0]])):
-            found = (each.best[rate][batch] for rate in RATES)
-            cells = [f"K = {choice.k}, {choice.speedup - 1:+.0%}" for choice in found]
+    yield from (f"# {note}" for note in choice_notes(schedules, notes))
+    for schedule in schedules:
+        yield f"# {heading(schedule.forecast)}"
+        head: list[object] = ["b", *(f"acceptance {rate}" for rate in RATES)]
+        rows: list[list[object]] = [head]
+        for batch in _doubling(max(schedule.best[RATES[0]])):
+            choices = (schedule.best[rate][batch] for rate in RATES)
+            cells = [f"K = {choice.k}, {choice.speedup - 1:+.0%}" for choice in choices]
             rows.append([batch, *cells])
         yield from columns(rows, left=0)
-        yield from ends(each.asked, len(each.answers.deployments))
+        yield from memory_end(schedule.deployments, len(schedule.forecast.deployments))
 
 
-def choice_notes(every: Sequence[Planned], notes: Sequence[str]) -> Iterator[str]:
-    """Yield notes and caveats, each once, and what a drafter takes where the best K is 0."""
-    caveats = (caveat for each in every for caveat in each.answers.deployments[0].caveats)
-    yield from dict.fromkeys((*notes, *caveats))
-    found = (best for each in every for best in each.best.values())
-    yield from idle(choice for best in found for choice in best.values())
+def choice_notes(schedules: Sequence[ContextSchedule], notes: Sequence[str]) -> Iterator[str]:
+    """Yield distinct notes and caveats, and a drafter's idle cost if the best K is 0 anywhere."""
+    yield from dict.fromkeys((*notes, *caveats(schedules)))
+    yield from idle_note(
+        choice
+        for schedule in schedules
+        for by_batch in schedule.best.values()
+        for choice in by_batch.values()
+    )
 
 
 def _doubling(last: int) -> Iterator[int]:

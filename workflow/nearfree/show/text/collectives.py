@@ -11,15 +11,15 @@ _NUMBERS = ("median_error", "error_90")
 
 
 def lines(source: str, rows: pl.DataFrame, by: Sequence[str]) -> Iterator[str]:
-    """Yield what is scored, and a line a group."""
+    """Yield the definitions of the error, and one line per group of `by`."""
     yield f"data        {source}"
-    yield "predicted   T(N) by constants of all platforms but the point's own"
-    yield "error       |predicted / measured - 1| of T; 90 %: what nine of ten points stay below"
+    yield "predicted   T(N) by constants fitted on every platform but the point's own"
+    yield "error       |predicted / measured - 1| of T: its median, and its 90th percentile (90 %)"
     yield (
-        f"points      payloads of {LEAST_KIB} KiB to {MOST_MIB} MiB; of dispatch and combine every "
+        f"points      payloads of {LEAST_KIB} KiB to {MOST_MIB} MiB; dispatch and combine: every "
         "number of tokens"
     )
-    yield "siblings    other GPUs of one generation stay in, so the A100 alone is without any"
+    yield "siblings    GPUs of the same generation stay in the fit; only the A100 has none"
     yield ""
     head = [*(name.replace("_", " ") for name in by), "platforms", "points", "median", "90 %"]
     cells = [

@@ -14,7 +14,7 @@ _AXES = ("threads", "batch", "context")
 
 
 def engine_text(take: Take, curves: list[Curve], epsilon: float) -> Iterator[str]:
-    """Yield what a take of an engine says: what ran, T(N) by setting, N_max, shares of modules."""
+    """Yield an engine's release and file, then T(N), N_max and the modules' shares per setting."""
     loaded = next((event.data for event in take.of(EngineLoaded)), None)
     if loaded is not None:
         yield (
@@ -28,10 +28,10 @@ def engine_text(take: Take, curves: list[Curve], epsilon: float) -> Iterator[str
 
 
 def _cpu(loaded: EngineLoaded) -> str:
-    """Return the library that ran, by the variant for this CPU, or what it says of its numbers."""
-    told = [part for part in loaded.system_info.split(" | ") if "_PRECISION" in part]
-    if told:
-        return ", ".join(told)
+    """Return the engine's reported number formats, else the file of ggml's CPU variant."""
+    precisions = [part for part in loaded.system_info.split(" | ") if "_PRECISION" in part]
+    if precisions:
+        return ", ".join(precisions)
     names = [name for name in loaded.library_sha256 if name.startswith("libggml-cpu")]
     return ", ".join(names) or "one library for all CPUs"
 
@@ -39,23 +39,23 @@ def _cpu(loaded: EngineLoaded) -> str:
 def _curve(curve: Curve, epsilon: float) -> Iterator[str]:
     samples = curve_samples(curve)
     ratios = samples_ratios(samples, curve.first.protocol)
-    found = boundary(ratios, epsilon, curve.first.baseline)
+    exit_ = boundary(ratios, epsilon, curve.first.baseline)
     repacked = "repacked" if curve.setting.repack else "not repacked"
     named = label({name: getattr(curve.setting, name) for name in _AXES}, _AXES)
-    sign = "≥" if found.next_n is None else "="
-    n_max = f"N_max {sign} {found.last_pass} at {epsilon:.0%}"
+    sign = "≥" if exit_.next_n is None else "="
+    n_max = f"N_max {sign} {exit_.last_pass} at {epsilon:.0%}"
     yield f"{named}, {repacked}: {n_max}, measured in {samples.timer} time"
-    rows: list[list[str]] = [["N", "T(N) ms", "T(N)/T(1)", "", "ms a position"]]
+    rows: list[list[str]] = [["N", "T(N) ms", "T(N)/T(1)", "", "ms per position"]]
     by_n = {ratio.n: ratio for ratio in ratios}
     for n, rounds in sorted(samples.rounds.items()):
         rows.append(_row(n, list(rounds.values()), by_n.get(n)))
     yield from columns(rows)
 
 
-def _row(n: int, us: list[float], ratio: Ratio | None) -> list[str]:
+def _row(n: int, latencies_us: list[float], ratio: Ratio | None) -> list[str]:
     if ratio is None:
-        return [str(n), "-", "-", "no clean sample beside one of N = 1", "-"]
-    ms = median(us) / US_PER_MS
+        return [str(n), "-", "-", "no clean sample paired with N = 1", "-"]
+    ms = median(latencies_us) / US_PER_MS
     interval = f"[{ratio.low:.2f}, {ratio.high:.2f}]"
     return [str(n), f"{ms:.2f}", f"{ratio.value:.2f}", interval, f"{ms / n:.2f}"]
 
@@ -67,10 +67,10 @@ def _shares(take: Take, curve: Curve) -> Iterator[str]:
             by_n.setdefault(event.data.n, []).append(event.data.part_us)
     if not by_n:
         return
-    yield "  where the time goes, each operation timed in a pass of its own:"
+    yield "  share of time by module, each operation timed in a separate pass:"
     roles = list(dict.fromkeys(role for parts in by_n.values() for part in parts for role in part))
     rows = [["N", *roles]]
     for n, parts in sorted(by_n.items()):
         times = [median([part.get(role, 0.0) for part in parts]) for role in roles]
-        rows.append([str(n), *(f"{us / sum(times):.0%}" for us in times)])
+        rows.append([str(n), *(f"{part_us / sum(times):.0%}" for part_us in times)])
     yield from columns(rows, indent=4)

@@ -1,27 +1,27 @@
-"""Steps of engines' curves that neither the work model nor a rule has, as text."""
+"""Steps of engines' curves that neither the work model nor a source rule explains, as text."""
 
 from collections.abc import Iterator, Sequence
 
 from nearfree.derive.score.engine_steps import TOLERATED, CurveSteps, UnnamedStep
 
 
-def steps_lines(found: Sequence[CurveSteps]) -> Iterator[str]:
-    """Yield a line a curve of an engine; none without such curves."""
-    if not found:
+def steps_lines(curves: Sequence[CurveSteps]) -> Iterator[str]:
+    """Yield one line per engine curve with its unexplained steps; nothing without curves."""
+    if not curves:
         return
-    every = [step for each in found for step in each.steps]
-    sure = sum(step.sure for step in every)
+    steps = [step for curve in curves for step in curve.steps]
+    certain = sum(step.sure for step in steps)
     yield ""
     yield (
-        f"steps of engines' curves: N to which T(N)/T(1) rises by {TOLERATED:g} more than the work "
-        f"model's, where no rule names one: {len(every)}, of which {sure} "
-        "at the lower end of their intervals, too"
+        f"unexplained steps of engines' curves: {len(steps)} N at which T(N)/T(1) rises by "
+        f"{TOLERATED:g} more than the work model's and no source rule names a step; {certain} of "
+        "them at the lower end of the interval, too"
     )
-    for each in found:
-        seen = " (in sample)" if each.in_sample else ""
-        yield f"  {each.curve}{seen}: {', '.join(map(_step, each.steps)) or 'none'}"
+    for curve in curves:
+        seen = " (in sample)" if curve.in_sample else ""
+        yield f"  {curve.curve}{seen}: {', '.join(map(_step, curve.steps)) or 'none'}"
 
 
 def _step(step: UnnamedStep) -> str:
-    perhaps = "" if step.sure else " (its interval leaves it open)"
+    perhaps = "" if step.sure else " (within its interval)"
     return f"N = {step.n} from {step.since} by {step.excess:.2f}{perhaps}"

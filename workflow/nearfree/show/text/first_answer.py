@@ -1,6 +1,6 @@
-"""The answer to act on, in six lines and in words that need no paper: what `nearfree predict` says.
+"""The six lines of `nearfree predict`: N_max, its limiter, T(1), memory and the evidence.
 
-All else that is known of a deployment is behind `--all`.
+They need no knowledge of the paper; `--all` prints everything else.
 """
 
 import math
@@ -14,48 +14,49 @@ from nearfree.derive.reference.regimes import R0, R1, R2, R3
 from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.show.text.forecast import formats, gpus, no_forward, window
 from nearfree.show.text.memory import memory_lines, unfit
+from nearfree.units import US_PER_MS
 
 WORDS = {
     "compute of padded rows": "the products' arithmetic takes longer than reading their weights",
     "padded expert blocks": "the experts' blocks, filled up with padding, take longer than reading "
     "their weights",
-    "waves of query tiles": "one more wave of query tiles over the GPU's processors",
+    "waves of query tiles": "one more wave of query tiles over the GPU's SMs",
     "padded query tiles": "one more tile of queries reads the whole cache",
     "tiles of heads": "one more tile of heads reads the whole cache",
     "waves of positions": "each position reads the tokens that were selected for it",
     "projections, indexer": "projections, indexer and selected tokens outgrow the launches",
     "numbers over all entries": "the indexer scores every cached token for each position",
-    "states that are written": "each position writes a state of its own for every request",
-    "rows that enter": "each position brings a row, which is convolved, kept and handed on",
+    "states that are written": "each position writes its own state for every request",
+    "rows that enter": "each position adds a row to convolve, to store and to pass on",
     "residual streams": "each position reads and writes several residual streams",
     "a pass over all numbers": "the selection reads every score for each position",
     "bytes between GPUs": "the bytes that GPUs send each other",
-    "active experts": "more positions wake more experts, whose weights are read",
-    "BLOCK_SIZE_M": "the kernel goes over to blocks of more tokens",
+    "active experts": "more positions activate more experts, whose weights are read",
+    "BLOCK_SIZE_M": "the kernel switches to blocks of more tokens",
     "query tile": "the attention kernel takes a larger tile of queries",
     "query heads packed": "heads that share keys no longer share a tile",
     "passes over the weights": "the kernel reads the weights more often",
-    "rows of a tile": "the kernel goes over to a tile of more rows",
-    "all-reduce": "the all-reduce goes over to another algorithm",
+    "rows of a tile": "the kernel switches to a tile of more rows",
+    "all-reduce": "the all-reduce switches to another algorithm",
     "graph of": "the engine pads the step to its next CUDA graph",
     "no graph of": "no CUDA graph holds the step, and the GPU waits for its launches",
 }
-"""What a limit is in plain words, by how its term begins."""
+"""The explanation of a limiting term, by the term's first words."""
 REGIMES = {
-    R0: "constants of other GPUs or formats, as no such kernel was measured on this one",
+    R0: "constants of other GPUs or formats (this kernel was not measured on this GPU)",
     R1: "curves of this kernel on a sibling of this GPU",
-    R2: "curves of this kernel's other shapes on this GPU",
-    R3: "this kernel's own curve on this GPU",
+    R2: "curves of this kernel in other shapes on this GPU",
+    R3: "the curve of this kernel in this shape on this GPU",
 }
-"""What a regime is in plain words."""
-_AT_ONE = "curves of one position by this kernel, on this GPU or a sibling, and constants for more"
-"""The same where a kernel was measured at one position alone."""
+"""The evidence of a module's T(N), by its regime."""
+_AT_ONE = "curves of this kernel at N = 1, on this GPU or a sibling, and constants for N > 1"
+"""The evidence where a kernel was measured at one position only."""
 PRODUCTS = {
-    R1: "curves of such products, by {}, on a sibling of this GPU",
-    R2: "curves of such products' other shapes, by {}, on this GPU",
-    R3: "this product's own curve, by {}, on this GPU",
+    R1: "curves of dense products, by {}, on a sibling of this GPU",
+    R2: "curves of dense products in other shapes, by {}, on this GPU",
+    R3: "the curve of this dense product, by {}, on this GPU",
 }
-"""The same of dense products, with what ran them: curves of several libraries stand together."""
+"""The evidence of a dense product, with its library: curves of several libraries are pooled."""
 KINDS = {
     "gemm": "products",
     "moe_ffn": "MoE layers",
@@ -66,9 +67,9 @@ KINDS = {
     "short_conv": "short convolutions",
     "stream_mixing": "mixed residual streams",
 }
-"""Kinds of modules whose curves were scored, where their names are not plain."""
+"""Plain names of the kinds of modules whose curves were scored."""
 _CHANGES = re.compile(r"->|\d")
-"""What a term says with numbers or names, which are kept."""
+"""Matches a term that has numbers or a change: it is printed behind its explanation."""
 _SPREAD = {
     "balanced": "tokens spread evenly over experts",
     "skewed": "all tokens on the same experts",
@@ -76,23 +77,23 @@ _SPREAD = {
 
 
 _LONG_MS = 999.5
-"""From here on three digits would have an exponent."""
+"""From this number of ms on, three significant digits would print an exponent."""
 
 
 def heading(query: Deployment, *, assumed: bool = False) -> str:
-    """Return one line that says what is answered about; `assumed` where nobody named attention."""
-    named = " (assumed: --attention names another)" if assumed else ""
+    """Return one line that describes the deployment; `assumed` marks a default attention."""
+    note = " (assumed: --attention names another)" if assumed else ""
     kernel = BY_PUBLIC_NAME.get(query.library or "")
     experts = f"{query.moe} ({kernel})" if kernel else query.library or query.moe
-    moe = f"experts by {experts}, " if query.moe else ""
-    spread = _SPREAD.get(query.routing or "", f"{query.routing} routing") if query.moe else ""
+    moe_text = f"experts by {experts}, " if query.moe else ""
+    routing_text = _SPREAD.get(query.routing or "", f"{query.routing} routing") if query.moe else ""
     parts = [
         f"{query.decoder.name} on {gpus(query)}",
         formats(query),
         f"batch {query.batch}",
         f"context {query.context}{window(query)}",
-        f"attention by {query.attention}{named}",
-        *([f"{moe}{spread}"] if query.moe else []),
+        f"attention by {query.attention}{note}",
+        *([f"{moe_text}{routing_text}"] if query.moe else []),
         *([f"served by {query.server}"] if query.server else []),
         *([f"dense products by {query.dense}"] if query.dense else []),
         *([f"CUDA graphs of {query.graphs.engine}"] if query.graphs else []),
@@ -108,16 +109,16 @@ def first_block(
     end: int,
     assumed: bool = False,
 ) -> Iterator[str]:
-    """Yield the six lines; the first says so where the deployment does not fit in memory.
+    """Yield the six lines; the memory line comes first where the deployment does not fit.
 
     Parameters
     ----------
     accepted
-        Tokens that a forward yields, as measured.
+        Measured tokens per forward.
     end
-        The largest N that was looked at: an N_max there may be larger.
+        The largest N of the grid: an N_max of this value is a lower bound.
     assumed
-        Whether nobody named what runs attention.
+        Whether the attention backend is a default.
     """
     memory = "; ".join(map(str.strip, memory_lines(query.memory, query.platform)))
     if unfit(query.memory):
@@ -128,34 +129,34 @@ def first_block(
     yield "; ".join([_times(answer), *query.caveats])
     if not unfit(query.memory):
         yield memory
-    yield _stands(query, answer)
+    yield _evidence(query, answer)
 
 
 def unknown_block(query: Deployment, reason: str) -> Iterator[str]:
-    """Yield what is known of a deployment whose T(N) is not."""
+    """Yield the description, the memory and the refusal of a deployment whose T(N) is unknown."""
     memory = "; ".join(map(str.strip, memory_lines(query.memory, query.platform)))
     yield from (memory, heading(query)) if unfit(query.memory) else (heading(query), memory)
     yield f"T(N) is not known: {reason}. {no_forward(query)}"
 
 
 def _n_max(answer: FirstAnswer, accepted: float | None, end: int) -> str:
-    limit, n = f"{1 + answer.epsilon:g} times", answer.n_max
-    found, low, high = (
-        f"at least {each}" if each == end else f"{each}" for each in (n, answer.low, answer.high)
+    limit, n_max = f"{1 + answer.epsilon:g} times", answer.n_max
+    value, low, high = (
+        f"at least {n}" if n == end else f"{n}" for n in (n_max, answer.low, answer.high)
     )
     if end == 1:
-        said = "no further position was looked at"
-    elif n == 1:
-        said = (
-            f"2 positions a forward take more than {limit} as long as one: no draft is near-free, "
-            "and whether one pays is what `nearfree schedule` says by acceptance"
+        verdict = "no further position was looked at"
+    elif n_max == 1:
+        verdict = (
+            f"2 positions per forward take more than {limit} as long as one: no draft is "
+            "near-free; `nearfree schedule` says at which acceptance one pays"
         )
     else:
-        drafts = "1 draft" if n == 2 else f"{n - 1} drafts"
-        said = f"{n} positions a forward ({drafts}) take at most {limit} as long as one"
-    most = "at most " if n == end else ""
-    share = f"; accepted / N_max {most}{accepted / n:.2f}" if accepted else ""
-    return f"N_max {found} ({low} to {high} if all parts err one way): {said}{share}"
+        drafts = "1 draft" if n_max == 2 else f"{n_max - 1} drafts"
+        verdict = f"{n_max} positions per forward ({drafts}) take at most {limit} as long as one"
+    sign = "at most " if n_max == end else ""
+    share = f"; accepted / N_max {sign}{accepted / n_max:.2f}" if accepted else ""
+    return f"N_max {value} ({low} to {high} if all parts err one way): {verdict}{share}"
 
 
 def _limit(answer: FirstAnswer) -> str:
@@ -167,11 +168,11 @@ def _limit(answer: FirstAnswer) -> str:
 
 
 def plain(term: str) -> str:
-    """Return a limiting term in plain words, with its numbers."""
-    begin = next((each for each in WORDS if term.startswith(each)), None)
-    if begin is None:
+    """Return a limiting term in plain words, followed by the term itself where it has numbers."""
+    prefix = next((prefix for prefix in WORDS if term.startswith(prefix)), None)
+    if prefix is None:
         return term
-    return f"{WORDS[begin]} ({term})" if _CHANGES.search(term) else WORDS[begin]
+    return f"{WORDS[prefix]} ({term})" if _CHANGES.search(term) else WORDS[prefix]
 
 
 def _place(limiter: Limiter) -> str:
@@ -184,19 +185,19 @@ def _place(limiter: Limiter) -> str:
 
 
 def _times(answer: FirstAnswer) -> str:
-    first = answer.t1_us / 1e3
+    t1_ms = answer.t1_us / US_PER_MS
     band = ""
     if answer.t1_band is not None:
-        low, high = (_ms(first * math.exp(way * answer.t1_band)) for way in (-1, 1))
+        low, high = (_ms(t1_ms * math.exp(sign * answer.t1_band)) for sign in (-1, 1))
         band = f" ({low} to {high} in four cases of five)"
     costs = ", ".join(f"T({n}) {ratio:.2f}" for n, ratio in answer.cost.items())
-    said = f"T(1), the time of one position, {_ms(first)} ms{band}"
-    said += f"; in units of T(1): {costs}" if costs else ""
+    text = f"T(1), the time of one position, {_ms(t1_ms)} ms{band}"
+    text += f"; in units of T(1): {costs}" if costs else ""
     if answer.eager is None or answer.eager > max(answer.n_max, *answer.cost, 1):
-        return said
-    where = f"from {answer.eager} positions on" if answer.eager > 1 else "even for one position"
+        return text
+    start = f"from {answer.eager} positions on" if answer.eager > 1 else "even for one position"
     return (
-        f"{said}; {where} no CUDA graph is large enough, and a step takes at least "
+        f"{text}; {start} no CUDA graph is large enough, and a step takes at least "
         f"{LAUNCH_US:g} us for each kernel that it launches"
     )
 
@@ -205,11 +206,11 @@ def _ms(value: float) -> str:
     return f"{value:#.3g}".removesuffix(".") if value < _LONG_MS else f"{value:.0f}"
 
 
-def _stands(query: Deployment, answer: FirstAnswer) -> str:
-    """Return on what an answer stands, by what takes most of T(1)."""
-    bases = sorted(answer.bases, key=lambda each: -each.share)
-    scored = next((each for each in bases if each.hit is not None), None)
-    parts = [_stand(each, whole=each is scored) for each in bases]
+def _evidence(query: Deployment, answer: FirstAnswer) -> str:
+    """Return the evidence of an answer, by share of T(1), the largest share first."""
+    bases = sorted(answer.bases, key=lambda basis: -basis.share)
+    scored = next((basis for basis in bases if basis.hit is not None), None)
+    parts = [_basis(basis, full=basis is scored) for basis in bases]
     if answer.besides:
         engine = query.engine.name
         parts.append(
@@ -218,19 +219,21 @@ def _stands(query: Deployment, answer: FirstAnswer) -> str:
     return f"stands on these shares of T(1): {'; '.join(parts)}"
 
 
-def _stand(basis: Basis, *, whole: bool) -> str:
-    """Return one part of a basis; `whole` where it says what its numbers are."""
+def _basis(basis: Basis, *, full: bool) -> str:
+    """Return the evidence of one share of T(1); `full` spells out what its scores mean."""
     kind, _, rest = (basis.scored_on or "").partition(" ")
     words = REGIMES | PRODUCTS if kind == "gemm" else REGIMES
     library = basis.kernels[0] if len(basis.kernels) == 1 else "any library"
-    stood = _AT_ONE if basis.at_one_position else words[basis.regime].format(library)
-    said = f"{basis.share:.0%} {stood} (most of it {basis.module}"
+    source = _AT_ONE if basis.at_one_position else words[basis.regime].format(library)
+    text = f"{basis.share:.0%} {source} (most of it {basis.module}"
     if basis.hit is None or basis.within_x2 is None:
-        return f"{said}; not scored)"
+        return f"{text}; not scored)"
     curves = f"{basis.settings:,} public curves of {KINDS.get(kind, kind)} in {rest}"
-    hit, near = f"{basis.hit:.0%}", f"{basis.within_x2:.0%}"
-    less = basis.scored_as != basis.regime
-    if not whole:
-        return f"{said}; {'knowing less ' if less else ''}{hit} and {near} of {curves})"
-    how = "predicted knowing less" if less else "so predicted"
-    return f"{said}; N_max {how} was exact in {hit}, within a factor of 2 in {near} of {curves})"
+    hit, within_x2 = f"{basis.hit:.0%}", f"{basis.within_x2:.0%}"
+    weaker = "" if basis.scored_as == basis.regime else "from weaker evidence "
+    if not full:
+        return f"{text}; {weaker}{hit} and {within_x2} of {curves})"
+    return (
+        f"{text}; N_max predicted {weaker or 'so '}was exact in {hit}, within a factor of 2 in "
+        f"{within_x2} of {curves})"
+    )

@@ -1,4 +1,4 @@
-"""The text of `nearfree predict`: boundaries by predictor, T(N), their evidence and constants."""
+"""The text of `nearfree predict --all`: boundaries by predictor, T(N), evidence and constants."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,45 +20,46 @@ from nearfree.show.text.memory import memory_lines, shared, unfit
 NOT_COUNTED = "norms, residual sums, rotary embeddings and sampling are not counted"
 COUNTED = "kernels between modules and the host by an engine's constants"
 _NO_FORWARD = "Choose a platform, release or format whose kernels and constants are known"
-"""What to do where no T(N) of a deployment is known."""
+"""The remedy where T(N) of a deployment is unknown."""
 _ON_CPU = (
     "On a CPU the forward of a GGUF file is predicted: `nearfree predict --engine llama_cpp "
-    "--model FILE.gguf`; `nearfree tune llama_cpp` measures what it should draft. "
+    "--model FILE.gguf`; `nearfree tune llama_cpp` measures how many tokens it should draft. "
 )
 _LEAST_SHARE = 0.005
-_NOTHING = "nothing up to there"
+NO_LIMIT = "no limit up to there"
 
 
 def no_forward(query: Deployment) -> str:
-    """Return what to do where T(N) is not known, with what to ask for if its kernels are."""
+    """Return the remedy where T(N) is unknown, with options whose kernels are known."""
     own = _ON_CPU if query.on_cpu else ""
     if query.by_file:
         own += f"By its file {query.moe} runs {query.by_file} for its experts. "
     if query.node_gpus and query.parallel.tp > query.node_gpus:
-        own += f"Give --tp {query.node_gpus} at most, and share the rest by --pp or --dp. "
+        own += f"Give at most --tp {query.node_gpus}, and use --pp or --dp for the rest. "
     known = " or ".join(query.instead)
     return own + _NO_FORWARD + (f", such as {known}" if known else "")
 
 
 def columns(rows: Sequence[Sequence[object]], *, indent: int = 2, left: int = 1) -> Iterator[str]:
-    """Yield rows as aligned lines: numbers to the right, the first `left` and texts to the left.
+    """Yield rows as aligned lines, the first row as the heading.
 
-    A column is to the right where every cell below its head is a number, a dash or empty.
+    A column is right-aligned if every cell below its heading is a number, a dash or empty; the
+    first `left` columns never are.
     """
     texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if not texts:
         return
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    to_right = [
-        place >= left and all(_numeric(row[place]) for row in texts[1:])
-        for place in range(len(widths))
+    right_aligned = [
+        column >= left and all(_numeric(row[column]) for row in texts[1:])
+        for column in range(len(widths))
     ]
     for row in texts:
-        cells = [
+        padded = [
             cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, to_right, strict=True)
+            for cell, width, right in zip(row, widths, right_aligned, strict=True)
         ]
-        yield (" " * indent + "  ".join(cells)).rstrip()
+        yield (" " * indent + "  ".join(padded)).rstrip()
 
 
 def _numeric(text: str) -> bool:
@@ -87,70 +88,77 @@ def _by(query: Deployment) -> str:
 
 
 def gpus(query: Deployment) -> str:
-    """Return the platform and, of several GPUs, how many and how they share the model."""
+    """Return the platform, with GPU count and parallel degrees where there are several GPUs."""
     return shared(query.platform, query.parallel.said)
 
 
 def formats(query: Deployment) -> str:
-    """Return the formats of weights, of what enters products, and of the cache."""
+    """Return the formats of weights, activations and cache, those that differ only."""
     (weights, activations), kv = query.main, query.formats.kv
     stored = activations if weights == activations else f"{weights} weights with {activations}"
     return stored if kv == query.formats.plain == activations else f"{stored}, {kv} cache"
 
 
 def window(query: Deployment) -> str:
-    """Return the windows and chunks that are shorter than the context, and how many layers have."""
+    """Return the windows and chunks that are shorter than the context, with their layer counts."""
     kinds = query.decoder.attention
-    near = [k for k in kinds if isinstance(k, Grouped) and k.most and k.most < query.context]
-    if len(kinds) == 1:
-        return f" ({near[0].words})" if near else ""
-    layers = [
-        f"{each.words} in {len(each.layers)} of {query.decoder.layers} layers" for each in near
+    windowed = [
+        kind
+        for kind in kinds
+        if isinstance(kind, Grouped) and kind.most and kind.most < query.context
     ]
-    return f" ({', '.join(layers)})" if near else ""
+    if len(kinds) == 1:
+        return f" ({windowed[0].words})" if windowed else ""
+    layers = [
+        f"{kind.words} in {len(kind.layers)} of {query.decoder.layers} layers" for kind in windowed
+    ]
+    return f" ({', '.join(layers)})" if windowed else ""
 
 
 def report(
-    forecast: Forecast, place: int, epsilon: float, accepted: float | None = None
+    forecast: Forecast, index: int, epsilon: float, accepted: float | None = None
 ) -> Iterator[str]:
-    """Yield the answer about one deployment of a forecast, as lines.
+    """Yield the full answer for one deployment of a forecast, as lines.
 
     Parameters
     ----------
+    index
+        The deployment's position in the forecast.
     accepted
-        Tokens that a forward yields, as measured; then accepted / N_max is printed, too.
+        Measured tokens per forward; adds a column accepted / N_max.
     """
-    query = forecast.deployments[place]
-    lines = list(memory_lines(query.memory, query.platform))
-    yield from (*lines, title(query)) if unfit(query.memory) else (title(query), *lines)
-    answers = forecast.answers.filter(deployment=place)
+    query = forecast.deployments[index]
+    memory = list(memory_lines(query.memory, query.platform))
+    yield from (*memory, title(query)) if unfit(query.memory) else (title(query), *memory)
+    answers = forecast.answers.filter(deployment=index)
     for baseline in answers["baseline"].unique(maintain_order=True):
         yield ""
         rows = answers.filter(baseline=baseline)
         yield from _boundaries(forecast, rows, epsilon, accepted)
-    refusal = forecast.total.refusals[place]
+    refusal = forecast.total.refusals[index]
     if refusal is not None:
         yield ""
         yield f"Its T(N) is not predicted: {refusal}. {no_forward(query)}"
     else:
         yield ""
-        yield from _curve(forecast, place, epsilon)
+        yield from _curve(forecast, index, epsilon)
         yield ""
-        yield from _modules(forecast, place, epsilon)
+        yield from _modules(forecast, index, epsilon)
         yield from _limiter(answers)
-        yield from _behind(answers)
-        yield from (f"of T(N): {each}" for each in query.caveats)
+        yield from _evidence(answers)
+        yield from (f"T(N): {caveat}" for caveat in query.caveats)
 
 
-ROUNDING, BELOW_10 = 1e-12, 9.99
-"""What a product of few factors may be off by its rounding, relative, and the last number with two
-decimals below 10."""
+ROUNDING = 1e-12
+"""Relative rounding error that a product of a few factors may have."""
+BELOW_10 = 9.99
+"""The largest number below 10 with two decimals."""
 
 
 def amount(value: float | None, *, censored: bool = False) -> str:
-    """Return a boundary as it is printed: unbounded, at least the grid's end, or a number.
+    """Return a boundary as text: unbounded, refused, at least the grid's end, or a number.
 
-    From 10 on it is whole positions, rounded down: T of one more is beyond the tolerance.
+    From 10 on it is rounded down to whole positions: T of one more is beyond the tolerance.
     """
     if value is None:
         return "refused"
@@ -163,14 +171,14 @@ def amount(value: float | None, *, censored: bool = False) -> str:
 
 
 def interval(row: dict[str, Any], end: float) -> str:
-    """Return an interval as it is printed; empty without one.
+    """Return the interval of a predictor's answer as text, empty without one.
 
     Parameters
     ----------
     row
-        An answer.
+        A row of `Forecast.answers`.
     end
-        The largest N that was looked at: an end there may be larger.
+        The largest N of the grid: an end of the interval there is a lower bound.
     """
     if row["low"] is None:
         return ""
@@ -182,13 +190,14 @@ def _boundaries(
     forecast: Forecast, answers: pl.DataFrame, epsilon: float, accepted: float | None
 ) -> Iterator[str]:
     baseline, end = answers["baseline"][0], float(forecast.total.grid[-1])
-    about = "" if baseline == 1 else ", where balanced routing has woken every expert"
+    baseline_note = "" if baseline == 1 else ", where balanced routing activates every expert"
     yield (
         f"N_max, the largest N with T(N) <= {1 + epsilon:g} T({baseline}), "
-        f"from N = {baseline}{about}"
+        f"from N = {baseline}{baseline_note}"
     )
-    used = [] if accepted is None else ["accepted / N_max"]
-    rows: list[list[object]] = [["predictor", "N_max", "interval", *used, "limited by", "rule"]]
+    accepted_head = [] if accepted is None else ["accepted / N_max"]
+    head = ["predictor", "N_max", "interval", *accepted_head, "limited by", "rule"]
+    rows: list[list[object]] = [[*head]]
     rows += [_boundary(row, end, accepted) for row in answers.to_dicts()]
     yield from columns(rows)
 
@@ -197,100 +206,103 @@ def _boundary(row: dict[str, Any], end: float, accepted: float | None) -> list[o
     name = row["predictor"]
     if name == PREDICTOR and row["composition"] == MINIMUM:
         name = f"{name}, least of modules"
-    most = "<= " if row["censored"] else ""
-    used = [] if accepted is None else [f"{most}{accepted / (row['n_max'] or math.inf):.2f}"]
+    sign = "<= " if row["censored"] else ""
+    accepted_cell = []
+    if accepted is not None:
+        accepted_cell = [f"{sign}{accepted / (row['n_max'] or math.inf):.2f}"]
     if row["refusal"]:
-        return [name, "refused", "", *(["-"] if used else []), "", row["refusal"]]
-    wider = row["n_max_extended"]
-    more = (
-        f" (with b, heads and gates: {amount(wider)}, {row['limiting_module_extended']})"
-        if wider is not None and amount(wider) != amount(row["n_max"])
+        return [name, "refused", "", *(["-"] if accepted_cell else []), "", row["refusal"]]
+    extended = row["n_max_extended"]
+    extended_note = (
+        f" (with b, heads and gates: {amount(extended)}, {row['limiting_module_extended']})"
+        if extended is not None and amount(extended) != amount(row["n_max"])
         else ""
     )
     value = amount(row["n_max"], censored=row["censored"])
     if row["n_max"] < row["baseline"]:
         value = f"{value} < {row['baseline']}"
     if row["censored"]:
-        return [name, value, interval(row, end), *used, _NOTHING + more, ""]
-    limited = (
+        return [name, value, interval(row, end), *accepted_cell, NO_LIMIT + extended_note, ""]
+    limiter = (
         "nothing"
         if row["n_max"] == math.inf
         else f"{row['limiting_module']}: {row['limiting_term']}"
     )
-    return [name, value, interval(row, end), *used, limited + more, row["evidence"]]
+    limiter += extended_note
+    return [name, value, interval(row, end), *accepted_cell, limiter, row["evidence"]]
 
 
-def _curve(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
-    curve = forecast.curve(place)
-    base = forecast.total.model_us[place, 0]
-    low, high = (forecast.total.moved_us(way)[place] / base for way in (-1.0, 1.0))
+def _curve(forecast: Forecast, index: int, epsilon: float) -> Iterator[str]:
+    curve = forecast.curve(index)
+    base = forecast.total.model_us[index, 0]
+    low_ratio, high_ratio = (forecast.total.moved_us(sign)[index] / base for sign in (-1.0, 1.0))
     roles = [name for name in curve.columns[3:] if curve[name].max() >= _LEAST_SHARE]  # type: ignore[operator]
-    chosen = telling(curve["ratio"].to_list(), epsilon)
+    printed = telling(curve["ratio"].to_list(), epsilon)
     padding = forecast.total.padding
-    steps = padding.steps[place] if padding else []
+    steps = padding.steps[index] if padding else []
     head = ["rows", "run as"] if steps else []
     rows: list[list[object]] = [["N", "T(N)/T(1)", "interval", "us", *head, *roles]]
-    for number in chosen:
-        row = curve.row(number, named=True)
-        interval = f"{low[number]:.2f} to {high[number]:.2f}" if number else ""
+    for point in printed:
+        row = curve.row(point, named=True)
+        interval = f"{low_ratio[point]:.2f} to {high_ratio[point]:.2f}" if point else ""
         shares = [f"{row[name]:.0%}" for name in roles]
-        ran = [steps[number].tokens, steps[number].rows] if steps else []
+        step_rows = [steps[point].tokens, steps[point].rows] if steps else []
         times = [f"{row['ratio']:.3f}", interval, f"{row['latency_us']:.0f}"]
-        rows.append([row["n"], *times, *ran, *shares])
-    counted = BETWEEN in forecast.total.roles[place].values()
-    besides = COUNTED if counted else NOT_COUNTED
-    yield f"T(N) by the work model, and each module's share of it ({besides})"
+        rows.append([row["n"], *times, *step_rows, *shares])
+    counted = BETWEEN in forecast.total.roles[index].values()
+    scope = COUNTED if counted else NOT_COUNTED
+    yield f"T(N) by the work model, and each module's share of it ({scope})"
     yield from columns(rows, left=0)
     if steps:
-        yield from _steps(forecast.deployments[place], steps, curve["n"].to_list())
+        yield from _steps(forecast.deployments[index], steps, curve["n"].to_list())
 
 
 def _steps(query: Deployment, steps: Sequence[Step], grid: Sequence[int]) -> Iterator[str]:
-    """Yield what a step runs in: which graphs, what says their sizes, and from where on in none."""
+    """Yield how a step is padded to CUDA graphs, the source of their sizes, and where none fits."""
     if query.graphs is None:
         return
     sized = next((step for step in reversed(steps) if step.size is not None), steps[0])
     yield (
-        f"  rows: tokens of a rank's step, which runs as the next captured number of "
+        f"  rows: tokens of one rank's step; the engine pads it to the next captured number of "
         f"{query.graphs.counts} ({sized.evidence})"
     )
     eager = next((n for n, step in zip(grid, steps, strict=True) if step.size is None), None)
     if eager is not None:
         yield (
-            f"  from N = {eager} on no graph is large enough: such a step is not padded, and takes "
+            f"  from N = {eager} on no graph is large enough: the step is not padded, and takes "
             f"at least {LAUNCH_US:g} us for each kernel that it launches"
         )
 
 
 def telling(ratio: list[float], epsilon: float) -> list[int]:
-    """Return the places of a curve to print: powers of two, both sides of exits, the last."""
+    """Return the indices of a curve to print: powers of two, both sides of each exit, the last."""
     powers = {2**step - 1 for step in range(len(ratio).bit_length())}
-    sides = {
-        place + side
-        for place in range(len(ratio) - 1)
-        if (ratio[place] <= 1 + epsilon) != (ratio[place + 1] <= 1 + epsilon)
-        for side in (0, 1)
+    edges = {
+        index + offset
+        for index in range(len(ratio) - 1)
+        if (ratio[index] <= 1 + epsilon) != (ratio[index + 1] <= 1 + epsilon)
+        for offset in (0, 1)
     }
-    return sorted(powers | sides | {len(ratio) - 1})
+    return sorted(powers | edges | {len(ratio) - 1})
 
 
-def _modules(forecast: Forecast, place: int, epsilon: float) -> Iterator[str]:
-    alone = module_exits(forecast.total, place, epsilon)
-    share = forecast.curve(place).row(0, named=True)
-    regimes = forecast.total.regimes[place]
+def _modules(forecast: Forecast, index: int, epsilon: float) -> Iterator[str]:
+    exits = module_exits(forecast.total, index, epsilon)
+    share = forecast.curve(index).row(0, named=True)
+    regimes = forecast.total.regimes[index]
     rows: list[list[object]] = [
-        ["module", "share at N=1", "regime", "N_max alone", "limited by", "rule"]
+        ["module", "share at N = 1", "regime", "own N_max", "limited by", "rule"]
     ]
-    for at, row in zip(forecast.total.modules(place), alone.to_dicts(), strict=True):
+    for module, row in zip(forecast.total.modules(index), exits.to_dicts(), strict=True):
         role = row["limiting_module"]
         rows.append([
             role,
             f"{share[role]:.1%}",
-            regimes[at],
+            regimes[module],
             amount(row["n_max"], censored=row["censored"]),
-            *([_NOTHING, ""] if row["censored"] else [row["limiting_term"], row["evidence"]]),
+            *([NO_LIMIT, ""] if row["censored"] else [row["limiting_term"], row["evidence"]]),
         ])  # fmt: skip
-    yield "Modules by themselves, by the work model from N = 1"
+    yield "N_max of each module alone, by the work model from N = 1"
     yield from columns(rows)
 
 
@@ -300,18 +312,18 @@ def _limiter(answers: pl.DataFrame) -> Iterator[str]:
     if not best.is_empty():
         role = best["limiting_module"][0]
         yield ""
-        yield f"To move it, where {role} limits:"
+        yield f"Options that move this limit ({role}):"
         yield from (f"  {knob}" for knob in knobs(role))
 
 
-def _behind(answers: pl.DataFrame) -> Iterator[str]:
+def _evidence(answers: pl.DataFrame) -> Iterator[str]:
     used = answers.filter(composition=SUM).drop_nulls("constants")
     if not used.is_empty():
         row = used.row(0, named=True)
         seen = "in sample" if row["in_sample"] else "out of sample"
         yield ""
-        weakest = "that of the weakest module with a share"
+        weakest = "the weakest of the modules that have a share"
         yield f"regime {row['regime']} ({weakest}): {MEANINGS[row['regime']]}"
         yield f"constants ({seen}), by the regime of each module:"
-        yield from (f"  {each}" for each in row["constants"].split("; "))
+        yield from (f"  {constants}" for constants in row["constants"].split("; "))
         yield f"  from {', '.join(row['calibration'])}"

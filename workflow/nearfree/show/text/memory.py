@@ -1,4 +1,4 @@
-"""What a deployment takes in memory, and why a forward is not predicted, in words and as data."""
+"""The memory of a deployment, and the refusal of one that is not predicted, as text and JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from nearfree.errors import printable
 from nearfree.units import BYTES_PER_GB
 
 SCHEMA = "nearfree.predict.v1"
-"""The form of `nearfree predict --format json`: a later form has another number."""
+"""Schema of `nearfree predict --format json`; a later form has another number."""
 
 
 def gb(size: int) -> str:
@@ -19,35 +19,35 @@ def gb(size: int) -> str:
 
 
 def unfit(memory: Memory | None) -> bool:
-    """Return whether it is known that a deployment does not fit."""
+    """Return whether a deployment is known not to fit in memory."""
     return memory is not None and memory.fits is False
 
 
 def verdict(memory: Memory | None, platform: str) -> str:
-    """Return one line: whether it fits, on how much, and what would."""
+    """Return one line: whether a deployment fits, its parts in GB, and how many GPUs it needs."""
     if memory is None:
-        return "memory: not known, since it is not known what the model stores"
+        return "memory: unknown, since the formats that the model stores are unknown"
     parts = (
         f"weights {gb(memory.weights_bytes)}, cache {gb(memory.kv_bytes)}, activations "
-        f"{gb(memory.activations_bytes)}, allowed for the engine {gb(memory.engine_bytes)}"
+        f"{gb(memory.activations_bytes)}, allowance for the engine {gb(memory.engine_bytes)}"
     )
     if memory.drafter_bytes:
         parts += f", drafter {gb(memory.drafter_bytes)}"
     if memory.capacity_bytes is None:
-        return f"memory: {gb(memory.peak_bytes)} ({parts}); that of {platform} is not known"
-    of = f"{gb(memory.peak_bytes)} of {gb(memory.capacity_bytes)} on {memory.gpus} {platform}"
+        return f"memory: {gb(memory.peak_bytes)} ({parts}); the capacity of {platform} is unknown"
+    text = f"{gb(memory.peak_bytes)} of {gb(memory.capacity_bytes)} on {memory.gpus} {platform}"
     if memory.gpus > 1:
-        of += f", {gb(memory.rank_bytes)} on the one with most"
-    needed = "no number of them holds it by --tp alone (--pp and --dp part the cache further)"
+        text += f", {gb(memory.rank_bytes)} on the fullest GPU"
+    needed = "no number of them holds it by --tp alone (--pp and --dp split the cache further)"
     if memory.gpus_needed:
         needed = f"{memory.gpus_needed} {platform} hold it"
     if memory.fits:
-        return f"memory: {of} ({parts})"
-    return f"DOES NOT FIT: {of} ({parts})" + ("" if memory.drafter_bytes else f"; {needed}")
+        return f"memory: {text} ({parts})"
+    return f"DOES NOT FIT: {text} ({parts})" + ("" if memory.drafter_bytes else f"; {needed}")
 
 
 def largest(memory: Memory) -> str:
-    """Return how many requests and how long contexts fit beside the others that are asked for."""
+    """Return the largest batch at this context, and the largest context at this batch."""
     return (
         f"largest batch at this context: {_limit(memory.largest_batch)}; "
         f"largest context at this batch, by memory alone: {_limit(memory.largest_context)}"
@@ -55,7 +55,7 @@ def largest(memory: Memory) -> str:
 
 
 def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
-    """Yield what fits; the first line says where a deployment does not."""
+    """Yield the memory verdict, and where the capacity is known the largest batch and context."""
     yield verdict(memory, platform)
     if memory is not None and memory.capacity_bytes is not None:
         yield f"  {largest(memory)}"
@@ -63,68 +63,69 @@ def memory_lines(memory: Memory | None, platform: str) -> Iterator[str]:
 
 
 def warning_lines(queries: Sequence[Deployment]) -> Iterator[str]:
-    """Yield a line for each model and platform that has conditions which do not fit.
+    """Yield a warning per model and platform where some conditions do not fit in memory.
 
-    And one for each model that has contexts which are longer than its file allows, and for each
-    caveat of a model's T(N).
+    Then one per model with contexts beyond its file's limit, and one per caveat of a model's T(N).
     """
-    found: dict[tuple[str, str], list[Deployment]] = {}
+    unfit_by_model: dict[tuple[str, str], list[Deployment]] = {}
     for query in queries:
         if unfit(query.memory):
-            found.setdefault((query.decoder.name, query.platform), []).append(query)
-    for (model, platform), unfits in found.items():
-        least = min(unfits, key=lambda query: query.memory.peak_bytes if query.memory else 0)
-        first = next(memory_lines(least.memory, platform))
-        yield (f"{model} on {platform}, from b = {least.batch} at L = {least.context} on: {first}")
-    longer: dict[str, list[Deployment]] = {}
+            unfit_by_model.setdefault((query.decoder.name, query.platform), []).append(query)
+    for (model, platform), over in unfit_by_model.items():
+        smallest = min(over, key=lambda query: query.memory.peak_bytes if query.memory else 0)
+        first = next(memory_lines(smallest.memory, platform))
+        start = f"b = {smallest.batch} at L = {smallest.context}"
+        yield f"{model} on {platform}, from {start} on: {first}"
+    too_long_by_model: dict[str, list[Deployment]] = {}
     for query in queries:
         if query.too_long:
-            longer.setdefault(query.decoder.name, []).append(query)
-    for model, others in longer.items():
-        shortest = min(others, key=lambda query: query.context)
+            too_long_by_model.setdefault(query.decoder.name, []).append(query)
+    for model, too_long in too_long_by_model.items():
+        shortest = min(too_long, key=lambda query: query.context)
         yield f"{model}, from L = {shortest.context} on: {shortest.too_long}"
-    every = ((query.decoder.name, each) for query in queries for each in _lasting(query))
-    yield from (f"{model}, of T(N): {caveat}" for model, caveat in dict.fromkeys(every))
-
-
-def _lasting(query: Deployment) -> tuple[str, ...]:
-    """Return the caveats of a deployment, less that of a context, which differs by its length."""
-    return tuple(each for each in query.caveats if each != query.too_long)
+    caveats = (
+        (query.decoder.name, caveat)
+        for query in queries
+        for caveat in query.caveats
+        if caveat != query.too_long
+    )
+    yield from (f"{model}, T(N): {caveat}" for model, caveat in dict.fromkeys(caveats))
 
 
 def _limit(value: int | None) -> str:
     return "not limited by memory" if value is None else f"{value:,}" if value else "none"
 
 
-def unanswered_lines(each: Unanswered) -> Iterator[str]:
-    """Yield what is known of a deployment whose forward is not predicted; nothing may be."""
-    if each.memory is None:
+def unanswered_lines(unanswered: Unanswered) -> Iterator[str]:
+    """Yield the memory of a deployment whose forward is not predicted; nothing if unknown."""
+    if unanswered.memory is None:
         return
-    about = each.about
-    lines = list(memory_lines(each.memory, about["platform"]))
+    about = unanswered.about
+    lines = list(memory_lines(unanswered.memory, about["platform"]))
     where = shared(about["platform"], about["parallel"])
     title = f"{about['model']} on {where}, batch {about['batch']}, context {about['context']}"
-    yield from (*lines, title) if unfit(each.memory) else (title, *lines)
+    yield from (*lines, title) if unfit(unanswered.memory) else (title, *lines)
 
 
-def shared(platform: str, said: Mapping[str, int]) -> str:
-    """Return a platform and, of several GPUs, how many and how they share a model.
+def shared(platform: str, degrees: Mapping[str, int]) -> str:
+    """Return a platform, with the number of GPUs and the parallel degrees above 1.
 
     Parameters
     ----------
-    said
-        The degrees by name, with the GPUs that they make, as `Parallel.said`.
+    degrees
+        The degrees by name, and their product as `gpus`: `Parallel.said`.
     """
-    degrees = {name: each for name, each in said.items() if name != "gpus"}
-    spread = ", ".join(f"{name} {each}" for name, each in degrees.items() if each > 1)
-    return f"{said['gpus']} {platform} ({spread})" if spread else platform
+    several = ", ".join(
+        f"{name} {degree}" for name, degree in degrees.items() if name != "gpus" and degree > 1
+    )
+    return f"{degrees['gpus']} {platform} ({several})" if several else platform
 
 
 def memory_json(memory: Memory | None) -> dict[str, Any] | None:
-    """Return a memory's verdict and its sizes in GB, all GPUs together, None where not known.
+    """Return whether a deployment fits and its sizes in GB over all GPUs, None where unknown.
 
-    `workspace_gb` is what activations and the engine take; `rank_gb` is what the GPU with most
-    holds.
+    `workspace_gb` is the sum of activations and the engine's allowance; `rank_gb` is the memory of
+    the fullest GPU.
     """
     if memory is None:
         return None
@@ -140,7 +141,7 @@ def memory_json(memory: Memory | None) -> dict[str, Any] | None:
     }
     return (
         {"fits": memory.fits}
-        | {name: None if of is None else of / BYTES_PER_GB for name, of in sizes.items()}
+        | {name: None if size is None else size / BYTES_PER_GB for name, size in sizes.items()}
         | {
             "gpus": memory.gpus,
             "gpus_needed": memory.gpus_needed,
@@ -151,17 +152,17 @@ def memory_json(memory: Memory | None) -> dict[str, Any] | None:
     )
 
 
-def unanswered_json(each: Unanswered) -> dict[str, Any]:
-    """Return a deployment whose forward is not predicted, in the form of one that is."""
+def unanswered_json(unanswered: Unanswered) -> dict[str, Any]:
+    """Return a deployment that is not predicted, in the schema of one that is."""
     return {
         "schema": SCHEMA,
-        "deployment": each.about | {"precision": each.precision},
+        "deployment": unanswered.about | {"precision": unanswered.precision},
         "answer": None,
         "basis": None,
-        "memory": memory_json(each.memory),
+        "memory": memory_json(unanswered.memory),
         "refusals": [
             {name: printable(text) for name, text in refusal._asdict().items()}
-            for refusal in each.refusals
+            for refusal in unanswered.refusals
         ],
         "predictors": [],
         "modules": [],

@@ -1,4 +1,4 @@
-"""Scores of regimes as text: data, what is left out, and one line a group."""
+"""Scores of regimes as text: data, the curves left out, and one line per group."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,13 +13,13 @@ LEFT_OUT = {
     "R2s": "a shape, everywhere",
     "R3": "a release, of kernels measured in another one",
 }
-"""What each regime does not know."""
+"""The curves that each regime leaves out."""
 
 
 def lines(
     source: str, known: Truth, epsilons: Sequence[float], rows: Sequence[Row], by: Sequence[str]
 ) -> Iterator[str]:
-    """Yield what is scored, and a line a group."""
+    """Yield the definitions of the scores, and one line per group of `by`."""
     yield f"data        {source}: {known.settings.height} curves"
     yield f"tolerance   {', '.join(f'{epsilon:g}' for epsilon in epsilons)}"
     yield f"truth       {TRUTH}"
@@ -27,6 +27,6 @@ def lines(
     for name, text in LEFT_OUT.items():
         yield f"{name:11} leaves out {text}"
     yield "bands       calibrated on one half of the models, scored on the other"
-    yield "forms       chosen in view of these tables (docs/history.md, Regimes)"
+    yield "forms       chosen on these same tables (docs/history.md, Regimes)"
     yield ""
     yield from table(rows, by)

@@ -1,4 +1,4 @@
-"""The text of `nearfree schedule`: N_max and T(N) by batch size, and the facts of an option."""
+"""The text of `nearfree schedule`: N_max and T(N) by batch size, and an option's evidence."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,14 +18,16 @@ from nearfree.show.text.forecast import columns, no_forward, title
 from nearfree.show.text.memory import memory_lines, unfit
 
 IDLE = (
-    "where K = 0 the drafter still runs once a step, for its cache: vLLM was measured to take "
-    "6.6 % more at 2 requests and 21.6 % more at 189 (vllm-project/vllm issue 49548)"
+    "where K = 0 the drafter still runs once per step, to fill its cache: a vLLM step was measured "
+    "to take 6.6 % longer at 2 requests and 21.6 % longer at 189 (vllm-project/vllm issue 49548)"
 )
-ASSUMED = "attention is assumed: name what the engine logs at start-up with --attention"
+ASSUMED = (
+    "the attention backend is assumed: give the one that the engine logs at start-up by --attention"
+)
 
 
 class Entry(NamedTuple):
-    """K at a range of batch sizes, and why K.
+    """K for a range of batch sizes, and the reason for it.
 
     Parameters
     ----------
@@ -36,10 +38,10 @@ class Entry(NamedTuple):
     cost
         T(K + 1) / T(1) at most in the range, None where T(N) is not known.
     expected
-        The least speedup in the range, None where K was not chosen by it.
+        The least speedup in the range, None where K was chosen by the boundary.
     limited_by
-        What limits the boundary at the range's end, None where K was not chosen by it, or nothing
-        does.
+        The module that limits the boundary at the range's end, None where K was chosen by speedup
+        or no module limits.
     """
 
     first: int
@@ -51,14 +53,14 @@ class Entry(NamedTuple):
 
 
 def boundary_by_batch(forecast: Forecast, *, cautious: bool) -> dict[int, float]:
-    """Return N_max by batch size, of a forecast by one predictor whose deployments differ in it.
+    """Return N_max by batch size, from one predictor's forecast of one deployment at each size.
 
-    Of a law the value with the batch in it counts.
+    A law's extended value counts, the one with the batch in its formula.
 
     Parameters
     ----------
     cautious
-        Whether the lower end of the interval counts, where there is one.
+        Whether to take the lower end of the interval, where there is one.
 
     Raises
     ------
@@ -78,15 +80,15 @@ def boundary_by_batch(forecast: Forecast, *, cautious: bool) -> dict[int, float]
 def near_free_by_batch(
     forecast: Forecast, epsilon: float, *, most: int, cautious: bool
 ) -> dict[int, frozenset[int]]:
-    """Return the near-free K by batch size, 0 among them, the longest of them N_max - 1.
+    """Return the near-free K by batch size, from 0 to N_max - 1.
 
-    A shorter draft than that need not be one, where T(N) is known: behind an N that leaves the
-    tolerance T(N) may fall again. Of a law all up to the longest are.
+    Where T(N) is known, a shorter K is left out if its own T(K + 1) is beyond the tolerance: T(N)
+    may fall again behind such an N. By a law every K up to N_max - 1 is near-free.
 
     Parameters
     ----------
     cautious
-        As of `boundary_by_batch`.
+        As in `boundary_by_batch`.
 
     Raises
     ------
@@ -101,35 +103,35 @@ def near_free_by_batch(
         query.batch: frozenset(
             k
             for k in range(longest[query.batch] + 1)
-            if k == 0 or by_law or ratio[place, k] <= 1.0 + epsilon
+            if k == 0 or by_law or ratio[index, k] <= 1.0 + epsilon
         )
-        for place, query in enumerate(forecast.deployments)
+        for index, query in enumerate(forecast.deployments)
     }
 
 
 def ratio_by_batch(forecast: Forecast) -> dict[int, dict[int, float]]:
-    """Return T(N) / T(1) by batch size; EvidenceError where it is not known."""
+    """Return T(N) / T(1) by batch size and N; EvidenceError where it is unknown."""
     model, grid = forecast.total.model_us, forecast.total.grid.tolist()
-    for place, reason in enumerate(forecast.total.refusals):
+    for index, reason in enumerate(forecast.total.refusals):
         if reason is not None:
-            _refuse(forecast, place, f"T(N) is not known: {reason}")
+            _refuse(forecast, index, f"T(N) is not known: {reason}")
     return {
-        query.batch: dict(zip(grid, (model[place] / model[place, 0]).tolist(), strict=True))
-        for place, query in enumerate(forecast.deployments)
+        query.batch: dict(zip(grid, (model[index] / model[index, 0]).tolist(), strict=True))
+        for index, query in enumerate(forecast.deployments)
     }
 
 
 def schedule_report(
     forecast: Forecast, choices: Mapping[int, Choice], option: Option, notes: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the facts behind an option: where it goes, what reads it, and T(K + 1) / T(1).
+    """Yield an option's evidence: where to put it, the source that reads it, and T(K + 1) / T(1).
 
     Parameters
     ----------
     choices
-        K by batch size, with its speedup where that chose it, else NaN.
+        K by batch size, with its speedup if K was chosen by it, else NaN.
     notes
-        What is assumed, and what speaks against the drafter.
+        Assumptions, and warnings about the drafter.
     """
     yield f"# {heading(forecast)}"
     yield from (f"# {note}" for note in notes)
@@ -141,74 +143,75 @@ def schedule_report(
 
 
 def _read_by(parsers: Sequence[Parser]) -> Iterator[str]:
-    """Yield a line a release with the files and lines that read an option."""
+    """Yield one line per release with the files and lines that read an option."""
     releases = dict.fromkeys((parser.package, parser.version) for parser in parsers)
     for package, version in releases:
-        places: dict[str, list[str]] = {}
+        spans_by_file: dict[str, list[str]] = {}
         for parser in parsers:
             if (parser.package, parser.version) == (package, version):
                 first, last = parser.lines
                 span = f"{first}" if first == last else f"{first}-{last}"
-                places.setdefault(parser.file, []).append(span)
-        files = "; ".join(f"{file}:{', '.join(spans)}" for file, spans in places.items())
+                spans_by_file.setdefault(parser.file, []).append(span)
+        files = "; ".join(f"{file}:{', '.join(spans)}" for file, spans in spans_by_file.items())
         yield f"read by {package} {version}, {files} (--format json has names and digests)"
 
 
 def heading(forecast: Forecast) -> str:
-    """Return one line that names what a schedule is of: a deployment, less its batch size."""
+    """Return one line that describes a schedule's deployment, without a batch size."""
     first = forecast.deployments[0]
     return title(first).replace(f"b = {first.batch}, ", "")
 
 
-def idle(choices: Iterable[Choice]) -> Iterator[str]:
-    """Yield what a drafter takes where it drafts nothing, if K is 0 anywhere."""
+def idle_note(choices: Iterable[Choice]) -> Iterator[str]:
+    """Yield the cost of a drafter that drafts nothing, if K is 0 anywhere."""
     if any(not choice.k for choice in choices):
         yield IDLE
 
 
 def remarks(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[str]:
-    """Yield what to know of draft lengths besides their table; arguments as of `schedule_report`.
+    """Yield the remarks below a table of draft lengths; arguments as in `schedule_report`.
 
-    What a law's boundary refers to, what a drafter takes where K = 0, and where none is faster.
+    They name the baseline of a law's N_max, a drafter's cost where K = 0, and the batch sizes at
+    which decoding without a drafter is faster.
     """
     anchored = any(query.full_baseline > 1 for query in forecast.deployments)
     if anchored and forecast.answers["predictor"].is_in(LAWS).any():
         yield (
             "with balanced routing a law's N_max is relative to T(ceil(E / (b k))), where "
-            "every expert is awake, not to T(1)"
+            "every expert is active, not to T(1)"
         )
-    yield from idle(choices.values())
+    yield from idle_note(choices.values())
     slower = [batch for batch, choice in choices.items() if choice.speedup < 1]
     if slower:
-        least, many = min(slower), f"{len(slower)} of {len(choices)}"
-        to_the_end = len(slower) == sum(batch >= least for batch in choices)
-        where = f"from b = {least} on" if to_the_end else f"the smallest of them b = {least}"
-        yield f"without a drafter it is faster at {many} batch sizes, {where}"
+        first, count = min(slower), f"{len(slower)} of {len(choices)}"
+        to_the_end = len(slower) == sum(batch >= first for batch in choices)
+        where = f"from b = {first} on" if to_the_end else f"the smallest of them b = {first}"
+        yield f"decoding without a drafter is faster at {count} batch sizes, {where}"
 
 
-def ends(asked: Sequence[Deployment], written: int) -> Iterator[str]:
-    """Yield where memory ends a schedule, or would.
+def memory_end(queries: Sequence[Deployment], written: int) -> Iterator[str]:
+    """Yield the first batch size that memory does not hold, and whether the schedule ends there.
 
     Parameters
     ----------
-    asked
+    queries
         Deployments by batch size from 1 on.
     written
-        How many of them the schedule has.
+        Number of batch sizes that the schedule has.
     """
-    over = next((each for each in asked if unfit(each.memory)), None)
+    over = next((query for query in queries if unfit(query.memory)), None)
     if over is None:
         return
     line = next(memory_lines(over.memory, over.platform))
-    what = "ends here" if written < len(asked) else "goes on, memory ignored"
+    what = "ends here" if written < len(queries) else "goes on, memory ignored"
     yield f"# at b = {over.batch} the schedule {what}: {line}"
 
 
 def entries(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[Entry]:
-    """Yield the ranges of batch sizes of one K; arguments as of `schedule_report`."""
+    """Yield the ranges of batch sizes that share one K; arguments as in `schedule_report`."""
     if not choices:
         return
-    place = {query.batch: number for number, query in enumerate(forecast.deployments)}
+    index_by_batch = {query.batch: index for index, query in enumerate(forecast.deployments)}
     rows = headline(forecast.answers).filter(baseline=1)
     module = pl.coalesce("limiting_module_extended", "limiting_module")
     limiter = dict(rows.select("deployment", module).rows())
@@ -216,18 +219,19 @@ def entries(forecast: Forecast, choices: Mapping[int, Choice]) -> Iterator[Entry
     model = forecast.total.model_us
     for part in ranges({batch: choice.k for batch, choice in choices.items()}):
         batches = [b for b in choices if part.first <= b <= part.last]
-        cost = max(float(model[place[b], part.k] / model[place[b], 0]) for b in batches)
+        indices = [index_by_batch[b] for b in batches]
+        cost = max(float(model[index, part.k] / model[index, 0]) for index in indices)
         yield Entry(
             *part,
             cost=None if math.isnan(cost) else cost,
             expected=min(choices[b].speedup for b in batches) if by_speed else None,
-            limited_by=None if by_speed else limiter.get(place[batches[-1]]),
+            limited_by=None if by_speed else limiter.get(indices[-1]),
         )
 
 
-def _table(found: Sequence[Entry]) -> list[list[object]]:
-    """Return a row an entry under a head; none without entries."""
-    by_speed = any(entry.expected is not None for entry in found)
+def _table(entries: Sequence[Entry]) -> list[list[object]]:
+    """Return a heading and one row per entry; empty without entries."""
+    by_speed = any(entry.expected is not None for entry in entries)
     why = "speedup at least" if by_speed else "limited at its end by"
     rows = [
         [
@@ -235,13 +239,13 @@ def _table(found: Sequence[Entry]) -> list[list[object]]:
             "-" if entry.cost is None else f"{entry.cost:.3f}",
             (entry.limited_by or "-") if entry.expected is None else f"{entry.expected:.2f}",
         ]
-        for entry in found
+        for entry in entries
     ]
     return [["from b", "to b", "K", "T(K+1)/T(1) at most", why], *rows] if rows else []
 
 
-def _refuse(forecast: Forecast, place: int, why: str) -> None:
-    query = forecast.deployments[place]
+def _refuse(forecast: Forecast, index: int, why: str) -> None:
+    query = forecast.deployments[index]
     raise EvidenceError(
         f"no schedule for {title(query)}: {why}",
         remedy=f"Choose another predictor with --by. {no_forward(query)}{_by_another(query)}",
@@ -249,10 +253,11 @@ def _refuse(forecast: Forecast, place: int, why: str) -> None:
 
 
 def _by_another(query: Deployment) -> str:
-    """Return whose schedule to ask for where the experts of another engine are known."""
+    """Return the command for another engine whose kernels for the experts are known."""
     others = [
         name
         for name in ENGINES
-        if name != query.engine.name and any(f"--moe {name}==" in each for each in query.instead)
+        if name != query.engine.name
+        and any(f"--moe {name}==" in options for options in query.instead)
     ]
     return f"; {others[0]}'s own option is `nearfree schedule {others[0]}`" if others else ""

@@ -1,4 +1,4 @@
-"""Schedules as data: entries or choices, evidence, where memory ends them, and the option."""
+"""Schedules as JSON: entries or choices, evidence, the batch size at which memory ends them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,8 +7,8 @@ from msgspec import json
 
 from nearfree.show.text.answer_json import deployment_json
 from nearfree.show.text.choices import choice_notes
+from nearfree.show.text.context_schedule import ContextSchedule, caveats
 from nearfree.show.text.memory import memory_lines, unfit
-from nearfree.show.text.planned import Planned
 from nearfree.show.text.schedule import entries, remarks
 
 
@@ -16,8 +16,8 @@ def schedules_json(
     engine: str,
     goal: str,
     worth: float,
-    every: Sequence[Planned],
-    safe: Planned,
+    schedules: Sequence[ContextSchedule],
+    safe: ContextSchedule,
     *,
     epsilon: float,
     notes: Sequence[str],
@@ -27,91 +27,96 @@ def schedules_json(
     Parameters
     ----------
     worth
-        The share that an entry has to be worth.
+        The least share of the goal for which a schedule gets another entry.
     safe
-        What is pasted: that of the only context, or the one that is safe at all.
+        The schedule whose option is pasted: that of the only context, or the one safe at all.
     notes
-        What is assumed, and what speaks against the drafter.
+        Assumptions, and warnings about the drafter.
     """
     option = safe.option
-    return json.encode(_asked(engine, goal, every) | {
+    return json.encode(_query(engine, goal, schedules) | {
         "epsilon": epsilon,
         "worth": worth,
         "place": option.place,
-        "notes": [*notes, *option.notes, *_caveats(every)],
+        "notes": [*notes, *option.notes, *caveats(schedules)],
         "read_by": [str(parser) for parser in option.parsers],
-        "safe": _schedule(safe, own=any(each is safe for each in every)),
-        "schedules": [_schedule(each, own=True) for each in every],
+        "safe": _schedule(safe, own=any(schedule is safe for schedule in schedules)),
+        "schedules": [_schedule(schedule, own=True) for schedule in schedules],
     }).decode()  # fmt: skip
 
 
-def choices_json(engine: str, goal: str, every: Sequence[Planned], notes: Sequence[str]) -> str:
+def choices_json(
+    engine: str, goal: str, schedules: Sequence[ContextSchedule], notes: Sequence[str]
+) -> str:
     """Return the best K and its gain by context, acceptance and batch size as JSON.
 
     Parameters are those of `schedules_json`; there is no option without an acceptance.
     """
     choices = [
-        {"context": each.context, "acceptance": rate, "batch": batch, "k": choice.k,
+        {"context": schedule.context, "acceptance": rate, "batch": batch, "k": choice.k,
          "gain": choice.speedup - 1}
-        for each in every
-        for rate, best in each.best.items()
+        for schedule in schedules
+        for rate, best in schedule.best.items()
         for batch, choice in best.items()
     ]  # fmt: skip
-    return json.encode(_asked(engine, goal, every) | {
-        "notes": list(choice_notes(every, notes)),
+    return json.encode(_query(engine, goal, schedules) | {
+        "notes": list(choice_notes(schedules, notes)),
         "option": None,
-        "memory": [_ends(each) for each in every],
+        "memory": [_ends(schedule) for schedule in schedules],
         "choices": choices,
     }).decode()  # fmt: skip
 
 
-def _caveats(every: Sequence[Planned]) -> list[str]:
-    """Return what the times at any of the contexts leave out."""
-    said = (caveat for each in every for caveat in each.answers.deployments[0].caveats)
-    return list(dict.fromkeys(said))
-
-
-def _asked(engine: str, goal: str, every: Sequence[Planned]) -> dict[str, Any]:
-    """Return what is asked: the deployment as that of `predict`, but for b and L."""
-    served = deployment_json(every[0].answers.deployments[0]).items()
+def _query(engine: str, goal: str, schedules: Sequence[ContextSchedule]) -> dict[str, Any]:
+    """Return the query: engine, goal, contexts, and the deployment of `predict` less b and L."""
+    deployment = deployment_json(schedules[0].forecast.deployments[0])
     return {
         "engine": engine,
-        "deployment": {name: said for name, said in served if name not in ("batch", "context")},
+        "deployment": {
+            name: value for name, value in deployment.items() if name not in ("batch", "context")
+        },
         "goal": goal,
-        "contexts": [each.context for each in every],
+        "contexts": [schedule.context for schedule in schedules],
     }
 
 
-def _schedule(plan: Planned, *, own: bool) -> dict[str, Any]:
-    """Return a schedule; one that is not its context's `own` is limited at several of them."""
-    return _ends(plan) | {
-        "entries": list(_entries(plan, own=own)),
-        "notes": list(remarks(plan.answers, plan.choices)),
-        "lost": plan.lost and dict(zip(("worst", "mean"), plan.lost, strict=True)),
-        "option": plan.option.text,
+def _schedule(schedule: ContextSchedule, *, own: bool) -> dict[str, Any]:
+    """Return a schedule as data.
+
+    Parameters
+    ----------
+    own
+        False for a schedule that is safe at several contexts and is that of none of them.
+    """
+    return _ends(schedule) | {
+        "entries": list(_entries(schedule, own=own)),
+        "notes": list(remarks(schedule.forecast, schedule.choices)),
+        "lost": schedule.lost and dict(zip(("worst", "mean"), schedule.lost, strict=True)),
+        "option": schedule.option.text,
     }
 
 
-def _ends(plan: Planned) -> dict[str, Any]:
+def _ends(schedule: ContextSchedule) -> dict[str, Any]:
     """Return the first batch size at a context that memory does not hold, and why."""
-    over = next((each for each in plan.asked if unfit(each.memory)), None)
+    over = next((query for query in schedule.deployments if unfit(query.memory)), None)
     return {
-        "context": plan.context,
+        "context": schedule.context,
         "memory_ends_at": over and over.batch,
         "memory": over and next(memory_lines(over.memory, over.platform)),
     }
 
 
-def _entries(plan: Planned, *, own: bool) -> Iterator[dict[str, Any]]:
+def _entries(schedule: ContextSchedule, *, own: bool) -> Iterator[dict[str, Any]]:
     """Yield the entries: the least speedup (`expected`) and the largest T(K + 1) / T(1) (`cost`).
 
-    Each, and what limits the boundary, is None where it is not known or not what K was chosen by.
+    Either is None where it is not known. `limited_by` is None where K was chosen by speedup, or at
+    several contexts at once.
     """
-    for entry in entries(plan.answers, plan.choices):
-        said = entry._asdict()
+    for entry in entries(schedule.forecast, schedule.choices):
+        fields = entry._asdict()
         yield {
-            "from": said.pop("first"),
-            "to": said.pop("last"),
-            **said,
+            "from": fields.pop("first"),
+            "to": fields.pop("last"),
+            **fields,
             "limited_by": entry.limited_by if own else None,
         }

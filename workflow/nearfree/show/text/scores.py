@@ -1,4 +1,4 @@
-"""Scores of predictors as text: data, truth and constants, and one line a group."""
+"""Scores of predictors as text: data, truth and constants, and one line per group."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,13 +13,13 @@ from nearfree.show.text.forecast import columns
 Row = dict[str, object]
 TRUTH = (
     "last pass over the grid N from the baseline (smallest N; balanced routing: smallest N >= "
-    "ceil(E / (b k)); power law: smallest N with nine in ten experts awake)"
+    "ceil(E / (b k)); power law: smallest N with nine in ten experts active)"
 )
 HIT = "N_max <= prediction < next grid N; refused and undecided settings count as misses"
 FORMS_SEEN = (
-    "forms: chosen in view of A100, H100 and the paper's printed H20 tables, after a feasibility "
-    "study that had tried forms on the same tables of all nine GPUs; other platforms are out of "
-    "sample for constants, not for forms"
+    "forms: chosen on A100, H100 and the paper's printed H20 tables, after a feasibility study "
+    "that tried forms on the tables of all nine GPUs; other platforms are out of sample for "
+    "constants, not for forms"
 )
 _COUNTS = {"settings": "settings", "answered": "answered", "refused": "refused",
            "undecided": "undecided", "hits": "hits"}  # fmt: skip
@@ -38,7 +38,7 @@ _LEGEND = (
 def head(
     source: str, known: Truth, evaluation: Evaluation, epsilons: Sequence[float]
 ) -> Iterator[str]:
-    """Yield the lines above the scores: data, truth, constants and coverage."""
+    """Yield the lines above the scores: data, tolerances, truth, constants and coverage."""
     answered, total = evaluation.scores["answered"].sum(), evaluation.scores.height
     undecided = known.boundaries["undecided"].sum()
     yield f"data        {source}"
@@ -49,7 +49,7 @@ def head(
         for text in texts:
             yield f"calibrated  {predictor}: {text}"
     if not evaluation.constants:
-        yield "calibrated  nothing: no answer rests on a calibrated constant"
+        yield "calibrated  nothing: no answer uses a calibrated constant"
     yield f"coverage    {answered} of {total} answered; {undecided} boundaries undecided"
     reasons = known.excluded.group_by("reason", maintain_order=True).agg(
         pl.len().alias("curves"), pl.col("event_id").first()
@@ -59,12 +59,12 @@ def head(
 
 
 def basis(constants: Mapping[str, Event], *, every_form: bool) -> Iterator[str]:
-    """Yield the data that constants and forms of T(N) were chosen on, and the tried forms.
+    """Yield the data that constants and forms of T(N) were chosen on, and the candidate forms.
 
     Parameters
     ----------
     every_form
-        Whether to print each form that was tried, not only how many.
+        Whether to print each candidate form, or only their number.
     """
     if not constants:
         yield "seen        no constants are in the log"
@@ -89,7 +89,7 @@ def table(rows: Sequence[Row], by: Sequence[str]) -> Iterator[str]:
 
 
 def _score(row: Row, by: Sequence[str]) -> dict[str, str]:
-    """Return a row's cells by their heads."""
+    """Return a row's cells by column heading."""
     return {
         **{key: _text(row[key]) for key in by},
         **{name: _text(row[key]) for key, name in _COUNTS.items()},

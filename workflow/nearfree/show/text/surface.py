@@ -1,4 +1,4 @@
-"""Answers over many deployments: the deployment table, `predict --positions K` and `surface`."""
+"""Answers for many deployments: `lookup`, `predict --positions K` and `surface`."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,15 +21,16 @@ from nearfree.show.text.memory import unfit
 
 
 def check_points_file(path: Path) -> None:
-    """Refuse a file whose name ends with neither .parquet nor .csv; ConfigError."""
+    """Raise ConfigError for a file whose name ends with neither .parquet nor .csv."""
     if path.suffix not in (".parquet", ".csv"):
         raise ConfigError(
-            f"{path} is neither a .parquet nor a .csv file", remedy="Name it so with --output"
+            f"{path} is neither a .parquet nor a .csv file",
+            remedy="Give --output a name that ends with .parquet or .csv",
         )
 
 
 def write_points(path: Path, queries: Sequence[Deployment], points: pl.DataFrame) -> None:
-    """Write points with their deployments' columns to a file that was checked."""
+    """Write points with their deployments' columns to a file of `check_points_file`."""
     rows = with_about(queries, points)
     with path.open("wb") as file:
         if path.suffix == ".csv":
@@ -39,44 +40,45 @@ def write_points(path: Path, queries: Sequence[Deployment], points: pl.DataFrame
 
 
 _SETTING = ("model", "platform", "formats", "backends", "routing", "b", "L")
-"""The heads of a deployment's columns."""
+"""Headings of the columns of `_setting`."""
 
 
 def _setting(query: Deployment) -> list[object]:
-    """Return the columns of a deployment."""
-    named = query.decoder.name, gpus(query), formats(query), _backends(query)
-    return [*named, query.routing or "-", query.batch, query.context]
+    """Return a deployment's cells under the headings `_SETTING`."""
+    names = query.decoder.name, gpus(query), formats(query), _backends(query)
+    return [*names, query.routing or "-", query.batch, query.context]
 
 
 _UNFIT = "!"
 
 
 def _backends(query: Deployment) -> str:
-    """Return what runs a deployment, and whose CUDA graphs its steps run in."""
+    """Return the attention backend, the engine, and the engine of the CUDA graphs."""
     graphs = f"graphs of {query.graphs.engine}" if query.graphs else None
-    named = query.moe or query.server
-    return ", ".join(str(each) for each in (query.attention, named, graphs) if each)
+    engine = query.moe or query.server
+    return ", ".join(str(name) for name in (query.attention, engine, graphs) if name)
 
 
 def surface_report(
     queries: Sequence[Deployment], boundaries: pl.DataFrame, epsilon: float
 ) -> Iterator[str]:
-    """Yield N_max by batch (down) and context (across), a block a model, platform and routing."""
+    """Yield N_max by batch (down) and context (across), per model, platform and routing."""
     rows = {(row["deployment"], row["baseline"] == 1): row for row in boundaries.to_dicts()}
     first = True
     for (decoder, _, routing), group in groupby(enumerate(queries), _block):
         block = list(group)
         query = block[0][1]
-        bound = f", {routing} routing" if routing else ""
+        setting = f"{gpus(query)}, {formats(query)}, {_backends(query)}"
+        setting += f", {routing} routing" if routing else ""
         for single in (True, False):
             if not single and all(other.full_baseline == 1 for _, other in block):
                 continue
-            base = "N = 1" if single else "the paper's baseline N = ceil(E / (b k))"
+            baseline = "N = 1" if single else "the paper's baseline N = ceil(E / (b k))"
             yield from [] if first else [""]
             first = False
             yield (
-                f"{decoder.name} on {gpus(query)}, {formats(query)}, {_backends(query)}{bound}: "
-                f"N_max at the tolerance {epsilon:g} from {base}, by the work model"
+                f"{decoder.name} on {setting}: "
+                f"N_max at the tolerance {epsilon:g} from {baseline}, by the work model"
             )
             yield from _matrix(block, rows, single=single)
     if any(unfit(query.memory) for query in queries):
@@ -91,8 +93,8 @@ def _matrix(
     contexts = list(dict.fromkeys(query.context for _, query in block))
     table: list[list[object]] = [["b \\ L", *contexts]]
     cells: dict[int, list[object]] = {}
-    for place, query in block:
-        row = rows.get((place, single)) or rows[place, True]
+    for index, query in block:
+        row = rows.get((index, single)) or rows[index, True]
         cell = amount(row["n_max"], censored=bool(row["censored"]))  # type: ignore[arg-type]
         if unfit(query.memory) and not row["refusal"]:
             cell += _UNFIT
@@ -113,48 +115,49 @@ def _block(entry: tuple[int, Deployment]) -> tuple[Decoder, str, str | None]:
 def inverse_report(
     forecast: Forecast, positions: int, epsilon: float, accepted: float | None
 ) -> Iterator[str]:
-    """Yield the cost of K positions in each deployment, the near-free ones first."""
+    """Yield T(K) / T(1) of K positions in each deployment, the near-free ones first."""
     rows = inverse(forecast, positions, epsilon)
     free = rows.filter(verdict=NEAR_FREE)
-    places = {at for at, query in enumerate(forecast.deployments) if unfit(query.memory)}
-    over = len(places & {*free["deployment"]})
+    unfits = {index for index, query in enumerate(forecast.deployments) if unfit(query.memory)}
+    over = len(unfits & {*free["deployment"]})
     yield (
         f"{positions} positions are near-free (T({positions}) <= {1 + epsilon:g} T(1), by the work "
         f"model) in {free.height} of {rows.height} settings"
         + (f", of which {over} do not fit in memory" if over else "")
     )
     ratio = f"T({positions})/T(1)"
-    used = [] if accepted is None else ["accepted / N_max"]
+    accepted_head = [] if accepted is None else ["accepted / N_max"]
     head: list[object] = [*_SETTING, ratio, "interval",
-                          "N_max", *used, "verdict"]  # fmt: skip
+                          "N_max", *accepted_head, "verdict"]  # fmt: skip
     table: list[list[object]] = [head]
     later = pl.col("verdict").ne_missing(pl.lit(NEAR_FREE))
     for row in rows.sort(later, maintain_order=True).to_dicts():
         query = forecast.deployments[row["deployment"]]
         setting = _setting(query)
         if row["refusal"]:
-            table.append([*setting, "-", "", "-", *(["-"] if used else []), row["refusal"]])
+            dash = ["-"] if accepted_head else []
+            table.append([*setting, "-", "", "-", *dash, row["refusal"]])
             continue
         interval = f"{row['low']:.2f} to {row['high']:.2f}"
-        most = "<= " if row["censored"] else ""
-        share = [] if accepted is None else [f"{most}{accepted / row['n_max']:.2f}"]
+        sign = "<= " if row["censored"] else ""
+        accepted_cell = [] if accepted is None else [f"{sign}{accepted / row['n_max']:.2f}"]
         n_max = amount(row["n_max"], censored=row["censored"])
-        verdict = row["verdict"] + (", does not fit" if row["deployment"] in places else "")
-        table.append([*setting, f"{row['ratio']:.3f}", interval, n_max, *share, verdict])
+        verdict = row["verdict"] + (", does not fit" if row["deployment"] in unfits else "")
+        table.append([*setting, f"{row['ratio']:.3f}", interval, n_max, *accepted_cell, verdict])
     yield from columns(table)
 
 
 def lookup_report(forecast: Forecast, epsilon: float) -> Iterator[str]:
-    """Yield N_max by predictor, a line a deployment and baseline, and why where one refuses."""
+    """Yield N_max by predictor, a line per deployment and baseline, then the refusals."""
     answers, end = headline(forecast.answers), float(forecast.total.grid[-1])
     yield f"N_max at the tolerance {epsilon:g}; over: idle compute / work model"
     rows: list[list[object]] = [
         [*_SETTING, "from N", *LAWS, PREDICTOR,
          "interval", "over", "limited by"]
     ]  # fmt: skip
-    for (place, baseline), part in answers.group_by("deployment", "baseline", maintain_order=True):
-        by_predictor = {row["predictor"]: row for row in part.to_dicts()}
-        query = forecast.deployments[int(str(place))]
+    for (index, baseline), group in answers.group_by("deployment", "baseline", maintain_order=True):
+        by_predictor = {row["predictor"]: row for row in group.to_dicts()}
+        query = forecast.deployments[int(str(index))]
         values = _values(by_predictor, end)
         rows.append([*_setting(query), baseline, *values])
     yield from columns(rows)
@@ -177,7 +180,7 @@ def _values(by_predictor: dict[str, dict[str, Any]], end: float) -> list[object]
         amount(model["n_max"], censored=model["censored"]),
         interval(model, end),
         over,
-        "nothing up to there" if limiter is None else f"{limiter}: {model['limiting_term']}",
+        "no limit up to there" if limiter is None else f"{limiter}: {model['limiting_term']}",
     ]
 
 
@@ -186,7 +189,7 @@ def _times(ratio: float) -> str:
 
 
 def published_report(answers: pl.DataFrame) -> Iterator[str]:
-    """Yield the paper's deployment table as computed, as printed, and by the sources' values."""
+    """Yield the paper's deployment table: computed, printed, and by the values of source rules."""
     equal = int(answers["equal"].sum())
     yield f"paper, tab:practical_lookup: {equal} of {answers.height} rows round to what is printed"
     rows: list[list[object]] = [
@@ -196,7 +199,7 @@ def published_report(answers: pl.DataFrame) -> Iterator[str]:
     rows += [_published(row) for row in answers.to_dicts()]
     yield from columns(rows)
     yield ""
-    yield "with what the sources say of real shapes (M_attn, M_moe and tau of the releases)"
+    yield "with M_attn, M_moe and tau of these shapes as read from the releases' sources"
     for row in answers.to_dicts():
         value = row["refusal"] or f"{row['resolved']:g} by {row['resolved_term']}"
         yield f"  row {row['row']}: {value}; {row['rule'] or ''}"

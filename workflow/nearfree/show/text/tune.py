@@ -1,4 +1,4 @@
-"""The answer of `nearfree tune`, as text and as JSON."""
+"""The answer of `nearfree tune` as text and as JSON."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,12 +22,18 @@ NOT = {
     "none": "do not speculate: nothing beat none by more than the noise",
     "undecided": "undecided: a setting was faster than none, but not by more than the noise",
 }
-"""The verdicts that are not to speculate, in words."""
+"""The explanation of each verdict against speculation."""
 
 
-def document(said: Recorded, model: Path, draft: Path | None) -> Any:
-    """Return the answer as plain data for JSON; its keys are part of the command's contract."""
-    answer, takes = said.answer, said.takes
+def document(record: Recorded, model: Path, draft: Path | None) -> Any:
+    """Return the answer as plain data for JSON; its keys are part of the command's interface.
+
+    Parameters
+    ----------
+    model, draft
+        The files of the model and of the draft model, for the command to paste.
+    """
+    answer, takes = record.answer, record.takes
     loaded = _loaded(takes)
     curve = answer.curve
     points = zip(curve.n, curve.t_us, curve.low_us, curve.high_us, strict=True)
@@ -48,14 +54,16 @@ def document(said: Recorded, model: Path, draft: Path | None) -> Any:
             "batch": curve.setting.batch,
             "seconds": curve.timer,
         },
-        "settings": [_setting(each) for each in answer.settings],
-        "predicted": [_predicted(kind, best) for kind, best in _best(said)],
-        "by_kind": {kind: _of_kind(said, of, model, draft) for kind, of in said.kinds.items()},
+        "settings": [_setting(setting) for setting in answer.settings],
+        "predicted": [_predicted(kind, choice) for kind, choice in _choices(record)],
+        "by_kind": {
+            kind: _kind_json(record, result, model, draft) for kind, result in record.kinds.items()
+        },
         "choice": _plain(answer.run),
         "gain": {
             "over_none": _interval(answer.over_none),
             "over_default": _interval(answer.over_default),
-            "over_defaults": [_over_default(each) for each in answer.over_defaults],
+            "over_defaults": [_over_default(over) for over in answer.over_defaults],
         },
         "verdict": answer.verdict,
         "held_out": {
@@ -63,11 +71,11 @@ def document(said: Recorded, model: Path, draft: Path | None) -> Any:
             "repeats": answer.repeats,
             "seconds": answer.seconds,
             "loop": answer.loop,
-            "temperature": said.plan.temperature,
-            "batch": said.plan.batch,
-            "over_none": [_over_none(each) for each in answer.settings],
+            "temperature": record.plan.temperature,
+            "batch": record.plan.batch,
+            "over_none": [_over_none(setting) for setting in answer.settings],
         },
-        "paste": _paste(said, answer.run, model, draft),
+        "paste": _paste(record, answer.run, model, draft),
         "events": [str(take.name) for take in takes],
     }
 
@@ -82,44 +90,45 @@ def _plain(drafting: Drafting) -> dict[str, Any]:
 
 
 def _setting(setting: Setting) -> dict[str, Any]:
-    ran = setting.proven
+    run = setting.proven
     return {
-        **_plain(ran.drafting),
+        **_plain(run.drafting),
         "predicted_tokens_s": setting.predicted_tokens_s,
-        "tokens_s": _interval(ran.tokens_s),
-        "identical_share": ran.identical,
-        "steps_equal": ran.steps_equal,
-        "exact": ran.exact,
-        "first_difference": ran.first_difference,
-        "margin": ran.margin,
+        "tokens_s": _interval(run.tokens_s),
+        "identical_share": run.identical,
+        "steps_equal": run.steps_equal,
+        "exact": run.exact,
+        "first_difference": run.first_difference,
+        "margin": run.margin,
     }
 
 
-def _best(said: Recorded) -> list[tuple[str, Choice]]:
-    """Return what is predicted best of each kind of prompts that are tuned on, and of all."""
-    return [*((kind, each.choice) for kind, each in said.kinds.items()), ("all", said.choice)]
+def _choices(record: Recorded) -> list[tuple[str, Choice]]:
+    """Return the predicted choice for each kind of tuning prompts, and for all of them."""
+    by_kind = [(kind, result.choice) for kind, result in record.kinds.items()]
+    return [*by_kind, ("all", record.choice)]
 
 
-def _predicted(kind: str, best: Choice) -> dict[str, Any]:
-    none = best.none.tokens_s
+def _predicted(kind: str, choice: Choice) -> dict[str, Any]:
+    none = choice.none.tokens_s
     return {
         "prompts": kind,
-        **_plain(best.chosen.drafting),
-        "tokens_s": best.chosen.tokens_s,
-        "over_none": best.chosen.tokens_s / none,
-        "cut_over_none": best.cut and best.cut.tokens_s / none,
+        **_plain(choice.chosen.drafting),
+        "tokens_s": choice.chosen.tokens_s,
+        "over_none": choice.chosen.tokens_s / none,
+        "cut_over_none": choice.cut and choice.cut.tokens_s / none,
     }
 
 
-def _of_kind(said: Recorded, of: OfKind, model: Path, draft: Path | None) -> dict[str, Any]:
-    best = of.choice
+def _kind_json(record: Recorded, result: OfKind, model: Path, draft: Path | None) -> dict[str, Any]:
+    choice = result.choice
     return {
-        "choice": _plain(best.chosen.drafting),
-        "predicted_over_none": best.chosen.tokens_s / best.none.tokens_s,
-        "over_none": _interval(of.gain),
-        "run": _plain(of.run),
-        "paste": _paste(said, of.run, model, draft),
-        "copied_share": {"tuned": of.copied_tuned, "held_out": of.copied_held_out},
+        "choice": _plain(choice.chosen.drafting),
+        "predicted_over_none": choice.chosen.tokens_s / choice.none.tokens_s,
+        "over_none": _interval(result.gain),
+        "run": _plain(result.run),
+        "paste": _paste(record, result.run, model, draft),
+        "copied_share": {"tuned": result.copied_tuned, "held_out": result.copied_held_out},
     }
 
 
@@ -127,7 +136,7 @@ def _over_none(setting: Setting) -> dict[str, Any]:
     return {
         **_plain(setting.proven.drafting),
         "all": _interval(setting.gain),
-        "kinds": {kind: _interval(over) for kind, over in setting.kinds.items()},
+        "kinds": {kind: _interval(gain) for kind, gain in setting.kinds.items()},
     }
 
 
@@ -141,7 +150,7 @@ def _over_default(over: OverDefault) -> dict[str, Any]:
 
 
 def _interval(interval: Interval | None) -> dict[str, float | None] | None:
-    """Return an interval; an end that nothing is known of is null, since JSON has no infinity."""
+    """Return an interval; its ends are null where they are unknown, as JSON has no infinity."""
     if interval is None:
         return None
     known = interval.high != float("inf")
@@ -153,12 +162,12 @@ def _interval(interval: Interval | None) -> dict[str, float | None] | None:
 
 
 def _loaded(takes: Sequence[Take]) -> EngineLoaded:
-    found: EngineLoaded = next(e.data for take in takes for e in take.of(EngineLoaded))
-    return found
+    loaded: EngineLoaded = next(e.data for take in takes for e in take.of(EngineLoaded))
+    return loaded
 
 
-def _paste(said: Recorded, run: Drafting, model: Path, draft: Path | None) -> str:
-    plan = said.plan
+def _paste(record: Recorded, run: Drafting, model: Path, draft: Path | None) -> str:
+    plan = record.plan
     return paste(
         plan.engine,
         run,
@@ -170,44 +179,47 @@ def _paste(said: Recorded, run: Drafting, model: Path, draft: Path | None) -> st
     )
 
 
-def tune_text(said: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
-    """Yield the answer: T(N), what ran, the choice by kind of prompt, the verdict, what to run."""
-    answer, takes = said.answer, said.takes
+def tune_text(record: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
+    """Yield T(N), the proof runs, the choice by kind of prompt, the verdict, and the command."""
+    answer, takes = record.answer, record.takes
     loaded = _loaded(takes)
     yield (
         f"{loaded.model} ({loaded.file_type}) in {loaded.engine} {loaded.release}; "
-        f"drafts run by: {answer.loop}{_asked(said.plan)}"
+        f"drafts run by: {answer.loop}{_conditions(record.plan)}"
     )
     yield ""
     yield from _curve(answer)
     yield ""
     yield from _proof(answer)
     yield ""
-    if kinds := sorted({kind for each in answer.settings for kind in each.kinds}):
+    if kinds := sorted({kind for setting in answer.settings for kind in setting.kinds}):
         yield from _kinds(answer, kinds)
         yield ""
-    yield from _choice(said)
+    yield from _choice(record)
     yield ""
-    if said.kinds:
-        yield from _by_kind(said)
+    if record.kinds:
+        yield from _by_kind(record)
         yield ""
     yield from _verdict(answer)
     yield ""
     yield "to run:"
-    yield f"  {_paste(said, answer.run, model, draft)}"
-    for kind, of in said.kinds.items():
-        if of.run != answer.run:
+    yield f"  {_paste(record, answer.run, model, draft)}"
+    for kind, result in record.kinds.items():
+        if result.run != answer.run:
             yield f"to run where all prompts are {kind}:"
-            yield f"  {_paste(said, of.run, model, draft)}"
+            yield f"  {_paste(record, result.run, model, draft)}"
     yield ""
     yield "evidence: " + ", ".join(str(take.name) for take in takes)
 
 
-def _asked(plan: DecodePlan) -> str:
-    heat, batch = plan.temperature, plan.batch
-    many = f"; {batch} prompts at once, each step one call over all of them" if batch > 1 else ""
-    hot = f"; sampled at temperature {heat:g}, each token by a number of its own" if heat else ""
-    return many + hot
+def _conditions(plan: DecodePlan) -> str:
+    """Return the batch size and the temperature of a plan, each where it is not the default."""
+    text = ""
+    if plan.batch > 1:
+        text += f"; {plan.batch} prompts at once, one call per step for all of them"
+    if plan.temperature:
+        text += f"; sampled at temperature {plan.temperature:g}, with one random number per token"
+    return text
 
 
 def _curve(answer: Answer) -> Iterator[str]:
@@ -215,9 +227,9 @@ def _curve(answer: Answer) -> Iterator[str]:
     setting = curve.setting
     yield (
         f"T(N) in {curve.timer} time, {setting.threads} thread(s), "
-        f"{'' if setting.repack else 'not '}repacked, over L = {setting.context}{_of(curve)}:"
+        f"{'' if setting.repack else 'not '}repacked, over L = {setting.context}{_rows(curve)}:"
     )
-    first = curve.t_us[0]
+    t1_us = curve.t_us[0]
     rows = [["N", "T(N), ms", "95 %", "T(N)/T(1)", "T(N)/N T(1)"]]
     for n, us, low, high in zip(curve.n, curve.t_us, curve.low_us, curve.high_us, strict=True):
         rows.append(
@@ -225,27 +237,27 @@ def _curve(answer: Answer) -> Iterator[str]:
                 str(n),
                 f"{us / US_PER_MS:.2f}",
                 f"[{low / US_PER_MS:.2f}, {high / US_PER_MS:.2f}]",
-                f"{us / first:.2f}",
-                f"{us / first / n:.2f}",
+                f"{us / t1_us:.2f}",
+                f"{us / t1_us / n:.2f}",
             ]
         )
     yield from columns(rows)
 
 
-def _of(curve: EngineCurve) -> str:
-    many = curve.setting.batch
-    return f", N rows of each of {many} sequences" if many > 1 else ""
+def _rows(curve: EngineCurve) -> str:
+    batch = curve.setting.batch
+    return f", N rows of each of {batch} sequences" if batch > 1 else ""
 
 
 def _proof(answer: Answer) -> Iterator[str]:
     yield (
-        f"run in turn on {answer.prompts} held-out prompts, {answer.repeats} times, "
+        f"run in alternation on {answer.prompts} held-out prompts, {answer.repeats} times, "
         f"tokens/s of {answer.seconds} time:"
     )
     head = "K|drafter|threads|repacked|predicted|tokens/s|95 %|x none|identical|steps as replayed"
     rows = [head.split("|")]
-    for setting in sorted(answer.settings, key=lambda each: each.proven.drafting.k):
-        ran, drafting = setting.proven, setting.proven.drafting
+    for setting in _by_k(answer):
+        run, drafting = setting.proven, setting.proven.drafting
         rows.append(
             [
                 str(drafting.k),
@@ -253,40 +265,44 @@ def _proof(answer: Answer) -> Iterator[str]:
                 str(drafting.threads),
                 "yes" if drafting.repack else "no",
                 f"{setting.predicted_tokens_s:.1f}",
-                f"{ran.tokens_s.value:.1f}",
-                _ends(ran.tokens_s, 1),
+                f"{run.tokens_s.value:.1f}",
+                _ends(run.tokens_s, 1),
                 f"{setting.gain.value:.2f}",
-                f"{ran.identical:.0%}",
-                {True: "yes", False: "no", None: "not told"}[ran.steps_equal],
+                f"{run.identical:.0%}",
+                {True: "yes", False: "no", None: "unknown"}[run.steps_equal],
             ]
         )
     yield from columns(rows)
     for setting in answer.settings:
-        ran = setting.proven
-        if ran.first_difference is not None:
-            margin = "" if ran.margin is None else f", where the best logit led by {ran.margin:.3f}"
+        run = setting.proven
+        if run.first_difference is not None:
+            margin = "" if run.margin is None else f", where the best logit led by {run.margin:.3f}"
             yield (
-                f"  K = {ran.drafting.k}, {ran.drafting.label}: outputs differ from none after "
-                f"{ran.first_difference} tokens at the earliest{margin}"
+                f"  K = {run.drafting.k}, {run.drafting.label}: outputs differ from none after "
+                f"{run.first_difference} tokens at the earliest{margin}"
             )
 
 
 def _kinds(answer: Answer, kinds: Sequence[str]) -> Iterator[str]:
-    """Yield what each setting that drafts won on each kind of prompts."""
-    yield "the same by kind of prompt, times as fast as none:"
+    """Yield the speedup of each drafting setting on each kind of prompts."""
+    yield "speedup over none, by kind of prompt:"
     rows = [["K", "drafter", *(word for kind in kinds for word in (kind, "95 %"))]]
-    for setting in sorted(answer.settings, key=lambda each: each.proven.drafting.k):
+    for setting in _by_k(answer):
         drafting = setting.proven.drafting
         if drafting.drafter == "none":
             continue
-        won = [setting.kinds.get(kind) for kind in kinds]
-        words = [
-            word
-            for each in won
-            for word in (("-", "") if each is None else (f"{each.value:.2f}", _ends(each, 2)))
-        ]
-        rows.append([str(drafting.k), drafting.label, *words])
+        cells = [cell for kind in kinds for cell in _gain_cells(setting.kinds.get(kind))]
+        rows.append([str(drafting.k), drafting.label, *cells])
     yield from columns(rows)
+
+
+def _by_k(answer: Answer) -> list[Setting]:
+    return sorted(answer.settings, key=lambda setting: setting.proven.drafting.k)
+
+
+def _gain_cells(gain: Interval | None) -> tuple[str, str]:
+    """Return a speedup and its interval as two cells, a dash where it is unknown."""
+    return ("-", "") if gain is None else (f"{gain.value:.2f}", _ends(gain, 2))
 
 
 def _ends(interval: Interval, digits: int) -> str:
@@ -295,35 +311,36 @@ def _ends(interval: Interval, digits: int) -> str:
     return f"[{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
-def _choice(said: Recorded) -> Iterator[str]:
-    """Yield what is predicted best of each kind of prompts, on those that are tuned on."""
-    yield "predicted best, on the prompts that are tuned on:"
+def _choice(record: Recorded) -> Iterator[str]:
+    """Yield the predicted choice for each kind of prompts, replayed on the tuning prompts."""
+    yield "predicted choice, on the tuning prompts:"
     rows = [["prompts", "K", "drafter", "threads", "tokens/s", "x none", "cut to edges, x none"]]
-    for kind, best in _best(said):
-        each = _predicted(kind, best)
-        cut = each["cut_over_none"]
+    for kind, choice in _choices(record):
+        row = _predicted(kind, choice)
+        cut = row["cut_over_none"]
         rows.append(
             [
-                *(str(each[name]) for name in ("prompts", "k", "drafter", "threads")),
-                f"{each['tokens_s']:.1f}",
-                f"{each['over_none']:.2f}",
+                *(str(row[name]) for name in ("prompts", "k", "drafter", "threads")),
+                f"{row['tokens_s']:.1f}",
+                f"{row['over_none']:.2f}",
                 f"{cut:.2f}" if cut else "-",
             ]
         )
     yield from columns(rows)
 
 
-def _by_kind(said: Recorded) -> Iterator[str]:
-    """Yield what each kind of prompts chooses apart, and what that won on those held out."""
-    yield "the choice of each kind apart, on its prompts that are held out, and what it copies:"
-    rows = [["prompts", "K", "drafter", "x none", "95 %", "copied, tuned on", "copied, held out"]]
-    for kind, of in said.kinds.items():
-        chosen = of.choice.chosen.drafting
-        won = ("-", "") if of.gain is None else (f"{of.gain.value:.2f}", _ends(of.gain, 2))
-        copied = ("-" if c is None else f"{c:.0%}" for c in (of.copied_tuned, of.copied_held_out))
-        rows.append([kind, str(chosen.k), chosen.label, *won, *copied])
+def _by_kind(record: Recorded) -> Iterator[str]:
+    """Yield the choice for each kind of prompts alone, and its speedup on the held-out prompts."""
+    yield "choice for each kind of prompt alone, on its held-out prompts, and the copied share:"
+    rows = [["prompts", "K", "drafter", "x none", "95 %", "copied, tuning", "copied, held out"]]
+    for kind, result in record.kinds.items():
+        drafting = result.choice.chosen.drafting
+        shares = (result.copied_tuned, result.copied_held_out)
+        copied = ("-" if share is None else f"{share:.0%}" for share in shares)
+        gain = _gain_cells(result.gain)
+        rows.append([kind, str(drafting.k), drafting.label, *gain, *copied])
     yield from columns(rows)
-    yield "  copied: the share of an output's tokens that the three before them foretell"
+    yield "  copied: the share of an output's tokens that follow from the three tokens before them"
 
 
 def _verdict(answer: Answer) -> Iterator[str]:
@@ -338,19 +355,19 @@ def _verdict(answer: Answer) -> Iterator[str]:
     ):
         if interval is not None:
             yield f"  {interval.value:.2f} times as fast as {name}, {_ends(interval, 2)}"
-    for each in answer.over_defaults:
-        yield from _beside(each, answer.run)
+    for over in answer.over_defaults:
+        yield from _beside_default(over, answer.run)
 
 
-def _beside(each: OverDefault, run: Drafting) -> Iterator[str]:
-    """Yield what is run beside one type's default."""
-    name = f"{each.drafting.label} with K = {each.drafting.k}, a default"
-    if each.gain is not None:
-        said = f"{each.gain.value:.2f} times as fast as {name}, {_ends(each.gain, 2)}"
+def _beside_default(over: OverDefault, run: Drafting) -> Iterator[str]:
+    """Yield the comparison of the chosen setting with one drafter type's default."""
+    name = f"{over.drafting.label} with K = {over.drafting.k}, a default"
+    if over.gain is not None:
+        text = f"{over.gain.value:.2f} times as fast as {name}, {_ends(over.gain, 2)}"
     else:
-        said = f"it is {name}" if each.ran == run and each.drafts else name
-    if not each.drafts:
-        said += ": drafts nothing on these prompts"
-    elif each.ran is not None and each.ran != each.drafting:
-        said += f": in the steps of {each.ran.label} with K = {each.ran.k}"
-    yield f"  {said}"
+        text = f"it is {name}" if over.ran == run and over.drafts else name
+    if not over.drafts:
+        text += ": drafts nothing on these prompts"
+    elif over.ran is not None and over.ran != over.drafting:
+        text += f": takes the same steps as {over.ran.label} with K = {over.ran.k}"
+    yield f"  {text}"

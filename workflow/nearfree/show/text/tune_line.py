@@ -1,4 +1,4 @@
-"""The line to paste: a setting that was tuned, as options of the engine's own program."""
+"""The command line to paste: a tuned setting as options of the engine's own program."""
 
 import shlex
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _SHELL = {"llama_cpp": ("llama-server", "-m", "-t")}
 
 def paste(
     engine: str,
-    run: Drafting,
+    drafting: Drafting,
     model: Path,
     draft: Path | None,
     temperature: float,
@@ -20,45 +20,45 @@ def paste(
     batch: int = 1,
     positions: int = 0,
 ) -> str:
-    """Return the options of an engine's own program that ask for a setting.
+    """Return the command line, or the Python settings, that run an engine with a drafting setting.
 
     Parameters
     ----------
     batch, positions
-        Prompts that are decoded at once, and the positions that each may take. A server that is
-        told its slots gives each a cache of its own, as they had here.
+        Prompts decoded at once, and the positions of each. A server with that number of slots
+        gives each its own cache, as the tuning did.
     """
     if engine not in _SHELL:
-        return _python(run)
+        return _python(drafting)
     program, weights, threads = _SHELL[engine]
-    words = [program, weights, str(model), threads, str(run.threads)]
-    words += [] if run.repack else ["--no-repack"]
-    if run.drafter == "draft_model":
-        words += ["-md", str(draft), "--spec-type", MODEL, "--spec-draft-n-max", str(run.k)]
+    options = [program, weights, str(model), threads, str(drafting.threads)]
+    options += [] if drafting.repack else ["--no-repack"]
+    if drafting.drafter == "draft_model":
+        options += ["-md", str(draft), "--spec-type", MODEL, "--spec-draft-n-max", str(drafting.k)]
     else:
-        words += ["--spec-type", run.drafter.replace("_", "-"), *_sizes(run)]
+        options += ["--spec-type", drafting.drafter.replace("_", "-"), *_sizes(drafting)]
     if batch > 1:
-        words += ["--parallel", str(batch), "-c", str(batch * positions)]
+        options += ["--parallel", str(batch), "-c", str(batch * positions)]
     if temperature:
-        words += ["--samplers", "temperature", "--temp", f"{temperature:g}"]
-    return shlex.join(words)
+        options += ["--samplers", "temperature", "--temp", f"{temperature:g}"]
+    return shlex.join(options)
 
 
-def _sizes(run: Drafting) -> Iterator[str]:
-    """Yield the options of a lookup of llama.cpp that say how much it looks for and drafts."""
+def _sizes(drafting: Drafting) -> Iterator[str]:
+    """Yield the options of llama.cpp's lookup drafters: n-gram length and draft length."""
     sizes: dict[str, int] = {}
-    if run.drafter == "ngram_mod":
-        sizes = {"n-match": run.ngram_max, "n-max": run.k, "n-min": run.shortest}
-    elif run.drafter not in ("none", "ngram_cache"):  # the latter has no such option
-        sizes = {"size-n": run.ngram_max, "size-m": run.k}
+    if drafting.drafter == "ngram_mod":
+        sizes = {"n-match": drafting.ngram_max, "n-max": drafting.k, "n-min": drafting.shortest}
+    elif drafting.drafter not in ("none", "ngram_cache"):  # the latter has no such option
+        sizes = {"size-n": drafting.ngram_max, "size-m": drafting.k}
     for name, value in sizes.items():
-        yield f"--spec-{run.drafter.replace('_', '-')}-{name}"
+        yield f"--spec-{drafting.drafter.replace('_', '-')}-{name}"
         yield str(value)
 
 
-def _python(run: Drafting) -> str:
+def _python(drafting: Drafting) -> str:
     """Return the settings of a generation as openvino_genai's config takes them."""
-    if run.drafter == "none":
+    if drafting.drafter == "none":
         return "prompt_lookup=False"
-    lengths = f", max_ngram_size={run.ngram_max}" if run.ngram_max else ""
-    return f"num_assistant_tokens={run.k}{lengths}"
+    lengths = f", max_ngram_size={drafting.ngram_max}" if drafting.ngram_max else ""
+    return f"num_assistant_tokens={drafting.k}{lengths}"

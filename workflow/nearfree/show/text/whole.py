@@ -1,4 +1,4 @@
-"""How well steps of whole models are known, as text."""
+"""Errors of predicted steps of whole models, as text and JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,12 +17,12 @@ HEADS = {
     "interval_coverage": "covered", "t_ratio_error": "growth median",
     "ratio_error": "T(N)/T(1) median",
 }  # fmt: skip
-"""What is said of a group of rows."""
+"""Headings of a group's scores, by column."""
 TABLES = (
     (), ("several", "draft"), ("engine",), ("platform",),
     ("model", "platform", "precision", "engine", "several"),
 )  # fmt: skip
-"""By what rows are grouped where nobody says it."""
+"""Columns that rows are grouped by, table by table, where none are given."""
 _SHOWN_REASONS = 40
 
 
@@ -32,36 +32,38 @@ def lines(
     constants: Mapping[str, StepConstants],
     tables: Sequence[Sequence[str]],
 ) -> Iterator[str]:
-    """Yield what is scored and how, each table, and why rows were not answered.
+    """Yield the definitions of the scores, the tables, and the reasons of unanswered rows.
 
     Parameters
     ----------
     constants
-        By engine, those of all rows.
+        By engine, fitted to all rows.
     tables
         Columns that rows are grouped by, table by table.
     """
     rows, known = score.rows.height, score.answered
     yield f"data        {source}: {rows} rows, {known} of them ({known / rows:.0%}) answered"
-    yield "predicted   T of a step; constants of its engine are fitted to other models' rows alone"
-    yield f"routing     {ROUTING}, as of requests that were really served"
-    yield "error       |predicted / measured - 1| of T; growth: of T over that of the fewest rows"
+    yield "predicted   T of a step; its engine's constants are fitted to other models' rows only"
+    yield f"routing     {ROUTING}, as of real requests"
+    yield "error       |predicted / measured - 1| of T; growth: of T / T(fewest rows of its series)"
     bands = ", ".join(f"{engine} {band:.3f}" for engine, band in sorted(score.bands.items()))
-    yield f"bands       {bands} of log T, for {COVERED:.0%} of an engine's rows"
-    yield "covered     share within the band that rows of the engine's other models gave"
+    yield f"bands       {bands} of log T, which cover {COVERED:.0%} of an engine's rows"
+    yield "covered     share of rows within the band of the engine's other models"
     for engine, values in sorted(constants.items()):
-        said = ", ".join(f"{e.name} {getattr(values, e.name):.3f}" for e in CONSTANTS)
-        yield f"constants   {engine}: {said} (of all rows)"
+        listed = ", ".join(
+            f"{constant.name} {getattr(values, constant.name):.3f}" for constant in CONSTANTS
+        )
+        yield f"constants   {engine}: {listed} (fitted to all rows)"
     for by in tables:
         yield ""
         yield from _table(by, grouped(score, by))
     if score.refusals:
         yield ""
         yield "Not answered"
-        listed = list(score.refusals.items())
-        yield from columns([[count, reason] for reason, count in listed[:_SHOWN_REASONS]], left=0)
-        if len(listed) > _SHOWN_REASONS:
-            yield f"  and {len(listed) - _SHOWN_REASONS} more reasons"
+        reasons = list(score.refusals.items())
+        yield from columns([[count, reason] for reason, count in reasons[:_SHOWN_REASONS]], left=0)
+        if len(reasons) > _SHOWN_REASONS:
+            yield f"  and {len(reasons) - _SHOWN_REASONS} more reasons"
 
 
 def _table(by: Sequence[str], rows: pl.DataFrame) -> Iterator[str]:
@@ -90,11 +92,11 @@ def _number(value: float | None) -> str:
 
 
 def as_json(score: WholeScore, by: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the score of all rows, whose columns of BY are null, and then that of each group.
+    """Return the score of all rows, with null columns `by`, followed by the score of each group.
 
-    `not_answered` counts the other rows of all by reason; `interval_width` is high / low of T.
+    `not_answered` counts the unanswered rows by reason; `interval_width` is high / low of T.
     """
-    of = {"predictor": PREDICTOR, "module": "model"}
-    (whole,) = grouped(score, ()).drop("rows").to_dicts()
-    every = of | dict.fromkeys(by) | whole | {"not_answered": score.refusals}
-    return [every, *(of | each for each in grouped(score, by).to_dicts())]
+    labels = {"predictor": PREDICTOR, "module": "model"}
+    (overall,) = grouped(score, ()).drop("rows").to_dicts()
+    first = labels | dict.fromkeys(by) | overall | {"not_answered": score.refusals}
+    return [first, *(labels | group for group in grouped(score, by).to_dicts())]

@@ -26,7 +26,7 @@ function limits(row) {
   return row.limiting_module
     ? `${row.limiting_module}: ${row.limiting_term}`
     : row.censored
-      ? 'nothing up to there'
+      ? 'no limit up to there'
       : '';
 }
 

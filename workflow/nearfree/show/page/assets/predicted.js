@@ -67,7 +67,7 @@ function memory(row) {
   const gb = (name) => gigabytes(row, name);
   const parts =
     `weights ${gb('weights')}, cache ${gb('kv')}, activations ${gb('activations')}, ` +
-    `allowed for the engine ${gb('engine')}`;
+    `allowance for the engine ${gb('engine')}`;
   if (row.capacity_bytes === null)
     return `memory: ${gb('peak')} (${parts}); that of ${row.platform} is not known`;
   const most = (value) => (value === null ? 'not limited by memory' : value || 'none');

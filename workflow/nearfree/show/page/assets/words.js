@@ -156,7 +156,7 @@ const IN_WORDS = {
   sha256: 'SHA-256',
   plan8: 'plan',
   kv_bytes: 'cache',
-  engine_bytes: 'allowed for the engine',
+  engine_bytes: 'allowance for the engine',
   rank_bytes: 'on the GPU with most',
   gpus_needed: 'GPUs needed',
 };

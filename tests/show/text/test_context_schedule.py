@@ -4,13 +4,15 @@ from typing import Any
 
 from msgspec.structs import replace
 from nearfree.derive.schedule.expected import Choice
-from nearfree.show.text.planned import Planned, least_loss, shortest
+from nearfree.show.text.context_schedule import ContextSchedule, least_loss, shortest
 
 
-def planned(context: int, *ks: int) -> Planned:
+def planned(context: int, *ks: int) -> ContextSchedule:
     """Return what is near-free at one context, for one request."""
     forecast: Any = None
-    return Planned(context=context, asked=(), answers=forecast, near_free={1: frozenset(ks)})
+    return ContextSchedule(
+        context=context, deployments=(), forecast=forecast, near_free={1: frozenset(ks)}
+    )
 
 
 def test_the_safe_length_is_near_free_at_each_context() -> None:
@@ -31,9 +33,13 @@ def test_a_schedule_loses_behind_its_end_too() -> None:
     """It keeps its last K there, as engines do: one that is good while both hold may lose most."""
     none: Any = None
 
-    def at(context: int, ks: dict[int, int], speeds: dict[int, dict[int, float]]) -> Planned:
+    def at(
+        context: int, ks: dict[int, int], speeds: dict[int, dict[int, float]]
+    ) -> ContextSchedule:
         choices = {batch: Choice(k, 1.0) for batch, k in ks.items()}
-        return Planned(context=context, asked=(), answers=none, choices=choices, speeds=speeds)
+        return ContextSchedule(
+            context=context, deployments=(), forecast=none, choices=choices, speeds=speeds
+        )
 
     alike = {1: {1: 1.0, 3: 1.01}}
     long = at(4096, {1: 3}, alike)

@@ -193,9 +193,9 @@ def test_a_basis_is_said_by_share() -> None:
     line = block(query, mixed)[-1]
     first, second, third, last = line.removeprefix("stands on these shares of T(1): ").split("); ")
     assert first == (
-        "70% the curve of this dense product, by any library, on this GPU (most of it qkv projection; "
-        "N_max predicted from weaker evidence was exact in 36%, within a factor of 2 in 94% of 3,625 "
-        "public curves of products in bfloat16"
+        "70% the curve of this dense product, by any library, on this GPU (most of it qkv "
+        "projection; N_max predicted from weaker evidence was exact in 36%, within a factor of 2 "
+        "in 94% of 3,625 public curves of products in bfloat16"
     )
     assert second.startswith("20% constants of other GPUs")
     assert second.endswith("; 50% and 94% of 3,625 public curves of products in bfloat16")
@@ -210,7 +210,7 @@ def test_a_basis_is_said_by_share() -> None:
         (
             "gemm",
             ("cublas", "torch"),
-            "dense products in other shapes, by any library, on this GPU",
+            "in other shapes, by any library, on this GPU",
         ),
         ("gemm", ("Cutlass",), "dense products in other shapes, by Cutlass, on this GPU"),
         ("moe_ffn", ("Triton",), "this kernel in other shapes on this GPU"),

@@ -119,7 +119,7 @@ def test_a_hostile_binary_is_one_message(
 def test_granularity_shows_what_blocks_take_where_it_is_on_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    """Registers, blocks an SM and the instruction stand beside the block that runs."""
+    """Registers, blocks per SM and the instruction stand beside the block that runs."""
     for stream in ("vllm_0_9_1", "compiled_vllm_0_9_1"):
         below = Path("results/events/sources") / stream
         shutil.copytree(ROOT / below, tmp_path / below)
@@ -130,12 +130,14 @@ def test_granularity_shows_what_blocks_take_where_it_is_on_record(
     asked = ("granularity", "vllm==0.9.1", *layer, "--device", "NVIDIA A100-SXM4-80GB")
     code, out, err = call(*asked, "--tokens", "1:64", "--offline")
     assert (code, err) == (0, "")
-    assert "1 to 8      block 16 x 32 x 64, 4 warps, 3 stages: 40 registers, 12 blocks an SM" in out
+    assert (
+        "1 to 8      block 16 x 32 x 64, 4 warps, 3 stages: 40 registers, 12 blocks per SM" in out
+    )
     assert "mma.sync  (triton 3.6.0, compiled)" in out
     found = json.decode(call(*asked, "--tokens", "1:64", "--offline", "--format", "json")[1])
     assert [(each["from"], each["to"]) for each in found["compiled"]] == [(1, 8), (9, 64)]
     shutil.rmtree(tmp_path / "results/events/sources/compiled_vllm_0_9_1")
-    assert "blocks an SM" not in call(*asked, "--tokens", "1:64", "--offline")[1]
+    assert "blocks per SM" not in call(*asked, "--tokens", "1:64", "--offline")[1]
     code, _, err = call("rules", "compile", "vllm==0.9.1", "--offline")
     assert code == 2
     assert "nearfree environment make interpreter" in err

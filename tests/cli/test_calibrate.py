@@ -28,7 +28,7 @@ def test_constants_of_every_family(project: Path, call: Call) -> None:
         "gemm, 8 curves: 16-bit products with weights of 64 MB or more",
         "attention_cached, 6 curves: 16-bit attention of one position",
         "tile_128     bandwidth_share",
-        "how far ln T(N)/T(baseline) may be off",
+        "half width of ln T(N)/T(baseline)",
         "what a call costs besides",
     ):
         assert said in out
@@ -72,7 +72,7 @@ def test_what_is_said_of_kernels(project: Path, call: Call) -> None:
         ("--stream nowhere", "the log holds no imported curves of nowhere"),
         ("", "the log holds no imported curves of aiconfigurator_core_0_12_0"),
         ("--own h20 --from published --collectives", "--own and --collectives are calibrated each"),
-        ("--kernels --steps", "--kernels and --steps are calibrated each by itself"),
+        ("--kernels --steps", "--kernels and --steps are separate calibrations"),
         ("--kernels --on a100", "--on has no effect with --kernels"),
         ("--steps", "--stream has no effect with --steps"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from derive.tables.logs import copy_config
-from nearfree.cli.waiting import Bar
+from nearfree.cli.waiting import ProgressBar
 from nearfree.core.plan import Order, read_orders
 from nearfree.errors import StoppedError
 from nearfree.log.names import Layout
@@ -96,7 +96,7 @@ def test_no_take_begins_once_it_is_told_to_stop(
         asked.append(f"{order.stream} {untested}")
         raise StoppedError("the job was told to stop", remedy="Run it again")
 
-    monkeypatch.setattr("nearfree.cli.measure._make", stop)
+    monkeypatch.setattr("nearfree.cli.measure._make_order", stop)
     code, out, err = call("campaign", "orders", "--results", "there")
     assert (code, out, asked) == (2, "", ["hardware False"])
     assert "told to stop" in err
@@ -131,12 +131,12 @@ def test_a_signal_in_the_last_round_ends_the_campaign_after_its_take(
 ) -> None:
     """A take that is complete is sealed all the same, and no other one begins."""
 
-    class Told(Bar):
+    class Told(ProgressBar):
         def __call__(self, share: float) -> None:
             if share == 1:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("nearfree.cli.measure.Bar", Told)
+    monkeypatch.setattr("nearfree.cli.measure.ProgressBar", Told)
     Path("orders").write_text(call("plan", "cpu")[1])
     code, out, err = call("campaign", "orders", "--results", "there")
     assert (code, len(out.splitlines())) == (2, 2)

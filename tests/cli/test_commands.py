@@ -196,13 +196,13 @@ def test_what_newer_kernels_replaced_is_retired(project: Path, call: Call) -> No
     second = write_kept(layout, one, take=2).name
     assert call("adopt", "public", "kernels")[0] == 0
     (other, *_) = layout.takes("cpu")
-    for take, said in ((first, "is still read"), (other, "is no take of kernels")):
+    for take, said in ((first, "is still read"), (other, "is not a take of kernels")):
         code, _, err = call("retire", f"{take}")
         assert (code, f"{take} {said}" in err) == (2, True)
     third = write_kept(layout, two, take=3).name
     assert call("adopt", "public", "kernels")[0] == 0
     code, out, _ = call("retire", f"{first}")
-    assert (code, out.startswith(f"{first}: gone from the log")) == (0, True)
+    assert (code, out.startswith(f"{first}: removed from the log")) == (0, True)
     assert layout.takes("public", "kernels") == [second, third]
     listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout
     assert str(first) not in listed

@@ -105,7 +105,7 @@ def test_granularity_of_a_product_in_four_bits(call: Call) -> None:
         (("--d-ff", "8", "--sm", "90", "--dtype", "fp8"), "--d-model"),
         ((*PRODUCT, "--dtype", "fp8"), "compute capability"),
         ((*PRODUCT, "--sm", "90"), "a library chooses its tile"),
-        ((*PRODUCT, "--sm", "90", "--dtype", "mxfp4"), "which kernel runs them is not known"),
+        ((*PRODUCT, "--sm", "90", "--dtype", "mxfp4"), "the kernel that runs them is unknown"),
         ((*PRODUCT, "--sm", "90", "--dtype", "fp8_block"), "DeepGEMM"),
         ((*PRODUCT, "--sm", "86", "--dtype", "int8"), "no kernel|CUTLASS"),
     ],

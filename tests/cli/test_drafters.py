@@ -7,7 +7,7 @@ import pytest
 from msgspec import json
 from nearfree.cli import make_parser
 from nearfree.cli.common import config_of
-from nearfree.cli.drafters import drafting_models
+from nearfree.cli.drafters import drafter_deployments
 from nearfree.core.parallel import Parallel
 
 from cli.conftest import Call
@@ -44,7 +44,7 @@ def test_attention_that_is_named_runs_a_drafter_that_it_has_kernels_for(
 ) -> None:
     """That of the model's latents is none of a draft model's, which the engine's own runs."""
     args = asked("--attention", named, "--drafter", "qwen3_8b")
-    drafting: list[Any] = list(drafting_models(args, config_of(args), 1))
+    drafting: list[Any] = list(drafter_deployments(args, config_of(args), 1))
     assert {each.attention.name for each in drafting} == {runs}
 
 
@@ -61,7 +61,7 @@ def test_what_drafts_lies_on_the_last_stage(
 ) -> None:
     """Its GPUs are those of one pipeline stage, of which each holds its part of the whole model."""
     args = asked(*argv, "--drafter", "qwen3_8b")
-    drafting: list[Any] = list(drafting_models(args, config_of(args), 1))
+    drafting: list[Any] = list(drafter_deployments(args, config_of(args), 1))
     (one,) = drafting
     assert one.parallel == parallel
     assert one.memory.gpus == parallel.gpus

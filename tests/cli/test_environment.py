@@ -63,7 +63,7 @@ def test_the_check_says_both(locked: Path, call: Call) -> None:
     """`check` refuses like measuring does, and says so where all is as it should be."""
     one_message(call("environment", "check", "cpu"), "torch")
     (locked / "envs/cpu.lock").write_bytes((ROOT / "envs/cpu.lock").read_bytes())
-    said = "this interpreter has what envs/cpu.lock pins\n"
+    said = "this interpreter has the packages that envs/cpu.lock pins\n"
     assert call("environment", "check", "cpu") == (0, said, "")
 
 

@@ -54,7 +54,7 @@ def small(empty: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 def test_an_unknown_study_is_one_message(name: str, empty: Path, call: Call) -> None:
     """What is no study of an engine is named, with those that there are, and nothing is fetched."""
     answer = call("fetch", name)
-    one_message(answer, f"{name!r} is no study of an engine")
+    one_message(answer, f"{name!r} is not a study of an engine")
     assert STUDY in answer[2]
     assert not empty.exists()
 

@@ -92,7 +92,7 @@ def test_curves_of_the_release_say_what_positions_cost(
     assert ratios[0] == 1.0
     assert ratios == sorted(ratios)
     assert found["constants"]["curves"]
-    assert found["flags_from"] == "as the library told when it was measured"
+    assert found["flags_from"] == "as the library reported when it was measured"
     two = answered(call, *asked(file, "--results", str(tmp_path / "r"), "--threads", "2"))
     assert "2 threads" in by_predictor(two)["work_model"]["refusal"]
 

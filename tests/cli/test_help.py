@@ -11,7 +11,7 @@ from pathlib import Path
 import nearfree.cli
 import pytest
 from nearfree import __version__
-from nearfree.cli import ROOMS, make_parser
+from nearfree.cli import MODULES, make_parser
 from nearfree.cli.common import COMMANDS
 
 from cli.conftest import Call
@@ -79,7 +79,7 @@ def test_the_list_of_commands_is_whole() -> None:
     """Every module that declares a command is a room of the list."""
     files = Path(nearfree.cli.__file__).parent.glob("[a-z]*.py")
     declaring = {path.stem for path in files if "\n@command(" in path.read_text()}
-    assert declaring == set(ROOMS)
+    assert declaring == set(MODULES)
 
 
 def test_the_version(call: Call) -> None:

@@ -101,7 +101,7 @@ def test_an_engine_that_runs_no_file_is_refused(call: Call, tmp_path: Path, engi
     path = written(tmp_path / "model.gguf")
     code, _, err = call("measure", "cpu", "--engine", engine, "--model", str(path))
     assert code == 2
-    assert f"'{engine}' is no engine that is driven here" in err
+    assert f"'{engine}' is not an engine that nearfree runs" in err
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> int:
     )
     program.chmod(0o755)
     made = SimpleNamespace(python=program)
-    monkeypatch.setattr(measure_engine, "made_environment", lambda _: made)
+    monkeypatch.setattr(measure_engine, "ready_environment", lambda _: made)
 
     def stop() -> None:
         while not (tmp_path / "pid").exists():
@@ -190,7 +190,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> int:
     told = Thread(target=stop)
     told.start()
     try:
-        return measure_engine.elsewhere(PLAN, "cpu", "study", 1)
+        return measure_engine.measure_in_environment(PLAN, "cpu", "study", 1)
     finally:
         told.join()
         with pytest.raises(ProcessLookupError):

@@ -270,7 +270,7 @@ def test_a_mistake_is_one_message(call: Call, line: str, thing: str) -> None:
         ("--accepted inf", "inf"),
         ("--routing random", "'random'"),
         ("--dtype int3", "int3"),
-        ("--weights awq", "awq is a way to quantise, not a format: int4 "),
+        ("--weights awq", "awq is a quantisation method, not a format: most "),
         ("--format yaml", "yaml"),
     ],
 )

@@ -31,7 +31,7 @@ def test_passes_have_files_lines_and_hashes(call: Call) -> None:
         for rule in each["rules"]:
             assert rule["lines"][0] > 0
             assert len(rule["sha256"]) == 64
-    assert found["notes"] == ["a side that is not given, by --d-ff or --d-model, is 4096 elements"]
+    assert found["notes"] == ["--d-ff and --d-model default to 4096 elements"]
     assert (found["package"], found["version"]) == ("llama-cpp", "3.22.1")
 
 
@@ -65,7 +65,7 @@ def test_without_flags_the_machine_s_count(call: Call, monkeypatch: pytest.Monke
     assert found["cpu_flags"] == ["avx", "avx2", "f16c", "fma"]
     built = asked(call, BUILT, "--type", "q8_0", "--rows", "9")
     assert built["variant"] is None
-    assert built["notes"][0] == "the library is built for this machine's CPU"
+    assert built["notes"][0] == "assumed: the library is built for this machine's CPU"
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_loads_that_do_not_fit_end_with_2(call: Call, loads: Path) -> None:
     ("option", "where"),
     [
         (("--routing", "skewed"), "--routing has no effect on a model without experts"),
-        (("--dense", "torch"), "--dense has no effect where no product beside the experts'"),
+        (("--dense", "torch"), "--dense has no effect where no product outside the experts"),
     ],
 )
 def test_what_is_of_no_deployment_ends_with_2(

@@ -68,7 +68,7 @@ def test_a_platform_s_name_opens_the_files_of_its_device(recorded: Path, call: C
 def test_a_device_that_is_not_known_is_noted(recorded: Path, call: Call) -> None:
     """What is answered without its capability and SMs says so."""
     asked = ("granularity", "vllm==1.0", *LAYER, "--device")
-    note = "note: 'NVIDIA H2OO' is no device of config/platforms.yaml"
+    note = "note: 'NVIDIA H2OO' is not a device of config/platforms.yaml"
     assert note in call(*asked, "NVIDIA H2OO")[1]
     assert "note: " not in call(*asked, "NVIDIA H20")[1]
 
@@ -178,11 +178,11 @@ MISTAKES = [
     ("granularity vllm==1.0 --tokens 0:1", "--tokens: 0 is not"),
     ("granularity vllm==1.0 --block-shape x", "'x' is no pair"),
     ("granularity vllm==1.0 --block-shape 128", "'128' is no pair: write rows,columns"),
-    ("granularity vllm==1.0 --block-shape x,128", "'x,128' is no pair"),
+    ("granularity vllm==1.0 --block-shape x,128", "'x,128' is not a pair"),
     ("granularity vllm==1.0 --block-shape 128,0", "0 is not between 1"),
     (
         " ".join(["granularity vllm==1.0", *LAYER, "--device h20 --block-shape 0,64"]),
-        "--block-shape 0,64 is of groups, which --dtype bf16 has none of",
+        "--block-shape 0,64 means groups; --dtype bf16 has none",
     ),
     (" ".join(["granularity vllm==1.0", *LAYER, "--device h20 --config nowhere"]), "nowhere"),
     ("granularity vllm==1.0 --heads 8 --causal --tokens 1:5", "--heads has no effect on vllm==1.0"),
@@ -226,9 +226,9 @@ def test_classes_are_listed_by_release_and_locked(
     path = Path("config") / classes.LOCK
     first, second, third = call(*asked), call(*asked, "--lock"), call(*asked)
     listed = ["0.9: 2 classes", "1.1: + C, - B"]
-    assert first == (0, "\n".join([*listed, "3 releases read; other than the lock\n"]), "")
+    assert first == (0, "\n".join([*listed, "3 releases read; different from the lock\n"]), "")
     assert second[1].splitlines()[-1].startswith("wrote ")
-    assert third == (0, "\n".join([*listed, "3 releases read; as locked\n"]), "")
+    assert third == (0, "\n".join([*listed, "3 releases read; equal to the lock\n"]), "")
     assert classes.read_class_lock(recorded / path)["vllm"].having("B") == ["0.9", "1.0"]
 
 

@@ -358,7 +358,7 @@ def test_a_drafter_takes_memory_and_is_doubted(call: Call) -> None:
 
 
 @pytest.mark.parametrize(("argv", "said"), [
-    (("--drafter", "own"), "--acceptance or the drafter.s cost is given alone"),
+    (("--drafter", "own"), "--acceptance or the drafter's cost is given alone"),
     (("--acceptance", "0.8", "--drafter", "own", "--draft-cost", "0"), "both say what drafting"),
     (("--acceptance", "0.8", "--drafter", "none_such"), "no model 'none_such'"),
 ])  # fmt: skip

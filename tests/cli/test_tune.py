@@ -53,7 +53,7 @@ def write_prompts(path: Path, *texts: str) -> Path:
 def test_mistakes_end_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Engines, files, drafters and contexts that cannot be are named, and nothing is written."""
     home = ("--results", str(tmp_path / "home" / "results"))
-    assert "no engine that decodes here" in refused(capsys, "an_engine", *home)
+    assert "not an engine that nearfree can tune" in refused(capsys, "an_engine", *home)
     missing = str(tmp_path / "none.gguf")
     assert "none.gguf" in refused(capsys, "llama_cpp", "--model", missing, *home)
     text = tmp_path / "text.gguf"
@@ -76,7 +76,7 @@ def test_mistakes_end_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert "--batch" in refused(capsys, "llama_cpp", f"--batch={many}", *home)
     three = write_prompts(tmp_path / "three.jsonl", "one", "two", "three")
     said = refused(capsys, "llama_cpp", "--batch", "2", "--prompts", str(three), *home)
-    assert "--batch 2 decodes more prompts at once than the 1" in said
+    assert "--batch 2 exceeds 1, the smaller of the numbers" in said
     assert not (tmp_path / "home").exists()
 
 
@@ -118,8 +118,8 @@ def test_a_signal_in_a_step_that_is_sealed_begins_no_other(monkeypatch: pytest.M
 
     job = SimpleNamespace(layout=Layout(Path("none")), forwards=None, draft=None)
     monkeypatch.setattr(tune_engine, "_job", lambda _: job)
-    monkeypatch.setattr(tune_engine, "_forwards", sealed)
-    monkeypatch.setattr(tune_engine, "_traced", lambda *_: pytest.fail("it was begun"))
+    monkeypatch.setattr(tune_engine, "_measure_forwards", sealed)
+    monkeypatch.setattr(tune_engine, "_trace", lambda *_: pytest.fail("it was begun"))
     with pytest.raises(StoppedError, match="SIGTERM"):
         tune_engine.tune(argparse.Namespace())
 

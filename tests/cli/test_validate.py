@@ -115,7 +115,7 @@ def test_what_was_seen_is_said(call: Call) -> None:
     _, short, _ = call("validate", "--module", "dense_ffn")
     _, long, _ = call("validate", "--module", "dense_ffn", "--tried")
     for out in (short, long):
-        assert "seen        constants: a100, h100 alone; forms: chosen in view of A100, H100" in out
+        assert "seen        constants: a100, h100 alone; forms: chosen on A100, H100" in out
         assert "out of sample for constants, not for forms" in out
         for name, event in recorded_constants(LOG, collectives=False).items():
             forms = event.data.tried
@@ -218,7 +218,7 @@ def test_power_laws_are_scored_from_awake_experts_or_from_one(call: Call, tmp_pa
         ("--kv-dtype int8", "no boundary of the kv_dtype 'int8'. Choose from bfloat16"),
         ("--platform mars", "no boundary of the platform 'mars'. Choose from h20"),
         ("--module gemm", "no boundary of the module 'gemm'. Choose from attention, dense_ffn"),
-        ("--by predictor,colour", "'colour' is no column to group by: choose from predictor,"),
+        ("--by predictor,colour", "'colour' is not a column to group by: choose from predictor,"),
         ("--by ", "'' is no column to group by"),
         ("--by colour", "; with --dataset whole from model, platform, precision, engine"),
         ("--by predictor,regime", "these scores have no regime to group by. Leave it out of --by"),
@@ -227,9 +227,9 @@ def test_power_laws_are_scored_from_awake_experts_or_from_one(call: Call, tmp_pa
         ("--dataset mine", "invalid choice: 'mine'"),
         ("--epsilon 0", "'0' is not between 0 and 1"),
         ("--epsilon nan", "'nan' is not between 0 and 1"),
-        ("--epsilon small", "'small' is no number"),
+        ("--epsilon small", "'small' is not a number"),
         ("--epsilon 0.25", "no boundary at the tolerance 0.25: the paper prints 0.05"),
-        ("--minimum-mb -1", "-1 is no size"),
+        ("--minimum-mb -1", "-1 is not a size"),
         ("--predictor twin_version", "twin_version needs a second version of a curve"),
         ("--dataset aiconfigurator", "Run `nearfree import aiconfigurator`"),
         ("--curves nowhere.csv", "nowhere.csv"),
@@ -337,15 +337,15 @@ def test_steps_of_a_file_and_a_folder(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("argv", "said"), [
-    (["--file", "x.csv"], "are of steps of whole models"),
-    (["--by", "engine"], "draft,engine,model,precision,several are of steps of whole models"),
-    (["--dataset", "whole", "--epsilon", "0.1"], "--epsilon says nothing of steps"),
-    (["--dataset", "whole", "--by", "routing"], "--by routing says nothing of steps"),
+    (["--file", "x.csv"], "apply to steps of whole models"),
+    (["--by", "engine"], "draft,engine,model,precision,several apply to steps of whole models"),
+    (["--dataset", "whole", "--epsilon", "0.1"], "--epsilon has no effect on steps"),
+    (["--dataset", "whole", "--by", "routing"], "--by routing has no effect on steps"),
     (["--dataset", "whole", "--dtype", "float8", "--least-n", "2"],
-     "--dtype, --least-n says nothing of steps"),
+     "--dtype, --least-n has no effect on steps"),
     (["--dataset", "whole", "--platform", "t4"], "no row is of t4"),
     (["--curves", "x.csv", "--module", "collective", "--regime", "R1", "--minimum-mb", "0"],
-     "--regime, --minimum-mb says nothing of collectives"),
+     "--regime, --minimum-mb has no effect on collectives"),
     (["--dataset", "whole", "--file", "none.csv"], "none.csv: No such file"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("recorded")

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from nearfree.cli.waiting import Bar, patiently
+from nearfree.cli.waiting import ProgressBar, retry_while_busy
 from nearfree.errors import BusyError, EvidenceError
 
 
@@ -24,7 +24,7 @@ class Maker:
 def test_the_other_writer_is_waited_for(capsys, monkeypatch) -> None:
     """It is tried again until the other is gone, and the user is told once."""
     monkeypatch.setattr("nearfree.cli.waiting._PAUSE_S", 0.01)
-    assert patiently(60, Maker(3)) == "made"
+    assert retry_while_busy(60, Maker(3)) == "made"
     assert capsys.readouterr().err == "held; waiting up to 60 s\n"
 
 
@@ -32,7 +32,7 @@ def test_without_patience_it_fails_at_once(capsys) -> None:
     """Zero seconds mean one try, and no word of waiting."""
     maker = Maker(1)
     with pytest.raises(BusyError):
-        patiently(0, maker)
+        retry_while_busy(0, maker)
     assert maker() == "made"
     assert capsys.readouterr().err == ""
 
@@ -41,7 +41,7 @@ def test_patience_ends(monkeypatch) -> None:
     """After the time is over, the error stands."""
     monkeypatch.setattr("nearfree.cli.waiting._PAUSE_S", 0.01)
     with pytest.raises(BusyError):
-        patiently(0.05, Maker(10_000))
+        retry_while_busy(0.05, Maker(10_000))
 
 
 def test_other_mistakes_are_not_waited_for() -> None:
@@ -51,21 +51,21 @@ def test_other_mistakes_are_not_waited_for() -> None:
         raise EvidenceError("no", remedy="none")
 
     with pytest.raises(EvidenceError):
-        patiently(60, fail)
+        retry_while_busy(60, fail)
 
 
 def test_a_bar_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a quarter in ten seconds, thirty are left."""
     now = iter([100.0, 110.0])
     monkeypatch.setattr("nearfree.cli.waiting.time.monotonic", lambda: next(now))
-    line = Bar("cpu/dense").line(0.25)
+    line = ProgressBar("cpu/dense").line(0.25)
     assert line.startswith("cpu/dense [########---")
     assert line.endswith(" 25%, 30 s left")
 
 
 def test_nothing_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
     """Into a file or a pipe no bar is drawn."""
-    with Bar("cpu/dense") as bar:
+    with ProgressBar("cpu/dense") as bar:
         bar(0.5)
     assert capsys.readouterr() == ("", "")
 
@@ -76,11 +76,11 @@ def test_a_watched_bar_is_wiped_at_the_end(
     """On a terminal the bar is drawn in place and gone afterwards; a dumb one has none."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    with Bar("cpu/dense") as bar:
+    with ProgressBar("cpu/dense") as bar:
         bar(1.0)
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("TERM", "xterm")
-    with Bar("cpu/dense") as bar:
+    with ProgressBar("cpu/dense") as bar:
         bar(1.0)
     out, err = capsys.readouterr()
     assert out == ""

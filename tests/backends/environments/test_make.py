@@ -64,7 +64,7 @@ def test_what_was_made_is_what_the_lock_names(made: Path, monkeypatch: pytest.Mo
             stdout=subprocess.PIPE, text=True, env=clean,
         )
     )  # fmt: skip
-    assert (code, out) == (0, "this interpreter has what envs/tiny.lock pins\n")
+    assert (code, out) == (0, "this interpreter has the packages that envs/tiny.lock pins\n")
 
 
 def test_it_is_made_once(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

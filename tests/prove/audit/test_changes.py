@@ -221,7 +221,7 @@ def test_the_command_prints_text_for_people(
     assert ended.value.code == 0
     for digest in ("a" * 16, "b" * 16):
         assert f"'code' was '{digest}' and is '{package_digest()}'" in out
-    assert "recomputed by the installed code, so no difference below is the code's" in out
+    assert "recomputed by the installed code, so it causes no difference below" in out
     assert f"retraction of {history.second}: a backup ran \\x1b[31m<script>" in out
     assert "\x1b" not in out
     assert out.count(" (cpu; module dense_ffn, ") == 5

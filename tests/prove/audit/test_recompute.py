@@ -40,7 +40,7 @@ def test_an_unchanged_number_ends_well(shared, capsys):
     with pytest.raises(SystemExit) as end:
         main(["audit", row, *roots(shared)])
     assert end.value.code == 0
-    assert "made again from the log alone: the same" in capsys.readouterr().out
+    assert "recomputed from the log alone: equal" in capsys.readouterr().out
 
 
 def roots(made) -> list[str]:

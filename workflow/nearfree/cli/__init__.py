@@ -1,4 +1,4 @@
-"""The command line: a module a noun, whose commands import only what they need."""
+"""The command line: one module per noun; each command imports only what it needs."""
 
 import argparse
 import gc
@@ -18,7 +18,7 @@ from nearfree.cli.common import COMMANDS, MISTAKE, add_roots
 from nearfree.errors import ConfigError, NearfreeError, RefusedError, printable
 from nearfree.stopping import STOPPED, STOPPED_CODE, stop_by_exception
 
-ROOMS = (
+MODULES = (
     *(
         "machine",
         "fetch",
@@ -35,14 +35,14 @@ ROOMS = (
     *("calibrate", "validate", "results", "audit", "log"),
 )
 """The modules that declare commands, in the order of the help."""
-_SELDOM = 500_000
-"""New objects after which cycles are looked for, where a process answers and ends: nearly all that
-it makes lives to the end."""
-for _room in ROOMS:
-    import_module(f"nearfree.cli.{_room}")
+GC_THRESHOLD = 500_000
+"""Allocations between garbage collections in a process that prints one answer and exits: nearly all
+of its objects live until the end."""
+for _module in MODULES:
+    import_module(f"nearfree.cli.{_module}")
 
 
-_ENGINES_WORDS = {
+ENGINE_OPTION_NAMES = {
     "--tensor-parallel-size": "--tp",
     "--tp-size": "--tp",
     "--data-parallel-size": "--dp",
@@ -55,11 +55,12 @@ _ENGINES_WORDS = {
     "--max-num-seqs": "--batch",
     "--quantization": "--weights",
 }
-"""What vLLM and SGLang call what an option here says, where the words are too far apart to tell."""
+"""Options of vLLM and SGLang, with the option here that means the same but is spelled too
+differently for a suggestion by similarity."""
 
 
 class _Paragraphs(argparse.HelpFormatter):
-    """Help whose description keeps its paragraphs."""
+    """A help formatter that keeps the paragraphs of a description."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
@@ -67,25 +68,28 @@ class _Paragraphs(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser to which a wrong call is a mistake like any other: one message, no usage.
+    """A parser that raises ConfigError for a wrong call, so that `main` prints one message.
 
-    Help that cannot be written is a fault of the system like any other, too.
+    An OSError while help is written is raised, too, instead of being ignored.
     """
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(message, remedy=f"`{self.prog} --help` says how it is called")
+        raise ConfigError(message, remedy=f"`{self.prog} --help` shows the usage")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         print(message, end="", file=file, flush=True)
 
 
 def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Return the parser of all commands, or what words on the command line need of it.
+    """Return the parser of all commands, or the part of it that a command line needs.
 
-    That is the command that they begin with; or else all of them, with the arguments of those that
-    are among the words.
+    Parameters
+    ----------
+    words
+        The command line. If it begins with a command, only that command is added. Otherwise all
+        commands are added, and only those among the words get their arguments. None adds all.
     """
-    first = words[0] if words and words[0] in COMMANDS else None
+    named = words[0] if words and words[0] in COMMANDS else None
     parser = _Parser(
         prog="nearfree",
         description="How many decode positions are near-free: measured, predicted, and traced.",
@@ -93,44 +97,48 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"nearfree {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        if first not in (None, name):
+        if named not in (None, name):
             continue
         text = command.run.__doc__ or ""
-        added = commands.add_parser(
+        subparser = commands.add_parser(
             name, help=text.split("\n")[0], description=text, formatter_class=_Paragraphs
         )
         if words is not None and name not in words:
             continue
-        add_roots(added, answers=command.answers, home=command.home)
-        for add in command.arguments:
-            add(added)
-        added.set_defaults(run=command.run)
+        add_roots(subparser, answers=command.answers, home=command.home)
+        for add_arguments in command.arguments:
+            add_arguments(subparser)
+        subparser.set_defaults(run=command.run)
     return parser
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """Return the words of the command line; what no option is ends with those that may be meant."""
+def _parse_args(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line; an unknown option raises ConfigError with similar options."""
     parser = make_parser(words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
         options = argparse.ArgumentParser()
-        for add in COMMANDS[args.command].arguments:
-            add(options)
+        for add_arguments in COMMANDS[args.command].arguments:
+            add_arguments(options)
         known = re.findall(r"--[a-z][a-z-]*", options.format_usage())
-        near: list[str] = []
-        for word in (text.partition("=")[0] for text in unknown):
-            named = _ENGINES_WORDS.get(word, "")
-            near += [named] if named in known else get_close_matches(word, known, n=1)
-        meant = f". Perhaps you mean {', '.join(dict.fromkeys(near))}" if near else ""
+        suggestions: list[str] = []
+        for word in (argument.partition("=")[0] for argument in unknown):
+            own_option = ENGINE_OPTION_NAMES.get(word, "")
+            suggestions += (
+                [own_option] if own_option in known else get_close_matches(word, known, n=1)
+            )
+        suggestion = (
+            f". Perhaps you mean {', '.join(dict.fromkeys(suggestions))}" if suggestions else ""
+        )
         raise ConfigError(
-            f"unrecognized arguments: {' '.join(unknown)}{meant}",
-            remedy=f"`nearfree {args.command} --help` lists what it takes",
+            f"unrecognized arguments: {' '.join(unknown)}{suggestion}",
+            remedy=f"`nearfree {args.command} --help` lists its options",
         )
     return args
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Run a command; one whose package is not installed says which extra brings it."""
+    """Run a command; where a package is not installed, raise an error that names its extra."""
     try:
         return int(args.run(args))
     except ModuleNotFoundError as error:
@@ -140,21 +148,21 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _open_streams() -> None:
-    """Let a standard stream that is closed be an empty one."""
+    """Replace closed standard streams by the null device."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
-def _tell(text: str) -> None:
-    """Print a line on standard error, if that can be written."""
+def _print_error(text: str) -> None:
+    """Print a line on standard error, or drop it if that cannot be written."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
-def _leave_streams() -> None:
-    """Let what a stream cannot write, of which the exit code has told, go nowhere."""
+def _drop_unwritable() -> None:
+    """Flush the standard streams; redirect one that cannot be written to the null device."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -163,12 +171,12 @@ def _leave_streams() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command; a mistake ends in one message and exit code 2.
+    """Run one command; an error prints one message and exits with code 2.
 
-    A process that was started for an answer ends at once, as nothing is left to write: to take the
-    interpreter down object by object would be a fifth of its time. A stop by hand ends it at once,
-    too, and any other command where it has told what is durable. A reader that leaves is told
-    nothing, and the code is that of programs which its signal ends.
+    A command that answers a query writes nothing to disk, so its process exits without tearing down
+    the interpreter, which would take a fifth of its time. A keyboard interrupt ends it at once; any
+    other command ends after it has reported what is durable. If the reader of a pipe leaves,
+    nothing is printed, and the exit code is that of a process killed by SIGPIPE.
     """
     answers = False
     _open_streams()
@@ -176,31 +184,31 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         words = sys.argv[1:] if argv is None else argv
-        args = _parsed(words)
+        args = _parse_args(words)
         answers = COMMANDS[args.command].answers
         if answers:
-            gc.set_threshold(_SELDOM)
+            gc.set_threshold(GC_THRESHOLD)
         else:
             stop_by_exception()
         code = _run(args)
         sys.stdout.flush()
     except NearfreeError as error:
-        # One with several reasons has a line for each, of which it has made printable ones.
+        # RefusedError has a line per reason, and has made each printable itself.
         text = str(error) if isinstance(error, RefusedError) else printable(str(error))
-        _tell(f"nearfree: error: {text}")
+        _print_error(f"nearfree: error: {text}")
         code = MISTAKE
     except KeyboardInterrupt:
-        _tell(STOPPED)
+        _print_error(STOPPED)
         code = STOPPED_CODE
     except BrokenPipeError:
         code = 128 + signal.SIGPIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        what = error.strerror or str(error) or type(error).__name__
-        text = f"{where}{what}. Check the path, your rights and the space left"
-        _tell(f"nearfree: error: {printable(text)}")
+        problem = error.strerror or str(error) or type(error).__name__
+        text = f"{where}{problem}. Check the path, your rights and the space left"
+        _print_error(f"nearfree: error: {printable(text)}")
         code = MISTAKE
-    _leave_streams()
+    _drop_unwritable()
     if answers and argv is None:
         os._exit(code)
     raise SystemExit(code)

@@ -1,4 +1,4 @@
-"""Provenance: where a number comes from, and why two ledgers differ."""
+"""Provenance: the events behind a number, and why two ledgers differ."""
 
 import argparse
 import sys
@@ -23,30 +23,37 @@ if TYPE_CHECKING:
 
 
 def _audit_arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("what", nargs="?", metavar="WHAT", help="a row, a key, a figure, an event")
-    what.add_argument("--all", action="store_true", help="recompute everything and compare")
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument(
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help="a row's id, a table's key, a figure, an event or a take",
+    )
+    target.add_argument("--all", action="store_true", help="recompute everything and compare")
     parser.add_argument(
-        "--drawn", action="store_true", help="with --all: also draw, and compare every byte"
+        "--drawn",
+        action="store_true",
+        help="with --all: also draw figures and report, and compare every byte",
     )
     parser.add_argument(
         "--format",
         choices=("text", "json", "mermaid"),
         default="text",
-        help="output format; text shows the deciding rows, json all (default: text)",
+        help="output format; text shows the deciding rows, json all rows (default: text)",
     )
 
 
 @command("audit", _audit_arguments)
 def run_audit(args: argparse.Namespace) -> int:
-    """Show a number's provenance down to its events, and recompute it from the log to compare.
+    """Show the provenance of a number down to its events, and check it against the log.
 
     WHAT is a row's id (`boundaries:1f3a5c7e9b2d`), a table's key
-    (`boundaries:platform=cpu,n_max=8`), a figure (`cpu/dense_ffn_latency_against_n`, or its name
-    alone), an event (`SEGMENT#LINE`) or a take. A row is recomputed from the log alone, with all
-    its inputs; where the result differs from the table, the difference is printed and the exit code
-    is 2. With --all every table and figure is recomputed and compared, cell by cell and mark by
-    mark; with --drawn every file of figures and report is compared byte by byte, too, which takes
+    (`boundaries:platform=cpu,n_max=8`), a figure (`cpu/dense_ffn_latency_against_n`, or only its
+    name), an event (`SEGMENT#LINE`) or a take. A row and all its inputs are recomputed from the
+    log; if the result differs from the table, the difference is printed and the exit code is 2.
+    With --all every table and figure is recomputed and compared, cell by cell and mark by mark;
+    with --drawn every file of the figures and the report is compared byte by byte, too, which takes
     about three times as long.
 
     Example: nearfree audit boundaries:5b1eae9b1bfa
@@ -54,7 +61,7 @@ def run_audit(args: argparse.Namespace) -> int:
     if args.all and args.format == "mermaid":
         raise ConfigError("--all has no chart", remedy="Name a row for --format mermaid")
     if args.drawn and not args.all:
-        raise ConfigError("--drawn works with --all alone", remedy="Give --all, too")
+        raise ConfigError("--drawn needs --all", remedy="Give --all, too")
     return _all(args) if args.all else _one(args)
 
 
@@ -66,19 +73,19 @@ def _one(args: argparse.Namespace) -> int:
     layout = log_of(args)
     graph = trace_query(layout, config_of(args), args.what)
     root = graph.nodes[graph.root]
-    again = recompute(layout, args.config, [root.id]) if root.kind == "row" else {}
-    differing = [str(difference) for row in again.values() for difference in row]
+    differences_by_row = recompute(layout, args.config, [root.id]) if root.kind == "row" else {}
+    differing = [str(difference) for row in differences_by_row.values() for difference in row]
     if args.format == "json":
-        print(as_json(graph, differing if again else None))
+        print(as_json(graph, differing if differences_by_row else None))
         return MISTAKE if differing else 0
     print("\n".join(as_mermaid(graph) if args.format == "mermaid" else as_text(graph)))
     out = sys.stderr if args.format == "mermaid" else sys.stdout
     for difference in differing:
         print(f"DIFFERS: {printable(difference)}", file=out)
-    if again and not differing and args.format == "text":
-        print(f"\nmade again from the log alone: the same (nearfree audit {root.id})")
+    if differences_by_row and not differing and args.format == "text":
+        print(f"\nrecomputed from the log alone: equal (nearfree audit {root.id})")
     if root.kind == "figure" and args.format == "text":
-        print("\nnot compared here: nearfree audit --all makes every figure again")
+        print("\na figure is not recomputed here; nearfree audit --all recomputes all figures")
     return MISTAKE if differing else 0
 
 
@@ -93,32 +100,33 @@ def _all(args: argparse.Namespace) -> int:
         print(f"DIFFERS: {printable(finding)}")
     print(
         f"{args.results}: {result.cells} cells of {result.rows} rows in {result.tables} tables and "
-        f"{result.marks} marks of {result.figures} figures made again from the log; "
-        f"{len(result.findings)} findings"
+        f"{result.marks} marks of {result.figures} figures recomputed from the log; "
+        f"{len(result.findings)} differences"
     )
     return MISTAKE if result.findings else 0
 
 
-_MOST = 5
+_SHOWN_ROWS = 5
 _DIGESTS = ("setting_key", "plan8")
+"""Fields of a setting that text output leaves out."""
 
 
 @command(
     "diff",
     argument("old", metavar="OLD", help="a ledger"),
-    argument("new", metavar="NEW", help="another one"),
+    argument("new", metavar="NEW", help="another ledger"),
     argument(
         "--format",
         choices=("text", "json"),
         default="text",
-        help=f"output format; text shows {_MOST} rows a cause, json all (default: text)",
+        help=f"output format; text shows {_SHOWN_ROWS} rows per cause, json all (default: text)",
     ),
 )
 def run_diff(args: argparse.Namespace) -> int:
     """List the reported numbers that differ between two ledgers, and why.
 
-    Both are recomputed by the installed code, so no difference is the code's. A row is reported
-    under its causes: new takes, retractions, rules, constants, and changes of the config. OLD and
+    Both ledgers are recomputed by the installed code, so code never causes a difference. Rows are
+    listed by cause: new takes, retractions, rules, constants, and changes of the config. OLD and
     NEW are N for ledger N of this machine, adopted:N for one that git tracks.
 
     Example: nearfree diff 1 adopted:2
@@ -143,55 +151,55 @@ def run_diff(args: argparse.Namespace) -> int:
     return 0
 
 
-def _heads(*both: "NamedLedger") -> "Iterator[str]":
+def _heads(*named_ledgers: "NamedLedger") -> "Iterator[str]":
     from nearfree.prove.audit.ledgers import differences
     from nearfree.prove.audit.render import plain
 
-    for named in both:
-        ledger = named.ledger
+    for named_ledger in named_ledgers:
+        ledger = named_ledger.ledger
         yield (
-            f"ledger {named.name}: {plain(ledger.time)}, {len(ledger.seals)} takes, "
+            f"ledger {named_ledger.name}: {plain(ledger.time)}, {len(ledger.seals)} takes, "
             f"code {plain(ledger.code_digest)}"
         )
-    for named in both:
-        if other := differences(named.ledger):
-            yield f"not the code of ledger {named.name}: {other}"
-    yield "both were recomputed by the installed code, so no difference below is the code's"
+    for named_ledger in named_ledgers:
+        if difference := differences(named_ledger.ledger):
+            yield f"the installed code is not that of ledger {named_ledger.name}: {difference}"
+    yield "both were recomputed by the installed code, so it causes no difference below"
 
 
-def _text(changed: "list[Change]") -> "Iterator[str]":
+def _text(changed_rows: "list[Change]") -> "Iterator[str]":
     from nearfree.prove.audit.changes import by_cause, summary
     from nearfree.prove.audit.render import plain
 
-    if not changed:
+    if not changed_rows:
         yield "no number differs"
-    for causes, rows in by_cause(changed):
+    for causes, rows in by_cause(changed_rows):
         yield ""
         yield from map(plain, causes)
         yield f"  {summary(rows)}"
-        for change in rows[:_MOST]:
-            shown = (field for field in change.about.items() if field[0] not in _DIGESTS)
-            about = ", ".join(f"{name} {plain(value)}" for name, value in shown)
-            yield f"  {change.kind} {change.row_id} ({change.scope}; {about})"
+        for change in rows[:_SHOWN_ROWS]:
+            fields = (field for field in change.about.items() if field[0] not in _DIGESTS)
+            setting = ", ".join(f"{name} {plain(value)}" for name, value in fields)
+            yield f"  {change.kind} {change.row_id} ({change.scope}; {setting})"
             for cell in change.cells:
                 yield f"    {cell.column}: {plain(cell.old)} -> {plain(cell.new)}"
-        if len(rows) > _MOST:
-            yield f"  and {len(rows) - _MOST} more: --format json lists them"
+        if len(rows) > _SHOWN_ROWS:
+            yield f"  and {len(rows) - _SHOWN_ROWS} more: --format json lists them"
 
 
-def _json(old: "NamedLedger", new: "NamedLedger", changed: "list[Change]") -> str:
+def _json(old: "NamedLedger", new: "NamedLedger", changed_rows: "list[Change]") -> str:
     import msgspec
 
     from nearfree.prove.audit.ledgers import differences
 
     ledgers = [
         {
-            "name": named.name,
-            "time": named.ledger.time,
-            "root": named.ledger.root,
-            "code_digest": named.ledger.code_digest,
-            "other_code": differences(named.ledger),
+            "name": named_ledger.name,
+            "time": named_ledger.ledger.time,
+            "root": named_ledger.ledger.root,
+            "code_digest": named_ledger.ledger.code_digest,
+            "other_code": differences(named_ledger.ledger),
         }
-        for named in (old, new)
+        for named_ledger in (old, new)
     ]
-    return msgspec.json.encode({"ledgers": ledgers, "changes": changed}).decode()
+    return msgspec.json.encode({"ledgers": ledgers, "changes": changed_rows}).decode()

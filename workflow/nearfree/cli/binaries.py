@@ -1,4 +1,4 @@
-"""Rules compared with the kernels in binaries: `nearfree rules check`."""
+"""`nearfree rules check` and `rules compile`: source rules beside compiled kernels."""
 
 import argparse
 from collections import Counter
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Print where rules and binaries differ; exit code 2 where a difference is not explained."""
+    """Print the differences between rules and binaries; return 2 if any is unexplained."""
     from msgspec.structs import asdict
 
     from nearfree.sources.binaries.packages import binary_release
@@ -34,36 +34,44 @@ def run_check(args: argparse.Namespace) -> int:
     seal = record_listing(
         layout, package, version, cache=cache, offline=args.offline, take=args.take
     )
-    checked = check_release(layout, package, version, cache=cache, offline=args.offline)
+    comparisons = check_release(layout, package, version, cache=cache, offline=args.offline)
     if args.format == "json":
         print(
             json_text(
                 {
                     "package": package,
                     "version": version,
-                    "points": sum(each.points for each in checked),
-                    "differences": [found for each in checked for found in each.differences],
+                    "points": sum(comparison.points for comparison in comparisons),
+                    "differences": [
+                        difference
+                        for comparison in comparisons
+                        for difference in comparison.differences
+                    ],
                     "binaries": [
                         {
                             name: value
-                            for name, value in asdict(each).items()
+                            for name, value in asdict(comparison).items()
                             if name != "differences"
                         }
-                        for each in checked
+                        for comparison in comparisons
                     ],
                 }
             )
         )
     else:
         print_seal(seal)
-        for each in checked:
-            _print(each)
-    unexplained = sum(each.explained is None for one in checked for each in one.differences)
+        for comparison in comparisons:
+            _print(comparison)
+    unexplained = sum(
+        difference.explained is None
+        for comparison in comparisons
+        for difference in comparison.differences
+    )
     return MISTAKE if unexplained else 0
 
 
 def run_compile(args: argparse.Namespace) -> int:
-    """Record what a compiler makes of a release's MoE kernel for the blocks in use."""
+    """Compile a release's MoE kernel for the blocks in use, and record registers and occupancy."""
     from nearfree.cli.rules import extraction_of
     from nearfree.sources.binaries.compiled import (
         blocks_in_use,
@@ -72,48 +80,54 @@ def run_compile(args: argparse.Namespace) -> int:
     )
     from nearfree.sources.fetching.cache import Cache, default_cache
 
-    found = extraction_of(args, args.release)
+    extraction = extraction_of(args, args.release)
     config = config_of(args)
 
     def sm_of(device: str) -> int | None:
-        named = platform_of(config, device)
-        return named.sm if named else None
+        platform = platform_of(config, device)
+        return platform.sm if platform else None
 
     seal = record_compiled(
         layout_of(args),
-        found,
-        blocks_in_use(found, sm_of),
+        extraction,
+        blocks_in_use(extraction, sm_of),
         cache=Cache(default_cache()),
         offline=args.offline,
         take=args.take,
     )
     print_seal(seal)
-    made = recorded_compiled(layout_of(args), found.package, found.version)
-    for sm, blocks in groupby(made.blocks if made else (), lambda block: block.sm):
-        kinds = Counter(each.instruction or "none" for each in blocks)
+    compiled = recorded_compiled(layout_of(args), extraction.package, extraction.version)
+    for sm, blocks in groupby(compiled.blocks if compiled else (), lambda block: block.sm):
+        kinds = Counter(block.instruction or "none" for block in blocks)
         print(f"  {sm}: " + ", ".join(f"{count} by {kind}" for kind, count in kinds.items()))
     return 0
 
 
-def _print(checked: "Checked") -> None:
-    open_ones = [each for each in checked.differences if each.explained is None]
-    print(f"\n{checked.binary}: {checked.kernels} kernels, against the rules of {checked.rules}")
+def _print(comparison: "Checked") -> None:
+    unexplained = [
+        difference for difference in comparison.differences if difference.explained is None
+    ]
     print(
-        f"  {checked.points} points, {len(checked.differences)} differences,"
-        f" {len(open_ones)} of them unexplained"
+        f"\n{comparison.binary}: {comparison.kernels} kernels, compared with the rules of "
+        f"{comparison.rules}"
     )
-    for line in _lines(checked.differences):
+    print(
+        f"  {comparison.points} points, {len(comparison.differences)} differences,"
+        f" {len(unexplained)} of them unexplained"
+    )
+    for line in _lines(comparison.differences):
         print(f"  {line}")
 
 
 def _lines(differences: "tuple[Difference, ...]") -> "Iterator[str]":
-    """Yield a line for all differences alike but for the device, the type, pages and splits."""
-    alike = Counter(
-        f"{each.point.kernel} of {_width(each)}, mask {each.point.mask}: rule"
-        f" {_rows(each.rule)}, binary {_rows(each.binary)}: {each.explained or 'UNEXPLAINED'}"
-        for each in differences
+    """Yield one line per group of differences that vary only in device, type, pages and splits."""
+    count_by_line = Counter(
+        f"{difference.point.kernel} of {_width(difference)}, mask {difference.point.mask}: rule"
+        f" {_rows(difference.rule)}, binary {_rows(difference.binary)}:"
+        f" {difference.explained or 'UNEXPLAINED'}"
+        for difference in differences
     )
-    for line, count in alike.items():
+    for line, count in count_by_line.items():
         yield f"{count} points, {line}"
 
 

@@ -1,4 +1,4 @@
-"""Constants of the work model."""
+"""`nearfree calibrate`: constants of the work model, fitted to curves."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from nearfree.log.events import ConstantsCalibrated
     from nearfree.log.names import Layout
 
-_ON = ("a100", "h100")
-_STREAM = "aiconfigurator_core_0_12_0"
-_APART: dict[str, tuple[str, ...]] = {
+DEFAULT_PLATFORMS = ("a100", "h100")
+DEFAULT_STREAM = "aiconfigurator_core_0_12_0"
+SEPARATE_OPTIONS: dict[str, tuple[str, ...]] = {
     "own": (),
     "kernels": ("stream",),
     "steps": (),
     "collectives": ("on", "stream"),
 }
-"""What is calibrated by itself, by its option, and what else each has a use of."""
+"""Options that each select a calibration of its own, with the other options that it reads."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -35,36 +35,37 @@ def _names(text: str) -> tuple[str, ...]:
     argument(
         "--on",
         type=_names,
-        help=f"platforms to calibrate on, with commas between (default: {','.join(_ON)})",
+        help=f"platforms to calibrate on, comma-separated (default: {','.join(DEFAULT_PLATFORMS)})",
     ),
     argument(
         "--stream",
-        help=f"the imported curves (default: {_STREAM})",
+        help=f"the stream of imported curves (default: {DEFAULT_STREAM})",
     ),
     argument(
         "--collectives",
         action="store_true",
-        help="fit the constants of collectives, instead of all others",
+        help="fit only the constants of collectives",
     ),
     argument(
         "--kernels",
         action="store_true",
-        help="keep what every platform's curves say of each kernel: constants, residuals, bands",
+        help="fit constants, residuals and bands of each kernel to the curves of every platform",
     ),
     argument(
         "--steps",
         action="store_true",
-        help="fit what engines' steps take besides modules to published steps of whole models",
+        help="fit the time of engines' steps outside the modules, to published steps of whole "
+        "models",
     ),
     argument(
         "--module",
         type=_names,
         action="extend",
         default=[],
-        help="with --kernels: modules, with commas between; of others what is on record stays",
+        help="with --kernels: modules to fit, comma-separated; recorded constants of others stay",
     ),
     argument(
-        "--own", metavar="PLATFORM", help="fit a platform's own constants, on top of the others"
+        "--own", metavar="PLATFORM", help="fit a platform's own constants, beside the shared ones"
     ),
     argument(
         "--from",
@@ -80,17 +81,17 @@ def run_calibrate(args: argparse.Namespace) -> int:
     Every other platform is out of sample. The constants are never edited by hand: the same curves
     and the same version give the same constants.
 
-    `--own PLATFORM --from published` fits one number on a platform, the host's launch floor of
-    fused MoE layers, to the paper's boundaries; `--own PLATFORM --from STREAM` fits two factors for
-    a family of kernels to at most three curves a kernel. Own constants are kept separately and used
-    only by `nearfree validate --own`.
+    `--own PLATFORM --from published` fits one constant of a platform, the host's launch floor of
+    fused MoE layers, to the paper's boundaries; `--own PLATFORM --from STREAM` fits two factors per
+    family of kernels to at most three curves per kernel. Own constants are stored separately and
+    used only by `nearfree validate --own`.
 
-    `--steps` fits three constants an engine to config/whole/steps.csv: what its kernels
-    between modules, its scheduler and its requests take.
+    `--steps` fits three constants per engine to config/whole/steps.csv: the times of its kernels
+    between modules, of its scheduler and of its requests.
 
-    `--collectives` fits T(N) of collectives instead, which needs GPUs of each kind of link.
-    `--kernels` fits constants of each kernel on each GPU in each format, and keeps its curves with
-    what they miss of the form: what is known of a GPU is answered by it (regimes R1 to R3).
+    `--collectives` fits T(N) of collectives, which needs GPUs of each kind of link. `--kernels`
+    fits constants per kernel, GPU and format, and stores its curves with their residuals; regimes
+    R1 to R3 predict from them.
 
     Example: nearfree calibrate --on a100,h100
     """
@@ -109,10 +110,10 @@ def run_calibrate(args: argparse.Namespace) -> int:
             "--own and --from go together",
             remedy="Give both, such as `--own h20 --from published`, or neither",
         )
-    _refuse_together(args)
+    _refuse_combinations(args)
     layout, config = layout_of(args), config_of(args)
     if args.steps:
-        return _steps(layout, config, offline=args.offline)
+        return _calibrate_steps(layout, config, offline=args.offline)
     used: dict[str, Any] = {"epsilon": config.site.epsilon, "offline": args.offline}
     if args.own is not None:
         own_platform = resolve(config.platforms, args.own)
@@ -120,37 +121,41 @@ def run_calibrate(args: argparse.Namespace) -> int:
         print(f"{seal.name}: sealed")
         for by_platform in recorded_own(layout, recorded_constants(layout)).values():
             if own_platform in by_platform:
-                _show(by_platform[own_platform].event.data)
+                _print_constants(by_platform[own_platform].event.data)
         return 0
-    stream = args.stream or _STREAM
+    stream = args.stream or DEFAULT_STREAM
     if args.kernels:
-        return _kernels(args, layout, config, stream)
-    on = tuple(dict.fromkeys(resolve(config.platforms, name) for name in args.on or _ON))
+        return _calibrate_kernels(args, layout, config, stream)
+    on = tuple(
+        dict.fromkeys(resolve(config.platforms, name) for name in args.on or DEFAULT_PLATFORMS)
+    )
     used["collectives"] = args.collectives
     seal = calibrate(layout, config.platforms, on, stream=stream, **used)
     print(f"{seal.name}: sealed")
     for name, event in recorded_constants(layout).items():
         if (name in COLLECTIVE_FAMILIES) == args.collectives:
-            _show(event.data)
+            _print_constants(event.data)
     return 0
 
 
-def _refuse_together(args: argparse.Namespace) -> None:
-    """Raise ConfigError for two that are calibrated apart, or an option that one has no use of."""
-    given = {name: getattr(args, name) for name in _APART}
-    asked = [name for name, value in given.items() if value]
-    if len(asked) > 1:
+def _refuse_combinations(args: argparse.Namespace) -> None:
+    """Raise ConfigError for two separate calibrations, or an option that one of them ignores."""
+    values = {name: getattr(args, name) for name in SEPARATE_OPTIONS}
+    options = [name for name, value in values.items() if value]
+    if len(options) > 1:
         raise ConfigError(
-            f"{' and '.join(f'--{name}' for name in asked)} are calibrated each by itself",
-            remedy="Ask for one at a time",
+            f"{' and '.join(f'--{name}' for name in options)} are separate calibrations",
+            remedy="Give one of them at a time",
         )
-    for name in asked:
-        odd = [each for each in ("on", "stream") if each not in _APART[name]]
-        refuse_options(args, odd, f"with --{name}", f"--{name}")
+    for name in options:
+        unused = [option for option in ("on", "stream") if option not in SEPARATE_OPTIONS[name]]
+        refuse_options(args, unused, f"with --{name}", f"--{name}")
 
 
-def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config", stream: str) -> int:
-    """Seal what curves say of each kernel, and say how much that is."""
+def _calibrate_kernels(
+    args: argparse.Namespace, layout: "Layout", config: "Config", stream: str
+) -> int:
+    """Seal the constants, residuals and bands of each kernel, and print their numbers."""
     from nearfree.derive.reference.calibrate import calibrate_kernels
     from nearfree.derive.reference.record import recorded_reference
 
@@ -163,22 +168,22 @@ def _kernels(args: argparse.Namespace, layout: "Layout", config: "Config", strea
         offline=args.offline,
     )
     print(f"{seal.name}: sealed")
-    known = recorded_reference(layout, {})
-    events = [event.data for event in known.events.values()] if known else []
-    print(f"  {len(events)} kernels, {sum(each.curves for each in events)} curves, "
-          f"{sum(each.points for each in events)} points")  # fmt: skip
-    for key, band in sorted(known.bands.items()) if known else ():
+    reference = recorded_reference(layout, {})
+    events = [event.data for event in reference.events.values()] if reference else []
+    print(f"  {len(events)} kernels, {sum(kernel.curves for kernel in events)} curves, "
+          f"{sum(kernel.points for kernel in events)} points")  # fmt: skip
+    for key, band in sorted(reference.bands.items()) if reference else ():
         print(f"    {key[0]}  {' '.join(filter(None, key[1:])):44} {band.band:8g}  {band.curves:6} "
-              f"curves  hit {_told(band.hit)}  within x2 {_told(band.within_x2)}  "
-              f"covered {_told(band.covered)}")  # fmt: skip
+              f"curves  hit {_share_text(band.hit)}  within x2 {_share_text(band.within_x2)}  "
+              f"covered {_share_text(band.covered)}")  # fmt: skip
     return 0
 
 
-def _told(share: float | None) -> str:
+def _share_text(share: float | None) -> str:
     return "-" if share is None else f"{share:.3f}"
 
 
-def _steps(layout: "Layout", config: "Config", *, offline: bool) -> int:
+def _calibrate_steps(layout: "Layout", config: "Config", *, offline: bool) -> int:
     """Seal the constants of engines' steps, and print them."""
     from nearfree.derive.engine_step.recorded import recorded_steps
     from nearfree.derive.score.calibrate_steps import calibrate_steps
@@ -186,11 +191,11 @@ def _steps(layout: "Layout", config: "Config", *, offline: bool) -> int:
     seal = calibrate_steps(layout, config, offline=offline)
     print(f"{seal.name}: sealed")
     for _, step in sorted(recorded_steps(layout).items()):
-        _show(step.event.data)
+        _print_constants(step.event.data)
     return 0
 
 
-def _show(calibrated: "ConstantsCalibrated") -> None:
+def _print_constants(calibrated: "ConstantsCalibrated") -> None:
     print(
         f"  {calibrated.family}, {calibrated.curves} curves: "
         f"{calibrated.selection.partition(': ')[0]}"
@@ -200,4 +205,4 @@ def _show(calibrated: "ConstantsCalibrated") -> None:
             f"    {constant.hypothesis:12} {constant.name:16} {constant.value:8g} "
             f"{constant.unit:8} {constant.meaning}"
         )
-    print(f"    {'band':29} {calibrated.band:8g} {'1':8} how far ln T(N)/T(baseline) may be off")
+    print(f"    {'band':29} {calibrated.band:8g} {'1':8} half width of ln T(N)/T(baseline)")

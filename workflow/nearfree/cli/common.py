@@ -1,4 +1,4 @@
-"""What commands share: their declaration, common arguments and checks, folders, and printing."""
+"""Shared parts of commands: declaration, common arguments and checks, folders, printing."""
 
 import argparse
 import math
@@ -24,14 +24,17 @@ Run = Callable[[argparse.Namespace], int]
 
 
 class Command(NamedTuple):
-    """A command: what adds its arguments, and what runs it; its docstring is the help."""
+    """A command: functions that add its arguments, and the function that runs it.
+
+    The docstring of `run` is the command's help.
+    """
 
     arguments: tuple[AddArguments, ...]
     run: Run
     answers: bool
-    """Whether what comes with the package answers where no project is."""
+    """Whether it reads the config and log of the package in a folder that has no project."""
     home: bool
-    """Whether its results lie in the user's own folder, wherever it is called."""
+    """Whether its results lie in the user's data folder, wherever it is called."""
 
 
 COMMANDS: dict[str, Command] = {}
@@ -43,8 +46,10 @@ def command(
 ) -> Callable[[Run], Run]:
     """Declare a function as the command of a name, with its arguments.
 
-    One that `answers` reads what comes with the package where no project is; one at `home` does,
-    too, and has its results in the user's own folder.
+    Parameters
+    ----------
+    answers, home
+        As in `Command`; a command at `home` falls back to the package's config, too.
     """
 
     def declare(run: Run) -> Run:
@@ -55,25 +60,24 @@ def command(
 
 
 def argument(*names: str, **options: Any) -> AddArguments:
-    """Return what adds an argument to a parser, described as for `add_argument`."""
+    """Return a function that adds an argument to a parser; parameters as in `add_argument`."""
     return lambda parser: parser.add_argument(*names, **options)
 
 
 def in_one_thread() -> None:
-    """Solve linear systems in one thread, unless the user says otherwise; before numpy is imported.
+    """Let OpenBLAS use one thread unless the user sets another number; call before importing numpy.
 
-    Systems are small: threads that wait for each other where other work runs took fifty times as
-    long.
+    The linear systems are small: on a busy machine several threads took fifty times as long.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def home_results() -> Path:
-    """Return the results root of the user's own folder: $NEARFREE_HOME, else that for data."""
-    named = os.environ.get("NEARFREE_HOME")
+    """Return the results root in $NEARFREE_HOME, else in the user's data folder."""
+    nearfree_home = os.environ.get("NEARFREE_HOME")
     home = os.environ.get("HOME", ".")
-    data = Path(os.environ.get("XDG_DATA_HOME") or f"{home}/.local/share")
-    return (Path(named) if named else data / "nearfree") / "results"
+    data_home = Path(os.environ.get("XDG_DATA_HOME") or f"{home}/.local/share")
+    return (Path(nearfree_home) if nearfree_home else data_home / "nearfree") / "results"
 
 
 def _add_home(parser: argparse.ArgumentParser) -> None:
@@ -88,8 +92,8 @@ def _add_home(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         default=folder("config"),
-        help="config folder (default: config, or in a folder with neither config nor results what "
-        "the package ships)",
+        help="config folder (default: config, or the package's own in a folder with neither config "
+        "nor results)",
     )
 
 
@@ -100,26 +104,34 @@ def add_roots(
     answers: bool = False,
     home: bool = False,
 ) -> None:
-    """Add the two folders that every command takes; `inner` keeps values of the outer parser."""
+    """Add `--results` and `--config`, which every command takes.
+
+    Parameters
+    ----------
+    inner
+        Whether the parser is that of an action, which keeps the values of its command's parser.
+    answers, home
+        As in `Command`.
+    """
     if home:
         _add_home(parser)
         return
-    other = ", or in a folder with neither config nor results what the package ships"
-    for name, what in (("results", "results root"), ("config", "config folder")):
+    shipped_note = ", or the package's own in a folder with neither config nor results"
+    for name, meaning in (("results", "results root"), ("config", "config folder")):
         parser.add_argument(
             f"--{name}",
             type=_existing if answers and name == "results" else Path,
             default=argparse.SUPPRESS if inner else folder(name) if answers else Path(name),
-            help=f"{what} (default: {name}{other if answers else ''})",
+            help=f"{meaning} (default: {name}{shipped_note if answers else ''})",
         )
 
 
 def _existing(text: str) -> Path:
-    """Return the path of a results root to read answers from; ConfigError if it is not there."""
+    """Return the path of an existing results root; ConfigError if the folder does not exist."""
     if not Path(text).is_dir():
         raise ConfigError(
             f"there is no folder {text:.200}",
-            remedy="Leave --results out, or name a results root that is there",
+            remedy="Leave --results out, or name an existing results root",
         )
     return Path(text)
 
@@ -127,7 +139,7 @@ def _existing(text: str) -> Path:
 def add_action(
     actions: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
 ) -> argparse.ArgumentParser:
-    """Return the parser of a command's action, with the two folders."""
+    """Return the parser of a command's action, with `--results` and `--config`."""
     parser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     add_roots(parser, inner=True)
     return parser
@@ -135,20 +147,20 @@ def add_action(
 
 def positive(text: str) -> int:
     """Return a whole number from 1 to 999999; argparse turns the error into its own message."""
-    return _whole(text, 999_999)
+    return _bounded_int(text, 999_999)
 
 
 def positions(text: str) -> int:
-    """Return cached positions, from 1 to 99999999: models are made for ten million."""
-    return _whole(text, 99_999_999)
+    """Return a number of cached positions, from 1 to 99999999: some models hold ten million."""
+    return _bounded_int(text, 99_999_999)
 
 
-def _whole(text: str, most: int) -> int:
+def _bounded_int(text: str, largest: int) -> int:
     if not text.isascii() or "_" in text:
         raise ValueError(text)
     number = int(text)
-    if not 1 <= number <= most:
-        raise argparse.ArgumentTypeError(f"{number} is not between 1 and {most}")
+    if not 1 <= number <= largest:
+        raise argparse.ArgumentTypeError(f"{number} is not between 1 and {largest}")
     return number
 
 
@@ -165,15 +177,15 @@ UNTESTED = argument(
     "--untested",
     action="store_true",
     default=None,
-    help="allow adapters on a GPU on which the log holds no sealed run of theirs",
+    help="allow adapters on a GPU for which the log holds no sealed run of them",
 )
-OFFLINE = argument("--offline", action="store_true", help="do without the network")
+OFFLINE = argument("--offline", action="store_true", help="do not use the network")
 TABLE_OR_JSON = argument(
-    "--format", choices=["table", "json"], default="table", help="how to print (default: table)"
+    "--format", choices=["table", "json"], default="table", help="output format (default: table)"
 )
 
 TEXT_OR_JSON = argument(
-    "--format", choices=["text", "json"], default="text", help="how to print (default: text)"
+    "--format", choices=["text", "json"], default="text", help="output format (default: text)"
 )
 
 
@@ -186,7 +198,7 @@ def json_text(data: object) -> str:
 
 def print_seal(seal: "Seal") -> None:
     """Print a sealed take with its number of events and attempts."""
-    events = sum(part.events for part in seal.segments)
+    events = sum(segment.events for segment in seal.segments)
     print(f"{seal.name}: sealed, {events} events in {len(seal.segments)} attempt(s)")
 
 
@@ -212,36 +224,36 @@ def config_of(args: argparse.Namespace) -> "Config":
 
 
 def platform_of(config: "Config", device: str) -> "Platform | None":
-    """Return the platform of a device by the name that it gives itself, None if it is unknown."""
+    """Return the platform of a device, by the name that its driver reports; None if unknown."""
     from nearfree.hardware.platforms import as_alias, resolve
 
-    platforms = config.platforms  # a config that is missing or broken is no unknown device
+    platforms = config.platforms  # outside of `try`: a missing or broken config is an error
     try:
         return platforms[resolve(platforms, as_alias(device))]
     except ConfigError:
         return None
 
 
-def here(args: argparse.Namespace) -> "tuple[Config, str]":
-    """Return the config and the scope of `--platform`; ConfigError if it is not this machine."""
+def local_scope(args: argparse.Namespace) -> "tuple[Config, str]":
+    """Return the config and the scope of `platform`; ConfigError if it is not this machine."""
     from nearfree.hardware.platforms import resolve
 
     config = config_of(args)
     scope = resolve(config.platforms, args.platform)
     if scope not in config.site.here:
         raise ConfigError(
-            f"{scope} is not this machine: config says here is {', '.join(config.site.here)}",
-            remedy=f"Add {scope} to `here` in {args.config}/config.yaml if it is",
+            f"{scope} is not this machine: `here` of the config is {', '.join(config.site.here)}",
+            remedy=f"Add {scope} to `here` in {args.config}/config.yaml if it is this machine",
         )
     return config, scope
 
 
 def need_torch() -> None:
-    """Raise HardwareError where torch, which only measuring needs, is not installed."""
+    """Raise HardwareError if torch is not installed; only measuring needs it."""
     if find_spec("torch") is None:
         raise HardwareError(
             "torch is not installed in this environment",
-            remedy="Install nearfree with its extra `measure`, or in a clone run `make install`",
+            remedy="Install nearfree with its extra `measure`, or run `make install` in a clone",
         )
 
 
@@ -254,7 +266,7 @@ def tolerance(text: str) -> float:
 
 
 def temperature(text: str) -> float:
-    """Return a temperature of sampling, from 0 to HOTTEST."""
+    """Return a sampling temperature, from 0 to HOTTEST."""
     from nearfree.core.sampling import HOTTEST
 
     value = number(text)
@@ -269,18 +281,18 @@ def tolerance_or_all(text: str) -> float | None:
 
 
 def size(text: str) -> float:
-    """Return a size in MB, not negative."""
+    """Return a size in MB, 0 or more."""
     value = number(text)
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no size: give a number of MB, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a size: give a number of MB, 0 or more")
     return value
 
 
 def tokens(text: str) -> float:
-    """Return a number of tokens a forward, above 0."""
+    """Return a number of tokens per forward, above 0."""
     value = number(text)
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no number of tokens above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of tokens above 0")
     return value
 
 
@@ -289,4 +301,4 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None

@@ -20,30 +20,30 @@ DTYPES = (
     "bfloat16", "float16", "float32", "float8",
     "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
 )  # fmt: skip
-_ENGINES_WORDS = {
+FORMAT_ALIASES = {
     "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32",
     "fp8": "float8", "fp8_e4m3": "float8", "fp8_block": "float8_block",
 }  # fmt: skip
-"""What engines' options and release notes call them."""
-_METHODS = ("awq", "gptq")
-"""Ways to quantise that engines take for formats; most published files of them hold int4."""
-ENGINE = "engine"
-"""`graphs` of a deployment whose steps its own engine pads."""
+"""Formats by the names of engines' options and release notes."""
+QUANTISATION_METHODS = ("awq", "gptq")
+"""Quantisation methods that engines' options list beside formats; most of their files hold int4."""
+ENGINE_GRAPHS = "engine"
+"""The value of `graphs` for which a deployment's own engine pads its steps."""
 CONDITIONS = (
     "attention", "moe", "moe_backend", "dense", "batch", "context", "routing", "loads", "dtype",
     "weights", "activations", "kv_dtype", "tp", "dp", "ep", "pp", "gpus", "graphs",
 )  # fmt: skip
-"""What options say of a model on a platform."""
+"""Options that describe how a model is deployed on a platform."""
 MODEL = (
     "a name under config/models; else the path of a config.json, a GGUF file or a folder with one; "
-    "else a Hugging Face id, ORG/NAME or ORG/NAME@REVISION, whose config files come from its local "
-    "cache, or once from the hub"
+    "else a Hugging Face id, ORG/NAME or ORG/NAME@REVISION, whose config files are read from its "
+    "local cache, or fetched once from the hub"
 )
-"""What a model may be named by, in the order in which it is looked for."""
+"""The names of a model, in the order in which they are looked up."""
 Value = TypeVar("Value")
 
 
-_OF_SGLANG = "SGLang's DP attention with --tp 8 --dp 8, on 8 GPUs, is --tp 1 --dp 8"
+SGLANG_DP_NOTE = "SGLang's DP attention with --tp 8 --dp 8 on 8 GPUs is --tp 1 --dp 8 here"
 
 
 def add_deployment(
@@ -59,110 +59,114 @@ def add_deployment(
     Parameters
     ----------
     many
-        Options take lists with commas.
+        Whether options take comma-separated lists.
     required
-        `--model` and `--platform` are required.
+        Whether `--model` and `--platform` are required.
     batch
-        Add `--batch`.
+        Whether to add `--batch`.
     contexts
-        `--context` takes a list, whether or not others do.
+        Whether `--context` takes a list even if the others do not.
     """
-    several = ", or several: a,b,c"
-    listed = several if many else ""
+    list_hint = ", or several: a,b,c"
+    hint = list_hint if many else ""
 
-    def of(kind: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-        return _several(kind) if many else _one(kind)
+    def option_type(element_type: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+        return _several(element_type) if many else _one(element_type)
 
     parser.add_argument(
         "--model",
-        type=of(str),
+        type=option_type(str),
         required=required,
-        help=f"{MODEL}{listed}",
+        help=f"{MODEL}{hint}",
     )
     parser.add_argument(
-        "--platform", type=of(str), required=required, help=f"a name of platforms.yaml{listed}"
+        "--platform",
+        type=option_type(str),
+        required=required,
+        help=f"a name of platforms.yaml{hint}",
     )
     parser.add_argument(
         "--attention",
-        help="package==version; without a version the newest recorded one (default: what "
-        "the engine of --moe takes on the GPU, as vllm-fa3 on Hopper; of a latent vllm-mla or "
-        "sglang-mla; else what has kernels for 8-bit caches, sinks and wide heads)",
+        help="the attention backend, package==version; without a version the newest recorded one "
+        "(default: the choice of --moe's engine on this GPU, such as vllm-fa3 on Hopper; for "
+        "latent attention vllm-mla or sglang-mla; for 8-bit caches, sinks and wide heads a backend "
+        "that has such kernels)",
     )
     parser.add_argument(
         "--moe",
-        help="the same for MoE layers; its engine serves a model without any, too: "
-        "vllm==0.20.2 (default: vllm, but sglang for a schedule of SGLang, where "
-        "--ep is neither 1 nor tp x dp, and where its kernel for the format is read and that of "
-        "vllm is not)",
+        help="the backend of MoE layers, such as vllm==0.20.2; its engine serves models without "
+        "experts, too (default: vllm; sglang for a schedule of SGLang, where --ep is neither 1 nor "
+        "tp x dp, and where only SGLang's kernel for the format is known)",
     )
     parser.add_argument(
         "--moe-backend",
         metavar="NAME",
-        help="the kernel of experts that vLLM's --moe-backend or SGLang's --moe-runner-backend "
-        "names, in the engine's word: marlin, triton, flashinfer_trtllm (default: the engine's "
-        "own choice)",
+        help="the experts' kernel, as a value of vLLM's --moe-backend or SGLang's "
+        "--moe-runner-backend: marlin, triton, flashinfer_trtllm (default: the engine's choice)",
     )
     parser.add_argument(
         "--dense",
-        help="the same for dense products of quantised weights, vllm-linear or torch (default: "
-        "those of --moe's release where they are read, else a library's)",
+        help="the backend of dense products with quantised weights, vllm-linear or torch (default: "
+        "that of --moe's release where its rules are known, else a library)",
     )
     if batch:
-        parser.add_argument("--batch", type=of(positive), help=f"b, requests{listed}")
+        parser.add_argument("--batch", type=option_type(positive), help=f"b, requests{hint}")
     parser.add_argument(
         "--context",
-        type=_several(positions) if contexts else of(positions),
-        help=f"L, cached positions a request{several if contexts else listed}",
+        type=_several(positions) if contexts else option_type(positions),
+        help=f"L, cached positions per request{list_hint if contexts else hint}",
     )
     parser.add_argument(
         "--routing",
-        type=of(_routing),
-        help=f"balanced or skewed, the two bounds, or a power law such as power_law:1.2{listed}",
+        type=option_type(_routing),
+        help=f"balanced or skewed, the two bounds, or a power law such as power_law:1.2{hint}",
     )
     parser.add_argument(
         "--loads",
         type=Path,
         metavar="FILE",
-        help="loads of experts as you measured them, in the place of a routing: a .csv or .json "
-        "file of expert, share (or count) and, if they differ, layer",
+        help="measured loads of the experts, instead of --routing: a .csv or .json file with "
+        "expert, share (or count) and, if layers differ, layer",
     )
-    for option, what in (
-        ("--tp", "GPUs that share each matrix and the heads"),
-        ("--dp", f"groups of them that attend to requests of their own; {_OF_SGLANG}"),
-        ("--ep", "groups of the tp x dp GPUs that have whole experts"),
-        ("--pp", "pipeline stages that share the layers"),
+    for option, meaning in (
+        ("--tp", "tensor parallelism: GPUs that share each matrix and the heads"),
+        ("--dp", f"data parallelism: groups with requests of their own; {SGLANG_DP_NOTE}"),
+        ("--ep", "expert parallelism: groups of the tp x dp GPUs that hold whole experts"),
+        ("--pp", "pipeline parallelism: stages that share the layers"),
     ):
-        parser.add_argument(option, type=positive, help=f"{what} (default: 1)")
+        parser.add_argument(option, type=positive, help=f"{meaning} (default: 1)")
     parser.add_argument(
-        "--gpus", type=positive, help="GPUs, tp x dp x pp; without tp, dp and pp it stands for --tp"
+        "--gpus",
+        type=positive,
+        help="number of GPUs, tp x dp x pp; without --tp, --dp and --pp it sets --tp",
     )
     parser.add_argument(
         "--graphs",
-        help="vllm==VERSION or sglang==VERSION, whose CUDA graphs a step is padded to, or none "
-        "(default: the engine of --moe)",
+        help="the engine whose CUDA graphs steps are padded to, vllm==VERSION or sglang==VERSION, "
+        "or none (default: the engine of --moe)",
     )
-    for option, what in (
-        ("--dtype", "element type of all"),
+    for option, meaning in (
+        ("--dtype", "element type of weights, activations and cache"),
         ("--weights", "format of stored weights"),
-        ("--activations", "format of what enters products"),
+        ("--activations", "format of the activations that enter products"),
         ("--kv-dtype", "format of the KV cache"),
     ):
         parser.add_argument(
             option,
             type=_format,
             choices=DTYPES,
-            help=f"{what}; also as engines write it, bf16, fp8 (default: the model's)",
+            help=f"{meaning}; engines' names such as bf16 and fp8 work, too (default: the model's)",
         )
 
 
 def _format(text: str) -> str:
-    """Return a format by the name that it has here."""
-    if text.lower() in _METHODS:
+    """Return the project's name of a format; argparse prints the error."""
+    if text.lower() in QUANTISATION_METHODS:
         raise argparse.ArgumentTypeError(
-            f"{text} is a way to quantise, not a format: int4 is what most of its files hold, and "
-            "a model's own files say it without this option"
+            f"{text} is a quantisation method, not a format: most of its files hold int4, and a "
+            "model's own files say their format without this option"
         )
-    return _ENGINES_WORDS.get(text.lower(), text)
+    return FORMAT_ALIASES.get(text.lower(), text)
 
 
 def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True) -> None:
@@ -170,59 +174,61 @@ def add_answer_options(parser: argparse.ArgumentParser, *, largest: bool = True)
     parser.add_argument(
         "--ignore-memory",
         action="store_true",
-        help="exit with 0 also where a deployment does not fit in memory",
+        help="exit with 0 even if a deployment does not fit in memory",
     )
     parser.add_argument(
         "--epsilon",
         type=tolerance,
-        help="tolerance, between 0 and 1: by what share of T(1) a near-free forward may take "
-        "longer (default: config.yaml's)",
+        help="tolerance, between 0 and 1: a near-free forward takes at most (1 + epsilon) T(1) "
+        "(default: config.yaml's)",
     )
     if largest:
         parser.add_argument(
             "--largest",
             type=positive,
             default=512,
-            help="the largest N, positions, that is looked at (default: 512)",
+            help="the largest N, in positions, for which T(N) is predicted (default: 512)",
         )
     parser.add_argument(
         "--online",
         action="store_true",
-        help="read a release from the package index if neither log nor cache has it",
+        help="read a release from the package index if neither the log nor the cache has it",
     )
 
 
 def refuse_options(
     args: argparse.Namespace, names: "Sequence[str]", where: str, remedy: str
 ) -> None:
-    """Raise ConfigError with all of these options that are given: what is asked has no use of them.
+    """Raise ConfigError if any of some options is given where it has no effect.
 
     Parameters
     ----------
     names
-        The options as the parsed arguments name them, without a default.
-    where, remedy
-        What has no use of them, and what to do besides leaving them out.
+        Attributes of the parsed arguments whose default is None.
+    where
+        The circumstance in which they have no effect: "without --engine".
+    remedy
+        What to do other than leaving them out.
     """
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) is not None]
     if given:
-        options = ", ".join(given)
+        listed = ", ".join(given)
         have = "has" if len(given) == 1 else "have"
         raise ConfigError(
-            f"{options} {have} no effect {where}", remedy=f"Leave out {options}, or {remedy}"
+            f"{listed} {have} no effect {where}", remedy=f"Leave out {listed}, or {remedy}"
         )
 
 
 def make_answerer(
     args: argparse.Namespace, config: "Config", queries: "Sequence[Deployment]"
 ) -> "Answerer":
-    """Return the predictors with datasheet facts, or a platform's newest probe where it has none.
+    """Return the predictors, with datasheet facts or else a platform's newest probe.
 
     Raises
     ------
     ConfigError
         A deployment names a release whose rules are not on record and cannot be fetched, or an
-        option is of no deployment.
+        option has no effect on any deployment.
     """
     from nearfree.derive.granularity.facts import known_facts
     from nearfree.derive.predict.answers import Answerer
@@ -230,10 +236,10 @@ def make_answerer(
 
     if queries and not any(query.moe for query in queries):
         where = "on a model without experts"
-        refuse_options(args, ("routing",), where, "name a model that has some")
+        refuse_options(args, ("routing",), where, "name a model with experts")
     if queries and not any(query.dense for query in queries):
-        where = "where no product beside the experts' has quantised weights on a GPU"
-        refuse_options(args, ("dense",), where, "name their format with --weights")
+        where = "where no product outside the experts has quantised weights on a GPU"
+        refuse_options(args, ("dense",), where, "give a quantised format by --weights")
     layout = layout_of(args)
     answerer = Answerer(layout, config, offline=not args.online)
     check_releases(config, answerer, queries)
@@ -241,23 +247,23 @@ def make_answerer(
 
 
 def fit(args: argparse.Namespace, queries: "Sequence[Deployment]") -> bool:
-    """Return whether each model fits on each platform under each condition named in the options.
+    """Return whether each model fits in memory under each condition of the options.
 
-    It does where memory is not known or to be ignored. Of batch sizes and contexts that no option
-    names, so that a grid or list stands for them, one that fits is enough.
+    A deployment of unknown memory counts as fitting, and with --ignore-memory all do. Where batch
+    sizes or contexts are a default grid, one of them that fits is enough.
     """
     fits: dict[tuple[object, ...], bool] = {}
     for query in queries:
         batch = query.batch if getattr(args, "batch", None) else None
         context = query.context if args.context else None
-        named = query.decoder.name, query.platform, batch, context
-        holds = query.memory is None or query.memory.fits is not False
-        fits[named] = fits.get(named, False) or holds
+        condition = query.decoder.name, query.platform, batch, context
+        fits_memory = query.memory is None or query.memory.fits is not False
+        fits[condition] = fits.get(condition, False) or fits_memory
     return bool(args.ignore_memory) or all(fits.values())
 
 
 def tolerance_of(args: argparse.Namespace, config: "Config") -> float:
-    """Return the tolerance of `--epsilon`, or the config's."""
+    """Return the tolerance of `--epsilon`, else the config's."""
     return float(args.epsilon or config.site.epsilon)
 
 
@@ -269,18 +275,23 @@ def make_spec(
     routing: "Sequence[str]" = ("balanced",),
     moe: str | None = None,
 ) -> "DeploymentSpec":
-    """Return the deployments that the options describe; the other arguments are their defaults.
+    """Return the deployments that the options describe.
+
+    Parameters
+    ----------
+    batch, context, routing, moe
+        Defaults of the options with these names.
 
     Raises
     ------
     ConfigError
-        A model is none that is known, or its id's config files are not to be had.
+        A model is unknown, or the config files of its Hugging Face id cannot be fetched.
     """
     from nearfree.config.files import DeploymentSpec
     from nearfree.hub.asked import asked_model
 
     return DeploymentSpec(
-        models=tuple(asked_model(args.config, each) for each in args.model),
+        models=tuple(asked_model(args.config, model) for model in args.model),
         platforms=tuple(args.platform),
         attention=(args.attention,) if args.attention else (),
         moe=tuple(filter(None, (args.moe or moe,))),
@@ -298,33 +309,33 @@ def make_spec(
         ep=args.ep or 1,
         pp=args.pp or 1,
         gpus=args.gpus,
-        graphs=args.graphs or ENGINE,
+        graphs=args.graphs or ENGINE_GRAPHS,
     )
 
 
-def _several(kind: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-    def listed(text: str) -> list[Value]:
+def _several(element_type: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+    def parse_list(text: str) -> list[Value]:
         parts = [part.strip() for part in text.split(",")]
         if not all(parts):
             raise argparse.ArgumentTypeError(f"{text!r:.200} has an empty entry")
         try:
-            return [kind(part) for part in parts]
+            return [element_type(part) for part in parts]
         except ValueError:
             raise argparse.ArgumentTypeError(
-                f"{text!r:.200} is no list of whole numbers with commas between"
+                f"{text!r:.200} is not a comma-separated list of whole numbers"
             ) from None
 
-    return listed
+    return parse_list
 
 
-def _one(kind: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-    def single(text: str) -> list[Value]:
+def _one(element_type: Callable[[str], Value]) -> Callable[[str], list[Value]]:
+    def parse_single(text: str) -> list[Value]:
         if not text.strip():
             raise argparse.ArgumentTypeError("it is empty")
-        return [kind(text)]
+        return [element_type(text)]
 
-    single.__name__ = kind.__name__
-    return single
+    parse_single.__name__ = element_type.__name__
+    return parse_single
 
 
 def _routing(text: str) -> str:
@@ -342,7 +353,7 @@ def loads_of(args: argparse.Namespace) -> "MeasuredLoads | None":
     Raises
     ------
     ConfigError
-        The file is odd, or a routing is named, too.
+        The file is not valid, or --routing is given, too.
     """
     from nearfree.config.loads import read_loads
 
@@ -350,6 +361,7 @@ def loads_of(args: argparse.Namespace) -> "MeasuredLoads | None":
         return None
     if args.routing:
         raise ConfigError(
-            "--loads and --routing both say how tokens fall on experts", remedy="Leave out one"
+            "--loads and --routing both say how tokens are routed to experts",
+            remedy="Leave out one of them",
         )
     return read_loads(args.loads)

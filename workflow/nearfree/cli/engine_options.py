@@ -1,4 +1,4 @@
-"""Options of commands that run or ask about a real engine."""
+"""Options of commands that run or predict a real engine."""
 
 import argparse
 from pathlib import Path
@@ -6,39 +6,39 @@ from pathlib import Path
 from nearfree.cli.common import argument, positive
 
 CONTEXT, ROUNDS = 64, 32
-"""L and visits where none are given."""
+"""Defaults of `--context` and `--rounds`."""
 _FEWEST_ROUNDS = 3
-"""Of the protocol `paired`."""
-OF_A_FILE = ("release", "threads", "batch", "context", "positions", "rounds", "no_repack")
-"""What says how a file of the user's is measured, as parsed arguments name it."""
-OF_A_STUDY = ("weights", "draft_weights", "prompts", "untested", "wait")
-"""What says how a study or a plan is."""
+"""The minimum of the protocol `paired`."""
+FILE_OPTIONS = ("release", "threads", "batch", "context", "positions", "rounds", "no_repack")
+"""Attributes of parsed arguments that apply to a user's file, not to a study."""
+STUDY_OPTIONS = ("weights", "draft_weights", "prompts", "untested", "wait")
+"""Attributes of parsed arguments that apply to a study or a plan, not to a user's file."""
 
 
-def whole_list(text: str) -> tuple[int, ...]:
-    """Return whole numbers from 1 on out of a list with commas, rising and each once."""
+def int_list(text: str) -> tuple[int, ...]:
+    """Return whole numbers from 1 on, parsed from a comma-separated, strictly rising list."""
     try:
         numbers = tuple(positive(part.strip()) for part in text.split(","))
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r:.60} is no list of whole numbers, such as 1,2,4"
+            f"{text!r:.60} is not a list of whole numbers, such as 1,2,4"
         ) from error
     if list(numbers) != sorted(set(numbers)):
-        raise argparse.ArgumentTypeError(f"{text!r:.60} does not rise, or names a number twice")
+        raise argparse.ArgumentTypeError(f"{text!r:.60} does not rise, or repeats a number")
     return numbers
 
 
 def engine_name(text: str) -> str:
-    """Return an engine as this project spells it: `llama.cpp` is llama_cpp."""
+    """Return the project's name of an engine: `llama.cpp` becomes llama_cpp."""
     return text.strip().lower().replace(".", "_").replace("-", "_")
 
 
-def rounds(text: str) -> int:
-    """Return a whole number from 3 on; argparse turns the error into its own message."""
-    number = positive(text)
-    if number < _FEWEST_ROUNDS:
-        raise argparse.ArgumentTypeError(f"{number} is less than {_FEWEST_ROUNDS}")
-    return number
+def round_count(text: str) -> int:
+    """Return a number of rounds, 3 or more; argparse turns the error into its own message."""
+    count = positive(text)
+    if count < _FEWEST_ROUNDS:
+        raise argparse.ArgumentTypeError(f"{count} is less than {_FEWEST_ROUNDS}")
+    return count
 
 
 ENGINE_OPTIONS = (
@@ -49,33 +49,42 @@ ENGINE_OPTIONS = (
         help="measure in this engine: llama_cpp or openvino",
     ),
     argument("--model", type=Path, metavar="FILE.gguf", help="the weights, with --engine"),
-    argument("--release", help="the engine's release (default: the prebuilt one, else the first)"),
-    argument("--threads", type=whole_list, help="CPU threads (default: 1)"),
-    argument("--batch", type=whole_list, help="requests b (default: 1)"),
-    argument("--context", type=whole_list, help=f"cached positions L (default: {CONTEXT})"),
-    argument("--positions", type=whole_list, metavar="N,N,...", help="the grid of N"),
+    argument(
+        "--release",
+        help="the engine's release (default: the prebuilt one of envs/engines.lock, else its "
+        "first)",
+    ),
+    argument("--threads", type=int_list, help="CPU threads (default: 1)"),
+    argument("--batch", type=int_list, help="requests b (default: 1)"),
+    argument("--context", type=int_list, help=f"cached positions L (default: {CONTEXT})"),
+    argument("--positions", type=int_list, metavar="N,N,...", help="the grid of N"),
     argument(
         "--rounds",
-        type=rounds,
-        help=f"visits to each N between two to N = 1, at most: 3 or more (default: {ROUNDS})",
+        type=round_count,
+        help=f"most samples of each N, each between two of N = 1: 3 or more (default: {ROUNDS})",
     ),
     argument(
         "--no-repack",
         action="store_true",
         default=None,
-        help="leave the weights in the file's order (`use_extra_bufts` false)",
+        help="keep the weights in the file's layout (`use_extra_bufts` false)",
     ),
     argument(
         "--weights",
         type=Path,
         metavar="FILE.gguf",
-        help="where the weights lie that a plan names by their bytes, if not in the cache",
+        help="the file of the weights that a plan names by hash, if they are not in the cache",
     ),
-    argument("--draft-weights", type=Path, metavar="FILE.gguf", help="the same of a draft model's"),
+    argument(
+        "--draft-weights",
+        type=Path,
+        metavar="FILE.gguf",
+        help="the file of a draft model's weights that a plan names by hash",
+    ),
     argument(
         "--prompts",
         type=Path,
         metavar="FILE.jsonl",
-        help="the prompts that a plan of decodes names by their text (default: shipped ones)",
+        help="the file of the prompts that a plan names by hash (default: the package's)",
     ),
 )

@@ -1,4 +1,4 @@
-"""What to install where a command needs a package that answering does without."""
+"""The extra to install where a command needs a package that is not installed."""
 
 import re
 from importlib.metadata import PackageNotFoundError, requires
@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from nearfree.errors import HardwareError, NearfreeError
 
 _IMPORTED_AS = {"pynvml": "nvidia-ml-py"}
-"""Distributions whose name does not begin as the package that is imported."""
+"""Distributions by the package that they install, where the two names differ."""
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*extra == ['\"]([a-z]+)['\"]")
 
 
@@ -17,13 +17,13 @@ def extra_of(package: str) -> str | None:
         required = requires("nearfree") or []
     except PackageNotFoundError:  # run from its source, without an installation
         return None
-    found = [match for match in map(_REQUIREMENT.match, required) if match]
-    extras = [match[2] for match in found if _normal(match[1]).startswith(name)]
+    matches = [match for match in map(_REQUIREMENT.match, required) if match]
+    extras = [match[2] for match in matches if _normal(match[1]).startswith(name)]
     return next((extra for extra in extras if extra != "dev"), None)
 
 
 def missing(error: ModuleNotFoundError) -> NearfreeError:
-    """Return the mistake behind a package that is not installed; the error itself if it is ours."""
+    """Return an error that names the extra of a missing package; re-raise if no extra brings it."""
     package = (error.name or "").partition(".")[0]
     extra = extra_of(package) if package else None
     if extra is None:

@@ -1,4 +1,4 @@
-"""What engines need beside Python packages: their prebuilt libraries, and weights."""
+"""`nearfree fetch`: the prebuilt libraries of engines, and weights."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     argument(
         "study",
         nargs="*",
-        help="studies of an engine (default: those that config.yaml asks for here)",
+        help="studies of an engine (default: those of this machine's platforms in config.yaml)",
     ),
     OFFLINE,
     argument(
         "--lock",
         action="store_true",
-        help="read each build's package and headers anew, and write envs/engines.lock",
+        help="read each build's package and headers again, and write envs/engines.lock",
     ),
 )
 def run_fetch(args: argparse.Namespace) -> int:
-    """Fetch what the engines of studies need, once: libraries and weights, each by its hash.
+    """Fetch the libraries and weights of studies' engines once, each checked by its hash.
 
-    Libraries are compared with envs/engines.lock, weights with config/weights.yaml, before they are
-    kept; random weights are written and stored by the engine itself.
+    Libraries are compared with envs/engines.lock and weights with config/weights.yaml before they
+    are kept; the engine itself writes random weights.
 
     Example: nearfree fetch llama_cpp_smollm2 --offline
     """
@@ -36,12 +36,12 @@ def run_fetch(args: argparse.Namespace) -> int:
         return _write_lock()
     from nearfree.measure.engine_files import ensure_files
 
-    config, told = config_of(args), set()
+    config, printed = config_of(args), set()
     for study in _studies(config, args.study):
         for line in ensure_files(config, study, offline=args.offline):
-            if line not in told:  # studies share libraries and weights
+            if line not in printed:  # studies share libraries and weights
                 print(line, flush=True)
-            told.add(line)
+            printed.add(line)
     return 0
 
 
@@ -53,15 +53,15 @@ def _studies(config: "Config", names: list[str]) -> "list[EngineStudy]":
     for name in names:
         if name not in engines:
             raise ConfigError(
-                f"{name!r} is no study of an engine",
+                f"{name!r} is not a study of an engine",
                 remedy=f"Choose from {', '.join(engines) or 'none'}",
             )
-    asked = names or [name for scope in config.site.here for name in config.studied(scope)]
-    return [study for name, study in engines.items() if name in asked]
+    requested = names or [name for scope in config.site.here for name in config.studied(scope)]
+    return [study for name, study in engines.items() if name in requested]
 
 
 def _write_lock() -> int:
-    """Write the lock with the builds of llama.cpp that it names, as their releases are now."""
+    """Rewrite the lock from the current packages of the builds of llama.cpp that it names."""
     import msgspec
 
     from nearfree.backends.builds import LOCK, locked
@@ -71,11 +71,11 @@ def _write_lock() -> int:
 
     engine, cache = "llama_cpp", Cache(default_cache())
     with alone(LOCK):
-        known = locked()
-        known[engine] = {
+        locked_builds = locked()
+        locked_builds[engine] = {
             release: read_build(release, prebuilt=build.prebuilt, cache=cache)
-            for release, build in known[engine].items()
+            for release, build in locked_builds[engine].items()
         }
-        replace(LOCK, msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n")
-    print(f"{LOCK}: {', '.join(known[engine])}")
+        replace(LOCK, msgspec.json.format(msgspec.json.encode(locked_builds), indent=1) + b"\n")
+    print(f"{LOCK}: {', '.join(locked_builds[engine])}")
     return 0

@@ -1,4 +1,4 @@
-"""Predicted boundaries of models: one answer, or where K positions are near-free."""
+"""`nearfree predict`: N_max of a model, or the settings in which K positions are near-free."""
 
 import argparse
 from collections import Counter
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (1024, 4096, 16384, 65536)
-"""Default batches of `surface` and `--positions`, and default contexts of `--positions`."""
+"""Default batch sizes of `surface` and `--positions`, and default contexts of `--positions`."""
 _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
 """Options that `--curves` refuses."""
 
@@ -54,15 +54,22 @@ _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
     partial(add_deployment, required=False),
     add_engine_options,
     add_answer_options,
-    argument("--all", action="store_true", help="print everything that is known behind the answer"),
     argument(
-        "--positions", type=positive, metavar="K", help="print where K positions are near-free"
+        "--all",
+        action="store_true",
+        help="also print every predictor, T(N), the modules and the constants",
+    ),
+    argument(
+        "--positions",
+        type=positive,
+        metavar="K",
+        help="print the batch sizes and contexts at which K positions are near-free",
     ),
     argument(
         "--accepted",
         type=tokens,
         metavar="TOKENS",
-        help="measured tokens that a forward yields: adds accepted / N_max beside N_max",
+        help="measured tokens per forward; adds accepted / N_max to the answer",
     ),
     argument(
         "--curves",
@@ -75,25 +82,26 @@ _UNUSED = ("model", *CONDITIONS, "engine", "epsilon", "positions", "accepted")
         "--format",
         choices=["csv", "json", "text"],
         default="text",
-        help="how to print; csv holds T(N), a row an N (default: text)",
+        help="output format; csv holds T(N), one row per N (default: text)",
     ),
     answers=True,
 )
 def run_predict(args: argparse.Namespace) -> int:
     """Predict how many positions of a model are near-free on a platform, and what limits them.
 
-    Prints six lines: N_max, what limits it with the rule's file and lines, T(1) and what 2 to 16
-    positions cost, memory, and on what the answer stands. With --all the boundary of each predictor
-    follows, T(N) / T(1) with each module's share, and the options that move the limit. With
-    --positions K it prints at which batch sizes and contexts K positions are near-free, and their
-    cost elsewhere. The defaults are b = 1 and L = 4096, with --positions b from 1 to 256 and L from
-    1024 to 65536, and balanced routing. With --curves FOLDER it writes T(N) of all studies into one
-    file a platform, from which the workflow can simulate the platform without its GPUs.
+    Prints six lines: the deployment, N_max, the module that limits it with its rule's file and
+    lines, T(1) with the cost of 2 to 16 positions, memory, and the evidence. With --all it also
+    prints the boundary by each predictor, T(N) / T(1) with each module's share, and the options
+    that move the limit. With --positions K it prints the batch sizes and contexts at which K
+    positions are near-free, and T(K) / T(1) at the others. The defaults are b = 1 and L = 4096,
+    with --positions b from 1 to 256 and L from 1024 to 65536, and balanced routing. With --curves
+    FOLDER it writes T(N) of all studies into one file per platform, from which the workflow can
+    simulate the platform without its GPUs.
 
-    With --engine it is the forward of a GGUF file in a real engine on a CPU: N_max by the rules of
-    the engine's source, its steps up to 33 rows with file and lines, and T(N) where the results
-    root holds curves of the same release, threads and types. Only the file's header is read. L is
-    then 64 where none is given.
+    With --engine it predicts the forward of a GGUF file in a real engine on a CPU: N_max by the
+    rules of the engine's source, the steps up to 33 rows with file and lines, and T(N) where the
+    results root holds curves of the same release, threads and weight types. Only the file's header
+    is read. L defaults to 64.
 
     Example: nearfree predict --model qwen3_30b_a3b --platform h200 --batch 8 --context 16384
     --tp 2
@@ -109,10 +117,10 @@ def run_predict(args: argparse.Namespace) -> int:
     from nearfree.derive.predict.forecast.first_answer import first_answer
     from nearfree.derive.predict.forecast.forecast import forecast, positions
 
-    if lacking := [f"--{each}" for each in ("model", "platform") if not getattr(args, each)]:
-        are = "are" if len(lacking) > 1 else "is"
+    if missing := [f"--{each}" for each in ("model", "platform") if not getattr(args, each)]:
+        are = "are" if len(missing) > 1 else "is"
         raise ConfigError(
-            f"{' and '.join(lacking)} {are} missing", remedy="Name one, or several: a,b,c"
+            f"{' and '.join(missing)} {are} missing", remedy="Name one, or several: a,b,c"
         )
     if args.engine:
         return predict_engine(args)
@@ -124,7 +132,7 @@ def run_predict(args: argparse.Namespace) -> int:
     epsilon = tolerance_of(args, config)
     grid = positions(max(args.largest, args.positions or 1))
     spec = make_spec(args, batch=BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
-    queries, others = asked_about(config, spec, loads_of(args))
+    queries, unanswered = asked_about(config, spec, loads_of(args))
     short = args.format == "text" and not args.all
     predictors = ["work_model"] if inverse or short else PREDICTORS
     answerer = make_answerer(args, config, queries) if queries else None
@@ -133,105 +141,105 @@ def run_predict(args: argparse.Namespace) -> int:
         if answerer
         else None
     )
-    firsts = [] if answers is None or answerer is None or inverse else [
-        first_answer(answers, place, epsilon, answerer) for place in range(len(queries))
+    first_answers = [] if answers is None or answerer is None or inverse else [
+        first_answer(answers, index, epsilon, answerer) for index in range(len(queries))
     ]  # fmt: skip
-    told = _answer(args, answers, firsts, others, epsilon)
-    if told:
-        print(told)
+    text = _answer(args, answers, first_answers, unanswered, epsilon)
+    if text:
+        print(text)
     if args.format != "json":
-        refuse(others, _unknown(answers) if curve and answers is not None else ())
-    unknown = others or answers is None or any(answers.total.refusals)
-    return 2 if unknown or not fit(args, queries) else 0
+        refuse(unanswered, _unknown_latency(answers) if curve and answers is not None else ())
+    incomplete = unanswered or answers is None or any(answers.total.refusals)
+    return 2 if incomplete or not fit(args, queries) else 0
 
 
 def _answer(
     args: argparse.Namespace,
-    answers: "Forecast | None",
-    firsts: "Sequence[FirstAnswer | None]",
-    others: "Sequence[Unanswered]",
+    forecast: "Forecast | None",
+    first_answers: "Sequence[FirstAnswer | None]",
+    unanswered: "Sequence[Unanswered]",
     epsilon: float,
 ) -> str:
-    """Return the answer in the chosen format, with what is known where there is none."""
+    """Return the answers in the chosen format, with the memory of unanswered deployments."""
     from nearfree.show.text.answer_json import answer, curve_rows, inverse_rows
     from nearfree.show.text.memory import unanswered_json, unanswered_lines, warning_lines
     from nearfree.show.text.surface import inverse_report
 
-    used = epsilon, args.accepted
+    options = epsilon, args.accepted
     if args.positions is None and args.format == "text":
-        told = [
-            _told(args, answers, place, first, epsilon)
-            for place, first in enumerate(firsts)
-            if answers
+        blocks = [
+            _deployment_lines(args, forecast, index, first, epsilon)
+            for index, first in enumerate(first_answers)
+            if forecast
         ]
-        told += [unanswered_lines(each) for each in others]
-        return "\n\n".join(filter(None, map("\n".join, told)))
+        blocks += [unanswered_lines(query) for query in unanswered]
+        return "\n\n".join(filter(None, map("\n".join, blocks)))
     inverse = args.positions is not None
     if args.format == "json":
-        said = [
-            answer(answers, place, epsilon, first, args.accepted)
-            for place, first in enumerate(firsts)
-            if answers
+        entries = [
+            answer(forecast, index, epsilon, first, args.accepted)
+            for index, first in enumerate(first_answers)
+            if forecast
         ]
-        if inverse and answers is not None:
-            found = inverse_rows(answers, args.positions, *used).to_dicts()
-            every = zip(found, answers.deployments, strict=True)
-            said = [row | {"caveats": query.caveats} for row, query in every]
-        return json_text([*said, *map(unanswered_json, others)])
-    if answers is None:
+        if inverse and forecast is not None:
+            costs = inverse_rows(forecast, args.positions, *options).to_dicts()
+            pairs = zip(costs, forecast.deployments, strict=True)
+            entries = [cost | {"caveats": query.caveats} for cost, query in pairs]
+        return json_text([*entries, *map(unanswered_json, unanswered)])
+    if forecast is None:
         return ""
     if args.format == "csv":
-        rows = inverse_rows(answers, args.positions, *used) if inverse else curve_rows(answers)
+        rows = inverse_rows(forecast, args.positions, *options) if inverse else curve_rows(forecast)
         return rows.write_csv().rstrip("\n")
-    lines = inverse_report(answers, args.positions, *used)
-    return "\n".join((*warning_lines(answers.deployments), *lines))
+    lines = inverse_report(forecast, args.positions, *options)
+    return "\n".join((*warning_lines(forecast.deployments), *lines))
 
 
-def _told(
+def _deployment_lines(
     args: argparse.Namespace,
-    answers: "Forecast",
-    place: int,
+    forecast: "Forecast",
+    index: int,
     first: "FirstAnswer | None",
     epsilon: float,
 ) -> "Iterator[str]":
-    """Yield what is said of one deployment: the answer to act on, with `--all` everything."""
+    """Yield the text of one deployment: the first answer, and with `--all` the full report."""
     from nearfree.show.text.first_answer import first_block, unknown_block
     from nearfree.show.text.forecast import report
 
-    query, refusal = answers.deployments[place], answers.total.refusals[place]
+    query, refusal = forecast.deployments[index], forecast.total.refusals[index]
     if first is not None:
-        end = int(answers.total.grid[-1])
+        end = int(forecast.total.grid[-1])
         yield from first_block(query, first, args.accepted, end=end, assumed=not args.attention)
     elif not args.all:
         yield from unknown_block(query, str(refusal))
     if args.all:
         yield from ("",) if first is not None else ()
-        yield from report(answers, place, epsilon, args.accepted)
+        yield from report(forecast, index, epsilon, args.accepted)
 
 
-def _unknown(answers: "Forecast") -> "Iterator[Refusal]":
-    """Yield why a deployment has no T(N), so that a file of it has no rows."""
+def _unknown_latency(forecast: "Forecast") -> "Iterator[Refusal]":
+    """Yield a refusal for each deployment without T(N), which has no rows in a CSV file."""
     from nearfree.show.text.forecast import no_forward
 
-    for query, reason in zip(answers.deployments, answers.total.refusals, strict=True):
+    for query, reason in zip(forecast.deployments, forecast.total.refusals, strict=True):
         if reason is not None:
-            named = f"T(N) of {query.decoder.name} on {query.platform} is not known: {reason}"
-            yield Refusal("", "", named, no_forward(query))
+            text = f"T(N) of {query.decoder.name} on {query.platform} is not known: {reason}"
+            yield Refusal("", "", text, no_forward(query))
 
 
-def refuse(others: "Sequence[Unanswered]", more: "Iterable[Refusal]" = ()) -> None:
-    """Raise RefusedError with every reason where a deployment's forward is not predicted, and more.
+def refuse(unanswered: "Sequence[Unanswered]", further: "Iterable[Refusal]" = ()) -> None:
+    """Raise RefusedError with the refusals of all unanswered deployments, and further ones.
 
-    What stands in no file is said of its model where there are several.
+    With several models a refusal that names no file names its model.
     """
-    several = len({each.about["model"] for each in others}) > 1
+    several_models = len({query.about["model"] for query in unanswered}) > 1
     reasons = [
-        reason._replace(file=each.about["model"]) if several and not reason.file else reason
-        for each in others
-        for reason in each.refusals
+        reason._replace(file=query.about["model"]) if several_models and not reason.file else reason
+        for query in unanswered
+        for reason in query.refusals
     ]
-    if every := [*reasons, *more]:
-        raise RefusedError(every)
+    if refusals := [*reasons, *further]:
+        raise RefusedError(refusals)
 
 
 def write_curves(args: argparse.Namespace, folder: Path) -> None:

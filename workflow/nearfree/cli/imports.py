@@ -1,4 +1,4 @@
-"""Published values and public measurements."""
+"""`nearfree import`: published values and public measurements."""
 
 import argparse
 from collections import Counter
@@ -23,7 +23,7 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
     datasets = parser.add_subparsers(dest="dataset", required=True, metavar="DATASET")
     published = add_action(datasets, "published", "the paper's tables, from config/published")
     tables = add_action(datasets, "aiconfigurator", "AIConfigurator's public latency tables")
-    tables.add_argument("--version", metavar="VERSION", help="which release (default: 0.12.0)")
+    tables.add_argument("--version", metavar="VERSION", help="the release (default: 0.12.0)")
     OFFLINE(tables)
     curves = add_action(datasets, "curves", "curves T(N) from a CSV file")
     curves.add_argument("file", type=Path, metavar="FILE.csv", help="the file")
@@ -58,7 +58,7 @@ def _aiconfigurator(args: argparse.Namespace) -> None:
     from nearfree.public.aiconfigurator import VERSION, import_aiconfigurator
     from nearfree.sources.fetching.cache import Cache, default_cache
 
-    done = import_aiconfigurator(
+    imported = import_aiconfigurator(
         layout_of(args),
         config_of(args).platforms,
         cache=Cache(default_cache()),
@@ -66,11 +66,11 @@ def _aiconfigurator(args: argparse.Namespace) -> None:
         take=args.take,
         offline=args.offline,
     )
-    print_seal(done.seal)
-    if done.fresh is None:
-        print("  it was there already")
+    print_seal(imported.seal)
+    if imported.fresh is None:
+        print("  it was already sealed")
     else:
-        _print_summary(done.fresh)
+        _print_summary(imported.fresh)
 
 
 def _curves(args: argparse.Namespace) -> None:
@@ -82,11 +82,11 @@ def _curves(args: argparse.Namespace) -> None:
     print_seal(seal)
     print(f"  {len(imported.curves)} curves of {args.file.name}")
     for name in imported.unchecked:
-        print(f"  {name}: not all of its latencies can be checked against its hardware")
+        print(f"  {name}: some of its latencies cannot be checked against its hardware")
 
 
 def _print_summary(imported: "Found") -> None:
-    """Print a release's curves, the rows left out, and facts that differ from the config's."""
+    """Print a release's curves, the rows left out, and its facts that differ from the config."""
     print(f"  {imported.notice}")
     curves = Counter((event.platform, event.setting.module) for event in imported.events)
     modules = sorted({module for _, module in curves})
@@ -97,17 +97,17 @@ def _print_summary(imported: "Found") -> None:
     unknown = [system.name for system in imported.systems if not system.known]
     if unknown:
         print(f"  not in platforms.yaml, under their own names: {', '.join(unknown)}")
-    for name, why in imported.left_out.items():
-        print(f"  left out: {name}, {why}")
-    print(f"  {imported.repeats} points were measured several times: their median counts")
-    print("\n  left out: rows that are no point of a setting")
-    for (table, why), rows in sorted(imported.rows_skipped.items()):
-        print(f"  {rows:>10}  {table}: {why}")
+    for name, reason in imported.left_out.items():
+        print(f"  left out: {name}, {reason}")
+    print(f"  {imported.repeats} points were measured several times: the median is used")
+    print("\n  left out: rows that are not a point of a setting")
+    for (table, reason), rows in sorted(imported.rows_skipped.items()):
+        print(f"  {rows:>10}  {table}: {reason}")
     if imported.curves_skipped:
         print("\n  left out: curves that are implausible, or too short")
-    for (platform, why), many in sorted(imported.curves_skipped.items()):
-        print(f"  {many:>10}  {platform}: {why}")
-    for why, example in sorted(imported.examples.items()):
-        print(f"  such as ({why}) {example}")
+    for (platform, reason), count in sorted(imported.curves_skipped.items()):
+        print(f"  {count:>10}  {platform}: {reason}")
+    for reason, example in sorted(imported.examples.items()):
+        print(f"  such as ({reason}) {example}")
     for text in imported.differences:
         print(f"  differs: {text}")

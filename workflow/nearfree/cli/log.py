@@ -1,4 +1,4 @@
-"""The event log: reading, correcting, sealing, verifying, adopting and packing it."""
+"""Commands of the event log: show, correct, seal, verify, adopt and pack it."""
 
 import argparse
 from pathlib import Path
@@ -61,30 +61,32 @@ def _log_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = add_action(actions, "show", "list the takes, a take's events, or print one event")
     show.add_argument(
-        "what", nargs="?", help="a scope, a take (scope/stream/take-plan8) or an event (...#17)"
+        "what",
+        nargs="?",
+        help="a scope, a take (scope/stream/take-plan8) or an event (TAKE.ATTEMPT#17)",
     )
     recover = add_action(
-        actions, "recover", "list interrupted takes, or seal what one of them holds"
+        actions, "recover", "list interrupted takes, or seal the complete rounds of one"
     )
-    recover.add_argument("take", nargs="?", help="the take to seal with its whole rounds")
-    retract = add_action(actions, "retract", "declare an event or a take invalid, for good")
+    recover.add_argument("take", nargs="?", help="the take to seal with its complete rounds")
+    retract = add_action(actions, "retract", "declare an event or a take invalid, permanently")
     retract.add_argument("id", help="an event (scope/stream/take-plan8.attempt#17) or a take")
     retract.add_argument("--reason", required=True, type=_reason, help="why; it stays on record")
 
 
 def _reason(text: str) -> str:
-    """Return a reason; argparse prints the error of a blank one."""
+    """Return a reason; argparse prints the error if it is blank."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is blank: say why, as it stays on record")
+        raise argparse.ArgumentTypeError("it is blank: give a reason, which stays on record")
     return text
 
 
-def _check_scope(layout: "Layout", what: str | None) -> None:
-    """Refuse a scope that no take is of, where there are takes of others."""
+def _check_scope(layout: "Layout", target: str | None) -> None:
+    """Raise EvidenceError for a scope without takes, if other scopes have takes."""
     scopes = {take.scope for sealed in (True, False) for take in layout.takes(sealed=sealed)}
-    if what and "/" not in what and scopes and what not in scopes:
+    if target and "/" not in target and scopes and target not in scopes:
         raise EvidenceError(
-            f"no takes in {what}", remedy=f"There are takes in {', '.join(sorted(scopes))}"
+            f"no takes in {target}", remedy=f"There are takes in {', '.join(sorted(scopes))}"
         )
 
 
@@ -116,7 +118,7 @@ def run_log(args: argparse.Namespace) -> int:
 @command(
     "adopt",
     argument("scope", help="a platform, or public"),
-    argument("stream", nargs="?", help="one stream of it (default: all)"),
+    argument("stream", nargs="?", help="one stream of the scope (default: all)"),
 )
 def run_adopt(args: argparse.Namespace) -> int:
     """Adopt recordings: add a scope's sealed takes to git, with a line in the tracked ledger.
@@ -134,11 +136,10 @@ def run_adopt(args: argparse.Namespace) -> int:
 
 @command("repack")
 def run_repack(args: argparse.Namespace) -> int:
-    """Seal again, in one take of fewer bytes, what is read of all takes of kernels.
+    """Seal the events in use of all takes of kernels again, as one smaller take.
 
-    Not a number changes but T at a curve's first N, by a tenth of a percent at most. Afterwards
-    `nearfree adopt public kernels` adds the new take to git, and `nearfree retire` takes out those
-    that it replaces.
+    Only T at the first N of a curve changes, by at most 0.1 %. Afterwards `nearfree adopt public
+    kernels` adds the new take to git, and `nearfree retire` removes the takes that it replaces.
 
     Example: nearfree repack
     """
@@ -153,10 +154,10 @@ def run_repack(args: argparse.Namespace) -> int:
     argument("take", nargs="+", help="an adopted take of kernels, public/kernels/TAKE-PLAN"),
 )
 def run_retire(args: argparse.Namespace) -> int:
-    """Retire takes of kernels that newer ones have replaced: git and the log hold them no more.
+    """Retire takes of kernels that newer takes replace: remove them from the log and from git.
 
-    A line in the tracked ledger says so, with the digest of each seal. A take of which any event is
-    read stays.
+    A line in the tracked ledger records it, with the digest of each seal. A take with an event that
+    is still in use is kept.
 
     Example: nearfree retire public/kernels/1-0123abcd
     """
@@ -165,33 +166,35 @@ def run_retire(args: argparse.Namespace) -> int:
     from nearfree.log.names import parse_take
 
     layout, takes = layout_of(args), [parse_take(text) for text in args.take]
-    other = [take for take in takes if (take.scope, take.stream) != (PUBLIC, STREAM)]
-    if other:
+    others = [take for take in takes if (take.scope, take.stream) != (PUBLIC, STREAM)]
+    if others:
         raise EvidenceError(
-            f"{other[0]} is no take of kernels: what else is read of a take is not known",
+            f"{others[0]} is not a take of kernels: whether its events are in use is unknown",
             remedy=f"Name takes of {PUBLIC}/{STREAM}",
         )
     for take in retire(layout, args.config, takes, frozenset(recorded_kernels(layout))):
-        print(f"{take}: gone from the log and from git's index; commit to keep it so")
+        print(f"{take}: removed from the log and from git's index; commit to complete it")
     return 0
 
 
 def _crate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", type=Path, metavar="OUT", help="the crate's folder; new, to write")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
+    parser.add_argument(
+        "out", type=Path, metavar="OUT", help="the crate's folder; to write, it must be new"
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
         "--ledger",
         metavar="LEDGER",
         help="N for ledger N of this machine, adopted:N for a tracked one (default: the newest)",
     )
-    which.add_argument("--verify", action="store_true", help="read the crate in OUT back")
+    mode.add_argument("--verify", action="store_true", help="verify the crate in OUT")
 
 
 @command("crate", _crate_arguments)
 def run_crate(args: argparse.Namespace) -> int:
     """Write a ledger with its evidence and results as a Workflow Run RO-Crate, or verify a crate.
 
-    With --verify every byte is compared; exits with 2 if anything is damaged, missing or
+    With --verify every byte is compared; the exit code is 2 if a file is damaged, missing or
     superfluous.
 
     Example: nearfree crate --verify logs/crate
@@ -203,11 +206,11 @@ def _write(args: argparse.Namespace) -> int:
     from nearfree.prove.crate.write import write_crate
 
     layout = log_of(args)
-    done = write_crate(layout, Path(), args.config, args.out, args.ledger)
-    if done.other_code:
-        print(f"notice: rules and Snakefile are newer than the ledger: {done.other_code}")
-    written = f"ledger {done.ledger}, {done.takes} takes, {done.files} files"
-    print(printable(f"{args.out}: {written}, {done.size / 1e6:.1f} MB"))
+    crate = write_crate(layout, Path(), args.config, args.out, args.ledger)
+    if crate.other_code:
+        print(f"notice: rules and Snakefile differ from the ledger's: {crate.other_code}")
+    contents = f"ledger {crate.ledger}, {crate.takes} takes, {crate.files} files"
+    print(printable(f"{args.out}: {contents}, {crate.size / 1e6:.1f} MB"))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Predicted boundaries of many deployments: a table, or a surface over batch and context."""
+"""`nearfree lookup` and `surface`: predicted boundaries of many deployments."""
 
 import argparse
 from functools import partial
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
         "--format",
         choices=["text", "csv", "json"],
         default="text",
-        help="how to print (default: text)",
+        help="output format (default: text)",
     ),
     answers=True,
 )
 def run_lookup(args: argparse.Namespace) -> int:
     """Print the deployment table: N_max by every predictor for a list of models and conditions.
 
-    Without a model it covers the drawn deployments of deployments.yaml. With --published it
-    recomputes the paper's own table and compares it with the printed values and with the rules of
-    the sources.
+    Without --model it covers the deployments of deployments.yaml that are marked as drawn. With
+    --published it recomputes the paper's own table, and compares it with the printed values and
+    with the rules read from source.
 
     Example: nearfree lookup --model qwen3_8b --platform h100,h200 --batch 1,8,64
     """
@@ -58,7 +58,7 @@ def run_lookup(args: argparse.Namespace) -> int:
     config = config_of(args)
     if args.published:
         unused = ("model", "platform", *CONDITIONS, "epsilon")
-        where = "with --published, which is of the paper's deployments"
+        where = "with --published, which covers the paper's deployments"
         refuse_options(args, unused, where, "--published")
         print(_published(args, config))
         return 0
@@ -74,11 +74,11 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
 
     epsilon = tolerance_of(args, config)
     specs, loads = _specs(args, config), loads_of(args)
-    asked = [asked_about(config, spec, loads) for spec in specs]
-    queries = [query for known, _ in asked for query in known]
-    others = [each for _, unknown in asked for each in unknown]
+    expanded = [asked_about(config, spec, loads) for spec in specs]
+    queries = [query for known, _ in expanded for query in known]
+    unanswered = [query for _, unknown in expanded for query in unknown]
     if not queries:
-        refuse(others)
+        refuse(unanswered)
     grid = positions(args.largest)
     answers = forecast(queries, make_answerer(args, config, queries), [epsilon], grid=grid)
     rows = answers.answers.drop("calibration")
@@ -88,7 +88,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
         print(with_about(answers.deployments, rows).write_csv().rstrip("\n"))
     else:
         print("\n".join((*warning_lines(queries), *lookup_report(answers, epsilon))))
-    refuse(others)
+    refuse(unanswered)
     return 2 if any(answers.total.refusals) or not fit(args, queries) else 0
 
 
@@ -97,7 +97,7 @@ def _specs(args: argparse.Namespace, config: "Config") -> "list[DeploymentSpec]"
 
     if (args.model is None) != (args.platform is None):
         raise ConfigError(
-            "one of --model and --platform is given without the other",
+            "--model and --platform must be given together",
             remedy="Give both, or neither for the deployments of deployments.yaml",
         )
     if args.model is not None:
@@ -117,8 +117,8 @@ def _published(args: argparse.Namespace, config: "Config") -> str:
     from nearfree.derive.tables.platforms import PLATFORMS
     from nearfree.show.text.surface import published_report
 
-    nowhere = PLATFORMS.frame([]).with_columns(row_id=None)
-    rows = published_answers(layout_of(args), config.platforms, nowhere).rows.drop("from_ids")
+    no_platforms = PLATFORMS.frame([]).with_columns(row_id=None)
+    rows = published_answers(layout_of(args), config.platforms, no_platforms).rows.drop("from_ids")
     if args.format == "json":
         return json_text(rows.to_dicts())
     if args.format == "csv":
@@ -133,16 +133,16 @@ _SURFACE_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
     "surface",
     add_deployment,
     add_answer_options,
-    argument("--output", type=Path, help="a .parquet or .csv file for the points (default: none)"),
+    argument("--output", type=Path, help="write the points to this .parquet or .csv file"),
     TEXT_OR_JSON,
     answers=True,
 )
 def run_surface(args: argparse.Namespace) -> int:
-    """Write the work model's T(N) over batch sizes and contexts, and print N_max over both.
+    """Predict T(N) by the work model over batch sizes and contexts, and print N_max over both.
 
-    A model with experts is answered for both routings unless one is named, with ratios from N = 1
-    and from the paper's baseline, at which balanced routing activates every expert. The defaults
-    are b from 1 to 256 and L from 512 to 131072.
+    Without --routing a model with experts is predicted for balanced and for skewed routing. Ratios
+    are relative to N = 1, and to the paper's baseline, at which balanced routing activates every
+    expert. The defaults are b from 1 to 256 and L from 512 to 131072.
 
     Example: nearfree surface --model qwen3_8b --platform h200 --output points.csv
     """

@@ -1,4 +1,4 @@
-"""The machine at hand: its probe, its cluster and the environments of backends."""
+"""Commands of this machine: its probe, its cluster, and the environments of backends."""
 
 import argparse
 
@@ -7,8 +7,8 @@ from nearfree.cli.common import (
     add_action,
     argument,
     command,
-    here,
     layout_of,
+    local_scope,
     need_torch,
     positive,
 )
@@ -28,7 +28,7 @@ def run_probe(args: argparse.Namespace) -> int:
     from nearfree.hardware.identity import STREAM, require_probe
     from nearfree.units import balance_flop_per_byte
 
-    config, scope = here(args)
+    config, scope = local_scope(args)
     layout, plan = layout_of(args), Plans(config, scope).probe()
     take, curves = args.take or config.take(scope, STREAM), config.curves(scope)
     if curves:
@@ -60,7 +60,7 @@ def run_probe(args: argparse.Namespace) -> int:
 
 def _cluster_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    check = add_action(actions, "check", "submit a job a platform, and print its report")
+    check = add_action(actions, "check", "submit one job per platform, and print its report")
     check.add_argument(
         "--timeout",
         type=positive,
@@ -88,12 +88,14 @@ def run_cluster(args: argparse.Namespace) -> int:
     failed = 0
     for finding in check(pipeline, Path(args.logs), args.timeout):
         state = finding.state
-        where = f"asked for {finding.resources or 'SLURM defaults'}"
+        resources = f"asked for {finding.resources or 'SLURM defaults'}"
         if state is not None:
             gpus = ", ".join(state.gpus) or f"GPUs {state.visible}" * (state.visible is not None)
-            what = [f"{state.cpus} CPUs", *[gpus] * bool(gpus)]
-            where += f"; job {state.job_id} on {state.node} ({state.partition}): {', '.join(what)}"
-        print(f"{finding.platform}: {'wrong' if finding.wrong else 'fine'}; {where}")
+            devices = [f"{state.cpus} CPUs", *[gpus] * bool(gpus)]
+            resources += (
+                f"; job {state.job_id} on {state.node} ({state.partition}): {', '.join(devices)}"
+            )
+        print(f"{finding.platform}: {'wrong' if finding.wrong else 'fine'}; {resources}")
         for text in finding.wrong:
             print(f"  wrong: {text}")
         for text in finding.notes:
@@ -101,7 +103,7 @@ def run_cluster(args: argparse.Namespace) -> int:
         failed = 2 if finding.wrong else failed
     if not accounting():
         print(
-            "note: the cluster keeps no accounts, so sacct reports nothing: set "
+            "note: the cluster has no accounting, so sacct reports nothing: set "
             "`slurm-status-command: squeue` in profiles/slurm/config.yaml"
         )
     return failed
@@ -113,16 +115,16 @@ def _environment_arguments(parser: argparse.ArgumentParser) -> None:
         ("make", "install an environment if it is missing, and print its interpreter"),
         ("check", "compare the installed packages with an environment's lock"),
     ):
-        added = add_action(actions, action, text)
-        added.add_argument("name", help="the name of a lock under envs/, such as vllm")
+        action_parser = add_action(actions, action, text)
+        action_parser.add_argument("name", help="the name of a lock under envs/, such as vllm")
 
 
 @command("environment", _environment_arguments)
 def run_environment(args: argparse.Namespace) -> int:
-    """Make a backend's environment from its lock, or check that this interpreter is one.
+    """Make a backend's environment from its lock, or check this interpreter against a lock.
 
     `make` installs envs/NAME.lock and nearfree into .environments/NAME-DIGEST and prints its
-    interpreter; it returns at once if that exists. `check` checks the interpreter that runs it,
+    interpreter; if that exists, it installs nothing. `check` checks the interpreter that runs it,
     however it was installed: PYTHON -m nearfree environment check NAME.
 
     Example: nearfree environment make vllm
@@ -131,7 +133,7 @@ def run_environment(args: argparse.Namespace) -> int:
         from nearfree.backends.environments.lock import lock_path, require
 
         require(args.name)
-        print(f"this interpreter has what {lock_path(args.name)} pins")
+        print(f"this interpreter has the packages that {lock_path(args.name)} pins")
         return 0
     from nearfree.backends.environments.lock import Environment
     from nearfree.backends.environments.make import make

@@ -1,4 +1,4 @@
-"""Takes: one study measured or profiled, or every take of an order file."""
+"""`nearfree measure`, `profile` and `campaign`: the commands that make takes."""
 
 import argparse
 import sys
@@ -13,15 +13,15 @@ from nearfree.cli.common import (
     UNTESTED,
     argument,
     command,
-    here,
     layout_of,
+    local_scope,
     need_torch,
     positive,
     print_seal,
 )
 from nearfree.cli.deployment_options import refuse_options
-from nearfree.cli.engine_options import ENGINE_OPTIONS, OF_A_FILE
-from nearfree.cli.waiting import Bar, patiently
+from nearfree.cli.engine_options import ENGINE_OPTIONS, FILE_OPTIONS
+from nearfree.cli.waiting import ProgressBar, retry_while_busy
 from nearfree.errors import ConfigError, NearfreeError, StoppedError, printable
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     argument(
         "study",
         nargs="?",
-        help="a study of config/studies.yaml; the stream of its events (with --engine: none)",
+        help="a study of config/studies.yaml, which is also the stream of its events (none with "
+        "--engine)",
     ),
     TAKE,
     PLAN_FILE,
@@ -57,42 +58,42 @@ if TYPE_CHECKING:
     ),
 )
 def run_measure(args: argparse.Namespace) -> int:
-    """Measure and seal a study's take; return at once if it is sealed.
+    """Measure and seal a study's take; a sealed take is not measured again.
 
-    With --engine and --model it measures a GGUF file of yours in that engine, prints T(N) and where
-    the time of a forward goes, and needs no study.
+    With --engine and --model it measures your own GGUF file in that engine, without a study, and
+    prints T(N) and each module's share of a forward's time.
 
     Example: nearfree measure cpu dense_ffn
     """
     if args.engine or args.model:
-        from nearfree.cli.measure_engine import run_engine
+        from nearfree.cli.measure_engine import measure_file
 
-        return run_engine(args)
-    refuse_options(args, OF_A_FILE, "without --engine", "name the engine")
+        return measure_file(args)
+    refuse_options(args, FILE_OPTIONS, "without --engine", "name the engine")
     if args.study is None:
         raise ConfigError(
             "no study is named", remedy="Name one of config/studies.yaml, or --engine and --model"
         )
-    scope, take, plan, curves = _planned(args, args.study)
+    scope, take, plan, curves = _plan_of(args, args.study)
     curves = args.curves or curves
-    make = _made(args, scope, take, plan, curves)
-    with Bar(f"{scope}/{args.study}") as bar:
-        seal = patiently(args.wait or 0, lambda: make(bar))
+    make = _take_maker(args, scope, take, plan, curves)
+    with ProgressBar(f"{scope}/{args.study}") as bar:
+        seal = retry_while_busy(args.wait or 0, lambda: make(bar))
     print_seal(seal)
     return 0
 
 
-def _planned(
+def _plan_of(
     args: argparse.Namespace, stream: str
 ) -> "tuple[str, int, MeasurePlan | DecodePlan, Path | None]":
-    """Return scope, take and plan of a study, and the curve file where its platform has one."""
+    """Return scope, take and plan of a study, and the curve file of a simulated platform."""
     if args.plan:
         from nearfree.log.names import check_part
 
         return check_part(args.platform), args.take or 1, read_plan(args.plan), None
     from nearfree.config.plans import Plans
 
-    config, scope = here(args)
+    config, scope = local_scope(args)
     take = args.take or config.take(scope, stream)
     return scope, take, Plans(config, scope).measure(args.study), config.curves(scope)
 
@@ -101,7 +102,7 @@ Make = Callable[[Callable[[float], None]], "Seal"]
 """A function that makes a take and reports its progress, from 0 to 1."""
 
 
-def _made(
+def _take_maker(
     args: argparse.Namespace,
     scope: str,
     take: int,
@@ -111,11 +112,15 @@ def _made(
     from nearfree.core.plan import MeasurePlan
 
     if not isinstance(plan, MeasurePlan):
-        return _decodes(args, scope, take, plan)
-    return _simulated(args, scope, take, plan, curves) if curves else _real(args, scope, take, plan)
+        return _decode_maker(args, scope, take, plan)
+    return (
+        _simulated_maker(args, scope, take, plan, curves)
+        if curves
+        else _real_maker(args, scope, take, plan)
+    )
 
 
-def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") -> Make:
+def _real_maker(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") -> Make:
     from nearfree.log.names import check_part
 
     layout, stream = layout_of(args), check_part(args.study)
@@ -125,22 +130,22 @@ def _real(args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan") 
         need_torch()
     from nearfree.measure.run import measure
 
-    files, untested = own_files(args.weights), bool(args.untested)
+    files, untested = weights_by_hash(args.weights), bool(args.untested)
     return lambda progress: measure(
         layout, scope, stream, take, plan, untested=untested, files=files, progress=progress
     )
 
 
-def _decodes(args: argparse.Namespace, scope: str, take: int, plan: "DecodePlan") -> Make:
-    """Return what decodes the prompts of a plan, out of the file that holds their texts."""
+def _decode_maker(args: argparse.Namespace, scope: str, take: int, plan: "DecodePlan") -> Make:
+    """Return the function that decodes the prompts of a plan; --prompts holds their texts."""
     from nearfree.config.prompts import read_prompts, shipped_prompts
     from nearfree.log.names import check_part
     from nearfree.measure.decodes import measure_decodes
 
-    held = {part.sha256 for part in plan.prompts}
-    read = read_prompts(args.prompts or shipped_prompts())
-    prompts = [prompt for prompt in read if prompt.part.sha256 in held]
-    files = own_files(args.weights) | own_files(args.draft_weights)
+    hashes = {part.sha256 for part in plan.prompts}
+    prompts_read = read_prompts(args.prompts or shipped_prompts())
+    prompts = [prompt for prompt in prompts_read if prompt.part.sha256 in hashes]
+    files = weights_by_hash(args.weights) | weights_by_hash(args.draft_weights)
     layout, stream = layout_of(args), check_part(args.study)
     require_environment(layout, scope, stream, take, plan)
     return lambda progress: measure_decodes(
@@ -148,14 +153,14 @@ def _decodes(args: argparse.Namespace, scope: str, take: int, plan: "DecodePlan"
     )
 
 
-def own_files(path: Path | None) -> dict[str, Path]:
-    """Return a weights file by the SHA-256 of its bytes; ConfigError if there is none."""
+def weights_by_hash(path: Path | None) -> dict[str, Path]:
+    """Return a weights file by its SHA-256, empty for None; ConfigError if it does not exist."""
     from nearfree.gguf.reader import weights_sha256
 
     return {} if path is None else {weights_sha256(path): path}
 
 
-def _simulated(
+def _simulated_maker(
     args: argparse.Namespace, scope: str, take: int, plan: "MeasurePlan", curves: Path
 ) -> Make:
     from nearfree.hardware.simulated import read_machine
@@ -176,9 +181,9 @@ def require_environment(
     take: int,
     plan: "MeasurePlan | DecodePlan | ProfilePlan",
 ) -> None:
-    """Raise LockError if the plan is not sealed and this interpreter is not its environment.
+    """Raise LockError if the take is not sealed and this interpreter is not its plan's environment.
 
-    Without the plan's lock under envs/, nothing is checked.
+    Nothing is checked where envs/ has no lock of the environment.
     """
     from nearfree.backends.environments.lock import FOLDER, require
     from nearfree.log.take import take_name
@@ -189,7 +194,7 @@ def require_environment(
 
 
 def read_plan(name: str) -> "MeasurePlan | DecodePlan":
-    """Return the plan in a file, or in standard input for -; ConfigError if it is not one."""
+    """Return the plan in a file, or in standard input for -; ConfigError if it is not a plan."""
     import msgspec
 
     from nearfree.core.plan import DecodePlan, MeasurePlan
@@ -203,7 +208,7 @@ def read_plan(name: str) -> "MeasurePlan | DecodePlan":
         ) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
-            f"{name} is not a plan: {error}", remedy="Give what `nearfree plan` prints"
+            f"{name} is not a plan: {error}", remedy="Give the output of `nearfree plan`"
         ) from error
 
 
@@ -212,11 +217,9 @@ def read_plan(name: str) -> "MeasurePlan | DecodePlan":
     argument("platform", help="a platform of `here` with an NVIDIA GPU"),
     argument("study", help="a study of config/studies.yaml; its stream is STUDY_profile"),
     TAKE,
-    argument("--forwards", type=positive, default=1, help="forwards of each N (default: 1)"),
+    argument("--forwards", type=positive, default=1, help="forwards per N (default: 1)"),
     PLAN_FILE,
-    argument(
-        "--inside", metavar="FILE", type=Path, help="only run forwards; `ncu` calls this itself"
-    ),
+    argument("--inside", metavar="FILE", type=Path, help="only run forwards; for `ncu` to call"),
 )
 def run_profile(args: argparse.Namespace) -> int:
     """Profile a study's kernels with Nsight Compute: FLOP, DRAM bytes and utilisation at each N.
@@ -232,7 +235,7 @@ def run_profile(args: argparse.Namespace) -> int:
     from nearfree.core.plan import MODULES_SUFFIX, PROFILE_SUFFIX, MeasurePlan, ProfilePlan
     from nearfree.log.names import check_part
 
-    scope, take, plan, _ = _planned(args, f"{args.study}{PROFILE_SUFFIX}")
+    scope, take, plan, _ = _plan_of(args, f"{args.study}{PROFILE_SUFFIX}")
     if not isinstance(plan, MeasurePlan):
         raise ConfigError("a plan of decodes is not profiled", remedy="Give one of forwards")
     if plan.models or plan.weights:
@@ -251,22 +254,22 @@ def run_profile(args: argparse.Namespace) -> int:
 @command(
     "campaign",
     argument("orders", help="the order file, - for standard input"),
-    argument("--deadline", type=positive, metavar="S", help="begin no take after S seconds"),
+    argument("--deadline", type=positive, metavar="S", help="start no take after S seconds"),
     UNTESTED,
 )
 def run_campaign(args: argparse.Namespace) -> int:
     """Make every take of an order file, one after the other, on a machine without the workflow.
 
     `nearfree plan PLATFORM` prints the file elsewhere; this machine needs only msgspec, torch and,
-    with a GPU, nvidia-ml-py. Sealed takes are skipped, a failure is reported and the next take
-    follows; no take begins after the deadline, or once SIGTERM has come. Copy the results root back
-    and run `nearfree adopt PLATFORM` there.
+    with a GPU, nvidia-ml-py. Sealed takes are skipped. After a failure, which is reported, the next
+    take follows. No take starts after the deadline or SIGTERM. Copy the results root back, and run
+    `nearfree adopt PLATFORM` there.
 
     Example: nearfree campaign orders --deadline 3600
     """
     from nearfree.core.plan import read_orders
 
-    began = time.monotonic()
+    start = time.monotonic()
     raw = sys.stdin.buffer.read() if args.orders == "-" else Path(args.orders).read_bytes()
     orders = read_orders(raw.decode(errors="replace"), args.orders)
     need_torch()
@@ -276,18 +279,18 @@ def run_campaign(args: argparse.Namespace) -> int:
     with stoppable(silent) as go_on:
         for number, order in enumerate(orders):
             go_on(number / len(orders))
-            if args.deadline and time.monotonic() - began > args.deadline:
+            if args.deadline and time.monotonic() - start > args.deadline:
                 left = ", ".join(order.stream for order in orders[number:])
                 print(f"the deadline of {args.deadline} s is over; left: {left}", flush=True)
                 break
-            failed |= _tried(layout_of(args), order, untested=bool(args.untested))
+            failed |= _run_order(layout_of(args), order, untested=bool(args.untested))
     return failed
 
 
-def _tried(layout: "Layout", order: "Order", *, untested: bool) -> int:
-    """Make a take and say so, or why it failed; return the exit code."""
+def _run_order(layout: "Layout", order: "Order", *, untested: bool) -> int:
+    """Make the take of an order and print it, or print its error; return the exit code."""
     try:
-        print(_make(layout, order, untested=untested), flush=True)
+        print(_make_order(layout, order, untested=untested), flush=True)
     except StoppedError:
         raise
     except NearfreeError as error:
@@ -303,7 +306,7 @@ def _tried(layout: "Layout", order: "Order", *, untested: bool) -> int:
     return 2
 
 
-def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:
+def _make_order(layout: "Layout", order: "Order", *, untested: bool) -> str:
     from nearfree.core.plan import ForetellPlan, ProbePlan
     from nearfree.hardware.probe import probe
     from nearfree.measure.run import measure
@@ -315,7 +318,7 @@ def _make(layout: "Layout", order: "Order", *, untested: bool) -> str:
 
         seal = foretell(layout, order.scope, order.stream, order.take, order.plan)
     else:
-        with Bar(f"{order.scope}/{order.stream}") as bar:
-            place = (order.scope, order.stream, order.take)
-            seal = measure(layout, *place, order.plan, untested=untested, progress=bar)
+        with ProgressBar(f"{order.scope}/{order.stream}") as bar:
+            take_id = (order.scope, order.stream, order.take)
+            seal = measure(layout, *take_id, order.plan, untested=untested, progress=bar)
     return f"{seal.name}: sealed, {sum(part.events for part in seal.segments)} events"

@@ -1,4 +1,4 @@
-"""Measuring a GGUF file of the user's in a real engine, and what the take says."""
+"""`nearfree measure --engine`: a user's GGUF file, measured in a real engine."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -7,8 +7,8 @@ from nearfree.backends.builds import builds, locked
 from nearfree.backends.environments.lock import OWN
 from nearfree.cli.common import config_of, layout_of, print_seal
 from nearfree.cli.deployment_options import refuse_options
-from nearfree.cli.engine_options import CONTEXT, OF_A_STUDY, ROUNDS
-from nearfree.cli.waiting import Bar
+from nearfree.cli.engine_options import CONTEXT, ROUNDS, STUDY_OPTIONS
+from nearfree.cli.waiting import ProgressBar
 from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from nearfree.core.plan import DecodePlan, MeasurePlan
 
 _SECONDS_MAX = 300.0
-"""Inside the forwards of one setting, after which what its first pairs said has to do."""
+"""Time in the forwards of one setting, after which the pairs so far must do."""
 
 
-def run_engine(args: argparse.Namespace) -> int:
-    """Measure a file in an engine, and print T(N) and where the time goes."""
+def measure_file(args: argparse.Namespace) -> int:
+    """Measure a file in an engine; print T(N) and each module's share of the time."""
     _check(args)
     from nearfree.core.protocols import Paired
     from nearfree.engines.threads import refuse_threads
@@ -55,12 +55,12 @@ def run_engine(args: argparse.Namespace) -> int:
         refuse_threads(args.threads or (1,))
         release = next(sweep.setting.release or "" for sweep in own.plan.sweeps)
         ensure_library(args.engine, release)
-        probed(args, scope)
+        ensure_probe(args, scope)
     if own.plan.environment == OWN or layout.seal(name).exists():
-        with Bar(f"{scope}/{own.stream}") as bar:
+        with ProgressBar(f"{scope}/{own.stream}") as bar:
             seal = measure(layout, scope, own.stream, take, own.plan, files=own.files, progress=bar)
         print_seal(seal)
-    elif code := elsewhere(
+    elif code := measure_in_environment(
         *(own.plan, scope, own.stream, take, "--results", str(args.results)),
         *("--weights", str(args.model)),
     ):
@@ -71,7 +71,7 @@ def run_engine(args: argparse.Namespace) -> int:
     return 0
 
 
-def elsewhere(
+def measure_in_environment(
     plan: "MeasurePlan | DecodePlan",
     scope: str,
     stream: str,
@@ -79,23 +79,23 @@ def elsewhere(
     *options: str,
     out: "TextIO | None" = None,
 ) -> int:
-    """Measure in the environment that a plan asks for, and return what its command ends with.
+    """Run `nearfree measure` in a plan's environment, and return its exit code.
 
-    SIGTERM is passed on, so that it ends as it would here: after a whole round.
+    SIGTERM is forwarded, so that the process ends after a complete round, as it would here.
 
     Parameters
     ----------
     options
-        Of `nearfree measure`, besides those that name the plan and its take.
+        Options of `nearfree measure` other than the plan and its take.
     out
-        Where its output goes, if not to this program's.
+        The standard output of the process (default: that of this program).
 
     Raises
     ------
     ConfigError, LockError
-        As `made_environment`.
+        As in `ready_environment`.
     StoppedError
-        SIGTERM ended it before it could say so.
+        SIGTERM killed the process before it could report.
     """
     import signal
     import subprocess
@@ -104,30 +104,30 @@ def elsewhere(
 
     from nearfree.measure.visits import on_sigterm, stopped
 
-    environment = made_environment(plan.environment)
+    environment = ready_environment(plan.environment)
     command = [str(environment.python), "-m", "nearfree", "measure", scope, stream]
     command += ["--take", str(take), "--plan", "-", *options]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out) as measuring:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out) as process:
         try:
-            with on_sigterm(measuring.send_signal):
-                measuring.communicate(json.encode(plan))
+            with on_sigterm(process.send_signal):
+                process.communicate(json.encode(plan))
         except BaseException:
-            measuring.kill()
+            process.kill()
             raise
-    if measuring.returncode == -signal.SIGTERM:
+    if process.returncode == -signal.SIGTERM:
         raise stopped()
-    return measuring.returncode
+    return process.returncode
 
 
-def made_environment(name: str) -> "Environment":
-    """Return the environment of a name.
+def ready_environment(name: str) -> "Environment":
+    """Return an environment by its name, if it is installed.
 
     Raises
     ------
     ConfigError
-        There is none, or none in this folder.
+        No lock has this name, or this folder has no locks.
     LockError
-        It was not made yet.
+        The environment was not made yet.
     """
     from nearfree.backends.environments.lock import Environment
     from nearfree.errors import LockError
@@ -135,40 +135,40 @@ def made_environment(name: str) -> "Environment":
     environment = Environment(name)
     if not environment.complete:
         raise LockError(
-            f"the environment {name} of this release is not made",
-            remedy=f"Run `nearfree environment make {name}`: it takes minutes, once",
+            f"the environment {name} of this release is not installed",
+            remedy=f"Run `nearfree environment make {name}` once; it takes minutes",
         )
     return environment
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise ConfigError for options that do not go together, or an engine that is not known."""
-    lacking = [f"--{name}" for name in ("engine", "model") if not getattr(args, name)]
-    if lacking:
+    """Raise ConfigError for options that exclude each other, or an unknown engine."""
+    missing = [f"--{name}" for name in ("engine", "model") if not getattr(args, name)]
+    if missing:
         raise ConfigError(
-            f"{' and '.join(lacking)} is missing",
+            f"{' and '.join(missing)} is missing",
             remedy="Give both, as in: --engine llama_cpp --model FILE.gguf",
         )
     if args.study or args.plan or args.curves:
         raise ConfigError(
-            "--engine measures a file of yours, and a study, plan or curve file another thing",
-            remedy="Leave either out",
+            "--engine measures your own file, and a study, plan or curve file is given, too",
+            remedy="Leave out one of them",
         )
-    refuse_options(args, OF_A_STUDY, "with --engine", "measure a study")
+    refuse_options(args, STUDY_OPTIONS, "with --engine", "measure a study")
     if not builds(args.engine):
         raise ConfigError(
-            f"{args.engine!r:.60} is no engine that is driven here",
+            f"{args.engine!r:.60} is not an engine that nearfree runs",
             remedy=f"Choose {' or '.join(locked())}",
         )
 
 
-def probed(args: argparse.Namespace, scope: str) -> None:
-    """Probe the platform if it never was: a take is of a machine that is known."""
+def ensure_probe(args: argparse.Namespace, scope: str) -> None:
+    """Probe the platform unless it was probed before: every take needs its machine's facts."""
     from nearfree.hardware.identity import known_probe
 
     if known_probe(layout_of(args), scope) is None:
         from nearfree.cli.machine import run_probe
 
-        print(f"{scope} is new: it is probed first", flush=True)
-        probing = argparse.Namespace(**{**vars(args), "take": None})
-        run_probe(probing)
+        print(f"{scope} was not probed yet: it is probed first", flush=True)
+        probe_args = argparse.Namespace(**{**vars(args), "take": None})
+        run_probe(probe_args)

@@ -1,4 +1,4 @@
-"""Products on a CPU, asked for on the command line: how many passes over the weights rows take."""
+"""`nearfree granularity` of products on a CPU: passes over the weights by number of rows."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from nearfree.sources.answers.ggml_shown import ProductGranularity, Said
     from nearfree.sources.extraction import Extraction
 
-SIDE = 4096
-"""Sides of a matrix that a question does not give: a multiple of every block and tile."""
-MOST_ROWS = 4096
+DEFAULT_SIDE = 4096
+"""Default of a matrix's sides, in elements: a multiple of every block and tile."""
+MAX_ROWS = 4096
 
 
 def product_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,22 +21,20 @@ def product_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("products on a CPU")
     group.add_argument("--type", dest="weight", help="the weights' type in ggml, such as q4_k")
     group.add_argument(
-        "--rows", type=row_range, help="rows of activations, b N; 17 or 1:33 (default: 1:33)"
+        "--rows", type=row_range, help="rows of activations, b N: 17 or 1:33 (default: 1:33)"
     )
     group.add_argument(
         "--cpu-flags",
         help="instructions that the library is compiled for, such as avx2,f16c,avx512f (default: "
-        "this machine's; of a prebuilt library those of the variant that it would load here)",
+        "this machine's; for a prebuilt library those of the variant that it would load here)",
     )
     group.add_argument(
         "--no-repack",
         dest="repack",
         action="store_false",
-        help="weights stay as the file has them (use_extra_bufts off)",
+        help="keep the weights in the file's layout (use_extra_bufts off)",
     )
-    group.add_argument(
-        "--threads", type=positive, default=1, help="threads of a product (default: 1)"
-    )
+    group.add_argument("--threads", type=positive, default=1, help="CPU threads (default: 1)")
 
 
 def whole_range(text: str) -> tuple[int, int]:
@@ -49,10 +47,10 @@ def whole_range(text: str) -> tuple[int, int]:
 
 
 def row_range(text: str) -> tuple[int, int]:
-    """Return what `whole_range` does, of rows."""
+    """Return the first and the last number of rows of a text as in `whole_range`."""
     pair = whole_range(text)
-    if pair[1] > MOST_ROWS:
-        raise argparse.ArgumentTypeError(f"{text} is more than {MOST_ROWS} rows")
+    if pair[1] > MAX_ROWS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {MAX_ROWS} rows")
     return pair
 
 
@@ -62,22 +60,22 @@ def product_answer(args: argparse.Namespace, extraction: "Extraction") -> "Produ
     Raises
     ------
     ConfigError
-        The question lacks the type of the weights, or has one whose rules are not read.
+        --type is missing, or names a type whose rules are not read.
     EvidenceError
-        A rule is missing, or the CPU or the type has kernels that are not read.
+        A rule is missing, or the CPU or the type uses kernels whose rules are not read.
     """
     from nearfree.sources.answers.ggml_passes import ProductQuery
     from nearfree.sources.answers.ggml_shown import product_granularity
 
     if args.weight is None:
         raise ConfigError(f"{args.release} needs --type", remedy="Give the type of the weights")
-    flags, variant, notes = flags_of(args, extraction)
+    flags, variant, notes = library_flags(args, extraction)
     if args.d_ff is None or args.d_model is None:
-        notes += (f"a side that is not given, by --d-ff or --d-model, is {SIDE} elements",)
+        notes += (f"--d-ff and --d-model default to {DEFAULT_SIDE} elements",)
     query = ProductQuery(
         weight=args.weight,
-        columns=args.d_ff or SIDE,
-        depth=args.d_model or SIDE,
+        columns=args.d_ff or DEFAULT_SIDE,
+        depth=args.d_model or DEFAULT_SIDE,
         flags=flags,
         threads=args.threads,
         repack=args.repack,
@@ -86,10 +84,10 @@ def product_answer(args: argparse.Namespace, extraction: "Extraction") -> "Produ
     return product_granularity(extraction, query, first, last, variant=variant, notes=notes)
 
 
-def flags_of(
+def library_flags(
     args: argparse.Namespace, extraction: "Extraction"
 ) -> "tuple[frozenset[str], Variant | None, tuple[str, ...]]":
-    """Return what the library is compiled for, which variant that is, and what is supposed."""
+    """Return the library's CPU flags, its variant for this CPU, and notes on assumptions."""
     from nearfree.hardware.instructions import cpu_flags
     from nearfree.sources.answers.ggml_cpu import best_variant, known_flags, with_implied
     from nearfree.sources.fetching.bundle import bundled
@@ -98,7 +96,7 @@ def flags_of(
         return with_implied(known_flags(args.cpu_flags)), None, ()
     machine = cpu_flags()
     if not bundled(extraction.package, extraction.version):
-        return machine, None, ("the library is built for this machine's CPU",)
+        return machine, None, ("assumed: the library is built for this machine's CPU",)
     variant = best_variant(extraction.by_name(), machine)
     return variant.flags, variant, ()
 
@@ -109,22 +107,25 @@ def print_products(args: argparse.Namespace, answer: "ProductGranularity") -> No
         print(json_text(answer))
         return
     print(f"{answer.package} {answer.version}  ({answer.artefact}, by {answer.verified})")
-    kept = "repacked where the release does" if answer.repack else "not repacked"
+    layout = "repacked where the release does" if answer.repack else "not repacked"
     library = f"the variant {answer.variant}" if answer.variant else "a library"
-    print(f"  {answer.type}, {kept}; {library} with {' '.join(answer.cpu_flags) or 'no vectors'}")
+    print(f"  {answer.type}, {layout}; {library} with {' '.join(answer.cpu_flags) or 'no vectors'}")
     for interval in answer.intervals:
-        total = sum(each.times for each in interval.passes)
-        named = f", a step of {interval.step}" if interval.step else ""
-        several = f"{total} pass{'es' if total > 1 else ''} over the weights"
-        print(f"  {interval.first:>6} to {interval.last:<6} {several}{named}")
-        for each in interval.passes:
-            print(f"    {each.times} x {each.holds} rows  {each.path} {each.kernel}")
-            for said in each.rules:
-                print(f"      {_place(said)}")
+        count = sum(tile_pass.times for tile_pass in interval.passes)
+        step = f", a step of {interval.step}" if interval.step else ""
+        passes = f"{count} pass{'es' if count > 1 else ''} over the weights"
+        print(f"  {interval.first:>6} to {interval.last:<6} {passes}{step}")
+        for tile_pass in interval.passes:
+            print(
+                f"    {tile_pass.times} x {tile_pass.holds} rows  {tile_pass.path}"
+                f" {tile_pass.kernel}"
+            )
+            for rule in tile_pass.rules:
+                print(f"      {_rule_location(rule)}")
     for note in answer.notes:
         print(f"  note: {note}")
 
 
-def _place(said: "Said") -> str:
-    lines = "" if said.lines is None else f":{said.lines[0]}-{said.lines[1]}"
-    return f"{said.rule}  {said.file}{lines}  {(said.sha256 or '')[:12]}"
+def _rule_location(rule: "Said") -> str:
+    lines = "" if rule.lines is None else f":{rule.lines[0]}-{rule.lines[1]}"
+    return f"{rule.rule}  {rule.file}{lines}  {(rule.sha256 or '')[:12]}"

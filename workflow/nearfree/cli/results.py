@@ -1,4 +1,4 @@
-"""What the log is turned into: tables, figures and the report."""
+"""`nearfree tables`, `figures` and `report`: results derived from the log."""
 
 import argparse
 import sys
@@ -10,18 +10,18 @@ from nearfree.errors import ConfigError, printable
 
 def _tables_arguments(parser: argparse.ArgumentParser) -> None:
     stages = [stage for stage in STAGES.values() if stage.tables]
-    alone = ", ".join(f"{stage.name} of {stage.single}" for stage in stages if stage.single)
+    single_scopes = ", ".join(f"{stage.name} of {stage.single}" for stage in stages if stage.single)
     parser.add_argument(
         "stage",
         choices=[stage.name for stage in stages],
-        help=f"the stage that makes the tables; of one scope alone: {alone}",
+        help=f"the stage that makes the tables; limited to one scope: {single_scopes}",
     )
     parser.add_argument("scope", help="a platform, public, or imported")
 
 
 @command("tables", _tables_arguments)
 def run_tables(args: argparse.Namespace) -> int:
-    """Make a scope's tables, one stage at a time.
+    """Make the tables of one stage for a scope.
 
     Example: nearfree tables boundaries cpu
     """
@@ -53,18 +53,18 @@ def run_figures(args: argparse.Namespace) -> int:
 
 @command(
     "report",
-    argument("--as-of", metavar="LEDGER", help="the ledger to report (default: the present state)"),
+    argument("--as-of", metavar="LEDGER", help="the ledger to report (default: the current state)"),
     argument(
         "--other-code",
         action="store_true",
-        help="with --as-of: continue if the ledger's code or libraries are not the installed ones, "
-        "with a note beside the results",
+        help="with --as-of: continue with a note if the ledger's code or libraries are not the "
+        "installed ones",
     ),
 )
 def run_report(args: argparse.Namespace) -> int:
-    """Write the report over all scopes: one static page, results/report/index.html.
+    """Write the report of all scopes: one static page, results/report/index.html.
 
-    With --as-of it recomputes the tables, figures and report of an earlier ledger below
+    With --as-of it recomputes the tables, figures and report of an earlier ledger in a folder of
     results/as_of/. LEDGER is N for ledger N of this machine, adopted:N for one that git tracks.
 
     Example: nearfree report --as-of 1

@@ -1,4 +1,4 @@
-"""Rules of backends' releases, as read from their sources."""
+"""`nearfree rules`: rules of backends' releases, read from their source code."""
 
 import argparse
 from itertools import groupby
@@ -47,36 +47,40 @@ def _rules_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("release", help="package==version, of vllm, sgl-kernel or xformers")
     TEXT_OR_JSON(check)
     compiled = add_action(
-        actions, "compile", "compile a release's MoE kernel ahead of time, and record what it takes"
+        actions,
+        "compile",
+        "compile a release's MoE kernel ahead of time, and record its registers and occupancy",
     )
-    compiled.add_argument("release", help="package==version, one that envs/kernels.lock pins")
+    compiled.add_argument("release", help="package==version, pinned in envs/kernels.lock")
     for action in (check, compiled):
         action.add_argument(
             "--take", type=positive, default=1, help="the take's number (default: 1)"
         )
-    past = add_action(actions, "history", "list the releases at which a package's rules changed")
-    past.add_argument("package", help="such as vllm")
-    past.add_argument("--from", dest="oldest", metavar="VERSION", help="the first release")
-    past.add_argument("--lock", action="store_true", help="write the rules read into the lock")
+    history = add_action(actions, "history", "list the releases at which a package's rules changed")
+    history.add_argument("package", help="such as vllm")
+    history.add_argument("--from", dest="oldest", metavar="VERSION", help="the oldest release")
+    history.add_argument(
+        "--lock", action="store_true", help="write the digests of the rules into the lock"
+    )
     classes = add_action(
-        actions, "classes", "list at which releases an engine got classes of models"
+        actions, "classes", "list the releases at which an engine gained or lost model classes"
     )
     classes.add_argument("package", choices=["vllm", "sglang"], help="the engine")
-    classes.add_argument("--lock", action="store_true", help="write the classes read into the lock")
-    for action in (extract, show, diff, check, compiled, past, classes):
+    classes.add_argument("--lock", action="store_true", help="write the classes into the lock")
+    for action in (extract, show, diff, check, compiled, history, classes):
         OFFLINE(action)
 
 
 @command("rules", _rules_arguments)
 def run_rules(args: argparse.Namespace) -> int:
-    """Read backends' block and tile rules from their own sources, any release.
+    """Read the block and tile rules of any backend release from its source code.
 
     `extract` records a release's rules in the event log; `show` prints them with file and lines;
-    `diff` compares two releases; `check` compares rules with the attention kernels in the binaries
-    of a release, which it records in the event log, and ends with exit code 2 if a difference is
-    not explained; `compile` records what a compiler makes of a release's MoE kernel, without a GPU;
-    `history` reads all releases and lists those at which the rules changed, `classes` those at
-    which vLLM or SGLang got or lost a class of a model.
+    `diff` compares two releases. `check` lists the attention kernels in a release's binaries,
+    records them in the event log and compares them with the rules; the exit code is 2 if a
+    difference is unexplained. `compile` compiles a release's MoE kernel without a GPU, and records
+    registers and occupancy. `history` lists the releases at which a package's rules changed,
+    `classes` those at which vLLM or SGLang gained or lost a model class.
 
     Example: nearfree rules show vllm==0.33.0
     """
@@ -147,7 +151,7 @@ def _extract(args: argparse.Namespace) -> int:
 
 
 def _origin(source: "SourceFetched") -> str:
-    """Return what was read, how it was checked, and whether it stands in for something else."""
+    """Return the artefact that was read, how it was verified, and whether it is a substitute."""
     from nearfree.sources.fetching.fork import STANDS_IN
 
     note = f": {STANDS_IN}" if source.verified == "stand_in" else ""
@@ -215,16 +219,18 @@ def _history(args: argparse.Namespace) -> int:
     oldest = args.oldest and parse_release(f"{package}=={args.oldest}")[1]
     versions = known_versions(package, lock, offline=args.offline, oldest=oldest)
     releases = history(package, versions, lock, cache=_cache(), offline=args.offline)
-    first = next((each for each in releases if each.refused is None), None)
-    for text, group in groupby(releases, lambda each: _describe_change(each, first=each is first)):
-        alike = list(group)
-        span = alike[0].version
-        if len(alike) > 1:
-            span += f" to {alike[-1].version} ({len(alike)} releases)"
+    first_read = next((release for release in releases if release.refused is None), None)
+    for text, group in groupby(
+        releases, lambda release: _change_text(release, first=release is first_read)
+    ):
+        span_releases = list(group)
+        span = span_releases[0].version
+        if len(span_releases) > 1:
+            span += f" to {span_releases[-1].version} ({len(span_releases)} releases)"
         print(f"{span}: {text}")
-    read = sum(release.refused is None for release in releases)
+    read_count = sum(release.refused is None for release in releases)
     print(
-        f"{len(releases)} releases: {read} read, {len(releases) - read} refused;"
+        f"{len(releases)} releases: {read_count} read, {len(releases) - read_count} refused;"
         f" {meter.fetched_bytes / 1e6:.1f} MB fetched"
     )
     if args.lock:
@@ -233,22 +239,22 @@ def _history(args: argparse.Namespace) -> int:
     return 0
 
 
-def _describe_change(release: "Release", *, first: bool) -> str:
-    """Return how a release's rules relate to those of the release before it, and to the lock."""
-    text = f"changed: {', '.join(release.changed)}" if release.changed else "the same rules"
+def _change_text(release: "Release", *, first: bool) -> str:
+    """Return how a release's rules compare with the previous release's, and with the lock."""
+    change = f"changed: {', '.join(release.changed)}" if release.changed else "the same rules"
     if first:
-        text = "the first one read"
+        change = "the first one read"
     if release.refused is not None:
-        text = f"refused: {release.refused.removeprefix(_own_name(release))}"
+        change = f"refused: {release.refused.removeprefix(_refusal_prefix(release))}"
     if not release.had:
-        return text  # which says nothing of what the lock has
+        return change
     if release.locked is None:
-        return f"{text}; not in the lock"
-    return text if release.locked else f"{text}; differs from the lock"
+        return f"{change}; not in the lock"
+    return change if release.locked else f"{change}; differs from the lock"
 
 
-def _own_name(release: "Release") -> str:
-    """Return the package and version with which a refusal begins; they vary from line to line."""
+def _refusal_prefix(release: "Release") -> str:
+    """Return the package and version with which a refusal begins, so that lines can be grouped."""
     before, _, _ = (release.refused or "").partition(f" {release.version}: ")
     return f"{before} {release.version}: "
 
@@ -260,18 +266,19 @@ def _classes(args: argparse.Namespace) -> int:
 
     path, engine = args.config / CLASSES, args.package
     versions = known_versions(engine, _lock(args), offline=args.offline)
-    found = read_classes(engine, versions, cache=_cache(), offline=args.offline)
-    before = frozenset[str]()
-    for version, each in found.items():
-        names = each.own | each.transformers
-        signs = [f"+ {name}" for name in sorted(names - before)]
-        signs += [f"- {name}" for name in sorted(before - names)]
+    classes_by_version = read_classes(engine, versions, cache=_cache(), offline=args.offline)
+    previous = frozenset[str]()
+    for version, classes in classes_by_version.items():
+        names = classes.own | classes.transformers
+        signs = [f"+ {name}" for name in sorted(names - previous)]
+        signs += [f"- {name}" for name in sorted(previous - names)]
         if signs:
-            print(f"{version}: {', '.join(signs) if before else f'{len(names)} classes'}")
-        before = names
-    same = read_class_lock(path).get(engine) == locked(found)
-    print(f"{len(found)} releases read; {'as locked' if same else 'other than the lock'}")
+            print(f"{version}: {', '.join(signs) if previous else f'{len(names)} classes'}")
+        previous = names
+    as_locked = read_class_lock(path).get(engine) == locked(classes_by_version)
+    state = "equal to the lock" if as_locked else "different from the lock"
+    print(f"{len(classes_by_version)} releases read; {state}")
     if args.lock:
-        renew_class_lock(path, engine, found)
+        renew_class_lock(path, engine, classes_by_version)
         print(f"wrote {path}")
     return 0

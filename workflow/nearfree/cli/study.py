@@ -1,11 +1,19 @@
-"""Studies before they are measured: their plans, predictions on record, and further takes."""
+"""`nearfree plan`, `foretell` and `retake`: studies before they are measured."""
 
 import argparse
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nearfree.cli.common import TAKE, argument, command, config_of, here, layout_of, print_seal
+from nearfree.cli.common import (
+    TAKE,
+    argument,
+    command,
+    config_of,
+    layout_of,
+    local_scope,
+    print_seal,
+)
 
 if TYPE_CHECKING:
     from nearfree.config.files import Config
@@ -22,8 +30,8 @@ if TYPE_CHECKING:
 def run_plan(args: argparse.Namespace) -> int:
     """Print plans as JSON, for another environment or another machine.
 
-    With a study it prints the plan, for `nearfree measure --plan -`; without one the orders of the
-    platform's probe and all its studies, a line each, for `nearfree campaign`.
+    With a study it prints its plan, for `nearfree measure --plan -`. Without one it prints the
+    orders of the platform's probe and of all its studies, one per line, for `nearfree campaign`.
 
     Example: nearfree plan h200 > orders
     """
@@ -59,14 +67,14 @@ def _orders(config: "Config", scope: str) -> "Iterator[Order]":
 @command(
     "foretell",
     argument("platform", help="a platform of `here`"),
-    argument("study", help="a study of a model; the stream of its events STUDY_foretold"),
+    argument("study", help="a study of a model; the stream of its events is STUDY_foretold"),
     TAKE,
 )
 def run_foretell(args: argparse.Namespace) -> int:
-    """Record the predictions for a model's study before it is measured.
+    """Record the predictions for a model's study before the model is measured.
 
-    The sum of its modules' times and the paper's minimum rule come from the isolated modules (the
-    stream STUDY_modules); the paper's law from the blocks and tiles that those runs counted.
+    The sum of the modules' times and the paper's minimum rule use the isolated modules (the stream
+    STUDY_modules); the paper's law uses the blocks and tiles that those runs counted.
 
     Example: nearfree foretell cpu qwen3_8b_cpu
     """
@@ -82,7 +90,7 @@ def run_foretell(args: argparse.Namespace) -> int:
     from nearfree.show.text.forecast import amount
 
     axes = ordered(AXES, "context", "batch", "routing")
-    config, scope = here(args)
+    config, scope = local_scope(args)
     stream = f"{args.study.removesuffix(FORETOLD_SUFFIX)}{FORETOLD_SUFFIX}"
     take = args.take or config.take(scope, stream)
     plan = Plans(config, scope).foretell(stream)
@@ -114,13 +122,13 @@ def run_foretell(args: argparse.Namespace) -> int:
     argument("--backend", metavar="NAME", help="only settings of this backend"),
 )
 def run_retake(args: argparse.Namespace) -> int:
-    """Request another take: raise its number in config/takes.yaml, for the workflow to measure.
+    """Request another take: raise its number in config/takes.yaml; the workflow measures it.
 
     Example: nearfree retake cpu dense_ffn
     """
     from nearfree.config.plans import raise_takes
 
-    config, scope = here(args)
+    config, scope = local_scope(args)
     raised = raise_takes(config, layout_of(args), scope, args.study, args.backend)
     for study, take in raised.items():
         print(f"{scope}/{study}: take {take}")

@@ -1,4 +1,4 @@
-"""The steps of `nearfree tune`: forwards, traces, choice, proof, each sealed before the next."""
+"""The steps of `nearfree tune`: forwards, trace and proof, each sealed before the next begins."""
 
 import argparse
 import sys
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nearfree.backends.environments.lock import OWN
 from nearfree.cli.common import config_of, json_text, layout_of
-from nearfree.cli.measure_engine import elsewhere, made_environment, probed
-from nearfree.cli.waiting import Bar
+from nearfree.cli.measure_engine import ensure_probe, measure_in_environment, ready_environment
+from nearfree.cli.waiting import ProgressBar
 from nearfree.errors import ConfigError, printable
 
 if TYPE_CHECKING:
@@ -31,47 +31,53 @@ TRACE_SUFFIX, TUNE_SUFFIX = "_trace", "_tune"
 
 
 class Job(NamedTuple):
-    """What is tuned, and where its files and texts are."""
+    """The inputs of one tuning: model, prompts, files and candidate drafters."""
 
     layout: "Layout"
-    asked: "Asked"
+    query: "Asked"
     prompts: "tuple[Prompt, ...]"
     texts: Path
     """The file of the prompts."""
     files: dict[str, Path]
+    """Weights files by SHA-256."""
     forwards: "OwnFile"
+    """The study of the model's T(N)."""
     draft: "OwnFile | None"
+    """The study of the draft model's T(N)."""
     sources: "tuple[Drafting, ...]"
+    """The candidate drafters."""
     default: "Drafting | None"
+    """The engine's own default setting."""
     defaults: "tuple[Drafting, ...]"
+    """The default setting of each type of lookup."""
 
 
 def tune(args: argparse.Namespace) -> int:
-    """Run all steps, or read what is sealed of them, and print the answer."""
+    """Run the steps that are not sealed yet, and print the answer."""
     from nearfree.measure.visits import silent, stoppable
     from nearfree.show.text.tune import document, tune_text
 
     job = _job(args)
     print(f"results: {job.layout.root}; prompts and outputs: {_texts(job)}", file=sys.stderr)
     with stoppable(silent) as go_on:
-        forwards = [_forwards(job, job.forwards, f"1/{_STEPS} T(N)")]
+        forward_takes = [_measure_forwards(job, job.forwards, f"1/{_STEPS} T(N)")]
         if job.draft:
             go_on(0)
-            forwards.append(_forwards(job, job.draft, "T(N) of the draft model"))
+            forward_takes.append(_measure_forwards(job, job.draft, "T(N) of the draft model"))
         go_on(1 / _STEPS)
-        traced = _traced(job, forwards)
+        trace_take = _trace(job, forward_takes)
         go_on(2 / _STEPS)
-        said = _proven(job, [*forwards, traced], args.repeats)
+        record = _prove(job, [*forward_takes, trace_take], args.repeats)
     if args.format == "json":
-        print(json_text(document(said, args.model_path, args.draft_model)))
+        print(json_text(document(record, args.model_path, args.draft_model)))
         return 0
-    for line in tune_text(said, args.model_path, args.draft_model):
+    for line in tune_text(record, args.model_path, args.draft_model):
         print(printable(line))
     return 0
 
 
 def _job(args: argparse.Namespace) -> Job:
-    """Check everything that was asked, get what is missing, and return what to do."""
+    """Check the options, fetch missing files, probe the machine, and return the job."""
     from msgspec import structs
 
     from nearfree.backends.builds import build_of
@@ -87,7 +93,7 @@ def _job(args: argparse.Namespace) -> Job:
 
     if args.engine not in GENERATORS:
         raise ConfigError(
-            f"{args.engine!r:.60} is no engine that decodes here",
+            f"{args.engine!r:.60} is not an engine that nearfree can tune",
             remedy=f"Choose {' or '.join(GENERATORS)}",
         )
     refuse_sampling(args.engine, args.temperature)
@@ -108,20 +114,20 @@ def _job(args: argparse.Namespace) -> Job:
     forwards, draft = _plans(args, prompts, threads, release)
     if draft is not None and forwards.files.keys() == draft.files.keys():
         raise ConfigError(
-            f"{args.draft_model.name} is the model itself: it drafts at its own price",
-            remedy="Give a smaller model",
+            f"{args.draft_model.name} is the model itself: its drafts would cost as much",
+            remedy="Give a smaller draft model",
         )
     layout = layout_of(args)
     first = take_name(SCOPE, forwards.stream, 1, forwards.plan)
     if not layout.seal(first).exists():
         refuse_threads(threads)
         if build.environment != OWN:
-            made_environment(build.environment)
+            ready_environment(build.environment)
     ensure_library(args.engine, release, offline=args.offline)
     with redirect_stdout(sys.stderr):
-        probed(argparse.Namespace(**{**vars(args), "platform": SCOPE, "take": None}), SCOPE)
+        ensure_probe(argparse.Namespace(**{**vars(args), "platform": SCOPE, "take": None}), SCOPE)
     (name, weights), *_ = forwards.plan.weights.items()
-    asked = Asked(
+    query = Asked(
         engine=args.engine,
         release=release,
         model=name,
@@ -129,38 +135,38 @@ def _job(args: argparse.Namespace) -> Job:
         draft=None if draft is None else next(iter(draft.plan.weights.values())),
         environment=build.environment,
         prompts=tuple(prompt.part for prompt in prompts),
-        positions=_positions(args),
+        positions=_context(args),
         temperature=args.temperature,
         batch=args.batch,
     )
     return Job(
         layout=layout,
-        asked=asked,
+        query=query,
         prompts=prompts,
         texts=texts,
         files={**forwards.files, **({} if draft is None else draft.files)},
         forwards=forwards,
         draft=draft,
         sources=sources,
-        default=_on(own_default(build.speculation, drafter), max(threads)),
-        defaults=tuple(structs.replace(each, threads=max(threads)) for each in lookups),
+        default=_with_threads(own_default(build.speculation, drafter), max(threads)),
+        defaults=tuple(structs.replace(lookup, threads=max(threads)) for lookup in lookups),
     )
 
 
 def _refuse_empty_slots(prompts: "Sequence[Prompt]", batch: int, texts: Path) -> None:
-    """Raise ConfigError for more slots than prompts that are tuned on, or held out."""
+    """Raise ConfigError for more slots than tuning prompts or held-out prompts."""
     held_out = sum(prompt.held_out for prompt in prompts)
-    least = min(held_out, len(prompts) - held_out)
-    if batch > least:
+    smaller = min(held_out, len(prompts) - held_out)
+    if batch > smaller:
         raise ConfigError(
-            f"--batch {batch} decodes more prompts at once than the {least} of {texts} that are "
-            "held out, or tuned on",
-            remedy=f"Give a --batch up to {least}, or at least {2 * batch} prompts",
+            f"--batch {batch} exceeds {smaller}, the smaller of the numbers of tuning prompts and "
+            f"held-out prompts in {texts}",
+            remedy=f"Give a --batch up to {smaller}, or at least {2 * batch} prompts",
         )
 
 
 def _drafter(args: argparse.Namespace) -> str:
-    """Return what may draft; ConfigError where it and the draft model do not go together."""
+    """Return the drafter; ConfigError unless --draft-model is given for `draft_model` alone."""
     drafter: str = args.drafter or ("draft_model" if args.draft_model else "prompt_lookup")
     if (drafter == "draft_model") != (args.draft_model is not None):
         raise ConfigError(
@@ -171,14 +177,14 @@ def _drafter(args: argparse.Namespace) -> str:
     return drafter
 
 
-def _on(default: "Drafting | None", threads: int) -> "Drafting | None":
+def _with_threads(default: "Drafting | None", threads: int) -> "Drafting | None":
     from msgspec import structs
 
     return None if default is None else structs.replace(default, threads=threads)
 
 
 def _shipped(config: "Config", args: argparse.Namespace) -> tuple[Path, str]:
-    """Return the weights of the engine's first study that are a file, fetched, and their name."""
+    """Return weights and model of the engine's first study with a weights file, and fetch it."""
     from nearfree.core.modules.engine import EngineStudy
     from nearfree.core.weights import WeightsFile
     from nearfree.engines.files import cached_weights
@@ -192,7 +198,7 @@ def _shipped(config: "Config", args: argparse.Namespace) -> tuple[Path, str]:
                     print(line, file=sys.stderr, flush=True)
                 return cached_weights(weights.sha256), study.model
     raise ConfigError(
-        f"no weights for {args.engine} are shipped", remedy="Name a GGUF file: --model"
+        f"no study has a weights file for {args.engine}", remedy="Name a GGUF file by --model"
     )
 
 
@@ -213,7 +219,7 @@ def _plans(
     )
     from nearfree.measure.own_file import own_file
 
-    length = min(typical_context([len(p.text) for p in prompts]), _positions(args) - GRID[-1])
+    length = min(typical_context([len(p.text) for p in prompts]), _context(args) - GRID[-1])
 
     def forwards(
         path: Path,
@@ -240,109 +246,112 @@ def _plans(
     target = forwards(args.model_path, GRID, repack, args.name, args.batch)
     _refuse_too_large(args, target)
     if args.batch > 1:
-        few = tuple(n for n in GRID if n < args.batch)
-        target = _with(target, forwards(args.model_path, few, repack, args.name))
+        unbatched = tuple(n for n in GRID if n < args.batch)
+        target = _with_sweeps(target, forwards(args.model_path, unbatched, repack, args.name))
     if args.draft_model is None:
         return target, None
     return target, forwards(args.draft_model, DRAFT_GRID, (True,))
 
 
-def _with(one: "OwnFile", other: "OwnFile") -> "OwnFile":
-    """Return a study of the same file with the sweeps of another one, too."""
+def _with_sweeps(own: "OwnFile", other: "OwnFile") -> "OwnFile":
+    """Return a study with the sweeps of another study of the same file added."""
     from msgspec import structs
 
-    sweeps = (*other.plan.sweeps, *one.plan.sweeps)
-    return one._replace(plan=structs.replace(one.plan, sweeps=sweeps))
+    sweeps = (*other.plan.sweeps, *own.plan.sweeps)
+    return own._replace(plan=structs.replace(own.plan, sweeps=sweeps))
 
 
 def _refuse_too_large(args: argparse.Namespace, own: "OwnFile") -> None:
-    """Raise EvidenceError where the weights and all slots' caches do not fit into memory."""
+    """Raise EvidenceError if the weights and the caches of all slots do not fit in memory."""
     from msgspec import structs
 
     from nearfree.derive.tune.plans import GRID
     from nearfree.engines.kernel import refuse_too_large
     from nearfree.gguf.reader import read_header
 
-    setting = structs.replace(own.plan.sweeps[0].setting, context=_positions(args) - GRID[-1])
+    setting = structs.replace(own.plan.sweeps[0].setting, context=_context(args) - GRID[-1])
     refuse_too_large(setting, read_header(args.model_path), GRID[-1])
 
 
-def _positions(args: argparse.Namespace) -> int:
-    """Return the positions of a prompt with its output; ConfigError where the model has fewer."""
+def _context(args: argparse.Namespace) -> int:
+    """Return the positions of a prompt with its output; ConfigError if the model has fewer."""
     from nearfree.derive.tune.plans import GRID, LIMIT
     from nearfree.gguf.reader import read_header
     from nearfree.models.gguf_forward import whole_or
 
     header = read_header(args.model_path)
     longest = whole_or(header.metadata.get(f"{header.architecture}.context_length"), 1 << 31)
-    asked: int = args.context or min(_POSITIONS, longest)
-    least = max(GRID[-1], LIMIT) + 1
-    if not least <= asked <= longest:
+    context: int = args.context or min(_POSITIONS, longest)
+    minimum = max(GRID[-1], LIMIT) + 1
+    if not minimum <= context <= longest:
         raise ConfigError(
-            f"a context of {asked} positions is not between {least} and {header.file}'s {longest}",
+            f"a context of {context} positions is not between {minimum} and {header.file}'s"
+            f" {longest}",
             remedy="Choose another --context",
         )
-    return asked
+    return context
 
 
-def _forwards(job: Job, own: "OwnFile", what: str) -> "Take":
-    """Return the sealed take of an engine's forwards, measured if it is not there."""
+def _measure_forwards(job: Job, own: "OwnFile", progress_text: str) -> "Take":
+    """Return the sealed take of an engine's forwards; measure it if it does not exist."""
     from nearfree.measure.run import measure
 
-    def here(progress: Bar) -> object:
+    def measure_here(progress: ProgressBar) -> object:
         return measure(
             job.layout, SCOPE, own.stream, 1, own.plan, files=own.files, progress=progress
         )
 
     weights = next(iter(own.files.values()))
-    return _sealed(job, own.stream, own.plan, what, here, "--weights", str(weights))
+    return _ensure_take(
+        job, own.stream, own.plan, progress_text, measure_here, "--weights", str(weights)
+    )
 
 
-def _sealed(
+def _ensure_take(
     job: Job,
     stream: str,
     plan: "MeasurePlan | DecodePlan",
-    what: str,
-    here: "Callable[[Bar], object]",
+    progress_text: str,
+    measure_here: "Callable[[ProgressBar], object]",
     *options: str,
 ) -> "Take":
-    """Return a sealed take of a plan, made here or in the environment that it asks for."""
+    """Return the sealed take of a plan, made in this process or in the plan's environment."""
     from nearfree.log.evidence import read_take
     from nearfree.log.take import take_name
 
     name = take_name(SCOPE, stream, 1, plan)
     if plan.environment == OWN or job.layout.seal(name).exists():
-        with Bar(what) as bar:
-            here(bar)
+        with ProgressBar(progress_text) as bar:
+            measure_here(bar)
     else:
-        told = ("--results", str(job.layout.root), *options)
-        if code := elsewhere(plan, SCOPE, stream, 1, *told, out=sys.stderr):
-            raise SystemExit(code)  # it has said why
+        results_options = ("--results", str(job.layout.root), *options)
+        if code := measure_in_environment(plan, SCOPE, stream, 1, *results_options, out=sys.stderr):
+            raise SystemExit(code)  # the process has printed its error
     return read_take(job.layout, name)
 
 
-def _traced(job: Job, forwards: "Sequence[Take]") -> "Take":
-    """Return the sealed take of all prompts without drafts, with what drafters offer."""
+def _trace(job: Job, forward_takes: "Sequence[Take]") -> "Take":
+    """Return the sealed take of all prompts without drafts, with the drafters' proposals."""
     from nearfree.derive.tune.choice import fastest
     from nearfree.derive.tune.plans import trace_plan
     from nearfree.derive.tune.recorded import curves_of
 
     sources = (*job.sources, *([job.default] if job.default else []))
-    base = fastest(curves_of(forwards, job.asked.weights))
-    plan = trace_plan(job.asked, sources, base)
-    return _decoded(job, plan, TRACE_SUFFIX, f"2/{_STEPS} trace")
+    base = fastest(curves_of(forward_takes, job.query.weights))
+    plan = trace_plan(job.query, sources, base)
+    return _decode(job, plan, TRACE_SUFFIX, f"2/{_STEPS} trace")
 
 
-def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
-    """Choose by what was traced, run the proof if it is not sealed, and return what it says."""
+def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
+    """Choose a setting by the trace, run the proof unless it is sealed, and return its record."""
     from nearfree.derive.tune.plans import proof_plan
     from nearfree.derive.tune.recorded import chosen, recorded
     from nearfree.derive.tune.replayed import traces
 
-    asked = job.asked
-    choice, kinds = chosen(takes, asked.weights, asked.draft, job.sources, asked.batch)
+    query = job.query
+    choice, kinds = chosen(takes, query.weights, query.draft, job.sources, query.batch)
     plan = proof_plan(
-        asked,
+        query,
         choice,
         weighed=job.sources,
         default=job.default,
@@ -352,31 +361,33 @@ def _proven(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
         kinds=kinds,
         traces=traces(takes),
     )
-    proof = _decoded(job, plan, TUNE_SUFFIX, f"3/{_STEPS} proof")
+    proof = _decode(job, plan, TUNE_SUFFIX, f"3/{_STEPS} proof")
     return recorded(proof, {str(take.name): take for take in takes})
 
 
-def _decoded(job: Job, plan: "DecodePlan", suffix: str, what: str) -> "Take":
-    """Return the sealed take of a plan of decodes, run if it is not there."""
+def _decode(job: Job, plan: "DecodePlan", suffix: str, progress_text: str) -> "Take":
+    """Return the sealed take of a plan of decodes; run it if it does not exist."""
     from nearfree.core.names import LONGEST_NAME
     from nearfree.measure.decodes import measure_decodes
 
     stream = f"{job.forwards.stream[: LONGEST_NAME - len(suffix)]}{suffix}"
-    held = {part.sha256 for part in plan.prompts}
-    prompts = [prompt for prompt in job.prompts if prompt.part.sha256 in held]
+    hashes = {part.sha256 for part in plan.prompts}
+    prompts = [prompt for prompt in job.prompts if prompt.part.sha256 in hashes]
 
-    def here(progress: Bar) -> object:
+    def measure_here(progress: ProgressBar) -> object:
         return measure_decodes(
             job.layout, SCOPE, stream, 1, plan, prompts=prompts, files=job.files, progress=progress
         )
 
-    return _sealed(job, stream, plan, what, here, "--prompts", str(job.texts), *_weights(job))
+    return _ensure_take(
+        job, stream, plan, progress_text, measure_here, "--prompts", str(job.texts), *_weights(job)
+    )
 
 
 def _weights(job: Job) -> list[str]:
-    """Return the options that say where the weights of both models lie."""
-    words = ["--weights", str(next(iter(job.forwards.files.values())))]
-    return words + (
+    """Return the options with the weights files of the model and the draft model."""
+    options = ["--weights", str(next(iter(job.forwards.files.values())))]
+    return options + (
         ["--draft-weights", str(next(iter(job.draft.files.values())))] if job.draft else []
     )
 

@@ -1,4 +1,4 @@
-"""Scores of the predictors."""
+"""`nearfree validate`: scores of the predictors."""
 
 import argparse
 from pathlib import Path
@@ -16,7 +16,7 @@ from nearfree.cli.common import (
     size,
     tolerance_or_all,
 )
-from nearfree.cli.validate_apart import (
+from nearfree.cli.separate_scores import (
     WHOLE_BY,
     imported_of,
     tolerances_of,
@@ -57,7 +57,7 @@ _FILTERS = ("platform", "module", "backend", "dtype", "weights", "kv_dtype", "ro
 def _validate_arguments(parser: argparse.ArgumentParser) -> None:
     data = parser.add_mutually_exclusive_group()
     data.add_argument(
-        "--dataset", choices=DATASETS, default="published", help="which data (default: published)"
+        "--dataset", choices=DATASETS, default="published", help="the dataset (default: published)"
     )
     data.add_argument(
         "--curves", type=Path, metavar="FILE", help="a CSV file of curves, not added to the log"
@@ -66,14 +66,14 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         "--file",
         type=Path,
         metavar="FILE",
-        help="with --dataset whole: a CSV file of steps of whole models, in the place of "
+        help="with --dataset whole: a CSV file of steps of whole models, instead of "
         "config/whole/steps.csv",
     )
     parser.add_argument(
         "--models",
         type=Path,
         metavar="FOLDER",
-        help="with --dataset whole: the folder of its models, MODEL/config.json of each",
+        help="with --dataset whole: the folder with MODEL/config.json of each model",
     )
     parser.add_argument(
         "--epsilon",
@@ -81,14 +81,14 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a tolerance, or `all` of the config's; repeatable (default: the config's epsilon)",
     )
-    for name, choices, what in (
+    for name, choices, meaning in (
         ("predictor", (*PREDICTORS, CONSTANT), "a predictor to score"),
         ("platform", None, "a platform to score on"),
         ("module", MODULES, "a module to score on"),
         ("backend", None, "a backend to score on"),
         ("dtype", None, "an element type to score on"),
-        ("weights", None, "a format of stored weights to score on, the element type's where none"),
-        ("kv-dtype", None, "a format of the KV cache to score on, the element type's where none"),
+        ("weights", None, "a format of stored weights to score on, else the element type"),
+        ("kv-dtype", None, "a format of the KV cache to score on, else the element type"),
         (
             "routing",
             None,
@@ -99,14 +99,14 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}",
             choices=choices,
             action="append",
-            help=f"{what}; repeatable (default: every one)",
+            help=f"{meaning}; repeatable (default: all)",
         )
     parser.add_argument(
         "--by",
         type=_by,
-        help=f"columns to group by, with commas between: {', '.join(BY)}; with --dataset whole: "
-        f"{', '.join(WHOLE_BY)} (default: {','.join(_BY)}, and in_sample with --own; of whole "
-        "models several tables)",
+        help=f"columns to group by, comma-separated: {', '.join(BY)}; with --dataset whole: "
+        f"{', '.join(WHOLE_BY)} (default: {','.join(_BY)}, and in_sample with --own; with "
+        "--dataset whole several tables)",
     )
     parser.add_argument(
         "--unseen",
@@ -116,7 +116,7 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--own",
         action="store_true",
-        help="use platforms' own constants, and leave out the curves that they were fitted to",
+        help="use platforms' own constants, and leave out the curves they were fitted to",
     )
     parser.add_argument(
         "--leave-one-out",
@@ -127,30 +127,29 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
         "--regime",
         choices=REGIMES,
         action="append",
-        help="score answers where nothing is known of the model (R2m), the shape (R2s), "
-        "the release (R3), the GPU (R1), or it and its siblings (R0), and all else is learnt "
-        "anew; repeatable",
+        help="score predictions with constants refitted without the model (R2m), the shape (R2s), "
+        "the release (R3), the GPU (R1), or the GPU and its siblings (R0); repeatable",
     )
     parser.add_argument(
         "--least-n",
         type=positive,
         default=1,
-        help="drop smaller grid N of curves; with 2, attention is scored within the kernel for "
-        "several positions (default: 1)",
+        help="drop smaller N from the grids of curves; with 2, attention is scored only on the "
+        "kernel for several positions (default: 1)",
     )
     parser.add_argument(
         "--from-one",
         action="store_true",
-        help="let ratios refer to the smallest N of every curve, where experts still sleep, and "
-        "score `always_baseline`, which says that no further position is near-free",
+        help="take the smallest N of every curve as the baseline, where not all experts are "
+        "active, and score `always_baseline`, which predicts that no further position is near-free",
     )
     parser.add_argument(
         "--minimum-mb",
         type=size,
-        help="of imported curves: least weights of a gemm in MB; smaller ones can stay in the "
-        f"cache (default: {_MINIMUM_MB:g} for aiconfigurator, 0 for --curves)",
+        help="for imported curves: the least weights of a gemm, in MB; smaller ones can stay in "
+        f"the cache (default: {_MINIMUM_MB:g} for aiconfigurator, 0 for --curves)",
     )
-    parser.add_argument("--tried", action="store_true", help="print every form that was tried")
+    parser.add_argument("--tried", action="store_true", help="print every candidate form of T(N)")
     OFFLINE(parser)
     TABLE_OR_JSON(parser)
 
@@ -159,33 +158,33 @@ def _validate_arguments(parser: argparse.ArgumentParser) -> None:
 def run_validate(args: argparse.Namespace) -> int:
     """Score the predictors against published, imported or measured boundaries.
 
-    Truth is the last pass over the grid from the baseline upwards, where the baseline is the
-    smallest N, and the smallest N >= ceil(E / (b k)) where routing is balanced, or where nine in
-    ten experts are expected to be awake where it is a power law. A hit is a
-    real-valued prediction in [N_max, next grid N), unbounded above where N_max is the last grid N.
-    Refused and undecided settings count as misses. `twin_version` is the noise ceiling: another
-    version's curve.
+    The truth is the last N of the grid, from the baseline upwards, up to which T(N) stays within
+    the tolerance. The baseline is the smallest N; with balanced routing the smallest N >=
+    ceil(E / (b k)); with a power law the smallest N at which nine in ten experts are expected to be
+    active. A hit is a real-valued prediction in [N_max, next grid N), unbounded above where N_max
+    is the last grid N. Refused and undecided settings count as misses. `twin_version`, the curve of
+    another version, is the noise ceiling.
 
     The platforms that constants were calibrated on are in sample; `--unseen` leaves them out. Rows
     by a platform's own constants (`--own`) are in sample, too, and listed separately.
 
-    With `--regime` curves are left out in folds, constants and residuals of each kernel are made
-    of the rest, and what they answer is scored. Folds are the first byte of the SHA-1 of
-    `d_model,experts,top_k` modulo 5 (of products `K`, of attention `heads,kv_heads,head_dim`; R2s
-    adds `d_ff`); bands are calibrated on even second bytes and scored on odd ones, and the other
-    way round. Without it imported curves are answered by the shared constants alone, since those
-    of a kernel have seen them.
+    With `--regime` curves are left out in folds, constants and residuals of each kernel are fitted
+    to the rest, and their predictions are scored. The fold is the first byte of the SHA-1 of
+    `d_model,experts,top_k` modulo 5 (for products `K`, for attention `heads,kv_heads,head_dim`; R2s
+    adds `d_ff`). Bands are calibrated on the curves with an even second byte and scored on the odd
+    ones, and vice versa. Without `--regime` imported curves are predicted by the shared constants
+    alone, since constants of kernels were fitted to them.
 
-    With `--module collective` the error of T itself is said, on each platform by constants of all
-    others: the paper's laws do not speak of collectives.
+    With `--module collective` the error of T itself is printed, on each platform by constants of
+    all others: the paper's laws do not cover collectives.
 
-    Where engines were measured, what their curves have beyond the work model and the rules of
-    their release is listed, too.
+    Where engines were measured, the steps of their curves that neither the work model nor a source
+    rule explains are listed, too.
 
-    With `--dataset whole` it is that of published steps of whole models, N = 1 and N > 1 apart: the
-    modules' T(N) as `predict` gives it, and what an engine's step has besides, by constants that
-    were fitted to the other models' rows of the project. Rows that are not answered are counted by
-    reason. `growth` is T over that of the fewest rows of a source's series.
+    With `--dataset whole` the error of T of published steps of whole models is printed, N = 1 and
+    N > 1 separately. T is the modules' T(N) as in `predict`, and the engine's time between them, by
+    constants fitted to the rows of other models. Unanswered rows are counted by reason. `growth` is
+    T divided by T of the fewest rows in a source's series.
 
     Example: nearfree validate --by predictor,module --epsilon all
     """
@@ -204,7 +203,7 @@ def run_validate(args: argparse.Namespace) -> int:
         return validate_whole(args, layout, config)
     if args.file or args.models or not {*(args.by or ())} <= {*BY}:
         raise ConfigError(
-            f"--file, --models and --by {','.join(sorted({*WHOLE_BY} - {*BY}))} are of steps of "
+            f"--file, --models and --by {','.join(sorted({*WHOLE_BY} - {*BY}))} apply to steps of "
             "whole models",
             remedy="Add --dataset whole",
         )
@@ -213,16 +212,16 @@ def run_validate(args: argparse.Namespace) -> int:
     if args.regime:
         return validate_regimes(args, layout, config)
     epsilons = tolerances_of(args, config)
-    source, known = _truth(args, layout, config, epsilons)
-    known = _narrowed(args, source, known, layout)
+    source, truth = _truth(args, layout, config, epsilons)
+    truth = _filtered(args, source, truth, layout)
     default = (*PREDICTORS, CONSTANT) if args.from_one else PREDICTORS
     predictors = list(dict.fromkeys(args.predictor or default))
     left_out = make_left_out_answerer(args, layout, config) if args.leave_one_out else None
     answerer = make_answerer(args, layout, config)
-    evaluation = evaluate(known, answerer, epsilons, predictors, left_out)
+    evaluation = evaluate(truth, answerer, epsilons, predictors, left_out)
     if evaluation.scores.is_empty():
         raise EvidenceError(
-            f"{source}: no setting of it can be scored by {', '.join(predictors)}",
+            f"{source}: none of its settings can be scored by {', '.join(predictors)}",
             remedy="Choose other predictors; twin_version needs a second version of a curve",
         )
     by = args.by or (*_BY[:3], *(["in_sample"] if args.own else []), *_BY[3:])
@@ -230,15 +229,15 @@ def run_validate(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json_text(rows))
         return 0
-    about = basis(recorded_constants(layout, collectives=False), every_form=args.tried)
-    for line in (*head(source, known, evaluation, epsilons), *_chosen(args), *about, "",
-                 *table(rows, by), *steps_lines(curve_steps(known, answerer))):  # fmt: skip
+    basis_lines = basis(recorded_constants(layout, collectives=False), every_form=args.tried)
+    for line in (*head(source, truth, evaluation, epsilons), *_filters_line(args), *basis_lines, "",
+                 *table(rows, by), *steps_lines(curve_steps(truth, answerer))):  # fmt: skip
         print(line)
     return 0
 
 
 def make_answerer(args: argparse.Namespace, layout: "Layout", config: "Config") -> "Answerer":
-    """Return the predictors of `nearfree predict`, which are scored."""
+    """Return the predictors to score, which are those of `nearfree predict`."""
     from nearfree.derive.predict.answers import Answerer
 
     imported = bool(args.curves) or args.dataset == "aiconfigurator"
@@ -248,7 +247,7 @@ def make_answerer(args: argparse.Namespace, layout: "Layout", config: "Config") 
 def make_left_out_answerer(
     args: argparse.Namespace, layout: "Layout", config: "Config"
 ) -> "LeftOut":
-    """Return predictors with constants of the other platforms' curves, for each platform."""
+    """Return, for each platform, predictors with constants of all other platforms' curves."""
     from nearfree.derive.predict.answers import Answerer
 
     _, curves = imported_of(args, layout, config)
@@ -257,14 +256,14 @@ def make_left_out_answerer(
 
 
 def _by(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in (*BY, *WHOLE_BY):
+    columns = tuple(dict.fromkeys(text.split(",")))
+    for column in columns:
+        if column not in (*BY, *WHOLE_BY):
             raise argparse.ArgumentTypeError(
-                f"{name!r} is no column to group by: choose from {', '.join(BY)}; with "
+                f"{column!r} is not a column to group by: choose from {', '.join(BY)}; with "
                 f"--dataset whole from {', '.join(WHOLE_BY)}"
             )
-    return names
+    return columns
 
 
 def _truth(
@@ -273,22 +272,22 @@ def _truth(
     """Return the name of the dataset and its truth."""
     from nearfree.derive.truth import datasets
 
-    least = _MINIMUM_MB if args.dataset == "aiconfigurator" else 0.0
+    default_mb = _MINIMUM_MB if args.dataset == "aiconfigurator" else 0.0
     grids = datasets.Grids(
-        minimum_mb=least if args.minimum_mb is None else args.minimum_mb,
+        minimum_mb=default_mb if args.minimum_mb is None else args.minimum_mb,
         least_n=args.least_n,
         awake=not args.from_one,
     )
     if args.curves:
         return datasets.load_file(args.curves, config, epsilons, grids)
-    for option, given in (
+    for option, used in (
         ("--least-n", args.least_n > 1),
         ("--from-one", args.from_one),
         ("--minimum-mb", args.minimum_mb is not None),
     ):
-        if args.dataset != "aiconfigurator" and given:
+        if args.dataset != "aiconfigurator" and used:
             raise ConfigError(
-                f"{option} is of imported curves, and {args.dataset} holds none",
+                f"{option} applies to imported curves, and {args.dataset} holds none",
                 remedy=f"Use {option} with curves: --dataset aiconfigurator, or --curves FILE",
             )
     if args.dataset == "published":
@@ -298,7 +297,7 @@ def _truth(
     return datasets.load_aiconfigurator(layout, epsilons, grids)
 
 
-def _narrowed(args: argparse.Namespace, source: str, known: "Truth", layout: "Layout") -> "Truth":
+def _filtered(args: argparse.Namespace, source: str, truth: "Truth", layout: "Layout") -> "Truth":
     """Return the truth of the chosen settings; ConfigError if there are none."""
     from nearfree.derive.score.narrowing import chosen, not_fitted, unseen
     from nearfree.derive.work_model.constants import recorded_constants
@@ -306,13 +305,13 @@ def _narrowed(args: argparse.Namespace, source: str, known: "Truth", layout: "La
 
     constants = recorded_constants(layout, collectives=False)
     for column in _FILTERS:
-        known = chosen(source, known, column, getattr(args, column) or ())
+        truth = chosen(source, truth, column, getattr(args, column) or ())
     if args.unseen:
-        known = unseen(source, known, constants)
-    return not_fitted(known, recorded_own(layout, constants)) if args.own else known
+        truth = unseen(source, truth, constants)
+    return not_fitted(truth, recorded_own(layout, constants)) if args.own else truth
 
 
-def _chosen(args: argparse.Namespace) -> "Iterator[str]":
+def _filters_line(args: argparse.Namespace) -> "Iterator[str]":
     """Yield a line with the chosen filters."""
     parts = [f"{name} {', '.join(getattr(args, name))}" for name in _FILTERS if getattr(args, name)]
     parts += ["platforms that constants were not calibrated on"] if args.unseen else []

@@ -1,4 +1,4 @@
-"""Waiting: a progress bar with the time left, and patience with another writer of a take."""
+"""A progress bar with the time left, and retries while another process writes a take."""
 
 import os
 import sys
@@ -14,16 +14,16 @@ _PAUSE_S = 2.0
 _WIDTH = 30
 
 
-def patiently(wait_s: float, make: Callable[[], Made]) -> Made:
-    """Return what `make` returns, trying again for `wait_s` while another process holds the take.
+def retry_while_busy(wait_s: float, make: Callable[[], Made]) -> Made:
+    """Return `make()`, retrying for `wait_s` seconds while another process holds the take.
 
-    A batch system may start a job anew before the old one, on a node that it lost sight of, is
-    gone: that one still holds its locks, until it ends or seals the take.
+    A batch system may restart a job while the old one still runs on a node that it lost contact
+    with: the old job holds its locks until it ends or seals the take.
 
     Raises
     ------
     BusyError
-        The other process is still there.
+        The other process still holds the take.
     """
     until = time.monotonic() + wait_s
     announced = False
@@ -39,15 +39,15 @@ def patiently(wait_s: float, make: Callable[[], Made]) -> Made:
         time.sleep(min(_PAUSE_S, max(0.0, until - time.monotonic())))
 
 
-class Bar:
-    """Draws the share that is done on standard error, if that is a terminal that erases lines."""
+class ProgressBar:
+    """A progress bar on standard error, drawn only on a terminal that can erase lines."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._began = time.monotonic()
         self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "ProgressBar":
         return self
 
     def __exit__(
@@ -66,7 +66,7 @@ class Bar:
             sys.stderr.flush()
 
     def line(self, share: float) -> str:
-        """Return the bar, and the time left if all goes on as before."""
+        """Return the bar, and the time left at the average speed so far."""
         left = (time.monotonic() - self._began) * (1 - share) / share if share else 0.0
         done = round(_WIDTH * share)
         bar = "#" * done + "-" * (_WIDTH - done)

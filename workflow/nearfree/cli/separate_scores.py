@@ -1,4 +1,4 @@
-"""Scores that have tables of their own: whole models, collectives, and what regimes answer."""
+"""The scores of `nearfree validate` with separate tables: whole models, collectives, regimes."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from nearfree.public.curves import ImportedCurves
 
 WHOLE_BY = ("model", "platform", "precision", "engine", "several", "draft")
-_OF_WHOLE = (
+_NOT_WHOLE = (
     *("epsilon", "predictor", "module", "backend", "dtype", "weights", "kv_dtype", "routing"),
     *("regime", "unseen", "own", "leave_one_out", "from_one", "least_n", "tried", "minimum_mb"),
 )
-"""Options that do not go with steps of whole models."""
-_OF_COLLECTIVES = (
+"""Options that have no effect on steps of whole models."""
+_NOT_COLLECTIVES = (
     *("epsilon", "predictor", "dtype", "weights", "kv_dtype", "routing", "regime"),
     *("unseen", "own", "leave_one_out", "from_one", "least_n", "tried", "minimum_mb"),
 )
-"""Options that do not go with collectives."""
-_OF_REGIMES = ("predictor", "unseen", "own", "leave_one_out", "from_one", "least_n", "minimum_mb")
-"""Options that do not go with regimes."""
+"""Options that have no effect on collectives."""
+_NOT_REGIMES = ("predictor", "unseen", "own", "leave_one_out", "from_one", "least_n", "minimum_mb")
+"""Options that have no effect on regimes."""
 _BY_REGIME = ("regime", "module", "dtype", "routing")
 _COLLECTIVES = ("family", "kernel", "operation", "gpus")
 
 
 def validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
-    """Print how well published steps of whole models are predicted."""
+    """Print the errors of predicted T on published steps of whole models."""
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.score.whole import StepFit, platform_of, whole_score
     from nearfree.derive.score.whole_steps import timed_steps
@@ -38,43 +38,45 @@ def validate_whole(args: argparse.Namespace, layout: "Layout", config: "Config")
     from nearfree.show.text.whole import TABLES, as_json, lines
 
     by = tuple(args.by or ())
-    said = _given(args, _OF_WHOLE) + [f"--by {name}" for name in by if name not in WHOLE_BY]
-    if said:
+    unused = _given_options(args, _NOT_WHOLE) + [
+        f"--by {name}" for name in by if name not in WHOLE_BY
+    ]
+    if unused:
         raise ConfigError(
-            f"{', '.join(said)} says nothing of steps of whole models",
+            f"{', '.join(unused)} has no effect on steps of whole models",
             remedy=f"Leave it out; --by takes {', '.join(WHOLE_BY)}",
         )
     answerer = Answerer(layout, config, offline=args.offline)
-    own = config.folder / FILE
-    every = timed_steps(read_rows(args.file or own).rows, config, answerer, args.models)
-    asked = every
+    own_file = config.folder / FILE
+    all_steps = timed_steps(read_rows(args.file or own_file).rows, config, answerer, args.models)
+    steps = all_steps
     if args.platform:
-        asked = [each for each in every if platform_of(each) in args.platform]
-        if not asked:
+        steps = [step for step in all_steps if platform_of(step) in args.platform]
+        if not steps:
             raise ConfigError(
                 f"no row is of {', '.join(args.platform)}", remedy="Name a GPU of the file's rows"
             )
-    if not any(each.deployment for each in asked):
-        reasons = dict.fromkeys(each.refusal for each in asked if each.refusal)
+    if not any(step.deployment for step in steps):
+        reasons = dict.fromkeys(step.refusal for step in steps if step.refusal)
         raise EvidenceError(
-            f"none of {len(asked)} rows is answered: {'; '.join(reasons)[:600]}",
+            f"none of {len(steps)} rows is answered: {'; '.join(reasons)[:600]}",
             remedy="Give rows of engines, GPUs and models that are known, or --models FOLDER",
         )
-    others = args.file or args.models
-    fitted = timed_steps(read_rows(own).rows, config, answerer) if others else every
+    other_rows = args.file or args.models
+    fitted = timed_steps(read_rows(own_file).rows, config, answerer) if other_rows else all_steps
     fit = StepFit(fitted, answerer.bandwidths_gb_s)
-    score = whole_score(asked, fit)
+    score = whole_score(steps, fit)
     if args.format == "json":
         print(json_text(as_json(score, by or WHOLE_BY)))
         return 0
-    constants = {engine: known for engine in fit.engines if (known := fit.of(engine))}
-    source = (args.file or own).name
+    constants = {engine: constants_ for engine in fit.engines if (constants_ := fit.of(engine))}
+    source = (args.file or own_file).name
     print("\n".join(lines(source, score, constants, [by] if by else TABLES)))
     return 0
 
 
 def validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
-    """Print the error of collectives' T on platforms that no constant has seen."""
+    """Print the errors of predicted T of collectives, by constants of the other platforms."""
     from nearfree.derive.granularity.facts import datasheet_facts
     from nearfree.derive.score.collectives import BY as COLUMNS
     from nearfree.derive.score.collectives import grouped, left_out_errors
@@ -82,19 +84,19 @@ def validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Co
 
     if args.module != ["collective"] or not (args.curves or args.dataset == "aiconfigurator"):
         raise ConfigError(
-            "collectives are scored by themselves, on curves",
+            "collectives are scored separately, on curves",
             remedy="Give --module collective alone, with --dataset aiconfigurator or --curves FILE",
         )
-    if said := _given(args, _OF_COLLECTIVES):
+    if unused := _given_options(args, _NOT_COLLECTIVES):
         raise ConfigError(
-            f"{', '.join(said)} says nothing of collectives, whose T itself is scored",
-            remedy="Leave it out; --platform, --backend and --by choose rows",
+            f"{', '.join(unused)} has no effect on collectives, whose T itself is scored",
+            remedy="Leave it out; --platform, --backend and --by select rows",
         )
     by = args.by or _COLLECTIVES
-    odd = [name for name in by if name not in COLUMNS]
-    if odd:
+    unknown = [name for name in by if name not in COLUMNS]
+    if unknown:
         raise ConfigError(
-            f"collectives cannot be grouped by {', '.join(odd)}",
+            f"collectives cannot be grouped by {', '.join(unknown)}",
             remedy=f"Choose from {', '.join(COLUMNS)}",
         )
     source, curves = imported_of(args, layout, config)
@@ -104,7 +106,7 @@ def validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Co
         errors = errors.filter(errors[column].is_in(names)) if names else errors
     if errors.is_empty():
         raise EvidenceError(
-            f"{source}: no collective of it can be scored",
+            f"{source}: none of its collectives can be scored",
             remedy="Import curves of collectives on several platforms whose links are known",
         )
     rows = grouped(errors, by)
@@ -116,7 +118,7 @@ def validate_collectives(args: argparse.Namespace, layout: "Layout", config: "Co
 
 
 def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config") -> int:
-    """Print how each regime answers what it does not know."""
+    """Print the scores of each regime on the curves that it leaves out."""
     from nearfree.derive.granularity.facts import datasheet_facts
     from nearfree.derive.granularity.resolve import Resolver
     from nearfree.derive.reference.build import curves_by_form, known_truth, scored_of
@@ -127,27 +129,26 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     from nearfree.show.text.regimes import lines
     from nearfree.sources.fetching.cache import Cache, default_cache
 
-    odd = _given(args, _OF_REGIMES)
-    if odd or not (args.curves or args.dataset == "aiconfigurator"):
-        what = f"--regime and {', '.join(odd)} do not go together" if odd else (
+    unused = _given_options(args, _NOT_REGIMES)
+    if unused or not (args.curves or args.dataset == "aiconfigurator"):
+        problem = f"--regime and {', '.join(unused)} do not go together" if unused else (
             "regimes are scored on curves")  # fmt: skip
         raise ConfigError(
-            what, remedy="Give --regime with --dataset aiconfigurator or --curves FILE alone"
+            problem, remedy="Give --regime with --dataset aiconfigurator or --curves FILE alone"
         )
     epsilons = tolerances_of(args, config)
     source, curves = imported_of(args, layout, config)
     filters = {name: getattr(args, name) for name in ("module", "dtype", "weights", "kv_dtype")}
     curves = learnt(curves, filters)
-    known = known_truth(curves, config.platforms, config.site.epsilon)
-    scored = scored_of(known)
+    truth = known_truth(curves, config.platforms, config.site.epsilon)
+    scored = scored_of(truth)
     for column in ("platform", "backend", "routing"):
         scored = chosen(source, scored, column, getattr(args, column) or ())
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=args.offline)
     facts = datasheet_facts(config.platforms)
-    every = list(curves_by_form(known, curves, facts, resolver))
     scores = regime_scores(
         scored,
-        every,
+        list(curves_by_form(truth, curves, facts, resolver)),
         chips(config.platforms),
         list(dict.fromkeys(args.regime)),
         epsilons,
@@ -162,21 +163,21 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     return 0
 
 
-def _given(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Return the options of some names that were given, as they are typed."""
-    default = {"least_n": 1}
+def _given_options(args: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Return the options among some names that are given, as they are typed."""
+    defaults = {"least_n": 1}
     values = {name: getattr(args, name) for name in names}
     return [
         f"--{name.replace('_', '-')}"
         for name, value in values.items()
-        if value is not None and value is not False and value not in ([], default.get(name))
+        if value is not None and value is not False and value not in ([], defaults.get(name))
     ]
 
 
 def imported_of(
     args: argparse.Namespace, layout: "Layout", config: "Config"
 ) -> "tuple[str, ImportedCurves]":
-    """Return the curves of a file, or of the newest release, and what to call them."""
+    """Return the name and the curves of `--curves`, or of the newest release of AIConfigurator."""
     from nearfree.derive.truth.datasets import newest_release
     from nearfree.public.curve_file import curves_from_csv
     from nearfree.public.curves import read_curves
@@ -188,8 +189,11 @@ def imported_of(
 
 
 def tolerances_of(args: argparse.Namespace, config: "Config") -> list[float]:
-    """Return the tolerances that are asked for, rising; the config's where none is."""
+    """Return the tolerances of `--epsilon` in rising order, else the config's."""
     tolerances = args.epsilon or [config.site.epsilon]
     return sorted(
-        {*(e for e in tolerances if e), *(config.site.tolerances if None in tolerances else ())}
+        {
+            *(tolerance for tolerance in tolerances if tolerance),
+            *(config.site.tolerances if None in tolerances else ()),
+        }
     )

@@ -1,0 +1,159 @@
+"""Options of `nearfree schedule`, and the combinations that it refuses."""
+
+import argparse
+from collections.abc import Iterator
+
+from nearfree.cli.common import number, positive
+from nearfree.cli.deployment_options import add_answer_options, add_deployment
+from nearfree.errors import ConfigError
+
+BACKEND = "llama_cpp"
+"""The name of llama.cpp in settings and in `predict --engine`."""
+TOLERANCE, THROUGHPUT = GOALS = ("tolerance", "throughput")
+LAWS = ("idle_compute", "principle", "principle_resolved")
+
+
+def add_schedule_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `nearfree schedule`."""
+    from nearfree.derive.schedule.engines import ENGINES
+
+    parser.add_argument(
+        "engine", type=_engine, choices=ENGINES, help="the engine whose option is written"
+    )
+    add_deployment(parser, many=False, batch=False, contexts=True)
+    parser.set_defaults(batch=None)
+    add_answer_options(parser, largest=False)
+    parser.add_argument(
+        "--largest-batch",
+        type=positive,
+        default=256,
+        help=f"the largest batch size{''.join(_limits())} (default: 256)",
+    )
+    parser.add_argument(
+        "--longest", type=positive, default=16, help="the longest draft, tokens (default: 16)"
+    )
+    parser.add_argument(
+        "--by",
+        choices=[*LAWS, "work_model"],
+        default="work_model",
+        help="the predictor of the boundary; the laws count the batch (default: work_model)",
+    )
+    parser.add_argument(
+        "--cautious", action="store_true", help="take the lower end of the boundary's interval"
+    )
+    parser.add_argument(
+        "--acceptance",
+        type=_acceptance,
+        help="the rate at which a draft token is accepted, or a measured curve, comma-separated: "
+        "the shares of rounds in which the first 1, 2, ... drafts are all accepted",
+    )
+    parser.add_argument(
+        "--draft-cost", type=number, help="the drafter's time per token, as a share of T(1)"
+    )
+    parser.add_argument(
+        "--drafter",
+        metavar="CONFIG",
+        help="instead of --draft-cost, the drafter whose cost is predicted, on the same GPUs: "
+        "`own`, the model's own multi-token-prediction layer; the config.json of an EAGLE or "
+        "EAGLE-3 head; or a model, given as for --model, in the precision of its files",
+    )
+    parser.add_argument(
+        "--goal",
+        choices=GOALS,
+        help="throughput: the K of most expected tokens per second, which needs --acceptance "
+        "(without it the command prints a table of K by acceptance, and no option); tolerance: the "
+        "longest near-free K (default: throughput with --acceptance, else tolerance)",
+    )
+    parser.add_argument(
+        "--worth",
+        type=number,
+        default=0.02,
+        help="the share of expected tokens per second (with --goal tolerance, of near-free "
+        "positions) that merging entries may lose; more if over 6 entries or 5 distinct K would be "
+        "left; 0 merges only equal neighbours (default: 0.02)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("option", "json"),
+        default="option",
+        help="the engine's option, or all schedules as data (default: option)",
+    )
+
+
+def _engine(text: str) -> str:
+    """Return an engine's name; the name of its backend is accepted, too."""
+    from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
+
+    return LLAMA_CPP if text == BACKEND else text
+
+
+def _limits() -> Iterator[str]:
+    from nearfree.derive.schedule.engines import ENGINES
+
+    for name, engine in ENGINES.items():
+        if engine.largest_batch:
+            yield f"; {name} has {engine.largest_batch}"
+
+
+def goal_of(args: argparse.Namespace) -> str:
+    """Return the goal of --goal; the default depends on whether --acceptance is given."""
+    return str(args.goal or (TOLERANCE if args.acceptance is None else THROUGHPUT))
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raise ConfigError for options that exclude each other, or of which one is missing."""
+    from nearfree.derive.schedule.draft_lengths import check_most
+    from nearfree.derive.schedule.engines import ENGINES, dropped
+    from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
+    from nearfree.derive.schedule.merging import check_worth
+
+    check_most(args.longest)
+    check_worth(args.worth)
+    goal, single_length = goal_of(args), ENGINES[args.engine].lengths is None
+    costed = args.draft_cost is not None or args.drafter is not None
+    if args.draft_cost is not None and args.drafter is not None:
+        raise ConfigError(
+            "--drafter and --draft-cost both say what drafting costs",
+            remedy="Leave one of them out",
+        )
+    if goal == TOLERANCE and (args.acceptance is not None or costed):
+        raise ConfigError(
+            "near-free K uses neither an acceptance nor a drafter: --acceptance or the drafter's "
+            "cost is given alone, or with --goal tolerance",
+            remedy="Give --acceptance and either --draft-cost or --drafter CONFIG, with --goal "
+            "throughput, or none of them; the cost of a free drafter is 0",
+        )
+    if goal == THROUGHPUT and not costed:
+        raise ConfigError(
+            "--goal throughput, or --acceptance, is given without the drafter's cost",
+            remedy="Give --draft-cost, as measured, or --drafter CONFIG; the cost of a free "
+            "drafter is 0",
+        )
+    needs_latency = goal == THROUGHPUT or single_length
+    if args.cautious and args.by in LAWS:
+        raise ConfigError(
+            f"{args.by} gives no interval, which --cautious needs",
+            remedy="Leave --cautious or --by out",
+        )
+    if needs_latency and (args.by != "work_model" or (args.cautious and goal == THROUGHPUT)):
+        raise ConfigError(
+            f"expected tokens per second, and the options of {LLAMA_CPP}, need T(N), which only "
+            "the work model predicts",
+            remedy="Leave --by and --cautious out",
+        )
+    reason = dropped(args.engine, args.dp or 1)
+    if reason and (goal == TOLERANCE or args.acceptance is not None):
+        raise ConfigError(
+            reason,
+            remedy="Leave --dp out to schedule one group, or choose one K from the table of --goal "
+            "throughput without --acceptance",
+        )
+
+
+def _acceptance(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a comma-separated list of probabilities"
+        ) from None

@@ -189,7 +189,7 @@ def test_a_retired_take_leaves_the_repository(layout: Layout, config: Path) -> N
     receipt = layout.receipt(dense)
     digest = sha256(layout.seal(dense).read_bytes())
     ours = files(layout, dense)
-    assert retire(layout, config, [dense, dense], read=frozenset()) == [dense]
+    assert retire(layout, config, [dense, dense], used_events=frozenset()) == [dense]
     assert not ours & tracked()
     assert not any(Path(name).exists() for name in ours)
     assert not receipt.exists()
@@ -210,7 +210,7 @@ def test_this_machine_s_ledgers_follow(layout: Layout, config: Path) -> None:
     (dense,) = adopt(layout, config, "cpu", "dense")
     local = layout.ledgers / "local"
     write_ledger(layout, local, config)
-    retire(layout, config, [dense], read=frozenset())
+    retire(layout, config, [dense], used_events=frozenset())
     assert damage(layout.root) == []
     write_ledger(layout, local, config)
     gone = read_chain(local)[-1].retired
@@ -223,7 +223,7 @@ def test_this_machine_s_ledgers_follow(layout: Layout, config: Path) -> None:
 def test_what_is_gone_without_a_word_is_damage(layout: Layout, config: Path) -> None:
     """A take is missing unless a ledger retired just that seal; two ledgers and a receipt tell."""
     dense, moe = adopt(layout, config, "cpu")
-    retire(layout, config, [dense], read=frozenset())
+    retire(layout, config, [dense], used_events=frozenset())
     layout.seal(moe).unlink()
     assert [str(moe) in each.message for each in damage(layout.root)].count(True) == 3
 
@@ -235,6 +235,6 @@ def test_what_is_read_or_not_adopted_stays(layout: Layout, config: Path) -> None
     (event, *_) = read_take(layout, moe).events
     for take, match in ((moe, f"{moe} is still read: {moe}"), (other, "is not adopted")):
         with pytest.raises(EvidenceError, match=match):
-            retire(layout, config, [dense, take], read={event.event_id})
+            retire(layout, config, [dense, take], used_events={event.event_id})
     assert files(layout, dense, moe) <= tracked()
     assert len(read_chain(layout.ledgers)) == 1

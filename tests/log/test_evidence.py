@@ -163,7 +163,7 @@ def test_a_take_that_nobody_ran_is_damaged(layout: Layout) -> None:
     )  # fmt: skip
     write_seal(layout, seal)
     (take,) = read_scope(layout, "cpu")
-    with pytest.raises(DamageError, match=f"{name()} does not say who ran it"):
+    with pytest.raises(DamageError, match=f"{name()} holds no start of a run"):
         newest_takes([take], LatencyMeasured)
 
 

@@ -1,6 +1,6 @@
-"""Adoption: takes of a named machine enter the repository, with a line in the tracked ledger.
+"""Adoption: put sealed takes into the repository and list them in its tracked ledger.
 
-What nothing is read of any more can be retired: it leaves the repository, with a line there, too.
+A take that nothing reads any more can be retired: a new ledger records it, and git removes it.
 """
 
 import subprocess
@@ -18,21 +18,21 @@ from nearfree.log.seal import check_sealed, read_seal
 
 def _git(*args: str) -> str:
     try:
-        done = subprocess.run(["git", *args], capture_output=True, text=True, check=True)
+        completed = subprocess.run(["git", *args], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         detail = getattr(error, "stderr", "") or str(error)
         raise LogError(
             f"git {args[0]} failed: {detail.strip()}",
             remedy="Adopt from inside a clone of the project",
         ) from error
-    return done.stdout
+    return completed.stdout
 
 
 def adopted(layout: Layout) -> set[TakeName]:
     """Return the takes whose seals git tracks."""
-    listed = _git("ls-files", "-z", "--", str(layout.events)).split("\0")
-    below = (Path(name) for name in listed if name.endswith(".seal.json"))
-    takes = {take_of(Path(*path.parts[-3:])) for path in below}
+    names = _git("ls-files", "-z", "--", str(layout.events)).split("\0")
+    paths = (Path(name) for name in names if name.endswith(".seal.json"))
+    takes = {take_of(Path(*path.parts[-3:])) for path in paths}
     return {take for take in takes if take is not None}
 
 
@@ -44,15 +44,15 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
     Raises
     ------
     EvidenceError
-        There is nothing sealed to adopt.
+        The scope holds no sealed take, or one of its takes is simulated.
     """
     check_part(scope)
     if stream is not None:
         check_part(stream)
-    before = adopted(layout)
+    adopted_before = adopted(layout)
     takes = layout.takes(scope, stream)
     if stream not in (None, RETRACTED) and takes:
-        takes += layout.takes(scope, RETRACTED)  # else a clone would believe what is retracted
+        takes += layout.takes(scope, RETRACTED)  # else a clone would use retracted takes
     if not takes:
         raise EvidenceError(
             f"{scope}{'/' + stream if stream else ''} holds no sealed take",
@@ -64,55 +64,55 @@ def adopt(layout: Layout, config: Path, scope: str, stream: str | None = None) -
                 f"{take} is simulated: the repository keeps what was measured",
                 remedy="Keep its curve file instead, from which it can be made again",
             )
-    seals = {take: read_seal(layout, take) for take in sorted(before.union(takes))}
+    seals = {take: read_seal(layout, take) for take in sorted(adopted_before.union(takes))}
     for seal in seals.values():
         check_sealed(layout, seal)
-    new = [take for take in takes if take not in before]
-    for take in new:
+    new_takes = [take for take in takes if take not in adopted_before]
+    for take in new_takes:
         seal = seals[take]
         files = [layout.seal(take), *(layout.segment(take, p.attempt) for p in seal.segments)]
         _git("add", "-f", "--", *map(str, files))
     _git("add", "-f", "--", str(write_ledger(layout, layout.ledgers, config, takes=seals)))
-    return new
+    return new_takes
 
 
 def retire(
-    layout: Layout, config: Path, takes: Sequence[TakeName], read: Container[str]
+    layout: Layout, config: Path, takes: Sequence[TakeName], used_events: Container[str]
 ) -> list[TakeName]:
-    """Take adopted takes out of git's index and the log; return them.
+    """Remove adopted takes from git's index and from the log; return them.
 
-    A new tracked ledger says that they are gone, with the digests of their seals; the repository's
-    history has their bytes. The user commits.
+    A new tracked ledger lists them as retired, with the SHA-256 of their seals; their bytes stay in
+    the repository's history. The user commits.
 
     Parameters
     ----------
-    read
-        The events that are read, by their ids: a take with one of them stays.
+    used_events
+        The ids of events that something reads: a take with one of them is refused.
 
     Raises
     ------
     EvidenceError
-        A take is not adopted, or something of it is read.
+        A take is not adopted, or one of its events is still used.
     """
-    before, takes = adopted(layout), list(dict.fromkeys(takes))
-    seals = {take: read_seal(layout, take) for take in sorted(before.union(takes))}
+    adopted_before, takes = adopted(layout), list(dict.fromkeys(takes))
+    seals = {take: read_seal(layout, take) for take in sorted(adopted_before.union(takes))}
     for take in takes:
-        if take not in before:
+        if take not in adopted_before:
             raise EvidenceError(
                 f"{take} is not adopted: no ledger would say where it went",
-                remedy="`nearfree log retract` declares a take invalid, which stays",
+                remedy="Use `nearfree log retract`, which declares a take invalid and keeps it",
             )
-        still = [event.event_id for event in read_take(layout, take).events
-                 if event.event_id in read]  # fmt: skip
-        if still:
+        used = [event.event_id for event in read_take(layout, take).events
+                 if event.event_id in used_events]  # fmt: skip
+        if used:
             raise EvidenceError(
-                f"{take} is still read: {still[0]}", remedy="Retire what nothing is read of"
+                f"{take} is still read: {used[0]}", remedy="Retire only takes that nothing reads"
             )
     for seal in seals.values():
         check_sealed(layout, seal)
-    gone = {str(take): sha256(read_bytes(layout.seal(take))) for take in takes}
-    stay = [take for take in seals if take not in set(takes)]
-    ledger = write_ledger(layout, layout.ledgers, config, takes=stay, retired=gone)
+    retired_seals = {str(take): sha256(read_bytes(layout.seal(take))) for take in takes}
+    remaining = [take for take in seals if take not in set(takes)]
+    ledger = write_ledger(layout, layout.ledgers, config, takes=remaining, retired=retired_seals)
     _git("add", "-f", "--", str(ledger))
     for take in takes:
         layout.receipt(take).unlink(missing_ok=True)

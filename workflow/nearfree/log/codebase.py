@@ -1,4 +1,4 @@
-"""Which code made a derivation: a digest over a module and everything of ours that it imports."""
+"""Digests of code: over a module and every module of this package that it imports."""
 
 import hashlib
 import re
@@ -12,19 +12,19 @@ _IMPORT = (
     rf"(?m)^[ \t]*(?:from ({PACKAGE}[\w.]*) import (\([^)]*\)|[^\n#(]+)"
     rf"|import ([^\n#]*{PACKAGE}[^\n#]*))"
 )
-"""Imports of this package as the formatter writes them; each workflow's process looks for them in
-all files, and parsing these would take it ten times as long."""
+"""Imports of this package as the formatter writes them. Every process of the workflow searches all
+files; parsing them instead would take ten times as long."""
 
 
 @cache
 def _modules() -> dict[str, Path]:
-    """Return the files of this package's modules: to look for each would take longer."""
-    found = {}
+    """Return the path of each module of this package, from one walk over the folder."""
+    paths = {}
     for path in _ROOT.rglob("*.py"):
-        inside = path.relative_to(_ROOT).with_suffix("").parts
-        found[".".join((PACKAGE, *(part for part in inside if part != "__init__")))] = path
-    del found[PACKAGE]
-    return found
+        parts = path.relative_to(_ROOT).with_suffix("").parts
+        paths[".".join((PACKAGE, *(part for part in parts if part != "__init__")))] = path
+    del paths[PACKAGE]
+    return paths
 
 
 def _path(module: str) -> Path | None:
@@ -34,23 +34,23 @@ def _path(module: str) -> Path | None:
 @cache
 def _imports(path: Path) -> frozenset[str]:
     names = set()
-    for module, parts, whole in re.findall(_IMPORT, path.read_text(encoding="utf-8")):
+    for module, parts, plain_imports in re.findall(_IMPORT, path.read_text(encoding="utf-8")):
         names |= {module, *(f"{module}.{part}" for part in re.findall(r"\w+", parts))}
-        names.update(re.findall(r"[\w.]+", whole))
+        names.update(re.findall(r"[\w.]+", plain_imports))
     return frozenset(name for name in names if _path(name))
 
 
 def closure(*modules: str) -> list[str]:
-    """Return modules and all modules of this package that they import, now or lazily, sorted."""
-    known: set[str] = set()
-    todo = list(modules)
-    while todo:
-        name = todo.pop()
-        path = None if name in known else _path(name)
+    """Return modules and all modules of this package that they import, lazily or not, sorted."""
+    members: set[str] = set()
+    pending = list(modules)
+    while pending:
+        name = pending.pop()
+        path = None if name in members else _path(name)
         if path is not None:
-            known.add(name)
-            todo += _imports(path)
-    return sorted(known)
+            members.add(name)
+            pending += _imports(path)
+    return sorted(members)
 
 
 def digest(*modules: str) -> str:
@@ -76,10 +76,10 @@ def package_digest() -> str:
 
 
 def _digest(paths: set[Path]) -> str:
-    total = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(paths):
-        total.update(_named_digest(path))
-    return total.hexdigest()[:16]
+        digest.update(_named_digest(path))
+    return digest.hexdigest()[:16]
 
 
 @cache

@@ -1,7 +1,7 @@
-"""What the log holds of a setting: T(N) by round, from the raw samples of a take.
+"""Measured curves: T(N) of a setting by round, from the raw samples of a take.
 
-A visit's latency is the median of its clean samples. Where fewer than half of a CPU curve's samples
-are clean, process CPU time stands in for wall time in the whole curve.
+A visit's latency is the median of its clean samples. If fewer than half of a CPU curve's samples
+are clean, the whole curve uses process CPU time instead of wall time.
 """
 
 from array import array
@@ -18,18 +18,18 @@ from nearfree.errors import EvidenceError
 from nearfree.log.events import Event, LatencyMeasured
 from nearfree.log.evidence import Take
 
-_FEWEST_CLEAN = 0.5
+_MIN_CLEAN_SHARE = 0.5
 
 
 def several_threads(setting: Setting) -> bool:
-    """Return whether a forward runs in several threads, whose CPU time is no latency."""
+    """Return whether a forward runs in several threads: then its CPU time is not its latency."""
     return (setting.threads or 1) > 1
 
 
 def clean_us(visit: LatencyMeasured) -> float | None:
     """Return the median wall time of a visit's clean samples in microseconds, None without one.
 
-    Of several threads on as many cores one is always put aside for a moment, which spoils nothing.
+    With several threads every sample counts as clean: one of them is always descheduled briefly.
     """
     clean: Sequence[float] = visit.wall_us
     if True in visit.dirty and not several_threads(visit.setting):
@@ -38,24 +38,24 @@ def clean_us(visit: LatencyMeasured) -> float | None:
 
 
 class Visits:
-    """The visits of one N, each as a few numbers: there may be millions of them in a scope."""
+    """The visits of one N, in compact arrays, since a scope may hold millions of visits."""
 
     __slots__ = ("clean", "load_1m", "numbers", "process_us", "rounds", "samples", "wall_us")
 
     def __init__(self) -> None:
         self.rounds = array("q")
         self.wall_us = array("d")
-        """A visit's median over clean samples, NaN without one."""
+        """Per visit, the median over clean samples; NaN without one."""
         self.process_us = array("d")
-        """A visit's median over all samples."""
+        """Per visit, the median over all samples; NaN without one."""
         self.numbers: dict[str, array[int]] = {}
-        """Where the visits stand in the log: their places, by segment."""
+        """The visits' line numbers in the log, by segment."""
         self.samples = self.clean = 0
         self.load_1m: float | None = None
-        """The highest of them."""
+        """The highest 1-minute load average of the visits."""
 
     def add(self, event: Event) -> None:
-        """Take in one visit."""
+        """Add one visit, a `LatencyMeasured` event."""
         data: LatencyMeasured = event.data
         wall_us = clean_us(data)
         self.rounds.append(data.round)
@@ -79,7 +79,7 @@ class Visits:
 
 
 class Curve:
-    """The visits of one setting in one take, by N; `first` is the first of them."""
+    """The visits of one setting in one take, by N; `first` is the earliest visit."""
 
     def __init__(self, take: Take, first: Event, visits: dict[int, Visits]) -> None:
         self.take = take
@@ -95,28 +95,28 @@ class Curve:
 
     @property
     def key(self) -> tuple[str, Setting]:
-        """What a newer curve replaces: the same setting in the same study."""
+        """The stream and setting: a newer curve replaces an older one with the same key."""
         return self.take.name.stream, self.setting
 
     @property
     def order(self) -> tuple[int, str, str]:
-        """What decides which of two curves of one setting is newer."""
+        """The sort key of curves of one setting, oldest first."""
         return self.take.order
 
     @property
     def origin(self) -> str:
-        """Whether somebody measured it, or a simulation made it up."""
+        """`measured`, or `simulated` for a curve from a simulated platform."""
         return "simulated" if self.first.timer == "simulated" else "measured"
 
 
 class Gathering:
-    """The curves of one take, gathered while its events go by."""
+    """Collects the curves of one take while its events are read."""
 
     def __init__(self) -> None:
-        self._found: dict[Setting, tuple[Event, dict[int, Visits]]] = {}
+        self._by_setting: dict[Setting, tuple[Event, dict[int, Visits]]] = {}
 
     def others(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Take in the visits among events, and yield the rest."""
+        """Collect the visits among events, and yield the other events."""
         for event in events:
             if isinstance(event.data, LatencyMeasured):
                 self._add(event)
@@ -124,7 +124,7 @@ class Gathering:
                 yield event
 
     def _add(self, event: Event) -> None:
-        _, by_n = self._found.setdefault(event.data.setting, (event, {}))
+        _, by_n = self._by_setting.setdefault(event.data.setting, (event, {}))
         n = event.data.n
         if n not in by_n:
             by_n[n] = Visits()
@@ -143,24 +143,24 @@ class Gathering:
             ) from error
 
     def curves(self, take: Take) -> list[Curve]:
-        """Return what was gathered, as curves of a take in the order of tables."""
-        gathered = [Curve(take, first, visits) for first, visits in self._found.values()]
+        """Return the collected curves of a take, in the order of tables."""
+        gathered = [Curve(take, first, visits) for first, visits in self._by_setting.values()]
         return sorted(gathered, key=lambda curve: setting_key(curve.setting))
 
 
 def curves(takes: Iterable[Take]) -> list[Curve]:
-    """Return the measured curves of takes, one a setting and take."""
-    out = []
+    """Return the measured curves of takes, one per setting and take."""
+    collected = []
     for take in takes:
         gathering = Gathering()
         for _ in gathering.others(take.of(LatencyMeasured)):
             pass
-        out += gathering.curves(take)
-    return out
+        collected += gathering.curves(take)
+    return collected
 
 
 class CurveSamples(Struct, frozen=True):
-    """A curve's latency by N and round, in microseconds, and which timer gave it."""
+    """A curve's latency by N and round, in microseconds, and the timer that measured it."""
 
     timer: str
     baseline: int
@@ -173,9 +173,9 @@ class CurveSamples(Struct, frozen=True):
 
 
 def curve_samples(curve: Curve) -> CurveSamples:
-    """Return a curve's latency by N and round, in wall time unless that was not clean.
+    """Return a curve's latency by N and round: wall time if enough samples are clean, or CPU time.
 
-    The CPU time of several threads is none of a forward, so that wall time stands there.
+    Several threads always take wall time, since their CPU time is not a forward's latency.
     """
     samples = sum(visits.samples for visits in curve.visits.values())
     clean = sum(visits.clean for visits in curve.visits.values())
@@ -188,9 +188,9 @@ def curve_samples(curve: Curve) -> CurveSamples:
 
 
 def in_wall_time(visit: LatencyMeasured, *, clean: int, samples: int) -> bool:
-    """Return whether a curve is told in wall time, by one of its visits and its clean samples."""
+    """Return whether a curve uses wall time, given one of its visits and its sample counts."""
     several = several_threads(visit.setting)
-    return visit.timer != "cpu" or several or clean >= _FEWEST_CLEAN * samples
+    return visit.timer != "cpu" or several or clean >= _MIN_CLEAN_SHARE * samples
 
 
 def _timer(visit: LatencyMeasured, *, wall: bool) -> str:
@@ -198,9 +198,10 @@ def _timer(visit: LatencyMeasured, *, wall: bool) -> str:
 
 
 def samples_ratios(samples: CurveSamples, protocol: Timing) -> list[Ratio]:
-    """Return T(N) / T(baseline) as the protocol allows it to be said.
+    """Return T(N) / T(baseline) with the interval that fits the protocol.
 
-    Rounds of the paper's protocol cannot be paired; a protocol that looks pays for its looks.
+    Rounds of the paper's protocol cannot be paired. A protocol that tests repeatedly gets wider
+    intervals, corrected for its number of looks.
     """
     if isinstance(protocol, Paper):
         return unpaired_ratios(samples.rounds, samples.baseline)

@@ -1,8 +1,8 @@
-"""Hashed JSON documents: seals, ledgers and manifests share one format and one way to disk.
+"""Hashed JSON documents: the format of seals, ledgers and manifests, and how they are written.
 
-Files and folders are replaced as a whole, so that no reader sees half of one. Parquet does not
-notice a flipped bit, so each table lies beside a manifest and is believed only together with it.
-Folders of figures and the report hold one manifest over all their files.
+Files and folders are replaced atomically, so that no reader sees half of one. Parquet detects no
+flipped bit, so each table has a manifest beside it with its hash. Folders of figures and the report
+have one manifest over all their files.
 """
 
 import os
@@ -26,7 +26,7 @@ Document = TypeVar("Document", bound=Struct)
 
 
 def render(document: Struct) -> bytes:
-    """Return a document's bytes: its fields, then `hash` over them, then a newline."""
+    """Return a document's bytes: its fields, the member `hash` over them, and a newline."""
     fields = msgspec.to_builtins(document)
     del fields["hash"]
     return close_line(msgspec.json.encode(fields)) + b"\n"
@@ -62,7 +62,7 @@ def write_once(path: Path, document: Struct) -> Path:
 
 
 def replace(path: Path, raw: bytes) -> Path:
-    """Put bytes at a path as a whole: a reader sees the old file or the new one, never a part."""
+    """Write a file atomically: a reader sees the old file or the new one, never a part."""
     with _partial(path, raw) as partial:
         partial.replace(path)
     return path
@@ -70,14 +70,14 @@ def replace(path: Path, raw: bytes) -> Path:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that is read and replaced, in one beside it.
+    """Lock a file that is read and replaced, by a lock file beside it.
 
     Raises
     ------
     BusyError
-        Another process has it.
+        Another process holds the lock.
     WriteError
-        The lock cannot be made.
+        The lock file cannot be made.
     """
     try:
         make_folder(path.parent)
@@ -117,24 +117,24 @@ def _partial(path: Path, raw: bytes) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(into: Path) -> Iterator[Path]:
-    """Give a folder beside another one, whose place it takes when all is in it.
+    """Yield a new folder that replaces `into` on a normal exit.
 
-    What stops on the way leaves the other as it was; what was in it goes at the end.
+    On an error `into` stays as it was. On success its old content is removed.
     """
-    partial, before = (
+    partial, old = (
         into.with_name(f".{into.name}{suffix}.{os.getpid()}") for suffix in ("", ".old")
     )
     try:
         partial.mkdir(parents=True)
         yield partial
         if into.exists():
-            into.replace(before)
+            into.replace(old)
         partial.replace(into)
     finally:
-        if before.exists() and not into.exists():
-            before.replace(into)
-        for remains in (partial, before):
-            shutil.rmtree(remains, ignore_errors=True)
+        if old.exists() and not into.exists():
+            old.replace(into)
+        for leftover in (partial, old):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 MANIFEST_SUFFIX = ".manifest.json"
@@ -153,30 +153,30 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def manifest_path(table: Path) -> Path:
-    """Return where a table's manifest lies."""
+    """Return the path of a table's manifest."""
     return table.with_name(table.name + MANIFEST_SUFFIX)
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield all files, links and empty folders below a folder, sorted, however deep they lie."""
-    todo = [folder]
-    while todo:
-        path = todo.pop()
+    """Yield all files, links and empty folders below a folder, sorted, at any depth."""
+    pending = [folder]
+    while pending:
+        path = pending.pop()
         is_folder = path == folder or (path.is_dir() and not path.is_symlink())
-        inside = sorted(path.iterdir(), reverse=True) if is_folder else []
-        todo += inside
-        if not inside and path != folder:
+        entries = sorted(path.iterdir(), reverse=True) if is_folder else []
+        pending += entries
+        if not entries and path != folder:
             yield path
 
 
 def check_table(path: Path) -> bytes:
     """Return a table file's bytes; TableError if they are not what its manifest says."""
-    beside = manifest_path(path)
-    if not path.is_file() or not beside.is_file():
-        gone = beside if path.is_file() else path
-        raise TableError(f"{gone} is missing", remedy="Run the workflow again to make it")
+    manifest_file = manifest_path(path)
+    if not path.is_file() or not manifest_file.is_file():
+        missing = manifest_file if path.is_file() else path
+        raise TableError(f"{missing} is missing", remedy="Run the workflow again to make it")
     raw = read_bytes(path)
-    manifest = read_document(beside, Manifest)
+    manifest = read_document(manifest_file, Manifest)
     if manifest.sha256 != sha256(raw) or manifest.table != path.stem:
         raise TableError(
             f"{path} is not what its manifest says", remedy="Remove both and run the workflow again"
@@ -185,13 +185,13 @@ def check_table(path: Path) -> bytes:
 
 
 class _Files(Struct, frozen=True):
-    """What every manifest of a folder says, whatever else it holds."""
+    """The part that all kinds of folder manifests share."""
 
     files: dict[str, str]
 
 
 class FolderManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The SHA-256 of every file of a folder, by its path from there."""
+    """The SHA-256 of every file of a folder, by its path relative to the folder."""
 
     version: Literal[1] = 1
     files: dict[str, str]
@@ -199,7 +199,7 @@ class FolderManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def write_folder_manifest(folder: Path) -> Path:
-    """Write the manifest of all files that lie in a folder now, and return its path."""
+    """Write the manifest of all files now in a folder, and return the manifest's path."""
     manifest = folder / FOLDER_MANIFEST
     files = {
         path.relative_to(folder).as_posix(): sha256(path.read_bytes())
@@ -210,16 +210,16 @@ def write_folder_manifest(folder: Path) -> Path:
 
 
 def named_files(manifest: Path, folder: Path) -> dict[Path, str]:
-    """Return the digest of each file that a manifest names; DamageError if one is elsewhere.
+    """Return the SHA-256 of each file that a manifest lists; DamageError if one is outside.
 
     Parameters
     ----------
     folder
-        Where all of them lie, which may be above the manifest.
+        The folder that must hold all files; it may be above the manifest.
     """
-    listed = read_document(manifest, _Files).files
-    named = {Path(normpath(manifest.parent / name)): sha for name, sha in listed.items()}
-    for path in named:
+    digests = read_document(manifest, _Files).files
+    digest_by_path = {Path(normpath(manifest.parent / name)): sha for name, sha in digests.items()}
+    for path in digest_by_path:
         if not path.is_relative_to(folder):
-            raise DamageError(f"{manifest} names {path}, elsewhere", remedy="Make it again")
-    return named
+            raise DamageError(f"{manifest} names {path}, outside {folder}", remedy="Make it again")
+    return digest_by_path

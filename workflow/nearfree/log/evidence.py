@@ -1,6 +1,6 @@
-"""What a scope holds: its sealed takes without what was retracted, always in the same order.
+"""The evidence of a scope: its sealed takes without retracted events, always in the same order.
 
-Simulated takes share no results root with real ones.
+Simulated and measured takes never share a results root.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ Kinds = tuple[type[Payload], ...]
 
 
 class Take:
-    """A sealed take and its believed events."""
+    """A sealed take and its events that are not retracted."""
 
     def __init__(self, name: TakeName, seal: Seal, events: Iterable[Event]) -> None:
         self.name = name
@@ -42,15 +42,15 @@ class Take:
 
     @property
     def started(self) -> Event:
-        """The event of the run that sealed the take; DamageError where no event says one."""
+        """The start of the run that sealed the take; DamageError if the take has none."""
         runs = self.of(RunStarted)
         if not runs:
-            raise DamageError(f"{self.name} does not say who ran it", remedy=REMEDY)
+            raise DamageError(f"{self.name} holds no start of a run", remedy=REMEDY)
         return runs[-1]
 
     @property
     def order(self) -> tuple[int, str, str]:
-        """What decides which of two takes of one setting is newer."""
+        """The sort key of takes of one setting, oldest first."""
         return self.name.take, self.started.time, self.name.plan8
 
 
@@ -61,7 +61,7 @@ def read_take(layout: Layout, name: TakeName, *, only: Kinds = PAYLOADS) -> Take
     Parameters
     ----------
     only
-        The types of events that are wanted; the start of its runs always comes with them.
+        The event types to read; `RunStarted` events are always read, too.
     """
     seal = read_seal(layout, name)
     return Take(name, seal, iter_sealed(layout, seal, (RunStarted, *only)))
@@ -71,18 +71,18 @@ def read_take(layout: Layout, name: TakeName, *, only: Kinds = PAYLOADS) -> Take
 def read_scope(
     layout: Layout, scope: str, *, stream: str | None = None, only: Kinds = PAYLOADS
 ) -> list[Take]:
-    """Return the sealed takes of a scope or of one stream, sorted, without what was retracted.
+    """Return the sealed takes of a scope or of one stream, sorted, without retracted events.
 
     Parameters
     ----------
     only
-        The types of events that are wanted; the start of its runs always comes with them.
+        The event types to read; `RunStarted` events are always read, too.
     """
     return [Take(*parts) for parts in open_takes(layout, scope, stream=stream, only=only)]
 
 
 def newest_takes(takes: Iterable[Take], kind: type[Payload]) -> list[Take]:
-    """Return the newest take of each stream, in their order, among those with events of a type."""
+    """Return the newest take of each stream that has events of a type, sorted by stream."""
     newest: dict[str, Take] = {}
     for take in sorted(takes, key=lambda candidate: candidate.order):
         if take.of(kind):
@@ -93,37 +93,44 @@ def newest_takes(takes: Iterable[Take], kind: type[Payload]) -> list[Take]:
 def open_takes(
     layout: Layout, scope: str, *, stream: str | None = None, only: Kinds = PAYLOADS
 ) -> Iterator[tuple[TakeName, Seal, Iterator[Event]]]:
-    """Yield the same takes one by one, the events of each to be read as they come.
+    """Yield the takes of `read_scope` one by one, each with an iterator over its events.
 
-    A take is believed when its last event was read.
+    A take's bytes are verified only once its last event has been read.
 
     Raises
     ------
     EvidenceError
-        Two of them were taken on different machines, as where the logs of two were put together;
-        it is known when the events of the second are read.
+        Two takes ran on different machines, as after merging two logs. It is raised while the
+        events of the second take are read.
     """
-    gone = retracted_targets(layout, scope)
+    retracted = retracted_targets(layout, scope)
     machines: dict[str, TakeName] = {}
     for name in layout.takes(scope, stream):
-        if str(name) not in gone:
+        if str(name) not in retracted:
             seal = read_seal(layout, name)
-            events = _on_one(machines, name, iter_sealed(layout, seal, (RunStarted, *only)))
-            yield name, seal, (e for e in events if not gone or e.event_id not in gone)
+            events = _check_one_machine(
+                machines, name, iter_sealed(layout, seal, (RunStarted, *only))
+            )
+            yield name, seal, (e for e in events if not retracted or e.event_id not in retracted)
 
 
-def _on_one(
-    machines: dict[str, TakeName], name: TakeName, events: Iterable[Event]
+def _check_one_machine(
+    first_take_by_device: dict[str, TakeName], name: TakeName, events: Iterable[Event]
 ) -> Iterator[Event]:
-    """Yield a take's events; `machines` holds the first take of each device that was met."""
+    """Yield a take's events; EvidenceError once the scope's takes ran on a second machine.
+
+    `first_take_by_device` collects the first take of each device.
+    """
     for event in events:
         if isinstance(event.data, RunStarted) and event.data.device is not None:
-            machines.setdefault(event.data.device, name)
-            if len(machines) > 1:
-                (first, there), (second, here) = machines.items()
+            first_take_by_device.setdefault(event.data.device, name)
+            if len(first_take_by_device) > 1:
+                (first_device, first_take), (second_device, second_take) = (
+                    first_take_by_device.items()
+                )
                 raise EvidenceError(
-                    f"{there} was taken on {first!r} and {here} on {second!r}: a platform is one "
-                    "machine",
+                    f"{first_take} was taken on {first_device!r} and {second_take} on "
+                    f"{second_device!r}: a platform is one machine",
                     remedy="Keep each machine's log in a results root or under a platform of its "
                     "own, or retract the takes of one with `nearfree log retract`",
                 )
@@ -131,47 +138,47 @@ def _on_one(
 
 
 def stored_line(layout: Layout, event: Event) -> bytes:
-    """Return an event's line as it lies on disk, in the version that it was written in."""
+    """Return an event's line as stored on disk, in the event version that wrote it."""
     path = layout.events / f"{event.source}.jsonl"
     return read_bytes(path).split(b"\n")[int(event.id) - 1]
 
 
 def retracted_targets(layout: Layout, scope: str) -> set[str]:
-    """Return what was retracted of a scope: ids of events and names of takes.
+    """Return the retracted ids of events and names of takes of a scope.
 
-    A retracted take is not read at all, so a damaged one can be retracted, too.
+    A retracted take is never read, so a damaged take can be retracted as well.
     """
     takes = [read_take(layout, name) for name in layout.takes(scope, RETRACTED)]
     return {event.data.target for take in takes for event in take.of(ObservationRetracted)}
 
 
 def is_simulated(layout: Layout, take: TakeName) -> bool | None:
-    """Return whether a sealed take is simulated; None for one that no device was asked for."""
+    """Return whether a sealed take is simulated; None for a take that used no device."""
     started = first_start(layout, take)
     on_device = started is not None and isinstance(started.plan, RequestedPlan | ProfilePlan)
     return bool(getattr(started.plan, "curves", False)) if started and on_device else None
 
 
 def first_start(layout: Layout, take: TakeName) -> RunStarted | None:
-    """Return how a take began, by its first line alone; None where none can be read.
+    """Return the start of a take, from its first line; None if no attempt's line can be read.
 
-    The rest is neither read nor compared with its seal.
+    The other lines are neither read nor compared with the seal.
     """
     for attempt in layout.attempts(take):
         try:
             with layout.segment(take, attempt).open("rb") as segment:
                 started = decode(segment.readline()).data
         except (OSError, *UNREADABLE, NearfreeError):
-            continue  # a killed attempt may hold nothing; whoever reads the take tells of damage
+            continue  # a killed attempt may hold nothing; reading the take reports damage
         if isinstance(started, RunStarted):
             return started
     return None
 
 
 def simulated(layout: Layout, scope: str) -> bool | None:
-    """Return whether a scope's machine is simulated, None if nothing of it is sealed.
+    """Return whether a scope's machine is simulated; None if no sealed take tells.
 
-    One take tells: others of another kind are refused.
+    One take is enough, since `refuse_mixed` keeps the other kind out.
     """
     takes = sorted(layout.takes(scope), key=lambda take: take.stream != _HARDWARE)
     kinds = (is_simulated(layout, take) for take in takes)
@@ -179,12 +186,12 @@ def simulated(layout: Layout, scope: str) -> bool | None:
 
 
 def refuse_mixed(layout: Layout, *, as_simulated: bool) -> None:
-    """Raise EvidenceError if a root holds takes of machines of the other kind."""
+    """Raise EvidenceError if a root holds simulated takes and measured ones are due, or reverse."""
     for scope in sorted({take.scope for take in layout.takes()}):
         if simulated(layout, scope) not in (None, as_simulated):
-            there, new = ("measured", "simulated") if as_simulated else ("simulated", "measured")
+            present, new = ("measured", "simulated") if as_simulated else ("simulated", "measured")
             raise EvidenceError(
-                f"{layout.root} holds {there} takes of {scope}: what is {new} stays apart",
+                f"{layout.root} holds {present} takes of {scope}: what is {new} stays apart",
                 remedy="Choose another results root with --results "
                 "(for the workflow: --config results=FOLDER)",
             )

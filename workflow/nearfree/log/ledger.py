@@ -1,4 +1,4 @@
-"""Ledgers: numbered, chained lists of every seal, with the config and code of that moment.
+"""Ledgers: numbered, chained lists of every seal, with the config and code at that time.
 
 `ledger/` is tracked and written by `adopt`; `ledger/local/` is this machine's own.
 """
@@ -21,15 +21,15 @@ from nearfree.log.reader import read_bytes, refuse_larger
 from nearfree.log.segment import utc_now
 
 _PAUSE_S = 0.02
-_MODEL = (".json", ("models",))
-_DRAWN_BY = ("polars", "pandera", "altair", "vl-convert-python")
+_MODEL_FILE = (".json", ("models",))
+_LIBRARIES = ("polars", "pandera", "altair", "vl-convert-python")
 
 
 class Ledger(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One state of the log: `root` is the SHA-256 over `seals`, sorted, a line each.
+    """One state of the log: `root` is the SHA-256 over the sorted lines of `seals`.
 
-    `retired` are takes that an earlier ledger lists and that the log no longer holds, with the
-    SHA-256 of their seals: nothing was read of them any more.
+    `retired` holds takes that an earlier ledger lists and that were removed from the log because
+    nothing read them any more, with the SHA-256 of their seals.
     """
 
     version: Literal[1] = 1
@@ -51,10 +51,10 @@ def seals_root(seals: dict[str, str]) -> str:
 
 
 def ledger_paths(folder: Path) -> list[Path]:
-    """Return the ledgers in a folder, oldest first, up to the newest that was there."""
+    """Return the paths of a folder's ledgers, oldest first, up to the newest listed one."""
     paths = {path for path in folder.glob("*.json") if LEDGER_FILE.fullmatch(path.name)}
     newest = max((int(path.stem) for path in paths), default=0)
-    # A folder that others write to may list a file and not the one that was there before it.
+    # While others write into the folder, a listing may hold a new file and lack an older one.
     before = (folder / f"{number:06}.json" for number in range(1, newest))
     return sorted(paths | {path for path in before if path.exists()})
 
@@ -78,18 +78,18 @@ def read_chain(folder: Path) -> list[Ledger]:
 
 
 def retired_seals(layout: Layout) -> dict[str, str]:
-    """Return the takes that ledgers, tracked or local, say are retired, with their seals' SHA-256.
+    """Return the takes that tracked or local ledgers retire, with the SHA-256 of their seals.
 
     Raises
     ------
     DamageError
         A ledger is damaged.
     """
-    found: dict[str, str] = {}
+    seals: dict[str, str] = {}
     for folder in (layout.ledgers, layout.ledgers / "local"):
         for ledger in read_chain(folder):
-            found |= ledger.retired or {}
-    return found
+            seals |= ledger.retired or {}
+    return seals
 
 
 def current_seals(layout: Layout, scope: str | None = None) -> dict[str, str]:
@@ -111,21 +111,21 @@ def write_ledger(
 ) -> Path:
     """Write the next ledger, or return the newest one if nothing changed since.
 
-    Of several processes that write one number the first has it, and the others look again: seals
-    are listed after the ledgers before them were read, so none lists less than its predecessor.
+    If several processes write the same number, the first succeeds and the others try again. Seals
+    are listed after the chain is read, so no ledger lists fewer takes than its predecessor.
 
     Parameters
     ----------
     takes
-        What it lists; every sealed take if nothing is said.
+        The takes to list; every sealed take by default.
     retired
-        Takes that are to be gone, with the SHA-256 of their seals, beside those that a ledger says
-        so of already.
+        Takes to retire now, with the SHA-256 of their seals; takes retired earlier stay retired.
 
     Raises
     ------
     ConfigError
-        A config file holds this user's home folder, which a tracked ledger must not carry.
+        A config file holds the path of this user's home folder, which a tracked ledger must not
+        publish.
     """
     texts = config_texts(config)
     for name, text in texts.items():
@@ -138,19 +138,23 @@ def write_ledger(
         chain = read_chain(folder)
         last = chain[-1] if chain else None
         seals = _digests(layout, layout.takes() if takes is None else takes)
-        known = retired_seals(layout) | (retired or {})
-        listed = last.seals.items() if last else ()
-        gone = {name: sha for name, sha in listed if name not in seals and known.get(name) == sha}
-        ledger = _next(last, seals, texts, gone)
+        retired_before = retired_seals(layout) | (retired or {})
+        last_seals = last.seals.items() if last else ()
+        retired_now = {
+            name: sha
+            for name, sha in last_seals
+            if name not in seals and retired_before.get(name) == sha
+        }
+        ledger = _next(last, seals, texts, retired_now)
         if last and _content(last) == _content(ledger):
             return folder / f"{last.number:06}.json"
         with suppress(BusyError):
             return write_once(folder / f"{ledger.number:06}.json", ledger)
-        time.sleep(_PAUSE_S)  # a shared file system may be slow to show the other's
+        time.sleep(_PAUSE_S)  # a shared file system may show the other's ledger late
 
 
 def _next(
-    last: Ledger | None, seals: dict[str, str], texts: dict[str, str], gone: dict[str, str]
+    last: Ledger | None, seals: dict[str, str], texts: dict[str, str], retired: dict[str, str]
 ) -> Ledger:
     return Ledger(
         number=last.number + 1 if last else 1,
@@ -160,29 +164,29 @@ def _next(
         seals=seals,
         config=texts,
         code_digest=package_digest(),
-        libraries={name: metadata.version(name) for name in _DRAWN_BY},
-        retired=gone or UNSET,
+        libraries={name: metadata.version(name) for name in _LIBRARIES},
+        retired=retired or UNSET,
     )
 
 
 def config_texts(config: Path) -> dict[str, str]:
     """Return the text of every config file that a ledger records, by its path in the folder.
 
-    Hidden ones, such as the lock that an editor lays beside a file, are not read by anything.
+    Hidden files, such as an editor's lock file, are left out.
 
     Raises
     ------
     ConfigError
-        One is no file or no text, or there is none.
+        A config path is no file, a file is no text, or the folder holds no config file.
     """
     texts = {}
     for path in walk(config) if config.is_dir() else ():
         name = path.relative_to(config)
-        of_config = path.suffix == ".yaml" or (path.suffix, name.parts[:-1]) == _MODEL
-        if not of_config or any(part.startswith(".") for part in name.parts):
+        is_config = path.suffix == ".yaml" or (path.suffix, name.parts[:-1]) == _MODEL_FILE
+        if not is_config or any(part.startswith(".") for part in name.parts):
             continue
         if not path.is_file():
-            raise ConfigError(f"{path} is no file", remedy="Put it in its place, or remove it")
+            raise ConfigError(f"{path} is no file", remedy="Put a file in its place, or remove it")
         try:
             refuse_larger(path, path.stat().st_size)
             texts[name.as_posix()] = path.read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
 """One hashed line: the byte format that segments, seals and ledgers share.
 
 A line is one JSON object whose last member is `hash`, the SHA-256 of the line's own bytes before
-that member, as lower-case text. Comparing raw bytes means that no flipped bit can hide behind a
-parser's tolerance. A line holds no home folder and no URL, for a chain cannot be cleaned later.
+that member, in lower-case hexadecimal. Raw bytes are hashed, so that a parser's tolerance cannot
+hide a flipped bit. A line holds no home folder and no URL, since a chain cannot be edited later.
 """
 
 import hashlib
@@ -16,16 +16,16 @@ _TAIL = b'"}'
 _HEX = 64
 SUFFIX = len(_MARK) + _HEX + len(_TAIL)
 GENESIS = "0" * _HEX
-"""What the first line of a chain names as its predecessor."""
+"""The predecessor's hash in the first line of a chain."""
 
 
 REMEDY = "Restore the file from a copy; else retract the take, or ask for another with retake"
-"""What to do about bytes that are not what was written."""
+"""The remedy for bytes that differ from what was written."""
 URL = "://"
 
 
 def sequence_text(number: int) -> str:
-    """Return an event's place as the CloudEvents `sequence`: digits whose text sorts as they do."""
+    """Return an event's number as the CloudEvents `sequence`: zero-padded, so that text sorts."""
     return f"{number:08}"
 
 
@@ -41,16 +41,16 @@ def sha256(raw: bytes) -> str:
 
 
 def line_head(raw: bytes) -> str | None:
-    """Return the SHA-256 of a line without its newline, None if it is not what was written.
+    """Return the SHA-256 of a line without its newline; None if its own hash does not match.
 
-    One pass serves both hashes: the line's own up to its `hash` member, then the whole line's.
+    One pass computes both hashes: up to the `hash` member, then over the whole line.
     """
-    total = hashlib.sha256(raw[:-SUFFIX])
+    digest = hashlib.sha256(raw[:-SUFFIX])
     tail = raw[-SUFFIX:]
-    if tail != b'%b%b"}' % (_MARK, total.hexdigest().encode()):
+    if tail != b'%b%b"}' % (_MARK, digest.hexdigest().encode()):
         return None
-    total.update(tail)
-    return total.hexdigest()
+    digest.update(tail)
+    return digest.hexdigest()
 
 
 def damaged_line(where: str) -> DamageError:
@@ -62,7 +62,7 @@ def damaged_line(where: str) -> DamageError:
 
 
 def home() -> str | None:
-    """Return the user's home folder, None where the system knows none worth hiding."""
+    """Return the user's home folder; None if there is none, or if it is the root folder."""
     try:
         folder = str(Path.home())
     except RuntimeError:
@@ -71,9 +71,10 @@ def home() -> str | None:
 
 
 def folder_pattern(folder: str) -> re.Pattern[str]:
-    """Return what finds a folder in a text, but no piece of another path: no /data of a/data/b.
+    """Return a pattern that finds a folder's path in a text, but not inside another path.
 
-    The letter of an escape in a line of JSON, or of an option, may stand before it.
+    `/data` is not found in `a/data/b`. The letter of a JSON escape such as n or of a short option
+    (`-I`) may precede the path.
     """
     name = re.escape(folder)
     letter = rf"(?<=\\[bfnrt]{name})|(?<=[\s\"]-\w{name})"
@@ -87,13 +88,13 @@ def holds_home(text: str) -> bool:
 
 
 def private_patterns() -> tuple[re.Pattern[str], ...]:
-    """Return what finds the pieces of text that must not be on record."""
+    """Return the patterns of text that no event may hold: the home folder's path, and URLs."""
     folder = home()
     return (*([folder_pattern(folder)] if folder else []), re.compile(URL))
 
 
 def without_private(text: str) -> str:
-    """Return an error's text with its folders shortened and its URLs broken up."""
+    """Return an error's text with the working and home folders shortened and URLs broken."""
     here, folder = str(Path.cwd()), home()
     text = (folder_pattern(here).sub(".", text) if len(here) > 1 else text).replace(URL, ":")
     return folder_pattern(folder).sub("~", text) if folder else text

@@ -1,4 +1,4 @@
-"""Where things lie: the names of takes and segments, and the folders of a results root."""
+"""Names of takes and segments, and the paths of a results root."""
 
 import re
 from glob import escape
@@ -32,7 +32,7 @@ class TakeName(Struct, frozen=True, order=True):
 
 
 def check_part(text: str) -> str:
-    """Return a scope or stream; LogError unless it can be the name of a folder."""
+    """Return the name of a scope or stream; LogError unless it can be a folder's name."""
     if not re.fullmatch(NAME, text):
         raise LogError(
             f"{text!r} cannot name a scope or stream",
@@ -42,7 +42,7 @@ def check_part(text: str) -> str:
 
 
 def parse_take(text: str) -> TakeName:
-    """Return the take that `scope/stream/take-plan8` names; LogError if it names none."""
+    """Return the take that `scope/stream/take-plan8` names; LogError for any other text."""
     match = _TAKE.fullmatch(text)
     if match is None:
         raise LogError(
@@ -69,7 +69,7 @@ class Layout(Struct, frozen=True):
 
     @property
     def state(self) -> Path:
-        """Receipts, which Snakemake may delete at will."""
+        """Receipts, which Snakemake may delete."""
         return self.root / "state"
 
     def segment(self, take: TakeName, attempt: int) -> Path:
@@ -94,7 +94,7 @@ class Layout(Struct, frozen=True):
         matches = (
             _SEGMENT_FILE.fullmatch(path.name) for path in folder.glob(f"{take.take}-*.jsonl")
         )
-        return sorted(int(m[3]) for m in matches if m and m[2] == take.plan8)
+        return sorted(int(match[3]) for match in matches if match and match[2] == take.plan8)
 
     def takes(
         self, scope: str | None = None, stream: str | None = None, *, sealed: bool = True

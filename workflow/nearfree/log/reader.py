@@ -1,4 +1,4 @@
-"""Reading segments: every line is hashed, linked and typed before anything is believed."""
+"""Read segments: check every line's hash, its link to the line before, and its type."""
 
 import gc
 import os
@@ -24,10 +24,10 @@ from nearfree.log.line import (
 )
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises of bytes that are not what they should be, whoever wrote them."""
+"""The exceptions that decoding raises for invalid bytes."""
 _decode = msgspec.json.Decoder(Union[ENVELOPES]).decode  # noqa: UP007 (built from a tuple)
 LARGEST = 2 * 1024**3
-"""Bytes of the largest file that is read into memory at once; what is written here is smaller."""
+"""Size in bytes of the largest file that is read into memory at once."""
 _LINK = slice(-SUFFIX - len(b',"prevhash":""') - len(GENESIS), -SUFFIX)
 
 
@@ -38,7 +38,7 @@ def decode(line: bytes) -> Event:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Hold back the cycle collector: events hold no cycles, and there may be a million of them."""
+    """Pause the cyclic garbage collector: events hold no cycles, and may number a million."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -49,7 +49,7 @@ def no_collection() -> Iterator[None]:
 
 
 class Segment(Struct, frozen=True):
-    """The believed lines of a segment file, and what follows them."""
+    """The whole lines of a segment file, verified, and the size of the file."""
 
     name: str
     events: tuple[Event, ...]
@@ -58,7 +58,7 @@ class Segment(Struct, frozen=True):
     heads: tuple[str, ...]
     """For each event the SHA-256 of its line."""
     size: int
-    """Bytes of the file, believed or not."""
+    """Bytes of the file, including a torn last line."""
 
     @property
     def torn_bytes(self) -> int:
@@ -68,16 +68,16 @@ class Segment(Struct, frozen=True):
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[BufferedReader]:
-    """Open a file to read it; LogError, not a traceback, if it cannot be read.
+    """Open a plain file for reading; LogError if it cannot be read.
 
-    What is no plain file is refused: a pipe would be waited for, a device may have no end.
+    Pipes and devices are refused: a pipe may block, and a device may have no end.
     """
     try:
         with open(path, "rb", opener=_unwaiting) as file:
             if not S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise LogError(
                     f"{path} is no plain file",
-                    remedy="Put the file in its place, or remove it",
+                    remedy="Put a plain file in its place, or remove it",
                 )
             yield file
     except OSError as error:
@@ -92,12 +92,12 @@ def _unwaiting(path: str, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """Return a file's bytes; LogError, not a traceback, if it cannot be read or is too large.
+    """Return a file's bytes; LogError if it cannot be read or is too large.
 
     Parameters
     ----------
     most
-        Bytes that it may have (default: `LARGEST`).
+        The largest size in bytes that is accepted (default: `LARGEST`).
     """
     with open_bytes(path) as file:
         refuse_larger(path, os.fstat(file.fileno()).st_size, most)
@@ -105,7 +105,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
 
 
 def refuse_larger(path: Path, size: int, most: int | None = None) -> None:
-    """Raise LogError if a file's bytes are more than may be read into memory; see `read_bytes`."""
+    """Raise LogError if a file is too large to be read into memory; see `read_bytes`."""
     limit = LARGEST if most is None else most
     if size > limit:
         raise LogError(
@@ -120,7 +120,7 @@ def read_segment(path: Path, name: str) -> Segment:
     Raises
     ------
     DamageError
-        A whole line does not match its hash, its predecessor, its place or its segment.
+        A whole line does not match its hash, its predecessor, its line number or its segment.
     LogError
         The file cannot be read, or holds an event type or version that this program lacks.
     """
@@ -149,9 +149,9 @@ def parse_segment(raw: bytes, name: str, path: Path) -> Segment:
 def decode_lines(
     lines: Iterable[bytes], name: str, path: Path, only: tuple[type[Payload], ...] = PAYLOADS
 ) -> Iterator[Event]:
-    """Yield the events of whole lines whose bytes a seal vouches for, those of some types alone.
+    """Yield the events of some types from whole lines whose bytes a seal covers.
 
-    Types, versions and places are still checked; hashes are not computed again.
+    Types, versions and line numbers are checked; hashes are not computed again.
     """
     skipped = tuple(
         b'{"specversion":"1.0","type":"%b"' % version.type_name.encode()
@@ -166,7 +166,7 @@ def decode_lines(
 
 
 def _decode_in_place(line: bytes, name: str, path: Path, number: int) -> Event:
-    """Return the event of a segment's line, refused unless it is that segment's and number's."""
+    """Return the event of a line; DamageError unless it names this segment and line number."""
     try:
         event = decode(line)
     except (*UNREADABLE, NearfreeError) as error:

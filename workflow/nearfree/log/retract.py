@@ -1,4 +1,4 @@
-"""Retractions: a correction is a new event, never an edit."""
+"""Retractions: a correction is a new event, never an edit of an old one."""
 
 from nearfree.core.plan import RetractPlan
 from nearfree.errors import EvidenceError
@@ -19,27 +19,30 @@ _BOOKKEEPING = (RunStarted, RunFinished, SegmentRecovered, ObservationRetracted)
 def retract(layout: Layout, target: str, reason: str) -> Seal:
     """Declare an event (`scope/stream/take-plan8.attempt#sequence`) or a whole take invalid.
 
+    Return the seal of the retraction's own take.
+
     Raises
     ------
     EvidenceError
-        No sealed take holds the target, it is bookkeeping that nothing is derived from, or it, or
-        the take that holds it, is retracted already.
+        No sealed take holds the target; the target is a bookkeeping event or itself a retraction;
+        or the target or its take is retracted already.
     """
-    segment, of_event, _ = target.partition("#")
-    take = parse_take(segment.rsplit(".", 1)[0] if of_event else segment)
+    segment, is_event, _ = target.partition("#")
+    take = parse_take(segment.rsplit(".", 1)[0] if is_event else segment)
     if not layout.seal(take).exists():
         raise EvidenceError(f"no sealed take {take}", remedy="`nearfree log show` lists the takes")
-    done = {target, str(take)} & retracted_targets(layout, take.scope)
-    if done:
+    already_retracted = {target, str(take)} & retracted_targets(layout, take.scope)
+    if already_retracted:
         raise EvidenceError(
-            f"{min(done)} is retracted already, which stays",
+            f"{min(already_retracted)} is retracted already",
             remedy=f"`nearfree log show {take.scope}` lists retractions, which hold their reasons",
         )
-    if of_event:
+    if is_event:
         events = {event.event_id: event for event in read_take(layout, take).events}
         if target not in events:
             raise EvidenceError(
-                f"{take} holds no event {target}", remedy=f"`nearfree log show {take}` lists them"
+                f"{take} holds no event {target}",
+                remedy=f"`nearfree log show {take}` lists its events",
             )
         if isinstance(events[target].data, _BOOKKEEPING):
             raise EvidenceError(
@@ -47,7 +50,8 @@ def retract(layout: Layout, target: str, reason: str) -> Seal:
             )
     elif take.stream == RETRACTED:
         raise EvidenceError(
-            f"{take} is a retraction, which stays", remedy="Take the measurement again instead"
+            f"{take} is a retraction, which cannot be retracted",
+            remedy="Take the measurement again instead",
         )
     plan = RetractPlan(target=target, reason=reason)
     number = 1 + max((t.take for t in layout.takes(take.scope, RETRACTED)), default=0)

@@ -1,4 +1,4 @@
-"""Who ran what: the facts that every run puts on record before it does anything."""
+"""The record of a run's start: command, code, packages, environment, device and batch job."""
 
 import os
 import platform
@@ -20,16 +20,18 @@ _OWN_CODE = ("workflow", "rules", "envs", "Snakefile")
 
 
 def _git(*args: str) -> str | None:
-    """Return what git says in the clone that this code is of, None where it is of none."""
-    ask = ["git", "-C", str(CLONE)]
+    """Return the output of git in this code's clone; None if the code is in no clone."""
+    command = ["git", "-C", str(CLONE)]
     try:
-        top, said = (
-            subprocess.run([*ask, *each], capture_output=True, text=True, check=True).stdout.strip()
-            for each in (("rev-parse", "--show-toplevel"), args)
+        top_level, output = (
+            subprocess.run(
+                [*command, *arguments], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for arguments in (("rev-parse", "--show-toplevel"), args)
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return said if Path(top).resolve() == CLONE.resolve() else None
+    return output if Path(top_level).resolve() == CLONE.resolve() else None
 
 
 def versions() -> dict[str, str]:
@@ -44,13 +46,13 @@ def versions() -> dict[str, str]:
 
 
 def _restarts(job: str) -> str | None:
-    """Return how often SLURM started a job again, which a step of the job is not told itself."""
-    ask = ["scontrol", "--oneliner", "show", "job", job]
+    """Return how often SLURM restarted a job; the job's own steps have no variable for it."""
+    command = ["scontrol", "--oneliner", "show", "job", job]
     try:
-        done = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.search(r" Restarts=(\d+)", done.stdout)
+    match = re.search(r" Restarts=(\d+)", completed.stdout)
     return match[1] if match else None
 
 

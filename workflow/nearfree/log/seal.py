@@ -1,4 +1,4 @@
-"""Seals say that a take is complete and anchor its segments; receipts are copies of them."""
+"""Seals: each closes a take and holds its segments' hashes. Receipts are copies of seals."""
 
 import hashlib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from nearfree.log.segment import SegmentWriter
 
 
 class SealedSegment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The prefix of a segment that counts: what stands after `bytes` is ignored."""
+    """The sealed prefix of a segment: whatever follows the first `bytes` bytes is ignored."""
 
     attempt: int
     events: int
@@ -34,7 +34,7 @@ class SealedSegment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Seal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A take's segments, oldest attempt first, as they were when it was complete."""
+    """A take's segments, oldest attempt first, as they were when the take was closed."""
 
     version: Literal[1] = 1
     scope: str
@@ -51,20 +51,20 @@ class Seal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return TakeName(self.scope, self.stream, self.take, self.plan_digest[:8])
 
 
-def seal_segment(path: Path, segment: Segment, attempt: int, kept: int) -> SealedSegment:
-    """Return the seal's line on the first `kept` events of a segment."""
-    size = segment.ends[kept - 1] if kept else 0
+def seal_segment(path: Path, segment: Segment, attempt: int, kept_events: int) -> SealedSegment:
+    """Return the seal's entry for the first `kept_events` events of a segment."""
+    size = segment.ends[kept_events - 1] if kept_events else 0
     return SealedSegment(
         attempt=attempt,
-        events=kept,
+        events=kept_events,
         bytes=size,
         sha256=sha256(read_bytes(path)[:size]),
-        head=segment.heads[kept - 1] if kept else "",
+        head=segment.heads[kept_events - 1] if kept_events else "",
     )
 
 
 def seal_written(writer: SegmentWriter, attempt: int) -> SealedSegment:
-    """Return the seal's line on all that a writer wrote, read back once and not decoded again.
+    """Return the seal's entry for all that a writer wrote; hash the file, decode nothing.
 
     Raises
     ------
@@ -72,11 +72,11 @@ def seal_written(writer: SegmentWriter, attempt: int) -> SealedSegment:
         The file does not hold what was written.
     """
     with open_bytes(writer.path) as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != writer.written.hexdigest():
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != writer.written.hexdigest():
         raise DamageError(f"{writer.path} does not hold what was written", remedy=REMEDY)
     return SealedSegment(
-        attempt=attempt, events=writer.events, bytes=writer.size, sha256=found, head=writer.head
+        attempt=attempt, events=writer.events, bytes=writer.size, sha256=digest, head=writer.head
     )
 
 
@@ -86,7 +86,7 @@ def write_seal(layout: Layout, seal: Seal) -> Path:
 
 
 def read_seal(layout: Layout, take: TakeName) -> Seal:
-    """Return a take's seal; DamageError if it is damaged or speaks of another take."""
+    """Return a take's seal; DamageError if it is damaged or seals another take."""
     path = layout.seal(take)
     seal = read_document(path, Seal)
     if seal.name != take:
@@ -99,7 +99,8 @@ def iter_sealed(
 ) -> Iterator[Event]:
     """Yield a sealed take's events, in order: all, or those of some types.
 
-    Every byte is read, and none is kept. So nothing may rest on an event before the last one came.
+    The hash is known only after the last byte, so a caller must use no event before the iterator
+    has ended.
 
     Raises
     ------
@@ -112,7 +113,7 @@ def iter_sealed(
         try:
             yield from decode_lines(lines, seal.name.segment(part.attempt), path, only)
         except NearfreeError:
-            for _ in lines:  # damage, if it is that, is the error to tell
+            for _ in lines:  # if the bytes differ from the seal, that error takes precedence
                 pass
             raise
 
@@ -130,23 +131,23 @@ def check_sealed(layout: Layout, seal: Seal) -> int:
 
 
 def _sealed_lines(path: Path, part: SealedSegment) -> Iterator[bytes]:
-    total, left = hashlib.sha256(), part.bytes
+    digest, bytes_left = hashlib.sha256(), part.bytes
     with open_bytes(path) as file:
-        while line := file.readline(left):
-            total.update(line)
-            left -= len(line)
+        while line := file.readline(bytes_left):
+            digest.update(line)
+            bytes_left -= len(line)
             yield line
-    if left or total.hexdigest() != part.sha256:
+    if bytes_left or digest.hexdigest() != part.sha256:
         raise _differs(path, f"first {part.bytes} bytes")
 
 
-def _differs(path: Path, what: str) -> DamageError:
+def _differs(path: Path, part: str) -> DamageError:
     return DamageError(
-        f"{path} is not what its seal says: its {what} differ",
+        f"{path} is not what its seal says: its {part} differ",
         remedy=REMEDY,
     )
 
 
 def write_receipt(layout: Layout, take: TakeName) -> Path:
-    """Copy a take's seal to where the workflow looks for it."""
+    """Copy a take's seal to the path where the workflow looks for the receipt."""
     return replace(layout.receipt(take), read_bytes(layout.seal(take)))

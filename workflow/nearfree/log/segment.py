@@ -1,4 +1,4 @@
-"""Segments: files of hashed lines with one writer ever."""
+"""Segments: append-only files of hashed lines, each written by one process only."""
 
 import fcntl
 import hashlib
@@ -29,7 +29,7 @@ def utc_now() -> str:
 
 
 class SegmentWriter:
-    """The one writer of one segment: appends hashed lines, makes them durable, stops at a fault.
+    """Writer of one segment: appends hashed lines, makes them durable, closes at a disk error.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class SegmentWriter:
     now
         The clock of the events' `time`.
     held
-        Descriptors of earlier attempts, whose locks are given back when this writer is closed.
+        Locked file descriptors of earlier attempts, closed together with this writer.
 
     Raises
     ------
@@ -127,7 +127,10 @@ class SegmentWriter:
         self.close()
 
     def _check(self, line: bytes, data: Payload) -> None:
-        """Refuse what would not read back as it is, NaN for one, and what must not be on record."""
+        """Refuse an event that would not read back equal, such as NaN, or that holds private text.
+
+        Private are paths of the home folder and URLs.
+        """
         try:
             same = decode(line).data == data
         except (msgspec.MsgspecError, NearfreeError):
@@ -135,9 +138,9 @@ class SegmentWriter:
         if not same:
             raise self._unreadable(data)
         for pattern in self._private:
-            if found := pattern.search(line.decode()):
+            if match := pattern.search(line.decode()):
                 raise LogError(
-                    f"an event of {self.name} would hold {found[0]!r}",
+                    f"an event of {self.name} would hold {match[0]!r}",
                     remedy="Events keep no home folder and no URL: give paths inside the project",
                 )
 
@@ -174,7 +177,7 @@ class SegmentWriter:
 
 
 def lock(fd: int, name: str) -> None:
-    """Take the lock of a segment's writer; BusyError if a living process has it."""
+    """Take the lock of a segment's writer; BusyError if a living process holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -191,7 +194,7 @@ def lock(fd: int, name: str) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are not there, each durable in the one above it."""
+    """Make a folder and its missing parents, and sync each into the folder above it."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)

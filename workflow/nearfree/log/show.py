@@ -1,4 +1,4 @@
-"""Showing the log to a person: takes, the events of a take, or one event as it lies on disk."""
+"""Print the log: takes, the events of a take, or one event as it is stored on disk."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,20 +13,25 @@ from nearfree.log.reader import read_segment
 from nearfree.log.seal import read_seal
 
 
-def show(layout: Layout, what: str | None = None) -> Iterator[str]:
-    """Yield lines about the whole log, a scope, a take or an event.
+def show(layout: Layout, target: str | None = None) -> Iterator[str]:
+    """Yield printable lines about the whole log, a scope, a take or an event.
+
+    Parameters
+    ----------
+    target
+        A scope, a take's name or an event's id; None for the whole log.
 
     Raises
     ------
     EvidenceError
-        There is nothing of that name.
+        The log holds no such take or event.
     """
-    if what is None or "/" not in what:
-        return _takes(layout, check_part(what) if what else None)
-    segment, _, number = what.partition("#")
+    if target is None or "/" not in target:
+        return _takes(layout, check_part(target) if target else None)
+    segment, _, number = target.partition("#")
     if number:
         return _event(layout, segment, number)
-    return _take(layout, parse_take(what))
+    return _take(layout, parse_take(target))
 
 
 def _takes(layout: Layout, scope: str | None) -> Iterator[str]:
@@ -35,8 +40,8 @@ def _takes(layout: Layout, scope: str | None) -> Iterator[str]:
     for take in takes:
         seal = read_seal(layout, take)
         events = sum(part.events for part in seal.segments)
-        gone = "  RETRACTED" if str(take) in retracted[take.scope] else ""
-        yield f"{take}  {seal.outcome}  {events} events  {len(seal.segments)} attempt(s){gone}"
+        mark = "  RETRACTED" if str(take) in retracted[take.scope] else ""
+        yield f"{take}  {seal.outcome}  {events} events  {len(seal.segments)} attempt(s){mark}"
     for take in layout.takes(scope, sealed=False):
         yield f"{take}  interrupted  attempt(s) {layout.attempts(take)}"
     if not takes:
@@ -49,11 +54,11 @@ def _take(layout: Layout, take: TakeName) -> Iterator[str]:
             f"no sealed take {take}", remedy="`nearfree log show` lists what there is"
         )
     events = read_take(layout, take).events
-    gone = retracted_targets(layout, take.scope)
+    retracted = retracted_targets(layout, take.scope)
     for name, count in sorted(Counter(event.type_name for event in events).items()):
         yield f"{count:>8}  {name}"
     for event in events:
-        mark = "  RETRACTED" if gone.intersection((event.event_id, str(take))) else ""
+        mark = "  RETRACTED" if retracted.intersection((event.event_id, str(take))) else ""
         yield f"{event.event_id}  {printable(event.time)}  {event.type_name}{mark}"
 
 

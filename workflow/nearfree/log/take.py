@@ -1,4 +1,4 @@
-"""A take from its first attempt to its seal, over as many interruptions as it meets."""
+"""Write a take, from its first attempt to its seal, over any number of interruptions."""
 
 import os
 import time
@@ -37,30 +37,30 @@ from nearfree.log.segment import SegmentWriter, lock
 _SAMPLES = (LatencyMeasured, DecodeMeasured)
 Kept = tuple[SealedSegment, SegmentRecovered, tuple[Event, ...]]
 Keep = Callable[[Segment, Plan], int]
-"""Returns how many leading events of an attempt the next attempt goes on from."""
+"""Returns how many leading events of an attempt the next attempt keeps."""
 
 
 def header(segment: Segment, _plan: Plan) -> int:
-    """Return how many events begin an attempt: its start, and what it recovered of others.
+    """Return how many events form an attempt's header: its start, and its recovered segments.
 
-    A take of which no part counts alone keeps these, and does its work anew.
+    A take whose observations count only as a whole keeps the header alone, and starts anew.
     """
     kinds = (RunStarted, SegmentRecovered)
     return sum(1 for _ in takewhile(lambda e: isinstance(e.data, kinds), segment.events))
 
 
 class Attempts:
-    """What the attempts of an unsealed take hold, as the next attempt will use it.
+    """The earlier attempts of an unsealed take, locked for the next attempt.
 
-    The locks are held until `release`, so that a process which still writes one, or is about to,
-    and a process that goes on from it are never let in together.
+    The locks are held until `release`, so that no process writes an attempt while another process
+    continues from it.
 
     Raises
     ------
     BusyError
-        A living process writes one of them, or the take was sealed meanwhile.
+        A living process writes an attempt, or the take was sealed meanwhile.
     DamageError
-        One holds a whole line that is not what was written.
+        An attempt holds a whole line that differs from what was written.
     """
 
     def __init__(self, layout: Layout, name: TakeName) -> None:
@@ -100,7 +100,7 @@ class Attempts:
             )
 
     def release(self) -> None:
-        """Give the locks back."""
+        """Release the locks."""
         while self.locks:
             os.close(self.locks.pop())
 
@@ -110,7 +110,7 @@ class Attempts:
         return max(self.numbers, default=0) + 1
 
     def plan(self) -> Plan | None:
-        """Return the plan that an attempt put on record, None if none came that far."""
+        """Return the plan that an attempt recorded; None if no attempt recorded one."""
         for segment in self.segments:
             for event in segment.events:
                 if isinstance(event.data, RunStarted):
@@ -118,7 +118,7 @@ class Attempts:
         return None
 
     def kept(self, plan: Plan, keep: Keep) -> list[Kept]:
-        """Return for each attempt the prefix that counts, its record, and its events."""
+        """Return for each attempt its kept prefix, the record of it, and the kept events."""
         kept = []
         for attempt, segment in zip(self.numbers, self.segments, strict=True):
             count = keep(segment, plan)
@@ -142,19 +142,19 @@ def take_name(scope: str, stream: str, take: int, plan: Plan) -> TakeName:
     Raises
     ------
     LogError
-        The plan holds text that is none, such as a file's name in another encoding than UTF-8.
+        The plan holds text that is not UTF-8, such as a file name in another encoding.
     """
     try:
         return TakeName(scope, stream, take, plan_digest(plan)[:8])
     except UnicodeEncodeError as error:
         raise LogError(
             f"a take of {scope}/{stream} would hold {error.object!r:.80}, which is no UTF-8",
-            remedy="Rename the file that is called so, or write the text anew",
+            remedy="Rename the file of that name, or write the text anew in UTF-8",
         ) from error
 
 
 class OpenTake:
-    """A take that is being written: earlier attempts' kept events, and the writer of this one."""
+    """A take being written: the kept events of earlier attempts, and the writer of this one."""
 
     def __init__(self, layout: Layout, name: TakeName, plan: Plan, *, keep: Keep = header) -> None:
         self.layout = layout
@@ -174,7 +174,7 @@ class OpenTake:
             raise
 
     def start(self, started: RunStarted) -> None:
-        """Put the run on record, and what it kept of the attempts before it."""
+        """Record the start of the run, and what it keeps of earlier attempts."""
         self.append(started)
         for record in self.recovered:
             self.append(record)
@@ -184,16 +184,16 @@ class OpenTake:
         return self.writer.append(data, sync=sync)
 
     def sync(self) -> None:
-        """Make everything that was written durable."""
+        """Make every written event durable."""
         self.writer.sync()
 
     def fail(self, error: NearfreeError) -> None:
-        """Put an error on record as far as the disk still allows, and close the attempt."""
+        """Record an error if the disk still allows it, and close the attempt."""
         failed = RunFailed(error=without_private(error.what), remedy=without_private(error.remedy))
         try:
             self.append(failed)
         except NearfreeError:
-            pass  # the first error is the one to tell; the log lost nothing that it had
+            pass  # the caller raises the first error; the log kept all that it held
         finally:
             self.writer.close()
 
@@ -203,7 +203,7 @@ class OpenTake:
         outcome: Literal["complete", "partial"] = "complete",
         timed_s: float | None = None,
     ) -> Seal:
-        """Put the end on record, seal the take and leave its receipt."""
+        """Record the end of the run, seal the take and write its receipt; return the seal."""
         wall_s = round(time.monotonic() - self.began, 3)
         self.append(RunFinished(outcome=outcome, wall_s=wall_s, timed_s=timed_s))
         last = seal_written(self.writer, self.attempt)
@@ -222,7 +222,7 @@ class OpenTake:
 
 
 def ensure_sealed(layout: Layout, name: TakeName) -> Seal | None:
-    """Return a take's seal and renew its receipt, None if the take is not sealed yet."""
+    """Return a take's seal and rewrite its receipt; None if the take is not sealed yet."""
     if not layout.seal(name).exists():
         return None
     seal = read_seal(layout, name)
@@ -234,40 +234,41 @@ def ensure_take(
     layout: Layout,
     name: TakeName,
     plan: Plan,
-    started: Callable[[int], RunStarted],
-    work: Callable[[OpenTake], float | None],
+    describe: Callable[[int], RunStarted],
+    observe: Callable[[OpenTake], float | None],
     *,
     keep: Keep = header,
 ) -> Seal:
-    """Make sure that a plan is sealed: return its seal, doing the work only if there is none.
+    """Return the seal of a plan's take; observe and seal the take first if it has none.
 
     Parameters
     ----------
-    started
-        Describes the run, given the number of the attempt.
-    work
+    describe
+        Returns the record of the run's start, given the number of the attempt.
+    observe
         Appends the observations; returns the seconds inside timed calls, if it times any.
     keep
-        Says how much of an earlier attempt the next one goes on from; only its header by default.
+        Returns how many events of an earlier attempt to keep; its header by default.
 
     Raises
     ------
     BusyError
-        Another process is at the same take.
+        Another process writes the same take.
     EvidenceError
         Earlier attempts' samples were taken with other versions of the packages.
     NearfreeError
-        What `work` raised; it is on record, and a later call goes on from what `keep` keeps.
+        What `observe` raised. The error is recorded, and a later call continues from the events
+        that `keep` keeps.
     """
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
     take = OpenTake(layout, name, plan, keep=keep)
     try:
-        run = started(take.attempt)
+        run = describe(take.attempt)
         _refuse_another_release(take, run)
         take.start(run)
-        timed_s = work(take)
+        timed_s = observe(take)
         return take.finish(timed_s=timed_s)
     except NearfreeError as error:
         take.fail(error)
@@ -286,44 +287,45 @@ def ensure_events(
     environment: str = "base",
     device: str | None = None,
 ) -> Seal:
-    """Make sure that what a command reads or computes is sealed, nothing in part.
+    """Return the seal of a take that is recorded in one piece; record it first if it has none.
 
     Parameters
     ----------
     command, environment, device
-        What was called, in which environment, on which device, for the record: see `describe_run`.
+        The command, its environment and its device, for the record: see `describe_run`.
     events
         Returns the observations; called only if there is no seal, once the take is open.
 
     Raises
     ------
     BusyError
-        Another process is at the same take.
+        Another process writes the same take.
     NearfreeError
-        What `events` raised; it is on record.
+        What `events` raised; the error is recorded.
     """
 
-    def work(take: OpenTake) -> None:
+    def observe(take: OpenTake) -> None:
         for event in events():
             take.append(event, sync=False)
         take.sync()
 
-    started = partial(describe_run, command, plan, environment=environment, device=device)
-    return ensure_take(layout, name, plan, started, work)
+    describe = partial(describe_run, command, plan, environment=environment, device=device)
+    return ensure_take(layout, name, plan, describe, observe)
 
 
 def _refuse_another_release(take: OpenTake, run: RunStarted) -> None:
-    """Raise EvidenceError where kept samples were taken with other packages than these."""
+    """Raise EvidenceError if kept samples were taken with other package versions than now."""
     for event in take.events:
-        before = event.data
-        if not isinstance(before, RunStarted) or not _sampled(take, event.source):
+        earlier = event.data
+        if not isinstance(earlier, RunStarted) or not _sampled(take, event.source):
             continue
-        for name in sorted((before.versions.keys() | run.versions.keys()) - {"nearfree"}):
-            old, new = before.versions.get(name), run.versions.get(name)
+        for name in sorted((earlier.versions.keys() | run.versions.keys()) - {"nearfree"}):
+            old, new = earlier.versions.get(name), run.versions.get(name)
             if old != new:
                 raise EvidenceError(
-                    f"attempt {before.attempt} of {take.name} ran with {name} {old}, this is {new}",
-                    remedy="Go on in the environment of before, or ask for another take: "
+                    f"attempt {earlier.attempt} of {take.name} ran with {name} {old}, "
+                    f"this is {new}",
+                    remedy="Continue in the earlier environment, or ask for another take: "
                     f"`nearfree retake {take.name.scope} {take.name.stream}`",
                 )
 

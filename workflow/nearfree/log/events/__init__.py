@@ -1,7 +1,7 @@
-"""What can be recorded: one typed struct for each event type and version.
+"""The events of the log: one typed struct per event type and version.
 
-A change of meaning is a new version with a struct of its own. The version before stays beside it
-and upcasts itself where the log is read, so that readers see the newest one alone.
+A change of meaning makes a new version with its own struct. The old version stays beside it and
+upcasts itself when the log is read, so that readers see the newest version alone.
 """
 
 from msgspec import defstruct, structs
@@ -72,9 +72,9 @@ __all__ = [
 
 _KINDS = Payload.__subclasses__()
 PAYLOADS = tuple(kind for kind in _KINDS if kind not in {newer.before for newer in _KINDS})
-"""The newest version of each event type: what writers write, and all that readers see."""
+"""The newest version of each event type: writers write these, and readers see these alone."""
 VERSIONS = tuple(version for kind in PAYLOADS for version in versions_of(kind))
-"""Every version that may lie on disk."""
+"""Every version that a log may hold."""
 ENVELOPES: tuple[type[Event], ...] = tuple(
     defstruct(  # type: ignore[misc]  # its bases say that it is an Event
         f"{payload.__name__}Event",

@@ -1,4 +1,4 @@
-"""Events of texts that an engine decoded: step lists and times, and never a token of them."""
+"""Events of texts that an engine decoded: step lists and times, never the tokens themselves."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from nearfree.log.events.payload import Payload
 
 
 class DecodeMeasuredV1(Payload, frozen=True, kw_only=True):
-    """Version 1: one prompt decoded alone, which it did not say."""
+    """Version 1: one prompt decoded alone; without the field `batch`."""
 
     type_name = "nearfree.decode.measured.v1"
     engine: Name
@@ -41,18 +41,18 @@ class DecodeMeasuredV1(Payload, frozen=True, kw_only=True):
     load_1m: float | None = None
 
     def upcast(self) -> "DecodeMeasured":
-        """Say that nothing else was decoded at once."""
+        """Return version 2 with a batch of one prompt."""
         return DecodeMeasured(**structs.asdict(self), batch=1)
 
 
 class DecodeMeasured(Payload, frozen=True, kw_only=True):
-    """One prompt decoded with one setting: how much came out, in which steps, how fast.
+    """One prompt decoded with one drafter setting: its output length, its steps and its times.
 
-    Times are those of decoding, from the first token, which the prompt's own forward gives, to the
-    last. Of prompts that are decoded at once they are a prompt's part: what it drafted, and of each
-    step that it was in the share of its rows. So those of all prompts add up to the time of all
-    steps, in which no prompt's own forward is. `output_sha256` is of the ids of the output, as
-    decimal numbers separated by blanks.
+    Times cover decoding, from the first token, which the prompt's prefill gives, to the last. For
+    prompts decoded in one batch they are the prompt's part: its own drafting, and of each step that
+    it was in the share of its rows. So the times of all prompts add up to the time of all steps,
+    without prefills. `output_sha256` is over the output's token ids, as decimal numbers separated
+    by blanks.
     """
 
     type_name = "nearfree.decode.measured.v2"
@@ -62,14 +62,14 @@ class DecodeMeasured(Payload, frozen=True, kw_only=True):
     model: Name
     weights_sha256: Digest
     draft_sha256: Digest | None = None
-    """The draft model's, where one drafts."""
+    """SHA-256 of the draft model's file, if a draft model drafts."""
     drafting: Drafting
     loop: str
-    """What speculates: the engine's own loop, or this project's."""
+    """Whose loop speculates: the engine's own, or this project's."""
     batch: Positive
-    """Slots in which prompts were decoded at once."""
+    """Number of slots in which prompts were decoded together."""
     exact: bool
-    """Whether the engine is held to give the same output whatever is drafted."""
+    """Whether the engine must give the same output with any drafts."""
     prompt_sha256: Digest
     kind: Name
     held_out: bool
@@ -80,11 +80,11 @@ class DecodeMeasured(Payload, frozen=True, kw_only=True):
     output_tokens: Positive
     output_sha256: Digest
     same_tokens: Natural
-    """How many of the first tokens are those of the output without drafts."""
+    """Length of the longest common prefix with the output without drafts, in tokens."""
     margin: float | None = None
-    """At the first difference: by how much the best logit led the second without drafts."""
+    """At the first difference, the best logit minus the second best, without drafts."""
     steps: Steps | None = None
-    """None where the engine's own loop does not tell them."""
+    """None if the engine's own loop does not report them."""
     wall_s: Annotated[float, Meta(ge=0)]
     process_s: Annotated[float, Meta(ge=0)]
     draft_s: Annotated[float, Meta(ge=0)] = 0.0
@@ -92,9 +92,9 @@ class DecodeMeasured(Payload, frozen=True, kw_only=True):
 
 
 class DraftsTraced(Payload, frozen=True, kw_only=True):
-    """What one drafter offers over the output of one prompt, and how much of it is accepted.
+    """The drafts that one drafter offers along one prompt's output, and how many are accepted.
 
-    The steps of every K, and of every cut, follow from it.
+    The steps for every K and every cutoff follow from it.
     """
 
     type_name = "nearfree.drafts.traced.v1"
@@ -104,7 +104,7 @@ class DraftsTraced(Payload, frozen=True, kw_only=True):
     weights_sha256: Digest
     draft_sha256: Digest | None = None
     drafting: Drafting
-    """The drafter, with the longest K that is told of."""
+    """The drafter, with the largest K that was traced."""
     prompt_sha256: Digest
     kind: Name
     held_out: bool

@@ -1,4 +1,4 @@
-"""Events of what was measured here: hardware, latencies, executed work, kernel profiles."""
+"""Events of measurements on this machine: hardware, latencies, executed work, kernel profiles."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from nearfree.log.events.payload import Payload
 
 
 class Fingerprint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What makes two machines the same platform: nothing that changes with load or updates."""
+    """The identity of a platform's machine: facts that do not change with load or updates."""
 
     kind: Literal["cpu", "cuda", "simulated"]
     model: str
@@ -42,7 +42,7 @@ class BandwidthPeak(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class HardwareProbed(Payload, frozen=True, kw_only=True):
-    """A machine's facts as it showed them itself."""
+    """A machine's facts as probed on it."""
 
     type_name = "nearfree.hardware.probed.v1"
     fingerprint: Fingerprint
@@ -53,7 +53,7 @@ class HardwareProbed(Payload, frozen=True, kw_only=True):
 
 
 class LaunchFloor(Payload, frozen=True, kw_only=True):
-    """What launching costs where nothing is computed, in microseconds: T(N) is never below it."""
+    """The launch latency of an empty forward, in microseconds: T(N) is never below it."""
 
     type_name = "nearfree.launch.floor.v1"
     eager_us: float
@@ -62,21 +62,21 @@ class LaunchFloor(Payload, frozen=True, kw_only=True):
 
 
 class DeviceState(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a GPU said of itself right after a visit: clocks, power, temperature, throttling."""
+    """A GPU's state right after a visit: clocks, power, temperature, throttling."""
 
     sm_mhz: int
     memory_mhz: int
     power_w: float
     temperature_c: int
     throttle: tuple[str, ...] = ()
-    """Names of the reasons for which its clocks were held back."""
+    """Names of the reasons why its clocks were throttled."""
 
 
 class LatencyMeasured(Payload, frozen=True, kw_only=True):
-    """The raw samples of one visit: one setting, one N, one round, in microseconds a forward.
+    """The raw samples of one visit: one setting, one N, one round, in microseconds per forward.
 
-    A sample is dirty if another process took over a hundredth of it (in older logs, any of it), or
-    a GPU was throttled.
+    A sample is dirty if other processes used more than 1 % of it (in older logs, any of it), or if
+    the GPU was throttled.
     """
 
     type_name = "nearfree.latency.measured.v1"
@@ -92,11 +92,11 @@ class LatencyMeasured(Payload, frozen=True, kw_only=True):
     protocol: Timing
     load_1m: float | None = None
     round_points: int | None = None
-    """Events that make this round whole; None in older logs, where the plan says it."""
+    """Number of visits in a whole round; None in older logs, whose plan holds it."""
     paired: bool = False
     """Whether the round is a palindrome around its baseline, not a sweep over all points."""
     key_length: int | None = None
-    """Keys that attention reads: the L cached ones and the N new ones."""
+    """Number of keys that attention reads: L cached and N new ones."""
     timer: Literal["cpu", "cuda_events", "simulated"] = "cpu"
     launch: Literal["eager", "graph"] = "eager"
     forwards_a_sample: int = 1
@@ -104,10 +104,10 @@ class LatencyMeasured(Payload, frozen=True, kw_only=True):
 
 
 class EngineMatrix(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Equal matrices that a forward multiplies by: `count` of them, of all layers together.
+    """Matrices of one shape and type that a forward multiplies: `count` of them over all layers.
 
-    `part` is a tensor's name without its layer, `type` ggml's name of how it is stored, `rows` the
-    outputs and `columns` the inputs of one. Of `routed` ones a token takes some.
+    `part` is the tensor's name without its layer, `type` ggml's name of its storage format, `rows`
+    the outputs and `columns` the inputs of one matrix. A token uses only some of `routed` ones.
     """
 
     part: str
@@ -119,7 +119,7 @@ class EngineMatrix(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class EngineShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The shape of attention, and the experts that a token takes, as the weights' file says it."""
+    """The shape of attention and the experts per token, as given in the weights' file."""
 
     layers: int
     heads: int
@@ -129,9 +129,9 @@ class EngineShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class EngineLoaded(Payload, frozen=True, kw_only=True):
-    """What a real engine ran: its libraries, what they say of the machine, and its weights.
+    """A real engine as it was loaded: its libraries, its system report and its weights.
 
-    Weights lie outside of the log, as files of these bytes.
+    The weights themselves are files outside the log, identified by hash.
     """
 
     type_name = "nearfree.engine.loaded.v1"
@@ -139,11 +139,11 @@ class EngineLoaded(Payload, frozen=True, kw_only=True):
     release: str
     package: str
     library_sha256: dict[str, str]
-    """The files that the process had loaded, by name."""
+    """SHA-256 of the library files that the process had loaded, by name."""
     header_sha256: dict[str, str]
-    """The headers that say what crosses a call."""
+    """SHA-256 of the headers that declare the called functions, by name."""
     system_info: str
-    """CPU features and options, as the library tells them: they choose its rules."""
+    """CPU features and options as the library reports them: they select its rules."""
     model: str
     weights_sha256: str
     weights_bytes: int
@@ -154,7 +154,7 @@ class EngineLoaded(Payload, frozen=True, kw_only=True):
 
 
 class WorkCounted(Payload, frozen=True, kw_only=True):
-    """The work of one forward as its adapter counts it, and the kernels that ran."""
+    """The work of one forward as the adapter counts it, and the kernels that ran."""
 
     type_name = "nearfree.work.counted.v1"
     setting: Setting
@@ -164,10 +164,10 @@ class WorkCounted(Payload, frozen=True, kw_only=True):
 
 
 class SharesMeasured(Payload, frozen=True, kw_only=True):
-    """One forward of a model, timed module by module in a pass of its own, in microseconds.
+    """One forward of a model, timed module by module in a separate pass, in microseconds.
 
-    `part_us` is each module's time, all its layers together; what lies between modules is a part
-    of its own. Watching costs something: their sum is not T(N).
+    `part_us` is each module's time over all layers; the time between modules is a part of its own.
+    Timing the parts has overhead, so their sum is not T(N).
     """
 
     type_name = "nearfree.shares.measured.v1"
@@ -180,9 +180,9 @@ class SharesMeasured(Payload, frozen=True, kw_only=True):
 
 
 class KernelProfiled(Payload, frozen=True, kw_only=True):
-    """What a hardware profiler saw in the forwards of one point, summed over their kernels.
+    """A hardware profiler's counters for the forwards of one point, summed over their kernels.
 
-    Utilisations are means weighted by kernel time (paper, app. C.1), as shares of the peak.
+    Utilisations are means weighted by kernel time (paper, app. C.1), as fractions of the peak.
     """
 
     type_name = "nearfree.kernel.profiled.v1"
@@ -192,7 +192,7 @@ class KernelProfiled(Payload, frozen=True, kw_only=True):
     forwards: int
     kernels: tuple[str, ...]
     kernel_us: float
-    """Time inside kernels, a forward."""
+    """Time inside kernels per forward, in microseconds."""
     flop: float | None = None
     dram_bytes: float | None = None
     tensor_utilization: float | None = None

@@ -15,12 +15,12 @@ class Payload(
     """The version before this one, which upcasts to it."""
 
     def upcast(self) -> "Payload":
-        """Return the same in the next version of its type; the newest version returns itself."""
+        """Return this payload in the next version of its type; the newest returns itself."""
         return self
 
 
 def versions_of(kind: type[Payload]) -> tuple[type[Payload], ...]:
-    """Return every version of a type up to this one, the oldest first."""
+    """Return every version of an event type up to this one, oldest first."""
     return (*(versions_of(kind.before) if kind.before else ()), kind)
 
 
@@ -29,7 +29,7 @@ class Event(
 ):
     """The CloudEvents 1.0 envelope of a payload, with the chain's own extensions.
 
-    Its class and `type_name` are of the version that lies on disk, `data` is of the newest one.
+    The class and `type_name` are those of the stored version; `data` is in the newest version.
     """
 
     specversion: Literal["1.0"]
@@ -44,10 +44,10 @@ class Event(
 
     @property
     def event_id(self) -> str:
-        """The segment and the place in it, unique in a log."""
+        """The segment's name and the line number in it, unique in a log."""
         return f"{self.source}#{self.id}"
 
     @property
     def type_name(self) -> str:
-        """The CloudEvents type as it lies on disk."""
+        """The CloudEvents type as stored on disk."""
         return str(self.__struct_config__.tag)

@@ -1,4 +1,4 @@
-"""Events of predictions: what a predictor said in advance, and calibrated constants."""
+"""Events of predictions: recorded in advance, and the calibrated constants behind them."""
 
 from msgspec import Struct, structs
 
@@ -7,10 +7,10 @@ from nearfree.log.events.payload import Payload
 
 
 class PredictionRecorded(Payload, frozen=True, kw_only=True):
-    """What a predictor says of a model's setting at a tolerance, on record before it is measured.
+    """A predictor's N_max of a model's setting at a tolerance, recorded before it is measured.
 
-    `n_max` None is a refusal; `low` and `high` bound it. `made_from` names the takes that the
-    prediction rests on. `n` and `latency_us` are T(N) where the predictor has one.
+    `n_max` is None for a refusal; `low` and `high` bound it. `made_from` names the takes that the
+    prediction uses. `n` and `latency_us` are the predicted T(N), if the predictor gives one.
     """
 
     type_name = "nearfree.prediction.recorded.v1"
@@ -34,7 +34,7 @@ class PredictionRecorded(Payload, frozen=True, kw_only=True):
 
 
 class CalibratedConstant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One constant of a form of T(N), under one hypothesis about what the source does not say."""
+    """One constant of a form of T(N), under one hypothesis where the source leaves a choice."""
 
     hypothesis: str
     name: str
@@ -44,7 +44,7 @@ class CalibratedConstant(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ConstantsCalibratedV1(Payload, frozen=True, kw_only=True):
-    """Version 1: constants of 16-bit kernels alone, which it did not say."""
+    """Version 1: constants of 16-bit kernels alone; without the field `dtypes`."""
 
     type_name = "nearfree.constants.calibrated.v1"
     family: str
@@ -60,16 +60,16 @@ class ConstantsCalibratedV1(Payload, frozen=True, kw_only=True):
     tried: tuple[str, ...]
 
     def upcast(self) -> "ConstantsCalibrated":
-        """Name the element types that version 1 was calibrated for."""
+        """Return version 2 with the element types that version 1 was calibrated for."""
         return ConstantsCalibrated(**structs.asdict(self), dtypes=("bfloat16", "float16"))
 
 
 class ConstantsCalibrated(Payload, frozen=True, kw_only=True):
     """The constants of one family of kernels, and the curves that they were fitted to.
 
-    `band` is how far the logarithm of T(N) / T(baseline) may be off, as seen on curves left out of
-    the fit. `rows_sha256` is a digest of the curves that were used: their settings and points, in
-    their order; `selection` says in words which those are.
+    `band` is the error bound of log(T(N) / T(baseline)), calibrated on curves left out of the fit.
+    `rows_sha256` is a digest over the settings and points of the fitted curves, in order;
+    `selection` describes in words which curves those are.
     """
 
     type_name = "nearfree.constants.calibrated.v2"
@@ -85,15 +85,15 @@ class ConstantsCalibrated(Payload, frozen=True, kw_only=True):
     curves: int
     rows_sha256: str
     files: dict[str, str]
-    """What the curves were imported from, by name and SHA-256."""
+    """The archives that the curves were imported from, by name and SHA-256."""
     members: dict[str, str]
-    """The files inside it that hold them, by path and SHA-256."""
+    """The files inside the archives that hold the curves, by path and SHA-256."""
     tried: tuple[str, ...]
-    """Every form of T(N) that was tried on these curves, and how well it did."""
+    """Every form of T(N) that was fitted to these curves, and how well it fitted."""
 
 
 class RegimeBandV1(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """Version 1: without how good the predictions were."""
+    """Version 1: without the scores of the predictions."""
 
     regime: str
     module: str
@@ -104,12 +104,11 @@ class RegimeBandV1(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RegimeBand(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """How far log(T(N) / T(baseline)) may be off in a regime, of one kind of question.
+    """The error bound of log(T(N) / T(baseline)) for one regime, module, format and routing.
 
-    `hit`, `within_x2` and `covered` are shares of these curves, each predicted without what its
-    regime does not know: whether N_max is the grid point, within a factor of 2 of it, and within
-    the interval by a band that the other half of the models was calibrated on. None where version 1
-    did not say.
+    `hit`, `within_x2` and `covered` are shares of the curves, each predicted without the data that
+    its regime lacks: N_max is the grid point; it is within a factor of 2; it lies in the interval
+    from a band that was calibrated on the other half of the models. They are None in version 1.
     """
 
     regime: str
@@ -118,7 +117,7 @@ class RegimeBand(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     routing: str
     band: float
     curves: int
-    """Curves that it was calibrated on."""
+    """Number of curves that the band was calibrated on."""
     hit: float | None = None
     within_x2: float | None = None
     covered: float | None = None
@@ -133,13 +132,13 @@ class BandsCalibratedV1(Payload, frozen=True, kw_only=True):
     bands: tuple[RegimeBandV1, ...]
 
     def upcast(self) -> "BandsCalibrated":
-        """Leave open how good the predictions were."""
-        bands = tuple(RegimeBand(**structs.asdict(each)) for each in self.bands)
+        """Return version 2 without scores."""
+        bands = tuple(RegimeBand(**structs.asdict(band)) for band in self.bands)
         return BandsCalibrated(epsilon=self.epsilon, covered=self.covered, bands=bands)
 
 
 class BandsCalibrated(Payload, frozen=True, kw_only=True):
-    """The bands of regimes: each covers `covered` of the curves that its regime did not know."""
+    """The bands of all regimes: each covers the share `covered` of its left-out curves."""
 
     type_name = "nearfree.bands.calibrated.v2"
     before = BandsCalibratedV1

@@ -1,4 +1,4 @@
-"""Events of what others published: curves, boundaries and rules; source code and what it says."""
+"""Events of others' publications: curves, boundaries, rules; source code and rules read from it."""
 
 from typing import Literal
 
@@ -9,10 +9,10 @@ from nearfree.log.events.payload import Payload
 
 
 class LatencyImported(Payload, frozen=True, kw_only=True):
-    """A curve T(N) that somebody else measured, and the file and rows that it was read from.
+    """A curve T(N) that somebody else measured, and the file that it was read from.
 
-    `n` rises strictly, with `latency_us` beside it. Where the source varies the context instead,
-    `contexts` lists L beside each N (all the same), and the setting's own context is the first.
+    `n` rises strictly; `latency_us` has one value per N. If the source varies the context instead,
+    `n` repeats one value, `contexts` holds L per point, and the setting's context is the first L.
     """
 
     type_name = "nearfree.latency.imported.v1"
@@ -25,16 +25,16 @@ class LatencyImported(Payload, frozen=True, kw_only=True):
     setting: Setting
     backend_version: str
     kernel: str | None = None
-    """The source's own name for what ran."""
+    """The source's own name of the kernel."""
     distribution: str | None = None
-    """The source's own name for how tokens were spread, where `routing` does not say it all."""
+    """The source's own name of the token distribution, if `routing` does not fully describe it."""
     n: tuple[int, ...]
     latency_us: tuple[float, ...]
     contexts: tuple[int, ...] | None = None
 
 
 class KernelReferencedV1(Payload, frozen=True, kw_only=True):
-    """Version 1: codes are packed as they are."""
+    """Version 1: codes are packed unchanged; without the field `stepped`."""
 
     type_name = "nearfree.kernel.referenced.v1"
     source: str
@@ -55,22 +55,22 @@ class KernelReferencedV1(Payload, frozen=True, kw_only=True):
     packed: str
 
     def upcast(self) -> "KernelReferenced":
-        """Say that codes are packed as they are."""
+        """Return version 2 with codes packed unchanged."""
         return KernelReferenced(**structs.asdict(self), stepped=False)
 
 
 class KernelReferenced(Payload, frozen=True, kw_only=True):
-    """A kernel on a platform in one format: constants of its own, and its imported curves.
+    """A kernel on a platform in one format: its own constants, and its imported curves.
 
-    `packed` holds the curves up to four times N_max, in 8 bits a point: what they are of, their
-    grids, T(baseline), log(T(N) / T(baseline)) and log(T / T_form), the last two in codes of 0 to
-    255 between the ends of `ratio` and `residual`; as Base85 of an LZMA stream.
+    `packed` holds the curves up to 4 N_max, as Base85 of an LZMA stream: their settings, grids,
+    T(baseline), log(T(N) / T(baseline)) and log(T / T_form). The last two are 8-bit codes: 0 to 255
+    span the interval `ratio` and the interval `residual`.
     """
 
     type_name = "nearfree.kernel.referenced.v2"
     before = KernelReferencedV1
     source: str
-    """The release that the curves are from, its licence and copyright."""
+    """The release that holds the curves, its licence and its copyright."""
     platform: str
     family: str
     backend: str
@@ -79,21 +79,21 @@ class KernelReferenced(Payload, frozen=True, kw_only=True):
     weights: str | None = None
     kv_dtype: str | None = None
     constants: dict[str, dict[str, float]]
-    """By hypothesis and name."""
+    """Values by hypothesis and name."""
     epsilon: float
     curves: int
     points: int
     members: dict[str, str]
-    """The files inside the release that hold them, by path and SHA-256."""
+    """The files inside the release that hold the curves, by path and SHA-256."""
     ratio: tuple[float, float]
     residual: tuple[float, float]
     packed: str
     stepped: bool
-    """Whether codes are packed as steps along N, and T(baseline) byte by byte; else as they are."""
+    """Whether codes are packed as differences along N and T(baseline) byte by byte."""
 
 
 class BoundaryPublished(Payload, frozen=True, kw_only=True):
-    """A boundary that somebody printed: where it stands, and what it speaks of."""
+    """A boundary that a publication prints: its place there, and its setting."""
 
     type_name = "nearfree.boundary.published.v1"
     source: str
@@ -113,7 +113,7 @@ class BoundaryPublished(Payload, frozen=True, kw_only=True):
 
 
 class RulePublished(Payload, frozen=True, kw_only=True):
-    """One branch of a block or tile rule as somebody printed it."""
+    """One branch of a block or tile rule as a publication prints it."""
 
     type_name = "nearfree.rule.published.v1"
     source: str
@@ -136,14 +136,15 @@ class SourceMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SourceFetched(Payload, frozen=True, kw_only=True):
-    """The files of a release that rules are read from, and what their hashes were checked against.
+    """The files of a release from which rules are read, and how their hashes were verified.
 
-    `member`: each file against the wheel's own RECORD, the wheel as a whole was not read;
+    `verified` is one of:
+    `member`: each file against the wheel's RECORD; the wheel as a whole was not read;
     `artefact`: the whole artefact against the package index;
-    `commit`: each file against the commit of a repository that the release's sdist pins; the
-    artefact is that commit, and `artefact_sha256` is the sdist's;
-    `stand_in`: the same of an earlier commit, for one that was not to be had: that the release's
-    binary names the kernels that it builds is the evidence.
+    `commit`: each file against the repository commit that the release's sdist pins; the artefact is
+    that commit, and `artefact_sha256` is the sdist's;
+    `stand_in`: as `commit`, but against an earlier commit, since the pinned one was unavailable;
+    the evidence is that the release's binary names the kernels that this commit builds.
     """
 
     type_name = "nearfree.source.fetched.v1"
@@ -156,7 +157,7 @@ class SourceFetched(Payload, frozen=True, kw_only=True):
 
 
 class Quote(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A place in a source file: first and last line, and what stands there, shortened."""
+    """A place in a source file: first and last line, and their text, shortened."""
 
     file: str
     lines: tuple[int, int]
@@ -164,7 +165,7 @@ class Quote(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=Fa
 
 
 class Branch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One way through a rule: under these conditions, this value; each quoted from the source."""
+    """One branch of a rule: its conditions and its value, each quoted from the source."""
 
     when: tuple[str, ...]
     value: str
@@ -172,11 +173,11 @@ class Branch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=F
 
 
 class RuleExtracted(Payload, frozen=True, kw_only=True):
-    """A rule read from a release's source: its branches, in terms of named inputs.
+    """A rule read from a release's source: its branches over named inputs.
 
-    Conditions and values are expressions in Python's syntax over `inputs`, of a closed set of
-    operations; `functions` are helpers with loops, in the same form. `meaning` is a digest of
-    what the rule answers, not of its text: two releases with the same digest have the same rule.
+    Conditions and values are Python expressions over `inputs`, from a closed set of operations;
+    `functions` are helpers with loops, in the same form. `meaning` is a digest of the values,
+    not of its text: releases with equal digests have the same rule.
     """
 
     type_name = "nearfree.rule.extracted.v1"
@@ -189,15 +190,15 @@ class RuleExtracted(Payload, frozen=True, kw_only=True):
     functions: tuple[str, ...] = ()
     meaning: str
     points: int
-    """Points at which path enumeration and interpretation were compared; all agreed."""
+    """Number of points at which path enumeration and interpretation were compared; all agreed."""
 
 
 class TunedIndexed(Payload, frozen=True, kw_only=True):
-    """One tuned configuration file: what it is for and, in the file's order, BLOCK_SIZE_M by M.
+    """One tuned configuration file: its key, and in the file's order BLOCK_SIZE_M by M.
 
-    The other sizes, and warps and stages of a block, have an item for each of `tokens`, or none
-    where an entry does not say it; events of earlier versions have none. `odd` says why a file's
-    name or content has not the known form; such a file chooses nothing.
+    The other block sizes, warps and stages have one item per item of `tokens`, or are empty if an
+    entry lacks them; they are empty in events of earlier versions, too. `odd` says why the file's
+    name or content is not in the known form; such a file selects nothing.
     """
 
     type_name = "nearfree.tuned.indexed.v1"
@@ -221,47 +222,47 @@ class TunedIndexed(Payload, frozen=True, kw_only=True):
     num_warps: tuple[int, ...] = ()
     num_stages: tuple[int, ...] = ()
     lines: tuple[int, ...] = ()
-    """The line of each entry, where each stands at the start of a line of its own."""
+    """The line number of each entry, if every entry starts a line."""
     odd: str | None = None
 
 
 class HeldKernel(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """An attention kernel in a binary, with those that differ in nothing named here.
+    """A group of attention kernels in a binary that agree in all these fields.
 
-    In a log it is a list of these fields, in their order.
+    A log stores it as a list of the fields' values, in order.
     """
 
     code: int
-    """The architecture that it was compiled for, 90 for 9.0; other devices may run it, too."""
+    """The compute capability it was compiled for, 90 for 9.0; other devices may run it, too."""
     kernel: Literal["standard", "split_kv", "fa3_sm80", "fa3_sm90"]
-    """The first two are FlashAttention 2's, the others FlashAttention 3's by their instructions."""
+    """The first two are FlashAttention 2 kernels, the others FlashAttention 3 by instructions."""
     head_dim: int
-    """Elements of a key's head; the widest that the kernel takes."""
+    """Elements of a key's head: the largest that the kernel accepts."""
     value_dim: int
     dtype: Literal["float16", "bfloat16", "float8"]
     mask: Literal["none", "causal", "window"]
     paged: bool | None
-    """Whether pages are gathered key by key; None where one kernel does both."""
+    """Whether pages are gathered key by key; None if one kernel does both."""
     split: bool
     pack: bool | None
-    """Whether the heads of a group share a tile; None where the caller lays them out so."""
+    """Whether the heads of a group share a tile; None if the caller packs them."""
     rows: int
     """Rows of a tile of queries."""
     columns: int
     """Keys of a tile."""
     kernels: int = 0
-    """How many of the binary's functions these are."""
+    """Number of functions in the group."""
     registers: tuple[int, int] = (0, 0)
-    """Of a thread, least and most."""
+    """Registers per thread, minimum and maximum over the group."""
     shared_bytes: tuple[int, int] = (0, 0)
-    """Static shared memory of a block, least and most."""
+    """Static shared memory per block, minimum and maximum over the group."""
 
 
 class BinaryListed(Payload, frozen=True, kw_only=True):
     """The attention kernels that a binary of a release holds, as a disassembler lists them.
 
-    The binary was read, never run. `verified` as of files that are read for rules: each member
-    against the wheel's own RECORD.
+    The binary was read, never run. `verified` is as for `SourceFetched`: each member against the
+    wheel's RECORD.
     """
 
     type_name = "nearfree.binary.listed.v1"
@@ -273,9 +274,9 @@ class BinaryListed(Payload, frozen=True, kw_only=True):
     member: SourceMember
     licence: str
     carries: str | None = None
-    """The release of FlashAttention that the package says it was built from, where it says one."""
+    """The FlashAttention release that the package says it was built from, if it names one."""
     dumper: str
-    """The program that listed it, and the release that it is from."""
+    """The disassembler, and the release that it is from."""
     dumper_sha256: str
     functions: int
     """Device functions of all kinds."""
@@ -283,9 +284,9 @@ class BinaryListed(Payload, frozen=True, kw_only=True):
 
 
 class CompiledBlock(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What a compiler made of a kernel for one block on one compute capability.
+    """One kernel compiled for one block shape and one compute capability.
 
-    In a log it is a list of these fields, in their order.
+    A log stores it as a list of the fields' values, in order.
     """
 
     sm: int
@@ -295,19 +296,19 @@ class CompiledBlock(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     warps: int
     stages: int
     registers: int
-    """Of a thread."""
+    """Registers per thread."""
     shared_bytes: int
-    """Of a block of threads."""
+    """Shared memory per block of threads."""
     blocks_an_sm: int
-    """How many an SM holds at once; 0 where the block does not fit."""
+    """Resident blocks per SM; 0 if the block does not fit."""
     instruction: str | None
-    """What multiplies matrices, as PTX calls it."""
+    """PTX name of the instruction that multiplies matrices."""
 
 
 class KernelCompiled(Payload, frozen=True, kw_only=True):
-    """A release's kernel in Triton compiled ahead of time, without a device, for blocks in use.
+    """A release's Triton kernel compiled ahead of time, without a device, for blocks in use.
 
-    Of layers in 16 bits, widths that divide by the block, and no bias; nothing was run on a GPU.
+    For 16-bit layers without bias whose widths are multiples of the block; nothing ran on a GPU.
     """
 
     type_name = "nearfree.kernel.compiled.v1"
@@ -319,7 +320,7 @@ class KernelCompiled(Payload, frozen=True, kw_only=True):
     dtype: str
     compiler: str
     lock_sha256: str
-    """The lock that the compiler was installed from."""
+    """SHA-256 of the lock file that the compiler was installed from."""
     dumper: str
     dumper_sha256: str
     blocks: tuple[CompiledBlock, ...]

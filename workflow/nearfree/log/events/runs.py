@@ -9,7 +9,7 @@ from nearfree.log.events.payload import Payload
 
 
 class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The job a run belonged to, as the batch system named it."""
+    """The batch job of a run, as the batch system names it."""
 
     system: str
     job_id: str | None = None
@@ -17,13 +17,13 @@ class Scheduler(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     node: str | None = None
     partition: str | None = None
     devices: str | None = None
-    """CUDA_VISIBLE_DEVICES: as the job counts its own GPUs."""
+    """CUDA_VISIBLE_DEVICES: GPU numbers as the job counts them."""
     gpus: str | None = None
-    """The GPUs of the node that the job was given, as the batch system counts them."""
+    """The job's GPUs, numbered as the batch system counts the node's."""
 
 
 class RunStarted(Payload, frozen=True, kw_only=True):
-    """Who ran what, on what: everything an auditor asks for."""
+    """The start of a run: command, plan, code, packages, environment and device."""
 
     type_name = "nearfree.run.started.v1"
     command: str
@@ -37,7 +37,7 @@ class RunStarted(Payload, frozen=True, kw_only=True):
     versions: dict[str, str]
     lock_sha256: str | None
     environment_sha256: str | None = None
-    """SHA-256 over every installed distribution and its version: what really ran."""
+    """SHA-256 over every installed distribution and its version."""
     host_label: str
     device: str | None = None
     driver: str | None = None
@@ -47,7 +47,7 @@ class RunStarted(Payload, frozen=True, kw_only=True):
 
 
 class RunFinished(Payload, frozen=True, kw_only=True):
-    """The take is over; `partial` when someone closed it before its plan was done."""
+    """The end of a take; `partial` if it was closed before its plan was done."""
 
     type_name = "nearfree.run.finished.v1"
     outcome: Literal["complete", "partial"]
@@ -64,7 +64,7 @@ class RunFailed(Payload, frozen=True, kw_only=True):
 
 
 class SegmentRecovered(Payload, frozen=True, kw_only=True):
-    """What a new attempt kept of an interrupted one: a prefix of its lines."""
+    """The prefix of an interrupted attempt that a new attempt keeps."""
 
     type_name = "nearfree.segment.recovered.v1"
     segment: str

@@ -9,7 +9,7 @@ localrules:
 
 rule figures:
     input:
-        of(STAGES["figures"], PIPELINE.inputs),
+        by_scope(STAGES["figures"], PIPELINE.inputs),
     output:
         f"{RESULTS}/figures/{{scope}}/figures.json",
     log:
@@ -18,7 +18,7 @@ rule figures:
         ENVIRONMENT
     params:
         command=nearfree("figures"),
-        config=of(STAGES["figures"], PIPELINE.parameters),
+        config=by_scope(STAGES["figures"], PIPELINE.parameters),
         code=lambda wildcards: PIPELINE.code("figures"),
     shell:
         "{params.command} {wildcards.scope} > {log:q} 2>&1"
@@ -46,7 +46,7 @@ rule report:
 rule ledger:
     input:
         [PIPELINE.evidence(scope) for scope in PIPELINE.scopes + PIPELINE.sources],
-        PIPELINE.imported_beside,
+        PIPELINE.extra_import_seals,
         MARKS,
     output:
         LEDGER,

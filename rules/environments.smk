@@ -1,11 +1,12 @@
-"""Backends' environments on the shared file system, made once for every job that runs in them."""
+"""Backends' environments on the shared file system: each is made once, for every job in it."""
 
 
 localrules:
     environment,
 
 
-# Snakemake deletes an output before it makes it again, so this is not the environment's own mark.
+# Snakemake deletes an output before it makes it again, so the output is a receipt beside the
+# environment's own mark of completion.
 rule environment:
     output:
         touch(".environments/{name}-{lock8}/receipt"),

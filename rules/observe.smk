@@ -1,6 +1,6 @@
-"""Observations. The log is no rule's output: a rule declares the receipt of a seal, and running
-it again, for whatever reason, returns at once if the take is sealed. So these rules have no file
-inputs but receipts, and no digest of code."""
+"""Observations. No rule declares the log as its output. A rule's output is the receipt of a seal,
+and its command returns at once if the take is sealed. So these rules have receipts alone as
+inputs, and no digest of code."""
 
 
 localrules:
@@ -21,7 +21,7 @@ rule probe:
         ENVIRONMENT
     threads: EVERY_CORE
     resources:
-        **ASKED,
+        **JOB_RESOURCES,
     params:
         command=nearfree("probe"),
     shell:
@@ -30,14 +30,14 @@ rule probe:
 
 rule foretell:
     input:
-        before,
+        prerequisites,
     output:
         f"{RESULTS}/state/{{scope}}/{{stream}}/{{take}}-{{plan8}}.json",
     log:
         f"{LOGS}/foretell/{{scope}}-{{stream}}-{{take}}-{{plan8}}.log",
     wildcard_constraints:
         scope="|".join(PIPELINE.site.here),
-        stream="|".join(PIPELINE.foretold) or "none",
+        stream="|".join(PIPELINE.foretell_streams) or "none",
     conda:
         ENVIRONMENT
     params:
@@ -49,7 +49,7 @@ rule foretell:
 
 rule measure:
     input:
-        before,
+        prerequisites,
         ancient(environment),
     output:
         f"{RESULTS}/state/{{scope}}/{{study}}/{{take}}-{{plan8}}.json",
@@ -57,12 +57,12 @@ rule measure:
         f"{LOGS}/measure/{{scope}}-{{study}}-{{take}}-{{plan8}}.log",
     wildcard_constraints:
         scope="|".join(PIPELINE.site.here),
-        study="|".join(PIPELINE.measured) or "none",
+        study="|".join(PIPELINE.measure_streams) or "none",
     conda:
         ENVIRONMENT
     threads: EVERY_CORE
     resources:
-        **ASKED,
+        **JOB_RESOURCES,
     params:
         plan=nearfree_command("plan"),
         python=lambda wildcards: shlex.quote(
@@ -72,7 +72,7 @@ rule measure:
         + " --untested" * PIPELINE.site.untested
         + PIPELINE.simulated(wildcards.scope),
     shell:
-        # On SIGTERM the shells wait for the measurement, which ends after its round.
+        # On SIGTERM the shells wait for the measurement, which ends after its current round.
         "trap : TERM; (trap : TERM; {params.plan} {wildcards.scope} {wildcards.study} |"
         " {params.python} -m nearfree measure {wildcards.scope} {wildcards.study}"
         " --take {wildcards.take} --plan - {params.options}) > {log:q} 2>&1"

@@ -17,18 +17,18 @@ CONFIG = str(config.get("config", "config"))
 REPORT = f"{RESULTS}/report/index.html"
 LEDGER = f"{RESULTS}/state/ledger.json"
 LOGS = str(config.get("logs", "logs"))
-# An import's seal is named after the file that was found, so a mark stands for it: of a results
-# root that holds one.
+# The name of an import's seal depends on the file that is found, so the rule's output is a mark.
 IMPORT = f"{LOGS}/import/{{stream}}.done"
 ENVIRONMENT = "../envs/cpu.yaml"
-# A batch system may start a job anew before it has seen the end of the old one.
+# A batch system may restart a job before the old one has ended.
 WAIT_S = 300
-# Nothing runs beside a measurement; on a cluster config/cluster.yaml says how many cores a job gets.
+# A measurement takes every core, so that no other job runs beside it. On a cluster
+# config/cluster.yaml says how many cores a job gets.
 EVERY_CORE = workflow.resource_settings.cores or 1
 
 
 def or_exit(call, *arguments):
-    """Return what a call returns, or end the workflow with the message of its mistake."""
+    """Return a call's result; on a NearfreeError end the workflow with its message."""
     try:
         return call(*arguments)
     except NearfreeError as error:
@@ -41,7 +41,7 @@ MARKS = [IMPORT.format(stream=stream) for stream in PIPELINE.imports]
 if workflow.is_main_process:
     for stream in PIPELINE.unsealed_imports:
         Path(IMPORT.format(stream=stream)).unlink(missing_ok=True)
-if PIPELINE.site.curves:  # what is simulated disturbs nothing
+if PIPELINE.site.curves:  # simulated measurements do not disturb each other
     EVERY_CORE = 1
 
 
@@ -57,50 +57,50 @@ def nearfree_command(command):
 
 
 onstart:
-    for name, why in PIPELINE.left_out.items():
-        print(f"{name} is left out: {why}", file=sys.stderr)
-    for why in PIPELINE.unstudied:
-        print(why, file=sys.stderr)
+    for study, reason in PIPELINE.skip_reasons.items():
+        print(f"{study} is left out: {reason}", file=sys.stderr)
+    for reason in PIPELINE.no_study_reasons:
+        print(reason, file=sys.stderr)
 
 
 @cache
-def scheduler_there():
-    """End the workflow unless jobs can be submitted; asked once."""
+def check_scheduler():
+    """End the workflow unless SLURM accepts jobs; checked once."""
     or_exit(require_slurm)
 
 
-def before(wildcards):
-    """Return what an observation waits for; before the first one, SLURM must be there."""
+def prerequisites(wildcards):
+    """Return the receipts that an observation waits for; check SLURM if it submits the jobs."""
     submits = workflow.executor_plugin and workflow.executor_plugin.name == "slurm"
     if submits and workflow.is_main_process:
-        scheduler_there()
+        check_scheduler()
     stream = getattr(wildcards, "study", None) or wildcards.stream
-    return PIPELINE.before(wildcards.scope, stream)
+    return PIPELINE.prerequisites(wildcards.scope, stream)
 
 
 def environment(wildcards):
-    """Return the receipt of the environment that a study is measured in, if one is made for it."""
+    """Return the receipt of the environment to make for a study; empty if none is needed."""
     scope, study = wildcards.scope, wildcards.study
     renew = workflow.is_main_process
     return or_exit(lambda: PIPELINE.environment(scope, study, renew=renew))
 
 
-def asked(resource):
-    """Return a resource of observing jobs as a function of what is observed and the attempt."""
+def job_resource(resource):
+    """Return a job resource as Snakemake wants it: a function of wildcards and attempt."""
 
-    def of(wildcards, attempt):
+    def amount(wildcards, attempt):
         study = getattr(wildcards, "study", "hardware")
         return PIPELINE.resource(resource, wildcards.scope, study, attempt)
 
-    return of
+    return amount
 
 
-def of(stage, function):
-    """Return what a function says of a stage's scope, as a function of wildcards."""
+def by_scope(stage, function):
+    """Return `function(stage, scope)` as a function of wildcards, which hold the scope."""
     return lambda wildcards: function(stage, getattr(wildcards, "scope", stage.single))
 
 
-ASKED = {name: asked(name) for name in RESOURCES}
+JOB_RESOURCES = {name: job_resource(name) for name in RESOURCES}
 
 
 wildcard_constraints:

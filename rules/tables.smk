@@ -1,6 +1,6 @@
-"""Derivations, a rule for each stage that makes tables: one job a stage and scope.
+"""Derivations: one rule per stage that makes tables, one job per stage and scope.
 
-What each reads, writes and depends on stands in nearfree/derive/stages.py.
+nearfree/derive/stages.py declares what each stage reads, writes and depends on.
 """
 
 for stage in STAGES.values():
@@ -11,7 +11,7 @@ for stage in STAGES.values():
                 stage.name
             input:
                 MARKS * (stage.single == IMPORTED),
-                of(stage, PIPELINE.inputs),
+                by_scope(stage, PIPELINE.inputs),
             output:
                 PIPELINE.outputs(stage),
             log:
@@ -20,10 +20,10 @@ for stage in STAGES.values():
             conda:
                 ENVIRONMENT
             params:
-                command=of(
+                command=by_scope(
                     stage, lambda stage, scope: f"{nearfree(stage.name)} {scope}"
                 ),
-                config=of(stage, PIPELINE.parameters),
-                code=of(stage, lambda stage, _: PIPELINE.code(stage.name)),
+                config=by_scope(stage, PIPELINE.parameters),
+                code=by_scope(stage, lambda stage, _: PIPELINE.code(stage.name)),
             shell:
                 "{params.command} > {log:q} 2>&1"

@@ -1,17 +1,17 @@
-"""Targets by name: a platform, one study of it, all that runs on one backend, one release.
+"""Named targets: a platform, one study of it, all studies on one backend, one release.
 
-A platform is everything that it needs; a study or a backend is its sealed takes alone, from which
-the platform's tables then follow.
+A platform's target makes all its tables and figures. The target of a study, backend or release
+makes sealed takes alone.
 """
 
-for known in PIPELINE.config.platforms:
+for platform in PIPELINE.config.platforms:
 
     rule:
         name:
-            known
+            platform
         input:
-            PIPELINE.table(known, "validation", "sensitivity"),
-            f"{RESULTS}/figures/{known}/figures.json",
+            PIPELINE.table(platform, "validation", "sensitivity"),
+            f"{RESULTS}/figures/{platform}/figures.json",
 
 
 for target, receipts in PIPELINE.targets.items():

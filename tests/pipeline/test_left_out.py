@@ -53,10 +53,10 @@ def put_files(pipeline: Pipeline, *, library: bool = True, weights: bool = True)
 def test_what_is_not_here_is_left_out(config: Path, layout: Layout) -> None:
     """Without library and weights the study is no target, no evidence, and named with both."""
     pipeline = Pipeline(layout.root, config)
-    assert pipeline.left_out == {TARGET: LACKING}
+    assert pipeline.skip_reasons == {TARGET: LACKING}
     assert TARGET not in pipeline.targets
-    assert STUDY not in pipeline.measured
-    assert "dense_ffn" in pipeline.measured
+    assert STUDY not in pipeline.measure_streams
+    assert "dense_ffn" in pipeline.measure_streams
     assert not [path for path in pipeline.evidence("cpu") if STUDY in path]
 
 
@@ -69,16 +69,16 @@ def test_what_is_missing_is_named_alone(
 ) -> None:
     """Of library and weights the one is named that is not here."""
     put_files(Pipeline(layout.root, config), **{"library": False, "weights": False} | {here: True})
-    assert Pipeline(layout.root, config).left_out == {TARGET: lacking + HOW}
+    assert Pipeline(layout.root, config).skip_reasons == {TARGET: lacking + HOW}
 
 
 def test_what_is_here_is_measured(config: Path, layout: Layout) -> None:
     """With both here, the study is a target as any other, and nothing is left out."""
     put_files(Pipeline(layout.root, config))
     pipeline = Pipeline(layout.root, config)
-    assert pipeline.left_out == {}
+    assert pipeline.skip_reasons == {}
     assert TARGET in pipeline.targets
-    assert STUDY in pipeline.measured
+    assert STUDY in pipeline.measure_streams
 
 
 def test_a_sealed_study_needs_no_files(config: Path, layout: Layout) -> None:
@@ -86,16 +86,16 @@ def test_a_sealed_study_needs_no_files(config: Path, layout: Layout) -> None:
     plan = Plans(Pipeline(layout.root, config).config, "cpu").measure(STUDY)
     write_take(layout, stream=STUDY, plan=plan, work=measure_rounds)
     pipeline = Pipeline(layout.root, config)
-    assert pipeline.left_out == {}
+    assert pipeline.skip_reasons == {}
     assert [path for path in pipeline.evidence("cpu") if STUDY in path]
     (config / "takes.yaml").write_text(f"cpu: {{{STUDY}: 2}}\n")
-    assert Pipeline(layout.root, config).left_out == {TARGET: LACKING}
+    assert Pipeline(layout.root, config).skip_reasons == {TARGET: LACKING}
 
 
 def test_a_study_that_is_left_out_may_have_a_take_asked_for(config: Path, layout: Layout) -> None:
     """takes.yaml may name a study that is left out: it is known."""
     (config / "takes.yaml").write_text(f"cpu: {{{STUDY}: 3}}\n")
-    assert Pipeline(layout.root, config).left_out == {TARGET: LACKING}
+    assert Pipeline(layout.root, config).skip_reasons == {TARGET: LACKING}
 
 
 def test_no_engine_is_simulated(
@@ -112,16 +112,16 @@ def test_no_engine_is_simulated(
         yaml.safe_dump({STUDY: yaml.safe_load(path.read_text())[STUDY] | {"platforms": ["h20"]}})
     )
     put_files(Pipeline(layout.root, config))
-    found = Pipeline(layout.root, config).left_out
+    found = Pipeline(layout.root, config).skip_reasons
     assert found == {f"h20/{STUDY}": "no engine is simulated"}
 
 
 def test_a_platform_that_no_study_names_is_said(config: Path, layout: Layout) -> None:
     """Of what is here and in no study only the hardware is probed: that is told, and what to do."""
-    assert Pipeline(layout.root, config).unstudied == []
+    assert Pipeline(layout.root, config).no_study_reasons == []
     path = config / "config.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"here": ["cpu", "l40s"]}))
-    (said,) = Pipeline(layout.root, config).unstudied
+    (said,) = Pipeline(layout.root, config).no_study_reasons
     assert said.startswith("no study of the sets default, paper names l40s, so that only its hard")
     assert said.endswith(f"{config}/studies.yaml")
 

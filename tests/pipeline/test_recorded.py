@@ -59,9 +59,9 @@ def test_a_retraction_of_a_constant_is_evidence(tmp_path):
     """What a retraction takes from answers is an input of all that asks for answers."""
     layout = Layout(tmp_path)
     shutil.copytree(ROOT / PUBLIC / "constants", layout.events / "public" / "constants")
-    before = Pipeline(tmp_path, ROOT / "config").answering()
+    before = Pipeline(tmp_path, ROOT / "config").answer_inputs()
     take = retract(layout, str(layout.takes("public")[0]), "fitted to a slow machine").name
-    assert Pipeline(tmp_path, ROOT / "config").answering() == [*before, str(layout.seal(take))]
+    assert Pipeline(tmp_path, ROOT / "config").answer_inputs() == [*before, str(layout.seal(take))]
 
 
 def put_import(project, name=IMPORTED_SEAL):

@@ -8,7 +8,7 @@ import pytest
 from nearfree.config.cluster import Cluster, JobResources
 from nearfree.config.files import Config
 from nearfree.log.codebase import package_digest
-from nearfree.pipeline.cluster.check import _notes, _state, _wrong, accounting, options, wait
+from nearfree.pipeline.cluster.check import _faults, _notes, _state, accounting, options, wait
 from nearfree.pipeline.cluster.node import NodeState
 
 from workflow import ROOT
@@ -84,7 +84,7 @@ def test_a_file_that_shows_late_is_waited_for(monkeypatch, tmp_path: Path) -> No
 def test_a_job_that_runs_is_waited_for(monkeypatch, tmp_path: Path) -> None:
     """However long a job takes that SLURM still lists, only one that is over is given up."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr("nearfree.pipeline.cluster.check._SHOWN_S", 0.1)
+    monkeypatch.setattr("nearfree.pipeline.cluster.check._VISIBLE_S", 0.1)
     looks = tmp_path / "looks"
     put(
         tmp_path,
@@ -98,7 +98,7 @@ def test_a_job_that_runs_is_waited_for(monkeypatch, tmp_path: Path) -> None:
 def test_a_job_that_left_nothing_is_told_by_its_log(monkeypatch, tmp_path: Path) -> None:
     """After a while without a file, a job that is over has failed, and its last line says why."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr("nearfree.pipeline.cluster.check._SHOWN_S", 0.1)
+    monkeypatch.setattr("nearfree.pipeline.cluster.check._VISIBLE_S", 0.1)
     put(tmp_path, "squeue", "exit 0")
     (tmp_path / "h20.log").write_text("first\nno module named nearfree\n")
     began = time.monotonic()
@@ -140,15 +140,15 @@ def test_what_is_wrong_on_a_node_is_told(changes: dict[str, Any], said: list[str
 
     Without a driver's tools a GPU has no name to compare.
     """
-    found = list(_wrong(PLATFORMS, "h20", seen(**changes)))
+    found = list(_faults(PLATFORMS, "h20", seen(**changes)))
     assert len(found) == len(said)
     assert all(line.startswith(start) for line, start in zip(found, said, strict=True))
 
 
 def test_a_cpu_s_node_needs_no_gpu() -> None:
     """Of a CPU's platform no GPU is missed, and whichever the node has is none of its matter."""
-    assert not list(_wrong(PLATFORMS, "cpu", seen(gpus=("NVIDIA A10",), visible=None)))
-    assert not list(_wrong(PLATFORMS, "cpu", seen(gpus=(), visible=None)))
+    assert not list(_faults(PLATFORMS, "cpu", seen(gpus=("NVIDIA A10",), visible=None)))
+    assert not list(_faults(PLATFORMS, "cpu", seen(gpus=(), visible=None)))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the workflow's rules need to know: scopes, receipts, evidence and digests of code."""
+"""The workflow's rules in Python: scopes, input and output files, receipts, digests of code."""
 
 import sys
 from collections import defaultdict
@@ -42,18 +42,18 @@ from nearfree.sources.packages import RULES, parse_release, reader_module
 from nearfree.sources.record import extract_take, stream_name
 
 CALIBRATED = ("constants", "collective_constants", "engine_step", "kernels")
-"""The streams of the public scope that answers rest on: constants, and what is kept of curves."""
+"""The public scope's streams that predictions use: fitted constants, and curves of kernels."""
 _IMPORTS = {"aiconfigurator": "aiconfigurator-core"}
-"""The package behind each name that the config can ask to import."""
+"""The package of each name under `imports` in the config."""
 
 
 class Pipeline:
-    """One results root under one config folder, as the rules see it.
+    """One results root with one config folder, as the workflow's rules use them.
 
     Raises
     ------
     ConfigError
-        A config file does not fit; everything that rules use is checked at once.
+        A config file is invalid; every file that the rules use is checked here.
     """
 
     def __init__(self, results: Path, config: Path) -> None:
@@ -61,19 +61,19 @@ class Pipeline:
         self.config = Config(config)
         self.site = self.config.site
         plans_of = {scope: Plans(self.config, scope) for scope in self.site.here}
-        self.unstudied = [each.nothing for each in plans_of.values() if each.nothing]
-        """Why nothing is measured on a platform that is here, a sentence each."""
-        every = {scope: each.all() for scope, each in plans_of.items()}
-        self.left_out = {
-            f"{scope}/{stream}": why
-            for scope, plans in every.items()
+        self.no_study_reasons = [plans.nothing for plans in plans_of.values() if plans.nothing]
+        """One sentence per platform of this machine on which nothing is measured: why."""
+        plans_by_scope = {scope: plans.all() for scope, plans in plans_of.items()}
+        self.skip_reasons = {
+            f"{scope}/{stream}": reason
+            for scope, plans in plans_by_scope.items()
             for stream, plan in plans.items()
-            if (why := self._lacking(scope, stream, plan))
+            if (reason := self._skip_reason(scope, stream, plan))
         }
-        """Studies of engines whose files are not here, with what they lack and how to get it."""
+        """Engine studies (`scope/stream`) that cannot run here: what is missing, how to get it."""
         self._plans = {
-            scope: {s: plan for s, plan in plans.items() if f"{scope}/{s}" not in self.left_out}
-            for scope, plans in every.items()
+            scope: {s: plan for s, plan in plans.items() if f"{scope}/{s}" not in self.skip_reasons}
+            for scope, plans in plans_by_scope.items()
         }
         self.releases = {
             stream_name(*release): release for release in map(parse_release, self.config.releases)
@@ -85,16 +85,16 @@ class Pipeline:
         self._check_takes()
         _ = self.config.cluster
 
-    def _lacking(self, scope: str, stream: str, plan: RequestedPlan) -> str:
-        """Return why an engine's stream cannot be measured; nothing of one that is sealed."""
+    def _skip_reason(self, scope: str, stream: str, plan: RequestedPlan) -> str:
+        """Return why an engine's stream cannot be measured; empty if it can, or is sealed."""
         study = self.config.studies.get(stream)
         if not isinstance(study, EngineStudy):
             return ""
         if self.config.curves(scope):
             return "no engine is simulated"
         take = take_name(scope, stream, self.config.take(scope, stream), plan)
-        lacking = [] if self.layout.seal(take).exists() else missing(self.config, study)
-        return f"{' and '.join(lacking)} is not here: `nearfree fetch` gets it" if lacking else ""
+        files = [] if self.layout.seal(take).exists() else missing(self.config, study)
+        return f"{' and '.join(files)} is not here: `nearfree fetch` gets it" if files else ""
 
     def _check_takes(self) -> None:
         for scope, streams in self.config.takes.items():
@@ -103,27 +103,27 @@ class Pipeline:
                     f"{self.config.folder}/takes.yaml names the unknown platform {scope!r}",
                     remedy="Remove it",
                 )
-            known = self.releases if scope == SOURCES else Plans(self.config, scope).streams
+            known_streams = self.releases if scope == SOURCES else Plans(self.config, scope).streams
             for stream in streams:
-                if stream not in known:
-                    what = "release" if scope == SOURCES else "study"
+                if stream not in known_streams:
+                    kind = "release" if scope == SOURCES else "study"
                     raise ConfigError(
-                        f"{self.config.folder}/takes.yaml: {scope} has no {what} {stream!r}",
+                        f"{self.config.folder}/takes.yaml: {scope} has no {kind} {stream!r}",
                         remedy="Remove it",
                     )
 
     @cached_property
-    def measured(self) -> list[str]:
-        """Streams of this machine's platforms that are measured."""
+    def measure_streams(self) -> list[str]:
+        """The streams of measurements on this machine's platforms."""
         return self._streams(MeasurePlan)
 
     @cached_property
-    def foretold(self) -> list[str]:
-        """Streams of predictions that are on record before a model is measured."""
+    def foretell_streams(self) -> list[str]:
+        """The streams of predictions that are recorded before a model is measured."""
         return self._streams(ForetellPlan)
 
     def _streams(self, kind: type[RequestedPlan]) -> list[str]:
-        plans = [named for by_stream in self._plans.values() for named in by_stream.items()]
+        plans = [items for by_stream in self._plans.values() for items in by_stream.items()]
         return sorted({stream for stream, plan in plans if isinstance(plan, kind)})
 
     @cached_property
@@ -134,50 +134,50 @@ class Pipeline:
         return dict(takes)
 
     @cached_property
-    def recorded(self) -> list[str]:
-        """Platforms with sealed takes that are not this machine."""
+    def recorded_platforms(self) -> list[str]:
+        """Other machines' platforms that have sealed takes in this log."""
         return sorted(self._sealed.keys() - {PUBLIC, SOURCES, IMPORTED, *self.site.here})
 
     @cached_property
     def platforms(self) -> list[str]:
-        """Platforms that there is or will be something to draw of."""
-        return [*self.site.here, *self.recorded]
+        """Platforms that get figures: this machine's, and those with sealed takes."""
+        return [*self.site.here, *self.recorded_platforms]
 
     @cached_property
     def scopes(self) -> list[str]:
-        """Every scope that has all tables."""
+        """The scopes for which every table is made."""
         return [*self.platforms, PUBLIC]
 
     @cached_property
     def sources(self) -> list[str]:
-        """The scope of rules, if a release is asked for or on record; it has no boundaries."""
+        """The scope of source rules, if the config or the log has a release; else nothing."""
         return [SOURCES] if self.releases or SOURCES in self._sealed else []
 
     @property
     def imported(self) -> list[str]:
-        """The scope of imported curves, if the config asks for an import."""
+        """The scope of imported curves, if the config has an import; else nothing."""
         return [IMPORTED] if self.imports else []
 
     @property
     def unsealed_imports(self) -> list[str]:
-        """Streams of imports that the config asks for and that have no sealed take."""
+        """The config's imports that have no sealed take yet."""
         sealed = {take.stream for take in self._sealed.get(IMPORTED, [])}
         return [stream for stream in self.imports if stream not in sealed]
 
     @property
-    def imported_beside(self) -> list[str]:
-        """Seals in the scope of imported curves of takes that no import of the config makes.
+    def extra_import_seals(self) -> list[str]:
+        """Seals of imported takes that no import of the config makes.
 
-        None if the config asks for no import: then nothing rests on them.
+        Empty if the config has no import: then no table reads the imported scope.
         """
         takes = self._sealed.get(IMPORTED, []) if self.imports else []
-        beside = (take for take in takes if take.stream not in self.imports or take.take > 1)
-        return [str(self.layout.seal(take)) for take in beside]
+        extra = (take for take in takes if take.stream not in self.imports or take.take > 1)
+        return [str(self.layout.seal(take)) for take in extra]
 
-    def answering(self) -> list[str]:
-        """Return what predictions rest on besides a scope's tables: rules, constants, curves.
+    def answer_inputs(self) -> list[str]:
+        """Return the files that predictions read besides tables: rules, constants, curves.
 
-        A retraction may be of one of them.
+        Retractions are among them, since one may retract such an event.
         """
         streams = (*CALIBRATED, RETRACTED)
         calibrated = [take for take in self._sealed.get(PUBLIC, []) if take.stream in streams]
@@ -187,29 +187,29 @@ class Pipeline:
         ]
 
     def scopes_of(self, stage: Stage) -> list[str]:
-        """Return the scopes that a stage has a job of."""
-        every = [*self.scopes, *self.sources, *self.imported]
-        return [scope for scope in every if stage.has(scope)]
+        """Return the scopes for which a stage has a job."""
+        scopes = [*self.scopes, *self.sources, *self.imported]
+        return [scope for scope in scopes if stage.has(scope)]
 
     def outputs(self, stage: Stage) -> list[str]:
-        """Return the files that a stage writes, of any scope where it has several."""
+        """Return the files that a stage writes; with `{scope}` in them if it has several jobs."""
         scope = stage.single or "{scope}"
         seals = [self.seals_root(scope)] if "platforms" in stage.tables else []
         return [*self.table(scope, *stage.tables), *seals]
 
     def inputs(self, stage: Stage, scope: str = "") -> list[str]:
-        """Return the files that a stage's job reads: tables, and what stands for the log.
+        """Return the files that a stage's job reads: tables, and files that represent the log.
 
         Parameters
         ----------
         scope
-            Its scope; empty where the stage is of all scopes together.
+            The job's scope; empty for a stage with one job for all scopes.
         """
         scopes = [scope] if scope else [*self.scopes, *self.sources]
         tables = [table for name in scopes for table in stage.inputs(name)]
         return [
             *(file for name in scopes for file in self._log(stage, name)),
-            *(self.answering() if stage.answers else []),
+            *(self.answer_inputs() if stage.answers else []),
             *(
                 str(self.layout.table(owner, name))
                 for owner, name in tables
@@ -218,50 +218,51 @@ class Pipeline:
         ]
 
     def _log(self, stage: Stage, scope: str) -> list[str]:
-        """Return what stands for the events that are read.
+        """Return the files whose change means that the events that a job reads changed.
 
-        Of what an import of the config makes its rule's mark does; seals do of takes beside it.
+        Takes that the config's imports make are not among them: the rule's own mark stands for
+        those. Seals stand for other imported takes.
         """
         if not stage.log:
             return []
         if scope == IMPORTED:
-            return self.imported_beside
+            return self.extra_import_seals
         return [self.seals_root(scope)] if stage.reads else self.evidence(scope)
 
     def parameters(self, stage: Stage, scope: str = "") -> dict[str, object]:
-        """Return the values of the config that a stage's job depends on, or digests of them."""
+        """Return the config values that a stage's job depends on, or their digests."""
         values: dict[str, Callable[[], object]] = {
             "tolerances": lambda: self.site.tolerances,
             "epsilon": lambda: self.site.epsilon,
             "imports": lambda: self.site.imports if scope in ("", PUBLIC) else (),
-            # answers look for relatives of a chip among all platforms
+            # Predictions look for similar chips among all platforms.
             "datasheets": lambda: self.datasheets(PUBLIC if stage.answers else scope),
             "deployments": self.deployments,
         }
         return {name: values[name]() for name in stage.parameters}
 
     def deployments(self) -> str:
-        """Return a digest of the deployments, and of the files of the models that they name."""
-        deployments, own = self.config.deployments, self.config.folder / "models"
+        """Return a digest of the deployments and of the model files that they name."""
+        deployments, models_folder = self.config.deployments, self.config.folder / "models"
         raw = json.encode(deployments, order="deterministic")
         raw += b"".join(
-            f"{name}.json".encode() + (own / f"{name}.json").read_bytes()
+            f"{name}.json".encode() + (models_folder / f"{name}.json").read_bytes()
             for name in decoder_names(self.config.folder)
         )
         for model in sorted({name for spec in deployments.values() for name in spec.models}):
-            with suppress(NearfreeError):  # the stage says what is wrong with it
+            with suppress(NearfreeError):  # the stage itself reports a bad model file
                 path = find_file(self.config.folder, model)
-                if path.parent != own:
+                if path.parent != models_folder:
                     raw += json.encode(read_model_file(path))
         return sha256(raw)[:16]
 
     def release(self, stream: str) -> str:
-        """Return the release that a stream of rules is of, as package==version."""
+        """Return the release of a stream of rules, as `package==version`."""
         return "==".join(self.releases[stream])
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
-    def requested(self, scope: str) -> list[TakeName]:
-        """Return the takes of a scope that the config asks for."""
+    def requested_takes(self, scope: str) -> list[TakeName]:
+        """Return the takes that the config requests in a scope."""
         if scope == SOURCES:
             return [
                 extract_take(*release, self.config.take(SOURCES, stream))
@@ -279,8 +280,8 @@ class Pipeline:
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
     def evidence(self, scope: str) -> list[str]:
-        """Return what a scope's tables rest on: receipts of requested takes, other takes' seals."""
-        requested = self.requested(scope)
+        """Return the evidence of a scope's tables: receipts of requested takes, seals of others."""
+        requested = self.requested_takes(scope)
         seals = [take for take in self._sealed.get(scope, []) if take not in requested]
         return [
             *(str(self.layout.receipt(take)) for take in requested),
@@ -289,82 +290,83 @@ class Pipeline:
 
     @property
     def targets(self) -> dict[str, list[str]]:
-        """Return the receipts of what can be asked for by name: PLATFORM/STUDY and the like.
+        """Return the receipts behind each named target: PLATFORM/STUDY, PLATFORM/BACKEND, releases.
 
         A backend's name stands for every study that runs on it, unless a study has that name.
         """
         receipts: dict[str, list[str]] = defaultdict(list)
         for scope in self.site.here:
-            own = self._receipts(scope)
-            for stream, receipt in own.items():
+            receipt_of = self._receipts(scope)
+            for stream, receipt in receipt_of.items():
                 study = stream.removesuffix(MODULES_SUFFIX).removesuffix(FORETOLD_SUFFIX)
                 names = {stream, study}
                 if study in self.config.studies:
-                    names |= self.config.backends_of(study) - own.keys()
+                    names |= self.config.backends_of(study) - receipt_of.keys()
                 for name in names:
                     receipts[f"{scope}/{name}"].append(receipt)
-        for take in self.requested(SOURCES):
+        for take in self.requested_takes(SOURCES):
             receipts[f"{SOURCES}/{take.stream}"].append(str(self.layout.receipt(take)))
         return receipts
 
-    def before(self, scope: str, stream: str) -> list[str]:
-        """Return the receipts that a stream of a platform waits for.
+    def prerequisites(self, scope: str, stream: str) -> list[str]:
+        """Return the receipts that must exist before a stream of a platform is observed.
 
-        A study waits for the probe, one of a model also for what is foretold of it, and that for
-        the model's modules.
+        Every study waits for the probe. A model's study also waits for the model's recorded
+        prediction, and that prediction for the measurement of the model's modules.
         """
         study = stream.removesuffix(FORETOLD_SUFFIX)
-        first = f"{study}{MODULES_SUFFIX}" if study != stream else f"{study}{FORETOLD_SUFFIX}"
+        predecessor = f"{study}{MODULES_SUFFIX}" if study != stream else f"{study}{FORETOLD_SUFFIX}"
         receipts = self._receipts(scope)
-        return [receipts[name] for name in (HARDWARE, first) if name in receipts]
+        return [receipts[name] for name in (HARDWARE, predecessor) if name in receipts]
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
     def _receipts(self, scope: str) -> dict[str, str]:
-        return {take.stream: str(self.layout.receipt(take)) for take in self.requested(scope)}
+        return {take.stream: str(self.layout.receipt(take)) for take in self.requested_takes(scope)}
 
     def python(self, scope: str, stream: str) -> str:
-        """Return the interpreter of a stream's environment: config's, this one, or one made."""
+        """Return the interpreter for a stream: the config's, this one, or that of a made one."""
         name = self._environment(scope, stream)
         if name in self.site.python:
             return self.site.python[name]
-        return sys.executable if name == OWN else str(self._made(name).python)
+        return sys.executable if name == OWN else str(self._made_environment(name).python)
 
     def interpreters(self, scope: str) -> dict[str, str]:
-        """Return the interpreters that a platform's streams run in, by their environments."""
+        """Return the interpreters of a platform's streams, by the name of their environment."""
         streams = self._plans[scope]
         return {self._environment(scope, name): self.python(scope, name) for name in streams}
 
     def environment(self, scope: str, stream: str, *, renew: bool = False) -> list[str]:
-        """Return the receipt of the environment that is made for a stream, if one has to be.
+        """Return the receipt of the environment to make for a stream; empty if none is needed.
 
         Parameters
         ----------
         renew
-            Whether to let go of a receipt whose environment was made elsewhere: the project moved.
+            Whether to delete a receipt whose environment is incomplete here, as after the project
+            was moved.
         """
         name = self._environment(scope, stream)
         if name == OWN or name in self.site.python:
             return []
-        made = self._made(name)
-        if renew and not made.complete:
-            made.receipt.unlink(missing_ok=True)
-        return [str(made.receipt)]
+        environment = self._made_environment(name)
+        if renew and not environment.complete:
+            environment.receipt.unlink(missing_ok=True)
+        return [str(environment.receipt)]
 
     def _environment(self, scope: str, stream: str) -> str:
         plan = self._plans[scope][stream]
         return plan.environment if isinstance(plan, MeasurePlan) and not plan.curves else OWN
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
-    def _made(self, name: str) -> Environment:
+    def _made_environment(self, name: str) -> Environment:
         return Environment(name)
 
     def simulated(self, scope: str) -> str:
-        """Return the option that names a simulated platform's curve file, nothing where real."""
+        """Return the option that names a simulated platform's curve file; empty for a real one."""
         path = self.config.curves(scope)
         return "" if path is None else f" --curves {path}"
 
     def resource(self, name: str, scope: str, stream: str, attempt: int) -> Any:
-        """Return one of the resources that a stream's SLURM job asks for, None for SLURM's own."""
+        """Return a resource of a stream's SLURM job; None leaves it to SLURM's default."""
         study = stream.removesuffix(MODULES_SUFFIX).removesuffix(FORETOLD_SUFFIX)
         return self.config.job_resources(scope, study).resources(attempt)[name]
 
@@ -373,16 +375,16 @@ class Pipeline:
         return [str(self.layout.table(scope, name)) for name in names]
 
     def seals_root(self, scope: str) -> str:
-        """Return a file that the stage `project` writes, with a digest of the scope's seals."""
+        """Return the file with a digest of the scope's seals, which the stage `project` writes."""
         return str(manifest_path(self.layout.table(scope, "platforms")))
 
     def datasheets(self, scope: str) -> str:
-        """Return a digest of the datasheets that a scope uses."""
+        """Return a digest of the datasheets of a scope's platforms."""
         raw = json.encode(self.config.datasheets(scope), order="deterministic")
         return sha256(raw)[:16]
 
     def config_digest(self) -> str:
-        """Return a digest of every config file, which a ledger holds."""
+        """Return a digest of every config file that a ledger records."""
         return sha256(json.encode(config_texts(self.config.folder)))[:16]
 
     @staticmethod
@@ -390,7 +392,8 @@ class Pipeline:
     def code(stage: str) -> str:
         """Return a digest of the code that makes a stage's output.
 
-        What answers asks the packages' readers, which it names by text: no import leads there.
+        A stage that predicts also calls the packages' source readers. It loads them by name, so no
+        import statement leads to them: they are added here.
         """
         if stage not in STAGES:
             return package_digest()

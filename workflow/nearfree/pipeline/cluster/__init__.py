@@ -1,1 +1,1 @@
-"""A SLURM cluster: whether it is there, and what its nodes see."""
+"""A SLURM cluster: whether it accepts jobs, and the state of its nodes."""

@@ -1,6 +1,6 @@
-"""A cluster tried out by SLURM's commands: one second on a node of every platform, and its faults.
+"""Check a SLURM cluster: run a short job for every platform, and report the faults of its node.
 
-The jobs are submitted like the workflow's own, and awaited.
+The jobs request the same resources as the workflow's jobs.
 """
 
 import os
@@ -27,21 +27,21 @@ from nearfree.log.segment import lock
 from nearfree.pipeline.cluster.node import LOCK, NodeState, last_line
 from nearfree.pipeline.pipeline import Pipeline
 
-_ANSWER_S = 6.0
-"""How long a controller may take to say that it is up; a busy one answers within a second."""
+_PING_S = 6.0
+"""Timeout of `scontrol ping`; a busy controller answers within a second."""
 _CALL_S = 60.0
-_LOOK_S = 0.5
-_SHOWN_S = 30.0
-"""What a shared file system may take to show here what a job wrote on its node."""
+_POLL_S = 0.5
+_VISIBLE_S = 30.0
+"""Time that a shared file system may take until a file from a node is visible here."""
 
 
 def slurm(*command: str, timeout_s: float = _CALL_S) -> str:
-    """Return what a command of SLURM prints; SchedulerError if it is not there or fails."""
+    """Return the output of a SLURM command; SchedulerError if it is missing or fails."""
     name = command[0]
     if shutil.which(name) is None:
         raise _absent(name)
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired as error:
@@ -49,21 +49,21 @@ def slurm(*command: str, timeout_s: float = _CALL_S) -> str:
             f"SLURM does not answer: {name} took longer than {timeout_s:.0f} s",
             remedy="Ask `scontrol ping` whether the cluster is up",
         ) from error
-    if done.returncode:
+    if completed.returncode:
         raise SchedulerError(
-            f"SLURM refused {name}: {last_line(done.stderr)}",
+            f"SLURM refused {name}: {last_line(completed.stderr)}",
             remedy="Mend config/cluster.yaml if it names what the cluster does not have"
             if name == "sbatch"
             else "Ask `scontrol ping` whether the cluster is up",
         )
-    return done.stdout
+    return completed.stdout
 
 
 def require_slurm() -> None:
     """Raise SchedulerError unless jobs can be submitted from here."""
     if shutil.which("sbatch") is None:
         raise _absent("sbatch")
-    answer = slurm("scontrol", "ping", timeout_s=_ANSWER_S)
+    answer = slurm("scontrol", "ping", timeout_s=_PING_S)
     if " is UP" not in answer:
         raise SchedulerError(
             f"SLURM is down: {last_line(answer)}",
@@ -79,7 +79,7 @@ def _absent(name: str) -> SchedulerError:
 
 
 def options(job: JobResources) -> list[str]:
-    """Return what sbatch is told of a job, as Snakemake's plugin tells it."""
+    """Return the options of sbatch for a job, the same that Snakemake's plugin passes."""
     gpus = f"{job.gpu_model}:{job.gpus}" if job.gpu_model else job.gpus
     values = {
         "--partition": job.partition,
@@ -97,19 +97,19 @@ def options(job: JobResources) -> list[str]:
 def submit(
     name: str, job: JobResources, folder: Path, pythons: Mapping[str, str], *, kind: str
 ) -> str:
-    """Submit a job that looks around on one of its partition's nodes; return its number.
+    """Submit a job that reports the state of its node; return the job's number.
 
     Parameters
     ----------
     pythons
-        The interpreters that it tries, by their environments.
+        The interpreters to check, by their environments.
     kind
-        Of the platform: cpu, or cuda, which torch must then be able to use.
+        The platform's kind: `cpu`, or `cuda`, where torch must find a GPU.
 
     Raises
     ------
     SchedulerError
-        SLURM refuses the request; the message quotes its answer.
+        SLURM refuses the request; the message quotes SLURM.
     """
     pairs = [f"{environment}={python}" for environment, python in pythons.items()]
     script = shlex.join(
@@ -123,44 +123,48 @@ def submit(
 
 
 def wait(jobs: Mapping[str, str], folder: Path, timeout_s: float) -> dict[str, str]:
-    """Wait until every job left its file or is over; return why the others did not, by name.
+    """Wait until every job wrote its file or ended; return why a job wrote none, by name.
 
     Parameters
     ----------
     jobs
-        Numbers of jobs by name. Those that have not begun after `timeout_s` are cancelled.
+        Numbers of jobs by name. Jobs that are not over after `timeout_s` are cancelled.
     """
-    until = time.monotonic() + timeout_s
-    left, over, states = dict(jobs), dict[str, float](), dict[str, str]()
-    while left:
-        time.sleep(_LOOK_S)
-        states = _states(left.values())
-        there, now = {path.name for path in folder.iterdir()}, time.monotonic()
-        left = {name: job for name, job in left.items() if f"{name}.json" not in there}
-        for name in left:
-            if left[name] not in states:
-                over.setdefault(name, now)
-        if now >= until or all(now - over.get(name, now) > _SHOWN_S for name in left):
+    deadline_s = time.monotonic() + timeout_s
+    waiting, ended_at_s, states = dict(jobs), dict[str, float](), dict[str, str]()
+    while waiting:
+        time.sleep(_POLL_S)
+        states = _states(waiting.values())
+        written, now_s = {path.name for path in folder.iterdir()}, time.monotonic()
+        waiting = {name: job for name, job in waiting.items() if f"{name}.json" not in written}
+        for name in waiting:
+            if waiting[name] not in states:
+                ended_at_s.setdefault(name, now_s)
+        if now_s >= deadline_s or all(
+            now_s - ended_at_s.get(name, now_s) > _VISIBLE_S for name in waiting
+        ):
             break
-    why = {}
-    for name, job in left.items():
+    reasons = {}
+    for name, job in waiting.items():
         if job in states:
-            with suppress(SchedulerError):  # it may have ended since, which SLURM calls a mistake
+            with suppress(SchedulerError):  # SLURM refuses it if the job has ended meanwhile
                 slurm("scancel", job)
-            why[name] = f"job {job} is {states[job]} after {timeout_s:.0f} s"
+            reasons[name] = f"job {job} is {states[job]} after {timeout_s:.0f} s"
         else:
-            why[name] = f"job {job} ended without an answer: {_last_output(folder / f'{name}.log')}"
-    return why
+            reasons[name] = (
+                f"job {job} ended without an answer: {_last_output(folder / f'{name}.log')}"
+            )
+    return reasons
 
 
 def _states(jobs: Iterable[str]) -> dict[str, str]:
-    """Return the states of jobs that are not over; of all where SLURM does not answer."""
-    wanted = list(jobs)
+    """Return the states of jobs that are not over; SLURM's error for all if it fails."""
+    numbers = list(jobs)
     try:
-        listed = slurm("squeue", "--noheader", f"--jobs={','.join(wanted)}", "--format=%i|%T (%r)")
+        output = slurm("squeue", "--noheader", f"--jobs={','.join(numbers)}", "--format=%i|%T (%r)")
     except SchedulerError as error:
-        return {} if "Invalid job id" in error.what else dict.fromkeys(wanted, error.what)
-    lines = (line.partition("|") for line in listed.splitlines())
+        return {} if "Invalid job id" in error.what else dict.fromkeys(numbers, error.what)
+    lines = (line.partition("|") for line in output.splitlines())
     return {job.strip(): state for job, _, state in lines}
 
 
@@ -172,45 +176,45 @@ def _last_output(log: Path) -> str:
 
 
 _CLOCK_S = 60.0
-"""How far a node's clock may be from this one's: a queue's delay is not in it, NTP's is."""
+"""Accepted difference of a node's clock from this one's, beyond the time since submission."""
 
-_NOT_THERE = "config.yaml names {1} for the environment {0}, which is not there"
-_TO_MAKE = "the environment {0} is not made yet: the workflow makes it first"
+_MISSING_PYTHON = "config.yaml names {1} for the environment {0}, which is not there"
+_UNMADE = "the environment {0} is not made yet: the workflow makes it first"
 
 
 class NodeReport(Struct, frozen=True, kw_only=True):
-    """A platform's job: what its node saw, what is wrong, and what is worth knowing."""
+    """The result of a platform's job: the node's state, its faults, and notices."""
 
     platform: str
     resources: str
-    """Partition, constraint and GPU model that the job asked for."""
+    """The partition, constraint and GPU model that the job requested."""
     state: NodeState | None
     wrong: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
 def check(pipeline: Pipeline, logs: Path, timeout_s: float) -> Iterator[NodeReport]:
-    """Submit a job for every platform of `here`, and yield what came of it, in their order.
+    """Submit a job for every platform of `here`, and yield their reports in that order.
 
     Raises
     ------
     SchedulerError
-        SLURM is not there.
+        SLURM is missing or does not answer.
     """
     require_slurm()
     logs.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=logs, prefix="check-") as name:
         folder = Path(name).absolute()
-        held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        lock_fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            lock(held, LOCK)
+            lock(lock_fd, LOCK)
             yield from _check_platforms(pipeline, folder, timeout_s)
         finally:
-            os.close(held)
+            os.close(lock_fd)
 
 
 def accounting() -> bool:
-    """Return whether the cluster keeps accounts of jobs, which sacct needs."""
+    """Return whether the cluster has job accounting, which sacct needs."""
     for line in slurm("scontrol", "show", "config").splitlines():
         name, _, value = line.partition("=")
         if name.strip() == "AccountingStorageType":
@@ -220,7 +224,7 @@ def accounting() -> bool:
 
 def _check_platforms(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iterator[NodeReport]:
     config = pipeline.config
-    made = {
+    pythons = {
         platform: {
             name: python
             for name, python in pipeline.interpreters(platform).items()
@@ -236,36 +240,38 @@ def _check_platforms(pipeline: Pipeline, folder: Path, timeout_s: float) -> Iter
                 platform,
                 config.job_resources(platform, STREAM),
                 folder,
-                made[platform],
+                pythons[platform],
                 kind=config.platform(platform).kind,
             )
         except SchedulerError as error:
             refused[platform] = error.what
-    began_s = time.time()
+    submitted_s = time.time()
     refused |= wait(jobs, folder, timeout_s)
     for platform in config.site.here:
         job = config.job_resources(platform, STREAM)
-        wanted = " ".join(filter(None, (job.partition, job.constraint, job.gpu_model)))
+        resources = " ".join(filter(None, (job.partition, job.constraint, job.gpu_model)))
         state = refused.get(platform) or _state(folder / f"{platform}.json")
         if isinstance(state, str):
-            yield NodeReport(platform=platform, resources=wanted, state=None, wrong=(state,))
+            yield NodeReport(platform=platform, resources=resources, state=None, wrong=(state,))
             continue
-        wrong = tuple(_wrong(config.platforms, platform, state))
-        wrong += tuple(
-            _NOT_THERE.format(name, config.site.python[name])
-            for name in pipeline.interpreters(platform).keys() - made[platform]
+        faults = tuple(_faults(config.platforms, platform, state))
+        faults += tuple(
+            _MISSING_PYTHON.format(name, config.site.python[name])
+            for name in pipeline.interpreters(platform).keys() - pythons[platform]
             if name in config.site.python
         )
-        missing = sorted(pipeline.interpreters(platform).keys() - made[platform])
+        unmade = sorted(pipeline.interpreters(platform).keys() - pythons[platform])
         notes = (
-            *_notes(state, began_s),
-            *(_TO_MAKE.format(name) for name in missing if name not in config.site.python),
+            *_notes(state, submitted_s),
+            *(_UNMADE.format(name) for name in unmade if name not in config.site.python),
         )
-        yield NodeReport(platform=platform, resources=wanted, state=state, wrong=wrong, notes=notes)
+        yield NodeReport(
+            platform=platform, resources=resources, state=state, wrong=faults, notes=notes
+        )
 
 
 def _state(path: Path) -> NodeState | str:
-    """Return what a node left, or what is wrong where that cannot be read."""
+    """Return the state that a node wrote, or a fault if its file cannot be decoded."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=NodeState)
     except msgspec.MsgspecError as error:
@@ -274,7 +280,7 @@ def _state(path: Path) -> NodeState | str:
         )
 
 
-def _wrong(platforms: dict[str, Platform], name: str, state: NodeState) -> Iterator[str]:
+def _faults(platforms: dict[str, Platform], name: str, state: NodeState) -> Iterator[str]:
     if state.code_digest != package_digest():
         yield "it sees other code than this: is the project on a shared file system?"
     for environment, fault in state.environments.items():
@@ -291,11 +297,11 @@ def _wrong(platforms: dict[str, Platform], name: str, state: NodeState) -> Itera
             yield f"its GPU is {gpu!r}, the platform's is {platform.device_name!r}"
 
 
-def _notes(state: NodeState, began_s: float) -> Iterator[str]:
+def _notes(state: NodeState, submitted_s: float) -> Iterator[str]:
     if not state.locked:
         yield (
             "locks are not seen across nodes: two attempts of one take can run at once; "
             "the log stays whole, but work may be done twice"
         )
-    if not began_s - _CLOCK_S <= state.time_s <= time.time() + _CLOCK_S:
+    if not submitted_s - _CLOCK_S <= state.time_s <= time.time() + _CLOCK_S:
         yield f"its clock is {state.time_s - time.time():+.0f} s off: the log's times will be"

@@ -1,7 +1,7 @@
-"""What a node sees: `python -m nearfree.pipeline.cluster.node` with FOLDER, NAME and KIND.
+"""Report the state of a cluster's node.
 
-Then come ENVIRONMENT=PYTHON pairs.
-It needs the standard library and msgspec, and leaves FOLDER/NAME.json.
+`python -m nearfree.pipeline.cluster.node FOLDER NAME KIND [ENVIRONMENT=PYTHON ...]` writes
+FOLDER/NAME.json. It needs the standard library and msgspec only.
 """
 
 import os
@@ -18,11 +18,11 @@ from nearfree.log.codebase import package_digest
 from nearfree.log.segment import lock
 
 LOCK = "lock"
-"""The file in FOLDER whose lock the asking process holds."""
+"""The file in FOLDER whose lock the checking process holds."""
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
-    """One node, as a job of one platform sees it."""
+    """The state of a node as a job of one platform sees it."""
 
     node: str
     job_id: str
@@ -31,28 +31,28 @@ class NodeState(Struct, frozen=True, kw_only=True):
     visible: str | None
     """CUDA_VISIBLE_DEVICES."""
     gpus: tuple[str, ...]
-    """What the driver calls each GPU."""
+    """The driver's name of each GPU."""
     code_digest: str
     locked: bool
-    """Whether a lock that another node holds is seen here."""
+    """Whether a lock that another node holds has effect on this node."""
     time_s: float
     """This node's clock, seconds since 1970."""
     environments: dict[str, str]
-    """What is wrong with each environment's interpreter here, empty where nothing is."""
+    """The fault of each environment's interpreter on this node, empty if it has none."""
 
 
 def gpu_names() -> tuple[str, ...]:
-    """Return what the NVIDIA driver calls the GPUs of this job; none without a driver."""
-    ask = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    """Return the NVIDIA driver's names of this job's GPUs; none without a driver."""
+    command = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     try:
-        done = subprocess.run(ask, capture_output=True, text=True, timeout=30, check=True)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+    return tuple(line.strip() for line in completed.stdout.splitlines() if line.strip())
 
 
 def lock_seen(path: Path) -> bool:
-    """Return whether the lock on a file, held by another process, keeps this one out."""
+    """Return whether another process's lock on a file keeps this process out."""
     fd = os.open(path, os.O_RDWR)
     try:
         lock(fd, path.name)
@@ -64,30 +64,30 @@ def lock_seen(path: Path) -> bool:
 
 
 def last_line(text: str) -> str:
-    """Return the last line that says something."""
+    """Return the last line that is not blank."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
 
 
 def fault(environment: str, python: str, kind: str) -> str:
-    """Return what is wrong with an interpreter: it is not the lock's, or its torch sees no GPU."""
+    """Return an interpreter's fault: it is not the lock's, or its torch sees no GPU; else empty."""
     checks: list[tuple[str, ...]] = [("-m", "nearfree", "environment", "check", environment)]
     if kind == "cuda":
         checks.append(("-c", "import torch; torch.cuda.get_device_properties(0)"))
-    for words in checks:
+    for arguments in checks:
         try:
-            done = subprocess.run(
-                (python, *words), capture_output=True, text=True, timeout=240, check=False
+            completed = subprocess.run(
+                (python, *arguments), capture_output=True, text=True, timeout=240, check=False
             )
         except (OSError, subprocess.SubprocessError) as error:
             return str(error)
-        if done.returncode:
-            return last_line(done.stderr)
+        if completed.returncode:
+            return last_line(completed.stderr)
     return ""
 
 
 def look(folder: Path, kind: str, pythons: dict[str, str]) -> NodeState:
-    """Return what this node sees."""
+    """Return the state of this node."""
     return NodeState(
         node=os.environ.get("SLURMD_NODENAME", "unknown"),
         job_id=os.environ.get("SLURM_JOB_ID", "unknown"),

@@ -1,1 +1,1 @@
-"""What is said of a model's boundary before it is measured, from its modules measured apart."""
+"""Predictions of a model's boundary from its modules, recorded before the model is measured."""

@@ -1,11 +1,11 @@
-"""Three ways from isolated modules to a model's boundary: two compose curves, the third is a law.
+"""A model's boundary from its isolated modules, composed in three ways: two use curves, one a law.
 
-The time-weighted sum adds T(N) of every module, as often as a forward runs it. The minimum is the
+The sum adds T(N) of every module, times the number of its runs per forward. The minimum is the
 paper's rule (sec. 4): the smallest boundary of attention and the FFN, each by itself.
 
-The law takes the granularity that the modules' own runs counted. Dense models: N = min(rho s / 2 b,
+The law uses the granularity that the modules' own runs counted. Dense models: N = min(rho s / 2 b,
 M_attn); MoE, balanced: min(M_moe E / (b k), tau / b, M_attn), skewed: min(M_moe / b, tau / b,
-M_attn). It has no L, and no time: no measured latency enters it.
+M_attn). It depends neither on L nor on any measured latency.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,9 +29,9 @@ Rounds = dict[int, dict[int, float]]
 
 
 class IsolatedModules:
-    """The newest take of a model's modules.
+    """The newest take of a model's modules, each measured in isolation.
 
-    Its rounds visit every point of every module, so that the modules of one round can be summed.
+    Its rounds visit every point of every module, so that T(N) can be summed within a round.
     """
 
     def __init__(self, take: Take) -> None:
@@ -44,11 +44,11 @@ class IsolatedModules:
 
     @property
     def dtype(self) -> str:
-        """The element type that the machine really used."""
+        """The element type of the measured modules."""
         return next(iter(self._rounds)).dtype
 
     def rounds(self, use: ModuleUse) -> Rounds:
-        """Return a module's T(N), run once; EvidenceError if it was not measured."""
+        """Return T(N) of one run of a module; EvidenceError if it was not measured."""
         if use.setting not in self._rounds:
             raise EvidenceError(
                 f"{use.role} was not measured apart", remedy="Measure the modules of this study"
@@ -60,12 +60,12 @@ class IsolatedModules:
         return use.setting in self._rounds
 
     def evidence(self, uses: Sequence[ModuleUse]) -> str:
-        """Return the take, and which modules read their weights or keys from a warm cache."""
+        """Return the take's name, and the modules that read weights or keys from a warm cache."""
         warm = [use.role for use in uses if use.setting in self._warm]
         return f"{self.name}; from a warm cache: {', '.join(warm)}" if warm else self.name
 
     def work(self, use: ModuleUse) -> dict[int, ExecutedWork]:
-        """Return what a module's kernels execute, by N."""
+        """Return the work that a module's kernels execute, by N."""
         return self._work.get(use.setting, {})
 
 
@@ -73,11 +73,11 @@ SUM, MINIMUM, LAW = "modules_sum", "modules_minimum", "principle_counted"
 
 
 class Composed(Struct, frozen=True, kw_only=True):
-    """A model's boundary as its modules say it, and which of them limits it.
+    """A model's boundary composed from its modules, and the module that limits it.
 
-    `margin` is how far beyond it the next N would be: T(N) over T(baseline) for the sum, for the
-    minimum the next smallest module boundary over the smallest. `curve` is T(N) in microseconds
-    where there is one.
+    `margin` is, for the sum, T(N) / T(baseline) at the N after the boundary; for the minimum and
+    the law, the next smallest module's value over the smallest. `curve` is T(N) in microseconds;
+    the sum alone has one.
     """
 
     n_max: int
@@ -92,10 +92,11 @@ class Composed(Struct, frozen=True, kw_only=True):
 def by_sum(
     uses: Sequence[ModuleUse], modules: IsolatedModules, baseline: int, epsilon: float
 ) -> Composed:
-    """Return the boundary of the sum of all modules' times, each as often as it runs.
+    """Return the boundary of the sum of all modules' times, each times its runs per forward.
 
-    The sum is taken round by round, so that its ratios have an interval as a measured curve's. What
-    limits is the module whose time grows most from the baseline to the N after the boundary.
+    The sum is taken round by round, so that its ratios have an interval like a measured curve's.
+    The limiting module is the one whose time grows most from the baseline to the N after the
+    boundary.
 
     Raises
     ------
@@ -103,20 +104,23 @@ def by_sum(
         A module was not measured apart, or without the baseline.
     """
     parts = [(use, modules.rounds(use)) for use in uses]
-    total = _total(parts)
+    total = _summed_rounds(parts)
     result = boundary(ratios(total, baseline), epsilon, baseline)
-    after = result.next_n or max(total)
+    next_n = result.next_n or max(total)
     curve = {n: median(list(by_round.values())) for n, by_round in total.items()}
-    grown = {use.role: use.count * (_at(r, after) - _at(r, baseline)) for use, r in parts}
-    role = max(grown, key=lambda name: grown[name])
+    growth_us = {
+        use.role: use.count * (_median_us(rounds, next_n) - _median_us(rounds, baseline))
+        for use, rounds in parts
+    }
+    role = max(growth_us, key=lambda name: growth_us[name])
     return Composed(
         n_max=result.last_pass,
         low=result.low,
         high=result.high,
         limiting_module=role,
-        limiting_term=f"{grown[role]:.0f} of the {curve[after] - curve[baseline]:.0f} us by which "
-        f"the sum grows from N = {baseline} to {after}",
-        margin=curve[after] / curve[baseline],
+        limiting_term=f"{growth_us[role]:.0f} of the {curve[next_n] - curve[baseline]:.0f} us "
+        f"by which the sum grows from N = {baseline} to {next_n}",
+        margin=curve[next_n] / curve[baseline],
         curve=curve,
     )
 
@@ -124,7 +128,7 @@ def by_sum(
 def by_minimum(
     uses: Sequence[ModuleUse], modules: IsolatedModules, baseline: int, epsilon: float
 ) -> Composed:
-    """Return the smallest boundary of the modules that the paper's law speaks of.
+    """Return the smallest boundary of the model's main modules, attention and FFN.
 
     Raises
     ------
@@ -136,34 +140,34 @@ def by_minimum(
         for use in uses
         if use.main
     }
-    role, *others = sorted(by_role, key=lambda name: by_role[name].last_pass)
-    least = by_role[role].last_pass
-    listed = ", ".join(f"{name} {limit.last_pass}" for name, limit in by_role.items())
+    role, *other_roles = sorted(by_role, key=lambda name: by_role[name].last_pass)
+    n_max = by_role[role].last_pass
+    limits = ", ".join(f"{name} {result.last_pass}" for name, result in by_role.items())
     return Composed(
-        n_max=least,
-        low=min(limit.low for limit in by_role.values()),
-        high=min(limit.high for limit in by_role.values()),
+        n_max=n_max,
+        low=min(result.low for result in by_role.values()),
+        high=min(result.high for result in by_role.values()),
         limiting_module=role,
-        limiting_term=f"the smallest of {listed}",
-        margin=min((by_role[name].last_pass / least for name in others), default=None),
+        limiting_term=f"the smallest of {limits}",
+        margin=min((by_role[name].last_pass / n_max for name in other_roles), default=None),
     )
 
 
-def _total(parts: Sequence[tuple[ModuleUse, Rounds]]) -> Rounds:
-    """Return the sum of modules' times by N and round, where every module has both."""
-    first = parts[0][1]
-    summed = {
+def _summed_rounds(parts: Sequence[tuple[ModuleUse, Rounds]]) -> Rounds:
+    """Return the sum of modules' times by N and round, where every module was timed."""
+    first_rounds = parts[0][1]
+    totals = {
         n: {
             number: sum(use.count * rounds[n][number] for use, rounds in parts)
-            for number in first[n]
+            for number in first_rounds[n]
             if all(number in rounds.get(n, {}) for _, rounds in parts)
         }
-        for n in first
+        for n in first_rounds
     }
-    return {n: by_round for n, by_round in summed.items() if by_round}
+    return {n: by_round for n, by_round in totals.items() if by_round}
 
 
-def _at(rounds: Rounds, n: int) -> float:
+def _median_us(rounds: Rounds, n: int) -> float:
     return median(list(rounds[n].values()))
 
 
@@ -178,52 +182,56 @@ def by_law(
         A module's run counted no block or tile.
     """
     terms = [
-        term for use in uses if use.main for term in _terms(use, modules, balance_flop_per_byte)
+        term for use in uses if use.main for term in _law_terms(use, modules, balance_flop_per_byte)
     ]
     value, role, equation = min(terms)
-    nearest = min((other for other, name, _ in terms if name != role), default=None)
-    least = max(int(value), baseline)
+    next_value = min((other for other, name, _ in terms if name != role), default=None)
+    n_max = max(int(value), baseline)
     return Composed(
-        n_max=least,
-        low=least,
-        high=least,
+        n_max=n_max,
+        low=n_max,
+        high=n_max,
         limiting_module=role,
         limiting_term=f"{equation} = {value:.4g}",
-        margin=None if nearest is None else nearest / value,
+        margin=None if next_value is None else next_value / value,
     )
 
 
-def _terms(
+def _law_terms(
     use: ModuleUse, modules: IsolatedModules, balance_flop_per_byte: float
 ) -> Iterator[tuple[float, str, str]]:
-    """Yield the value of each term of a module's law, its role and its name."""
+    """Yield the value of each term of a module's law, the module's role and the term's name."""
     laws = kind_of(use.setting).laws
     if laws is None:
         return
-    granularity, until = (None, "") if laws.letter is None else _counted(use, modules.work(use))
+    granularity, validity = (
+        (None, "") if laws.letter is None else _counted_granularity(use, modules.work(use))
+    )
     terms = laws.terms(use.setting, balance_flop_per_byte, granularity, extended=True)
     for name, value in terms.items():
-        yield value, use.role, f"{name}{until}" if name == VALIDITY else name
+        yield value, use.role, f"{name}{validity}" if name == VALIDITY else name
 
 
-def _counted(use: ModuleUse, counted: dict[int, ExecutedWork]) -> tuple[Granularity, str]:
-    """Return the granularity at the smallest N that was run, and what says how far it holds.
+def _counted_granularity(
+    use: ModuleUse, work_by_n: dict[int, ExecutedWork]
+) -> tuple[Granularity, str]:
+    """Return the granularity at the smallest N that was run, and a text with its valid range.
 
-    Where heads share a tile there are fewer blocks than heads, and fewer positions in each.
+    If heads share a tile there are fewer blocks than heads, and each holds fewer positions.
     """
-    first = counted[min(counted)] if counted else None
-    if first is None or first.block_rows is None:
+    smallest = work_by_n[min(work_by_n)] if work_by_n else None
+    if smallest is None or smallest.block_rows is None:
         raise EvidenceError(
             f"the run of {use.role} counted no block or tile",
             remedy="Choose a backend whose adapter tells its granularity",
         )
-    rows, batch = first.block_rows, use.setting.batch
+    rows, batch = smallest.block_rows, use.setting.batch
     if use.setting.heads:
         heads = use.setting.heads * batch
-        return Granularity(rows=rows * (first.blocks or heads) / heads), ""
-    changed = [n for n, work in counted.items() if work.block_rows != rows]
-    if not changed:
+        return Granularity(rows=rows * (smallest.blocks or heads) / heads), ""
+    changed_at = [n for n, work in work_by_n.items() if work.block_rows != rows]
+    if not changed_at:
         return Granularity(rows=rows), ""
-    last = max(n for n in counted if n < min(changed))
-    until = f", by the last N that was run with blocks of {rows},"
-    return Granularity(rows=rows, until=batch * last), until
+    last_n = max(n for n in work_by_n if n < min(changed_at))
+    validity = f", by the last N that was run with blocks of {rows},"
+    return Granularity(rows=rows, until=batch * last_n), validity

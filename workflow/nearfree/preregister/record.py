@@ -1,4 +1,7 @@
-"""A take of predictions: on record before the model's own take, and never a reason to repeat it."""
+"""Record predictions of a model's boundary in a take of their own, before the model is measured.
+
+New predictions never cause the model's take to be measured again.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -30,12 +33,12 @@ from nearfree.units import GFLOP_PER_TFLOP, balance_flop_per_byte
 
 
 def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellPlan) -> Seal:
-    """Make sure that what is predicted of a model's study is on record, or return at once.
+    """Record the predictions of a model's study, if not yet done; return the seal of their take.
 
     Parameters
     ----------
     stream
-        Of the predictions; the modules are those of the stream of the same study.
+        The stream of the predictions; the modules are in the same study's stream of modules.
 
     Raises
     ------
@@ -58,23 +61,23 @@ def foretell(layout: Layout, scope: str, stream: str, take: int, plan: ForetellP
 def predictions(
     plan: ForetellPlan, modules: Take | None, probe: HardwareProbed
 ) -> Iterator[PredictionRecorded]:
-    """Yield what each way of composing says of each setting of a plan at each tolerance.
+    """Yield the prediction of each composition for each setting of a plan and each tolerance.
 
     Parameters
     ----------
     modules
-        The newest take of the modules measured apart, None where there is none.
+        The newest take of the isolated modules; None if there is none.
     probe
         The platform's facts, for rho.
 
     Raises
     ------
     EvidenceError
-        A module was not measured apart.
+        A module was not measured in isolation.
     """
     isolated = IsolatedModules(modules) if modules and modules.of(LatencyMeasured) else None
     for sweep in plan.sweeps:
-        setting = _resolved(sweep, isolated, probe)
+        setting = _resolved_setting(sweep, isolated, probe)
         module_uses = uses(setting, model_of(setting, plan.models))
         missing = [use.role for use in module_uses if isolated is None or not isolated.has(use)]
         if missing:
@@ -82,9 +85,9 @@ def predictions(
                 f"the {missing[0]} of {setting.model} was not measured apart yet",
                 remedy=f"Measure the study's modules first: its stream STUDY{MODULES_SUFFIX}",
             )
-        for predictor, basis, balance, compose in _ways(setting, probe):
+        for predictor, basis, balance, compose in _compositions(setting, probe):
             for epsilon in plan.tolerances:
-                question = PredictionRecorded(
+                query = PredictionRecorded(
                     setting=setting,
                     baseline=sweep.baseline,
                     predictor=predictor,
@@ -94,17 +97,17 @@ def predictions(
                     made_from=(isolated.name,) if isolated else (),
                     evidence=isolated.evidence(module_uses) if isolated else None,
                 )
-                yield _recorded(question, compose, module_uses, isolated)
+                yield _with_answer(query, compose, module_uses, isolated)
 
 
 Compose = Callable[[Sequence[ModuleUse], IsolatedModules, int, float], Composed]
-"""A model's boundary from its modules, the baseline, and a tolerance or, of the law, rho."""
+"""Composes a boundary from uses, modules, the baseline, and epsilon (for the law: rho)."""
 
 
-def _ways(
+def _compositions(
     setting: Setting, probe: HardwareProbed
 ) -> Iterator[tuple[str, str | None, float | None, Compose]]:
-    """Yield each predictor with its basis of facts, rho, and how it composes a model."""
+    """Yield each predictor with its basis of facts, its rho and its function of composition."""
     yield SUM, None, None, by_sum
     yield MINIMUM, None, None, by_minimum
     peaks = {peak.dtype: peak.gflop_s / GFLOP_PER_TFLOP for peak in probe.compute}
@@ -115,25 +118,26 @@ def _ways(
 
 
 _ROUTER = "the model's own router decides which experts run: no curve of theirs says T(N)"
+"""The refusal for a model whose routing no isolated module can reproduce."""
 
 
-def _recorded(
-    question: PredictionRecorded,
+def _with_answer(
+    query: PredictionRecorded,
     compose: Compose,
     module_uses: Sequence[ModuleUse],
     isolated: IsolatedModules | None,
 ) -> PredictionRecorded:
     if isolated is None or not module_uses:
-        return structs.replace(question, refusal=_ROUTER, evidence=None)
-    rho = question.balance_flop_per_byte
+        return structs.replace(query, refusal=_ROUTER, evidence=None)
+    rho = query.balance_flop_per_byte
     try:
         answer = compose(
-            module_uses, isolated, question.baseline, question.epsilon if rho is None else rho
+            module_uses, isolated, query.baseline, query.epsilon if rho is None else rho
         )
     except EvidenceError as error:
-        return structs.replace(question, refusal=error.what, evidence=None)
+        return structs.replace(query, refusal=error.what, evidence=None)
     return structs.replace(
-        question,
+        query,
         n_max=float(answer.n_max),
         low=float(answer.low),
         high=float(answer.high),
@@ -145,10 +149,12 @@ def _recorded(
     )
 
 
-def _resolved(sweep: Sweep, isolated: IsolatedModules | None, probe: HardwareProbed) -> Setting:
-    """Return a sweep's setting with the dtype that the machine uses."""
+def _resolved_setting(
+    sweep: Sweep, isolated: IsolatedModules | None, probe: HardwareProbed
+) -> Setting:
+    """Return a sweep's setting with `auto` replaced by the machine's dtype."""
     if sweep.setting.dtype != "auto":
         return sweep.setting
-    here = probe.fingerprint
-    own = native_dtype(here) if here.kind == "cpu" else "bfloat16"
-    return structs.replace(sweep.setting, dtype=isolated.dtype if isolated else own)
+    fingerprint = probe.fingerprint
+    native = native_dtype(fingerprint) if fingerprint.kind == "cpu" else "bfloat16"
+    return structs.replace(sweep.setting, dtype=isolated.dtype if isolated else native)

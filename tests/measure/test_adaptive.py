@@ -9,7 +9,7 @@ from nearfree.core.boundary import Ratio, repeated_looks
 from nearfree.core.protocols import Adaptive
 from nearfree.errors import HardwareError
 from nearfree.log.names import Layout
-from nearfree.measure.protocols import Search, still_open
+from nearfree.measure.protocols import Search, open_positions
 
 from measure.machines import TICK, FakeKernel, FakeTimer, measured, take
 from measure.simulation import Machine, Noise, staircase
@@ -30,34 +30,34 @@ SURE = (1.0, 1.0, 1.0)
 def test_a_known_boundary_needs_no_pairs() -> None:
     """Where every N surely passes or fails, nothing is left to test."""
     known = curve(n1=SURE, n8=(1.1, 1.05, 1.15), n16=(1.5, 1.4, 1.6))
-    assert still_open(known, 1, PROTOCOL) == []
+    assert open_positions(known, 1, PROTOCOL) == []
 
 
 def test_what_lies_beyond_the_boundary_is_tested() -> None:
     """Every N above that may still pass is tested, wherever it lies: curves need not rise."""
     found = curve(n1=SURE, n8=(1.1, 1.0, 1.1), n16=(1.5, 1.1, 1.6), n17=(2, 1.9, 2.1),
                   n32=(1.3, 1.1, 1.5))  # fmt: skip
-    assert still_open(found, 1, PROTOCOL) == [16, 32]
+    assert open_positions(found, 1, PROTOCOL) == [16, 32]
 
 
 def test_what_seems_to_pass_is_tested() -> None:
     """The largest N that seems to pass is tested until it surely does."""
     found = curve(n1=SURE, n8=(1.1, 1.0, 1.15), n16=(1.15, 1.1, 1.3), n32=(2, 1.9, 2.1))
-    assert still_open(found, 1, PROTOCOL) == [16]
+    assert open_positions(found, 1, PROTOCOL) == [16]
 
 
 def test_an_interval_that_is_narrow_enough_may_stay_open() -> None:
     """What is closer than the square root of `width` to the boundary is not fought over."""
     found = curve(n1=SURE, n96=(1.1, 1.05, 1.19), n100=(1.19, 1.1, 1.3), n104=(1.21, 1.1, 1.3),
                   n120=(1.5, 1.4, 1.6))  # fmt: skip
-    assert still_open(found, 1, PROTOCOL) == []
-    assert still_open(found, 1, replace(PROTOCOL, width=1.0)) == [100, 104]
+    assert open_positions(found, 1, PROTOCOL) == []
+    assert open_positions(found, 1, replace(PROTOCOL, width=1.0)) == [100, 104]
 
 
 def test_a_round_tests_a_limited_number_of_points() -> None:
     """No more than `probes` points are tested in one round, what seems to pass first."""
     found = [Ratio(1, *SURE), *(Ratio(n, 1.3, 1.1, 1.5) for n in range(10, 40))]
-    assert still_open(found, 1, PROTOCOL) == list(range(32, 40))
+    assert open_positions(found, 1, PROTOCOL) == list(range(32, 40))
 
 
 @given(
@@ -73,7 +73,7 @@ def test_it_stops_only_when_the_interval_is_narrow(
         Ratio(n + 2, value, value - below, value + above)
         for n, (value, below, above) in enumerate(points)
     ]
-    if still_open(found, 1, protocol) == []:
+    if open_positions(found, 1, protocol) == []:
         low = max(p.n for p in found if p.high <= 1.2)
         high = max(p.n for p in found if p.low <= 1.2)
         assert high <= width * low or high == low
@@ -141,9 +141,9 @@ def test_of_what_passes_the_smallest_and_the_largest_are_tested() -> None:
     wide = replace(PROTOCOL, width=4.0)
     found = curve(n1=SURE, n20=(1.1, 1.0, 1.3), n24=(1.3, 1.25, 1.4), n28=(1.1, 1.0, 1.3),
                   n32=(1.15, 1.0, 1.3), n64=(2, 1.9, 2.1))  # fmt: skip
-    assert still_open(found, 1, wide) == [20, 32]
+    assert open_positions(found, 1, wide) == [20, 32]
     failing = curve(n1=SURE, n20=(1.3, 1.25, 1.4), n28=(1.1, 1.0, 1.3), n32=(1.15, 1.0, 1.3))
-    assert still_open(failing, 1, wide) == [28, 32]
+    assert open_positions(failing, 1, wide) == [28, 32]
 
 
 def test_settings_are_paired_in_rounds_of_their_own(layout: Layout) -> None:

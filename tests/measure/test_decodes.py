@@ -28,7 +28,7 @@ from nearfree.log.take import take_name
 from nearfree.measure import decodes
 from nearfree.measure.decodes import measure_decodes
 from nearfree.measure.rounds import whole_rounds
-from nearfree.measure.texts import Kept, Texts, ids_sha256, texts_folder
+from nearfree.measure.texts import StoredText, Texts, ids_sha256, texts_folder
 
 PLAIN = Drafting()
 PLAN = trace_plan(asked(), SOURCES[:2], PLAIN)
@@ -216,7 +216,7 @@ def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) 
     folder = texts_folder(layout)
     assert folder == tmp_path / "results.texts"
     texts = Texts(folder, PLAN)
-    kept = Kept(prompt="hello", prompt_ids=(1, 2), output_ids=(3,))
+    kept = StoredText(prompt="hello", prompt_ids=(1, 2), output_ids=(3,))
     texts.keep("a" * 64, kept, PLAIN)
     assert folder.stat().st_mode & 0o077 == 0
     assert texts.find("a" * 64, (1, 2), PLAIN) == kept
@@ -236,7 +236,7 @@ def test_texts_lie_beside_the_results_root_for_their_user_alone(tmp_path: Path) 
 def test_a_text_that_was_damaged_is_decoded_again(tmp_path: Path, spoilt: bytes) -> None:
     """The folder may be deleted or spoilt: nothing rests on it."""
     texts = Texts(tmp_path, PLAN)
-    texts.keep("a" * 64, Kept(prompt="p", prompt_ids=(1,), output_ids=(2,)), PLAIN)
+    texts.keep("a" * 64, StoredText(prompt="p", prompt_ids=(1,), output_ids=(2,)), PLAIN)
     (path,) = tmp_path.iterdir()
     path.write_bytes(spoilt)
     assert texts.find("a" * 64, (1,), PLAIN) is None

@@ -14,7 +14,7 @@ from nearfree.errors import HardwareError
 from nearfree.log.curves import curve_samples, curves, samples_ratios
 from nearfree.log.evidence import read_take
 from nearfree.log.names import Layout
-from nearfree.measure.pairs import Pair, pair_of, unknown
+from nearfree.measure.pairs import Pair, pair_of, unresolved_n
 from nearfree.measure.rounds import recover
 
 from measure.machines import TICK, FakeKernel, FakeTimer, measured, take
@@ -37,7 +37,9 @@ def noisy(share: float, *, only: int | None = None, dirty: object = ()) -> FakeT
 
 def pair(ratio: float) -> Pair:
     """Return a pair of clean visits that says a ratio by both clocks."""
-    return Pair(make_latency(0, 4), wall=ratio, process=ratio, seconds=0.1, clean=2, samples=2)
+    return Pair(
+        make_latency(0, 4), wall_ratio=ratio, process_ratio=ratio, seconds=0.1, clean=2, samples=2
+    )
 
 
 def test_a_pair_lies_between_two_visits_to_its_baseline(layout: Layout) -> None:
@@ -126,10 +128,10 @@ def test_a_pair_says_its_ratio_by_either_clock() -> None:
     visit = make_latency(0, 4, wall_us=(30.0,), process_us=(16.0,), dirty=(False,),
                          forwards_a_sample=4)  # fmt: skip
     told = pair_of([reference, visit])
-    assert (told.visit.n, told.wall, told.process) == (4, 3.0, 2.0)
+    assert (told.visit.n, told.wall_ratio, told.process_ratio) == (4, 3.0, 2.0)
     assert (told.clean, told.samples) == (2, 3)
     assert told.seconds == pytest.approx(520e-6)
-    assert pair_of([reference]).wall == 1.0
+    assert pair_of([reference]).wall_ratio == 1.0
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -137,22 +139,22 @@ def test_a_pair_without_a_clean_sample_on_a_side_has_no_ratio(which: int) -> Non
     """Neither a disturbed baseline nor a disturbed N says how many times as long N takes."""
     sides = [make_latency(0, 1), make_latency(0, 4)]
     sides[which] = replace(sides[which], dirty=(True, True))
-    assert pair_of(sides).wall is None
+    assert pair_of(sides).wall_ratio is None
 
 
 def test_wall_time_tells_where_samples_are_clean() -> None:
     """What process time scatters by is nothing to a curve that wall time tells, and vice versa."""
-    by_wall = [replace(pair(4.0), process=4.0 * (1 + k % 2)) for k in range(8)]
-    assert unknown({4: by_wall}, PROTOCOL) == set()
-    by_process = [replace(pair(4.0), wall=4.0 * (1 + k % 2), clean=0) for k in range(8)]
-    assert unknown({4: by_process}, PROTOCOL) == set()
-    assert unknown({4: [replace(each, clean=2) for each in by_process]}, PROTOCOL) == {4}
+    by_wall = [replace(pair(4.0), process_ratio=4.0 * (1 + k % 2)) for k in range(8)]
+    assert unresolved_n({4: by_wall}, PROTOCOL) == set()
+    by_process = [replace(pair(4.0), wall_ratio=4.0 * (1 + k % 2), clean=0) for k in range(8)]
+    assert unresolved_n({4: by_process}, PROTOCOL) == set()
+    assert unresolved_n({4: [replace(each, clean=2) for each in by_process]}, PROTOCOL) == {4}
 
 
 def test_an_n_without_a_ratio_stays_open() -> None:
     """Of an N all of whose samples were disturbed nothing is known, while others are."""
-    none = [replace(pair(4.0), wall=None, clean=0)] * 4
-    assert unknown({2: [pair(2.0)] * 8, 4: none}, PROTOCOL) == {4}
+    none = [replace(pair(4.0), wall_ratio=None, clean=0)] * 4
+    assert unresolved_n({2: [pair(2.0)] * 8, 4: none}, PROTOCOL) == {4}
 
 
 def test_progress_rises_to_one(layout: Layout) -> None:
@@ -174,9 +176,9 @@ def test_intervals_hold_the_ratio_however_often_it_is_looked_at(sigma: float) ->
         pairs: list[Pair] = []
         for look in protocol.looks:
             pairs += [pair(4 * math.exp(draw.gauss(0, sigma))) for _ in range(look - len(pairs))]
-            if not unknown({4: pairs}, protocol):
+            if not unresolved_n({4: pairs}, protocol):
                 break
-        low, high = interval([each.process for each in pairs])
+        low, high = interval([each.process_ratio for each in pairs])
         held += low <= 4 <= high
         made += len(pairs)
     assert held >= 0.95 * 400

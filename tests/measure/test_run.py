@@ -233,13 +233,13 @@ def test_a_lost_gpu_is_told_from_a_mistake() -> None:
     """An error of CUDA becomes one message with what to do; any other error stays what it is."""
     gpu = Fingerprint(kind="cuda", model="Test GPU", features=(), cores=1, caches={})
     told = pytest.raises(HardwareError, match="the GPU failed: CUDA error: unspecified")
-    with told as caught, run._torch_steady(gpu, PLAN.protocol):
+    with told as caught, run._torch_settings(gpu, PLAN.protocol):
         raise RuntimeError("CUDA error: unspecified launch failure\nmore lines")
     assert "kept" in caught.value.remedy
-    with pytest.raises(RuntimeError, match="shapes"), run._torch_steady(gpu, PLAN.protocol):
+    with pytest.raises(RuntimeError, match="shapes"), run._torch_settings(gpu, PLAN.protocol):
         raise RuntimeError("shapes differ")
     with (
         pytest.raises(RuntimeError, match="CUDA"),
-        run._torch_steady(cpu_fingerprint(), PLAN.protocol),
+        run._torch_settings(cpu_fingerprint(), PLAN.protocol),
     ):
         raise RuntimeError("CUDA is not here")

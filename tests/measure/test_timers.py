@@ -9,7 +9,7 @@ import pytest
 import torch
 from nearfree.errors import HardwareError
 from nearfree.measure import cuda
-from nearfree.measure.cuda import _HELD_BACK, Nvml
+from nearfree.measure.cuda import _THROTTLE_REASONS, Nvml
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
 
@@ -107,5 +107,5 @@ def test_nvml_has_the_names_that_are_asked_for(source_cache: Cache) -> None:
     text = source.text("pynvml.py")
     used = set(re.findall(r"nvml\.(nvml\w+|NVML\w+)", inspect.getsource(cuda)))
     assert len(used) >= 8
-    for name in used | {f"nvmlClocksEventReason{key}" for key in _HELD_BACK}:
+    for name in used | {f"nvmlClocksEventReason{key}" for key in _THROTTLE_REASONS}:
         assert re.search(rf"^(def |class )?{name}\b", text, re.MULTILINE), name

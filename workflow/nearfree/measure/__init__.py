@@ -1,1 +1,1 @@
-"""How it is timed: protocols, sampling, and the take that keeps the samples."""
+"""Measurement: protocols, sampling, and the takes that hold the samples."""

@@ -1,4 +1,4 @@
-"""Which adapters have really run, as the log shows it."""
+"""The adapters that have run, according to the log."""
 
 from nearfree.backends.adapters.kernel import ADAPTERS, Adapter
 from nearfree.core.plan import MeasurePlan
@@ -14,27 +14,27 @@ _DEVICE = {"cpu": "cpu", "cuda_events": "cuda"}
 
 
 def adapter_runs(layout: Layout) -> AdapterRuns:
-    """Return every module, backend and device of which the log holds a sealed run.
+    """Return every module, backend and device with a sealed run in the log.
 
-    A whole model proves what runs its experts as well.
+    A run of a whole model also counts for the backend of its experts.
     """
     runs: AdapterRuns = set()
     for scope in {take.scope for take in layout.takes()}:
         for take in read_scope(layout, scope):
             for event in take.of(LatencyMeasured):
-                device = _DEVICE.get(event.data.timer)  # a simulated one proves nothing
-                runs |= {(*part, device) for part in _parts(event.data.setting) if device}
+                device = _DEVICE.get(event.data.timer)  # a simulated timer runs no adapter
+                runs |= {(*adapter, device) for adapter in _parts(event.data.setting) if device}
     return runs
 
 
 def _parts(setting: Setting) -> list[tuple[str, str]]:
-    """Return module and backend of a setting, and of a model's experts."""
+    """Return the module and backend of a setting, and those of a model's experts."""
     experts = [("moe_ffn", setting.moe)] if setting.moe else []
     return [(setting.module, setting.backend), *experts]
 
 
 def never_run(runs: AdapterRuns) -> list[tuple[Adapter, str]]:
-    """Return the adapters, with the kind of device, that no run is of."""
+    """Return the adapters that have no run, each with the kind of device."""
     return [
         (adapter, device)
         for adapter in ADAPTERS
@@ -46,7 +46,7 @@ def never_run(runs: AdapterRuns) -> list[tuple[Adapter, str]]:
 def refuse_never_run(layout: Layout, plan: MeasurePlan, device: str) -> None:
     """Raise EvidenceError if an adapter of a plan, or of a model's experts, never ran on a GPU.
 
-    What runs on a CPU runs in this project's tests on every machine.
+    On a CPU nothing is refused: the tests run every CPU adapter.
     """
     if device == "cpu":
         return

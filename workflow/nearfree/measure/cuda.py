@@ -1,8 +1,8 @@
-"""CUDA events, which time a forward on a GPU.
+"""Time a forward on a GPU with CUDA events.
 
-They stand around a forward, or around a graph of several. Without graphs a launch-bound T(1)
-measures the host; a graph for each N shows the GPU alone. NVML says what the GPU's clocks did
-meanwhile, where it is installed; nothing is ever set.
+The events enclose one forward, or a CUDA graph of several. Without graphs a launch-bound T(1)
+measures the host; with a graph per N the GPU alone is timed. NVML, if installed, reports the GPU's
+clocks meanwhile; it never sets anything.
 """
 
 import time
@@ -22,7 +22,7 @@ from nearfree.units import US_PER_MS, US_PER_S
 
 T = TypeVar("T")
 
-_HELD_BACK = {
+_THROTTLE_REASONS = {
     "HwSlowdown": "hardware slowdown",
     "HwThermalSlowdown": "hardware thermal slowdown",
     "HwPowerBrakeSlowdown": "power brake",
@@ -30,13 +30,14 @@ _HELD_BACK = {
     "SwPowerCap": "power cap",
 }
 """Throttle reasons by NVML's name for their bit, nvmlClocksEventReason*."""
-_SPOILS = frozenset(_HELD_BACK.values()) - {"power cap"}
-"""A power cap belongs to the machine as it is run, so it is told but spoils no sample."""
+_DISTURBING = frozenset(_THROTTLE_REASONS.values()) - {"power cap"}
+"""Reasons that make a sample dirty. A power cap is part of the machine's configuration: it is
+recorded but does not count as a disturbance."""
 _MW_PER_W = 1000.0
 
 
 class Nvml:
-    """The first visible GPU, as NVML sees it. Nothing is ever set."""
+    """NVML's readings of the first visible GPU; it never sets anything."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -44,25 +45,25 @@ class Nvml:
             self._nvml = import_module("pynvml")
             self._nvml.nvmlInit()
             self._handle = self._find()
-            self.state()  # a part of a GPU may have no clocks or power to tell
-        except Exception:  # noqa: BLE001 (NVML's errors are its own; without it nothing is told)
+            self.state()  # a MIG slice may report no clocks or power
+        except Exception:  # noqa: BLE001 (NVML raises its own types; without it nothing is read)
             self._nvml = None
 
     def _find(self) -> Any:
-        """Return NVML's handle of the first GPU that CUDA sees: the two do not count alike."""
+        """Return NVML's handle of CUDA's first GPU, by UUID: the two number GPUs differently."""
         uuid = torch.cuda.get_device_properties(0).uuid
         return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
 
     def _reasons(self) -> tuple[str, ...]:
-        ask = getattr(
+        query = getattr(
             self._nvml,
             "nvmlDeviceGetCurrentClocksEventReasons",
             getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None),
         )
-        if ask is None:
+        if query is None:
             return ()
-        bits = ask(self._handle)
-        return tuple(name for key, name in _HELD_BACK.items() if bits & self._bit(key))
+        bits = query(self._handle)
+        return tuple(name for key, name in _THROTTLE_REASONS.items() if bits & self._bit(key))
 
     def _bit(self, key: str) -> int:
         for prefix in ("nvmlClocksEventReason", "nvmlClocksThrottleReason"):
@@ -71,17 +72,17 @@ class Nvml:
         return 0
 
     def throttled(self) -> bool:
-        """Whether heat or a power brake holds the clocks back right now."""
-        return self._nvml is not None and bool(_SPOILS.intersection(self._query(self._reasons)))
+        """Return whether heat or a power brake throttles the clocks now."""
+        return self._nvml is not None and bool(_DISTURBING.intersection(self._query(self._reasons)))
 
     def state(self) -> DeviceState | None:
         """Return clocks, power, temperature and reasons for throttling."""
         return None if self._nvml is None else self._query(self._state)
 
-    def _query(self, ask: Callable[[], T]) -> T:
-        """Return what a question to NVML gives; HardwareError if the GPU does not answer now."""
+    def _query(self, query: Callable[[], T]) -> T:
+        """Return the result of a query to NVML; HardwareError if the GPU does not answer."""
         try:
-            return ask()
+            return query()
         except self._nvml.NVMLError as error:
             raise HardwareError(
                 f"the GPU does not answer: {error}",
@@ -100,19 +101,19 @@ class Nvml:
 
 
 _RESOLUTION_US = 0.5
-"""Of CUDA events."""
-_FEWEST_TICKS = 5
+"""The resolution of CUDA events."""
+_MIN_TICKS = 5
 _WARM_UPS = 3
 _FLOOR_SAMPLES = 50
 
 
 class CudaTimer:
-    """CUDA events, with NVML's word on whether the GPU was throttled meanwhile."""
+    """Times forwards with CUDA events; NVML tells whether the GPU was throttled meanwhile."""
 
     name: Literal["cpu", "cuda_events"] = "cuda_events"
 
     def __init__(self, launch: Launch, graph_forwards: int, copies: int = 1) -> None:
-        """Time forwards as `launch` says, over that many copies of weights that take turns."""
+        """Time forwards launched eagerly or by graph, with `copies` of the weights in rotation."""
         if launch == "graph" and graph_forwards % copies:
             raise ConfigError(
                 f"a graph of {graph_forwards} forwards does not use {copies} copies alike",
@@ -120,32 +121,36 @@ class CudaTimer:
             )
         self.launch: Launch = launch
         self.forwards_a_sample = graph_forwards if launch == "graph" else 1
-        self._warm_ups = max(_WARM_UPS, copies)  # each copy plans at its first forward of an N
+        self._warm_ups = max(
+            _WARM_UPS, copies
+        )  # each copy plans its kernels at its first forward over an N
         self._nvml = Nvml()
         self._pool = torch.cuda.graph_pool_handle() if self.launch == "graph" else None
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._side = torch.cuda.Stream()  # one for all: libraries keep a workspace a stream
+        self._capture_stream = (
+            torch.cuda.Stream()
+        )  # one stream for all graphs: libraries keep a workspace per stream
 
     def _graph(self, kernel: Kernel, n: int) -> torch.cuda.CUDAGraph:
-        """Return the graph of a kernel at one N, captured when it is first asked for."""
+        """Return the graph of a kernel at one N, captured at the first call."""
         key = (id(kernel), n)
         if key not in self._graphs:
-            self._side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._side):
+            self._capture_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._capture_stream):
                 for _ in range(self._warm_ups):
                     kernel.forward(n)
-            torch.cuda.current_stream().wait_stream(self._side)
+            torch.cuda.current_stream().wait_stream(self._capture_stream)
             self._graphs[key] = self._capture(kernel, n)
         return self._graphs[key]
 
     def _capture(self, kernel: Kernel, n: int) -> torch.cuda.CUDAGraph:
-        before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        stream, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool):
                 for _ in range(self.forwards_a_sample):
                     kernel.forward(n)
         except RuntimeError as error:
-            torch.cuda.set_stream(before)  # a capture that fails leaves its own stream behind
+            torch.cuda.set_stream(stream)  # a failed capture leaves its own stream as the current
             cause = str(error.__context__ or error).splitlines()[0]
             raise EvidenceError(
                 f"the forward over N={n} cannot be captured in a CUDA graph: {cause}",
@@ -154,27 +159,27 @@ class CudaTimer:
         return graph
 
     def warm(self, kernel: Kernel, n: int) -> None:
-        """Run untimed what a sample runs."""
+        """Run the forwards of one sample, untimed."""
         if self.launch == "graph":
             self._graph(kernel, n).replay()
         else:
             kernel.forward(n)
 
     def sample(self, kernel: Kernel, n: int) -> Sample:
-        """Return the mean time of a sample's forwards on the GPU, and of the host beside it."""
+        """Return the mean GPU time and host time of a sample's forwards."""
         graph = self._graph(kernel, n) if self.launch == "graph" else None
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         if graph is not None:
-            graph.replay()  # the host gets ahead, so that no launch lies between the events
-        began = time.perf_counter()
+            graph.replay()  # keeps the GPU busy, so that no launch gap lies between the events
+        start_s = time.perf_counter()
         start.record()
         if graph is None:
             kernel.forward(n)
         else:
             graph.replay()
         end.record()
-        host_us = (time.perf_counter() - began) * US_PER_S
+        host_us = (time.perf_counter() - start_s) * US_PER_S
         end.synchronize()
         return Sample(
             wall_us=round(start.elapsed_time(end) * US_PER_MS / self.forwards_a_sample, 4),
@@ -184,20 +189,20 @@ class CudaTimer:
 
     def check(self, wall_us: float) -> None:
         """Raise HardwareError if CUDA events are too coarse for a sample of such forwards."""
-        if wall_us * self.forwards_a_sample < _FEWEST_TICKS * _RESOLUTION_US:
+        if wall_us * self.forwards_a_sample < _MIN_TICKS * _RESOLUTION_US:
             raise HardwareError(
                 f"a sample of {self.forwards_a_sample} forward(s) of {wall_us:.3f} us is under "
-                f"{_FEWEST_TICKS} ticks of CUDA events ({_RESOLUTION_US} us)",
+                f"{_MIN_TICKS} ticks of CUDA events ({_RESOLUTION_US} us)",
                 remedy="Use `launch: graph` with more graph_forwards, or measure a larger shape",
             )
 
     def state(self) -> DeviceState | None:
-        """Return the GPU's clocks, power, temperature and throttle reasons, if NVML tells."""
+        """Return the GPU's clocks, power, temperature and throttle reasons; None without NVML."""
         return self._nvml.state()
 
 
-class _Nothing:
-    """A forward of one addition: what remains is the launch."""
+class _EmptyKernel:
+    """A forward of one addition: its time is that of the launch."""
 
     def __init__(self) -> None:
         self._value = torch.zeros(1, device="cuda")
@@ -208,7 +213,7 @@ class _Nothing:
 
 
 def launch_floor(graph_forwards: int) -> LaunchFloor:
-    """Return what a launch costs by itself, eagerly and in a graph."""
+    """Return the latency of a launch alone, eagerly and in a graph."""
     eager, graph = (_floor(CudaTimer(launch, graph_forwards)) for launch in ("eager", "graph"))
     return LaunchFloor(
         eager_us=median(eager),
@@ -218,6 +223,6 @@ def launch_floor(graph_forwards: int) -> LaunchFloor:
 
 
 def _floor(timer: CudaTimer) -> list[float]:
-    nothing: Any = _Nothing()  # a kernel without any work to describe
-    timer.warm(nothing, 1)
-    return [timer.sample(nothing, 1).wall_us for _ in range(_FLOOR_SAMPLES)]
+    kernel: Any = _EmptyKernel()  # a kernel without any work to describe
+    timer.warm(kernel, 1)
+    return [timer.sample(kernel, 1).wall_us for _ in range(_FLOOR_SAMPLES)]

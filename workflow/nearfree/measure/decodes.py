@@ -1,4 +1,4 @@
-"""A take of decodes: prompts that an engine decodes with several settings, each in turn."""
+"""A take of decodes: an engine decodes each prompt with several drafter settings in turn."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,13 @@ from nearfree.hardware.identity import check_identity, machine_fingerprint, requ
 from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded
 from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
+from nearfree.log.reader import no_collection
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
 from nearfree.measure.rounds import whole_rounds
-from nearfree.measure.texts import Kept, Texts, ids_sha256, texts_folder
-from nearfree.measure.visits import Progress, silent, steady, stoppable
+from nearfree.measure.texts import StoredText, Texts, ids_sha256, texts_folder
+from nearfree.measure.visits import Progress, silent, stoppable
 
 
 def measure_decodes(
@@ -43,27 +44,27 @@ def measure_decodes(
     files: Mapping[str, Path],
     progress: Progress = silent,
 ) -> Seal:
-    """Make sure that a plan of decodes is sealed: run what is missing, or return at once.
+    """Run the decodes that a plan's take still lacks, seal it, and return its seal.
 
     Parameters
     ----------
     prompts
-        Those of the plan, with their texts.
+        The plan's prompts, with their texts.
     files
-        Where weights lie that are not in the cache, by SHA-256.
+        Paths of weights outside the cache, by SHA-256.
     progress
-        Told the share of the take that is done, after each prompt.
+        Receives the completed share of the take after each prompt.
 
     Raises
     ------
     HardwareError
         This machine is not the platform that the log knows.
     EvidenceError
-        The platform was not probed yet, weights or libraries are not here, there are fewer CPUs
+        The platform was not probed yet, weights or libraries are missing, there are fewer CPUs
         than threads, or the engine refuses.
     ConfigError
-        The texts are not those of the plan, a prompt is longer than the context, or the draft
-        model has another vocabulary.
+        The texts are not the plan's, a prompt exceeds the context, or the draft model has another
+        vocabulary.
     StoppedError
         SIGTERM came; whole prompts are kept.
     """
@@ -72,28 +73,30 @@ def measure_decodes(
     if sealed is not None:
         return sealed
     refuse_mixed(layout, as_simulated=False)
-    here = machine_fingerprint(require_probe(layout, scope).fingerprint.kind)
-    check_identity(layout, scope, here)
+    fingerprint = machine_fingerprint(require_probe(layout, scope).fingerprint.kind)
+    check_identity(layout, scope, fingerprint)
     _check_texts(plan, prompts)
     refuse_threads(run.threads for run in plan.runs)
 
-    def work(open_take: OpenTake) -> float:
+    def observe(open_take: OpenTake) -> float:
         options = _options(plan, files)
         with (
             stoppable(progress) as stopping,
-            closing(make_generator(plan.engine, options)) as made,
-            steady(),
+            closing(make_generator(plan.engine, options)) as generator,
+            no_collection(),
         ):
             texts = Texts(texts_folder(layout), plan)
-            return _Decodes(open_take, plan, made, texts).run(prompts, stopping)
+            return _Decodes(open_take, plan, generator, texts).run(prompts, stopping)
 
     command = f"nearfree tune {plan.engine}"
     return ensure_take(
         layout,
         name,
         plan,
-        partial(describe_run, command, plan, environment=plan.environment, device=here.model),
-        work,
+        partial(
+            describe_run, command, plan, environment=plan.environment, device=fingerprint.model
+        ),
+        observe,
         keep=whole_rounds,
     )
 
@@ -136,7 +139,7 @@ class _Tokens(NamedTuple):
 
 
 class _Decodes:
-    """One take's decodes, those of earlier attempts left out."""
+    """The decodes of one take that earlier attempts have not done."""
 
     def __init__(
         self, take: OpenTake, plan: DecodePlan, generator: Generator, texts: Texts
@@ -144,11 +147,11 @@ class _Decodes:
         self._take, self._plan, self._generator, self._texts = take, plan, generator, texts
         self._outputs: dict[tuple[str, Drafting], tuple[int, ...]] = {}
         done = [e.data for e in take.events if isinstance(e.data, DecodeMeasured)]
-        self._done = {(each.prompt_sha256, each.repeat) for each in done}
+        self._done = {(decode.prompt_sha256, decode.repeat) for decode in done}
         self._loaded = any(isinstance(e.data, EngineLoaded) for e in take.events)
 
     def run(self, prompts: Sequence[Prompt], progress: Progress) -> float:
-        """Run what is missing, prompt by prompt; return the seconds inside decodes."""
+        """Run the missing decodes, prompt by prompt; return the seconds inside decodes."""
         plan, timed_s = self._plan, 0.0
         ids = {prompt.part.sha256: self._generator.tokens(prompt.text) for prompt in prompts}
         self._refuse_long(ids)
@@ -160,14 +163,14 @@ class _Decodes:
         visits = [(repeat, group) for repeat in range(plan.repeats) for group in groups]
         for number, (repeat, group) in enumerate(visits):
 
-            def told(share: float, before: int = number) -> None:
-                progress((before + share) / len(visits))
+            def report_share(share: float, visit_number: int = number) -> None:
+                progress((visit_number + share) / len(visits))
 
             if not all((prompt.part.sha256, repeat) in self._done for prompt in group):
                 timed_s += self._visit(
                     repeat,
                     [_Tokens(prompt, ids[prompt.part.sha256]) for prompt in group],
-                    told,
+                    report_share,
                 )
                 self._take.sync()
             progress((number + 1) / len(visits))
@@ -186,37 +189,44 @@ class _Decodes:
                 )
 
     def _visit(self, repeat: int, texts: Sequence[_Tokens], progress: Progress) -> float:
-        """Run all settings on a prompt, or on all at once, in an order of their own.
+        """Decode one prompt, or one batch of prompts, with all settings in a random order.
 
-        All of it is put on record at the end. Progress is the share of the settings that ran.
+        Return the seconds inside decodes. Events are appended at the end. `progress` receives the
+        share of the settings that ran.
         """
         plan = self._plan
         order = list(plan.runs)
         first = texts[0].prompt.part.sha256
         random.Random(f"{plan.seed} {repeat} {first}").shuffle(order)  # noqa: S311 (an order)
         decodes = []
-        for place, drafting in enumerate(order, start=1):
-            decodes.append((drafting, self._decoded(drafting, texts)))
-            if plan.batch > 1 and place < len(order):
-                progress(place / len(order))
+        for position, drafting in enumerate(order, start=1):
+            decodes.append((drafting, self._decode(drafting, texts)))
+            if plan.batch > 1 and position < len(order):
+                progress(position / len(order))
         for drafting, decoded in decodes:
             if drafting.drafter == "none" and plan.batch == 1:
-                self._known(texts[0], drafting, output=decoded[0].tokens)
-        for place, (drafting, decoded) in enumerate(decodes):
-            for text, each in zip(texts, decoded, strict=True):
-                measured = self._measured(each, drafting, text, repeat=repeat, order=place)
+                self._plain_output(texts[0], drafting, output=decoded[0].tokens)
+        for position, (drafting, decoded) in enumerate(decodes):
+            for text, decode in zip(texts, decoded, strict=True):
+                measured = self._measured_event(
+                    decode, drafting, text, repeat=repeat, order=position
+                )
                 self._take.append(measured, sync=False)
         if repeat == 0:
-            for text, each in zip(texts, dict(decodes)[plan.runs[0]], strict=True):
-                for drafting in plan.traced:  # over the output on record, which is no kept one
-                    self._take.append(self._traced(drafting, text, each.tokens), sync=False)
-        return sum(each.wall_s for _, decoded in decodes for each in decoded)
+            for text, decode in zip(texts, dict(decodes)[plan.runs[0]], strict=True):
+                for drafting in plan.traced:  # traced over the recorded output, not a stored one
+                    traced = self._traced_event(drafting, text, decode.tokens)
+                    self._take.append(traced, sync=False)
+        return sum(decode.wall_s for _, decoded in decodes for decode in decoded)
 
-    def _decoded(self, drafting: Drafting, texts: Sequence[_Tokens]) -> list[Decoded]:
+    def _decode(self, drafting: Drafting, texts: Sequence[_Tokens]) -> list[Decoded]:
         limit = self._plan.limit
         if len(texts) > 1:
-            prompts, numbers = [text.ids for text in texts], [self._draws(text) for text in texts]
-            return self._generator.decode_all(prompts, drafting, limit, numbers)
+            prompts, draws_by_prompt = (
+                [text.ids for text in texts],
+                [self._draws(text) for text in texts],
+            )
+            return self._generator.decode_all(prompts, drafting, limit, draws_by_prompt)
         return [
             self._generator.decode(text.ids, drafting, limit, self._draws(text)) for text in texts
         ]
@@ -225,40 +235,42 @@ class _Decodes:
         plan = self._plan
         return draws(plan.seed, text.prompt.part.sha256, plan.limit) if plan.temperature else ()
 
-    def _known(
+    def _plain_output(
         self, text: _Tokens, drafting: Drafting, *, output: tuple[int, ...] | None = None
     ) -> tuple[int, ...]:
-        """Return the output alone, without drafts: decoded once, untimed, where none is kept.
+        """Return a prompt's output without drafts: stored, or else decoded once, untimed.
 
         Parameters
         ----------
         drafting
-            On whose threads, and with whose storage.
+            Gives the threads and the storage of weights (`repack`).
         output
-            Where it was just decoded: it is kept, unless another one is.
+            An output without drafts that was just decoded; it is stored if none is stored yet.
         """
         plain = Drafting(threads=drafting.threads, repack=drafting.repack)
         key = (text.prompt.part.sha256, plain)
         if key not in self._outputs:
-            kept = self._texts.find(key[0], text.ids, plain)
-            if kept is None:
-                output = output or self._decoded(plain, [text])[0].tokens
-                kept = Kept(prompt=text.prompt.text, prompt_ids=text.ids, output_ids=output)
-                self._texts.keep(key[0], kept, plain)
-            self._outputs[key] = kept.output_ids
+            stored = self._texts.find(key[0], text.ids, plain)
+            if stored is None:
+                output = output or self._decode(plain, [text])[0].tokens
+                stored = StoredText(prompt=text.prompt.text, prompt_ids=text.ids, output_ids=output)
+                self._texts.keep(key[0], stored, plain)
+            self._outputs[key] = stored.output_ids
         return self._outputs[key]
 
-    def _measured(
+    def _measured_event(
         self, decoded: Decoded, drafting: Drafting, text: _Tokens, *, repeat: int, order: int
     ) -> DecodeMeasured:
-        plain = self._known(text, drafting)
-        same = agreed(decoded.tokens, plain)
+        plain = self._plain_output(text, drafting)
+        same_tokens = agreed(decoded.tokens, plain)
         differs = decoded.tokens != plain
-        led = differs and not self._plan.temperature  # what was drawn need not be the best
-        parted = (*text.ids, *plain[:same])
-        margin = self._generator.margin(parted, repack=drafting.repack) if led else None
+        has_margin = (
+            differs and not self._plan.temperature
+        )  # a sampled token need not have the best logit
+        prefix = (*text.ids, *plain[:same_tokens])
+        margin = self._generator.margin(prefix, repack=drafting.repack) if has_margin else None
         return DecodeMeasured(
-            **self._about(text.prompt, len(decoded.tokens), decoded.tokens),
+            **self._common_fields(text.prompt, len(decoded.tokens), decoded.tokens),
             drafting=drafting,
             loop=self._generator.loop,
             batch=self._plan.batch,
@@ -270,7 +282,7 @@ class _Decodes:
             repeat=repeat,
             order=order,
             prompt_tokens=len(text.ids),
-            same_tokens=same,
+            same_tokens=same_tokens,
             margin=margin,
             steps=decoded.steps,
             wall_s=round(decoded.wall_s, 6),
@@ -279,17 +291,21 @@ class _Decodes:
             load_1m=load_1m(),
         )
 
-    def _traced(self, drafting: Drafting, text: _Tokens, output: tuple[int, ...]) -> DraftsTraced:
+    def _traced_event(
+        self, drafting: Drafting, text: _Tokens, output: tuple[int, ...]
+    ) -> DraftsTraced:
         available = (
             followed(drafting, text.ids, output, self._plan.limit)
             if drafting.remembers
             else self._generator.drafts(text.ids, output, drafting)
         )
         return DraftsTraced(
-            **self._about(text.prompt, len(output), output), drafting=drafting, available=available
+            **self._common_fields(text.prompt, len(output), output),
+            drafting=drafting,
+            available=available,
         )
 
-    def _about(self, prompt: Prompt, count: int, output: Sequence[int]) -> dict[str, Any]:
+    def _common_fields(self, prompt: Prompt, count: int, output: Sequence[int]) -> dict[str, Any]:
         plan, part = self._plan, prompt.part
         draft = plan.draft if isinstance(plan.draft, WeightsFile) else None
         return {

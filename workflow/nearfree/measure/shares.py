@@ -1,4 +1,4 @@
-"""How a model's forward divides into its modules: timed inside it, in a pass of its own."""
+"""Shares of a model's forward by module, timed inside the forward, in a separate pass."""
 
 import random
 import time
@@ -17,16 +17,16 @@ from nearfree.units import NS_PER_US, US_PER_MS
 
 ROUNDS = 3
 _AHEAD_CYCLES = 200_000_000
-"""About 0.1 s of a GPU's clock."""
+"""Clock cycles that the GPU spins before a forward, about 0.1 s."""
 
 
 def measure_shares(take: OpenTake, points: Sequence[Point], device: str) -> float:
-    """Append the rounds of shares that a take lacks: every model's point once a round.
+    """Append the rounds of shares that a take lacks: every point of a model once per round.
 
     Returns
     -------
     float
-        The seconds inside forwards, and of a GPU's waits before them.
+        The seconds inside forwards, including the GPU's spinning before them.
     """
     done = {
         (event.data.setting, event.data.n, event.data.round)
@@ -40,18 +40,18 @@ def measure_shares(take: OpenTake, points: Sequence[Point], device: str) -> floa
         for point in order:
             if not isinstance(point.kernel, ModelKernel):
                 continue
-            began = time.perf_counter()
-            watch = _CudaLaps() if device == "cuda" else _CpuLaps()
-            point.kernel.forward(point.n, watch)
-            part_us, dirty = watch.parts()
-            timed_s += time.perf_counter() - began
+            start_s = time.perf_counter()
+            laps = _CudaLaps() if device == "cuda" else _CpuLaps()
+            point.kernel.forward(point.n, laps)
+            part_us, dirty = laps.parts()
+            timed_s += time.perf_counter() - start_s
             shares = SharesMeasured(
                 setting=point.setting,
                 n=point.n,
                 round=number,
                 part_us={role: round(us, 3) for role, us in part_us.items()},
                 dirty=dirty,
-                timer=watch.name,
+                timer=laps.name,
             )
             take.append(shares, sync=False)
         take.sync()
@@ -70,13 +70,13 @@ class _CpuLaps(Laps):
         self._last = time.perf_counter_ns()
 
     def lap(self, role: str) -> None:
-        """Take in that all since the lap before belongs to a module."""
+        """Add the time since the last lap to a module."""
         now = time.perf_counter_ns()
         self._parts[role] = self._parts.get(role, 0) + now - self._last
         self._last = now
 
     def parts(self) -> tuple[dict[str, float], bool]:
-        """Return microseconds by module, and whether another process took the core meanwhile."""
+        """Return microseconds by module, and whether another process used the core meanwhile."""
         dirty = self._clock.stop(self._began).dirty
         return {role: ns / NS_PER_US for role, ns in self._parts.items()}, dirty
 
@@ -84,9 +84,9 @@ class _CpuLaps(Laps):
 class _CudaLaps(Laps):
     """A CUDA event after each module; the forward is launched kernel by kernel.
 
-    Before the first event the GPU waits, so that the host gets ahead and no gap between launches
-    is timed. Its wait costs about 0.1 s a forward. It holds as far as the driver queues launches,
-    some 1000 of them: of a longer forward the host may fall behind again.
+    Before the first event the GPU spins for about 0.1 s, so that the host gets ahead and no gap
+    between launches is timed. The driver queues about 1000 launches; in a longer forward the host
+    may fall behind, and gaps are timed again.
     """
 
     name: Literal["cpu", "cuda_events"] = "cuda_events"
@@ -104,15 +104,15 @@ class _CudaLaps(Laps):
         return event
 
     def lap(self, role: str) -> None:
-        """Take in that all since the lap before belongs to a module."""
+        """Add the time since the last lap to a module."""
         self._laps.append((role, self._event()))
 
     def parts(self) -> tuple[dict[str, float], bool]:
-        """Return microseconds by module; a GPU does not say whether it was disturbed."""
+        """Return microseconds by module; a GPU pass never counts as disturbed."""
         torch.cuda.synchronize()
         parts: dict[str, float] = {}
-        before = self._first
+        previous = self._first
         for role, event in self._laps:
-            parts[role] = parts.get(role, 0.0) + before.elapsed_time(event) * US_PER_MS
-            before = event
+            parts[role] = parts.get(role, 0.0) + previous.elapsed_time(event) * US_PER_MS
+            previous = event
         return parts, False

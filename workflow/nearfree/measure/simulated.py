@@ -1,4 +1,4 @@
-"""A measuring take on a simulated machine: the real protocols, and a clock that reads a curve."""
+"""Measure a take on a simulated machine: the real protocols, with a clock that reads a curve."""
 
 import math
 import random
@@ -35,9 +35,9 @@ NAME: Literal["simulated"] = "simulated"
 
 
 class SimulatedKernel:
-    """One setting; EvidenceError if the machine has no curve of it, or none at one of its N.
+    """The kernel of one setting; EvidenceError if the machine lacks its curve, or an N of it.
 
-    Weights and keys are read from memory, as the predictor has it.
+    The cache counts as cold: weights and keys are read from memory, as predictors assume.
     """
 
     cache: Literal["cold", "warm"] = "cold"
@@ -58,9 +58,9 @@ class SimulatedKernel:
         return None
 
     def work(self, n: int) -> ExecutedWork:
-        """Return what the real kernels would execute, as far as the curves say.
+        """Return the work that the real kernels would execute, as far as the curves describe it.
 
-        Keys that only fill a tile, splits of the keys, and tiles over SMs are not counted.
+        Padding keys of a tile, splits of the keys, and tiles per SM are not counted.
         """
         works = [(count, _executed(curve, n)) for count, curve in self._parts]
         if self.setting.module != "model":
@@ -74,22 +74,23 @@ class SimulatedKernel:
 
 
 def _executed(curve: Curve, n: int) -> ExecutedWork:
-    setting, place = curve.setting, curve.n.index(n)
+    setting, index = curve.setting, curve.n.index(n)
     basis = f"simulated: {curve.release or setting.backend}"
-    rows = curve.block_rows[place] if curve.block_rows else None
-    group = curve.rows_per_position[place] if curve.rows_per_position else 1
+    rows = curve.block_rows[index] if curve.block_rows else None
+    group = curve.rows_per_position[index] if curve.rows_per_position else 1
     return kind_of(setting).executed(setting, n, basis, rows=rows, group=group)
 
 
 class SimulatedTimer:
-    """A curve's T(N) times noise that depends on the seed, the point and the sample's number alone.
+    """A curve's T(N) times noise; the timer does not sleep.
 
-    So a take that was interrupted goes on as it would have; it does not sleep.
+    The noise depends on the seed, the point and the sample's number alone. So an interrupted take
+    continues as if it had not been interrupted.
 
     Parameters
     ----------
     visits
-        What the take holds already.
+        The visits that the take already holds.
     """
 
     name = NAME
@@ -99,9 +100,9 @@ class SimulatedTimer:
         self.launch: Literal["eager", "graph"] = protocol.launch
         self.forwards_a_sample = protocol.graph_forwards if protocol.launch == "graph" else 1
         self._noise: dict[tuple[SimulatedKernel, int], random.Random] = {}
-        self._before: Counter[tuple[Setting, int]] = Counter()
+        self._earlier_samples: Counter[tuple[Setting, int]] = Counter()
         for visit in visits:
-            self._before[visit.setting, visit.n] += len(visit.wall_us)
+            self._earlier_samples[visit.setting, visit.n] += len(visit.wall_us)
 
     def warm(self, kernel: Kernel, n: int) -> None:
         """Do nothing: a simulated machine is always warm."""
@@ -110,22 +111,22 @@ class SimulatedTimer:
         """Return the time of a forward."""
         if not isinstance(kernel, SimulatedKernel):
             raise TypeError(f"{type(kernel).__name__} is no simulated kernel")
-        noise = self._of(kernel, n).gauss(0, SIGMA)
-        took = kernel.latency_us(n) * math.exp(noise)
-        return Sample(wall_us=round(took, 3), process_us=0.0, dirty=False)
+        noise = self._noise_of(kernel, n).gauss(0, SIGMA)
+        latency_us = kernel.latency_us(n) * math.exp(noise)
+        return Sample(wall_us=round(latency_us, 3), process_us=0.0, dirty=False)
 
-    def _of(self, kernel: SimulatedKernel, n: int) -> random.Random:
-        """Return a point's noise, from where the take left it."""
+    def _noise_of(self, kernel: SimulatedKernel, n: int) -> random.Random:
+        """Return a point's noise generator, advanced past the samples of earlier attempts."""
         if (kernel, n) not in self._noise:
             name = f"{self._seed}/{setting_key(kernel.setting)}/{n}"
             noise = random.Random(name)  # noqa: S311 (noise, no secret)
-            for _ in range(self._before[kernel.setting, n]):
+            for _ in range(self._earlier_samples[kernel.setting, n]):
                 noise.gauss(0, SIGMA)
             self._noise[kernel, n] = noise
         return self._noise[kernel, n]
 
     def check(self, wall_us: float) -> None:
-        """Find every time long enough."""
+        """Accept every time: a simulated clock has no resolution."""
 
     def state(self) -> DeviceState | None:
         """Return nothing: there is no device."""
@@ -142,17 +143,17 @@ def simulate(
     machine: Machine,
     progress: Progress = silent,
 ) -> Seal:
-    """Make sure that a plan is sealed, timed on a simulated machine; see `measure`.
+    """Measure a plan on a simulated machine, seal its take, and return the seal; see `measure`.
 
-    Needs no device, no backend and no torch.
+    It needs no device, no backend and no torch.
 
     Raises
     ------
     ConfigError
         The plan was made with another curve file.
     EvidenceError
-        The platform was not probed yet, the root holds what was really measured, or the machine
-        has no curve of a setting.
+        The platform was not probed yet, the root holds real measurements, or the machine has no
+        curve of a setting.
     """
     if plan.curves != machine.digest:
         raise ConfigError(
@@ -168,17 +169,17 @@ def simulate(
     check_identity(layout, scope, machine.fingerprint)
     points = list(_points(plan, machine))
 
-    def work(open_take: OpenTake) -> None:
+    def observe(open_take: OpenTake) -> None:
         with stoppable(progress) as stopping:
-            _work(open_take, plan, points, stopping)
+            _measure_points(open_take, plan, points, stopping)
 
-    def started(attempt: int) -> RunStarted:
+    def describe(attempt: int) -> RunStarted:
         command = f"nearfree measure {scope} {stream} --take {take}"
-        run_started = describe_run(command, plan, attempt, device=machine.fingerprint.model)
-        # What is foretold of a model asks the rules of the releases that its run names.
-        return structs.replace(run_started, versions=run_started.versions | machine.file.releases)
+        start = describe_run(command, plan, attempt, device=machine.fingerprint.model)
+        # A model's prediction reads the rules of the releases that the run records.
+        return structs.replace(start, versions=start.versions | machine.file.releases)
 
-    return ensure_take(layout, name, plan, started, work, keep=whole_rounds)
+    return ensure_take(layout, name, plan, describe, observe, keep=whole_rounds)
 
 
 def _points(plan: MeasurePlan, machine: Machine) -> Iterator[Point]:
@@ -189,17 +190,19 @@ def _points(plan: MeasurePlan, machine: Machine) -> Iterator[Point]:
             yield Point(setting, sweep.baseline, n, kernel)
 
 
-def _work(take: OpenTake, plan: MeasurePlan, points: Sequence[Point], progress: Progress) -> None:
-    """Count the work of each point, then time all by the plan's protocol."""
-    before = [event.data for event in take.events]
-    known = {(data.setting, data.n) for data in before if isinstance(data, WorkCounted)}
+def _measure_points(
+    take: OpenTake, plan: MeasurePlan, points: Sequence[Point], progress: Progress
+) -> None:
+    """Record the work of each point, then time all points by the plan's protocol."""
+    earlier = [event.data for event in take.events]
+    counted = {(data.setting, data.n) for data in earlier if isinstance(data, WorkCounted)}
     for point in points:
-        if (point.setting, point.n) not in known:
+        if (point.setting, point.n) not in counted:
             work = point.kernel.work(point.n)
             take.append(
                 WorkCounted(setting=point.setting, n=point.n, work=work, kernels=(NAME,)),
                 sync=False,
             )
     take.sync()
-    timer = SimulatedTimer(plan.protocol, [e for e in before if isinstance(e, LatencyMeasured)])
+    timer = SimulatedTimer(plan.protocol, [e for e in earlier if isinstance(e, LatencyMeasured)])
     run(Bench(take, timer, plan.protocol, progress), points, plan.protocol)

@@ -1,7 +1,7 @@
-"""Prompts, outputs and token ids: kept in a folder of their own beside log and report.
+"""Prompts, outputs and token ids, stored in a folder beside the results root.
 
-A log cannot be cleaned, so that nothing of them is in an event. Whoever deletes the folder loses no
-number; a later run decodes once more what it compares with.
+No event holds them, since a log cannot be edited. The folder may be deleted: no number is lost, and
+a later run decodes the reference outputs again.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ def ids_sha256(tokens: Sequence[int]) -> str:
     return hashlib.sha256(" ".join(map(str, tokens)).encode()).hexdigest()
 
 
-class Kept(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept of one prompt without drafts."""
+class StoredText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One prompt and its output without drafts, as text and token ids."""
 
     prompt: str
     prompt_ids: tuple[int, ...]
@@ -38,30 +38,31 @@ class Kept(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Texts:
-    """The texts of one plan's model in one engine, each under a digest of what it depends on.
+    """The stored texts of one plan's model in one engine.
 
-    Among that are the threads and the storage of the setting that decodes: both round sums.
+    A file's name is a digest of all that the output depends on. Threads and the storage of weights
+    are included, since both change how sums are rounded.
     """
 
     def __init__(self, folder: Path, plan: DecodePlan) -> None:
         self._folder = folder
-        drawn = (f"{plan.temperature} {plan.seed}",) if plan.temperature else ()
-        self._model = (plan.engine, plan.release, plan.weights.digest, str(plan.limit), *drawn)
+        sampling = (f"{plan.temperature} {plan.seed}",) if plan.temperature else ()
+        self._model = (plan.engine, plan.release, plan.weights.digest, str(plan.limit), *sampling)
 
     def _path(self, sha256: str, plain: Drafting) -> Path:
         key = " ".join((*self._model, sha256, str(plain.repack), str(plain.threads)))
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
-    def find(self, sha256: str, prompt_ids: tuple[int, ...], plain: Drafting) -> Kept | None:
-        """Return what is kept of a prompt, None if nothing is or its ids were others."""
+    def find(self, sha256: str, prompt_ids: tuple[int, ...], plain: Drafting) -> StoredText | None:
+        """Return the stored text of a prompt; None if there is none, or its token ids differ."""
         try:
             raw = self._path(sha256, plain).read_bytes()
-            kept = msgspec.json.decode(raw, type=Kept)
+            stored = msgspec.json.decode(raw, type=StoredText)
         except (OSError, *UNREADABLE):
             return None
-        return kept if kept.prompt_ids == prompt_ids and kept.output_ids else None
+        return stored if stored.prompt_ids == prompt_ids and stored.output_ids else None
 
-    def keep(self, sha256: str, kept: Kept, plain: Drafting) -> None:
-        """Put a prompt with its output where only its user reads it."""
+    def keep(self, sha256: str, text: StoredText, plain: Drafting) -> None:
+        """Store a prompt with its output in a folder that only its user can read."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace(self._path(sha256, plain), msgspec.json.encode(kept))
+        replace(self._path(sha256, plain), msgspec.json.encode(text))

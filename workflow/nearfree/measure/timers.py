@@ -1,4 +1,4 @@
-"""What times a forward on a CPU: the monotonic clock."""
+"""Time a forward on a CPU with the monotonic clock."""
 
 from typing import Literal
 
@@ -23,14 +23,14 @@ class CpuTimer:
 
     def sample(self, kernel: Kernel, n: int) -> Sample:
         """Return the time of one forward."""
-        began = self._clock.start()
+        start = self._clock.start()
         kernel.forward(n)
-        return self._clock.stop(began)
+        return self._clock.stop(start)
 
     def check(self, wall_us: float) -> None:
-        """Raise HardwareError if the clock is too coarse for such a time."""
+        """Raise HardwareError if the clock is too coarse for a sample of `wall_us`."""
         self._clock.check(wall_us)
 
     def state(self) -> DeviceState | None:
-        """Return nothing: a CPU's signs of disturbance are in its samples."""
+        """Return None: a CPU's disturbances are marked in its samples."""
         return None

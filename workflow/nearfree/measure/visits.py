@@ -1,6 +1,5 @@
-"""One visit to a point: its warm-up, its timed forwards, and the event that keeps them."""
+"""One visit to a point: its warm-up, its timed forwards, and the event that records them."""
 
-import gc
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,38 +28,38 @@ class Point(Struct, frozen=True):
 
 
 Progress = Callable[[float], None]
-"""Told the share of a take that is done."""
+"""Receives the completed share of a take, 0 to 1."""
 
 
 def silent(_share: float) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 class Clock(Protocol):
-    """What runs a forward and times it."""
+    """Runs a forward and times it."""
 
     launch: Literal["eager", "graph"]
     forwards_a_sample: int
 
     @property
     def name(self) -> Literal["cpu", "cuda_events", "simulated"]:
-        """What a visit's event says of it."""
+        """The timer's name in a visit's event."""
 
     def warm(self, kernel: Kernel, n: int) -> None:
-        """Run untimed what a sample runs."""
+        """Run the forwards of one sample, untimed."""
 
     def sample(self, kernel: Kernel, n: int) -> Sample:
-        """Return the time of a forward, or the mean of those that one sample holds."""
+        """Return the time of a forward, the mean if a sample holds several forwards."""
 
     def check(self, wall_us: float) -> None:
-        """Raise HardwareError if this clock is too coarse for such a time."""
+        """Raise HardwareError if this clock is too coarse for a sample of `wall_us`."""
 
     def state(self) -> DeviceState | None:
-        """Return what the device says of itself, None for a CPU."""
+        """Return the device's clocks, power and temperature; None for a CPU."""
 
 
 class Bench:
-    """An open take, its clock, and the seconds that its forwards took, warm-up included."""
+    """An open take with its clock and protocol; counts the seconds spent in forwards."""
 
     def __init__(
         self,
@@ -78,41 +77,42 @@ class Bench:
         """Every visit of the take so far, those of earlier attempts first."""
 
     def visit(self, point: Point, warmup: int, forwards: int | None = None) -> tuple[Sample, ...]:
-        """Run a point's warm-up and timed forwards, repeating disturbed ones a few times.
+        """Run a point's warm-up and timed forwards; return the samples.
 
-        Without a word they are as many as the protocol says.
+        Disturbed forwards are repeated, up to the protocol's `retries`. `forwards` overrides the
+        protocol's number of timed forwards.
         """
         protocol, clock, kernel, n = self.protocol, self.clock, point.kernel, point.n
-        wanted = protocol.forwards if forwards is None else forwards
+        wanted_samples = protocol.forwards if forwards is None else forwards
         samples: list[Sample] = []
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         for _ in range(warmup):
             clock.warm(kernel, n)
         clean = 0
-        while clean < wanted and len(samples) < wanted + protocol.retries:
+        while clean < wanted_samples and len(samples) < wanted_samples + protocol.retries:
             samples.append(clock.sample(kernel, n))
             clean += not samples[-1].dirty
-        self.timed_s += time.perf_counter() - began
+        self.timed_s += time.perf_counter() - start_s
         return tuple(samples)
 
     def keep(
         self,
-        number: int,
+        round_number: int,
         visits: Sequence[tuple[Point, tuple[Sample, ...]]],
         *,
         paired: bool = False,
     ) -> None:
-        """Append the visits of a round and make it durable."""
+        """Append the visits of a round, and make the round durable."""
         load, state = load_1m(), self.clock.state()
-        for place, (point, samples) in enumerate(visits):
+        for order, (point, samples) in enumerate(visits):
             self.clock.check(samples[0].wall_us)
             context = point.setting.context
             visit = LatencyMeasured(
                 setting=point.setting,
                 n=point.n,
                 baseline=point.baseline,
-                round=number,
-                order=place,
+                round=round_number,
+                order=order,
                 wall_us=tuple(sample.wall_us for sample in samples),
                 process_us=tuple(sample.process_us for sample in samples),
                 dirty=tuple(sample.dirty for sample in samples),
@@ -133,54 +133,44 @@ class Bench:
 
 
 @contextmanager
-def on_sigterm(react: Callable[[int], object]) -> Iterator[None]:
-    """React to SIGTERM, and hand it on at the end to the function that reacted to it before.
+def on_sigterm(handler: Callable[[int], object]) -> Iterator[None]:
+    """Call `handler` on SIGTERM; on exit restore the previous handler and pass the signal on to it.
 
-    So what ends a take is not lost to who goes on to the next one.
+    So a SIGTERM that ends one take also ends a loop over several takes.
     """
-    came: list[int] = []
+    received: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-        react(number)
+        received.append(number)
+        handler(number)
 
-    before = signal.signal(signal.SIGTERM, note)
+    previous = signal.signal(signal.SIGTERM, note)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-        if came and callable(before):
-            before(signal.SIGTERM, None)
-
-
-@contextmanager
-def steady() -> Iterator[None]:
-    """Keep the cycle collector away."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+        signal.signal(signal.SIGTERM, previous)
+        if received and callable(previous):
+            previous(signal.SIGTERM, None)
 
 
 @contextmanager
 def stoppable(progress: Progress) -> Iterator[Progress]:
-    """Give a progress that ends the take after a durable round, once SIGTERM has come.
+    """Yield a progress function that ends the take after the current round, once SIGTERM came.
 
     Raises
     ------
     StoppedError
-        From the progress, when it is told of the next round; nothing durable is lost then.
+        Raised by the progress function, after the round is durable.
     """
-    came: list[int] = []
+    received: list[int] = []
 
     def note(number: int) -> None:
-        came.append(number)
+        received.append(number)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the program at once
 
     def stop_or_go_on(share: float) -> None:
         progress(share)
-        if came and share < 1:
+        if received and share < 1:
             raise stopped()
 
     with on_sigterm(note):
@@ -188,8 +178,8 @@ def stoppable(progress: Progress) -> Iterator[Progress]:
 
 
 def stopped() -> StoppedError:
-    """Return what says that SIGTERM has come."""
+    """Return the error for a job that received SIGTERM."""
     return StoppedError(
         "the job was told to stop (SIGTERM): preempted, cancelled or out of time",
-        remedy="Whole rounds are kept: run the same command again, and it goes on",
+        remedy="Whole rounds are kept: run the same command again to continue",
     )

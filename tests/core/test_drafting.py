@@ -158,7 +158,7 @@ def test_a_replay_is_the_real_run(
 def test_a_trace_answers_up_to_its_longest_draft() -> None:
     """A longer K than was traced is refused: what it would offer is not known."""
     known = traced([1, 2, 1, 2, 1], [2, 1, 2], LOOKUP, 3)
-    with pytest.raises(ConfigError, match="drafts of 4 tokens are asked of a trace with 3"):
+    with pytest.raises(ConfigError, match="drafts of 4 tokens were requested of a trace with 3"):
         replay(known, LOOKUP, 3, 9)
 
 

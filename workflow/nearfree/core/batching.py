@@ -1,8 +1,8 @@
-"""Several texts decoded at once: which text a slot holds in a step, and what runs of the step.
+"""Batched decoding: which text each slot holds in a step, and which forwards the step makes.
 
-B slots take the prompts of a list in its order. A slot whose text has ended takes the next prompt
-before the next step, and stays empty once the list is at its end. A step is one call of
-`llama_decode` over the rows of all slots. Decoding and replay follow the same functions.
+B slots take the prompts of a list in order. A slot whose text has ended takes the next prompt
+before the next step, and stays empty once the list is used up. A step is one call of
+`llama_decode` over the rows of all slots. Decoding and replay use the same functions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,71 +13,71 @@ from nearfree.core.drafting import Steps
 def taking_turns(
     count: int, batch: int, start: Callable[[int, int], None], ended: Callable[[int], bool]
 ) -> Iterator[tuple[int | None, ...]]:
-    """Yield which text each slot holds in each step, until all have ended.
+    """Yield the text that each slot holds in each step, until all texts have ended.
 
     Parameters
     ----------
     count, batch
-        Texts, and slots.
+        Number of texts, and of slots.
     start
         Called with a slot and the text that it takes.
     ended
-        Whether a text that was started has ended, by the steps that were yielded.
+        Returns whether a started text has ended, given the steps yielded so far.
     """
-    held: list[int | None] = [None] * batch
+    text_in_slot: list[int | None] = [None] * batch
     waiting = iter(range(count))
     while True:
         for slot in range(batch):
-            while (text := held[slot]) is None or ended(text):
-                held[slot] = text = next(waiting, None)
+            while (text := text_in_slot[slot]) is None or ended(text):
+                text_in_slot[slot] = text = next(waiting, None)
                 if text is None:
                     break
                 start(slot, text)
-        if all(text is None for text in held):
+        if all(text is None for text in text_in_slot):
             return
-        yield tuple(held)
+        yield tuple(text_in_slot)
 
 
 def together(lists: Sequence[Steps], batch: int) -> Iterator[dict[int, tuple[int, int]]]:
-    """Yield the steps of texts whose own steps are known: of each slot its text and its rows."""
-    done = [0] * len(lists)
+    """Yield each batched step of texts whose own steps are known: by slot, its text and rows."""
+    steps_done = [0] * len(lists)
 
-    def started(slot: int, text: int) -> None:
-        """Take in that a text begins: its steps are known already."""
+    def start(slot: int, text: int) -> None:
+        """Ignore the start of a text: its steps are known."""
 
     def ended(text: int) -> bool:
-        """Return whether all of a text's steps were yielded."""
-        return done[text] == len(lists[text].rows)
+        """Return whether all steps of a text were yielded."""
+        return steps_done[text] == len(lists[text].rows)
 
-    for held in taking_turns(len(lists), batch, started, ended):
+    for text_in_slot in taking_turns(len(lists), batch, start, ended):
         step = {}
-        for slot, text in enumerate(held):
+        for slot, text in enumerate(text_in_slot):
             if text is not None:
-                step[slot] = (text, lists[text].rows[done[text]])
-                done[text] += 1
+                step[slot] = (text, lists[text].rows[steps_done[text]])
+                steps_done[text] += 1
         yield step
 
 
 def forwards(rows: Sequence[int]) -> Iterator[int]:
-    """Yield the rows of the forwards that llama.cpp makes of one call over several sequences.
+    """Yield the number of rows of each forward that llama.cpp makes of one call.
 
-    Each sequence has a cache of its own, as in a server with `--parallel B`. Then a forward takes
-    equally many rows of neighbouring sequences, and what is left of them goes into further ones.
+    Each sequence has its own cache, as in a server with `--parallel B`. Then one forward takes
+    equally many rows of neighbouring sequences, and the remaining rows go into further forwards.
 
     Source: `llama_batch_allocr::split_equal` of llama.cpp's src/llama-batch.cpp, with `sequential`,
-    which `llama_kv_cache::init_batch` asks for unless the cache is unified; a test counts them.
+    which `llama_kv_cache::init_batch` requests unless the cache is unified; a test counts them.
 
     Parameters
     ----------
     rows
-        Of each sequence in the call, 0 of one that takes no part.
+        Rows of each sequence in the call, 0 for a sequence without rows.
     """
-    left = list(rows)
-    while any(left):
-        first = next(place for place, each in enumerate(left) if each)
+    rows_left = list(rows)
+    while any(rows_left):
+        first = next(sequence for sequence, count in enumerate(rows_left) if count)
         end = first
-        while end < len(left) and left[end]:
+        while end < len(rows_left) and rows_left[end]:
             end += 1
-        each = min(left[first:end])
-        yield each * (end - first)
-        left[first:end] = [more - each for more in left[first:end]]
+        rows_each = min(rows_left[first:end])
+        yield rows_each * (end - first)
+        rows_left[first:end] = [count - rows_each for count in rows_left[first:end]]

@@ -51,8 +51,8 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     """Return the distribution-free confidence interval of the median by order statistics.
 
     The k-th smallest and k-th largest of n values hold the median with probability
-    1 - 2 P(Binomial(n, 1/2) < k); the largest k that keeps the confidence is taken, and the whole
-    range where even k = 1 does not reach it (n < 6 at 95 %).
+    1 - 2 P(Binomial(n, 1/2) < k). The largest k that keeps the confidence is used. If even k = 1
+    does not reach it (n < 6 at 95 %), the interval is the whole range.
     """
     ordered = sorted(values)
     k = max(_rank(len(ordered), confidence), 1)
@@ -60,9 +60,9 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 
 def cautious_interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Return `median_interval`, or the range widened by its own factor where values are too few.
+    """Return `median_interval`; for too few values, the range widened at both ends by high / low.
 
-    Values are ratios, so all positive.
+    Values are ratios, so positive.
     """
     low, high = median_interval(values, confidence)
     if _rank(len(values), confidence) == 0:
@@ -71,10 +71,10 @@ def cautious_interval(values: Sequence[float], confidence: float) -> tuple[float
 
 
 def repeated_looks(protocol: Adaptive | Paired) -> Interval:
-    """Return the interval of a ratio, corrected for all looks: after a sweep and at `looks`.
+    """Return the interval function of a ratio, corrected for repeated looks at the data.
 
-    Each look gets an equal share of the error (Bonferroni), so that all of them together keep the
-    confidence, however the test decides when to stop.
+    Looks are at `looks` and, for the adaptive protocol, after the sweep. Each gets an equal share
+    of the error (Bonferroni), so that all together keep the confidence under any stopping rule.
     """
     looks = len(protocol.looks) + isinstance(protocol, Adaptive)
     return partial(cautious_interval, confidence=1 - (1 - protocol.confidence) / looks)
@@ -99,45 +99,49 @@ def ratios(
     Parameters
     ----------
     curve
-        For each N the latency in microseconds by round; rounds without the baseline are left out.
+        Latency in microseconds by N and round; rounds without the baseline are left out.
     baseline
         The N that ratios refer to, 1 or the paper's ceil(E / (b k)) for balanced routing.
     interval
-        The interval of the median ratio.
+        Returns the interval of the median ratio.
     """
     reference = _reference(curve, baseline)
-    out = []
+    result = []
     for n in sorted(curve):
-        paired = [value / reference[r] for r, value in curve[n].items() if r in reference]
+        paired = [
+            latency_us / reference[number]
+            for number, latency_us in curve[n].items()
+            if number in reference
+        ]
         if paired:
             low, high = interval(paired)
-            out.append(Ratio(n=n, value=median(paired), low=low, high=high))
-    return out
+            result.append(Ratio(n=n, value=median(paired), low=low, high=high))
+    return result
 
 
 def unpaired_ratios(curve: Mapping[int, Mapping[int, float]], baseline: int) -> list[Ratio]:
-    """Return the ratio of medians for each N, where one N was timed after the other (paper).
+    """Return the ratio of medians for each N, for curves that time one N after the other (paper).
 
-    The interval puts the ends of both medians' intervals against each other.
+    The interval divides each end of one median's interval by the opposite end of the other's.
     """
     reference = list(_reference(curve, baseline).values())
-    middle = median(reference)
-    below, above = median_interval(reference)
-    out = []
+    baseline_median = median(reference)
+    baseline_low, baseline_high = median_interval(reference)
+    result = []
     for n in sorted(curve):
         values = list(curve[n].values())
         if values:
             low, high = median_interval(values)
-            own = 1.0 if n == baseline else None
-            out.append(
+            at_baseline = 1.0 if n == baseline else None
+            result.append(
                 Ratio(
                     n=n,
-                    value=own or median(values) / middle,
-                    low=own or low / above,
-                    high=own or high / below,
+                    value=at_baseline or median(values) / baseline_median,
+                    low=at_baseline or low / baseline_high,
+                    high=at_baseline or high / baseline_low,
                 )
             )
-    return out
+    return result
 
 
 def _reference(curve: Mapping[int, Mapping[int, float]], baseline: int) -> Mapping[int, float]:
@@ -156,30 +160,30 @@ def last_pass(points: Sequence[Ratio], limit: float, baseline: int) -> int:
 def boundary(
     curve: Sequence[Ratio], epsilon: float, baseline: int, resolution: float | None = None
 ) -> Boundary:
-    """Return N_max(epsilon) of a curve over its grid, from the baseline upwards.
+    """Return N_max(epsilon) of a curve over its grid, from the baseline up.
 
     Source: paper, sec. 2.2, N_max = max{N : T(N) <= (1 + epsilon) T(1)}.
 
     Parameters
     ----------
     resolution
-        The factor within which the protocol was to know N_max; a wider interval is undecided.
+        The factor within which the protocol had to find N_max; a wider interval is undecided.
     """
     limit = 1.0 + epsilon
     points = [point for point in curve if point.n >= baseline]
     grid = [point.n for point in points]
-    last = last_pass(points, limit, baseline)
+    last_pass_n = last_pass(points, limit, baseline)
     exits = [point.n for point in points if point.value > limit]
-    before = [n for n in grid if not exits or n < exits[0]]
-    low = min(max([baseline, *(p.n for p in points if p.high <= limit)]), last)
-    high = max([baseline, last, *(p.n for p in points if p.low <= limit)])
-    following = [n for n in grid if n > last]
+    passing = [n for n in grid if not exits or n < exits[0]]
+    low = min(max([baseline, *(point.n for point in points if point.high <= limit)]), last_pass_n)
+    high = max([baseline, last_pass_n, *(point.n for point in points if point.low <= limit)])
+    later = [n for n in grid if n > last_pass_n]
     return Boundary(
-        last_pass=last,
-        first_exit=max([baseline, *before]),
+        last_pass=last_pass_n,
+        first_exit=max([baseline, *passing]),
         low=low,
         high=high,
-        next_n=following[0] if following else None,
+        next_n=later[0] if later else None,
         verdict=_verdict(low, high, grid[-1], resolution),
     )
 

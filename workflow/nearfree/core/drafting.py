@@ -1,7 +1,7 @@
-"""Speculative decoding in tokens alone: how drafts are looked up, cut and accepted, step by step.
+"""Speculative decoding in tokens: how drafts are looked up, cut and accepted, step by step.
 
-A step verifies d drafts in one forward of 1 + d rows and accepts the first of them that are
-what decoding would have chosen, so that the output is the same whatever is drafted.
+A step verifies d drafts in one forward of 1 + d rows. It accepts the longest prefix of the drafts
+that plain decoding would have chosen, so that the output does not depend on the drafts.
 """
 
 from collections.abc import Sequence
@@ -25,30 +25,30 @@ Drafter = Literal[
 REMEMBERING: tuple[Drafter, ...] = ("ngram_map_k", "ngram_map_k4v", "ngram_mod", "ngram_cache")
 """Lookups whose drafts depend on their earlier ones (`core.memories`)."""
 LOOKUPS: tuple[Drafter, ...] = ("prompt_lookup", "ngram_simple", *REMEMBERING)
-"""Drafters that copy what stood before."""
+"""Drafters that copy from the earlier text."""
 
 
 class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What drafts, how many tokens at most, and how the engine that verifies them is set.
+    """A drafter, its largest number of drafts per step, and the settings of the verifying engine.
 
-    `prompt_lookup` proposes what followed the place at which the last n tokens stood before, of the
-    largest n from `ngram_max` down to `ngram_min` that stood anywhere: the latest such place, or
-    the first. `ngram_simple` and those that remember are llama.cpp's types of these names, of one
-    n, but `ngram_cache` of all from 1 to 4. Where `edges` is not empty, a draft is cut to the
-    largest of these numbers of rows that it fills.
+    `prompt_lookup` finds an earlier place of the last n tokens and proposes the tokens after it. It
+    uses the largest n from `ngram_max` down to `ngram_min` that occurs, at its latest place, or at
+    its first with `first`. `ngram_simple` and the remembering lookups are llama.cpp's drafters of
+    these names; they have one n, and `ngram_cache` all n from 1 to 4. If `edges` is not empty, a
+    step is cut to the largest of these numbers of rows that it fills.
     """
 
     drafter: Drafter = "none"
     k: Natural = 0
-    """Drafts of a step, at most."""
+    """Largest number of drafts per step."""
     ngram_max: Natural = 0
     ngram_min: Natural = 0
     shortest: Natural = 0
-    """Of `ngram_mod`: a draft of fewer tokens is none."""
+    """`ngram_mod` discards drafts of fewer tokens."""
     first: bool = False
     padded: bool = False
-    """Whether a draft that is shorter than K is filled up: every step then has 1 + K rows, but one
-    that is cut to `edges`."""
+    """Whether a draft shorter than K is padded: every step then has 1 + K rows, except one that is
+    cut to `edges`."""
     edges: tuple[Positive, ...] = ()
     threads: Positive = 1
     repack: bool = True
@@ -71,41 +71,41 @@ class Drafting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     @property
     def remembers(self) -> bool:
-        """Whether what is offered depends on what was offered before, and so on K."""
+        """Whether drafts depend on the drafter's earlier drafts, and so on K."""
         return self.drafter in REMEMBERING
 
     @property
     def label(self) -> str:
-        """What drafts, with its n-gram lengths, in words."""
+        """The drafter with its n-gram lengths and flags, as text."""
         lengths = dict.fromkeys((self.ngram_min, self.ngram_max))
-        of = f" {'-'.join(map(str, lengths))}" if self.drafter in LOOKUPS else ""
-        least = f" from {self.shortest}" if self.shortest else ""
-        how = f"{' first' if self.first else ''}{' cut' if self.edges else ''}"
-        return f"{self.drafter}{of}{least}{how}"
+        sizes = f" {'-'.join(map(str, lengths))}" if self.drafter in LOOKUPS else ""
+        minimum = f" from {self.shortest}" if self.shortest else ""
+        flags = f"{' first' if self.first else ''}{' cut' if self.edges else ''}"
+        return f"{self.drafter}{sizes}{minimum}{flags}"
 
     @property
     def kin(self) -> "Drafting":
-        """What drafts, whatever K is and on what it runs."""
+        """The same drafter with K = 1 and without engine settings, to group settings by."""
         return structs.replace(self, k=self.k and 1, edges=(), threads=1, repack=True)
 
     @property
     def source(self) -> "Drafting":
-        """What one trace answers for: its kin, and of a drafter that remembers this K alone."""
+        """The key of the trace that serves this setting: its kin, with K if it remembers."""
         return structs.replace(self.kin, k=self.k if self.remembers else self.k and 1)
 
 
 class Steps(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """The steps of one decode after its prompt: rows of each forward, and drafts accepted of it."""
+    """The steps of one decode after its prompt: rows and accepted drafts of each forward."""
 
     rows: tuple[Positive, ...]
     accepted: tuple[Natural, ...]
 
 
 class Available(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What a drafter offers behind each token of an output but the last, `longest` at most.
+    """A drafter's offers after each token of an output except the last, up to `longest` tokens.
 
-    After a prompt and i + 1 tokens of its output it offers `drafted[i]` tokens, of which the first
-    `agreed[i]` are those that decoding chose. What any smaller K offers follows from it.
+    After the prompt and i + 1 tokens of the output it offers `drafted[i]` tokens, of which the
+    first `agreed[i]` match the output. The offers for any smaller K follow from these.
     """
 
     prompt_tokens: Positive
@@ -115,7 +115,7 @@ class Available(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, g
 
 
 def looked_up(tokens: Sequence[int], k: int, drafting: Drafting) -> Sequence[int]:
-    """Return up to K tokens that followed the last n tokens where they stood before.
+    """Return up to K tokens that followed an earlier occurrence of the last n tokens.
 
     Parameters
     ----------
@@ -127,25 +127,27 @@ def looked_up(tokens: Sequence[int], k: int, drafting: Drafting) -> Sequence[int
     end = len(tokens)
     for n in range(min(drafting.ngram_max, end - 1), drafting.ngram_min - 1, -1):
         places = range(end - n) if drafting.first else range(end - n - 1, -1, -1)
-        place = _found(tokens, n, places)
+        place = _match_place(tokens, n, places)
         if place is not None:
             return tokens[place + n : place + n + k]
     return ()
 
 
 def _ngram_simple(tokens: Sequence[int], k: int, n: int) -> Sequence[int]:
-    """Return what llama.cpp's ngram-simple finds, before it leaves out short drafts.
+    """Return the draft of llama.cpp's ngram-simple, before it discards short drafts.
+
+    A match at position 0 does not count, and a draft does not reach the token just sampled.
 
     Source: `common_ngram_simple_draft` of llama.cpp's common/ngram-map.cpp, release 3.22.1 of
-    node-llama-cpp. The place at the very start counts as none, and so does the token just sampled.
+    node-llama-cpp.
     """
-    past = len(tokens) - 1
-    place = _found(tokens, n, range(past - n - 1, 0, -1))
-    return () if place is None else tokens[place + n : min(place + n + k, past)]
+    end = len(tokens) - 1
+    place = _match_place(tokens, n, range(end - n - 1, 0, -1))
+    return () if place is None else tokens[place + n : min(place + n + k, end)]
 
 
-def _found(tokens: Sequence[int], n: int, places: range) -> int | None:
-    """Return the first of some places at which the last n tokens stand, None if there is none."""
+def _match_place(tokens: Sequence[int], n: int, places: range) -> int | None:
+    """Return the first of `places` at which the last n tokens occur; None if there is none."""
     last = list(tokens[len(tokens) - n :])
     head = last[0]
     for place in places:
@@ -155,16 +157,16 @@ def _found(tokens: Sequence[int], n: int, places: range) -> int | None:
 
 
 def usable(drafting: Drafting, offered: int, known: int, left: int) -> int:
-    """Return how many offered drafts are verified in a step.
+    """Return how many offered drafts a step verifies.
 
     Parameters
     ----------
     offered
-        Tokens that the drafter has.
+        Number of tokens that the drafter offers.
     known
-        Tokens of the prompt and the output so far.
+        Number of tokens of the prompt and the output so far.
     left
-        Tokens that the output may still take.
+        Number of tokens that the output may still grow by.
     """
     drafted = min(drafting.k, offered)
     if drafting.drafter == "ngram_simple":
@@ -178,7 +180,7 @@ def usable(drafting: Drafting, offered: int, known: int, left: int) -> int:
 
 
 def agreed(drafts: Sequence[int], output: Sequence[int]) -> int:
-    """Return how many of some drafts are what the output goes on with."""
+    """Return how many leading drafts agree with the output's next tokens."""
     count = 0
     for drafted, chosen in zip(drafts, output, strict=False):
         if drafted != chosen:
@@ -190,41 +192,41 @@ def agreed(drafts: Sequence[int], output: Sequence[int]) -> int:
 def offers(
     prompt: Sequence[int], output: Sequence[int], drafting: Drafting, chosen: Sequence[int]
 ) -> Available:
-    """Return what a drafter that remembers nothing offers over a known output, up to K each time.
+    """Return the offers of a drafter without memory along a known output, up to K each time.
 
     Parameters
     ----------
     chosen
-        What a draft model chooses after each token of the output but the last; a lookup needs none.
+        A draft model's choice after each token of the output except the last; unused for lookups.
     """
-    offered, right = [], []
-    for done in range(1, len(output)):
+    offered, agreeing = [], []
+    for length in range(1, len(output)):
         if drafting.drafter in LOOKUPS:
-            drafts = looked_up([*prompt, *output[:done]], drafting.k, drafting)
+            drafts = looked_up([*prompt, *output[:length]], drafting.k, drafting)
             offered.append(len(drafts))
         else:
-            drafts = chosen[done - 1 : done - 1 + drafting.k]
+            drafts = chosen[length - 1 : length - 1 + drafting.k]
             offered.append(drafting.k)
-        right.append(agreed(drafts, output[done:]))
+        agreeing.append(agreed(drafts, output[length:]))
     return Available(
         prompt_tokens=len(prompt),
         longest=drafting.k,
         drafted=tuple(offered),
-        agreed=tuple(right),
+        agreed=tuple(agreeing),
     )
 
 
 def replay(available: Available | None, drafting: Drafting, tokens: int, limit: int) -> Steps:
-    """Return the steps that a setting takes over an output that is known.
+    """Return the steps that a setting makes along a known output.
 
-    The first token comes from the prompt's own forward. No step drafts beyond the limit.
+    The first token comes from the prompt's prefill. No step drafts beyond the limit.
 
     Parameters
     ----------
     available
-        What the setting's drafter offers over that output; None for no drafter.
+        The offers of the setting's drafter along that output; None without a drafter.
     tokens, limit
-        Tokens of the output, and as many as it could have had.
+        Number of tokens of the output, and the largest number that it could have had.
 
     Raises
     ------
@@ -235,15 +237,17 @@ def replay(available: Available | None, drafting: Drafting, tokens: int, limit: 
         return Steps(rows=(1,) * (tokens - 1), accepted=(0,) * (tokens - 1))
     if drafting.k > available.longest:
         raise ConfigError(
-            f"drafts of {drafting.k} tokens are asked of a trace with {available.longest}",
+            f"drafts of {drafting.k} tokens were requested of a trace with {available.longest}",
             remedy="Trace longer drafts",
         )
-    rows, accepted, done = [], [], 1
-    while done < tokens:
-        known = available.prompt_tokens + done
-        drafted = usable(drafting, available.drafted[done - 1], known, limit - done)
-        taken = min(drafted, available.agreed[done - 1])
+    rows, accepted, output_length = [], [], 1
+    while output_length < tokens:
+        known = available.prompt_tokens + output_length
+        drafted = usable(
+            drafting, available.drafted[output_length - 1], known, limit - output_length
+        )
+        taken = min(drafted, available.agreed[output_length - 1])
         rows.append(1 + (drafting.k if drafting.padded and not drafting.edges else drafted))
         accepted.append(taken)
-        done += taken + 1
+        output_length += taken + 1
     return Steps(rows=tuple(rows), accepted=tuple(accepted))

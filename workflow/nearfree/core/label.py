@@ -1,4 +1,4 @@
-"""Settings and rows in words: what tells one from others, each field as the paper writes it."""
+"""Labels of settings and of table rows: field values as text, in the paper's notation."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -10,28 +10,28 @@ from nearfree.core.setting import FIELDS, STORED, Setting
 from nearfree.core.setting_field import Field
 
 AXES = tuple(name for name, field in FIELDS.items() if field.role == "axis")
-"""What studies vary."""
+"""The fields that studies vary."""
 SIZES = tuple(name for name in AXES if FIELDS[name].kind is int)
-"""Those of them that are numbers."""
+"""The axes that are numbers."""
 Style = Literal["paper", "short", "column"]
 """How numbers are written: `E = 8`, `experts 8` (letters of axes alone), or by their columns."""
 _SYMBOLS = {"n": "N"}
-"""What columns that are no field of a setting are called beside their values."""
+"""Symbols of columns that are not fields of a setting."""
 
 
 def label(values: Mapping[str, Any], names: Iterable[str], style: Style = "paper") -> str:
-    """Return columns of a row in words, such as `b = 4, balanced, k = 8`.
+    """Return columns of a row as text, such as `b = 4, balanced, k = 8`.
 
-    What a row lacks is left out, as is a field's value that stands where none is given.
+    Missing values and defaults of optional fields are left out.
 
     Parameters
     ----------
     values
         A row, or the fields of a setting.
     names
-        Which columns, in the order of the text.
+        The columns to show, in order.
     style
-        How numbers are written; most texts stand alone, and a flag by its name.
+        How numbers are written. Text values are written without a symbol, true flags by symbol.
     """
     columns = ((name, values.get(name)) for name in names)
     return ", ".join(_text(*column, style) for column in columns if not _omitted(*column))
@@ -41,7 +41,7 @@ def _text(name: str, value: object, style: Style) -> str:
     if isinstance(value, str) and name not in STORED:
         return value
     field, symbol = FIELDS.get(name), _symbol(name, style)
-    if _asked(field):
+    if _always_shown(field):
         return field.words if value else f"not {field.words}"
     if value is True:
         return symbol
@@ -58,34 +58,46 @@ def _symbol(name: str, style: Style) -> str:
 
 def _omitted(name: str, value: object) -> bool:
     field = FIELDS.get(name)
-    if value is None or (value is False and not _asked(field)):
+    if value is None or (value is False and not _always_shown(field)):
         return True
     return not value if field is None else field.optional and value == field.default
 
 
-def _asked(field: Field | None) -> TypeGuard[Field]:
-    """Return whether a flag is told either way: it says how something is called, by no default."""
+def _always_shown(field: Field | None) -> TypeGuard[Field]:
+    """Return whether a flag is shown when false, too: a `call` field without a default."""
     return field is not None and field.kind is bool and field.role == "call" and not field.optional
 
 
 def ordered(names: Iterable[str], *first: str) -> tuple[str, ...]:
-    """Return names, some of them first."""
+    """Return names with `first` moved to the front."""
     return (*first, *(name for name in names if name not in first))
 
 
 NESTED = ordered(AXES, "context", "routing", "top_k")
-"""The axes as settings of models are sorted: batch varies fastest."""
-_FACT = ("platform", "basis", "dtype", "package", "versions", "path", "condition", "place")
-_WHAT = ("backend", "release", "file_type", "repack", "moe", "mask", "dtype", *STORED, *AXES)
-_WHICH = ("take", "n", "role", "epsilon", "predictor", "basis")
+"""The axes in the sort order of models' settings: batch varies fastest."""
+_FACT_COLUMNS = ("platform", "basis", "dtype", "package", "versions", "path", "condition", "place")
+_SETTING_COLUMNS = (
+    "backend",
+    "release",
+    "file_type",
+    "repack",
+    "moe",
+    "mask",
+    "dtype",
+    *STORED,
+    *AXES,
+)
+_ROW_COLUMNS = ("take", "n", "role", "epsilon", "predictor", "basis")
 
 
 def subject(row: Mapping[str, Any]) -> str:
-    """Return what a row of a table speaks of: of a setting, or of a fact."""
+    """Return the label of a table row's subject: a setting, or a fact of a platform or rule."""
     if "module" not in row and "model" not in row:
-        return label(row, _FACT, "column")
+        return label(row, _FACT_COLUMNS, "column")
     module = "model" if row.get("model") else "module"
-    return label(row, ("platform", "origin", "stream", module, *_WHAT, *_WHICH), "column")
+    return label(
+        row, ("platform", "origin", "stream", module, *_SETTING_COLUMNS, *_ROW_COLUMNS), "column"
+    )
 
 
 def setting_key(setting: Setting) -> str:

@@ -1,7 +1,7 @@
-"""Drafters that remember their own drafts: stepped over a text, and traced setting by setting.
+"""Drafters with a memory of their own drafts: run along a text, and traced per setting.
 
-What such a drafter offers depends on where its steps ended, so on K: one trace answers for one
-setting. It needs no engine, since the output is known.
+The offers of such a drafter depend on where its steps ended, and so on K: each setting needs its
+own trace. Tracing needs no engine, since the output is known.
 """
 
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ from nearfree.errors import ConfigError
 
 
 class Memory(Protocol):
-    """What a drafter knows of one text."""
+    """A drafter's memory of one text."""
 
     def draft(self, known: Sequence[int]) -> list[int]:
-        """Return what is drafted after the prompt and the output so far."""
+        """Return the draft after `known`, the prompt and the output so far."""
 
     def accept(self, count: int) -> None:
-        """Be told how many tokens of the last draft were right."""
+        """Receive the number of accepted tokens of the last draft."""
 
 
 def memory_of(drafting: Drafting, prompt: Sequence[int]) -> Memory:
-    """Return the memory of a text that begins with a prompt, as of a server just started.
+    """Return the memory of a text that begins with a prompt, as in a newly started server.
 
     Raises
     ------
     ConfigError
-        Its drafter remembers nothing.
+        The drafter has no memory.
     """
     n, k = drafting.ngram_max, drafting.k
     if drafting.drafter == "ngram_map_k":
@@ -47,7 +47,7 @@ def memory_of(drafting: Drafting, prompt: Sequence[int]) -> Memory:
 
 
 def next_drafts(memory: Memory, known: Sequence[int], left: int) -> list[int]:
-    """Return the drafts of a step: none where the output takes one more token, and none beyond it.
+    """Return the drafts of a step; none if one output token is left, and none beyond the limit.
 
     Source: `get_n_draft_max` of llama.cpp's tools/server/server-context.cpp, lines 483 to 505, and
     `common_speculative_draft` of common/speculative.cpp, lines 2807 to 2890, in release 3.22.1 of
@@ -56,7 +56,7 @@ def next_drafts(memory: Memory, known: Sequence[int], left: int) -> list[int]:
     Parameters
     ----------
     left
-        Tokens that the output may still take.
+        Number of tokens that the output may still grow by.
     """
     return memory.draft(known)[: left - 1] if left > 1 else []
 
@@ -64,24 +64,27 @@ def next_drafts(memory: Memory, known: Sequence[int], left: int) -> list[int]:
 def followed(
     drafting: Drafting, prompt: Sequence[int], output: Sequence[int], limit: int
 ) -> Available:
-    """Return what a setting offers on its way over a known output, and nothing off its way.
+    """Return the offers of a setting along a known output, 0 where none of its steps begins.
 
     Parameters
     ----------
     limit
-        Tokens that the output could have had.
+        The largest number of tokens that the output could have had.
     """
     memory = memory_of(drafting, prompt)
-    drafted, right = [0] * (len(output) - 1), [0] * (len(output) - 1)
-    known, done = [*prompt, *output[:1]], 1
-    while done < len(output):
-        drafts = next_drafts(memory, known, limit - done)
-        taken = agreed(drafts, output[done:])
+    drafted, agreeing = [0] * (len(output) - 1), [0] * (len(output) - 1)
+    known, output_length = [*prompt, *output[:1]], 1
+    while output_length < len(output):
+        drafts = next_drafts(memory, known, limit - output_length)
+        taken = agreed(drafts, output[output_length:])
         if drafts:
             memory.accept(taken)
-        drafted[done - 1], right[done - 1] = len(drafts), taken
-        known += output[done : done + taken + 1]
-        done += taken + 1
+        drafted[output_length - 1], agreeing[output_length - 1] = len(drafts), taken
+        known += output[output_length : output_length + taken + 1]
+        output_length += taken + 1
     return Available(
-        prompt_tokens=len(prompt), longest=drafting.k, drafted=tuple(drafted), agreed=tuple(right)
+        prompt_tokens=len(prompt),
+        longest=drafting.k,
+        drafted=tuple(drafted),
+        agreed=tuple(agreeing),
     )

@@ -1,4 +1,4 @@
-"""llama.cpp's `ngram-map-k` and `ngram-map-k4v`: n-grams of the text with what followed them.
+"""llama.cpp's `ngram-map-k` and `ngram-map-k4v`: n-grams of the text with their continuations.
 
 Source: `common_ngram_map_draft` and `common_ngram_map_accept` of common/ngram-map.cpp, lines 221 to
 536, and the constants of common/ngram-map.h, in release 3.22.1 of node-llama-cpp.
@@ -7,16 +7,16 @@ Source: `common_ngram_map_draft` and `common_ngram_map_accept` of common/ngram-m
 from collections.abc import Iterator, Sequence
 
 BUCKETS = 1 << 18
-"""Places of the table that finds an n-gram by its hash; the first one of a hash stays there."""
+"""Buckets of the table from hashes to n-grams; the first n-gram of a bucket stays in it."""
 VALUES = 4
-"""Continuations that are told apart behind one n-gram."""
+"""Number of distinct continuations counted per n-gram."""
 _FACTOR, _WORD = 2654435761, 1 << 32
-_MOST = 16380
-"""Where counting ends."""
+_MAX_COUNT = 16380
+"""The largest count."""
 
 
 class _Value:
-    """A continuation: where it begins, how often it was seen, how much of it was accepted last."""
+    """A continuation: its place, how often it was seen, and how many tokens were accepted last."""
 
     __slots__ = ("accepted", "place", "seen")
 
@@ -25,118 +25,119 @@ class _Value:
 
 
 class NgramMap:
-    """The memory of one text: how often n-grams were asked for, and what came of their drafts.
+    """The memory of one text: continuations of its n-grams, and how many of each were accepted.
 
-    A draft is the m tokens behind an earlier place of the last n tokens, or as many of them as were
-    accepted of the last draft of the same n-gram and continuation. Without `values` there is one
-    continuation for each n-gram; with them up to four are counted, and one is drafted only if it
-    was seen at least twice as often as the others together.
+    A draft is the m tokens after an earlier place of the last n tokens, or fewer: as many as were
+    accepted of the last draft of the same n-gram and continuation. Without `values` each n-gram has
+    one continuation. With `values` up to four are counted, and one is drafted only if it was seen
+    at least twice as often as the others together.
 
     Parameters
     ----------
     prompt
-        Tokens of the prompt, at the end of which the text is begun.
+        Tokens of the prompt, with which the text begins.
     n, m
-        Tokens that are looked for, and tokens of a draft.
+        Number of tokens of an n-gram, and of a draft.
     values
         Whether continuations are counted: `ngram-map-k4v`.
     """
 
     def __init__(self, prompt: Sequence[int], *, n: int, m: int, values: bool) -> None:
         self._n, self._m, self._values = n, m, values
-        self._begun = len(prompt)
-        self._first: dict[int, int] = {}
-        """The place of the first n-gram of each hash that was listed."""
-        self._listed = 0
+        self._prompt_length = len(prompt)
+        self._place_by_hash: dict[int, int] = {}
+        """The place of the first indexed n-gram in each bucket."""
+        self._indexed = 0
         self._keys: dict[tuple[int, ...], list[_Value]] = {}
         self._counted: dict[tuple[int, ...], int] = {}
-        """Up to which place continuations of an n-gram were counted."""
+        """The place up to which continuations of an n-gram were counted."""
         self._drafted: _Value | None = None
 
     def draft(self, known: Sequence[int]) -> list[int]:
-        """Return what is drafted after the prompt and the output so far, its last token sampled."""
+        """Return the draft after `known`, the prompt and the output with the token just sampled."""
         self._drafted = None
-        n, m, past = self._n, self._m, len(known) - 1
-        if past < 2 * n + m:
+        n, m, last = self._n, self._m, len(known) - 1
+        if last < 2 * n + m:
             return []
-        key = tuple(known[past - n + 1 :])
-        place = self._found(known, key, past - n - m - 1)
-        self._list(known, past - n - m - 1)
+        key = tuple(known[last - n + 1 :])
+        place = self._find(known, key, last - n - m - 1)
+        self._index(known, last - n - m - 1)
         if not place:
             return []
-        found = self._keys.setdefault(key, [_Value(m) for _ in range(VALUES)])
-        chosen: _Value | None = found[0]
+        values = self._keys.setdefault(key, [_Value(m) for _ in range(VALUES)])
+        chosen: _Value | None = values[0]
         if self._values:
-            self._count(known, key, found, place)
-            chosen = _likeliest(found)
+            self._count(known, key, values, place)
+            chosen = _likeliest(values)
         if chosen is None:
             return []
         self._drafted = chosen
         return list(known[place + n : place + n + min(m, chosen.accepted)])
 
     def accept(self, count: int) -> None:
-        """Be told how many tokens of the last draft were right."""
+        """Receive the number of accepted tokens of the last draft."""
         if self._drafted is not None:
             self._drafted.accepted = count
 
-    def _spans(self, last: int) -> Iterator[int]:
-        """Yield the places that are not listed yet: in the prompt, then behind it, from the end.
+    def _unindexed(self, last: int) -> Iterator[int]:
+        """Yield the places not yet indexed, in the prompt and then after it, each from its end.
 
-        The n + m + 1 places before the end of the prompt are in neither part, as in the source.
+        The last n + m + 1 places of the prompt are in neither part, as in the source.
         """
-        if self._begun > self._n + self._m + 1:
-            yield from range(self._begun - self._n - self._m - 1, self._listed, -1)
-        yield from range(last, max(self._begun, self._listed), -1)
+        if self._prompt_length > self._n + self._m + 1:
+            yield from range(self._prompt_length - self._n - self._m - 1, self._indexed, -1)
+        yield from range(last, max(self._prompt_length, self._indexed), -1)
 
-    def _found(self, known: Sequence[int], key: tuple[int, ...], last: int) -> int:
-        """Return an earlier place of an n-gram, 0 if there is none; the first one is none."""
-        place = self._first.get(_bucket(key), 0)
+    def _find(self, known: Sequence[int], key: tuple[int, ...], last: int) -> int:
+        """Return an earlier place of an n-gram; 0 if there is none, so place 0 never matches."""
+        place = self._place_by_hash.get(_bucket(key), 0)
         if place and place < last and self._at(known, place) == key:
             return place
         head = key[0]
-        for place in self._spans(last):
+        for place in self._unindexed(last):
             if known[place] == head and self._at(known, place) == key:
                 return place
         return 0
 
-    def _list(self, known: Sequence[int], last: int) -> None:
-        for place in self._spans(last):
-            self._first.setdefault(_bucket(self._at(known, place)), place)
-        self._listed = max(self._listed, last)
+    def _index(self, known: Sequence[int], last: int) -> None:
+        for place in self._unindexed(last):
+            self._place_by_hash.setdefault(_bucket(self._at(known, place)), place)
+        self._indexed = max(self._indexed, last)
 
     def _at(self, known: Sequence[int], place: int) -> tuple[int, ...]:
         return tuple(known[place : place + self._n])
 
     def _count(
-        self, known: Sequence[int], key: tuple[int, ...], found: list[_Value], place: int
+        self, known: Sequence[int], key: tuple[int, ...], values: list[_Value], place: int
     ) -> None:
-        """Count the continuations from where counting ended last, which counts again, to a place.
+        """Count continuations up to a place, from the place of the last count on.
 
-        Where all four are others, a fifth is not counted.
+        The place of the last count is counted again, as in the source. A fifth distinct
+        continuation is not counted.
         """
         n, m = self._n, self._m
-        for at in range(self._counted.get(key, 0), place + 1):
-            if self._at(known, at) != key:
+        for position in range(self._counted.get(key, 0), place + 1):
+            if self._at(known, position) != key:
                 continue
-            behind = known[at + n : at + n + m]
-            for value in found:
+            continuation = known[position + n : position + n + m]
+            for value in values:
                 if not value.place:
-                    value.place, value.accepted = at + n, m
-                if known[value.place : value.place + m] == behind:
-                    value.seen = min(value.seen + 1, _MOST)
+                    value.place, value.accepted = position + n, m
+                if known[value.place : value.place + m] == continuation:
+                    value.seen = min(value.seen + 1, _MAX_COUNT)
                     break
         self._counted[key] = place
 
 
-def _likeliest(found: list[_Value]) -> _Value | None:
-    """Return the continuation seen most, unless the others were seen more than half as often."""
-    best = max(found, key=lambda value: value.seen)
-    others = sum(value.seen for value in found) - best.seen
+def _likeliest(values: list[_Value]) -> _Value | None:
+    """Return the most frequent continuation; None if the others occur over half as often."""
+    best = max(values, key=lambda value: value.seen)
+    others = sum(value.seen for value in values) - best.seen
     return None if others and best.seen < 2 * others else best
 
 
 def _bucket(key: Sequence[int]) -> int:
-    total = 0
+    hash_ = 0
     for token in key:
-        total = (total * _FACTOR + token) % _WORD
-    return total % BUCKETS
+        hash_ = (hash_ * _FACTOR + token) % _WORD
+    return hash_ % BUCKETS

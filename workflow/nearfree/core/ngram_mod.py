@@ -7,51 +7,51 @@ lines 1869 to 2042, in release 3.22.1 of node-llama-cpp.
 from collections.abc import Sequence
 
 SIZE = 4 << 20
-"""Places of the table. N-grams that share one are taken for each other."""
+"""Buckets of the table. N-grams in the same bucket are not distinguished."""
 FULL = 0.25
-"""The share of places from which on the table is emptied, once a prompt was read."""
+"""The share of used buckets above which the table is emptied after reading a prompt."""
 CHUNK = 32
-"""New n-grams are taken in where so many tokens were added, not each time."""
+"""New n-grams are indexed once more than this many tokens were added."""
 LOW, STREAK = 0.25, 5
-"""The table is emptied after so many drafts in turn of which a smaller share was accepted."""
+"""The table is emptied after STREAK drafts in a row with an accepted share below LOW."""
 _FACTOR, _WORD = 6364136223846793005, 1 << 64
 
 
 class NgramMod:
-    """The memory of one text, begun with its prompt.
+    """The memory of one text, which begins with its prompt.
 
-    A draft goes from n-gram to n-gram, a token at a time, until one is not known.
+    A draft grows by one token at a time, from n-gram to n-gram, until an n-gram is unknown.
 
     Parameters
     ----------
     prompt
         Tokens of the prompt.
     n, longest, shortest
-        Tokens that are looked for; of a draft at most; at least, else there is none.
+        Number of tokens of an n-gram, and the largest and smallest number of a draft.
     """
 
     def __init__(self, prompt: Sequence[int], *, n: int, longest: int, shortest: int) -> None:
         self._n, self._longest, self._shortest = n, longest, shortest
         self._next: dict[int, int] = {}
-        self._taken_in = self._drafted = self._low = 0
+        self._indexed = self._drafted = self._low_streak = 0
         if len(prompt) >= n:
-            self._take_in(prompt, len(prompt))
+            self._index(prompt, len(prompt))
             if len(self._next) > FULL * SIZE:
                 self._next.clear()
 
     def draft(self, known: Sequence[int]) -> list[int]:
-        """Return what is drafted after the prompt and the output so far, its last token sampled."""
+        """Return the draft after `known`, the prompt and the output with the token just sampled."""
         self._drafted = 0
-        n, past = self._n, len(known) - 1
-        if past < n:
+        n, last = self._n, len(known) - 1
+        if last < n:
             return []
-        if self._taken_in + CHUNK < past:
-            self._take_in(known, past)
-        text = list(known[past - n + 1 :])
-        for made in range(self._longest):
-            token = self._next.get(_place(text[made:]))
+        if self._indexed + CHUNK < last:
+            self._index(known, last)
+        text = list(known[last - n + 1 :])
+        for count in range(self._longest):
+            token = self._next.get(_bucket(text[count:]))
             if token is None:
-                if made < self._shortest:
+                if count < self._shortest:
                     return []
                 break
             text.append(token)
@@ -59,22 +59,22 @@ class NgramMod:
         return text[n:]
 
     def accept(self, count: int) -> None:
-        """Be told how many tokens of the last draft were right."""
+        """Receive the number of accepted tokens of the last draft."""
         if not self._drafted:
             return
-        self._low = self._low + 1 if count / self._drafted < LOW else 0
-        if self._low >= STREAK:
+        self._low_streak = self._low_streak + 1 if count / self._drafted < LOW else 0
+        if self._low_streak >= STREAK:
             self._next.clear()
-            self._low = self._taken_in = 0
+            self._low_streak = self._indexed = 0
 
-    def _take_in(self, known: Sequence[int], past: int) -> None:
-        for at in range(self._taken_in, past - self._n):
-            self._next[_place(known[at : at + self._n])] = known[at + self._n]
-        self._taken_in = past - self._n
+    def _index(self, known: Sequence[int], end: int) -> None:
+        for position in range(self._indexed, end - self._n):
+            self._next[_bucket(known[position : position + self._n])] = known[position + self._n]
+        self._indexed = end - self._n
 
 
-def _place(tokens: Sequence[int]) -> int:
-    total = 0
+def _bucket(tokens: Sequence[int]) -> int:
+    hash_ = 0
     for token in tokens:
-        total = (total * _FACTOR + token) % _WORD
-    return total % SIZE
+        hash_ = (hash_ * _FACTOR + token) % _WORD
+    return hash_ % SIZE

@@ -1,4 +1,4 @@
-"""How a model is spread over GPUs: tensor, data, expert and pipeline parallel."""
+"""Degrees of parallelism of a model: tensor, data, expert and pipeline parallel."""
 
 from msgspec import Struct
 
@@ -9,9 +9,10 @@ from nearfree.errors import ConfigError
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The degrees of parallelism of a deployment.
 
-    `tp` GPUs share each matrix and the heads of attention; `dp` such groups attend to requests of
-    their own; the `tp dp` ranks of a stage share the experts, whole ones over `ep` groups of ranks,
-    each expert cut over the `moe_tp` ranks of a group; `pp` stages share the layers.
+    `tp` GPUs shard each matrix and the attention heads; `dp` such groups each run attention for
+    their own requests. The `tp * dp` ranks of a stage share the experts: experts are distributed
+    over `ep` groups of ranks, and each expert is sharded over the `moe_tp` ranks of its group. `pp`
+    stages share the layers.
     """
 
     tp: Positive = 1
@@ -30,22 +31,22 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 
     @property
     def ranks(self) -> int:
-        """The GPUs of a pipeline stage."""
+        """Number of GPUs of a pipeline stage."""
         return self.tp * self.dp
 
     @property
     def gpus(self) -> int:
-        """All GPUs."""
+        """Number of all GPUs."""
         return self.ranks * self.pp
 
     @property
     def said(self) -> dict[str, int]:
-        """The degrees by name, with the GPUs that they make."""
+        """The degrees by name, with the number of GPUs."""
         return {"tp": self.tp, "dp": self.dp, "ep": self.ep, "pp": self.pp, "gpus": self.gpus}
 
     @property
     def moe_tp(self) -> int:
-        """The ranks that share each expert."""
+        """Number of ranks that shard each expert."""
         return self.ranks // self.ep
 
 

@@ -1,4 +1,4 @@
-"""Sweeps over N, the plans that group them into one take, and work lists of plans as text."""
+"""Sweeps over N, the plans of takes, and orders: plans of a platform as JSON lines."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from nearfree.core.weights import AnyWeights, Digest
 from nearfree.errors import ConfigError
 
 PROFILE_SUFFIX, MODULES_SUFFIX, FORETOLD_SUFFIX = "_profile", "_modules", "_foretold"
-"""What the streams beside a study's own end with, after its name: its profiles, and of a model's
-study its modules measured apart and what is predicted of it."""
+"""Suffixes of a study's other streams: its profiles, and for a model's study its isolated modules
+and its recorded predictions."""
 
 
 def check_positions(positions: tuple[int, ...]) -> None:
-    """Raise ConfigError unless a grid of N rises strictly."""
+    """Raise ConfigError unless a grid of N is strictly increasing."""
     if list(positions) != sorted(set(positions)):
         raise ConfigError(
             f"positions {list(positions)} are not strictly rising",
@@ -32,7 +32,7 @@ def check_positions(positions: tuple[int, ...]) -> None:
 
 
 class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One setting over its grid of N, with the baseline N that ratios refer to."""
+    """One setting with its grid of N, and the baseline N that ratios refer to."""
 
     setting: Setting
     positions: tuple[Positive, ...]
@@ -49,44 +49,44 @@ class Sweep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PlanBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What every plan is: a struct that names its kind."""
+    """Base of all plans: a struct whose JSON names its kind."""
 
 
 class MeasurePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="measure"):
-    """The sweeps and the protocol of one measuring take, and the models that they name."""
+    """The sweeps and the protocol of one measured take, and the models that they name."""
 
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
     protocol: Timing
     environment: Name
-    """The lock under envs/ that the backend's interpreter was made from."""
+    """The lock under envs/ from which the backend's environment is made."""
     models: dict[Name, dict[str, Any]] = {}
-    """By name, as `decoders.model` reads them: nothing else of their files."""
+    """Models by name, as the fields of config.json that `decoders.model` reads."""
     weights: dict[Name, AnyWeights] = {}
-    """What an engine runs, by name."""
+    """The weights that an engine runs, by name."""
     curves: Digest | UnsetType = UNSET
-    """The curve file, where the platform is simulated: another one is another plan."""
+    """The curve file of a simulated platform; another file makes another plan."""
 
     @property
     def points_a_round(self) -> int:
-        """Number of (setting, N) points, so of events, that make one whole round."""
+        """Number of (setting, N) points, and so of events, in one whole round."""
         return sum(len(sweep.positions) for sweep in self.sweeps)
 
 
 class PromptPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A prompt by the SHA-256 of its text, what kind of text it asks for, and what it is for."""
+    """A prompt by the SHA-256 of its text, with its kind of text and its purpose."""
 
     sha256: Digest
     kind: Name
     held_out: bool
-    """Whether nothing is chosen by it."""
+    """Whether it is held out: used for the proof, not for the choice of a setting."""
 
 
 class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="decode"):
-    """Prompts that an engine decodes: which drafters are traced, and which settings run.
+    """Prompts that an engine decodes, the settings that run, and the drafters that are traced.
 
     Each repeat visits every prompt with every setting of `runs`, in a new order; with a batch it
-    visits all prompts together. After the first run of a prompt, without drafts, each of `traced`
-    is told what it offers over that output.
+    visits all prompts together. `traced` drafters are traced along the output of a prompt's first
+    run, which has no drafts.
     """
 
     engine: Name
@@ -97,32 +97,32 @@ class DecodePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="d
     environment: Name
     prompts: Annotated[tuple[PromptPart, ...], Meta(min_length=1)]
     limit: Annotated[int, Meta(ge=2)]
-    """Tokens of an output, at most."""
+    """Largest number of tokens of an output."""
     positions: Positive
-    """Of a prompt with its output, at most."""
+    """Largest number of tokens of a prompt with its output."""
     rows: Positive
-    """Of a forward, at most."""
+    """Largest number of rows of a forward."""
     runs: Annotated[tuple[Drafting, ...], Meta(min_length=1)]
     traced: tuple[Drafting, ...] = ()
     weighed: tuple[Drafting, ...] = ()
-    """Of a proof: the drafters, with K = 1 where it was open, among which a choice was made."""
+    """In a proof: the candidate drafters of the choice, with K = 1 if K was open."""
     default: Drafting | None = None
-    """Of a proof: what the engine itself does by default."""
+    """In a proof: the engine's default setting."""
     defaults: tuple[Drafting, ...] = ()
-    """Of a proof: what each type of the engine's own speculation drafts by default."""
+    """In a proof: the default setting of each of the engine's own drafters."""
     made_from: tuple[str, ...] = ()
-    """Of a proof: the takes that the choice was made from, of forwards and of traces."""
+    """In a proof: the takes of forwards and of traces on which the choice is based."""
     repeats: Positive = 1
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
-    """Of the orders of settings, and of the numbers that draw tokens."""
+    """Seed of the orders of settings, and of sampling."""
     temperature: Annotated[float, Meta(ge=0, le=HOTTEST)] = 0.0
-    """Of sampling; 0 is greedy."""
+    """Temperature of sampling; 0 is greedy."""
     batch: Positive = 1
-    """Prompts that are decoded at once, in so many slots (`core.batching`)."""
+    """Number of slots in which prompts are decoded together (`core.batching`)."""
 
 
 class ProfilePlan(PlanBase, frozen=True, kw_only=True, tag="profile"):
-    """The sweeps whose kernels a hardware profiler sees, and how many forwards of each N."""
+    """The sweeps to run under a hardware profiler, and the number of forwards per N."""
 
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
     environment: Name
@@ -130,7 +130,7 @@ class ProfilePlan(PlanBase, frozen=True, kw_only=True, tag="profile"):
 
 
 class ForetellPlan(PlanBase, frozen=True, kw_only=True, tag="foretell"):
-    """The model settings that are predicted, at which tolerances, and the form of what is said."""
+    """The model settings and tolerances to predict, and the version of the predictions' form."""
 
     sweeps: Annotated[tuple[Sweep, ...], Meta(min_length=1)]
     models: dict[Name, dict[str, Any]]
@@ -140,25 +140,25 @@ class ForetellPlan(PlanBase, frozen=True, kw_only=True, tag="foretell"):
 
 
 class ProbePlan(PlanBase, frozen=True, kw_only=True, tag="probe"):
-    """What a hardware probe tries, and for how long it tries one dtype at most."""
+    """The dtypes that a hardware probe times, and the time limit per dtype."""
 
     dtypes: tuple[Dtype, ...]
     guard_s: Annotated[float, Meta(gt=0)] = 2.0
     rounds: Positive = 7
     curves: Digest | UnsetType = UNSET
-    """The curve file, where the platform is simulated."""
+    """The curve file of a simulated platform."""
 
 
 class ImportPlan(PlanBase, frozen=True, kw_only=True, tag="import"):
-    """The reference files that one import takes in, by name and SHA-256."""
+    """The reference files that one import reads, by name and SHA-256."""
 
     files: dict[str, str]
     form: int | UnsetType = UNSET
-    """What is read of them, where later versions read more: another form is another plan."""
+    """Version of what is read of them; another form makes another plan."""
 
 
 class ExtractPlan(PlanBase, frozen=True, kw_only=True, tag="extract"):
-    """The release whose rules are read, and the form of what is read of it."""
+    """The release whose rules are read, and the version of the extraction."""
 
     package: str
     version: str
@@ -166,39 +166,39 @@ class ExtractPlan(PlanBase, frozen=True, kw_only=True, tag="extract"):
 
 
 class ListPlan(PlanBase, frozen=True, kw_only=True, tag="list"):
-    """The binaries of a release whose kernels are listed, and the form of what is said of them."""
+    """The binaries of a release whose kernels are listed, and the version of the listing."""
 
     package: str
     version: str
     members: tuple[str, ...]
-    """Their paths in the release's wheel."""
+    """The binaries' paths in the release's wheel."""
     form: int = 1
 
 
 class CompilePlan(PlanBase, frozen=True, kw_only=True, tag="compile"):
-    """The kernel of a release that is compiled, by which lock's compiler, and for which blocks."""
+    """A release's kernel to compile, the lock of the compiler, and the blocks to compile for."""
 
     package: str
     version: str
     file_sha256: Digest
     lock_sha256: Digest
     blocks: tuple[tuple[int, ...], ...]
-    """Compute capability, rows, columns and depth of a block, warps and stages."""
+    """Per block: compute capability, block_m, block_n, block_k, warps and stages."""
     form: int = 1
 
 
 class CalibratePlan(PlanBase, frozen=True, kw_only=True, omit_defaults=True, tag="calibrate"):
-    """The curves that constants are fitted to, by import and platform, and the form of the fit."""
+    """The curves that constants are fitted to, by import and platform; the version of the fit."""
 
     source: str
     """The stream of the curves."""
     files: dict[str, str]
-    """What was imported into it, by name and SHA-256."""
+    """The files imported into the stream, by name and SHA-256."""
     platforms: tuple[Name, ...]
     epsilon: Annotated[float, Meta(gt=0, lt=1)]
     form: int
     modules: tuple[Name, ...] = ()
-    """The modules whose curves count, all of them if none is named."""
+    """The modules whose curves are used; all if empty."""
 
 
 class RetractPlan(PlanBase, frozen=True, kw_only=True, tag="retract"):
@@ -209,7 +209,7 @@ class RetractPlan(PlanBase, frozen=True, kw_only=True, tag="retract"):
 
 
 RequestedPlan = ProbePlan | MeasurePlan | ForetellPlan
-"""What can be asked of a platform."""
+"""The plans that the config can request of a platform."""
 Plan = (
     MeasurePlan
     | DecodePlan
@@ -237,10 +237,10 @@ class Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream: Name
     take: Positive
     device: str
-    """cpu or cuda: which kind of device the platform is."""
+    """The platform's kind of device, cpu or cuda."""
     plan: RequestedPlan
     names: tuple[str, ...] = ()
-    """What the driver may call the platform's device; none where no document tells."""
+    """The driver's possible names of the platform's device; empty if unknown."""
 
 
 def write_orders(orders: Iterator[Order]) -> str:
@@ -249,7 +249,7 @@ def write_orders(orders: Iterator[Order]) -> str:
 
 
 def read_orders(text: str, where: str) -> list[Order]:
-    """Return the orders of a text; ConfigError names the line that is none."""
+    """Return the orders in a text; ConfigError names the first invalid line."""
     orders = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:

@@ -1,4 +1,4 @@
-"""Formats of numbers: what an element of each takes in memory, and which peak its products have."""
+"""Number formats: bytes per element, and the peak FLOP/s of their products."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
@@ -11,14 +11,14 @@ Dtype = Literal[
     "auto", "bfloat16", "float16", "float32", "float8",
     "float8_block", "mxfp8", "int8", "int4", "nvfp4", "mxfp4",
 ]  # fmt: skip
-"""`auto` stands in plans alone: bfloat16 where the machine has it, else float32."""
+"""`auto` occurs in plans only: bfloat16 if the machine has it, else float32."""
 
 
 class Format(Struct, frozen=True):
-    """One format: `bits` of an element, and `scale_bits` that `group` elements share.
+    """One format: `bits` per element, and `scale_bits` per `group` of elements.
 
-    A scale of a whole row or matrix is not counted: group 0. `peak` names the FLOP/s of products
-    of two matrices in it, as platforms.yaml does.
+    Scales per row or per matrix are not counted: group 0. `peak` names the peak in platforms.yaml
+    of products of two matrices in this format.
     """
 
     bits: int
@@ -28,7 +28,7 @@ class Format(Struct, frozen=True):
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of an element with its part of a scale, the paper's s."""
+        """Bytes per element with its share of a scale, the paper's s."""
         return (self.bits + (self.scale_bits / self.group if self.group else 0)) / 8
 
 
@@ -48,34 +48,36 @@ FORMATS: dict[str, Format] = {
 int4 in groups of 128 with a 16-bit scale (AWQ, GPTQ), NVFP4 in groups of 16 and OCP's MXFP8 and
 MXFP4 of 32 with a scale of 8 bits."""
 GROUPS = {"float8_block": (128, 128)} | {
-    name: (1, each.group) for name, each in FORMATS.items() if each.group and name != "float8_block"
+    name: (1, format_.group)
+    for name, format_ in FORMATS.items()
+    if format_.group and name != "float8_block"
 }
-"""Outputs and inputs of a matrix that share a scale in a format's usual form."""
+"""Number of outputs and inputs of a matrix that share a scale, in a format's usual form."""
 DTYPES: tuple[Dtype, ...] = tuple(name for name in get_args(Dtype) if name in FORMATS)
-"""The formats of numbers."""
+"""All number formats, without `auto`."""
 ELEMENT_BYTES = {name: format_.element_bytes for name, format_ in FORMATS.items()}
-"""Bytes of an element with its part of a scale, the paper's s, by dtype."""
+"""Bytes per element with its share of a scale, the paper's s, by dtype."""
 RESULT_BYTES = {name: max(size, 2.0) for name, size in ELEMENT_BYTES.items()}
-"""Bytes of an element of what a product writes, by the dtype of what enters it: 16 bits at least,
-since engines quantise anew before each product."""
+"""Bytes per element of a product's result, by the dtype of its inputs: at least 16 bits, since
+engines quantise again before each product."""
 PLAIN: tuple[Dtype, ...] = ("bfloat16", "float16", "float32")
 """The formats that have no scales."""
 
 
 class Product(NamedTuple):
-    """The formats of a product: what its weights are stored in, and what enters it."""
+    """The formats of a product: of its stored weights, and of its inputs (activations)."""
 
     weights: Dtype
     activations: Dtype
 
 
 class Precision(Struct, frozen=True, kw_only=True):
-    """In what numbers a forward computes, by kind of matrix.
+    """The number formats of a forward, by kind of matrix.
 
-    `plain` is what is never quantised: queries, norms, embeddings, and sums of products; `kv` what
-    the cache holds. `attention` has the formats of most of its weights, `roles` those of its
-    products that have others, by their role, and `apart` those that some layers have instead of a
-    role's, with these layers.
+    `plain` is the format of all that is never quantised: queries, norms, embeddings and sums of
+    products. `kv` is the format of the cache. `attention` holds the formats of most products of
+    attention, `roles` the exceptions by the product's role, and `apart` the exceptions of a role in
+    some layers, with these layers.
     """
 
     plain: Dtype
@@ -92,22 +94,26 @@ class Precision(Struct, frozen=True, kw_only=True):
     def parted(
         self, role: str, layers: tuple[int, ...]
     ) -> Iterator[tuple["Precision", tuple[int, ...]]]:
-        """Yield the layers of a role by its formats, each with a precision that has them."""
-        own = [(product, there) for name, product, there in self.apart or () if name == role]
-        others = {layer for _, there in own for layer in there}
-        yield self, tuple(layer for layer in layers if layer not in others)
-        for product, there in own:
-            roles = (*(each for each in self.roles if each[0] != role), (role, product))
-            shared = tuple(layer for layer in layers if layer in there)
+        """Split the layers of a role by format: yield each precision with its layers."""
+        exceptions = [
+            (product, exception_layers)
+            for name, product, exception_layers in self.apart or ()
+            if name == role
+        ]
+        excluded = {layer for _, exception_layers in exceptions for layer in exception_layers}
+        yield self, tuple(layer for layer in layers if layer not in excluded)
+        for product, exception_layers in exceptions:
+            roles = (*(entry for entry in self.roles if entry[0] != role), (role, product))
+            shared = tuple(layer for layer in layers if layer in exception_layers)
             yield structs.replace(self, roles=roles), shared
 
     def changed(self, change: Callable[[Product, str], Product]) -> "Precision":
-        """Return it with other formats of its products.
+        """Return this precision with the formats of all products changed.
 
         Parameters
         ----------
         change
-            Takes the formats of a product and its kind of matrix, and returns what it has instead.
+            Takes a product's formats and its kind of matrix, and returns the new formats.
         """
         products = {kind: change(getattr(self, kind), kind) for kind in QUANTISED}
         roles = tuple((role, change(product, "attention")) for role, product in self.roles)
@@ -118,48 +124,48 @@ class Precision(Struct, frozen=True, kw_only=True):
         return structs.replace(self, roles=roles, apart=apart or UNSET, **products)
 
     def of(self, kind: str, role: str) -> Product:
-        """Return the formats of a product by its kind of matrix and its role in a forward."""
-        found: Product = dict(self.roles).get(role) or getattr(self, kind)
-        return found
+        """Return the formats of a product, given its kind of matrix and its role in a forward."""
+        product: Product = dict(self.roles).get(role) or getattr(self, kind)
+        return product
 
     @property
     def products(self) -> tuple[tuple[str, Product], ...]:
-        """All kinds of matrices with their formats, those of single roles among them."""
-        every = ((kind, getattr(self, kind)) for kind in QUANTISED)
-        others = (product for _, product, *_ in (*self.roles, *(self.apart or ())))
-        return (*every, *(("attention", product) for product in others))
+        """Kind of matrix and formats of every product, including exceptions by role."""
+        kinds = ((kind, getattr(self, kind)) for kind in QUANTISED)
+        single_roles = (product for _, product, *_ in (*self.roles, *(self.apart or ())))
+        return (*kinds, *(("attention", product) for product in single_roles))
 
     def said(self, kind: str) -> dict[str, Dtype]:
-        """Return how a precision is named: by the kind of matrices that holds most weights."""
+        """Return the formats that name a precision: those of the kind with most weights, and kv."""
         weights, activations = getattr(self, kind)
         return {"weights": weights, "activations": activations, "kv": self.kv}
 
 
 def uniform(dtype: Dtype) -> Precision:
-    """Return the precision of a forward that has one format throughout."""
-    every: dict[str, Any] = dict.fromkeys(QUANTISED, Product(dtype, dtype))
-    return Precision(plain=dtype, kv=dtype, **every)
+    """Return the precision with one format for everything."""
+    products: dict[str, Any] = dict.fromkeys(QUANTISED, Product(dtype, dtype))
+    return Precision(plain=dtype, kv=dtype, **products)
 
 
-_NO_KIND = ("plain", "kv", "roles", "apart")
-QUANTISED = tuple(name for name in Precision.__struct_fields__ if name not in _NO_KIND)
-"""The kinds of matrices, as fields of a precision."""
+_OTHER_FIELDS = ("plain", "kv", "roles", "apart")
+QUANTISED = tuple(name for name in Precision.__struct_fields__ if name not in _OTHER_FIELDS)
+"""The kinds of matrices that can be quantised, as fields of a precision."""
 LEFT_PLAIN = ("router", "lm_head")
-"""The kinds that engines leave as they are where weights are quantised."""
+"""The kinds of matrices that engines do not quantise."""
 _WEIGHT_ONLY = ("int4", "mxfp4")
-_OF_EIGHT_BITS: tuple[Dtype, ...] = ("float8", "float8_block", "mxfp8")
+_EIGHT_BIT_FLOATS: tuple[Dtype, ...] = ("float8", "float8_block", "mxfp8")
 UNPACKED: dict[Dtype, tuple[Dtype, ...]] = {
-    **dict.fromkeys(_OF_EIGHT_BITS, _OF_EIGHT_BITS),
-    **dict.fromkeys(("nvfp4", "mxfp4"), _OF_EIGHT_BITS),
-    "int4": (*_OF_EIGHT_BITS, "int8"),
+    **dict.fromkeys(_EIGHT_BIT_FLOATS, _EIGHT_BIT_FLOATS),
+    **dict.fromkeys(("nvfp4", "mxfp4"), _EIGHT_BIT_FLOATS),
+    "int4": (*_EIGHT_BIT_FLOATS, "int8"),
 }
-"""As what other formats with scales weights enter products, beside the plain ones: a tensor core
-multiplies numbers of one type, and every stored value is one of the other format, too. Those of
-int8 are none of float8, whose numbers have 4 significant bits."""
+"""Formats with scales to which stored weights can be unpacked for a product, besides the plain
+formats. A tensor core multiplies numbers of one type, so every stored value must be exact in that
+type. int8 does not fit into float8, whose numbers have 4 significant bits."""
 
 
 class Override(Struct, frozen=True, kw_only=True):
-    """What a user asks for instead of what a model's files say; `dtype` stands for all three."""
+    """The user's formats in place of the model's own; `dtype` stands for all three others."""
 
     dtype: Dtype | None = None
     weights: Dtype | None = None
@@ -168,47 +174,48 @@ class Override(Struct, frozen=True, kw_only=True):
 
     @property
     def stores_all(self) -> bool:
-        """Whether it says what all weights are stored in, whatever a model's files say."""
+        """Whether it sets the stored format of all weights, independent of the model's files."""
         return (self.weights or self.dtype) is not None
 
-    def of(self, own: Precision) -> Precision:
-        """Return a model's precision with what is asked for instead.
+    def of(self, model_precision: Precision) -> Precision:
+        """Return a model's precision with this override applied.
 
-        A format without scales holds for the whole forward, another one for what engines quantise:
-        neither the router nor the LM head. Where weights alone are named they enter products of
-        their own format, and int4 and mxfp4 are unpacked to the plain one.
+        A plain format holds for the whole forward. A format with scales holds for the matrices that
+        engines quantise, which excludes the router and the LM head. If only `weights` is set,
+        products are computed in the same format; int4 and mxfp4 are unpacked to the plain one.
 
         Raises
         ------
         ConfigError
-            What enters the products would have fewer bits than plain weights, or is nothing as
-            which quantised weights enter one.
+            Quantised activations would meet plain weights alone, or quantised weights cannot be
+            unpacked to the activations' format.
         """
-        base = uniform(self.dtype) if self.dtype in PLAIN else own
+        base = uniform(self.dtype) if self.dtype in PLAIN else model_precision
         weights = self.weights or self.dtype
         activations = self.activations or self.dtype
 
-        def asked(product: Product, kind: str) -> Product:
-            stored, entering = product
+        def overridden(product: Product, kind: str) -> Product:
+            weights_format, input_format = product
             if weights and (weights in PLAIN or kind not in LEFT_PLAIN):
-                stored = weights
-                entering = base.plain if weights in (*_WEIGHT_ONLY, *PLAIN) else weights
-            if activations and (stored not in PLAIN or activations in PLAIN):
-                entering = activations
-            return Product(stored, entering)
+                weights_format = weights
+                input_format = base.plain if weights in (*_WEIGHT_ONLY, *PLAIN) else weights
+            if activations and (weights_format not in PLAIN or activations in PLAIN):
+                input_format = activations
+            return Product(weights_format, input_format)
 
-        found = base.changed(asked)
-        taken = {product.activations for _, product in found.products}
-        if activations and activations not in PLAIN and activations not in taken:
+        precision = base.changed(overridden)
+        inputs = {product.activations for _, product in precision.products}
+        if activations and activations not in PLAIN and activations not in inputs:
             raise ConfigError(
-                f"{found.ffn.weights} weights enter no product with {activations}",
+                f"{precision.ffn.weights} weights enter no product with {activations}",
                 remedy=f"Give --weights, too, such as --weights {activations}",
             )
-        for _, (stored, entering) in found.products if activations else ():
-            takes = (stored, *UNPACKED.get(stored, ()), *PLAIN)
-            if stored not in PLAIN and entering not in takes:
+        for _, (weights_format, input_format) in precision.products if activations else ():
+            accepted = (weights_format, *UNPACKED.get(weights_format, ()), *PLAIN)
+            if weights_format not in PLAIN and input_format not in accepted:
                 raise ConfigError(
-                    f"{stored} weights enter no product with {entering}: no kernel multiplies them",
-                    remedy=f"Give --activations {', '.join(dict.fromkeys(takes))}",
+                    f"{weights_format} weights enter no product with {input_format}: "
+                    "no kernel multiplies them",
+                    remedy=f"Give --activations {', '.join(dict.fromkeys(accepted))}",
                 )
-        return structs.replace(found, kv=self.kv or self.dtype or base.kv)
+        return structs.replace(precision, kv=self.kv or self.dtype or base.kv)

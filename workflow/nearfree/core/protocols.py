@@ -1,4 +1,4 @@
-"""How a take is timed: the protocols, each with all that decides which samples it takes."""
+"""Timing protocols: each struct holds every parameter that decides which samples are taken."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,19 +8,19 @@ Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Launch = Literal["eager", "graph"]
 EAGER: Launch = "eager"
-"""Kernels are launched one by one; else a CUDA graph holds them."""
+"""Kernels are launched one by one, not by a CUDA graph."""
 
 
 class Sampling(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False, tag_field="name"
 ):
-    """What every protocol says: a visit is `warmup` untimed and `forwards` timed forwards.
+    """Parameters of all protocols: a visit is `warmup` untimed and `forwards` timed forwards.
 
-    A timed forward that was disturbed is kept as dirty and repeated, at most `retries` times a
-    visit. `weight_copies` take turns, so that weights and keys are read from memory; one copy
-    means a hot cache, 0 on a CPU as many copies as a cold one takes. `threads` counts for CPUs
-    alone, `launch` and `graph_forwards` for GPUs: with `graph` a sample is the replay of a graph of
-    that many forwards, made for each N.
+    A disturbed timed forward is recorded as dirty and repeated, up to `retries` times per visit.
+    `weight_copies` copies of weights and keys are used in turn, so that they are read from memory.
+    One copy gives a hot cache; 0, on a CPU, means as many copies as a cold cache needs. `threads`
+    applies to CPUs, `launch` and `graph_forwards` to GPUs: with `graph` a sample is one replay of a
+    graph of `graph_forwards` forwards, captured per N.
     """
 
     rounds: Annotated[int, Meta(ge=3)] = 20
@@ -38,19 +38,18 @@ class Sampling(
 
 
 class Interleaved(Sampling, frozen=True, kw_only=True, tag="interleaved"):
-    """Visit every point of every sweep once a round, in a new order each round."""
+    """Visit every point of every sweep once per round, in a new order each round."""
 
     launch: ClassVar[Launch] = "graph"
     graph_forwards: ClassVar[int] = 20
 
 
 class Thinned(Interleaved, frozen=True, kw_only=True, tag="thinned"):
-    """Interleaved, but N beyond `often_to` in every ceil(N / often_to)-th round alone.
+    """Interleaved, but N above `often_to` only in every ceil(N / often_to)-th round.
 
-    A forward of an engine on a CPU takes about as much longer as it has more rows. So small N, on
-    which all ratios rest, are visited many times for what few visits to large ones take, and what
-    disturbs a machine for a while touches few of them. The first round has every point, and every
-    round has the baseline.
+    On a CPU an engine's forward takes time about proportional to its rows. So many visits to small
+    N, on which all ratios depend, cost as much as a few visits to large N, and a temporary
+    disturbance affects few of them. The first round has every point, and every round the baseline.
     """
 
     often_to: Positive = 8
@@ -63,9 +62,9 @@ class Thinned(Interleaved, frozen=True, kw_only=True, tag="thinned"):
 class Adaptive(Sampling, frozen=True, kw_only=True, tag="adaptive"):
     """An interleaved sweep, then paired tests of the points that can still move the boundary.
 
-    Paired rounds go on until N_max at `epsilon` is known within a factor of `width` at
-    `confidence`, or a cap is met: then the verdict is `undecided`. The test looks at what it has
-    after each number of paired rounds in `looks`, and pays for looking several times.
+    Paired rounds continue until N_max at `epsilon` is known within a factor of `width` at
+    `confidence`, or until a cap is reached: then the verdict is `undecided`. The test examines the
+    ratios after each number of paired rounds in `looks`; intervals are corrected for these looks.
     """
 
     rounds: Annotated[int, Meta(ge=3)] = 8
@@ -75,12 +74,12 @@ class Adaptive(Sampling, frozen=True, kw_only=True, tag="adaptive"):
     confidence: Annotated[float, Meta(gt=0.5, lt=1)] = 0.95
     looks: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (8, 24, 60, 120)
     probes: Positive = 8
-    """Points besides the baseline in one paired round, at most."""
+    """Largest number of points besides the baseline in one paired round."""
     forwards_a_point: Positive = 48
-    """Cap on the samples of one setting, warm-up included, for each N of its grid. Where a sample
-    is one forward, that is a 42nd of the paper's."""
+    """Cap on the samples of a setting per N of its grid, warm-up included. With one forward per
+    sample that is 1/42 of the paper's number."""
     seconds_max: Annotated[float, Meta(gt=0, le=86400)] = 60.0
-    """Cap on the seconds inside forwards of one setting, warm-up included."""
+    """Cap on the seconds inside forwards of a setting, warm-up included."""
     launch: Launch = "graph"
     graph_forwards: Positive = 20
 
@@ -90,10 +89,10 @@ class Adaptive(Sampling, frozen=True, kw_only=True, tag="adaptive"):
 
 
 class Paper(Sampling, frozen=True, kw_only=True, tag="paper"):
-    """The paper's protocol (app. C.1): one N after the other, median of medians of rounds.
+    """The paper's protocol (app. C.1): one N after the other, median over rounds of medians.
 
-    `warmup` comes once before each N, then `rounds` of `forwards`; one buffer is used again and
-    again, so small modules are measured with a hot cache.
+    `warmup` forwards come once before each N, then `rounds` of `forwards`. One buffer is reused, so
+    small modules are measured with a hot cache.
     """
 
     rounds: Annotated[int, Meta(ge=3)] = 10
@@ -106,13 +105,14 @@ class Paper(Sampling, frozen=True, kw_only=True, tag="paper"):
 
 
 class Paired(Sampling, frozen=True, kw_only=True, tag="paired"):
-    """Every N between visits to the baseline, as often as the machine's noise asks for.
+    """Each N between two visits to the baseline, as often as the machine's noise requires.
 
-    A pair is `baseline_forwards` of the baseline, `forwards` of N and `baseline_forwards` again. So
-    what slows a machine down for seconds slows down both sides of a ratio, where a round over all
-    points would spread it over some of them. Each N gets pairs until the interval of its T(N) /
-    T(baseline) is `half_width` of it on either side, looked at after every `look_every` of them; at
-    most `rounds`, and no further `look_every` once a setting's forwards have taken `seconds_max`.
+    A pair is `baseline_forwards` of the baseline, `forwards` of N, and `baseline_forwards` again.
+    So a slowdown of seconds affects both sides of a ratio; in a round over all points it would
+    affect some points only. Each N gets pairs until the relative half-width of the interval of
+    T(N) / T(baseline) is at most `half_width`, examined after every `look_every` pairs. There are
+    at most `rounds` pairs, and none after the look at which a setting's forwards exceed
+    `seconds_max`.
     """
 
     rounds: Annotated[int, Meta(ge=3)] = 32
@@ -127,7 +127,7 @@ class Paired(Sampling, frozen=True, kw_only=True, tag="paired"):
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """After how many pairs an interval is looked at, the last one `rounds`."""
+        """The numbers of pairs after which intervals are examined; the last is `rounds`."""
         return (*range(self.look_every, self.rounds, self.look_every), self.rounds)
 
 

@@ -1,9 +1,9 @@
-"""Sampling with a temperature, so that what is drafted changes no token of the output.
+"""Sampling with a temperature, such that drafts change no token of the output.
 
-The token at a place of an output is drawn by a number of that place's own. Drafts are accepted as
-far as they are what is drawn, as llama.cpp does it (`common_sampler_sample_and_accept_n` of
+Each place of an output has its own random number, which draws its token. Drafts are accepted as
+long as they equal the drawn tokens, as in llama.cpp (`common_sampler_sample_and_accept_n` of
 common/sampling.cpp, lines 678 to 706, in release 3.22.1 of node-llama-cpp: one draw of its
-generator a token that is kept). So outputs and steps can be replayed as greedy ones can.
+generator per accepted token). So outputs and steps can be replayed as with greedy decoding.
 """
 
 import random
@@ -13,34 +13,34 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HOTTEST = 100.0
-"""No temperature is higher."""
+"""The highest temperature that is accepted."""
 
 
 def draws(seed: int, prompt_sha256: str, count: int) -> tuple[float, ...]:
-    """Return the numbers that draw the tokens of an output, uniform in [0, 1).
+    """Return one random number per token of an output, uniform in [0, 1).
 
-    They depend on the seed, the prompt and the place in the output alone.
+    They depend only on the seed, the prompt and the place in the output.
     """
     source = random.Random(f"{seed} {prompt_sha256}")  # noqa: S311 (no secret)
     return tuple(source.random() for _ in range(count))
 
 
 def drawn(logits: "NDArray[Any]", temperature: float, draw: float) -> int:
-    """Return the token that a number draws: the first whose cumulated probability exceeds it.
+    """Return the sampled token: the first whose cumulative probability exceeds `draw`.
 
     Parameters
     ----------
     logits
-        One a token, [vocabulary].
+        One logit per token, [vocabulary].
     temperature
-        Logits are divided by it before the softmax; above 0.
+        Divisor of the logits before the softmax; above 0.
     draw
-        In [0, 1).
+        A random number in [0, 1).
     """
     import numpy as np
 
-    with np.errstate(over="ignore"):  # next to no heat is greedy
+    with np.errstate(over="ignore"):  # a temperature near 0 is greedy
         scaled = (logits.astype(np.float64) - logits.max()) / temperature
     cumulated = np.cumsum(np.exp(scaled))
-    found = np.searchsorted(cumulated, draw * cumulated[-1], side="right")
-    return int(min(found, cumulated.argmax()))  # a draw next to 1 may round to it
+    token = np.searchsorted(cumulated, draw * cumulated[-1], side="right")
+    return int(min(token, cumulated.argmax()))  # a draw just below 1 may round up to it

@@ -1,15 +1,15 @@
-"""The scopes of the log that are no platform."""
+"""The scopes of the log that are not platforms."""
 
 PUBLIC = "public"
-"""What the paper and others published, and the calibrated constants."""
+"""The paper's and others' published results, and the calibrated constants."""
 SOURCES = "sources"
 """The rules of backends' releases."""
 IMPORTED = "imported"
-"""Curves of others, used only where the config asks for them."""
+"""Imported curves, used only if the config has an import."""
 PLATFORM = "platform"
-"""Stands for each platform, whose scope has its own name."""
+"""The kind of every platform's scope, which is named after the platform."""
 
 
 def kind(scope: str) -> str:
-    """Return which kind of scope a name is of: one of these."""
+    """Return the kind of a scope: PUBLIC, SOURCES, IMPORTED or PLATFORM."""
     return scope if scope in {PUBLIC, SOURCES, IMPORTED} else PLATFORM

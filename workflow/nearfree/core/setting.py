@@ -1,4 +1,4 @@
-"""Settings: one module under one fixed configuration, each of its fields declared once."""
+"""Settings: one module in one fixed configuration; each field is declared once, here."""
 
 from typing import Annotated, Literal, get_args
 
@@ -14,20 +14,20 @@ Module = Literal[
     "gemm", "dense_ffn", "moe_ffn", "attention", "mla", "indexer", "attention_layer", "delta_net",
     "mamba2", "short_conv", "stream_mixing", "collective", "model", "engine",
 ]  # fmt: skip
-"""`gemm` is one matrix product, [rows, d_model] by [d_model, d_ff]; `mla` attention whose keys and
-values are products of one latent; `indexer` chooses the positions that a query attends to;
-`attention_layer` is all of a layer's attention, from its hidden state to its output; `delta_net` a
-pass of new positions over the state of a gated delta net, `mamba2` one over that of a Mamba-2
-mixer; `short_conv` the convolution of a layer that has one in place of attention; `stream_mixing`
-what joins a layer's residual streams before a block and parts them behind it; `engine` a whole
-forward of a real engine, where `model` is one of this project's own."""
+"""`gemm`: one matrix product, [rows, d_model] by [d_model, d_ff]. `mla`: attention whose keys and
+values are products of one latent. `indexer`: the selection of the positions that a query attends
+to. `attention_layer`: a layer's whole attention, from hidden state to output. `delta_net`: a pass
+of new positions over the state of a gated delta net; `mamba2`: over that of a Mamba-2 mixer.
+`short_conv`: a layer's convolution in place of attention. `stream_mixing`: the merging of a layer's
+residual streams before a block and their split after it. `engine`: a whole forward of a real
+engine; `model`: a whole forward of this project's own."""
 Operation = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "send"
 ]
-"""What a collective does. `dispatch` takes tokens to the ranks of their experts, `combine` takes
-the experts' outputs back; `send` is from one pipeline stage to the next."""
+"""The operation of a collective. `dispatch` sends tokens to the ranks of their experts, `combine`
+returns the experts' outputs; `send` goes from one pipeline stage to the next."""
 Mask = Literal["causal", "block"]
-"""Which keys a new position sees: `causal` those up to its own, `block` all L + N."""
+"""The keys that a new position attends to: `causal` up to its own, `block` all L + N."""
 
 MODULES: tuple[Module, ...] = get_args(Module)
 _FFN: tuple[Module, ...] = ("dense_ffn", "moe_ffn", "model")
@@ -42,18 +42,18 @@ _HEADED: tuple[Module, ...] = ("attention", "mla", "indexer", *_LAYER, "model")
 _ENGINE: tuple[Module, ...] = ("engine",)
 _CACHED: tuple[Module, ...] = (*_HEADED, *_ENGINE)
 WHOLE: tuple[Module, ...] = ("model", *_ENGINE)
-"""Modules that are whole forwards."""
+"""The modules that are whole forwards."""
 _COLLECTIVE: tuple[Module, ...] = ("collective",)
 
 
 class Setting(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
 ):
-    """One module under one fixed configuration: everything but the number of positions N.
+    """One module in one fixed configuration: everything but the number of positions N.
 
-    A field that the module does not have is None. Where an attention setting does not say its
-    `mask` it is causal. `gated` is None where it is the kernels' own form: three matrices for
-    experts, two for the paper's Dense FFN. A whole model's `backend` runs its attention.
+    A field that the module does not have is None. An attention setting without `mask` is causal.
+    `gated` None means the kernels' default form: three matrices for experts, two for the paper's
+    Dense FFN. A whole model's `backend` runs its attention.
     """
 
     module: Annotated[Module, Field("what", f"{', '.join(MODULES[:-1])} or {MODULES[-1]}")]
@@ -395,4 +395,4 @@ FIELDS = declared(Setting, MODULES)
 
 
 STORED = ("weights", "kv_dtype")
-"""The fields that name a format of what is stored, where it is not the element type."""
+"""The fields that name a storage format other than the element type."""

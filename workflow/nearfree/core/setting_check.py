@@ -1,4 +1,4 @@
-"""Whether a setting is one that can exist."""
+"""Checks of a setting: required fields, and values that contradict each other."""
 
 from nearfree.core.setting import FIELDS, Module, Setting
 from nearfree.errors import ConfigError
@@ -8,7 +8,7 @@ ROUTED_OPERATIONS = ("dispatch", "combine")
 
 
 def required(module: Module) -> tuple[str, ...]:
-    """Return the fields that a module's setting must say."""
+    """Return the fields that a module's setting must give."""
     if module == "model":
         return ()
     return tuple(
@@ -19,35 +19,35 @@ def required(module: Module) -> tuple[str, ...]:
 
 
 def check_setting(setting: Setting) -> None:
-    """Raise ConfigError, naming the field, unless a setting is one that can exist."""
+    """Raise ConfigError, naming the field, if a setting lacks a field or contradicts itself."""
     missing = [name for name in required(setting.module) if getattr(setting, name) is None]
     if missing:
         raise ConfigError(
             f"a {setting.module} setting lacks {', '.join(missing)}",
             remedy="Give each of them in the study's shape",
         )
-    routed = ("experts", "top_k") if setting.operation in ROUTED_OPERATIONS else ()
-    lacking = [name for name in routed if getattr(setting, name) is None]
-    if lacking:
+    routing_fields = ("experts", "top_k") if setting.operation in ROUTED_OPERATIONS else ()
+    missing_routing = [name for name in routing_fields if getattr(setting, name) is None]
+    if missing_routing:
         raise ConfigError(
-            f"a {setting.operation} lacks {', '.join(lacking)}",
-            remedy="Say among how many experts each token chooses, and how many it chooses",
+            f"a {setting.operation} lacks {', '.join(missing_routing)}",
+            remedy="Give the number of experts, and the number that each token goes to",
         )
     grouped = setting.kv_heads is not None and setting.head_dim is not None
     if setting.module == "attention_layer" and setting.latent is None and not grouped:
         raise ConfigError(
             "an attention_layer setting lacks latent, or kv_heads and head_dim",
-            remedy="Say what the cache holds of a position: a latent, or keys and values of heads",
+            remedy="Give what the cache holds per position: a latent, or keys and values of heads",
         )
     if (setting.top_k or 0) > (setting.experts or setting.top_k or 0):
         raise ConfigError(
             f"top_k {setting.top_k} is larger than experts {setting.experts}",
-            remedy="Choose at most as many experts a token as there are",
+            remedy="Choose at most as many experts per token as there are",
         )
     if setting.ep > (setting.experts or setting.ep):
         raise ConfigError(
             f"ep {setting.ep} is larger than experts {setting.experts}",
-            remedy="Spread experts over at most as many groups as there are",
+            remedy="Distribute experts over at most as many groups as there are experts",
         )
     if (setting.heads or 0) % (setting.kv_heads or 1):
         raise ConfigError(

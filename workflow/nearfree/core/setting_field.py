@@ -1,4 +1,4 @@
-"""What is declared of a setting's field, beside its type."""
+"""The declaration of a setting's field, given beside its type."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -7,11 +7,11 @@ from msgspec import NODEFAULT, Struct, inspect, structs
 
 
 class Field(Struct, frozen=True):
-    """What a setting's field is. It stands beside the field's type in Setting, and nowhere else.
+    """A field of a setting, declared beside the field's type in `Setting`, and nowhere else.
 
     Columns of tables and curve files, labels, sort orders, docs and the page follow from it. The
-    last four are filled in from the type. `role` says what the field is to a setting: `what` runs,
-    an `axis` that studies vary, the `shape` of the module, or how a kernel is called.
+    last four are filled in from the type. `role` is the field's part in a setting: `what` runs, an
+    `axis` that studies vary, the `shape` of the module, or how a kernel is called (`call`).
     """
 
     role: Literal["what", "axis", "shape", "call"]
@@ -19,33 +19,33 @@ class Field(Struct, frozen=True):
     letter: str = ""
     """The paper's letter."""
     label: str = ""
-    """What people call it, where its name does not say so."""
+    """The field's usual name, if it differs from the field's name."""
     unit: str = ""
     modules: tuple[str, ...] = ()
-    """The modules that have it; where none is named, all of them."""
+    """The modules that have the field; all modules if empty."""
     needed: bool = False
-    """Whether each of them must say it, but a whole model, whose file does."""
+    """Whether these modules must give it; a whole model need not, since its file does."""
     spared: tuple[str, ...] = ()
-    """The modules that have it in some of their settings alone, and so need not say it."""
+    """The modules that have it in some settings only, and so need not give it."""
     name: str = ""
     kind: type = str
     least: int = 1
-    """The smallest value, of whole numbers."""
+    """The smallest value, for integers."""
     default: Any = None
 
     @property
     def words(self) -> str:
-        """What it is called, in words."""
+        """The field's name in words."""
         return self.label or self.name.replace("_", " ")
 
     @property
     def symbol(self) -> str:
-        """What it is called beside its value."""
+        """The symbol to write beside a value: the letter, or else the name in words."""
         return self.letter or self.words
 
     @property
     def optional(self) -> bool:
-        """Whether it has a value without being given: a label leaves that value out."""
+        """Whether it has a default value, which labels leave out."""
         return not self.needed and self.default not in (None, NODEFAULT)
 
 
@@ -58,23 +58,27 @@ def declared(setting: type[Struct], modules: tuple[str, ...]) -> dict[str, Field
     Parameters
     ----------
     setting
-        The struct, each of whose fields has a Field beside its type.
+        The struct; each of its fields has a `Field` beside its type.
     modules
-        All modules there are.
+        All modules.
     """
-    found = {}
-    for known in structs.fields(setting):
-        (field,) = (note for note in get_args(known.type) if isinstance(note, Field))
-        kind = inspect.type_info(known.type)
+    fields = {}
+    for struct_field in structs.fields(setting):
+        (field,) = (
+            annotation
+            for annotation in get_args(struct_field.type)
+            if isinstance(annotation, Field)
+        )
+        kind = inspect.type_info(struct_field.type)
         if isinstance(kind, inspect.UnionType):
-            (kind,) = (part for part in kind.types if not isinstance(part, inspect.NoneType))
+            (kind,) = (member for member in kind.types if not isinstance(member, inspect.NoneType))
         least = kind.ge if isinstance(kind, inspect.IntType) else None
-        found[known.name] = structs.replace(
+        fields[struct_field.name] = structs.replace(
             field,
-            name=known.name,
+            name=struct_field.name,
             modules=field.modules or modules,
             kind=_KINDS.get(type(kind), str),
             least=1 if least is None else int(least),
-            default=known.default,
+            default=struct_field.default,
         )
-    return found
+    return fields

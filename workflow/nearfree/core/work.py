@@ -1,7 +1,7 @@
-"""What a forward executes: FLOPs with and without padding, bytes, blocks, tiles and waves.
+"""The executed work of a forward: FLOPs with and without padding, bytes, blocks, tiles, waves.
 
 One fused multiply-add counts as two FLOPs (paper, sec. 2.2). Bytes are compulsory: each operand
-moves once and each intermediate twice, written and read, whatever the caches do.
+moves once and each intermediate twice, written and read, independent of caches.
 """
 
 import math
@@ -13,30 +13,33 @@ from nearfree.core.setting import Setting
 
 
 class ExecutedWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What one forward is made of: what was asked for, and what the kernels do for it."""
+    """The work of one forward: by the module's definition, and as its kernels execute it."""
 
     flop_logical: int
     """FLOPs of the module's definition: no padding, masked keys left out."""
     flop_executed: int
-    """FLOPs that the kernels do, with the rows and keys that only fill a block or tile."""
+    """FLOPs that the kernels execute, including padding rows and keys of blocks and tiles."""
     bytes_compulsory: int
     """Weights, keys, values, inputs and outputs, each moved once."""
     blocks: int | None = None
-    """Row blocks: expert-token blocks, or query tiles times heads."""
+    """Number of row blocks: blocks of an expert's tokens, or query tiles times heads."""
     block_rows: int | None = None
-    """Rows of a block: M_moe, or the query tile."""
+    """Rows per block: M_moe, or the query tile."""
     tiles: int | None = None
-    """Thread blocks of the largest kernel."""
+    """Number of thread blocks of the largest kernel."""
     waves: float | None = None
-    """Those tiles over the GPU's SMs."""
+    """`tiles` divided by the GPU's SMs."""
     basis: str
-    """What says so: the rule of a release, the setting, or how the adapter computes."""
+    """The source of these numbers: a release's rule, the setting, or the adapter's algorithm."""
 
 
 def unpadded(
     setting: Setting, products: int, basis: str, *, weights: int, rest: int
 ) -> ExecutedWork:
-    """Return the work of multiply-adds, and of elements moved: of weights, and all others."""
+    """Return the work of a forward without padding.
+
+    `products` is the number of multiply-adds; `weights` and `rest` are numbers of elements moved.
+    """
     return ExecutedWork(
         flop_logical=2 * products,
         flop_executed=2 * products,
@@ -46,7 +49,7 @@ def unpadded(
 
 
 def moved_bytes(setting: Setting, *, rest: int, weights: int = 0, cached: int = 0) -> int:
-    """Return the bytes of elements: of weights, of keys and values, and of all others."""
+    """Return the bytes moved, given numbers of elements: weights, cached ones, and the rest."""
     return math.ceil(
         weights * weight_bytes(setting)
         + cached * cache_bytes(setting)
@@ -55,15 +58,15 @@ def moved_bytes(setting: Setting, *, rest: int, weights: int = 0, cached: int = 
 
 
 def element_bytes(setting: Setting) -> float:
-    """Return the bytes of an element of what enters a product, the paper's s."""
+    """Return the bytes per element of a product's inputs, the paper's s."""
     return ELEMENT_BYTES[setting.dtype]
 
 
 def weight_bytes(setting: Setting) -> float:
-    """Return the bytes of an element of stored weights."""
+    """Return the bytes per element of stored weights."""
     return ELEMENT_BYTES[setting.weights or setting.dtype]
 
 
 def cache_bytes(setting: Setting) -> float:
-    """Return the bytes of an element of stored keys and values."""
+    """Return the bytes per element of stored keys and values."""
     return ELEMENT_BYTES[setting.kv_dtype or setting.dtype]

@@ -1,1 +1,1 @@
-"""The kinds of modules, one file each: what is known of a module before it is measured."""
+"""The kinds of modules, one file each: shapes, axes, executed work and the paper's laws."""

@@ -1,7 +1,7 @@
 """Attention over a KV cache: idle compute, and the slack of a query tile.
 
-Batch cancels: b requests read b caches. With g = heads / kv_heads query heads to a key-value head
-the width of the cache cancels too, and the query heads' FLOPs do not (paper, sec. 3.4, 4.1,
+Batch cancels: b requests read b caches. With g = heads / kv_heads query heads per key-value head,
+the cache's width cancels too, but the FLOPs of the query heads do not (paper, sec. 3.4, 4.1,
 app. B.2 and C.4).
 """
 
@@ -47,7 +47,7 @@ class AttentionStudy(StudyBase, frozen=True, kw_only=True, tag="attention"):
 class AttentionQuestion(Struct, frozen=True, kw_only=True):
     """One attention call on one platform; `most` is the largest N of its grid.
 
-    A position sees the last `window` ones up to its own, of which `context` are cached.
+    A position attends to the last `window` positions up to its own, of which `context` are cached.
     """
 
     backend: str
@@ -69,15 +69,15 @@ class AttentionQuestion(Struct, frozen=True, kw_only=True):
 
 
 def is_causal(setting: Setting) -> bool:
-    """Return whether a new position of an attention setting sees no later one."""
+    """Return whether an attention setting has the causal mask."""
     return setting.mask != "block"
 
 
 def visible_pairs(n: int, context: int, *, causal: bool) -> int:
-    """Return how many pairs of a new position and a key that it sees a request has.
+    """Return the number of pairs of a new position and a visible key, per request.
 
-    Causal, aligned bottom-right, position i sees the L cached and i + 1 new keys: N L + N (N + 1)
-    / 2 pairs; in a block each sees all L + N.
+    Causal, aligned bottom-right: position i sees L cached and i + 1 new keys, which makes
+    N L + N (N + 1) / 2 pairs. In a block each position sees all L + N keys.
     """
     return n * context + n * (n + 1) // 2 if causal else n * (context + n)
 
@@ -92,28 +92,28 @@ def tiled_pairs(
     padded: bool = True,
     skips: bool = True,
 ) -> tuple[int, int]:
-    """Return the query tiles of a row axis, and the pairs of rows and keys that they compute.
+    """Return the number of query tiles of a row axis, and of pairs of rows and keys they compute.
 
     Parameters
     ----------
     tile_rows, tile_keys
-        Query rows and keys of a tile.
+        Query rows and keys per tile.
     group
-        Query heads that share the row axis: it has N group rows.
+        Number of query heads that share the row axis, which has N * group rows.
     padded
-        Whether rows that only fill a tile are computed.
+        Whether padding rows of a tile are computed.
     skips
-        Whether a tile stops after the last key that any of its rows sees.
+        Whether a tile stops after the last key that is visible to any of its rows.
     """
     rows_all = n * group
     tiles = -(-rows_all // tile_rows)
     computed = 0
     for tile in range(tiles):
-        first = tile * tile_rows
-        last = min(first + tile_rows, rows_all)
-        visible = context + math.ceil(last / group) if skips else context + n
-        wide = -(-visible // tile_keys) * tile_keys
-        computed += (tile_rows if padded else last - first) * wide
+        first_row = tile * tile_rows
+        last_row = min(first_row + tile_rows, rows_all)
+        visible = context + math.ceil(last_row / group) if skips else context + n
+        keys = -(-visible // tile_keys) * tile_keys
+        computed += (tile_rows if padded else last_row - first_row) * keys
     return tiles, computed
 
 
@@ -138,15 +138,17 @@ def attention_work(
     Parameters
     ----------
     tile_rows, tile_keys
-        Query rows and keys of a tile.
+        Query rows and keys per tile.
     group
-        Query heads that share a row axis: heads / kv_heads where the kernel packs them, else 1.
+        Number of query heads that share a row axis: heads / kv_heads if the kernel packs them,
+        else 1.
     padded
-        Whether rows that only fill a tile are computed.
+        Whether padding rows of a tile are computed.
     causal_skip
-        Whether a tile stops after the last key that any of its rows sees; in a block all see all.
+        Whether a tile stops after the last key that is visible to any of its rows; without effect
+        in a block.
     splits
-        Parts that the keys are cut into, each a tile of its own.
+        Number of parts that the keys are split into, each a tile of its own.
     """
     context, heads = setting.context or 0, setting.heads or 0
     kv_heads, head_dim = setting.kv_heads or 0, setting.head_dim or 0
@@ -158,7 +160,9 @@ def attention_work(
     )  # fmt: skip
     per_pair = 4 * setting.batch * head_dim
     rows_of_heads = heads // group
-    cached, rest = (2 * setting.batch * each * head_dim for each in (kv_heads * keys, heads * n))
+    cached, rest = (
+        2 * setting.batch * elements * head_dim for elements in (kv_heads * keys, heads * n)
+    )
     grid = tiles * rows_of_heads * setting.batch * splits
     return ExecutedWork(
         flop_logical=per_pair * heads * visible_pairs(n, context, causal=causal),
@@ -183,7 +187,7 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
     """Return N_idle = rho s L / (2 g L - rho s), +inf if 2 g L <= rho s (paper, app. B.2).
 
     The paper's form has g = 1; extended, g = heads / kv_heads query heads share a key-value head.
-    Causal masking is not counted, as there. L is at least 1, and s that of the cache.
+    Causal masking is not counted, as in the paper. L is at least 1, and s is that of the cache.
     """
     context = setting.context or 0
     group = (setting.heads or 1) / (setting.kv_heads or 1) if extended else 1
@@ -195,7 +199,7 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
 def principle_terms(
     setting: Setting, balance: float, granularity: Granularity | None, *, extended: bool = True
 ) -> dict[str, float]:
-    """Return the term of the law of attention: the positions of a query tile (paper, sec. 4.1)."""
+    """Return the term of the law of attention: positions per query tile (paper, sec. 4.1)."""
     del setting, balance, extended
     if granularity is None:
         raise EvidenceError("no M_attn is known", remedy="Give the positions of a query tile")
@@ -211,7 +215,7 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
     Raises
     ------
     EvidenceError
-        The paper prints none of this backend or element type.
+        The paper prints no M_attn for this backend or element type.
     """
     del kernel
     paged = setting.api == "varlen" and setting.page_size is not None  # forces the same kernel
@@ -219,9 +223,9 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
     granularity = _SPLIT_KV if split else _PRINTED.get(setting.backend)
     cache = setting.kv_dtype or setting.dtype
     if granularity is None or {setting.dtype, cache} - {*_TILED}:
-        over = "" if cache == setting.dtype else f" over a {cache} cache"
+        cache_note = "" if cache == setting.dtype else f" over a {cache} cache"
         raise EvidenceError(
-            f"the paper prints no M_attn of {setting.backend} for {setting.dtype}{over}",
+            f"the paper prints no M_attn of {setting.backend} for {setting.dtype}{cache_note}",
             remedy="Ask for a case that the paper prints",
         )
     return granularity

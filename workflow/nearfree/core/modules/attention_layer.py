@@ -1,9 +1,9 @@
-"""All of a layer's attention: its projections, its indexer and attention itself.
+"""A layer's whole attention: its projections, its indexer and attention itself.
 
-It is what an engine runs between two residual sums, and what public tables measure of sparse and
-latent attention over a cache. Its work is a sum: products with the projections' weights; numbers
-of the indexer over every stored entry, one for `span` positions; and attention to as many entries
-as are selected, or to all.
+An engine runs it between two residual additions, and public tables measure it for sparse and latent
+attention over a cache. Its work is a sum: products with the projections' weights; the indexer's
+logits over every stored entry, one per `span` positions; and attention to the selected entries, or
+to all.
 """
 
 import math
@@ -14,17 +14,16 @@ from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes
 
 DECODE = "decode"
-"""Its call in which each new position is a row of its own, as engines decode drafts: b N rows cost
-what one position of each of b N requests does. Where the field `api` says none, they are prefilled.
-"""
+"""The call in which each new position is its own row, as engines decode drafts: b N rows cost as
+much as one position of each of b N requests. Without `api` the new positions are prefilled."""
 VERIFY = "verify"
-"""As decoding, but the rows of one request read the indexer's keys together."""
+"""As DECODE, but the rows of one request share the reads of the indexer's keys."""
 
 
 def entry_widths(setting: Setting) -> tuple[int, int]:
-    """Return the elements of a stored entry, and the multiply-adds of a query with it, all heads.
+    """Return the elements per stored entry, and the multiply-adds of all query heads with it.
 
-    With a latent that is c + r, and H (2 c + r); else 2 kv_heads d, and 2 H d.
+    With a latent these are c + r and H (2 c + r); else 2 kv_heads d and 2 H d.
     """
     heads = setting.heads or 0
     if setting.latent is not None:
@@ -35,23 +34,23 @@ def entry_widths(setting: Setting) -> tuple[int, int]:
 
 
 def attended_entries(setting: Setting, n: int) -> float:
-    """Return the pairs of a new position and an entry that it attends to, of one request."""
+    """Return the number of pairs of a new position and an entry it attends to, per request."""
     context, span = setting.context or 0, setting.span
     if setting.selected is None:
         return visible_pairs(n, context, causal=True) / span
-    every = ((context + i + 1) / span for i in range(n))
-    return sum(min(each, setting.selected) for each in every)
+    visible = ((context + i + 1) / span for i in range(n))
+    return sum(min(entries, setting.selected) for entries in visible)
 
 
 def layer_work(
     setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
 ) -> ExecutedWork:
-    """Return the work of N new positions over L cached ones, without what only fills tiles.
+    """Return the work of N new positions over L cached ones, without padding.
 
-    Bytes are weights once, and of each request the index keys of all entries and the entries that
-    are attended to, those of several positions taken apart as far as the cache goes.
+    Bytes are the weights once, and per request the index keys of all entries and the attended
+    entries. The selections of several positions count as disjoint, up to the size of the cache.
     """
-    del rows, group  # its kernels have tiles of their own each
+    del rows, group  # each of its kernels has its own tiles
     tokens, context = setting.batch * n, setting.context or 0
     entries = (context + n) / setting.span
     stored, products = entry_widths(setting)
@@ -60,15 +59,15 @@ def layer_work(
     indexed = visible_pairs(n, context, causal=True) / setting.span if index else 0.0
     flop = 2.0 * tokens * (setting.projected or 0)
     flop += 2.0 * setting.batch * (attended * products + indexed * index)
-    read = stored * (entries if setting.selected is None else min(entries, attended))
-    read += entries * (setting.index_dim or 0)
-    moved = (setting.projected or 0) * element_bytes(setting)
-    moved += setting.batch * read * cache_bytes(setting)
-    moved += 2.0 * tokens * (setting.d_model or 0) * element_bytes(setting)
+    elements_read = stored * (entries if setting.selected is None else min(entries, attended))
+    elements_read += entries * (setting.index_dim or 0)
+    bytes_moved = (setting.projected or 0) * element_bytes(setting)
+    bytes_moved += setting.batch * elements_read * cache_bytes(setting)
+    bytes_moved += 2.0 * tokens * (setting.d_model or 0) * element_bytes(setting)
     return ExecutedWork(
         flop_logical=math.ceil(flop),
         flop_executed=math.ceil(flop),
-        bytes_compulsory=math.ceil(moved),
+        bytes_compulsory=math.ceil(bytes_moved),
         basis=basis,
     )
 
@@ -80,4 +79,4 @@ ATTENTION_LAYER = ModuleKind(
     has_cache=True,
     work=layer_work,
 )
-"""It has no law of the paper, which speaks of one call: a layer is the sum of several."""
+"""The paper has no law for it: its laws are for one call, and a layer is the sum of several."""

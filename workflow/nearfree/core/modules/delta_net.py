@@ -1,9 +1,9 @@
-"""The state of a gated delta net: a matrix a head that each new position reads and changes.
+"""The state of a gated delta net: one matrix per head, which each new position reads and updates.
 
-Each of H heads of values has S [d_k, d_v]. A position decays it by a factor, takes what its key k
-finds, S^T k, from its value v, writes the difference times a rate back, S + k (rate (v - S^T k))^T,
-and reads S^T q (arXiv 2412.06464, eq. 10). Before it a convolution spans a few positions of
-queries, keys and values.
+Each of H value heads has a state S [d_k, d_v]. A position decays S by a factor, subtracts the
+stored value of its key k, S^T k, from its value v, adds the scaled difference,
+S + k (rate (v - S^T k))^T, and reads S^T q (arXiv 2412.06464, eq. 10). Before it a convolution
+spans a few positions of queries, keys and values.
 """
 
 import math
@@ -13,12 +13,12 @@ from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork, cache_bytes, element_bytes
 
 _FLOP_AN_ELEMENT = 7
-"""Of an element of S: its decay, and a multiply-add for each of S^T k, k v^T and S^T q."""
+"""FLOPs per element of S: its decay, and a multiply-add for each of S^T k, k v^T and S^T q."""
 MATRICES, MIXED, HEADS = "matrices", "mixed", "values"
 
 
 def state_elements(setting: Setting) -> dict[str, int]:
-    """Return a request's elements: of all S, of a position's q, k and v, and of its values."""
+    """Return numbers of elements per request: all S, a position's q, k and v, and its values."""
     heads, keys = setting.heads or 0, setting.kv_heads or 0
     values, width = heads * (setting.value_dim or 0), setting.head_dim or 0
     return {MATRICES: values * width, MIXED: 2 * keys * width + values, HEADS: values}
@@ -27,11 +27,11 @@ def state_elements(setting: Setting) -> dict[str, int]:
 def delta_work(
     setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
 ) -> ExecutedWork:
-    """Return the work of N new positions of each request, whose states are all kept.
+    """Return the work of N new positions of each request, with the state after each one stored.
 
-    S is read once and written once a position, so that a draft can be taken back to any of them:
-    N + 1 times its bytes. Of the convolution the last inputs are read and, with the new ones,
-    written; what enters and leaves a kernel counts as well.
+    S is read once, and written once per position, so that drafts can be rejected from any position:
+    N + 1 times its bytes. The convolution's last inputs are read, and written with the new ones.
+    Inputs and outputs of the kernels count as well.
     Source: vllm 0.32.0, vllm/third_party/flash_linear_attention/ops/fused_sigmoid_gating.py:122-170
     (a state is stored at each position); sglang keeps them as intermediate_ssm beside its states
     (srt/mem_cache/memory_pool.py, MambaPool.SpeculativeState).
@@ -41,7 +41,7 @@ def delta_work(
 
 
 def state_work(setting: Setting, n: int, basis: str, *, flop_an_element: int) -> ExecutedWork:
-    """Return the work of a convolution and a pass over states that are kept at each position."""
+    """Return the work of a convolution and a pass over states that are stored at each position."""
     sizes, spanned = state_elements(setting), setting.conv or 0
     flop = n * (flop_an_element * sizes[MATRICES] + 2 * spanned * sizes[MIXED])
     windows = 2 * (spanned - 1) + n - 1
@@ -56,4 +56,4 @@ def state_work(setting: Setting, n: int, basis: str, *, flop_an_element: int) ->
 
 
 DELTA_NET = ModuleKind(name="delta_net", title="gated delta net", own="heads", work=delta_work)
-"""The paper has no law of it: it speaks of attention, whose cache is read and not written."""
+"""The paper has no law for it: its laws are for attention, whose cache is read and not written."""

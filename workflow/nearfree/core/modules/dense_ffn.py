@@ -1,6 +1,6 @@
-"""Dense products: one alone, or those of a Dense FFN: two, or three of a gated one.
+"""Dense products: a single one (a projection), or a Dense FFN's two, or three if it is gated.
 
-One is a projection of a model. (Paper, sec. 3.2, 4.1 and app. C.2.)
+Source: paper, sec. 3.2, 4.1 and app. C.2.
 """
 
 from typing import Annotated
@@ -16,7 +16,7 @@ from nearfree.core.work import ExecutedWork, unpadded, weight_bytes
 
 _GATED_MATRICES = 3
 IDLE = "rho s / 2 b"
-"""The term of the law of a product or Dense FFN."""
+"""The term of the law for a product or Dense FFN."""
 
 
 class DenseShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,7 +29,7 @@ class DenseShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class DenseStudy(StudyBase, frozen=True, kw_only=True, tag="dense_ffn"):
     """A Dense FFN over batch sizes (paper, app. C.2), and over formats of its stored weights.
 
-    `weights` null is the element type.
+    `weights` null means the element type.
     """
 
     axes = ("weights", "batch")
@@ -40,7 +40,7 @@ class DenseStudy(StudyBase, frozen=True, kw_only=True, tag="dense_ffn"):
 class DenseQuestion(Struct, frozen=True, kw_only=True):
     """One dense product of an engine on one platform, [rows, depth] by [depth, columns].
 
-    `kernel` is the one that a model has in the place of the engine's choice.
+    `kernel` overrides the engine's choice for a model.
     """
 
     backend: str
@@ -69,8 +69,8 @@ def dense_work(
 ) -> ExecutedWork:
     """Return the work of an up and a down projection (paper, sec. 3.2): 4 b N d_model d_ff FLOPs.
 
-    A gated FFN has a third projection, whose output joins that of the first. Nothing is padded
-    that torch tells of, so executed and logical FLOPs are the same.
+    A gated FFN has a third projection, whose output multiplies that of the first. torch reports no
+    padding, so executed and logical FLOPs are the same.
     """
     del rows, group
     tokens, d_model, d_ff = setting.batch * n, setting.d_model or 0, setting.d_ff or 0
@@ -83,8 +83,8 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
     """Return N_idle = rho s / (2 b), where AI(N) = 2 b N / s meets rho (paper, sec. 3.2).
 
     C(N) = 4 b N d_model d_ff and B(N) = 2 d_model d_ff s. Only weights count as traffic, so the
-    number of matrices cancels: one product (`gemm`), an FFN of two, and a gated one of three have
-    the same N_idle, and the extended form is the paper's. So s is that of stored weights.
+    number of matrices cancels: one product (`gemm`), an FFN of two and a gated one of three have
+    the same N_idle, and the extended form equals the paper's. So s is that of stored weights.
     """
     del extended
     return balance * weight_bytes(setting) / (2 * setting.batch)
@@ -118,7 +118,7 @@ LAWS = Laws(
     principle=Equation("N_max = rho s / (2 b)", "sec. 4.1"),
 )
 GEMM = ModuleKind(name="gemm", title="matrix product", own="batch", work=gemm_work, laws=LAWS)
-"""One product, [rows, d_model] by [d_model, d_ff]. Its laws are those of a Dense FFN, in which the
+"""One product, [rows, d_model] by [d_model, d_ff]. Its laws are those of a Dense FFN, since the
 number of matrices cancels."""
 DENSE_FFN = ModuleKind(
     name="dense_ffn",

@@ -1,4 +1,4 @@
-"""A real engine's whole forward: N positions of b requests over a cache of L, as it runs them."""
+"""A real engine's whole forward: N positions of b requests over L cached positions."""
 
 from typing import Annotated
 
@@ -14,9 +14,9 @@ Release = Annotated[str, Meta(pattern=r"^[0-9][0-9A-Za-z.+-]{0,31}$(?!\n)")]
 
 
 class EngineStudy(StudyBase, frozen=True, kw_only=True, tag="engine"):
-    """A forward of an engine over batch sizes, contexts, threads, and with weights repacked or not.
+    """An engine's forward over batch sizes, contexts, threads, and with weights repacked or not.
 
-    `backend` is the engine, `release` which of its builds runs, `model` an entry of weights.yaml.
+    `backend` is the engine, `release` the release of its build, `model` an entry of weights.yaml.
     """
 
     model: Name
@@ -29,7 +29,7 @@ class EngineStudy(StudyBase, frozen=True, kw_only=True, tag="engine"):
     axes = ("threads", "repack", "batch", "context")
 
     def setting(self, digest: str, file_type: str) -> Setting:
-        """Return what all of its settings share, for weights of a digest and a file type."""
+        """Return the study's setting at the first value of each axis, for the given weights."""
         return Setting(
             module="engine",
             backend=self.backend,
@@ -45,4 +45,4 @@ class EngineStudy(StudyBase, frozen=True, kw_only=True, tag="engine"):
 
 
 ENGINE = ModuleKind(name="engine", title="real engines", own="context", study=EngineStudy)
-"""It has no law of its own: its matrices' paths and tiles compete, by the rules of its source."""
+"""It has no law of its own: the kernels and tiles of its matrices follow the source's rules."""

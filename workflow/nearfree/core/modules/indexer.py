@@ -1,9 +1,9 @@
-"""The indexer of sparse attention: how near each cached position is to a new one.
+"""The indexer of sparse attention: scores of cached positions for each new position.
 
-H index heads of d elements share one key a position; each pair of a query and a key gets one
-number, the sum over heads, of which the largest `selected` are chosen (DeepSeek-V3.2 report,
-sec. 2.1, eq. 1). It looks at every position, so its work grows with L where attention's does not.
-Where `span` positions have one entry, as in DeepSeek V4, it looks at (L + N) / span entries.
+H index heads of d elements share one key per position. Each pair of a query and a key gets one
+logit, the sum over heads, and the `selected` largest are chosen (DeepSeek-V3.2 report, sec. 2.1,
+eq. 1). The indexer reads every position, so its work grows with L while attention's does not. If
+`span` positions share one entry, as in DeepSeek V4, it reads (L + N) / span entries.
 """
 
 import math
@@ -17,23 +17,23 @@ from nearfree.errors import EvidenceError
 
 M_INDEX = "M_index"
 LOGITS, SELECT = "logits", "select"
-"""Its two calls, as the field `api` names them: the numbers, which it is where it says none, and
-the choice of the largest among them."""
+"""Its two calls, the values of the field `api`: computing the logits, which is the default, and
+selecting the largest."""
 _LOGIT_BYTES = 4
-"""Numbers that are chosen among are float32."""
+"""Bytes per logit: float32."""
 
 
 def indexer_work(
     setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
 ) -> ExecutedWork:
-    """Return the work of N new positions' numbers over L cached and N new keys.
+    """Return the work of the logits of N new positions over L cached and N new keys.
 
-    2 H d FLOPs a pair. Bytes are the keys, the queries, and each number that is written.
+    It is 2 H d FLOPs per pair. Bytes are the keys, the queries and the written logits.
 
     Parameters
     ----------
     rows
-        Positions of a tile; None where none is padded.
+        Positions per tile; None without padding.
     """
     del group  # heads are summed inside a position
     heads, width, context = setting.heads or 0, setting.head_dim or 0, setting.context or 0
@@ -59,9 +59,9 @@ def indexer_work(
 def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
     """Return N_idle = rho s L / (2 H L - rho s), +inf if 2 H L <= rho s.
 
-    The paper's law of attention with one product instead of two over H heads that share a key,
-    which halves both FLOPs and bytes (sec. 3.4, app. B.2). What is written is not counted, as
-    there.
+    This is the paper's law of attention for H heads that share a key, with one product instead of
+    two, which halves both FLOPs and bytes (sec. 3.4, app. B.2). Written logits are not counted, as
+    in the paper.
     """
     del extended  # the paper has no form of it
     context, heads = setting.context or 0, setting.heads or 0
@@ -73,12 +73,12 @@ def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> 
 def principle_terms(
     setting: Setting, balance: float, granularity: Granularity | None, *, extended: bool = True
 ) -> dict[str, float]:
-    """Return the term of the law: the positions that a pass over the keys serves."""
+    """Return the term of the law: the number of positions per pass over the keys."""
     del setting, balance, extended
     if granularity is None:
         raise EvidenceError(
             "no tile of an indexer is known: the paper prints none",
-            remedy="Name a backend and release whose rules say it",
+            remedy="Name a backend and release whose rules give the tile",
         )
     return {M_INDEX: granularity.rows}
 

@@ -1,4 +1,4 @@
-"""What each kind of module declares: its record, which everything asks instead of its name."""
+"""The record of a kind of module: its study, work and laws, looked up in place of its name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -12,10 +12,10 @@ from nearfree.errors import EvidenceError
 
 
 class Granularity(Struct, frozen=True, kw_only=True):
-    """Rows that a kernel computes together: M_moe tokens of a block, M_attn positions of a tile.
+    """Rows that a kernel computes together: M_moe tokens per block, M_attn positions per tile.
 
-    `rows` is +inf where nothing limits; `until` is tau, the last number of tokens (b N) with such
-    a block, None for no limit. `place` says where that stands.
+    `rows` is +inf if nothing limits it. `until` is tau, the last number of tokens (b N) with this
+    block, None for no limit. `place` names the source of the numbers.
     """
 
     rows: float
@@ -34,7 +34,7 @@ class Law(Protocol):
     """N_idle of a setting on a platform of balance rho (FLOP per byte), +inf where unbounded."""
 
     def __call__(self, setting: Setting, balance: float, *, extended: bool) -> float:
-        """Return it in the paper's form, or extended to what that form leaves out."""
+        """Return N_idle in the paper's form, or `extended` to what that form leaves out."""
 
 
 class Terms(Protocol):
@@ -43,27 +43,28 @@ class Terms(Protocol):
     def __call__(
         self, setting: Setting, balance: float, granularity: Granularity | None, *, extended: bool
     ) -> dict[str, float]:
-        """Return them in the paper's form, or extended to what that form leaves out."""
+        """Return the terms in the paper's form, or `extended` to what that form leaves out."""
 
 
 class Work(Protocol):
-    """What a forward over N positions executes."""
+    """The work that a forward over N positions executes."""
 
     def __call__(
         self, setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
     ) -> ExecutedWork:
-        """Return it for blocks or tiles of some rows, None where none is padded.
+        """Return the work for blocks or tiles of `rows` rows; None for no padding.
 
-        `group` is how many query heads share a row axis; `basis` says where all this stands.
+        `group` is the number of query heads that share a row axis; `basis` names the source of the
+        rows.
         """
 
 
 class Laws(Struct, frozen=True, kw_only=True):
     """The paper's laws of a kind of module, as scalar functions.
 
-    `needs` are the fields that a setting must have for any law, `idle_fields` and `term_fields`
-    those that enter N_idle and the principle: questions that agree in them share their answer.
-    `idle_place` and `principle_place` say where the paper states them.
+    `needs` are the fields that a setting must have for any law. `idle_fields` and `term_fields` are
+    those that enter N_idle and the principle: settings that agree in them share the result.
+    `idle_place` and `principle_place` are the sections of the paper that state the laws.
     """
 
     needs: tuple[str, ...]
@@ -77,17 +78,17 @@ class Laws(Struct, frozen=True, kw_only=True):
     principle_place: str
     principle: Equation
     letter: str | None = None
-    """The paper's letter for the kind's granularity; None where its principle asks for rho."""
+    """The paper's letter for the kind's granularity; None if its principle needs rho instead."""
     printed: Callable[[Setting, str | None], Granularity] | None = None
-    """What the paper prints of it, by setting and kernel; EvidenceError where it prints nothing."""
+    """The granularity that the paper prints, by setting and kernel; EvidenceError if none."""
 
 
 class ModuleKind(Struct, frozen=True, kw_only=True):
     """A kind of module.
 
-    `own` is the variable that its studies are about. `main` holds for the kinds that the paper
-    speaks of by themselves, `has_cache` for those that read a KV cache, `routed` for those whose
-    tokens go to experts. Which fields a setting of it has stands in `core.setting`.
+    `own` is the field that its studies mainly vary. `main` is true for the kinds that the paper
+    treats by themselves, `has_cache` for those that read a KV cache, `routed` for those whose
+    tokens go to experts. `core.setting` declares the fields of its settings.
     """
 
     name: Module
@@ -97,8 +98,8 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
     work: Work | None = None
     laws: Laws | None = None
     question: Callable[..., Any] | None = None
-    """What it asks the rules of releases, made from the columns `question_fields` of a question
-    with the facts of its platform."""
+    """Makes the question to the rules of releases, from the columns `question_fields` of a setting
+    and its platform's facts."""
     question_fields: tuple[str, ...] = ()
     main: bool = False
     has_cache: bool = False
@@ -106,28 +107,28 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        """What the variable that its studies are about is called."""
+        """The name of the field `own` in words."""
         return FIELDS[self.own].words
 
     @property
     def letter(self) -> str:
-        """The paper's letter for that variable."""
+        """The paper's letter for the field `own`."""
         return FIELDS[self.own].letter
 
     @property
     def granular(self) -> bool:
-        """Whether its kernels compute blocks or tiles of rows, so that its work is a staircase."""
+        """Whether its kernels compute blocks or tiles of rows, so that its work rises in steps."""
         return self.laws is not None and self.laws.letter is not None
 
     def executed(
         self, setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
     ) -> ExecutedWork:
-        """Return what a forward over N positions executes, as `work` counts it.
+        """Return the work of a forward over N positions, as `work` counts it.
 
         Raises
         ------
         EvidenceError
-            The kind is no single layer or call.
+            The kind is a whole forward, not a single layer or call.
         """
         if self.work is None:
             raise EvidenceError(
@@ -139,8 +140,8 @@ class ModuleKind(Struct, frozen=True, kw_only=True):
 class Smallest(Struct, frozen=True):
     """The smallest of a law's terms.
 
-    `names` are all the terms that are the smallest, the first one first. `margin` is the next
-    smallest over it, None without one or where nothing limits.
+    `names` are all terms with the smallest value, in order. `margin` is the next smallest value
+    over the smallest; None without another value, or if nothing limits.
     """
 
     value: float
@@ -149,8 +150,8 @@ class Smallest(Struct, frozen=True):
 
 
 def smallest(terms: Mapping[str, float]) -> Smallest:
-    """Return the smallest of some terms, one at least; +inf is no limit (paper, sec. 4)."""
-    value, *rest = sorted(terms.values())
+    """Return the smallest of one or more terms; +inf means no limit (paper, sec. 4)."""
+    value, *others = sorted(terms.values())
     names = tuple(name for name, term in terms.items() if term == value)
-    margin = rest[0] / value if rest and value != float("inf") else None
+    margin = others[0] / value if others and value != float("inf") else None
     return Smallest(value, names, margin)

@@ -1,10 +1,10 @@
-"""Latent attention (MLA): one latent of c elements a position, with r rotated ones beside it.
+"""Latent attention (MLA): per position one latent of c elements, and r rotated elements.
 
-Two forms compute the same. *Absorbed*, a query is taken into the latent's space: all H heads of a
-rank share one key of c + r elements, whose first c are the value, so that a cached position is
-read once whatever H is. *Naive*, the latent is widened to keys and values of each head before, and
-the heads share nothing (DeepSeek-V2, arXiv 2405.04434, sec. 2.1.2 and eq. 9 to 19). Sparse
-selection lets each query attend to `selected` positions that an indexer chose.
+Two forms compute the same result. *Absorbed*: a query is projected into the latent's space, and all
+H heads of a rank share one key of c + r elements, whose first c are the value. So a cached position
+is read once for any H. *Naive*: the latent is first expanded to keys and values of each head, and
+the heads share nothing (DeepSeek-V2, arXiv 2405.04434, sec. 2.1.2 and eq. 9 to 19). With sparse
+selection each query attends to `selected` positions that an indexer chose.
 """
 
 from msgspec import Struct
@@ -19,12 +19,12 @@ from nearfree.core.work import ExecutedWork, cache_bytes, moved_bytes
 from nearfree.errors import EvidenceError
 
 ABSORBED, NAIVE = "absorbed", "naive"
-"""The forms, as the field `api` names them; absorbed where it says none."""
+"""The forms, the values of the field `api`; absorbed is the default."""
 M_MLA = "M_mla"
 
 
 class MlaShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Query heads of a rank, and the widths of latent and heads in elements."""
+    """Query heads per rank, and the widths of latent and heads in elements."""
 
     heads: Positive
     latent: Positive
@@ -44,7 +44,7 @@ class MlaStudy(StudyBase, frozen=True, kw_only=True, tag="mla"):
 
 
 class MlaQuestion(Struct, frozen=True, kw_only=True):
-    """One call of latent attention on one platform; `kernel` is None where an engine chooses."""
+    """One call of latent attention on one platform; an engine chooses the `kernel` if None."""
 
     backend: str
     backend_version: str | None
@@ -59,14 +59,14 @@ class MlaQuestion(Struct, frozen=True, kw_only=True):
 
 
 def is_absorbed(setting: Setting) -> bool:
-    """Return whether a setting of latent attention computes in the latent's space."""
+    """Return whether a setting of latent attention has the absorbed form."""
     return setting.api != NAIVE
 
 
 def head_widths(setting: Setting) -> tuple[int, int]:
-    """Return the elements of a head's query and key, and of its value, in the setting's form.
+    """Return the widths of a head's key (and query) and of its value, in the setting's form.
 
-    Absorbed they are c + r and c, naive those of a head, nope + r and value.
+    Absorbed: c + r and c. Naive: nope + r and value.
     """
     rope = setting.rope_dim or 0
     if is_absorbed(setting):
@@ -75,32 +75,34 @@ def head_widths(setting: Setting) -> tuple[int, int]:
 
 
 def stored_elements(setting: Setting) -> int:
-    """Return the elements that attention reads of a cached position.
+    """Return the number of elements that attention reads per cached position.
 
-    Absorbed that is the one key, of which the value is a part; naive a key and a value a head.
+    Absorbed: the one key, which contains the value. Naive: a key and a value per head.
     """
     key, value = head_widths(setting)
     return key if is_absorbed(setting) else (setting.heads or 0) * (key + value)
 
 
 def attended_pairs(setting: Setting, n: int) -> int:
-    """Return the pairs of a new position and a key that it attends to, of one request."""
+    """Return the number of pairs of a new position and a key that it attends to, per request."""
     context, causal = setting.context or 0, is_causal(setting)
     if setting.selected is None:
         return visible_pairs(n, context, causal=causal)
     if not causal:
         return n * min(setting.selected, context + n)
-    alone = min(max(setting.selected - context, 0), n)  # positions that see fewer than that
-    return alone * context + alone * (alone + 1) // 2 + (n - alone) * setting.selected
+    unfilled = min(
+        max(setting.selected - context, 0), n
+    )  # positions that see fewer than `selected` keys
+    return unfilled * context + unfilled * (unfilled + 1) // 2 + (n - unfilled) * setting.selected
 
 
 def read_positions(setting: Setting, n: int) -> int:
     """Return how many positions of a request are read: L + N, or those that were selected.
 
-    Selections of several positions are taken apart, as far as the cache goes.
+    The selections of several positions count as disjoint, up to the size of the cache.
     """
-    every = (setting.context or 0) + n
-    return every if setting.selected is None else min(every, attended_pairs(setting, n))
+    positions = (setting.context or 0) + n
+    return positions if setting.selected is None else min(positions, attended_pairs(setting, n))
 
 
 def mla_work(
@@ -108,15 +110,16 @@ def mla_work(
 ) -> ExecutedWork:
     """Return the work of N new queries over L cached and N new positions of each request.
 
-    A pair of a query and a key costs 2 (key + value) FLOPs a head: 2 (2 c + r) absorbed.
+    A pair of a query and a key costs 2 (key + value) FLOPs per head: 2 (2 c + r) absorbed.
 
     Parameters
     ----------
     rows
-        Query rows of a tile; None where none is padded.
+        Query rows per tile; None without padding.
     group
-        Heads that share a row axis: all of a rank absorbed and none naive, if None. Selected
-        positions are each query's own, so that a tile never holds two positions then.
+        Number of heads that share a row axis. The default, None, is all heads of a rank if
+        absorbed, and one if naive. Each query has its own selected positions, so with selection a
+        tile never holds two positions.
     """
     key, value = head_widths(setting)
     context, heads = setting.context or 0, setting.heads or 0
@@ -129,8 +132,8 @@ def mla_work(
             skips=is_causal(setting),
         )  # fmt: skip
     else:
-        of_one = -(-shared // tile_rows)
-        tiles, computed = n * of_one, pairs * of_one * tile_rows
+        tiles_per_position = -(-shared // tile_rows)
+        tiles, computed = n * tiles_per_position, pairs * tiles_per_position * tile_rows
     axes, per_pair = heads // shared, 2 * setting.batch * (key + value)
     return ExecutedWork(
         flop_logical=per_pair * heads * pairs,
@@ -155,16 +158,15 @@ def _work(
 def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
     """Return N_idle = rho s L / (2 w L - rho s), +inf if 2 w L <= rho s.
 
-    w = H (key + value) / stored is how many times an element that is read is multiplied: H (2 c +
-    r) / (c + r) absorbed, 1 naive. As in the paper's law of attention (sec. 3.4, app. B.2) causal
-    masking and queries are not counted. Where positions are selected each reads its own, so that
-    intensity is 2 w / s at every N: no N fills idle compute if that is below rho, and the first
-    does if it is not.
+    w = H (key + value) / stored is the number of multiplications per element read:
+    H (2 c + r) / (c + r) absorbed, 1 naive. As in the paper's law of attention (sec. 3.4,
+    app. B.2), causal masking and queries are not counted. With selection each position reads its
+    own keys, so the intensity is 2 w / s at every N: N_idle is +inf if that is below rho, else 1.
 
     Parameters
     ----------
     balance
-        rho, FLOP a byte.
+        rho, in FLOP per byte.
     """
     del extended  # the paper has no form of it
     key, value = head_widths(setting)
@@ -182,13 +184,13 @@ def principle_terms(
 ) -> dict[str, float]:
     """Return the term of the law: the positions that fill a tile of R rows, R / H absorbed.
 
-    It is 1 where positions are selected, since a tile holds one of them.
+    With selection it is 1, since a tile holds one position.
     """
     del balance, extended
     if granularity is None:
         raise EvidenceError(
             "no tile of latent attention is known: the paper prints none",
-            remedy="Name a backend and release whose rules say it",
+            remedy="Name a backend and release whose rules give the tile",
         )
     return {M_MLA: granularity.rows if setting.selected is None else min(granularity.rows, 1.0)}
 

@@ -1,4 +1,4 @@
-"""A model's whole forward: its modules' times add up, and the smallest boundary is its own."""
+"""A model's whole forward: its study, and its law, the smallest of its modules' terms."""
 
 from typing import Annotated
 
@@ -17,9 +17,9 @@ from nearfree.core.setting import Mask, Setting
 class ModelStudy(StudyBase, frozen=True, kw_only=True, tag="model"):
     """A model's whole forward over batch sizes, contexts and k (paper, sec. 5).
 
-    `model` is a file of models/; `backend` runs its attention and `moe` its routed experts. `top_k`
-    overrides the file's own k. `apart` is how its modules are timed by themselves, for what is
-    predicted of it.
+    `model` is a file of models/. `backend` runs its attention and `moe` its routed experts. `top_k`
+    overrides the file's own k. `apart` is the protocol of the isolated modules, from which the
+    model's boundary is predicted.
     """
 
     model: Name
@@ -40,7 +40,7 @@ def ffn_setting(
     routing: Routing | None,
     d_ff: int | None = None,
 ) -> Setting:
-    """Return the FFN of a model as its own law asks for it; one without experts is dense."""
+    """Return the setting of a model's FFN for its law; without experts it is dense."""
     kind = dense_ffn.DENSE_FFN if experts is None else moe_ffn.MOE_FFN
     return Setting(
         module=kind.name,
@@ -74,11 +74,11 @@ def principle_terms(
     ffn
         The FFN, as `ffn_setting` gives it.
     balance
-        rho in FLOP per byte, which a dense FFN asks for.
+        rho in FLOP per byte, which a dense FFN needs.
     m_moe, tau
-        Rows of an expert block, and the last number of tokens with it; None for no limit.
+        Rows per expert block, and the last number of tokens with it; None for no limit.
     m_attn
-        Positions of a query tile; None for no limit.
+        Positions per query tile; None for no limit.
     """
     terms: dict[str, float] = {}
     if ffn.experts is None and balance is not None:

@@ -1,7 +1,7 @@
 """MoE FFN: routed experts in padded row blocks (paper, sec. 3.3, 4.2, app. B.1 and C.3).
 
-Under balanced routing all E experts are active, under skewed routing the same k; how many are
-under other routings is not a number of the setting, so there is no law of those.
+Under balanced routing all E experts are active, under skewed routing the same k. Under other
+routings the setting does not determine the number of active experts, so they have no law.
 """
 
 import re
@@ -22,13 +22,13 @@ from nearfree.core.work import ExecutedWork, element_bytes, moved_bytes, weight_
 from nearfree.errors import EvidenceError
 
 ETA = 2
-"""Activation accesses a routed pair in the combine stage (paper, app. B.1)."""
+"""Activation accesses per routed pair in the combine stage (paper, app. B.1)."""
 _MATRICES, _GATED_MATRICES = 2, 3
-"""Projections of an expert: the paper's up and down; gate, up and down where it is gated."""
+"""Projections of an expert: up and down in the paper; gate, up and down if gated."""
 SLACK, SKEWED_SLACK, VALIDITY = "M_moe E / (b k)", "M_moe / b", "tau / b"
 TRITON_MOE = r"(?i)fused_moe|tritonexperts|^triton$"
 OTHER_MOE = r"(?i)cutlass|marlin|trtllm|flashinfer|deep_?gemm|oaitriton|triton_kernel_moe|aiter|xpu"
-"""Names of kernels by which sources of curves tell Triton's fused MoE from all others."""
+"""Patterns of kernel names in sources of curves: Triton's fused MoE, and all other kernels."""
 _PRINTED = {
     "vllm": ("tab:vllm-moe-block-size-m", {"bfloat16": 16, "float16": 16, "float8": 16}),
     "sglang": ("tab:sglang-moe-block-size-m", {"bfloat16": 16, "float16": 16, "float8": 64}),
@@ -37,7 +37,7 @@ _PRINTED = {
 
 
 class MoeShape(DenseShape, frozen=True, kw_only=True):
-    """Widths of gated experts, and how many there are: E."""
+    """Widths of gated experts, and their number E."""
 
     experts: Positive
 
@@ -53,7 +53,7 @@ class MoeStudy(StudyBase, frozen=True, kw_only=True, tag="moe_ffn"):
 
 
 class MoeQuestion(Struct, frozen=True, kw_only=True):
-    """One fused-MoE layer on one platform; the names are those of the asked frame and the facts."""
+    """One fused-MoE layer on one platform; fields are named as columns of settings and facts."""
 
     backend: str
     backend_version: str | None
@@ -85,16 +85,16 @@ def moe_work(
     Parameters
     ----------
     pairs
-        Token-expert pairs of each of the experts that lie here.
+        Number of token-expert pairs of each local expert.
     block_rows
-        M_moe: each expert's pairs are padded to its multiple; None where nothing is padded.
+        M_moe: each expert's pairs are padded to a multiple of it; None without padding.
     blocks
-        How many blocks run, where that is not each expert's pairs padded.
+        Number of blocks, if it differs from that of each expert's padded pairs.
     columns
-        Columns of a tile of the first projection, [pairs, 2 d_ff], if it runs on a GPU; [pairs,
-        d_ff] where experts have no gate.
+        Columns per tile of the first projection on a GPU: [pairs, 2 d_ff], or [pairs, d_ff] for
+        experts without a gate.
     sms
-        The GPU's SMs.
+        Number of the GPU's SMs.
     """
     d_model, d_ff = setting.d_model or 0, setting.d_ff or 0
     rows = sum(pairs)
@@ -126,26 +126,26 @@ def _work(
 
 
 def local_experts(experts: int, ep: int) -> int:
-    """Return how many whole experts the rank with most of them has, as of `first_experts`."""
+    """Return the largest number of whole experts on a rank, as `first_experts` distributes them."""
     return -(-experts // ep)
 
 
 def first_experts(experts: int, ep: int) -> list[int]:
-    """Return the first of the whole experts of each rank.
+    """Return the index of each rank's first expert.
 
-    They are spread in their order, and the first ranks have one more where ep does not divide them.
+    Experts are distributed in order; the first ranks have one more if ep does not divide them.
     Source: determine_expert_map of vllm 0.33.0,
     vllm/model_executor/layers/fused_moe/expert_map_manager.py:66-76.
     """
-    whole, more = divmod(experts, ep)
-    return [rank * whole + min(rank, more) for rank in range(ep)]
+    per_rank, extra = divmod(experts, ep)
+    return [rank * per_rank + min(rank, extra) for rank in range(ep)]
 
 
 def rank_pairs(setting: Setting, n: int) -> list[int]:
-    """Return the token-expert pairs of the most loaded rank, one number an expert of it.
+    """Return the number of token-expert pairs of each expert on the most loaded rank.
 
-    Balanced routing is even over ranks, too, as if each had every ep-th expert; skewed routing
-    takes the first k, which lie on the first ranks.
+    Balanced routing is also even over ranks, as if each rank had every ep-th expert. Skewed routing
+    uses the first k experts, which are on the first ranks.
     """
     pairs, experts = routed_pairs(setting, n), setting.experts or 0
     if setting.routing == "balanced":
@@ -154,12 +154,12 @@ def rank_pairs(setting: Setting, n: int) -> list[int]:
 
 
 def idle_compute(setting: Setting, balance: float, *, extended: bool = True) -> float:
-    """Return N_idle, +inf where the layer stays memory-bound for any N (paper, sec. 3.3, app. B.1).
+    """Return N_idle, +inf if the layer stays memory-bound at any N (paper, sec. 3.3, app. B.1).
 
     N_idle = 2 rho s E_act d_ff / (b (4 k d_ff - rho s (1 + 3 k + eta k))) for the two matrices of
     the paper's experts; extended to the matrices m of gated experts, the 4 and 2 become 2 m and m.
-    The first s is that of stored weights, the second that of activations; where whole experts are
-    spread over ep ranks, E_act and k are those of the most loaded rank.
+    The first s is that of stored weights, the second that of activations. If whole experts are
+    distributed over ep ranks, E_act and k are those of the most loaded rank.
     """
     top_k: float = setting.top_k or 0
     d_ff = setting.d_ff or 0
@@ -206,7 +206,7 @@ def principle_terms(
 
 
 def is_triton_moe(kernel: str | None) -> bool:
-    """Return whether a kernel is Triton's fused MoE by its name; one without a name is."""
+    """Return whether a kernel's name is that of Triton's fused MoE; a missing name counts as it."""
     if kernel is None:
         return True
     return bool(re.search(TRITON_MOE, kernel)) and not re.search(OTHER_MOE, kernel)
@@ -215,15 +215,16 @@ def is_triton_moe(kernel: str | None) -> bool:
 def printed(setting: Setting, kernel: str | None = None) -> Granularity:
     """Return M_moe as the paper's tables print it: the block of the fallback rules.
 
-    vLLM (up to 0.16) and SGLang take it up to E tokens, so tau = E; skewed, the paper has no tau.
+    vLLM (up to 0.16) and SGLang use this block up to E tokens, so tau = E. For skewed routing the
+    paper gives no tau.
 
     Raises
     ------
     EvidenceError
-        The paper prints none of this backend, element type or kernel.
+        The paper prints no M_moe for this backend, element type or kernel.
     """
-    names = (name for name in _PRINTED if f"{setting.backend}_".startswith(f"{name}_"))
-    table, rows = _PRINTED.get(next(names, ""), ("", {}))
+    matches = (name for name in _PRINTED if f"{setting.backend}_".startswith(f"{name}_"))
+    table, rows = _PRINTED.get(next(matches, ""), ("", {}))
     if setting.dtype not in rows or setting.weights not in (None, setting.dtype):
         stored = f" with {setting.weights} weights" if setting.weights else ""
         raise _unprinted(f"{setting.backend} for {setting.dtype}{stored}")
@@ -235,9 +236,9 @@ def printed(setting: Setting, kernel: str | None = None) -> Granularity:
     return Granularity(rows=rows[setting.dtype], until=until, place=place)
 
 
-def _unprinted(what: str) -> EvidenceError:
+def _unprinted(case: str) -> EvidenceError:
     return EvidenceError(
-        f"the paper prints no M_moe of {what}", remedy="Ask for a case that the paper prints"
+        f"the paper prints no M_moe of {case}", remedy="Ask for a case that the paper prints"
     )
 
 

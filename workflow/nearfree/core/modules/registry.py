@@ -1,4 +1,4 @@
-"""The kinds of modules: what is known of a module is looked up here by its name."""
+"""The registry of all kinds of modules, by name."""
 
 from functools import reduce
 from operator import or_
@@ -28,11 +28,11 @@ KINDS: dict[str, ModuleKind] = {
     )
 }
 MAIN = tuple(kind for kind in KINDS.values() if kind.main)
-"""Those that the paper speaks of by themselves."""
+"""The kinds that the paper treats by themselves."""
 STUDIES: Any = reduce(or_, (kind.study for kind in KINDS.values() if kind.study))
-"""The union of all studies, of which a type checker makes no `type`."""
+"""The union of all study types; Any, since type checkers accept no computed union."""
 
 
 def kind_of(setting: Setting) -> ModuleKind:
-    """Return the kind of module that a setting is of."""
+    """Return the kind of module of a setting."""
     return KINDS[setting.module]

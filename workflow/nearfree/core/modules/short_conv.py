@@ -1,8 +1,8 @@
-"""The short convolution of a layer that has one in place of attention: each channel for itself.
+"""The short convolution that some layers have in place of attention; it is per channel.
 
-A position has a row of d channels. Each is summed over its last L rows with L weights of its own,
-so that a request keeps L - 1 rows (arXiv 2511.23404). The products before and behind it are
-modules of their own; the two gates, which multiply rows element by element, are none.
+A position has a row of d channels. Each channel is summed over its last L rows with its own L
+weights, so that a request keeps L - 1 rows (arXiv 2511.23404). The products before and after it
+are separate modules; the two gates, which multiply rows elementwise, are not counted.
 """
 
 import math
@@ -17,8 +17,8 @@ def short_conv_work(
 ) -> ExecutedWork:
     """Return the work of N new positions of each request.
 
-    The kept rows are read and, with the new ones but for the first, written, so that a draft can be
-    taken back; a row enters and leaves for each position, and weights are read once.
+    The kept rows are read; they are written with all new rows except the first, so that drafts can
+    be rejected. One row per position enters and one leaves, and weights are read once.
     Source: vllm 0.33.0, vllm/model_executor/layers/mamba/ops/causal_conv1d.py:724-815 (the rows of
     all drafts are stored) and layers/mamba/short_conv.py:305-336.
     """
@@ -37,4 +37,4 @@ def short_conv_work(
 SHORT_CONV = ModuleKind(
     name="short_conv", title="short convolution", own="d_model", work=short_conv_work
 )
-"""The paper has no law of it: it reads no cache of positions."""
+"""The paper has no law for it: it reads no KV cache."""

@@ -1,9 +1,10 @@
-"""The mixing of residual streams before and behind a block of a layer (hyper connections).
+"""The mixing of residual streams before and after a block of a layer (hyper connections).
 
-A position has m streams of d elements each. Before attention, and before the FFN, weights of all
-of them are a product with a matrix [m d, (2 + m) m] in float32; by them the streams become one
-input, and the block's output and the m streams become m again. Source: transformers 5.23,
-models/deepseek_v4/modeling_deepseek_v4.py:887-999 (DeepseekV4HyperConnection).
+A position has m streams of d elements each. Before attention and before the FFN, a product of all
+streams with a float32 matrix [m d, (2 + m) m] gives the mixing weights. With these the streams are
+merged into the block's input, and afterwards the block's output and the m streams give m streams.
+Source: transformers 5.23, models/deepseek_v4/modeling_deepseek_v4.py:887-999
+(DeepseekV4HyperConnection).
 """
 
 from nearfree.core.modules.kind import ModuleKind
@@ -11,18 +12,19 @@ from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork, element_bytes
 
 WEIGHT_BYTES = 4
-"""The matrix is in float32."""
+"""Bytes per element of the matrix: float32."""
 
 
 def mixing_weights(d_model: int, streams: int) -> int:
-    """Return the elements of the matrix that says the weights: (2 + m) m times m d."""
+    """Return the number of elements of the matrix that gives the mixing weights: (2 + m) m m d."""
     return (2 + streams) * streams * streams * d_model
 
 
 def mixed_elements(d_model: int, streams: int) -> int:
-    """Return the elements that a position reads and writes in both calls: (3 m + 2) d.
+    """Return the number of elements that a position reads and writes in both calls: (3 m + 2) d.
 
-    Streams are read and one input is written; then output and streams are read, streams written.
+    First m streams are read and one input is written; then the output and m streams are read and m
+    streams are written.
     """
     return (3 * streams + 2) * d_model
 
@@ -30,7 +32,7 @@ def mixed_elements(d_model: int, streams: int) -> int:
 def mixing_work(
     setting: Setting, n: int, basis: str, *, rows: int | None = None, group: int = 1
 ) -> ExecutedWork:
-    """Return the work of N new positions of each request before and behind one block."""
+    """Return the work of N new positions of each request before and after one block."""
     del rows, group  # no tile holds several positions
     d_model, streams, tokens = setting.d_model or 0, setting.streams or 0, setting.batch * n
     weights = mixing_weights(d_model, streams)
@@ -47,4 +49,4 @@ def mixing_work(
 STREAM_MIXING = ModuleKind(
     name="stream_mixing", title="mixing of streams", own="streams", work=mixing_work
 )
-"""The paper has no law of it: its models have one stream."""
+"""The paper has no law for it: its models have one stream."""

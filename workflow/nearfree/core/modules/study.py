@@ -1,4 +1,4 @@
-"""What every study of studies.yaml says: a module or model with one backend over its axes."""
+"""The fields of every study in studies.yaml: a module or model on one backend, over its axes."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -20,13 +20,13 @@ _CALLS = tuple(name for name, field in FIELDS.items() if field.role == "call")
 
 
 class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="module"):
-    """What every study says.
+    """The fields of every study.
 
-    `positions` is the grid of N, without points of more than `tokens_max` tokens b N; `edges` are
-    N at which the work is expected to jump: each edge and the N after it join the grid. `set`
-    names the group of studies that it belongs to, as config.yaml chooses among them. `axes` are the
-    fields that its settings vary, the last one fastest; a study of a single module has its sizes as
-    `shape`.
+    `positions` is the grid of N; points of more than `tokens_max` tokens b N are left out. `edges`
+    are N at which the work is expected to jump: each edge and the next N join the grid. `set` is
+    the group of studies that the study belongs to; config.yaml selects among the groups. `axes` are
+    the fields that the study's settings vary, the last one fastest. A study of a single module has
+    its sizes in `shape`.
     """
 
     axes: ClassVar[tuple[str, ...]] = ("batch",)
@@ -51,7 +51,7 @@ class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
             yield Setting(**fields | dict(zip(self.axes, values, strict=True)))
 
     def sweeps(self) -> tuple[Sweep, ...]:
-        """Return one sweep a setting; ConfigError for an axis or grid that cannot be swept."""
+        """Return one sweep per setting; ConfigError for an invalid axis or grid."""
         self.check_axes()
         return tuple(
             Sweep(
@@ -64,7 +64,7 @@ class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         )
 
     def check_axes(self) -> None:
-        """Raise ConfigError for an axis that names a value twice."""
+        """Raise ConfigError for an axis that lists a value twice."""
         for name in self.__struct_fields__:
             values = getattr(self, name)
             if isinstance(values, tuple) and len(set(values)) != len(values):
@@ -73,8 +73,8 @@ class StudyBase(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
                 )
 
     def grid(self, batch: int) -> tuple[int, ...]:
-        """Return the grid of N at a batch size; ConfigError if it does not rise."""
+        """Return the grid of N at a batch size; ConfigError if it is not increasing."""
         check_positions(self.positions)
-        every = sorted({*self.positions, *self.edges, *(edge + 1 for edge in self.edges)})
-        most = max(self.tokens_max or every[-1] * batch, batch)
-        return tuple(n for n in every if n * batch <= most)
+        grid = sorted({*self.positions, *self.edges, *(edge + 1 for edge in self.edges)})
+        tokens_max = max(self.tokens_max or grid[-1] * batch, batch)
+        return tuple(n for n in grid if n * batch <= tokens_max)

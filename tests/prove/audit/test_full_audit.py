@@ -24,7 +24,7 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout, parse_take
 from nearfree.pipeline.pipeline import Pipeline
 from nearfree.prove.audit import full_audit
-from nearfree.prove.audit.full_audit import audit_all, superfluous
+from nearfree.prove.audit.full_audit import audit_all, unmade_files
 from nearfree.prove.audit.recompute import jobs, scratch_root
 from nearfree.prove.audit.table_index import table_files
 from nearfree.show.figures.listing import read_figures
@@ -146,7 +146,7 @@ def test_a_table_that_no_stage_makes_is_found(made):
     """A file that lies among the tables is accounted for or named."""
     path = made.layout.table("cpu", "boundaries")
     path.with_name("more.parquet").write_bytes(path.read_bytes())
-    found = list(superfluous(made.layout, Pipeline(made.layout.root, made.config)))
+    found = list(unmade_files(made.layout, Pipeline(made.layout.root, made.config)))
     odd = path.with_name("more.parquet")
     assert found == [f"{odd}: no stage makes this table from this log and config"]
 
@@ -194,7 +194,7 @@ def test_figures_of_a_scope_that_nothing_draws_are_found(made):
     folder = made.layout.root / "figures"
     shutil.copytree(folder / "cpu", folder / "h100")
     pipeline = Pipeline(made.layout.root, made.config)
-    (found,) = superfluous(made.layout, pipeline)
+    (found,) = unmade_files(made.layout, pipeline)
     assert found.startswith(f"{folder}/h100: no stage draws figures of h100")
 
 

@@ -1,1 +1,1 @@
-"""From any number down to the events that it was made from, and back by making it again."""
+"""Audit: trace any number to the events that it was made from, and recompute it from them."""

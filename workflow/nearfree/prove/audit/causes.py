@@ -1,4 +1,4 @@
-"""Why a row differs between two ledgers: takes, retractions, rules, constants, config."""
+"""Causes of a row's difference between two ledgers: takes, retractions, rules, config."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ _TOLERANCES = f"{_CONFIG}config.yaml:tolerances"
 
 
 class Cause(Struct, frozen=True, order=True):
-    """A reason for a difference: its kind, its subject, and what happened to it."""
+    """A cause of a difference: its kind, its subject (`what`) and the change (`says`)."""
 
     kind: str
     what: str
@@ -29,16 +29,16 @@ class Cause(Struct, frozen=True, order=True):
         return f"{self.kind} {self.what}" + (f": {self.says}" if self.says else "")
 
 
-_UNKNOWN = Cause("unknown", "cause", "nothing that its table is made from differs")
+_UNKNOWN_CAUSE = Cause("unknown", "cause", "nothing that its table is made from differs")
 
 
 class Causes:
-    """Follows the inputs of a row down to takes and config.
+    """Finds causes by following the inputs of a row down to takes and config.
 
     Parameters
     ----------
     differing
-        The rows that differ, each with its key.
+        The rows that differ, by key, each with its identifying values.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Causes:
     ) -> None:
         self._old, self._new = old, new
         self._differing = differing
-        self._known: dict[RowKey, frozenset[Cause]] = {}
+        self._causes_by_row: dict[RowKey, frozenset[Cause]] = {}
         self._takes = dict(self._changed_takes())
         self._retracted = dict(self._changed_retractions())
         self._config = dict(self._changed_config())
 
     def of(self, row_key: RowKey) -> frozenset[Cause]:
         """Return the causes of a row that differs."""
-        if row_key not in self._known:
+        if row_key not in self._causes_by_row:
             stream = f"{row_key[0]}/{self._differing[row_key].get('stream')}/"
-            causes = {*self._from_inputs(row_key), *self._by_key(row_key)}
-            # The takes of a stream decide what is newest.
-            causes = causes or {*self._changed_below(stream)}
-            causes = causes or {*self._of_table(row_key)} or {*self._config.values()}
-            self._known[row_key] = frozenset(causes or {_UNKNOWN})
-        return self._known[row_key]
+            causes = {*self._from_inputs(row_key), *self._from_key(row_key)}
+            # A row's `newest` depends on the other takes of its stream.
+            causes = causes or {*self._changes_below(stream)}
+            causes = causes or {*self._from_table(row_key)} or {*self._config.values()}
+            self._causes_by_row[row_key] = frozenset(causes or {_UNKNOWN_CAUSE})
+        return self._causes_by_row[row_key]
 
     def _from_inputs(self, row_key: RowKey) -> Iterator[Cause]:
         """Yield the causes of inputs that differ, or that only one of the ledgers has."""
@@ -73,12 +73,12 @@ class Causes:
                 if parent in self._differing:
                     yield from self.of(parent)
             elif identifier not in ids[0] & ids[1]:
-                yield from self._of_evidence(identifier)
+                yield from self._from_evidence(identifier)
 
-    def _of_evidence(self, identifier: str) -> Iterator[Cause]:
-        """Yield why only one ledger has an event or a config entry."""
+    def _from_evidence(self, identifier: str) -> Iterator[Cause]:
+        """Yield the causes why only one ledger has an event or a config entry."""
         if identifier.startswith(_CONFIG):
-            yield from self._in_config(identifier)
+            yield from self._config_changes(identifier)
             return
         take = identifier.partition("#")[0].rpartition(".")[0] or identifier
         for target in (identifier, take):
@@ -87,45 +87,45 @@ class Causes:
         if take in self._takes:
             yield self._takes[take]
 
-    def _by_key(self, row_key: RowKey) -> Iterator[Cause]:
+    def _from_key(self, row_key: RowKey) -> Iterator[Cause]:
         """Yield the config changes that add a row or remove it."""
         if row_key in self._old.from_ids and row_key in self._new.from_ids:
             return
-        about = self._differing[row_key]
+        row = self._differing[row_key]
         tolerances = [{*snapshot.config.site.tolerances} for snapshot in (self._old, self._new)]
-        if sum(about.get("epsilon") in epsilons for epsilons in tolerances) == 1:
-            yield from self._in_config(_TOLERANCES)
-        if "deployment" in about:
-            yield from self._in_config(f"{_CONFIG}deployments.yaml:{about['deployment']}")
+        if sum(row.get("epsilon") in epsilons for epsilons in tolerances) == 1:
+            yield from self._config_changes(_TOLERANCES)
+        if "deployment" in row:
+            yield from self._config_changes(f"{_CONFIG}deployments.yaml:{row['deployment']}")
 
-    def _of_table(self, row_key: RowKey) -> Iterator[Cause]:
+    def _from_table(self, row_key: RowKey) -> Iterator[Cause]:
         """Yield the changed inputs that a table's rows share without naming them."""
         scope, table = row_key[0], row_key[1].partition(":")[0]
         old, new = (snapshot.inputs(scope, table) for snapshot in (self._old, self._new))
-        own_events = f"{_EVENTS}{scope}"
-        names = {name for name in {*old, *new} if old.get(name) != new.get(name)}
-        last = [{_TOLERANCES} & names, {own_events} & names]
-        for group in (names.difference(*last), *last):
-            causes = [cause for name in group for cause in self._of_input(name)]
+        scope_events = f"{_EVENTS}{scope}"
+        changed = {name for name in {*old, *new} if old.get(name) != new.get(name)}
+        later_groups = [{_TOLERANCES} & changed, {scope_events} & changed]
+        for group in (changed.difference(*later_groups), *later_groups):
+            causes = [cause for name in group for cause in self._from_input(name)]
             if causes:
                 yield from causes
                 return
 
-    def _of_input(self, name: str) -> Iterator[Cause]:
+    def _from_input(self, name: str) -> Iterator[Cause]:
         if name.startswith(_EVENTS):
-            yield from self._changed_below(f"{name.removeprefix(_EVENTS)}/")
+            yield from self._changes_below(f"{name.removeprefix(_EVENTS)}/")
         elif name.startswith("constants/"):
             for stream in CALIBRATED:
-                yield from self._changed_below(f"{PUBLIC}/{stream}/")
+                yield from self._changes_below(f"{PUBLIC}/{stream}/")
         else:
-            yield from self._in_config(name)
+            yield from self._config_changes(name)
 
-    def _changed_below(self, prefix: str) -> Iterator[Cause]:
-        for names in (self._takes, self._retracted):
-            yield from (cause for name, cause in names.items() if name.startswith(prefix))
+    def _changes_below(self, prefix: str) -> Iterator[Cause]:
+        for causes in (self._takes, self._retracted):
+            yield from (cause for name, cause in causes.items() if name.startswith(prefix))
 
-    def _in_config(self, identifier: str) -> Iterator[Cause]:
-        """Yield the changes of an entry such as config/platforms.yaml:h20@digest, or around it."""
+    def _config_changes(self, identifier: str) -> Iterator[Cause]:
+        """Yield changes of, above or below a config entry, such as config/platforms.yaml:h20."""
         entry = f"{identifier.partition('@')[0].removeprefix(_CONFIG)}."
         if entry.startswith("models:"):
             entry = f"models/{entry.removeprefix('models:')}json."
@@ -133,7 +133,7 @@ class Causes:
             if f"{key}.".startswith(entry) or entry.startswith((f"{key}.", f"{key}:")):
                 yield cause
         if identifier == _TOLERANCES:
-            yield from self._in_config(f"{_CONFIG}config.yaml:epsilon")
+            yield from self._config_changes(f"{_CONFIG}config.yaml:epsilon")
 
     def _changed_takes(self) -> Iterator[tuple[str, Cause]]:
         for take in {*self._old.takes} ^ {*self._new.takes}:
@@ -143,11 +143,11 @@ class Causes:
                 yield str(take), Cause(kind, str(take))
 
     def _changed_retractions(self) -> Iterator[tuple[str, Cause]]:
-        was, now = self._old.retracted, self._new.retracted
-        for target in now.keys() - was.keys():
-            yield target, Cause("retraction of", target, now[target])
-        for target in was.keys() - now.keys():
-            yield target, Cause("no retraction of", target, was[target])
+        old, new = self._old.retracted, self._new.retracted
+        for target in new.keys() - old.keys():
+            yield target, Cause("retraction of", target, new[target])
+        for target in old.keys() - new.keys():
+            yield target, Cause("no retraction of", target, old[target])
 
     def _changed_config(self) -> Iterator[tuple[str, Cause]]:
         for key, change in _differences("", self._old.config_inputs, self._new.config_inputs):
@@ -156,14 +156,14 @@ class Causes:
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
-    """Yield the paths at which two documents differ, as file:key.key, and how."""
+    """Yield each path at which two documents differ, as file:key.key, and the change."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
             yield path, f"{old} became {new}"
         return
-    joint = "." if ":" in path else ":" if path else ""
+    separator = "." if ":" in path else ":" if path else ""
     for key in sorted({*old, *new}, key=str):
-        key_path = f"{path}{joint}{key}"
+        key_path = f"{path}{separator}{key}"
         if key not in old or key not in new:
             yield key_path, "was added" if key in new else "was taken out"
         else:

@@ -17,7 +17,7 @@ from nearfree.prove.audit.table_index import TableIndex
 _ENGINE = ("release", "file_type", "repack")
 _SETTING = ("module", "model", "backend", *_ENGINE, "dtype", *STORED, *AXES)
 _IDENTITY = ("row_id", "from_ids")
-_AFTER = ":after"
+_AFTER_SUFFIX = ":after"
 Kind = Literal["changed", "gone", "added", "superseded", "newest again"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 Row = dict[str, Any]
@@ -32,10 +32,10 @@ class Cell(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """A row that only one ledger's tables have, or that has other numbers in the other.
+    """A row that only one of two ledgers has, or that differs between them.
 
-    A row is superseded if a newer take replaced it and nothing else changed. `about` holds its key
-    and its setting.
+    A row is superseded if a newer take replaced it and nothing else changed. `about` holds the
+    row's key and setting.
     """
 
     kind: Kind
@@ -53,7 +53,7 @@ def changes(old: LedgerSnapshot, new: LedgerSnapshot) -> list[Change]:
         change
         for scope in sorted({*old.tables.scopes, *new.tables.scopes})
         for table in TABLES
-        for change in _of_table(old.tables, new.tables, scope, table)
+        for change in _table_changes(old.tables, new.tables, scope, table)
     ]
     causes = Causes(old, new, {(change.scope, change.row_id): change.about for change in changed})
     return [
@@ -63,7 +63,7 @@ def changes(old: LedgerSnapshot, new: LedgerSnapshot) -> list[Change]:
 
 
 def by_cause(changed: list[Change]) -> list[tuple[tuple[Cause, ...], list[Change]]]:
-    """Return changes by their causes; within each, changed numbers and derived tables first."""
+    """Return changes grouped by causes; in a group, derived tables and changed numbers first."""
     groups: dict[tuple[Cause, ...], list[Change]] = defaultdict(list)
     for change in sorted(changed, key=_rank):
         groups[change.causes].append(change)
@@ -71,7 +71,7 @@ def by_cause(changed: list[Change]) -> list[tuple[tuple[Cause, ...], list[Change
 
 
 def summary(rows: list[Change]) -> str:
-    """Return how many rows of which tables differ, and how."""
+    """Return the number of differing rows by table and kind of change, as text."""
     counts: dict[str, Counter[Kind]] = defaultdict(Counter)
     for change in rows:
         counts[change.table][change.kind] += 1
@@ -85,23 +85,25 @@ def _rank(change: Change) -> tuple[bool, int]:
     return change.table in OBSERVED, _KINDS.index(change.kind)
 
 
-def _of_table(old: TableIndex, new: TableIndex, scope: str, table: str) -> Iterator[Change]:
-    none = pl.DataFrame(schema=TABLES[table].dtypes)
+def _table_changes(old: TableIndex, new: TableIndex, scope: str, table: str) -> Iterator[Change]:
+    empty = pl.DataFrame(schema=TABLES[table].dtypes)
     before, after = (
-        none if (frame := index.table(scope, table)) is None else frame for index in (old, new)
+        empty if (frame := index.table(scope, table)) is None else frame for index in (old, new)
     )
     for kind, frame, other in (("gone", before, after), ("added", after, before)):
-        only = frame.join(other, on="row_id", how="anti", maintain_order="left")
-        for row in only.iter_rows(named=True):
+        unmatched = frame.join(other, on="row_id", how="anti", maintain_order="left")
+        for row in unmatched.iter_rows(named=True):
             yield _change(kind, scope, table, row)
     columns = [name for name in before.columns if name not in _IDENTITY]
-    differs = pl.any_horizontal(pl.col(n).ne_missing(pl.col(f"{n}{_AFTER}")) for n in columns)
-    both = before.join(after, on="row_id", suffix=_AFTER, maintain_order="left")
-    for row in both.filter(differs).iter_rows(named=True):
+    differs = pl.any_horizontal(
+        pl.col(name).ne_missing(pl.col(f"{name}{_AFTER_SUFFIX}")) for name in columns
+    )
+    matched = before.join(after, on="row_id", suffix=_AFTER_SUFFIX, maintain_order="left")
+    for row in matched.filter(differs).iter_rows(named=True):
         cells = tuple(
-            Cell(name, row[name], row[f"{name}{_AFTER}"])
+            Cell(name, row[name], row[f"{name}{_AFTER_SUFFIX}"])
             for name in columns
-            if row[name] != row[f"{name}{_AFTER}"]
+            if row[name] != row[f"{name}{_AFTER_SUFFIX}"]
         )
         kind = "changed"
         if [cell.column for cell in cells] == ["newest"]:
@@ -110,8 +112,8 @@ def _of_table(old: TableIndex, new: TableIndex, scope: str, table: str) -> Itera
 
 
 def _change(kind: Any, scope: str, table: str, row: Row, cells: tuple[Cell, ...] = ()) -> Change:
-    names = (*(name for name in _SETTING if name in row), *TABLES[table].key)
-    about = {name: row[name] for name in names if row[name] is not None}
+    columns = (*(name for name in _SETTING if name in row), *TABLES[table].key)
+    about = {name: row[name] for name in columns if row[name] is not None}
     return Change(
         kind=kind, scope=scope, table=table, row_id=row["row_id"], about=about, cells=cells
     )

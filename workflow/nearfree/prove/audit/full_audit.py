@@ -1,4 +1,4 @@
-"""The full audit: every table, figure and report recomputed from the log in processes, compared."""
+"""The full audit: recompute every table, figure and report from the log, and compare."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ from nearfree.errors import NearfreeError
 from nearfree.log.names import Layout, require_log
 from nearfree.log.reader import no_collection, read_bytes
 from nearfree.pipeline.pipeline import Pipeline
-from nearfree.prove.audit.recompute import MOST, differences, jobs, scratch_root
+from nearfree.prove.audit.recompute import MAX_LISTED, differences, jobs, scratch_root
 from nearfree.prove.audit.table_index import TableIndex, table_files, unresolved_ids
 from nearfree.show.figures.listing import FigureList, read_figures
 from nearfree.show.figures.page import page
@@ -29,11 +29,11 @@ from nearfree.show.figures.stage import Chart, charts, draw
 from nearfree.show.page.stage import report_of
 
 _FIGURES, _REPORT = "figures", "report"
-_OTHER = "is not what the log and config give"
+_DIFFERS = "is not what the log and config give"
 
 
 class AuditResult(Struct, frozen=True):
-    """Counts of what was recomputed, and the findings, each with its file."""
+    """Counts of recomputed items, and the findings, each with its file."""
 
     tables: int = 0
     rows: int = 0
@@ -58,8 +58,8 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> AuditResu
     Parameters
     ----------
     drawn
-        Draw the figures and write the report again, too, and compare them byte by byte; else
-        figures are compared by their data and the report is not.
+        Also draw the figures and write the report again, and compare them byte by byte. Otherwise
+        figures are compared by their data, and the report is not compared.
 
     Raises
     ------
@@ -75,14 +75,14 @@ def audit_all(layout: Layout, config: Path, *, drawn: bool = False) -> AuditResu
     for result in results:
         counts.update(result.counts)
     findings = [finding for result in results for finding in result.findings]
-    findings += superfluous(layout, pipeline)
+    findings += unmade_files(layout, pipeline)
     return AuditResult(**counts, findings=tuple(findings))
 
 
 def _run_jobs(
     layout: Layout, pipeline: Pipeline, config: Path, *, drawn: bool
 ) -> Iterator[_JobResult]:
-    """Run every job after those that it needs, and yield its result."""
+    """Run every job in a process pool, after the jobs that it needs; yield each result."""
     all_jobs = jobs(pipeline)
     graph = {job: before(job) & set(all_jobs) for job in all_jobs}
     for scope in pipeline.scopes:
@@ -93,9 +93,9 @@ def _run_jobs(
     order = TopologicalSorter(graph)
     order.prepare()
     context = multiprocessing.get_context("spawn")
-    ends = layout.root, pipeline.layout.root, config
+    roots = layout.root, pipeline.layout.root, config
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), mp_context=context) as pool:
-        named = pool.submit(_audit_ids, layout.root)
+        unresolved = pool.submit(_audit_ids, layout.root)
         running: dict[Future[_JobResult], Job] = {}
         failed: set[Job] = set()
         while order.is_active():
@@ -106,23 +106,23 @@ def _run_jobs(
                     message = f"{job.stage} of {job.scope} needs a table that cannot be recomputed"
                     yield _JobResult({}, (message,))
                 else:
-                    running[pool.submit(_audit_job, job, *ends, drawn=drawn)] = job
+                    running[pool.submit(_audit_job, job, *roots, drawn=drawn)] = job
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 job, result = running.pop(future), future.result()
                 failed |= {job} if result.failed else set()
                 order.done(job)
                 yield result
-        yield named.result()
+        yield unresolved.result()
 
 
 def _priority(job: Job) -> tuple[bool, bool]:
-    """Return a sort key that puts first the jobs that take long, and what they wait for."""
+    """Return a sort key: long jobs and their prerequisites first."""
     return job.stage not in {"schedules", "outlook"}, job.scope != PUBLIC
 
 
 def _audit_ids(root: Path) -> _JobResult:
-    """Return the unresolved ids; unreadable tables are reported by their own stage."""
+    """Return the unresolved ids as findings; unreadable tables are reported by their own stage."""
     try:
         return _JobResult({}, tuple(unresolved_ids(Layout(root))))
     except NearfreeError:
@@ -136,30 +136,30 @@ def _pipeline(scratch: Path, config: Path) -> Pipeline:
 
 @no_collection()
 def _audit_job(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool) -> _JobResult:
-    """Recompute one stage and compare; a stage that fails is a finding."""
-    on_disk, made = Layout(root), Layout(scratch)
+    """Run one job again and compare its output; a failing job is a finding."""
+    on_disk, recomputed = Layout(root), Layout(scratch)
     pipeline = _pipeline(scratch, config)
     try:
         if job.stage == _FIGURES:
-            return _figures(on_disk, made, pipeline, job.scope, drawn=drawn)
+            return _figures(on_disk, recomputed, pipeline, job.scope, drawn=drawn)
         if job.stage == _REPORT:
             report = report_of(pipeline)
             return _JobResult({}, tuple(_file_findings(on_disk.root / "report", report.parent)))
         make(pipeline.layout, pipeline.config, job)
     except NearfreeError as error:
-        why = str(error).replace(str(scratch), str(root))
-        message = f"{job.stage} of {job.scope} cannot be recomputed: {why}"
+        reason = str(error).replace(str(scratch), str(root))
+        message = f"{job.stage} of {job.scope} cannot be recomputed: {reason}"
         return _JobResult({}, (message,), failed=True)
     counts: Counter[str] = Counter()
     findings = []
     for table in (TABLES[name] for name in STAGES[job.stage].tables):
-        frame = read_table(made, job.scope, table)
+        frame = read_table(recomputed, job.scope, table)
         counts.update(tables=1, rows=frame.height, cells=frame.height * frame.width)
         path = on_disk.table(job.scope, table.name)
         try:
             differing = differences(table, read_table(on_disk, job.scope, table), frame)
             findings += _first_differences(f"{path}: ", differing)
-            if TableIndex(on_disk).inputs(job.scope, table.name) != TableIndex(made).inputs(
+            if TableIndex(on_disk).inputs(job.scope, table.name) != TableIndex(recomputed).inputs(
                 job.scope, table.name
             ):
                 findings.append(f"{path}: its manifest names other inputs than log and config give")
@@ -169,73 +169,73 @@ def _audit_job(job: Job, root: Path, scratch: Path, config: Path, *, drawn: bool
 
 
 def _first_differences(place: str, differing: Iterable[object]) -> list[str]:
-    """Return the first differences of a table, and the number of the others."""
+    """Return the first differences of a table as text, and the number of the others."""
     remaining = iter(differing)
-    shown = [f"{place}{difference}" for difference in islice(remaining, MOST)]
+    shown = [f"{place}{difference}" for difference in islice(remaining, MAX_LISTED)]
     more = sum(1 for _ in remaining)
     return [*shown, *([f"{place}and {more} more"] if more else [])]
 
 
 def _figures(
-    on_disk: Layout, made: Layout, pipeline: Pipeline, scope: str, *, drawn: bool
+    on_disk: Layout, recomputed: Layout, pipeline: Pipeline, scope: str, *, drawn: bool
 ) -> _JobResult:
-    """Compare a scope's figures mark by mark; if `drawn`, also byte by byte."""
+    """Compare a scope's figures by their marks; if `drawn`, also byte by byte."""
     folder, imported = on_disk.root / "figures" / scope, bool(pipeline.imported)
     try:
         listed = read_figures(folder)
     except NearfreeError as error:
         return _JobResult({}, (str(error),))
-    again = charts(made, scope, pipeline.site.epsilon, imported=imported)
-    counts = {"figures": len(again), "marks": sum(len(figure.rows) for figure, _ in again)}
-    findings = list(_figure_findings(folder, listed, again))
+    redrawn = charts(recomputed, scope, pipeline.site.epsilon, imported=imported)
+    counts = {"figures": len(redrawn), "marks": sum(len(figure.rows) for figure, _ in redrawn)}
+    findings = list(_figure_findings(folder, listed, redrawn))
     if drawn:
-        draw(made, scope, pipeline.site.epsilon, imported=imported)
-        findings += _file_findings(folder, made.root / "figures" / scope)
+        draw(recomputed, scope, pipeline.site.epsilon, imported=imported)
+        findings += _file_findings(folder, recomputed.root / "figures" / scope)
         shared = "figures/vega.js"
-        findings += _same(on_disk.root / shared, (made.root / shared).read_bytes())
+        findings += _compare_bytes(on_disk.root / shared, (recomputed.root / shared).read_bytes())
     return _JobResult(counts, tuple(dict.fromkeys(findings)))
 
 
-def _figure_findings(folder: Path, listed: FigureList, again: list[Chart]) -> Iterator[str]:
-    known = {figure.name: figure for figure in listed.figures}
-    for name in sorted(known.keys() - {figure.name for figure, _ in again}):
+def _figure_findings(folder: Path, listed: FigureList, redrawn: list[Chart]) -> Iterator[str]:
+    listed_by_name = {figure.name: figure for figure in listed.figures}
+    for name in sorted(listed_by_name.keys() - {figure.name for figure, _ in redrawn}):
         yield f"{folder}/{name}: no stage draws this figure from this log and config"
-    for figure, spec in again:
-        if figure.name not in known:
+    for figure, spec in redrawn:
+        if figure.name not in listed_by_name:
             yield f"{folder}/{figure.name}: is missing, and the log gives it"
             continue
-        if known[figure.name] != figure:
-            yield f"{folder}/{figure.name}: its entry in figures.json {_OTHER}"
-        yield from _same(folder / f"{figure.name}.html", page(spec, figure.name))
+        if listed_by_name[figure.name] != figure:
+            yield f"{folder}/{figure.name}: its entry in figures.json {_DIFFERS}"
+        yield from _compare_bytes(folder / f"{figure.name}.html", page(spec, figure.name))
 
 
 def _file_findings(on_disk: Path, made: Path) -> Iterator[str]:
     """Yield a finding for each file that differs between a folder and its recomputed copy."""
     names = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
     for name in sorted(names):
-        yield from _same(on_disk / name, (made / name).read_bytes())
+        yield from _compare_bytes(on_disk / name, (made / name).read_bytes())
     for path in sorted(on_disk.rglob("*")):
         if not path.is_dir() and path.relative_to(on_disk) not in names:
             yield f"{path}: nothing makes this file from this log and config"
 
 
-def _same(path: Path, made: bytes) -> Iterator[str]:
+def _compare_bytes(path: Path, made: bytes) -> Iterator[str]:
     try:
         if read_bytes(path) != made:
-            yield f"{path}: {_OTHER}"
+            yield f"{path}: {_DIFFERS}"
     except NearfreeError as error:
         yield str(error)
 
 
-def superfluous(layout: Layout, pipeline: Pipeline) -> Iterator[str]:
-    """Yield a finding for each table, and each folder of figures, that no stage makes."""
-    made = {
+def unmade_files(layout: Layout, pipeline: Pipeline) -> Iterator[str]:
+    """Yield a finding for each table and each folder of figures that no stage makes."""
+    expected = {
         layout.table(job.scope, table)
         for job in jobs(pipeline)
         for table in STAGES[job.stage].tables
     }
     for path in table_files(layout):
-        if path not in made:
+        if path not in expected:
             yield f"{path}: no stage makes this table from this log and config"
     for path in sorted((layout.root / "figures").glob("*/")):
         if path.name not in pipeline.scopes:

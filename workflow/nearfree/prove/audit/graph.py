@@ -30,8 +30,8 @@ _CONFIG = "config/"
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One input of a number.
 
-    `kind` is row, event, run, config or figure; `values` its fields by name; `place` its file, with
-    lines; `made_from` the ids of its own inputs.
+    `kind` is row, event, run, config or figure; `values` holds its fields by name; `place` is its
+    file, with lines; `made_from` holds the ids of its own inputs.
     """
 
     id: str
@@ -54,12 +54,12 @@ class Graph(Struct, frozen=True):
 
 
 class Tracer:
-    """Finds the nodes of a results root.
+    """Traces the nodes of a results root.
 
     Parameters
     ----------
     config
-        The datasheets and models that rows name.
+        The config with the datasheets and models that rows name.
     """
 
     def __init__(self, tables: TableIndex, config: Config) -> None:
@@ -68,26 +68,26 @@ class Tracer:
         self._takes: dict[str, tuple[Take, dict[str, Event]]] = {}
         self._reasons: dict[str, dict[str, str]] = {}
 
-    def trace(self, root: str, *, first: Node | None = None) -> Graph:
+    def trace(self, root: str, *, root_node: Node | None = None) -> Graph:
         """Return the graph below an id.
 
         Parameters
         ----------
-        first
-            The root node, where it is neither a row nor an event.
+        root_node
+            The root node, if it is neither a row nor an event.
 
         Raises
         ------
         EvidenceError
             An id cannot be resolved.
         """
-        nodes: dict[str, Node] = {} if first is None else {root: first}
-        pending = [root] if first is None else list(first.made_from)
+        nodes: dict[str, Node] = {} if root_node is None else {root: root_node}
+        pending = [root] if root_node is None else list(root_node.made_from)
         while pending:
             for node in self._nodes(pending):
                 nodes[node.id] = node
-            below = (parent for name in pending for parent in nodes[name].made_from)
-            pending = [name for name in dict.fromkeys(below) if name not in nodes]
+            parents = (parent for name in pending for parent in nodes[name].made_from)
+            pending = [name for name in dict.fromkeys(parents) if name not in nodes]
         return Graph(root, nodes)
 
     def _nodes(self, identifiers: Sequence[str]) -> Iterable[Node]:
@@ -141,25 +141,24 @@ class Tracer:
             id=name,
             kind="event",
             title=event.type_name,
-            values={"time": event.time, **self._retracted(take, name), **self._stored(event)},
+            values={"time": event.time, **self._retraction(take, name), **self._stored(event)},
             place=f"events/{segment}.jsonl:{line}",
             made_from=(str(take), *getattr(event.data, "made_from", ())),
         )
 
-    def _retracted(self, take: TakeName, name: str) -> dict[str, str]:
-        """Return why an event or a take must not be used any more, nothing where it may be."""
+    def _retraction(self, take: TakeName, name: str) -> dict[str, str]:
+        """Return the reason why an event or its take was retracted; empty if it was not."""
         if take.scope not in self._reasons:
-            kept = (
-                read_take(self.layout, each) for each in self.layout.takes(take.scope, RETRACTED)
-            )
-            events = [event.data for of in kept for event in of.of(ObservationRetracted)]
-            self._reasons[take.scope] = {each.target: each.reason for each in events}
+            names = self.layout.takes(take.scope, RETRACTED)
+            takes = [read_take(self.layout, name) for name in names]
+            events = [event for take in takes for event in take.of(ObservationRetracted)]
+            self._reasons[take.scope] = {e.data.target: e.data.reason for e in events}
         reasons = self._reasons[take.scope]
-        found = [reasons[each] for each in (name, str(take)) if each in reasons]
-        return {"retracted": found[0]} if found else {}
+        matches = [reasons[target] for target in (name, str(take)) if target in reasons]
+        return {"retracted": matches[0]} if matches else {}
 
     def _stored(self, event: Event) -> dict[str, Any]:
-        """Return an event's data as it lies on disk, in whichever version."""
+        """Return an event's data as stored on disk, in the version that wrote it."""
         if event.type_name == event.data.type_name:
             data: dict[str, Any] = msgspec.to_builtins(event.data)
         else:
@@ -177,7 +176,7 @@ class Tracer:
             title="one sealed take, and the run that sealed it",
             values={
                 "time": take.started.time,
-                **self._retracted(take.name, name),
+                **self._retraction(take.name, name),
                 **{k: v for k, v in started.items() if v is not None},
                 "wall_s": ended[-1].data.wall_s if ended else None,
                 "outcome": take.seal.outcome,
@@ -188,38 +187,38 @@ class Tracer:
         )
 
     def _config(self, name: str) -> Node:
-        """Return the node of a datasheet or a model, whose id ends with its digest."""
-        place = name.partition("@")[0]
-        known = {config_id(k, sheet): (k, sheet) for k, sheet in self.config.platforms.items()}
-        if name in known:
+        """Return the node of a datasheet or a model, given its id, which ends with its digest."""
+        entry = name.partition("@")[0]
+        sheets = {config_id(k, sheet): (k, sheet) for k, sheet in self.config.platforms.items()}
+        if name in sheets:
             title, values = (
-                f"the datasheet of {known[name][0]}",
-                msgspec.to_builtins(known[name][1]),
+                f"the datasheet of {sheets[name][0]}",
+                msgspec.to_builtins(sheets[name][1]),
             )
         else:
-            model = place.removeprefix(MODELS)
+            model = entry.removeprefix(MODELS)
             file = find_model_file(self.config.folder, model)
             if not name.startswith(MODELS) or model_id(file) != name:
                 raise EvidenceError(
                     f"the config no longer holds {name}", remedy="Run the workflow again"
                 )
-            title, values = f"the model {model}", dict(_told(described(file)))
-            place = f"config/models/{model}.json"
-        return Node(id=name, kind="config", title=title, values=values, place=place)
+            title, values = f"the model {model}", dict(_model_values(described(file)))
+            entry = f"config/models/{model}.json"
+        return Node(id=name, kind="config", title=title, values=values, place=entry)
 
 
-def _told(described: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what is read of a model, each field of its forward, each format and kind of weights."""
-    rest = dict(described)
-    yield from (rest.pop("decoder") or {}).items()
-    for kind, formats in (rest.pop("precision") or {}).items():
+def _model_values(described: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield a model's values by name: decoder fields, formats, kinds of weights, and the rest."""
+    fields = dict(described)
+    yield from (fields.pop("decoder") or {}).items()
+    for kind, formats in (fields.pop("precision") or {}).items():
         yield f"precision.{kind}", formats
-    named = Counter[str]()
-    for each in rest.pop("weights"):
-        name = f"weights.{each.pop('kind')}"
-        named[name] += 1
-        yield f"{name}.{named[name]}" if named[name] > 1 else name, each
-    yield from rest.items()
+    counts = Counter[str]()
+    for weights in fields.pop("weights"):
+        name = f"weights.{weights.pop('kind')}"
+        counts[name] += 1
+        yield f"{name}.{counts[name]}" if counts[name] > 1 else name, weights
+    yield from fields.items()
 
 
 def trace_query(layout: Layout, config: Config, text: str) -> Graph:
@@ -228,13 +227,13 @@ def trace_query(layout: Layout, config: Config, text: str) -> Graph:
     Parameters
     ----------
     text
-        A row's id; `TABLE:column=value,...`; a figure as SCOPE/NAME, or its name where only one
-        scope has it; an event as SEGMENT#LINE; or a take.
+        A row's id; `TABLE:column=value,...`; a figure as SCOPE/NAME, or its name if only one scope
+        has it; an event as SEGMENT#LINE; or a take.
 
     Raises
     ------
     EvidenceError
-        The text names nothing, or several things, which the message lists.
+        The text names nothing, or several rows or figures, which the message lists.
     """
     index = TableIndex(layout)
     tracer = Tracer(index, config)
@@ -254,11 +253,11 @@ def trace_query(layout: Layout, config: Config, text: str) -> Graph:
         place=f"figures/{name}.html",
         made_from=figure.rows,
     )
-    return tracer.trace(name, first=node)
+    return tracer.trace(name, root_node=node)
 
 
 def listed_figures(layout: Layout) -> Iterator[tuple[str, Figure]]:
-    """Yield every drawn figure, as SCOPE/NAME."""
+    """Yield every drawn figure with its name, SCOPE/NAME."""
     for folder in sorted((layout.root / "figures").glob("*/")):
         for figure in read_figures(folder).figures:
             yield f"{folder.name}/{figure.name}", figure
@@ -269,8 +268,9 @@ def _figure(layout: Layout, text: str) -> tuple[str, Figure]:
     matching = [entry for entry in figures if text in (entry[0], entry[1].name)]
     if len(matching) == 1:
         return matching[0]
-    close = [name for name, _ in matching] or [name for name, _ in figures if text in name]
+    candidates = [name for name, _ in matching] or [name for name, _ in figures if text in name]
     raise EvidenceError(
-        f"{len(matching)} figures are named {text!r}{': ' if close else ''}{', '.join(close[:20])}",
+        f"{len(matching)} figures are named {text!r}{': ' if candidates else ''}"
+        f"{', '.join(candidates[:20])}",
         remedy="Name a row (TABLE:DIGEST), TABLE:column=value,..., SCOPE/FIGURE or SEGMENT#LINE",
     )

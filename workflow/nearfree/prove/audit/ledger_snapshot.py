@@ -1,4 +1,4 @@
-"""A restored ledger for comparison: its takes, its config, and the ids behind each row."""
+"""A restored ledger for comparison: its takes, its config, and the inputs of each row."""
 
 import shutil
 from functools import cache, cached_property
@@ -20,8 +20,8 @@ from nearfree.prove.audit.recompute import jobs
 from nearfree.prove.audit.restore import restore
 from nearfree.prove.audit.table_index import TableIndex
 
-_DERIVING = ("config.yaml", "deployments.yaml", "platforms.yaml", "sources.yaml")
-"""Config files that tables depend on; the others say what is measured, and how."""
+_TABLE_CONFIGS = ("config.yaml", "deployments.yaml", "platforms.yaml", "sources.yaml")
+"""Config files that tables depend on; the others define what is measured, and how."""
 RowKey = tuple[str, str]
 """A row's scope and id."""
 
@@ -38,10 +38,10 @@ class LedgerSnapshot:
     def unchanged_scopes(self, other: "LedgerSnapshot") -> set[str]:
         """Return the scopes whose tables must equal those of another ledger."""
         scopes = {take.scope for take in self.takes}
-        same = {s for s in scopes if self.seals(s) == other.seals(s)}
-        if self.config_inputs == other.config_inputs and same >= {PUBLIC, SOURCES} & scopes:
-            return same
-        return same & {SOURCES}
+        equal_scopes = {s for s in scopes if self.seals(s) == other.seals(s)}
+        if self.config_inputs == other.config_inputs and equal_scopes >= {PUBLIC, SOURCES} & scopes:
+            return equal_scopes
+        return equal_scopes & {SOURCES}
 
     def seals(self, scope: str) -> dict[TakeName, str]:
         """Return a scope's takes, each with its seal's digest."""
@@ -49,7 +49,7 @@ class LedgerSnapshot:
 
     @cached_property
     def takes(self) -> dict[TakeName, str]:
-        """The takes, each with its seal's digest."""
+        """The ledger's takes, each with its seal's digest."""
         return {parse_take(name): digest for name, digest in self.ledger.seals.items()}
 
     @cached_property
@@ -63,14 +63,16 @@ class LedgerSnapshot:
     def config_inputs(self) -> dict[str, Any]:
         """The parts of the config that tables depend on: documents by file name, model digests."""
         return {
-            name: load(self.config.folder / name) if name in _DERIVING else sha256(text.encode())
+            name: load(self.config.folder / name)
+            if name in _TABLE_CONFIGS
+            else sha256(text.encode())
             for name, text in self.ledger.config.items()
-            if name in _DERIVING or name.startswith("models/")
+            if name in _TABLE_CONFIGS or name.startswith("models/")
         }
 
     @cached_property
     def from_ids(self) -> dict[RowKey, list[str]]:
-        """The ids that each row is made from."""
+        """The ids of each row's inputs."""
         return {
             (scope, row_id): ids
             for name in TABLES
@@ -83,13 +85,13 @@ class LedgerSnapshot:
         return {row_id: scope for scope, row_id in self.from_ids}
 
     def row_key(self, scope: str, row_id: str) -> RowKey:
-        """Return the key of a row named by a row of `scope`: in that scope, or else in another."""
+        """Return the key of a row that a row of `scope` refers to: in `scope`, else in another."""
         holder = scope if (scope, row_id) in self.from_ids else self._scopes.get(row_id, scope)
         return holder, row_id
 
     @cache  # noqa: B019 (a snapshot lives as long as a command)
     def inputs(self, scope: str, table: str) -> dict[str, str]:
-        """Return the digests of a table's inputs, through the tables that it is made from."""
+        """Return the digests of a table's inputs, with input tables replaced by their inputs."""
         if not self.layout.table(scope, table).exists():
             return {}
         digests: dict[str, str] = {}

@@ -28,7 +28,7 @@ class NamedLedger(Struct, frozen=True):
 
     @property
     def adopted(self) -> bool:
-        """Whether it is a tracked one."""
+        """Whether it is a tracked ledger."""
         return self.name.startswith(ADOPTED)
 
     @property
@@ -54,8 +54,8 @@ def find_ledger(layout: Layout, name: str) -> NamedLedger:
     prefix, number = match[1] or "", int(match[2])
     chain = read_chain(layout.ledgers if prefix else layout.ledgers / "local")
     if number > len(chain):
-        known = f"{prefix}1 to {prefix}{len(chain)}" if chain else "none"
-        raise LogError(f"there is no ledger {name}", remedy=f"There are {known}")
+        available = f"{prefix}1 to {prefix}{len(chain)}" if chain else "none"
+        raise LogError(f"there is no ledger {name}", remedy=f"There are {available}")
     return NamedLedger(name, chain[number - 1])
 
 
@@ -63,9 +63,9 @@ def check_names(ledger: Ledger) -> None:
     """Raise DamageError if a config file's name leads out of the config folder."""
     for name in ledger.config:
         path = PurePosixPath(name)
-        model = path.parts[:-1] == ("models",) and path.suffix == ".json"
-        plain = name == path.as_posix() and name.isprintable() and ".." not in path.parts
-        if not plain or path.is_absolute() or not (model or path.suffix == ".yaml"):
+        is_model = path.parts[:-1] == ("models",) and path.suffix == ".json"
+        is_plain = name == path.as_posix() and name.isprintable() and ".." not in path.parts
+        if not is_plain or path.is_absolute() or not (is_model or path.suffix == ".yaml"):
             raise DamageError(
                 f"ledger {ledger.number} holds {name!r:.80}, which is no name of a config file",
                 remedy="Do not trust it: take the ledger from where it was written",
@@ -74,14 +74,14 @@ def check_names(ledger: Ledger) -> None:
 
 @contextmanager
 def restored_config(ledger: Ledger, name: str, folder: Path) -> Iterator[Config]:
-    """Write a ledger's config files into a folder, and give its config.
+    """Write a ledger's config files into a folder, and yield the config.
 
     Raises
     ------
     DamageError
         A config file has an invalid name.
     ConfigError
-        The config does not fit this code; also of what the block reads of it.
+        The config does not fit this code; also raised for errors inside the `with` block.
     """
     check_names(ledger)
     for path, text in ledger.config.items():
@@ -97,13 +97,13 @@ def restored_config(ledger: Ledger, name: str, folder: Path) -> Iterator[Config]
 
 
 def differences(ledger: Ledger) -> str:
-    """Return how the installed code and libraries differ from a ledger's; empty if they do not."""
+    """Return the differences of the installed code and libraries from a ledger's, as text."""
     pairs: dict[str, tuple[str, str | None]] = {"code": (ledger.code_digest, package_digest())}
     pairs |= {name: (version, _version(name)) for name, version in ledger.libraries.items()}
     return "; ".join(
-        f"{name!a:.40} was {was!a:.40} and is {now!a}"
-        for name, (was, now) in pairs.items()
-        if was != now
+        f"{name!a:.40} was {recorded!a:.40} and is {installed!a}"
+        for name, (recorded, installed) in pairs.items()
+        if recorded != installed
     )
 
 

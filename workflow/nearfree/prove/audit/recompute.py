@@ -1,4 +1,4 @@
-"""Derived tables recomputed from a log alone, as a whole or for some rows, and compared."""
+"""Recompute derived tables from a log alone, as a whole or for some rows, and compare."""
 
 import os
 import tempfile
@@ -24,12 +24,12 @@ from nearfree.prove.audit.render import plain
 from nearfree.prove.audit.table_index import TableIndex, TableRow
 from nearfree.show.figures.stage import draw
 
-MOST = 20
-"""Differences of one table that are listed one by one."""
+MAX_LISTED = 20
+"""Largest number of differences of one table that are listed."""
 
 
 def jobs(pipeline: Pipeline) -> list[Job]:
-    """Return the workflow's deriving jobs, each after those that it needs."""
+    """Return the workflow's jobs that make tables, each after its prerequisites."""
     return [
         Job(stage.name, scope)
         for stage in STAGES.values()
@@ -50,12 +50,12 @@ def make_all(pipeline: Pipeline, *, figures: bool) -> None:
 
 
 def scratch_root(log: Layout, into: Path, takes: Iterable[TakeName] | None = None) -> Layout:
-    """Return a new results root that holds links to a log's sealed takes, and nothing else.
+    """Return a new results root that holds only links to a log's sealed takes.
 
     Parameters
     ----------
     into
-        A folder that is empty or does not exist.
+        The new root: an empty folder, or one that does not exist.
     takes
         The takes to link (default: all).
 
@@ -76,7 +76,7 @@ def scratch_root(log: Layout, into: Path, takes: Iterable[TakeName] | None = Non
 
 
 class Difference(Struct, frozen=True):
-    """A cell, or without a column a row, that differs from the recomputed one."""
+    """A cell that differs from the recomputed one; without a column, a whole row."""
 
     row_id: str
     column: str
@@ -92,33 +92,39 @@ class Difference(Struct, frozen=True):
         )
 
 
-def differences(table: Table, on_disk: pl.DataFrame, made: pl.DataFrame) -> Iterator[Difference]:
+def differences(
+    table: Table, on_disk: pl.DataFrame, recomputed: pl.DataFrame
+) -> Iterator[Difference]:
     """Yield the differences between two frames of one table."""
-    if on_disk.equals(made, null_equal=True):
+    if on_disk.equals(recomputed, null_equal=True):
         return
-    for row_id in on_disk.join(made, on="row_id", how="anti")["row_id"]:
+    for row_id in on_disk.join(recomputed, on="row_id", how="anti")["row_id"]:
         yield Difference(row_id, "", "is a row that the log does not give", None)
-    for row_id in made.join(on_disk, on="row_id", how="anti")["row_id"]:
+    for row_id in recomputed.join(on_disk, on="row_id", how="anti")["row_id"]:
         yield Difference(row_id, "", "is missing, and the log gives it", None)
-    twice = on_disk.filter(on_disk["row_id"].is_duplicated())["row_id"].unique(maintain_order=True)
-    for row_id in twice:
+    duplicates = on_disk.filter(on_disk["row_id"].is_duplicated())["row_id"].unique(
+        maintain_order=True
+    )
+    for row_id in duplicates:
         yield Difference(row_id, "", "is there twice", None)
     pairs = on_disk.unique("row_id", keep="first", maintain_order=True).join(
-        made, on="row_id", how="inner", suffix=" made", maintain_order="left"
+        recomputed, on="row_id", how="inner", suffix=" made", maintain_order="left"
     )
     for column in table.dtypes:
         if column == "row_id":
             continue
-        other = f"{column} made"
-        for row in pairs.filter(pl.col(column).ne_missing(pl.col(other))).iter_rows(named=True):
-            yield Difference(row["row_id"], column, row[column], row[other])
-    if on_disk["row_id"].to_list() != made["row_id"].to_list() and not pairs.is_empty():
+        recomputed_column = f"{column} made"
+        for row in pairs.filter(pl.col(column).ne_missing(pl.col(recomputed_column))).iter_rows(
+            named=True
+        ):
+            yield Difference(row["row_id"], column, row[column], row[recomputed_column])
+    if on_disk["row_id"].to_list() != recomputed["row_id"].to_list() and not pairs.is_empty():
         yield Difference(table.name, "", "has its rows in another order than the log gives", None)
 
 
 @no_collection()
 def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> dict[str, list[Difference]]:
-    """Recompute the tables of rows from the log, and return the differences of each row by its id.
+    """Recompute the tables of rows from the log; return the differences by row id.
 
     Raises
     ------
@@ -132,17 +138,17 @@ def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> dict[str,
         by_table[located[row_id].scope, located[row_id].table.name].append(located[row_id])
     with tempfile.TemporaryDirectory() as folder:
         scratch = scratch_root(layout, Path(folder) / "results")
-        settings, done = Config(config), set[Job]()
+        loaded_config, made_jobs = Config(config), set[Job]()
         for (scope, name), rows in by_table.items():
             table = rows[0].table
             for job in needed(job_of(scope, name)):
-                if job not in done:
-                    _make(scratch, settings, job, layout)
-                    done.add(job)
+                if job not in made_jobs:
+                    _make(scratch, loaded_config, job, layout)
+                    made_jobs.add(job)
             on_disk = pl.DataFrame([located_row.row for located_row in rows], schema=table.dtypes)
-            made = read_table(scratch, scope, table)
+            recomputed = read_table(scratch, scope, table)
             for difference in differences(
-                table, on_disk, made.join(on_disk, on="row_id", how="semi")
+                table, on_disk, recomputed.join(on_disk, on="row_id", how="semi")
             ):
                 differing[difference.row_id].append(difference)
     return differing
@@ -152,7 +158,7 @@ def _make(scratch: Layout, config: Config, job: Job, layout: Layout) -> None:
     try:
         make(scratch, config, job)
     except NearfreeError as error:
-        what = error.what.replace(str(scratch.root), str(layout.root))
+        message = error.what.replace(str(scratch.root), str(layout.root))
         raise EvidenceError(
-            f"{job.stage} of {job.scope} cannot be recomputed: {what}", remedy=error.remedy
+            f"{job.stage} of {job.scope} cannot be recomputed: {message}", remedy=error.remedy
         ) from error

@@ -1,4 +1,4 @@
-"""A graph as text for a person, as JSON for a program, or as a Mermaid chart."""
+"""A provenance graph as text, as JSON, or as a Mermaid chart."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,8 +12,8 @@ from nearfree.core.setting import STORED
 from nearfree.errors import printable_json
 from nearfree.prove.audit.graph import Graph, Node
 
-_FIRST = 3
-_LONGEST = 160
+_MAX_ROWS = 3
+_MAX_LENGTH = 160
 _IDENTIFYING = (
     *("platform", "origin", "model", "module", "backend", "package", "version", "versions"),
     *("release", "file_type", "repack", "dtype", *STORED, *AXES),
@@ -34,7 +34,7 @@ _RUN = (
 
 
 def as_json(graph: Graph, differs: Sequence[str] | None = None) -> str:
-    """Return all nodes with all their values.
+    """Return all nodes with all their values as JSON.
 
     Parameters
     ----------
@@ -50,10 +50,10 @@ def as_json(graph: Graph, differs: Sequence[str] | None = None) -> str:
 
 
 def as_text(graph: Graph) -> Iterator[str]:
-    """Yield lines: the number, its inputs level by level, then runs and config values."""
+    """Yield lines: the number, the tree of its inputs, then runs and config values."""
     root = graph.nodes[graph.root]
     yield f"{root.id}  {root.title}"
-    yield from _values(root)
+    yield from _value_lines(root)
     for formula in filter(None, (root.formula, root.beside)):
         paper = f"  (paper {formula.paper})" if formula.paper else ""
         yield f"  formula   {formula.text}{paper}"
@@ -62,26 +62,26 @@ def as_text(graph: Graph) -> Iterator[str]:
         yield f"  lies in   {root.place}"
     for name, digest in root.inputs.items():
         yield f"  rests on  {name} {digest[:12]}"
-    yield from _below(graph, root, "", set())
+    yield from _input_lines(graph, root, "", set())
     further = [node for node in graph.nodes.values() if node is not root]
     for node in (node for node in further if node.kind == "run"):
         yield ""
         yield f"run {node.id}  {node.place}"
-        yield from _values(node, _RUN)
+        yield from _value_lines(node, _RUN)
     for node in (node for node in further if node.kind == "config"):
         yield ""
         yield f"config {node.id}"
-        yield from _values(node)
+        yield from _value_lines(node)
 
 
-def _values(node: Node, names: Sequence[str] = ()) -> Iterator[str]:
+def _value_lines(node: Node, names: Sequence[str] = ()) -> Iterator[str]:
     for name, value in node.values.items():
         if value not in (None, "") and (not names or name in names):
             yield f"  {name:<24} {plain(value)}"
 
 
-def _below(graph: Graph, node: Node, indent: str, shown: set[str]) -> Iterator[str]:
-    """Yield a node's inputs; of many rows of a kind the deciding ones, and their count."""
+def _input_lines(graph: Graph, node: Node, indent: str, shown: set[str]) -> Iterator[str]:
+    """Yield a node's inputs as a tree; of a table's many rows the deciding ones, and a count."""
     parts = [graph.nodes[name] for name in node.made_from]
     rows = [part for part in parts if part.kind == "row"]
     for _, group in groupby(rows, key=lambda part: part.id.partition(":")[0]):
@@ -91,23 +91,23 @@ def _below(graph: Graph, node: Node, indent: str, shown: set[str]) -> Iterator[s
             yield f"{indent}+ {_line(part)}"
             if part.id not in shown:
                 shown.add(part.id)
-                yield from _below(graph, part, f"{indent}| ", shown)
+                yield from _input_lines(graph, part, f"{indent}| ", shown)
         if len(all_rows) > len(chosen):
             more = len(all_rows) - len(chosen)
             yield f"{indent}+ ... and {more} more rows like these (--format json has all)"
-    yield from _events((part for part in parts if part.kind == "event"), indent)
+    yield from _event_lines((part for part in parts if part.kind == "event"), indent)
 
 
 def _deciding_rows(node: Node, rows: list[Node]) -> list[Node]:
-    """Return the deciding rows: of a boundary its baseline, its last N and the next."""
-    if len(rows) <= _FIRST:
+    """Return the deciding rows: for a boundary those at its baseline, N_max and the next N."""
+    if len(rows) <= _MAX_ROWS:
         return rows
     deciding = {node.values.get(name) for name in ("baseline", "n_max", "next_n")} - {None}
     deciding_rows = [row for row in rows if row.values.get("n") in deciding]
-    return deciding_rows or rows[:_FIRST]
+    return deciding_rows or rows[:_MAX_ROWS]
 
 
-def _events(events: Iterable[Node], indent: str) -> Iterator[str]:
+def _event_lines(events: Iterable[Node], indent: str) -> Iterator[str]:
     segments: dict[str, list[Node]] = defaultdict(list)
     for event in events:
         segments[event.id.partition("#")[0]].append(event)
@@ -123,15 +123,15 @@ def _events(events: Iterable[Node], indent: str) -> Iterator[str]:
 
 
 def _line(node: Node) -> str:
-    about = label(node.values, _IDENTIFYING)
+    subject = label(node.values, _IDENTIFYING)
     results = ", ".join(
         f"{name} = {plain(node.values[name])}" for name in _RESULTS if name in node.values
     )
-    return f"{node.id}  {about}: {results}"
+    return f"{node.id}  {subject}: {results}"
 
 
 def plain(value: Any) -> str:
-    """Return a value as readable text, cut where it is long."""
+    """Return a value as readable text, cut to a maximal length."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict):
@@ -141,7 +141,7 @@ def plain(value: Any) -> str:
     else:
         text = str(value)
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."
 
 
 def as_mermaid(graph: Graph) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""An earlier ledger, restored as a project of its own, and its results under `results/as_of/`."""
+"""Restore an earlier ledger as a project, and its results under `results/as_of/`."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -25,52 +25,54 @@ from nearfree.prove.audit.recompute import make_all, scratch_root
 FOLDER = "as_of"
 """The folder of a results root that holds recomputed results."""
 NOTE = "other_code.txt"
-"""The file beside them that says so if other code made them."""
+"""The file beside the results that warns of other code, if other code made them."""
 
 
 class RestoredPipeline(Pipeline):
-    """The pipeline of what a log holds: a requested scope without takes has no tables."""
+    """The pipeline of a restored log: a requested scope without takes has no tables."""
 
     @cached_property
     def platforms(self) -> list[str]:
-        """Platforms that hold a sealed take."""
+        """The platforms with a sealed take."""
         return [scope for scope in super().platforms if scope in self._sealed]
 
     @cached_property
     def sources(self) -> list[str]:
-        """The scope of rules, if a release is on record."""
+        """The scope of source rules, if the log has a release."""
         return [scope for scope in super().sources if scope in self._sealed]
 
     @property
     def imported(self) -> list[str]:
-        """The scope of imported curves, if they are configured and on record."""
+        """The scope of imported curves, if the config has an import and the log a take of it."""
         return [scope for scope in super().imported if scope in self._sealed]
 
 
 def restore(log: Layout, named: NamedLedger, into: Path) -> RestoredPipeline:
-    """Write a ledger's config and link its takes below a folder, and return the pipeline of both.
+    """Write a ledger's config and link its takes below a folder; return the pipeline of both.
 
-    The folder must be empty. It then holds `config` and `results` like a project; nothing is
-    derived yet.
+    The folder must be empty. It then holds `config` and `results` like a project, without derived
+    files.
 
     Raises
     ------
     EvidenceError
         A take was retired since.
     DamageError
-        A take is gone or differs from the ledger's list, or a config file has an invalid name.
+        A take is missing or differs from the ledger's list, or a config file has an invalid name.
     ConfigError
         The config does not fit this code, or names a model that the ledger does not hold.
     """
     takes = list(_verified_takes(log, named))
     folder = into / "config"
     with restored_config(named.ledger, named.name, folder) as config:
-        own = folder / "models"
-        strangers = [m for m in _models(config) if find_file(folder, m).parent != own]
-        if not strangers:
+        models_folder = folder / "models"
+        missing = [
+            model for model in _models(config) if find_file(folder, model).parent != models_folder
+        ]
+        if not missing:
             return RestoredPipeline(scratch_root(log, into / "results", takes).root, folder)
     raise ConfigError(
-        f"ledger {named.name} does not hold the model file {strangers[0]!r:.80} of its config",
+        f"ledger {named.name} does not hold the model file {missing[0]!r:.80} of its config",
         remedy="Keep such files under config/models, where ledgers record them",
     )
 
@@ -96,20 +98,20 @@ def _verified_takes(log: Layout, named: NamedLedger) -> Iterator[TakeName]:
     }
     for take in takes:
         seal = read_seal(log, take)
-        if str(take) not in retracted:  # what was retracted may be damaged: nobody reads it
+        if str(take) not in retracted:  # a retracted take may be damaged: nothing reads it
             deque(iter_sealed(log, seal, ()), maxlen=0)
         yield take
 
 
 def _models(config: Config) -> Iterator[str]:
-    """Yield the models that a config names: of an engine's study those of its random weights."""
+    """Yield the models that a config names; for engines' studies those of random weights."""
     for deployment in config.deployments.values():
         yield from deployment.models
     if (config.folder / "studies.yaml").exists():
         studies = load(config.folder / "studies.yaml")
         for study in studies.values() if isinstance(studies, dict) else ():
-            own = isinstance(study, dict) and study.get("module") != ENGINE.name
-            if own and isinstance(study.get("model"), str):
+            is_config_model = isinstance(study, dict) and study.get("module") != ENGINE.name
+            if is_config_model and isinstance(study.get("model"), str):
                 yield study["model"]
     yield from (spec.random.config for spec in config.weights.values() if spec.random)
 
@@ -124,17 +126,17 @@ def as_of(
     Parameters
     ----------
     other_code
-        Continue if code or libraries are not the ledger's, so that numbers may differ.
+        Continue although code or libraries differ from the ledger's, so that numbers may differ.
 
     Returns
     -------
     tuple
-        The pipeline, and a sentence to show beside the results if they are not.
+        The pipeline, and a warning to show with the results if code or libraries differ.
 
     Raises
     ------
     ConfigError
-        They are not and `other_code` is false, or the config does not fit this code.
+        Code or libraries differ and `other_code` is false, or the config does not fit this code.
     WriteError
         The folder is a link, whose target is not replaced.
     """

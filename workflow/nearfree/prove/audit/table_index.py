@@ -1,4 +1,4 @@
-"""The tables of a results root: rows by id, key or evidence text, and unresolved ids."""
+"""The tables of a results root: find rows by id, key or evidence text, and unresolved ids."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ from nearfree.log.names import Layout
 from nearfree.log.seal import read_seal
 
 ROW_ID = re.compile(r"([a-z_]+):[0-9a-f]{12}")
-_MOST_LISTED = 20
+_MAX_LISTED = 20
 _SOURCE_LINES = re.compile(r"(\S+):(\d+)-(\d+) \(([0-9a-f]{12})\)")
 _PRINTED = re.compile(r"tab:[a-z0-9-]+")
 _RULE_COLUMNS = ("evidence", "rule")
-_MOST_RULES = 40
+_MAX_RULES = 40
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 Row = dict[str, Any]
 
@@ -36,7 +36,7 @@ class TableRow(Struct, frozen=True):
 
 
 class TableIndex:
-    """The tables of a results root, each read once, when it is first needed."""
+    """The tables of a results root, each read once, at its first use."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -49,7 +49,7 @@ class TableIndex:
 
     @cache  # noqa: B019 (an index lives as long as a command)
     def table(self, scope: str, name: str) -> pl.DataFrame | None:
-        """Return a scope's table, None where it has none of that name."""
+        """Return a scope's table; None if the scope lacks it."""
         path = self.layout.table(scope, name)
         return read_table(self.layout, scope, TABLES[name]) if path.exists() else None
 
@@ -60,16 +60,16 @@ class TableIndex:
         return read_document(path, Manifest).made_from
 
     def parts(self, name: str) -> Iterator[tuple[str, pl.DataFrame]]:
-        """Yield a table of every scope that has it."""
+        """Yield each scope that has a table, with the table."""
         for scope in self.scopes:
             frame = self.table(scope, name)
             if frame is not None:
                 yield scope, frame
 
     def matching(self, name: str, *conditions: pl.Expr, **values: str) -> list[Row]:
-        """Return the rows of a table, of any scope, that meet conditions and hold values."""
+        """Return the rows of a table, in all scopes, that meet conditions and column values."""
         frames = [frame for _, frame in self.parts(name)]
-        return [row for f in frames for row in f.filter(*conditions, **values).to_dicts()]
+        return [row for frame in frames for row in frame.filter(*conditions, **values).to_dicts()]
 
     def rows(self, identifiers: Sequence[str]) -> dict[str, TableRow]:
         """Return rows by their ids; EvidenceError if no table has one of them."""
@@ -112,10 +112,10 @@ class TableIndex:
         ]
         if len({match.row["row_id"] for match in matching}) == 1:
             return matching[0]
-        ids = [match.row["row_id"] for match in matching][:_MOST_LISTED]
+        ids = [match.row["row_id"] for match in matching][:_MAX_LISTED]
         raise EvidenceError(
             f"{len(matching)} rows of {name} fit {rest!r}{': ' if ids else ''}{', '.join(ids)}"
-            f"{', ...' if len(matching) > _MOST_LISTED else ''}",
+            f"{', ...' if len(matching) > _MAX_LISTED else ''}",
             remedy=f"Name one of them, or more columns of {', '.join(TABLES[name].key)}",
         )
 
@@ -154,12 +154,12 @@ def _equals(column: str, dtype: Any, value: str) -> pl.Expr:
 
 
 def table_files(layout: Layout) -> list[Path]:
-    """Return every table's file of a root, sorted."""
+    """Return the files of all tables of a root, sorted."""
     return sorted((layout.root / "tables").glob("*/*.parquet"))
 
 
 def unresolved_ids(layout: Layout) -> list[str]:
-    """Return a message for each table that names ids which cannot be resolved."""
+    """Return a message for each table that refers to ids which do not exist."""
     index = TableIndex(layout)
     parts = [(name, *part) for name in TABLES for part in index.parts(name)]
     rows = pl.concat([pl.Series([], dtype=pl.String), *(frame["row_id"] for *_, frame in parts)])
@@ -176,42 +176,43 @@ def unresolved_ids(layout: Layout) -> list[str]:
         is_event = ids.str.contains("#", literal=True)
         unresolved = [*ids.filter(~is_event), *events.absent(ids.filter(is_event))]
         if unresolved:
-            others = f" and {len(unresolved) - 1} more" if unresolved[1:] else ""
+            more = f" and {len(unresolved) - 1} more" if unresolved[1:] else ""
             path = layout.table(scope, name)
-            messages.append(f"{path}: names {min(unresolved)!r}{others}, not there")
+            messages.append(f"{path}: names {min(unresolved)!r}{more}, not there")
     return messages
 
 
 def rules_behind(row: dict[str, object], index: TableIndex) -> list[str]:
-    """Return the ids of the rules that a row's text names: branches, tuned intervals, printed rows.
+    """Return the ids of the rules that a row's text cites: branches, tuned intervals, printed rows.
 
-    Of lines that no row holds, as of a function that rules call, each rule of the file is named.
+    If no row holds the cited lines, as for a function that rules call, every rule of the file is
+    returned.
 
     Parameters
     ----------
     row
         A row, with a column `evidence` or `rule` such as
-        `path/to/file.py:796-798 (286c6a53c937), fallback`; others name no rules.
+        `path/to/file.py:796-798 (286c6a53c937), fallback`; other rows cite no rules.
     """
     text = " ".join(str(row.get(name) or "") for name in _RULE_COLUMNS)
     rules: list[Row] = []
     for place, first, last, digest in _SOURCE_LINES.findall(text):
         same_file = pl.col("sha256").str.starts_with(digest)
         lines = pl.col("lines").str.split("-").list.eval(pl.element().cast(pl.Int64, strict=False))
-        inside = (lines.list.first() >= int(first)) & (lines.list.last() <= int(last))
-        branches = index.matching("granularity", same_file, inside, place=place)
-        # All intervals of a tuned file: its rows have no line numbers.
-        found = branches or index.matching("tuned", same_file, file=place)
-        rules += found or _one_of_each(index.matching("granularity", same_file, place=place))
+        in_lines = (lines.list.first() >= int(first)) & (lines.list.last() <= int(last))
+        branches = index.matching("granularity", same_file, in_lines, place=place)
+        # The rows of a tuned file have no line numbers, so all its intervals are returned.
+        matches = branches or index.matching("tuned", same_file, file=place)
+        rules += matches or _one_row_per_rule(index.matching("granularity", same_file, place=place))
     for place in _PRINTED.findall(text):
         printed = index.matching("granularity", place=place)
-        named = [rule for rule in printed if _is_named(rule, text)]
-        rules += named or printed
-    return list(dict.fromkeys(rule["row_id"] for rule in rules))[:_MOST_RULES]
+        named_rules = [rule for rule in printed if _is_named(rule, text)]
+        rules += named_rules or printed
+    return list(dict.fromkeys(rule["row_id"] for rule in rules))[:_MAX_RULES]
 
 
-def _one_of_each(rules: list[Row]) -> list[Row]:
-    """Return of each rule a row: its event quotes all lines that it rests on, the row its own."""
+def _one_row_per_rule(rules: list[Row]) -> list[Row]:
+    """Return one row per rule: all its rows come from one event, which quotes all its lines."""
     return list({(row["package"], row["versions"], row["path"]): row for row in rules}.values())
 
 

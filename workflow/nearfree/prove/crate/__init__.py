@@ -1,1 +1,1 @@
-"""A ledger as a Workflow Run RO-Crate: written, and read back with every byte accounted for."""
+"""A ledger as a Workflow Run RO-Crate: write it, and verify every byte of it."""

@@ -1,8 +1,8 @@
 """Verification of a crate: its metadata, files, log and description must agree.
 
-No value of the metadata is used as a path: the files on disk get the ids that the metadata would
-give them, and the two lists are compared. Whatever else the metadata say must be, byte for byte,
-what a description of these files says again.
+No value of the metadata is used as a path. The ids of the files on disk are computed and compared
+with the ids in the metadata. All other metadata must equal, byte for byte, a new description of
+these files.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class _Document(Struct, forbid_unknown_fields=True):
 
 
 def check_crate(folder: Path) -> list[Finding]:
-    """Compare a crate with its own metadata, and return the differences.
+    """Compare a crate with its own metadata; return the differences.
 
     Raises
     ------
@@ -48,10 +48,10 @@ def check_crate(folder: Path) -> list[Finding]:
         The metadata is missing or unreadable.
     """
     entities = _read_metadata(folder / METADATA)
-    odd = [path for path in walk(folder) if path.is_symlink() or not path.is_file()]
-    findings = [Finding(file_id(path.relative_to(folder)), _NO_FILE) for path in odd]
+    irregular = [path for path in walk(folder) if path.is_symlink() or not path.is_file()]
+    findings = [Finding(file_id(path.relative_to(folder)), _NO_FILE) for path in irregular]
     findings += _check_files(entities, read_contents(folder))
-    if odd:
+    if irregular:
         return findings
     findings += _check_log(folder)
     return findings or list(_check_description(folder, entities))
@@ -72,9 +72,9 @@ def _read_metadata(path: Path) -> list[Entity]:
 
 def _kinds(entity: Entity) -> list[str]:
     kinds = entity.get("@type")
-    listed = kinds if isinstance(kinds, list) else [kinds]
-    names = [kind for kind in listed if isinstance(kind, str)]
-    return names if len(names) == len(listed) else []
+    kind_list = kinds if isinstance(kinds, list) else [kinds]
+    names = [kind for kind in kind_list if isinstance(kind, str)]
+    return names if len(names) == len(kind_list) else []
 
 
 def _check_files(entities: list[Entity], files: dict[str, Contents]) -> Iterator[Finding]:
@@ -89,29 +89,29 @@ def _check_files(entities: list[Entity], files: dict[str, Contents]) -> Iterator
 
 
 def _check_log(folder: Path) -> Iterator[Finding]:
-    """Yield damage in the crate's results root, and takes that the ledger does not list."""
+    """Yield damage in the crate's results root, and takes that its ledger does not list."""
     layout = crate_layout(folder)
-    below = layout.root.relative_to(folder)
+    results = layout.root.relative_to(folder)
     try:
         for finding in verify(layout.root).findings:
             if not finding.notice:
-                yield Finding(f"{below}/{finding.path}", finding.message)
+                yield Finding(f"{results}/{finding.path}", finding.message)
         chain = read_chain(ledger_folder(layout))
         if not chain:
-            yield Finding(f"{below}/ledger", "holds no ledger")
+            yield Finding(f"{results}/ledger", "holds no ledger")
             return
         for take in layout.takes():
             if str(take) not in chain[-1].seals:
                 path = layout.seal(take).relative_to(folder).as_posix()
                 yield Finding(path, f"is not a seal of ledger {chain[-1].number}")
-        if other := find_mismatch(layout, chain[-1]):
-            yield Finding(f"{below}", f"{other} than ledger {chain[-1].number} vouches for")
+        if mismatch := find_mismatch(layout, chain[-1]):
+            yield Finding(f"{results}", f"{mismatch} than ledger {chain[-1].number} vouches for")
     except NearfreeError as error:
-        yield Finding(f"{below}", str(error))
+        yield Finding(f"{results}", str(error))
 
 
 def _check_description(folder: Path, entities: list[Entity]) -> Iterator[Finding]:
-    """Describe the crate again, and yield the entities whose metadata differs."""
+    """Describe the crate again; yield the entities whose metadata differs."""
     try:
         expected = describe(folder)
     except NearfreeError as error:
@@ -120,11 +120,15 @@ def _check_description(folder: Path, entities: list[Entity]) -> Iterator[Finding
     if read_bytes(folder / METADATA) == expected:
         return
     stored = {entity["@id"]: entity for entity in entities}
-    true = {entity["@id"]: entity for entity in msgspec.json.decode(expected, type=_Document).graph}
-    differ = [
-        name for name in [*true, *(stored.keys() - true)] if stored.get(name) != true.get(name)
+    expected_entities = {
+        entity["@id"]: entity for entity in msgspec.json.decode(expected, type=_Document).graph
+    }
+    differing = [
+        name
+        for name in [*expected_entities, *(stored.keys() - expected_entities)]
+        if stored.get(name) != expected_entities.get(name)
     ]
-    for name in differ:
+    for name in differing:
         yield Finding(METADATA, f"describes {name!r} otherwise than its log and its files have it")
-    if not differ:
+    if not differing:
         yield Finding(METADATA, "is not written as this version writes the same")

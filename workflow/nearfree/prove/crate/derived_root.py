@@ -1,4 +1,4 @@
-"""What a crate holds: a ledger, and the tables and figures that are made from its takes."""
+"""The content of a crate: a ledger, and the root with tables and figures made from its takes."""
 
 import tempfile
 from functools import cache
@@ -30,20 +30,20 @@ from nearfree.prove.audit.ledgers import (
 from nearfree.prove.crate.graph import RESULTS, ledger_folder
 
 CONFIG = "config/"
-"""Prefix of the config's parts in manifests."""
+"""Prefix of config entries in manifests."""
 
 
 def config_digests(ledger: Ledger) -> dict[str, set[str]]:
-    """Return the digests that each part of a ledger's config can have in a manifest.
+    """Return the possible digests of each entry of a ledger's config in a manifest.
 
-    Tables depend on the tolerances, on the headline one, or on both.
+    There are several for the tolerances: a table depends on all, on the headline one, or on both.
 
     Raises
     ------
     ConfigError
         The config does not fit this code.
     DamageError
-        One of its files has an invalid name.
+        A config file has an invalid name.
     """
     from nearfree.derive.outlook.about import model_id
     from nearfree.derive.tables.platforms import config_id
@@ -72,7 +72,7 @@ DERIVED = ("tables", "figures", "report")
 
 
 class _ManifestFields(Struct, frozen=True):
-    """The fields that are read of the manifests of tables, figures and the report."""
+    """The fields to read from the manifests of tables, figures and the report."""
 
     made_from: dict[str, str] = {}
     files: dict[str, str] = {}
@@ -90,18 +90,18 @@ def newest_ledger(layout: Layout) -> str:
 
 
 def check_config(named: NamedLedger) -> None:
-    """Refuse a ledger whose config names files elsewhere, or holds the path of the home folder."""
+    """Refuse a ledger whose config has files outside its folder, or the home folder's path."""
     check_names(named.ledger)
     for name, text in named.ledger.config.items():
         if holds_home(text):
             raise ConfigError(
                 f"config/{name} of ledger {named.name} holds the path of your home folder",
-                remedy="Take it out, write a ledger, and make the crate of that one",
+                remedy="Remove the path, write a new ledger, and make the crate of that ledger",
             )
 
 
 def derived_root(layout: Layout, config: Path, named: NamedLedger) -> Layout:
-    """Return the root whose tables are made from a ledger: this one, or its `as_of`."""
+    """Return the root whose tables are made from a ledger: `layout`, or the ledger's `as_of`."""
     mismatch = _mismatch_here(layout, config, named.ledger)
     if not mismatch:
         return layout
@@ -120,13 +120,17 @@ def derived_root(layout: Layout, config: Path, named: NamedLedger) -> Layout:
 
 
 def _mismatch_here(layout: Layout, config: Path, ledger: Ledger) -> str | None:
-    """Return how derived files, config or code differ from a ledger's; None if nothing does."""
+    """Return the first difference of derived files, config or code from a ledger's, or None."""
     if not any((layout.root / name).is_dir() for name in DERIVED):
         return None
     if mismatch := find_mismatch(layout, ledger) or _config_mismatch(config, ledger):
         return mismatch
-    other = differences(ledger)
-    return f"there are other code or libraries at hand ({other})" if other else None
+    code_differences = differences(ledger)
+    return (
+        f"there are other code or libraries at hand ({code_differences})"
+        if code_differences
+        else None
+    )
 
 
 def _config_mismatch(config: Path, ledger: Ledger) -> str | None:
@@ -138,35 +142,38 @@ def _config_mismatch(config: Path, ledger: Ledger) -> str | None:
 
 
 def find_mismatch(layout: Layout, ledger: Ledger) -> str | None:
-    """Return the first file made from other seals, config, tables or figures than a ledger's.
+    """Return a text on the first file made from other inputs than a ledger's, or None.
 
-    Manifests are taken as they are: only recomputing the tables can show more.
+    Inputs are seals, config, tables and figures, as manifests record them. Manifests are trusted
+    here; recomputing the tables checks more.
     """
     root = layout.root
-    configured = cache(lambda: config_digests(ledger))
+    digests_of_config = cache(lambda: config_digests(ledger))
     tables = sorted(root.glob(f"tables/*/*{MANIFEST_SUFFIX}"))
     for path in (*tables, *sorted(root.glob("figures/*/figures.json"))):
         for name, sha in read_document(path, _ManifestFields).made_from.items():
             if name.startswith(CONFIG):
-                fits = sha in configured().get(name, ())
+                matches = sha in digests_of_config().get(name, ())
             else:
-                fits = sha == _input_digest(root, ledger, path.parent, name, sha)
-            if not fits:
+                matches = sha == _input_digest(root, ledger, path.parent, name, sha)
+            if not matches:
                 return f"{path} is made from other {name}"
     report = root / "report" / FOLDER_MANIFEST
-    shown = read_document(report, _ManifestFields).files if report.is_file() else {}
-    for name in (name for name in shown if name.startswith("figures/")):
-        if (root / name).is_file() and shown[name] != sha256(read_bytes(root / name)):
+    reported_files = read_document(report, _ManifestFields).files if report.is_file() else {}
+    for name in (name for name in reported_files if name.startswith("figures/")):
+        if (root / name).is_file() and reported_files[name] != sha256(read_bytes(root / name)):
             return f"{report} shows another {name}"
     return None
 
 
-def _input_digest(root: Path, ledger: Ledger, beside: Path, name: str, recorded: str) -> str:
-    """Return the digest of an input by its name in manifests, `recorded` if it is no file."""
+def _input_digest(root: Path, ledger: Ledger, folder: Path, name: str, recorded: str) -> str:
+    """Return the digest of an input by its name in manifests; `recorded` if it is not a file."""
     kind, _, scope = name.partition("/")
     if kind == "events":
-        return seals_root({t: s for t, s in ledger.seals.items() if t.startswith(f"{scope}/")})
-    manifest = manifest_path((root if kind == "tables" else beside) / f"{name}.parquet")
+        return seals_root(
+            {take: digest for take, digest in ledger.seals.items() if take.startswith(f"{scope}/")}
+        )
+    manifest = manifest_path((root if kind == "tables" else folder) / f"{name}.parquet")
     if manifest.is_file():
         return read_document(manifest, Manifest).sha256
     return "" if kind == "tables" else recorded

@@ -1,4 +1,4 @@
-"""A crate's metadata, as a function of the files in its folder alone, without a clock."""
+"""A crate's metadata, a pure function of the files in its folder."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -52,18 +52,18 @@ _MEDIA_TYPES = {
 
 
 def describe(folder: Path) -> bytes:
-    """Return the metadata of the crate whose files lie in a folder.
+    """Return the metadata of the crate in a folder.
 
     Raises
     ------
     DamageError
-        A file that the ledger or a take vouches for is not what they say.
+        A config file or a plan differs from what the ledger or a take records.
     """
     files = read_contents(folder)
     layout = crate_layout(folder)
     ledger = read_chain(ledger_folder(layout))[-1]
     takes = [read_run(layout, name) for name in ledger.seals]
-    for name, sha in _vouched(ledger, takes):
+    for name, sha in _recorded_files(ledger, takes):
         if name not in files or files[name].sha256 != sha:
             raise DamageError(
                 f"{name} is not the one that ledger {ledger.number} holds",
@@ -91,8 +91,8 @@ def describe(folder: Path) -> bytes:
     return graph.render()
 
 
-def _vouched(ledger: Ledger, takes: list[Take]) -> Iterator[tuple[str, str]]:
-    """Yield the config files and plans that a ledger or a take holds, by id and digest."""
+def _recorded_files(ledger: Ledger, takes: list[Take]) -> Iterator[tuple[str, str]]:
+    """Yield id and SHA-256 of each config file in the ledger and of each take's plan."""
     for name, text in ledger.config.items():
         yield file_id(PurePosixPath("config", name)), sha256(text.encode())
     for take in takes:

@@ -24,7 +24,7 @@ RESULTS = "results"
 
 
 class Graph:
-    """Entities by id, in the order of their addition; empty properties are left out."""
+    """Entities by id, in insertion order; empty properties are left out."""
 
     def __init__(self) -> None:
         self.entities: dict[str, Entity] = {}
@@ -52,12 +52,17 @@ class Graph:
     def render(self) -> bytes:
         """Return the document's bytes."""
         compact = [
-            # As RO-Crate requires, a list of one is its item.
-            {n: v[0] if isinstance(v, list) and len(v) == 1 else v for n, v in entity.items()}
+            # RO-Crate requires a list of one item to be written as the item.
+            {name: _unwrapped(value) for name, value in entity.items()}
             for entity in self.entities.values()
         ]
         document = {"@context": CONTEXT, "@graph": compact}
         return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def _unwrapped(value: object) -> object:
+    """Return the item of a list of one; any other value unchanged."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def refs(identifiers: Iterable[str]) -> list[Entity]:
@@ -83,13 +88,13 @@ def crate_layout(folder: Path) -> Layout:
 
 
 def ledger_folder(layout: Layout) -> Path:
-    """Return the folder of a root's ledgers: this machine's own if it has any, else the tracked."""
+    """Return the folder of a root's ledgers: this machine's own if there are any, else tracked."""
     local = layout.ledgers / "local"
     return local if any(local.glob("*.json")) else layout.ledgers
 
 
 def read_contents(folder: Path) -> dict[str, Contents]:
-    """Return the contents of every plain file but the metadata, by its id in the crate."""
+    """Return size and SHA-256 of every plain file except the metadata, by its id in the crate."""
     return {
         file_id(path.relative_to(folder)): _contents(path)
         for path in walk(folder)

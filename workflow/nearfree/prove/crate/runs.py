@@ -1,6 +1,6 @@
 """The workflow, its runs and its derivations as entities: commands, software, outcomes.
 
-The software of a run is an entity of its own, shared by all runs with the same software.
+Runs with the same software share one entity for it.
 """
 
 from collections import defaultdict
@@ -26,18 +26,18 @@ _BY_SCOPE = ("tables", "figures")
 _DERIVED = (*_BY_SCOPE, "report", "ledger")
 COMPLETED = "http://schema.org/CompletedActionStatus"
 _FAILED = "http://schema.org/FailedActionStatus"
-_ON_THE_RUN = ("host_label", "device", "driver", "power_cap_w")
-_ON_SOFTWARE = ("commit", "dirty", "code_digest", "lock_sha256", "environment_sha256")
+_RUN_FIELDS = ("host_label", "device", "driver", "power_cap_w")
+_SOFTWARE_FIELDS = ("commit", "dirty", "code_digest", "lock_sha256", "environment_sha256")
 
 
 def rule_of(command: str) -> str | None:
-    """Return the rule that a recorded command line is of, None where no rule has that command.
+    """Return the rule whose command a recorded command line is; None if there is no such rule.
 
-    `import published` is an `import`, too: the longest command is meant.
+    The longest match wins, since `import published` begins like `import`.
     """
-    words = [word for word in COMMANDS.values() if f"{command} ".startswith(f"nearfree {word} ")]
-    longest = max(words, key=len, default=None)
-    return next((rule for rule, word in COMMANDS.items() if word == longest), None)
+    matches = [name for name in COMMANDS.values() if f"{command} ".startswith(f"nearfree {name} ")]
+    longest = max(matches, key=len, default=None)
+    return next((rule for rule, name in COMMANDS.items() if name == longest), None)
 
 
 def plan_id(take: object) -> str:
@@ -46,7 +46,7 @@ def plan_id(take: object) -> str:
 
 
 def _tool_id(command: str) -> str:
-    """Return the id of a command's first word, a subcommand, as a tool of the workflow."""
+    """Return the id of a command's tool: its first word, a subcommand of nearfree."""
     return f"#tool/{command.partition(' ')[0]}"
 
 
@@ -54,25 +54,25 @@ def read_run(layout: Layout, name: str) -> Take:
     """Return a sealed take with the start and end of its runs; DamageError without a start."""
     take = read_take(layout, parse_take(name), only=(RunFinished,))
     if not take.of(RunStarted):
-        raise DamageError(f"{name} does not say who ran it", remedy="Restore it from a copy")
+        raise DamageError(f"{name} holds no start of a run", remedy="Restore it from a copy")
     return take
 
 
 def main_run(take: Take) -> RunStarted:
-    """Return the start of the take's last attempt, not that of a command which closed it."""
+    """Return the start of the take's last attempt, not of a command that only closed the take."""
     starts: list[RunStarted] = [event.data for event in take.of(RunStarted)]
     return [start for start in starts if start.command == starts[0].command][-1]
 
 
 def add_run(graph: Graph, layout: Layout, take: Take, rule: str | None) -> Entity:
-    """Add the action of one sealed take; without a rule the command was given by hand."""
+    """Add the action of one sealed take; without a rule the command was run by hand."""
     started = main_run(take)
     first, *_ = take.of(RunStarted)
     ended = take.of(RunFinished)
     partial = take.seal.outcome == "partial"
     name = f"#run/{take.name}"
     paths = [layout.segment(take.name, part.attempt) for part in take.seal.segments]
-    above = layout.root.parent
+    crate_folder = layout.root.parent
     return graph.add(
         name,
         "CreateAction",
@@ -85,13 +85,15 @@ def add_run(graph: Graph, layout: Layout, take: Take, rule: str | None) -> Entit
         agent=_software(graph, started),
         instrument={"@id": _tool_id(COMMANDS[rule]) if rule else NEARFREE},
         object=refs([plan_id(take.name)]),
-        result=refs(file_id(path.relative_to(above)) for path in (*paths, layout.seal(take.name))),
-        additionalProperty=graph.facts(name, _on_the_run(started)),
+        result=refs(
+            file_id(path.relative_to(crate_folder)) for path in (*paths, layout.seal(take.name))
+        ),
+        additionalProperty=graph.facts(name, _run_facts(started)),
     )
 
 
-def _on_the_run(started: RunStarted) -> dict[str, object]:
-    facts: dict[str, object] = {name: getattr(started, name) for name in _ON_THE_RUN}
+def _run_facts(started: RunStarted) -> dict[str, object]:
+    facts: dict[str, object] = {name: getattr(started, name) for name in _RUN_FIELDS}
     facts |= {f"clock_{name}_mhz": mhz for name, mhz in sorted((started.clocks_mhz or {}).items())}
     if started.scheduler:
         scheduler: dict[str, Any] = msgspec.to_builtins(started.scheduler)
@@ -101,18 +103,18 @@ def _on_the_run(started: RunStarted) -> dict[str, object]:
 
 def _software(graph: Graph, started: RunStarted) -> Entity:
     packages = {"python": started.python} | started.versions
-    facts = {name: getattr(started, name) for name in _ON_SOFTWARE}
+    facts = {name: getattr(started, name) for name in _SOFTWARE_FIELDS}
     return _add_software(graph, packages, facts)
 
 
 def _add_software(graph: Graph, packages: Mapping[str, str], facts: Mapping[str, object]) -> Entity:
-    """Add nearfree with its version then, its packages and its facts.
+    """Add an entity of nearfree with its version, packages and facts.
 
     The id is a digest of these, so that equal software is one entity.
     """
     others = {name: packages[name] for name in sorted(packages) if name != "nearfree"}
-    known = msgspec.json.encode([packages, facts], order="deterministic")
-    name = f"#software/{sha256(known)[:12]}"
+    content = msgspec.json.encode([packages, facts], order="deterministic")
+    name = f"#software/{sha256(content)[:12]}"
     return graph.add(
         name,
         "SoftwareApplication",
@@ -135,21 +137,23 @@ def _package(graph: Graph, name: str, version: str) -> Entity:
 def add_derivations(
     graph: Graph, ledger: Ledger, files: Mapping[str, Contents]
 ) -> dict[str, list[Entity]]:
-    """Add the actions of each deriving subcommand, and that of the whole workflow.
+    """Add the actions of each subcommand that derives files, and that of the whole workflow.
 
     Returns
     -------
     dict
         References to the actions, by subcommand.
     """
-    made = _derived(files)
-    tables = [file for (tool, _), results in made.items() if tool == "tables" for file in results]
+    derived = _derived_files(files)
+    tables = [
+        file for (tool, _), results in derived.items() if tool == "tables" for file in results
+    ]
     seals = [file for file in files if file.endswith(".seal.json")]
     config = [file for file in files if file.startswith("config/")]
-    needed = {"tables": seals, "figures": tables, "report": tables, "ledger": [*seals, *config]}
+    inputs = {"tables": seals, "figures": tables, "report": tables, "ledger": [*seals, *config]}
     agent = _add_software(graph, ledger.libraries, {"code_digest": ledger.code_digest})
     actions: dict[str, list[Entity]] = defaultdict(list)
-    for (tool, scope), results in made.items():
+    for (tool, scope), results in derived.items():
         action = graph.add(
             f"#derived/{tool}/{scope}" if scope else f"#derived/{tool}",
             "CreateAction",
@@ -159,7 +163,7 @@ def add_derivations(
             actionStatus=COMPLETED,
             agent=agent,
             instrument={"@id": _tool_id(tool)},
-            object=refs(needed[tool]),
+            object=refs(inputs[tool]),
             result=refs(results),
         )
         actions[tool].append(action)
@@ -175,24 +179,24 @@ def add_derivations(
         agent=agent,
         instrument={"@id": SNAKEFILE},
         object=refs([*config, *seals]),
-        result=refs(file for results in made.values() for file in results),
+        result=refs(file for results in derived.values() for file in results),
     )
     return actions
 
 
-def _derived(files: Mapping[str, Contents]) -> dict[tuple[str, str], list[str]]:
-    """Return the derived files by subcommand and scope; no scope stands for all of them."""
-    made: dict[tuple[str, str], list[str]] = defaultdict(list)
+def _derived_files(files: Mapping[str, Contents]) -> dict[tuple[str, str], list[str]]:
+    """Return the derived files by subcommand and scope; the scope is empty for all scopes."""
+    derived: dict[tuple[str, str], list[str]] = defaultdict(list)
     for file in files:
-        below, *parts = file.split("/")
-        if below == RESULTS and parts[0] in _DERIVED:
+        top, *parts = file.split("/")
+        if top == RESULTS and parts[0] in _DERIVED:
             scope = parts[1] if parts[0] in _BY_SCOPE and len(parts) > 2 else ""
-            made[parts[0], scope].append(file)
-    return made
+            derived[parts[0], scope].append(file)
+    return derived
 
 
 def add_workflow(graph: Graph, actions_by_rule: Mapping[str, list[Entity]]) -> None:
-    """Add the workflow, its executed rules as steps with their actions, and their orchestration."""
+    """Add the workflow, a step with its actions per executed rule, and the orchestration."""
     tools = {rule: _tool_id(COMMANDS[rule]) for rule in actions_by_rule}
     for number, (rule, actions) in enumerate(actions_by_rule.items(), start=1):
         command = f"nearfree {COMMANDS[rule]}"

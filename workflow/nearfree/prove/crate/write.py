@@ -1,6 +1,6 @@
-"""Writing a crate: a ledger's evidence and results are copied, and then described.
+"""Write a crate: copy a ledger's evidence and results, then describe them.
 
-Files are copies, never links: a link would change with its original.
+Files are copied, never linked, since a link would change with its original.
 """
 
 from pathlib import Path
@@ -19,18 +19,18 @@ from nearfree.prove.crate.describe import describe
 from nearfree.prove.crate.graph import METADATA, crate_layout, read_contents
 from nearfree.prove.crate.runs import SNAKEFILE, plan_id, read_run
 
-_AGAIN = "Run the workflow, which makes what is derived and a ledger, then name that one"
+_REMEDY = "Run the workflow, which makes derived files and a ledger, then name that ledger"
 
 
 class WrittenCrate(Struct, frozen=True):
-    """A written crate: its ledger by name, its takes, its files and their bytes."""
+    """A written crate: its ledger's name, and the numbers of its takes, files and bytes."""
 
     ledger: str
     takes: int
     files: int
     size: int
     other_code: str
-    """How the installed code differs from the ledger's; empty if it does not."""
+    """The differences of the installed code from the ledger's; empty if there are none."""
 
 
 def write_crate(
@@ -45,16 +45,16 @@ def write_crate(
     config
         The config folder of the tables in `layout`.
     name
-        The ledger, as in `find_ledger` (default: the newest of this machine).
+        The ledger's name, as in `find_ledger` (default: the newest of this machine).
 
     Raises
     ------
     EvidenceError
         There is no ledger, or derived files are not made from its takes and config.
     ConfigError
-        There is no Snakefile, or the config holds what must not leave this machine.
+        There is no Snakefile, or the config holds the path of the home folder.
     DamageError
-        A file that the ledger vouches for is gone.
+        A file that the ledger lists is missing.
     WriteError
         The crate's folder is not empty, or lies among the results.
     """
@@ -62,7 +62,7 @@ def write_crate(
     ledger = named.ledger
     check_config(named)
     _check_place(layout, out)
-    derived = derived_root(layout, config, named)
+    source = derived_root(layout, config, named)
     with new_folder(out) as folder:
         copied = crate_layout(folder)
         _copy_workflow(project, folder)
@@ -72,8 +72,8 @@ def write_crate(
             _copy_take(layout, copied, take)
         _copy_ledgers(layout, copied, named)
         for kind in DERIVED:
-            _copy_derived(derived.root, copied.root, kind)
-        _check_sound(copied, derived)
+            _copy_derived(source.root, copied.root, kind)
+        _check_sound(copied, source)
         _put(folder / METADATA, describe(folder))
         contents = read_contents(folder)
     size = sum(file.size for file in contents.values())
@@ -81,17 +81,17 @@ def write_crate(
 
 
 def _copy_ledgers(layout: Layout, copied: Layout, named: NamedLedger) -> None:
-    """Copy a ledger and the chain before it."""
+    """Copy a ledger and all ledgers before it."""
     for number in range(1, named.ledger.number + 1):
-        below = Path("." if named.adopted else "local", f"{number:06}.json")
-        _put(copied.ledgers / below, read_bytes(layout.ledgers / below))
+        path = Path("." if named.adopted else "local", f"{number:06}.json")
+        _put(copied.ledgers / path, read_bytes(layout.ledgers / path))
 
 
 def _check_sound(copied: Layout, original: Layout) -> None:
     for finding in verify(copied.root).findings:
         if not finding.notice:
             message = finding.message.replace(str(copied.root), str(original.root))
-            raise DamageError(f"{original.root}/{finding.path}: {message}", remedy=_AGAIN)
+            raise DamageError(f"{original.root}/{finding.path}: {message}", remedy=_REMEDY)
 
 
 def _check_place(layout: Layout, out: Path) -> None:
@@ -102,11 +102,11 @@ def _check_place(layout: Layout, out: Path) -> None:
 
 
 def _copy_derived(root: Path, copied: Path, name: str) -> None:
-    """Copy a folder's files, without the remains of interrupted writes and empty folders."""
+    """Copy a folder's files, except those left by interrupted writes."""
     for path in walk(root / name) if (root / name).is_dir() else ():
-        below = path.relative_to(root)
-        if path.is_file() and not any(part.startswith(".") for part in below.parts):
-            _put(copied / below, read_bytes(path))
+        relative = path.relative_to(root)
+        if path.is_file() and not any(part.startswith(".") for part in relative.parts):
+            _put(copied / relative, read_bytes(path))
 
 
 def _copy_workflow(project: Path, folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""Speed, stated as ratios that are measured in one run."""
+"""Benchmarks of speed, printed as ratios within one run."""

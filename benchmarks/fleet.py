@@ -1,7 +1,7 @@
-"""A fleet of simulated GPUs: a project of its own whose log is filled through the library.
+"""A fleet of simulated GPUs: a separate project whose log is filled through the library.
 
-Nothing is timed: each study's latencies are a staircase in N, and its events say `simulated`. What
-fills and changes the fleet runs in its folder.
+Nothing is timed: each study's latencies rise in steps of N, and its events are marked `simulated`.
+The functions that fill and change the fleet run in its folder.
 """
 
 import json
@@ -56,12 +56,12 @@ CONTEXTS = [256, 1024, 4096, 16384, 32768]
 
 
 def make_fleet(folder: Path, platforms: int, studies: int, points: int) -> list[str]:
-    """Write a project with so many platforms of so many studies, and return the platforms.
+    """Write a project with the given numbers of platforms and studies; return the platforms.
 
     Parameters
     ----------
     points
-        Points T(N) of one study: a multiple of its five settings, at least 20.
+        Number of points T(N) per study: a multiple of its five settings, at least 20.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for part in ("Snakefile", "rules", "workflow", "envs", "profiles"):
@@ -73,16 +73,19 @@ def make_fleet(folder: Path, platforms: int, studies: int, points: int) -> list[
         shutil.copytree(ROOT / "results/events" / scope, layout.events / scope)
         for take in layout.takes(scope):
             ensure_sealed(layout, take)
-    known = Config(config).platforms
-    fleet = dict(_copies(known, platforms))
-    _write(config / "platforms.yaml", msgspec.to_builtins(known | fleet))
+    sheets = Config(config).platforms
+    fleet = dict(_copies(sheets, platforms))
+    _write(config / "platforms.yaml", msgspec.to_builtins(sheets | fleet))
     _write(
         config / "studies.yaml",
-        {f"study_{n:03}": _study(n, list(fleet), points // SETTINGS) for n in range(studies)},
+        {
+            f"study_{number:03}": _study(number, list(fleet), points // SETTINGS)
+            for number in range(studies)
+        },
     )
     site = yaml.safe_load((config / "config.yaml").read_text())
-    own = {"here": list(fleet), "sets": ["default"], "curves": "curves"}
-    _write(config / "config.yaml", site | own)
+    overrides = {"here": list(fleet), "sets": ["default"], "curves": "curves"}
+    _write(config / "config.yaml", site | overrides)
     (folder / "curves").mkdir()
     for name in fleet:
         (folder / "curves" / f"{name}.json").write_text(json.dumps({"platform": name}))
@@ -93,11 +96,11 @@ def _write(path: Path, content: object) -> None:
     path.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
-def _copies(known: dict[str, Platform], count: int) -> Iterator[tuple[str, Platform]]:
-    gpus = [name for name, each in known.items() if each.balance("bfloat16")]
+def _copies(datasheets: dict[str, Platform], count: int) -> Iterator[tuple[str, Platform]]:
+    gpus = [name for name, sheet in datasheets.items() if sheet.balance("bfloat16")]
     for number in range(count):
         name = gpus[number % len(gpus)]
-        yield f"{name}_{number:03}", msgspec.structs.replace(known[name], aliases=())
+        yield f"{name}_{number:03}", msgspec.structs.replace(datasheets[name], aliases=())
 
 
 def _study(number: int, platforms: list[str], positions: int) -> dict[str, object]:
@@ -120,14 +123,14 @@ def _study(number: int, platforms: list[str], positions: int) -> dict[str, objec
 
 
 def fill(scope: str) -> None:
-    """Seal everything that the config asks of a platform and that is not sealed yet."""
+    """Seal every take of a platform that the config requests and that is not sealed yet."""
     config = Config(Path("config"))
     for stream, plan in Plans(config, scope).all().items():
         seal(config, scope, stream, plan)
 
 
 def derive(scope: str) -> None:
-    """Make a scope's tables and figures, as the rules do; nothing of public depends on others."""
+    """Make a scope's tables and figures, as the rules do; the public scope depends on no other."""
     config, layout = Config(Path("config")), Layout(Path("results"))
     site = config.site
     project(layout, scope, config.datasheets(scope))
@@ -142,7 +145,7 @@ def derive(scope: str) -> None:
 
 
 def fill_large(number: int, events: int) -> None:
-    """Seal one of the takes of a large scope: so many visits of a thousand points."""
+    """Seal one take of a large scope: `events` visits over a thousand points."""
     grid = tuple(range(1, 201))
     width = 256 * (1 + number)
     sweeps = tuple(
@@ -162,21 +165,21 @@ def fill_large(number: int, events: int) -> None:
     rounds = events // (len(grid) * len(sweeps))
     protocol = Interleaved(rounds=rounds, forwards=1)
     plan = MeasurePlan(sweeps=sweeps, protocol=protocol, environment="cpu")
-    _seal("h20", f"study_{number:03}", 1, plan, visits(plan, "h20", 1))
+    _seal("h20", f"study_{number:03}", 1, plan, make_visits(plan, "h20", 1))
 
 
 def seal(config: Config, scope: str, stream: str, plan: RequestedPlan) -> None:
-    """Make sure that a probe, or a study of which no visit was made, is sealed."""
+    """Seal the take of a probe or of a study, if it is not sealed yet."""
     take = config.take(scope, stream)
-    found: Iterable[Payload] = [probed(config.platform(scope))]
+    events: Iterable[Payload] = [make_probe(config.platform(scope))]
     if isinstance(plan, MeasurePlan):
-        found = chain(counted(plan), visits(plan, scope, take))
-    _seal(scope, stream, take, plan, found)
+        events = chain(count_work(plan), make_visits(plan, scope, take))
+    _seal(scope, stream, take, plan, events)
 
 
-def _seal(scope: str, stream: str, take: int, plan: Plan, found: Iterable[Payload]) -> None:
-    def work(open_take: OpenTake) -> float:
-        for payload in found:
+def _seal(scope: str, stream: str, take: int, plan: Plan, events: Iterable[Payload]) -> None:
+    def observe(open_take: OpenTake) -> float:
+        for payload in events:
             open_take.append(payload, sync=False)
         open_take.sync()
         return 1.0
@@ -185,24 +188,24 @@ def _seal(scope: str, stream: str, take: int, plan: Plan, found: Iterable[Payloa
         Layout(Path("results")),
         take_name(scope, stream, take, plan),
         plan,
-        lambda attempt: started(plan, attempt),
-        work,
+        lambda attempt: make_start(plan, attempt),
+        observe,
     )
 
 
-def started(plan: Plan, attempt: int) -> RunStarted:
-    """Return the record of a run; what does not change is looked up once."""
+def make_start(plan: Plan, attempt: int) -> RunStarted:
+    """Return the record of a run's start; its constant part is computed once."""
     digest = plan_digest(plan)
-    return msgspec.structs.replace(_described(), plan=plan, plan_digest=digest, attempt=attempt)
+    return msgspec.structs.replace(_described_run(), plan=plan, plan_digest=digest, attempt=attempt)
 
 
 @cache
-def _described() -> RunStarted:
+def _described_run() -> RunStarted:
     return describe_run("benchmarks/fleet.py", ProbePlan(dtypes=()), 1)
 
 
-def probed(sheet: Platform) -> HardwareProbed:
-    """Return a probe that finds what the datasheet says."""
+def make_probe(sheet: Platform) -> HardwareProbed:
+    """Return a probe that reports the datasheet's numbers."""
     return HardwareProbed(
         fingerprint=Fingerprint(
             kind="simulated",
@@ -229,8 +232,8 @@ def probed(sheet: Platform) -> HardwareProbed:
     )
 
 
-def counted(plan: MeasurePlan) -> Iterator[WorkCounted]:
-    """Yield some work of every point of a plan."""
+def count_work(plan: MeasurePlan) -> Iterator[WorkCounted]:
+    """Yield the work of every point of a plan."""
     for sweep in plan.sweeps:
         for n in sweep.positions:
             tokens = sweep.setting.batch * n
@@ -246,22 +249,22 @@ def counted(plan: MeasurePlan) -> Iterator[WorkCounted]:
             yield WorkCounted(setting=sweep.setting, n=n, work=work, kernels=("simulated",))
 
 
-def visits(plan: MeasurePlan, scope: str, take: int) -> Iterator[LatencyMeasured]:
+def make_visits(plan: MeasurePlan, scope: str, take: int) -> Iterator[LatencyMeasured]:
     """Yield every visit of a plan, round by round; another take is a little slower."""
     base = 20.0 + take + sum(scope.encode()) % 17
     for number in range(plan.protocol.rounds):
         order = 0
         for sweep in plan.sweeps:
             for n in sweep.positions:
-                us = latency_us(sweep.setting, n, base) * (1 + number / 1000)
+                wall_us = latency_us(sweep.setting, n, base) * (1 + number / 1000)
                 yield LatencyMeasured(
                     setting=sweep.setting,
                     n=n,
                     baseline=sweep.baseline,
                     round=number,
                     order=order,
-                    wall_us=(us,),
-                    process_us=(us,),
+                    wall_us=(wall_us,),
+                    process_us=(wall_us,),
                     dirty=(False,),
                     cache="cold",
                     protocol=plan.protocol,
@@ -273,6 +276,6 @@ def visits(plan: MeasurePlan, scope: str, take: int) -> Iterator[LatencyMeasured
 
 
 def latency_us(setting: Setting, n: int, base: float) -> float:
-    """Return a step of a staircase: flat until b N tokens fill the next block."""
+    """Return T(N) in microseconds, constant until b N tokens fill the next block."""
     tokens = setting.batch * n * (setting.top_k or 1)
     return round(base * (1 + 0.15 * (math.ceil(tokens / STEP_TOKENS) - 1)), 3)

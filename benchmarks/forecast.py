@@ -1,10 +1,11 @@
-"""Whole models: a surface over batches and contexts, and a schedule's batches, against one answer.
+"""Whole models: time of a surface over batches and contexts, and of a schedule, per one answer.
 
-Each is asked of a fresh answerer, which has read no release yet. Points are N of a deployment.
+Each case runs with a new answerer, which has read no release yet.
 """
 
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from nearfree.config.files import Config, DeploymentSpec
@@ -23,10 +24,10 @@ BATCHES = tuple(range(1, 21))
 CONTEXTS = tuple(1024 * step for step in range(1, 21))
 
 
-def wanted(
+def deployment_spec(
     model: str, attention: str, batch: Sequence[int], context: Sequence[int]
 ) -> DeploymentSpec:
-    """Return what is asked of one model on one platform."""
+    """Return the deployments of one model on one platform."""
     return DeploymentSpec(
         models=(model,),
         platforms=("h200",),
@@ -37,39 +38,40 @@ def wanted(
     )
 
 
-def seconds(asked: Sequence[Deployment], config: Config, kind: str) -> float:
-    """Return the seconds that a surface, a schedule or one answer takes."""
+def answer_s(conditions: Sequence[Deployment], config: Config, kind: str) -> float:
+    """Return the seconds for a surface, a schedule or one answer, by `kind`."""
     answerer = Answerer(Layout(ROOT / "results"), config, offline=True, log_alone=True)
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     if kind == "surface":
-        surface(asked, answerer, positions(LARGEST), EPSILON)
+        surface(conditions, answerer, positions(LARGEST), EPSILON)
     elif kind == "schedule":
-        forecast(asked, answerer, [EPSILON], grid=positions(LONGEST + 1),
+        forecast(conditions, answerer, [EPSILON], grid=positions(LONGEST + 1),
                  predictors=["work_model"], full=False)  # fmt: skip
     else:
-        forecast(asked, answerer, [EPSILON])
-    return time.perf_counter() - began
+        forecast(conditions, answerer, [EPSILON])
+    return time.perf_counter() - start_s
 
 
 def main() -> None:
     """Print the seconds of each, and their ratios to one answer."""
     config = Config(ROOT / "config")
-    parts = {
+    cases = {
         "answer": ((1,), (4096,)),
         "surface": (BATCHES, CONTEXTS),
         "schedule": (range(1, 257), (4096,)),
     }
-    first = deployments(config, wanted(MODELS[0], ATTENTION[0], *parts["answer"]))
-    seconds(first, config, "answer")  # imports are no part of the time
-    for model in MODELS:
-        for attention in ATTENTION:
-            base = 0.0
-            for name, (batch, context) in parts.items():
-                known = deployments(config, wanted(model, attention, batch, context))
-                taken = seconds(known, config, name)
-                base = base or taken
-                print(f"{model:14} {attention:27} {name:9}{len(known):5} conditions"
-                      f"{taken:8.3f} s {taken / base:6.1f} x one answer")  # fmt: skip
+    warm_up = deployments(config, deployment_spec(MODELS[0], ATTENTION[0], *cases["answer"]))
+    answer_s(warm_up, config, "answer")  # so that imports are not timed
+    for model, attention in product(MODELS, ATTENTION):
+        one_answer_s = 0.0
+        for name, (batch, context) in cases.items():
+            conditions = deployments(config, deployment_spec(model, attention, batch, context))
+            elapsed_s = answer_s(conditions, config, name)
+            one_answer_s = one_answer_s or elapsed_s
+            print(
+                f"{model:14} {attention:27} {name:9}{len(conditions):5} conditions"
+                f"{elapsed_s:8.3f} s {elapsed_s / one_answer_s:6.1f} x one answer"
+            )
 
 
 if __name__ == "__main__":

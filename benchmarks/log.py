@@ -1,4 +1,4 @@
-"""The event log: 100,000 events by 8 writers, durable every 50, against a plain buffered write."""
+"""The event log: 100,000 events by 8 writers, synced every 50, against a plain buffered write."""
 
 import multiprocessing
 import tempfile
@@ -21,7 +21,7 @@ POSITIONS = tuple(range(1, 26))
 
 
 def write(root: Path, writer: int, *, events: int = EVENTS) -> None:
-    """Write one stream's share of the events."""
+    """Write one writer's share of the events, in a stream of its own."""
     setting = Setting(
         module="dense_ffn",
         backend="torch",
@@ -37,7 +37,7 @@ def write(root: Path, writer: int, *, events: int = EVENTS) -> None:
         environment="cpu",
     )
 
-    def work(take: OpenTake) -> None:
+    def observe(take: OpenTake) -> None:
         for index in range(rounds * len(POSITIONS)):
             n = POSITIONS[index % len(POSITIONS)]
             data = LatencyMeasured(
@@ -58,19 +58,19 @@ def write(root: Path, writer: int, *, events: int = EVENTS) -> None:
     layout = Layout(root)
     name = take_name("cpu", f"writer_{writer}", 1, plan)
     ensure_take(
-        layout, name, plan, lambda n: describe_run("benchmark", plan, n), work, keep=whole_rounds
+        layout, name, plan, lambda n: describe_run("benchmark", plan, n), observe, keep=whole_rounds
     )
 
 
-def plain(source: Path, target: Path) -> float:
-    """Write the same bytes as plain buffered files, one after the other; return the seconds."""
+def plain_write_s(source: Path, target: Path) -> float:
+    """Write the same bytes to plain buffered files, one after the other; return the seconds."""
     contents = [path.read_bytes() for path in sorted(source.rglob("*.jsonl"))]
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     for number, raw in enumerate(contents):
         with (target / str(number)).open("wb") as file:
             for line in raw.splitlines(keepends=True):
                 file.write(line)
-    return time.perf_counter() - began
+    return time.perf_counter() - start_s
 
 
 def warm_up(root: Path) -> None:
@@ -83,27 +83,27 @@ def main() -> None:
     """Print each step's seconds and its ratio to the plain write."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "results")
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         workers = [multiprocessing.Process(target=write, args=(root, i)) for i in range(WRITERS)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        seconds = {"write, durable": time.perf_counter() - began}
-        began = time.perf_counter()
-        found = verify(root)
-        seconds["verify"] = time.perf_counter() - began
-        if found.damaged or found.events < EVENTS:
-            raise SystemExit(f"the log is not whole: {found}")
+        seconds = {"write, durable": time.perf_counter() - start_s}
+        start_s = time.perf_counter()
+        summary = verify(root)
+        seconds["verify"] = time.perf_counter() - start_s
+        if summary.damaged or summary.events < EVENTS:
+            raise SystemExit(f"the log is not whole: {summary}")
         warm_up(Path(folder, "small"))
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         project(Layout(root), "cpu", {})
-        seconds["project to tables"] = time.perf_counter() - began
-        base = plain(root / "events", Path(folder))
+        seconds["project to tables"] = time.perf_counter() - start_s
+        plain_s = plain_write_s(root / "events", Path(folder))
     print(f"{EVENTS:,} events by {WRITERS} writers, durable every {DURABLE}")
-    print(f"{'plain buffered write':24}{base:8.3f} s")
+    print(f"{'plain buffered write':24}{plain_s:8.3f} s")
     for name, value in seconds.items():
-        print(f"{name:24}{value:8.3f} s {value / base:8.1f} x plain")
+        print(f"{name:24}{value:8.3f} s {value / plain_s:8.1f} x plain")
 
 
 if __name__ == "__main__":

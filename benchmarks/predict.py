@@ -1,8 +1,8 @@
-"""Predictors on 100,000 settings that ask for no rule, and on as many that releases' rules answer.
+"""Predictors on 100,000 settings that need no rule, and on settings that need releases' rules.
 
-Seconds are ratios to a plain numpy pass over as many grids, of the processor's time. What a rule
-says is worked out once for each distinct layer or call: of the 100,000 MoE layers nearly every one
-is distinct, over eight releases and all the tuned files of six GPUs.
+CPU times are also given as ratios to a plain numpy pass over the same number of grids. A rule is
+evaluated once per distinct layer or call. Nearly all of the 100,000 MoE layers are distinct, over
+eight releases and all tuned files of six GPUs.
 """
 
 import random
@@ -22,7 +22,7 @@ from nearfree.derive.tables.settings import setting_row
 from nearfree.log.names import Layout
 
 ROOT = Path(__file__).parents[1]
-SETTINGS, RULED = 100_000, 300
+SETTINGS, RULE_SETTINGS = 100_000, 300
 SEED = 1
 PLATFORMS = ("a100", "h20", "h100", "h200", "b200", "l40s")
 DTYPES = ("bfloat16", "float8")
@@ -33,7 +33,7 @@ MODELS = (
     *((128, 8, 4096, 1536), (160, 6, 5120, 1536), (256, 8, 7168, 2048), (384, 8, 7168, 2048)),
     (512, 10, 2048, 512),
 )
-"""E, k, d_model and d_ff; each is cut over 1, 2 and 4 GPUs."""
+"""E, k, d_model and d_ff; each layer is sharded over 1, 2 and 4 GPUs."""
 RELEASES = (("vllm", "0.14.0"), ("vllm", "0.24.0"), ("sglang", "0.5.10"), ("sglang", "0.5.14"))
 ENGINES, KERNELS = ("vllm", "sglang", "trtllm"), ("flash_attn_2", "flashinfer")
 EVERY_RELEASE = (
@@ -48,14 +48,14 @@ GRID = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 40
 
 
 def products() -> list[dict[str, Any]]:
-    """Return matrix products and Dense FFNs."""
+    """Return the fields of matrix products and Dense FFNs."""
     names = ("module", "backend", "d_model", "d_ff")
-    made = product(("gemm", "dense_ffn"), ("vllm",), WIDTHS, WIDTHS)
-    return [dict(zip(names, each, strict=True)) for each in made]
+    combinations = product(("gemm", "dense_ffn"), ("vllm",), WIDTHS, WIDTHS)
+    return [dict(zip(names, values, strict=True)) for values in combinations]
 
 
 def layers() -> list[dict[str, Any]]:
-    """Return MoE layers of four releases."""
+    """Return the fields of MoE layers of four releases."""
     return [
         {"module": "moe_ffn", "backend": backend, "backend_version": version, "experts": experts,
          "top_k": top_k, "d_model": d_model, "d_ff": d_ff // cut, "routing": routing}
@@ -65,7 +65,7 @@ def layers() -> list[dict[str, Any]]:
 
 
 def distinct_layers() -> list[dict[str, Any]]:
-    """Return MoE layers of every release, in many sizes, some of which have tuned files."""
+    """Return the fields of MoE layers of every release, in many sizes, some with tuned files."""
     return [
         {"module": "moe_ffn", "backend": backend, "backend_version": version, "experts": experts,
          "top_k": top_k, "d_model": d_model, "d_ff": d_ff, "routing": "balanced"}
@@ -75,7 +75,7 @@ def distinct_layers() -> list[dict[str, Any]]:
 
 
 def calls(backends: Sequence[str]) -> list[dict[str, Any]]:
-    """Return attention calls, with and without a cache."""
+    """Return the fields of attention calls, with and without a cache."""
     return [
         {"module": "attention", "backend": backend, "heads": heads, "kv_heads": heads // group,
          "head_dim": 128, "context": context}
@@ -84,17 +84,19 @@ def calls(backends: Sequence[str]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def asked(count: int, made: Sequence[dict[str, Any]]) -> pl.DataFrame:
-    """Return as many distinct questions, drawn from shapes, batches, platforms and dtypes."""
+def draw_questions(count: int, shapes: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    """Return distinct questions, sampled from shapes, batches, platforms and dtypes."""
     draw = random.Random(SEED)  # noqa: S311  # which settings, not a secret
     rows: list[dict[str, Any]] = []
-    every = list(product(made, BATCHES, PLATFORMS, DTYPES))
-    for fields, batch, platform, dtype in draw.sample(every, count):
+    combinations = list(product(shapes, BATCHES, PLATFORMS, DTYPES))
+    for fields, batch, platform, dtype in draw.sample(combinations, count):
         version = fields.get("backend_version")
-        named = {name: each for name, each in fields.items() if name != "backend_version"}
-        setting = Setting(**named, batch=batch, dtype=dtype)
-        beside = {"platform": platform, "backend_version": version, "kernel": None}
-        rows.append({"asked": len(rows), **setting_row(setting), **beside, **grid(setting)})
+        setting_fields = {
+            name: value for name, value in fields.items() if name != "backend_version"
+        }
+        setting = Setting(**setting_fields, batch=batch, dtype=dtype)
+        context = {"platform": platform, "backend_version": version, "kernel": None}
+        rows.append({"asked": len(rows), **setting_row(setting), **context, **grid(setting)})
     types = {
         **{name: column.dtype for name, column in SETTING_COLUMNS.items()},
         **dict.fromkeys(("backend_version", "kernel"), pl.String),
@@ -103,47 +105,47 @@ def asked(count: int, made: Sequence[dict[str, Any]]) -> pl.DataFrame:
 
 
 def grid(setting: Setting) -> dict[str, Any]:
-    """Return the baseline of a setting and its N from there on."""
+    """Return the baseline of a setting, and its grid of N from the baseline up."""
     active = setting.batch * (setting.top_k or 1)
-    whole = -(-(setting.experts or 1) // active) if setting.routing == "balanced" else 1
-    return {"baseline": whole, "grid": [whole, *(n for n in GRID if n > whole)]}
+    baseline = -(-(setting.experts or 1) // active) if setting.routing == "balanced" else 1
+    return {"baseline": baseline, "grid": [baseline, *(n for n in GRID if n > baseline)]}
 
 
-def plain(questions: pl.DataFrame) -> float:
-    """Return the seconds of a roofline over the same number of settings and N."""
+def plain_pass_s(questions: pl.DataFrame) -> float:
+    """Return the seconds of a numpy roofline over the same number of settings and N."""
     batch = questions["batch"].cast(pl.Float64).to_numpy()[:, None]
     n = np.array(GRID, dtype=np.float64)[None, :]
-    began = time.process_time()
+    start_s = time.process_time()
     ratio = np.maximum(1.0, batch * n / 295.0)
     np.max(np.where(ratio <= 1.2, n, 0.0), axis=1)
-    return time.process_time() - began
+    return time.process_time() - start_s
 
 
-def seconds(questions: pl.DataFrame, predictors: Sequence[str]) -> float:
-    """Return the seconds that some predictors take, with nothing known beforehand."""
-    answering = Answerer(Layout(ROOT / "results"), Config(ROOT / "config"), offline=True)
-    began = time.process_time()
-    found = answering.answers(questions, [0.2], predictors)
-    if found.height != questions.height * len(predictors):
-        raise SystemExit(f"{questions.height} questions have {found.height} answers")
-    return time.process_time() - began
+def answer_s(questions: pl.DataFrame, predictors: Sequence[str]) -> float:
+    """Return the seconds of predictors with a new answerer, which has nothing cached."""
+    answerer = Answerer(Layout(ROOT / "results"), Config(ROOT / "config"), offline=True)
+    start_s = time.process_time()
+    answers = answerer.answers(questions, [0.2], predictors)
+    if answers.height != questions.height * len(predictors):
+        raise SystemExit(f"{questions.height} questions have {answers.height} answers")
+    return time.process_time() - start_s
 
 
 def main() -> None:
-    """Print the seconds of each predictor on each part, and their ratios to a plain pass."""
+    """Print the seconds of each predictor on each part, and the ratio to a plain numpy pass."""
     parts = {
-        "products, engines' attention": asked(SETTINGS, [*products(), *calls(ENGINES)]),
-        "MoE layers": asked(RULED, layers()),
-        "MoE layers, nearly all distinct": asked(SETTINGS, distinct_layers()),
-        "attention kernels' calls": asked(RULED, calls(KERNELS)),
+        "products, engines' attention": draw_questions(SETTINGS, [*products(), *calls(ENGINES)]),
+        "MoE layers": draw_questions(RULE_SETTINGS, layers()),
+        "MoE layers, nearly all distinct": draw_questions(SETTINGS, distinct_layers()),
+        "attention kernels' calls": draw_questions(RULE_SETTINGS, calls(KERNELS)),
     }
-    seconds(parts["MoE layers"][:1], PREDICTORS)  # imports are no part of the time
+    answer_s(parts["MoE layers"][:1], PREDICTORS)  # so that imports are not timed
     for part, questions in parts.items():
-        base = min(plain(questions) for _ in range(5))
-        print(f"{part}: {questions.height:,} settings; plain numpy pass {base * 1e3:.3f} ms")
+        plain_s = min(plain_pass_s(questions) for _ in range(5))
+        print(f"{part}: {questions.height:,} settings; plain numpy pass {plain_s * 1e3:.3f} ms")
         for name in PREDICTORS:
-            taken = seconds(questions, [name])
-            print(f"  {name:22}{taken:8.3f} s {taken / base:10.0f} x plain")
+            elapsed_s = answer_s(questions, [name])
+            print(f"  {name:22}{elapsed_s:8.3f} s {elapsed_s / plain_s:10.0f} x plain")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The adaptive protocol beside the paper's: the same settings, the same N offered to both.
+"""Compare the adaptive protocol with the paper's, on the same settings and grids of N.
 
-Both measure this machine, one after the other, with the same two copies of weights or keys. Where
-T is smooth, one N more or less is noise; a boundary that jumps must be the same.
+Both measure this machine, one after the other, with the same two copies of weights or keys. If T is
+smooth, a difference of one N is noise; if T jumps, both boundaries must be the same.
 """
 
 import tempfile
@@ -46,57 +46,62 @@ PROTOCOLS: tuple[Timing, ...] = (Adaptive(), Paper(weight_copies=2))
 
 
 class Cost(Struct, frozen=True):
-    """What a take found, and what it took."""
+    """A take's boundary and its cost; `overhead` is the share of time outside forwards."""
 
     row: dict[str, object]
     forwards: int
     wall_s: float
-    outside: float
+    overhead: float
 
 
 def cost(take: Take) -> Cost:
-    """Return a take's boundary, its forwards, warm-up included, and its seconds."""
+    """Return a take's boundary, its number of forwards including warm-up, and its seconds."""
     latency = LATENCY.build(
         LATENCY.frame(latency_rows(curves([take]))), {event.event_id for event in take.events}
     )
     (row,) = measured_rows(latency, [EPSILON])
     visits = [event.data for event in take.of(LatencyMeasured)]
-    warm = sum(
-        v.protocol.warmup * len(v.wall_us) // v.protocol.forwards
-        for v in visits
-        if not isinstance(v.protocol, Paper)
+    warm_up = sum(
+        visit.protocol.warmup * len(visit.wall_us) // visit.protocol.forwards
+        for visit in visits
+        if not isinstance(visit.protocol, Paper)
     )
-    warm += sum(v.protocol.warmup for v in visits if isinstance(v.protocol, Paper) and v.round == 0)
+    warm_up += sum(
+        visit.protocol.warmup
+        for visit in visits
+        if isinstance(visit.protocol, Paper) and visit.round == 0
+    )
+    timed = sum(len(visit.wall_us) for visit in visits)
     end = take.of(RunFinished)[-1].data
     return Cost(
         row=row,
-        forwards=warm + sum(len(v.wall_us) for v in visits) + 2 * len(take.of(WorkCounted)),
+        forwards=warm_up + timed + 2 * len(take.of(WorkCounted)),
         wall_s=end.wall_s,
-        outside=1 - (end.timed_s or 0.0) / end.wall_s,
+        overhead=1 - (end.timed_s or 0.0) / end.wall_s,
     )
 
 
 def main() -> None:
-    """Measure every setting by both protocols, and print what they found and took."""
+    """Measure every setting by both protocols, and print boundaries and costs."""
     with tempfile.TemporaryDirectory() as folder:
         layout = Layout(Path(folder))
         probe(layout, "cpu", "cpu", 1, Plans(Config(CONFIG), "cpu").probe())
-        total: dict[str, list[float]] = {each.name: [0.0, 0.0] for each in PROTOCOLS}
+        totals: dict[str, list[float]] = {protocol.name: [0.0, 0.0] for protocol in PROTOCOLS}
         for name, sweep in SWEEPS.items():
             for protocol in PROTOCOLS:
                 plan = MeasurePlan(sweeps=(sweep,), protocol=protocol, environment="cpu")
                 measure(layout, "cpu", f"{name}_{protocol.name}", 1, plan)
                 (take,) = read_scope(layout, "cpu", stream=f"{name}_{protocol.name}")
-                found = cost(take)
-                total[protocol.name][0] += found.forwards
-                total[protocol.name][1] += found.wall_s
+                result = cost(take)
+                totals[protocol.name][0] += result.forwards
+                totals[protocol.name][1] += result.wall_s
                 print(
-                    f"{name}, {protocol.name}: N_max {found.row['n_max']} "
-                    f"({found.row['n_low']} to {found.row['n_high']}, {found.row['verdict']}), "
-                    f"{found.forwards} forwards, {found.wall_s:.1f} s, "
-                    f"{found.outside:.1%} outside of forwards"
+                    f"{name}, {protocol.name}: N_max {result.row['n_max']} "
+                    f"({result.row['n_low']} to {result.row['n_high']}, {result.row['verdict']}), "
+                    f"{result.forwards} forwards, {result.wall_s:.1f} s, "
+                    f"{result.overhead:.1%} outside of forwards"
                 )
-        quick, paper = (total[each.name] for each in PROTOCOLS)
+        quick, paper = (totals[protocol.name] for protocol in PROTOCOLS)
         print(
             f"1/{paper[0] / quick[0]:.0f} of the forwards, 1/{paper[1] / quick[1]:.0f} of the time"
         )

@@ -1,4 +1,4 @@
-"""Seconds and memory of the workflow over a fleet, and of projecting one very large scope.
+"""Time and memory of the workflow over a fleet, and of projecting one very large scope.
 
 python -m benchmarks.scale fleet FOLDER         100 platforms x 40 studies x 250 points
 python -m benchmarks.scale projection FOLDER    10 million events of one scope
@@ -29,10 +29,10 @@ from benchmarks.fleet import ROOT, derive, fill, fill_large, make_fleet
 PROCESSES = 2
 
 
-def each(work: Callable[[Any], None], scopes: Iterable[Any]) -> None:
-    """Do something to every scope, in processes of their own."""
+def run_parallel(function: Callable[[Any], None], scopes: Iterable[Any]) -> None:
+    """Call a function on every scope, in child processes."""
     with get_context("spawn").Pool(PROCESSES, maxtasksperchild=20) as pool:
-        pool.map(work, scopes, chunksize=1)
+        pool.map(function, scopes, chunksize=1)
 
 
 def snakemake(*options: str) -> list[str]:
@@ -46,21 +46,22 @@ def nearfree(*words: str) -> list[str]:
 
 
 def run(label: str, command: list[str]) -> str:
-    """Run a command; print its time, and the most memory that its processes had together."""
-    began, before, most = time.perf_counter(), _cpu_s(), 0
+    """Run a command; print its time and its processes' peak memory; return its output."""
+    start_s, cpu_before_s, peak_bytes = time.perf_counter(), _cpu_s(), 0
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    said: list[str] = []
-    reader = threading.Thread(target=lambda: said.append(process.stdout.read()))  # type: ignore[union-attr]
+    output: list[str] = []
+    reader = threading.Thread(target=lambda: output.append(process.stdout.read()))  # type: ignore[union-attr]
     reader.start()
     while process.poll() is None:
-        most = max(most, _memory(process.pid))
+        peak_bytes = max(peak_bytes, _memory(process.pid))
         time.sleep(0.05)
     reader.join()
-    seconds, mb = time.perf_counter() - began, most / 1e6
-    print(f"{label:28}{seconds:8.1f} s {_cpu_s() - before:8.1f} CPU s {mb:8.0f} MB", flush=True)
+    seconds, mb = time.perf_counter() - start_s, peak_bytes / 1e6
+    cpu_s = _cpu_s() - cpu_before_s
+    print(f"{label:28}{seconds:8.1f} s {cpu_s:8.1f} CPU s {mb:8.0f} MB", flush=True)
     if process.returncode:
-        raise SystemExit(said[0][-3000:])
-    return said[0]
+        raise SystemExit(output[0][-3000:])
+    return output[0]
 
 
 def _cpu_s() -> float:
@@ -71,7 +72,7 @@ def _cpu_s() -> float:
 def _memory(pid: int) -> int:
     try:
         root = psutil.Process(pid)
-        return sum(_rss(each) for each in (root, *root.children(recursive=True)))
+        return sum(_rss(run_parallel) for run_parallel in (root, *root.children(recursive=True)))
     except psutil.NoSuchProcess:
         return 0
 
@@ -83,42 +84,42 @@ def _rss(process: psutil.Process) -> int:
         return 0
 
 
-def times(below: Path, without: str) -> dict[Path, int]:
-    """Return when each file below a folder was changed, without those of one scope."""
-    files = (path for path in below.rglob("*") if path.is_file())
-    return {path: path.stat().st_mtime_ns for path in files if without not in path.parts}
+def modification_times(folder: Path, excluded_scope: str) -> dict[Path, int]:
+    """Return the modification time of each file below a folder, except those of one scope."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path: path.stat().st_mtime_ns for path in files if excluded_scope not in path.parts}
 
 
-def copied(scope: str, scopes: Iterable[str]) -> None:
-    """Give platforms another one's tables and figures, which no run that is measured reads."""
+def copy_derived(scope: str, scopes: Iterable[str]) -> None:
+    """Copy a platform's tables and figures to others, whose content no measured run reads."""
     for name in scopes:
         for kind in ("tables", "figures"):
             shutil.copytree(Path("results", kind, scope), Path("results", kind, name))
 
 
-def change(scope: str) -> None:
-    """Take everything of one platform again, but for its probe."""
+def retake(scope: str) -> None:
+    """Fill new takes of all studies of one platform, except its probe."""
     raise_takes(Config(Path("config")), Layout(Path("results")), scope)
     fill(scope)
 
 
-def fleet(platforms: int, studies: int, points: int, made: int) -> None:
+def fleet(platforms: int, studies: int, points: int, derived: int) -> None:
     """Measure the workflow over a fleet.
 
     Parameters
     ----------
-    made
-        Platforms whose tables and figures are made. If it is not all of them, there is no report.
+    derived
+        Number of platforms whose tables and figures are made; if not all, no report is made.
     """
     scopes = make_fleet(Path.cwd(), platforms, studies, points)
-    began = time.perf_counter()
-    each(fill, scopes)
-    print(f"{'filling':28}{time.perf_counter() - began:8.1f} s", flush=True)
-    began = time.perf_counter()
-    each(derive, ["public", "sources", *scopes[:made]])
-    print(f"{f'tables of {made}':28}{time.perf_counter() - began:8.1f} s", flush=True)
-    copied(scopes[0], scopes[made:])
-    if made < platforms:
+    start_s = time.perf_counter()
+    run_parallel(fill, scopes)
+    print(f"{'filling':28}{time.perf_counter() - start_s:8.1f} s", flush=True)
+    start_s = time.perf_counter()
+    run_parallel(derive, ["public", "sources", *scopes[:derived]])
+    print(f"{f'tables of {derived}':28}{time.perf_counter() - start_s:8.1f} s", flush=True)
+    copy_derived(scopes[0], scopes[derived:])
+    if derived < platforms:
         replace(Path("results/report/index.html"), b"")
     else:
         run("report", nearfree("report"))
@@ -127,24 +128,24 @@ def fleet(platforms: int, studies: int, points: int, made: int) -> None:
     run("dry run", snakemake("-n"))
     if "Nothing to be done" not in run("no-op", snakemake()):
         raise SystemExit("the workflow found something to do where nothing changed")
-    change(scopes[0])
-    before = times(Path("results"), scopes[0])
+    retake(scopes[0])
+    before = modification_times(Path("results"), scopes[0])
     run("one changed platform", snakemake(scopes[0]))
-    if times(Path("results"), scopes[0]) != before:
+    if modification_times(Path("results"), scopes[0]) != before:
         raise SystemExit("files of other platforms were touched")
 
 
 def projection(takes: int, events: int) -> None:
     """Measure the projection of one scope."""
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     Path("config").symlink_to(ROOT / "config")
-    each(partial(fill_large, events=events // takes), range(takes))
-    print(f"{'filling':28}{time.perf_counter() - began:8.1f} s", flush=True)
+    run_parallel(partial(fill_large, events=events // takes), range(takes))
+    print(f"{'filling':28}{time.perf_counter() - start_s:8.1f} s", flush=True)
     run(f"project {events:,} events", nearfree("tables", "project", "h20"))
 
 
 def main() -> None:
-    """Run one of the two in a folder that does not exist yet."""
+    """Run one of the two benchmarks in a new folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("fleet", "projection"))
     parser.add_argument("folder", type=Path)

@@ -1,4 +1,4 @@
-"""Source rules: an answer from the log, against reading the release's files again."""
+"""Source rules: time of an answer from the log, against reading the release's files again."""
 
 import tempfile
 import time
@@ -18,21 +18,21 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> None:
-    """Print seconds and their ratios, all of one run."""
+    """Print the seconds of both, and their ratio."""
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache(Path(folder))
-        began = time.perf_counter()
-        read = extract(PACKAGE, VERSION, cache=cache)
-        extracting = time.perf_counter() - began
-    began = time.perf_counter()
+        start_s = time.perf_counter()
+        extraction = extract(PACKAGE, VERSION, cache=cache)
+        extract_s = time.perf_counter() - start_s
+    start_s = time.perf_counter()
     recorded = recorded_extraction(Layout(RESULTS), PACKAGE, VERSION)
-    if recorded is None or recorded.rules != read.rules:
-        raise SystemExit(f"the log does not say of {PACKAGE} {VERSION} what its files say")
+    if recorded is None or recorded.rules != extraction.rules:
+        raise SystemExit(f"the log's rules of {PACKAGE} {VERSION} differ from those of its files")
     answer = moe_granularity(recorded, QUERY, 1, 600)
-    answering = time.perf_counter() - began
+    answer_s = time.perf_counter() - start_s
     print(f"{PACKAGE} {VERSION}, 600 numbers of tokens, {len(answer.intervals)} intervals")
-    print(f"  from the package index: {extracting:.2f} s, {meter.fetched_bytes / 1e6:.1f} MB")
-    print(f"  from the log: {answering:.2f} s, {extracting / answering:.0f} x as fast")
+    print(f"  from the package index: {extract_s:.2f} s, {meter.fetched_bytes / 1e6:.1f} MB")
+    print(f"  from the log: {answer_s:.2f} s, {extract_s / answer_s:.0f} x as fast")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
-"""A full sweep by hand beside what `nearfree tune` chose, of each kind of prompts apart.
+"""Compare the choice of `nearfree tune` with a full sweep, for each kind of prompts.
 
     python benchmarks/tune_sweep.py RESULTS PROMPTS MODEL [TAKE]
 
-RESULTS is the root of a tuning that was sealed, PROMPTS and MODEL the files that it was given.
-Every K of 0, 1, 2, 3, 4, 6, 8, 12, 16, 32 runs with each lookup that was weighed, and so does what
-the other half chooses for each kind, three times in turn, on the prompts that were held out. For
-each kind it prints what was chosen, what it takes of the tokens a second of the best K of its own
-lookup, and of the best of all settings, as measured and as replayed over the same outputs, and how
-far each prediction, over none, was off. The best of many noisy settings is partly the luckiest:
-what the choice takes of it is also told in each repeat of the best of the two others. The sweep's
-take stays in the log: a second call reads it.
+RESULTS is the root of a sealed tuning; PROMPTS and MODEL are the files that the tuning was given.
+The sweep runs every K of 0, 1, 2, 3, 4, 6, 8, 12, 16, 32 with each candidate lookup, and the
+setting that the tuned-on prompts choose for each kind, three times in turn, on the held-out
+prompts.
+
+For each kind it prints the choice, and the choice's tokens per second as a share of those of the
+best K of its own lookup and of the best of all settings, both as measured and as replayed over the
+same outputs. It also prints the error of each predicted gain over no drafts. The best of many noisy
+settings is partly the luckiest; so the choice is also compared, in each repeat, with the best of
+the two other repeats. The sweep's take stays in the log, and a second call reads it.
 """
 
 import sys
@@ -34,10 +36,10 @@ from nearfree.measure.decodes import measure_decodes
 
 SCOPE, REPEATS = "cpu", 3
 SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 32)
-"""K of the sweep by hand, besides none."""
+"""K of the sweep, besides no drafts."""
 
 
-def newest(layout: Layout) -> Recorded:
+def newest_proof(layout: Layout) -> Recorded:
     """Return the newest proof of a root."""
     takes = read_scope(layout, SCOPE)
     proofs = [take for take in takes if is_proof(take)]
@@ -45,110 +47,119 @@ def newest(layout: Layout) -> Recorded:
     return recorded(max(proofs, key=lambda take: take.order), others)
 
 
-def chosen_of(said: Recorded, kind: str) -> Drafting:
-    """Return what the prompts of a kind that are tuned on choose; of all where it is `all`."""
-    best = said.kinds[kind].choice if kind in said.kinds else said.choice
-    return best.chosen.drafting
+def chosen_setting(tuning: Recorded, kind: str) -> Drafting:
+    """Return the setting that the tuned-on prompts of a kind choose; those of all for `all`."""
+    answer = tuning.kinds[kind].choice if kind in tuning.kinds else tuning.choice
+    return answer.chosen.drafting
 
 
-def sweep_plan(said: Recorded) -> DecodePlan:
-    """Return the plan of the sweep, on the threads and storage on which none is fastest."""
-    none = said.choice.none.drafting
-    kinds = [*sorted({trace.kind for trace in said.traces}), "all"]
+def sweep_plan(tuning: Recorded) -> DecodePlan:
+    """Return the plan of the sweep, on the threads and storage that are fastest without drafts."""
+    none = tuning.choice.none.drafting
+    kinds = [*sorted({trace.kind for trace in tuning.traces}), "all"]
     runs = [
-        structs.replace(each, threads=none.threads, repack=none.repack)
-        for each in [
-            *candidates(said.plan.weighed, SWEEP),
-            *(chosen_of(said, kind) for kind in kinds),
+        structs.replace(setting, threads=none.threads, repack=none.repack)
+        for setting in [
+            *candidates(tuning.plan.weighed, SWEEP),
+            *(chosen_setting(tuning, kind) for kind in kinds),
         ]
     ]
     return structs.replace(
-        said.plan, runs=tuple(dict.fromkeys(runs)), weighed=(), default=None, made_from=(),
+        tuning.plan, runs=tuple(dict.fromkeys(runs)), weighed=(), default=None, made_from=(),
         repeats=REPEATS,
     )  # fmt: skip
 
 
-def lines(said: Recorded, events: list[Event]) -> Iterator[str]:
-    """Yield what the sweep says of each kind of prompts, and of all."""
-    seconds = seconds_of(events)
+def report_lines(tuning: Recorded, events: list[Event]) -> Iterator[str]:
+    """Yield the report of the sweep: each kind of prompts, then all prompts together."""
+    clock = seconds_of(events)
     kinds = sorted({event.data.kind for event in events})
     for kind in [*kinds, "all"]:
-        mine = [event for event in events if kind in (event.data.kind, "all")]
-        runs = by_setting(mine)
-        each_s = {each: found for each, ran in runs.items() if (found := speeds(ran, seconds))}
-        tokens_s = {each: fmean(found.values()) for each, found in each_s.items()}
-        held = [t for t in said.traces if t.held_out and kind in (t.kind, "all")]
-        chosen = chosen_of(said, kind)
-        best = max(tokens_s, key=lambda each: tokens_s[each])
-        none = next(each for each in runs if each.drafter == "none")
-        alike = next(each for each in runs if same(each, chosen))
-        own = max(
-            (e for e in tokens_s if e.k == 0 or e.kin == chosen.kin), key=tokens_s.__getitem__
+        runs = by_setting([event for event in events if kind in (event.data.kind, "all")])
+        speeds_by_setting = {
+            setting: by_repeat
+            for setting, decodes in runs.items()
+            if (by_repeat := speeds(decodes, clock))
+        }
+        speed = {
+            setting: fmean(by_repeat.values()) for setting, by_repeat in speeds_by_setting.items()
+        }
+        traces = [t for t in tuning.traces if t.held_out and kind in (t.kind, "all")]
+        predicted = {setting: tokens_a_second(traces, setting, tuning.cost) for setting in runs}
+        chosen = chosen_setting(tuning, kind)
+        none = next(setting for setting in runs if setting.drafter == "none")
+        choice = next(setting for setting in runs if drafts_alike(setting, chosen))
+        best = max(speed, key=speed.__getitem__)
+        best_predicted = max(predicted, key=predicted.__getitem__)
+        best_k = max(
+            (setting for setting in speed if setting.k == 0 or setting.kin == chosen.kin),
+            key=speed.__getitem__,
         )
-        predicted_s = {each: tokens_a_second(held, each, said.cost) for each in runs}
-        foreseen = max(predicted_s, key=lambda each: predicted_s[each])
         yield (
             f"{kind}: chosen {chosen.label} K = {chosen.k}, which reaches "
-            f"{tokens_s[alike] / tokens_s[own]:.2f} of the best K of its lookup, {own.k}; "
-            f"best {best.label} K = {best.k} "
-            f"({tokens_s[best]:.1f} tokens/s of {seconds} time, "
-            f"{tokens_s[best] / tokens_s[none]:.2f} x none); "
-            f"the choice reaches {tokens_s[alike] / tokens_s[best]:.2f} of it, the best of "
-            f"{len(runs)} noisy ones, {apart(each_s, alike):.2f} of the best of two repeats in the "
-            "third, and by replay "
-            f"{predicted_s[alike] / predicted_s[foreseen]:.2f} of the best by replay, "
-            f"{foreseen.label} K = {foreseen.k}"
+            f"{speed[choice] / speed[best_k]:.2f} of the best K of its lookup, {best_k.k}; "
+            f"best {best.label} K = {best.k} ({speed[best]:.1f} tokens/s of {clock} time, "
+            f"{speed[best] / speed[none]:.2f} x none); "
+            f"the choice reaches {speed[choice] / speed[best]:.2f} of it, the best of "
+            f"{len(runs)} noisy settings, {held_out_share(speeds_by_setting, choice):.2f} of the "
+            "best of two repeats in the third, and by replay "
+            f"{predicted[choice] / predicted[best_predicted]:.2f} of the best by replay, "
+            f"{best_predicted.label} K = {best_predicted.k}"
         )
-        for each in runs:
-            predicted = predicted_s[each] / predicted_s[none]
-            real = gain(runs[each], runs[none], seconds)
+        for setting, decodes in runs.items():
+            predicted_gain = predicted[setting] / predicted[none]
+            measured = gain(decodes, runs[none], clock)
             yield (
-                f"  {each.label} K = {each.k}: predicted {predicted:.2f} x none, measured "
-                f"{real.value:.2f} [{real.low:.2f}, {real.high:.2f}], off by "
-                f"{predicted / real.value - 1:+.0%}"
+                f"  {setting.label} K = {setting.k}: predicted {predicted_gain:.2f} x none, "
+                f"measured {measured.value:.2f} [{measured.low:.2f}, {measured.high:.2f}], off by "
+                f"{predicted_gain / measured.value - 1:+.0%}"
             )
 
 
-def apart(each_s: Mapping[Drafting, Mapping[int, float]], chosen: Drafting) -> float:
-    """Return what a choice takes, in each repeat, of the setting that is best in the others.
+def held_out_share(
+    speeds_by_setting: Mapping[Drafting, Mapping[int, float]], chosen: Drafting
+) -> float:
+    """Return the mean over repeats of a choice's speed over that of the best of other repeats.
+
+    In each repeat the choice is compared with the setting that is fastest in the other repeats.
 
     Parameters
     ----------
-    each_s
-        Tokens a second by repeat, of each setting.
+    speeds_by_setting
+        Tokens per second by repeat, of each setting.
     chosen
-        One of them.
+        The choice, one of the settings.
     """
-    found = []
-    for repeat in each_s[chosen]:
-        others = {
-            each: fmean(value for at, value in ran.items() if at != repeat)
-            for each, ran in each_s.items()
+    shares = []
+    for repeat, speed in speeds_by_setting[chosen].items():
+        means = {
+            setting: fmean(value for other, value in by_repeat.items() if other != repeat)
+            for setting, by_repeat in speeds_by_setting.items()
         }
-        best = max(others, key=lambda each: others[each])
-        found.append(each_s[chosen][repeat] / each_s[best][repeat])
-    return fmean(found)
+        best = max(means, key=means.__getitem__)
+        shares.append(speed / speeds_by_setting[best][repeat])
+    return fmean(shares)
 
 
-def same(one: Drafting, other: Drafting) -> bool:
-    """Return whether two settings draft alike."""
+def drafts_alike(one: Drafting, other: Drafting) -> bool:
+    """Return whether two settings have the same drafter and K."""
     return (one.source, one.k) == (other.source, other.k)
 
 
 def main(results: str, prompts: str, model: str, take: str = "1") -> None:
-    """Run the sweep if it is not sealed, and print what it says."""
+    """Run the sweep if it is not sealed, and print its report."""
     layout, path = Layout(Path(results)), Path(model)
-    said = newest(layout)
-    plan = sweep_plan(said)
-    held = {part.sha256 for part in plan.prompts}
-    texts = [each for each in read_prompts(Path(prompts)) if each.part.sha256 in held]
-    stream = f"{said.proof.name.stream.removesuffix('_tune')[:58]}_sweep"
+    tuning = newest_proof(layout)
+    plan = sweep_plan(tuning)
+    held_out = {part.sha256 for part in plan.prompts}
+    prompts_ = [prompt for prompt in read_prompts(Path(prompts)) if prompt.part.sha256 in held_out]
+    stream = f"{tuning.proof.name.stream.removesuffix('_tune')[:58]}_sweep"
     measure_decodes(
-        layout, SCOPE, stream, int(take), plan, prompts=texts,
+        layout, SCOPE, stream, int(take), plan, prompts=prompts_,
         files={weights_sha256(path): path},
     )  # fmt: skip
-    found = read_take(layout, take_name(SCOPE, stream, int(take), plan))
-    for line in lines(said, found.of(DecodeMeasured)):
+    sweep = read_take(layout, take_name(SCOPE, stream, int(take), plan))
+    for line in report_lines(tuning, sweep.of(DecodeMeasured)):
         print(line)
 
 

@@ -14,9 +14,9 @@ from nearfree.errors import ConfigError
 from public.tables import ROOT, SYSTEM, member, rows
 
 from benchmarks.peer import protocol
-from benchmarks.peer.compare import queries, reasons, scored, without_the_asked
+from benchmarks.peer.compare import held_out_answers, queries, refusal_counts, score_answers
 from benchmarks.peer.protocol import SCRIPT, Answer, Query, Sdk
-from benchmarks.peer.tables import copy_without, cuts_of, fold_of
+from benchmarks.peer.tables import copy_without, fold_of, gpus_per_layer
 
 DEPTHS = tuple(512 * step for step in range(1, 25))
 TIMES = {1: 30.0, 64: 33.0, 128: 60.0}
@@ -138,12 +138,12 @@ def test_the_sdk_has_lost_what_it_is_asked_for(systems: Path, tmp_path: Path) ->
     products = known(systems)
     asked = queries(products, systems, "bfloat16", whole=False)
     sdk = stand_in(tmp_path, READS_TABLES)
-    said = without_the_asked(products, asked, sdk, systems, "HYBRID")
-    assert reasons(said) == {"Gone": len(DEPTHS)}
-    missed = scored(products, said, "peer")
+    said = held_out_answers(products, asked, sdk, systems, "HYBRID")
+    assert refusal_counts(said) == {"Gone": len(DEPTHS)}
+    missed = score_answers(products, said, "peer")
     assert not missed["hit"].any()
     assert missed["t_ratio_error"].is_null().all()
-    all_known = scored(products, sdk.latency(systems, "HYBRID", asked), "peer")
+    all_known = score_answers(products, sdk.latency(systems, "HYBRID", asked), "peer")
     assert all_known["hit"].all()
     assert all_known["t_ratio_error"].max() == pytest.approx(0.0, abs=1e-12)
 
@@ -158,10 +158,10 @@ def test_other_tables_than_the_imported_are_refused(systems: Path) -> None:
 
 def test_a_layer_is_asked_for_as_the_table_cuts_it(systems: Path) -> None:
     """d_ff of one GPU is found under the fewest GPUs that a table cuts it over."""
-    cuts = cuts_of(systems, member("moe_perf"), "bfloat16")
+    cuts = gpus_per_layer(systems, member("moe_perf"), "bfloat16")
     assert cuts[4096, 48, 512, 8] == 2
     assert cuts[4096, 24, 512, 8] == 4
-    assert cuts_of(systems, member("moe_perf"), "fp8") == {}
+    assert gpus_per_layer(systems, member("moe_perf"), "fp8") == {}
 
 
 def test_answers_come_in_the_order_of_queries(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_what_is_no_answer_is_refused(tmp_path: Path, text: str, why: str) -> No
 
 def test_an_answer_may_not_be_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is longer than an answer can be is not read."""
-    monkeypatch.setattr(protocol, "MOST_BYTES", 10)
+    monkeypatch.setattr(protocol, "MAX_BYTES", 10)
     with pytest.raises(ConfigError, match="more than 10 bytes"):
         saying(tmp_path, '{"answers": [{"refusal": "X"}]}').latency(tmp_path, "HYBRID", [QUERY])
 
@@ -205,12 +205,12 @@ def test_an_sdk_that_never_answers_is_ended(tmp_path: Path) -> None:
     """After the time that it may take the process is ended, and the error says how long."""
     sdk = stand_in(tmp_path, "import time; time.sleep(600)", timeout_s=0.5)
     with pytest.raises(ConfigError, match=r"no answer in 0\.5 s"):
-        sdk.where()
+        sdk.installation()
 
 
 def test_an_interpreter_without_the_sdk_says_so(tmp_path: Path) -> None:
     """The SDK's side of the protocol names what is missing, and a missing interpreter is told."""
     with pytest.raises(ConfigError, match=r"code 1: ModuleNotFoundError.*aiconfigurator_core"):
-        Sdk(Path(sys.executable), 60.0, SCRIPT).where()
+        Sdk(Path(sys.executable), 60.0, SCRIPT).installation()
     with pytest.raises(ConfigError, match="cannot be started"):
-        Sdk(tmp_path / "python", 60.0).where()
+        Sdk(tmp_path / "python", 60.0).installation()

@@ -1,1 +1,1 @@
-"""AIConfigurator's own SDK and nearfree, asked for the same shapes that neither of them knows."""
+"""AIConfigurator's own SDK and nearfree, compared on shapes that are unknown to both."""

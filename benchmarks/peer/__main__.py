@@ -1,12 +1,12 @@
-"""AIConfigurator's SDK against nearfree where neither knows the shape: hits, and the error of T.
+"""Compare AIConfigurator's SDK with nearfree on shapes unknown to both: hits, and the error of T.
 
-By fold, all rows of the fold's models are deleted from a copy of the SDK's tables, and it is asked
-for T at each N of the curves that it lost; nearfree answers the same curves by what the others say
-(regime R2m), from the same tables, which `nearfree import aiconfigurator` put into the log. A
-refusal is a miss. Models and folds are those of `derive/reference/folds.py`. Beside them stands
-what the SDK says with nothing deleted: nearly all hits, else it was asked for something else.
+For each fold, all rows of the fold's models are deleted from a copy of the SDK's tables, and the
+SDK is queried for T at each N of the deleted curves. nearfree predicts the same curves from the
+remaining ones (regime R2m) of the same tables, which `nearfree import aiconfigurator` put into the
+log. A refusal is a miss. Models and folds are those of `derive/reference/folds.py`. As a control
+the SDK is also queried with nothing deleted: nearly all must be hits, or the queries are wrong.
 
-The SDK is run by an interpreter of its own (`--sdk-python`), never imported here:
+The SDK runs in its own interpreter (`--sdk-python`) and is never imported here:
 `python -m venv /tmp/sdk && /tmp/sdk/bin/pip install aiconfigurator==0.12.0`.
 """
 
@@ -24,24 +24,24 @@ from nearfree.public.curves import ImportedCurves, read_curves
 from benchmarks.peer.compare import (
     CONTROL,
     EPSILON,
-    THEIRS,
-    ours,
+    PEER,
+    held_out_answers,
+    own_scores,
     queries,
-    reasons,
-    scored,
+    refusal_counts,
+    score_answers,
     table,
-    without_the_asked,
 )
 from benchmarks.peer.protocol import Sdk
 
 ROOT = Path(__file__).parents[2]
 QUANTS = {"bfloat16": "bfloat16", "float8": "fp8", "float8_block": "fp8_block", "nvfp4": "nvfp4"}
-"""The formats that both speak of, by the SDK's names."""
+"""The formats that both support, with the SDK's names."""
 
 
-def chosen(curves: ImportedCurves, args: argparse.Namespace) -> ImportedCurves:
-    """Return the curves that are asked for; ConfigError if there are none."""
-    asked = curves.settings.filter(
+def select_curves(curves: ImportedCurves, args: argparse.Namespace) -> ImportedCurves:
+    """Return the curves selected by the arguments; ConfigError if there are none."""
+    settings = curves.settings.filter(
         pl.col("source").str.starts_with("aiconfigurator-core"),
         pl.col("module") == args.module,
         pl.col("dtype") == args.dtype,
@@ -49,17 +49,17 @@ def chosen(curves: ImportedCurves, args: argparse.Namespace) -> ImportedCurves:
         pl.col("routing").is_null() | (pl.col("routing") == "balanced"),
         pl.col("platform").is_in(args.platform) if args.platform else pl.lit(value=True),
     )
-    if asked.is_empty():
+    if settings.is_empty():
         raise ConfigError(
-            f"no imported curve of {args.module} in {args.dtype} on the platforms that were named",
+            f"no imported curve of {args.module} in {args.dtype} on the named platforms",
             remedy="Run `nearfree import aiconfigurator`, or name other platforms",
         )
-    points = curves.points.join(asked.select("curve"), on="curve", how="semi")
-    return ImportedCurves(settings=asked, points=points)
+    points = curves.points.join(settings.select("curve"), on="curve", how="semi")
+    return ImportedCurves(settings=settings, points=points)
 
 
-def arguments() -> argparse.Namespace:
-    """Return what the command line asks."""
+def parse_arguments() -> argparse.Namespace:
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peer",
         description=__doc__,
@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
     add("--sdk-python", type=Path, required=True, help="an interpreter that has the SDK")
     add("--module", choices=("moe_ffn", "gemm"), required=True)
     add("--dtype", choices=tuple(QUANTS), default="bfloat16")
-    add("--platform", nargs="+", help="platforms; without it all that have tables")
+    add("--platform", nargs="+", help="platforms (default: all that have tables)")
     add(
         "--mode",
         choices=("SILICON", "HYBRID", "EMPIRICAL"),
@@ -79,43 +79,43 @@ def arguments() -> argparse.Namespace:
     add(
         "--whole",
         action="store_true",
-        help="ask the SDK for what one GPU computes as a whole layer, not as a part of one",
+        help="query one GPU's part of a layer as a whole layer, not as the part of a larger one",
     )
     add("--root", type=Path, default=ROOT / "results", help="the folder of the results")
-    add("--timeout", type=float, default=600.0, help="seconds that the SDK may take for a fold")
+    add("--timeout", type=float, default=600.0, help="time limit of the SDK per fold, in seconds")
     return parser.parse_args()
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print how both do."""
+    """Print the scores of both."""
     layout, sdk = Layout(args.root), Sdk(args.sdk_python, args.timeout)
-    where = sdk.where()
-    curves = chosen(read_curves(layout), args)
+    installation = sdk.installation()
+    curves = select_curves(read_curves(layout), args)
     config = Config(ROOT / "config")
-    known = known_truth(curves, config.platforms, EPSILON)
-    scored_on = scored_of(known)
-    versions = ", ".join(f"{name} {each}" for name, each in where.versions.items())
+    truth = known_truth(curves, config.platforms, EPSILON)
+    scored_on = scored_of(truth)
+    versions = ", ".join(f"{name} {version}" for name, version in installation.versions.items())
     print(f"{versions}, {args.mode}; {args.module} {args.dtype}, epsilon {EPSILON}, "
           f"{scored_on.settings.height} settings")  # fmt: skip
-    systems = Path(where.systems)
-    asked = queries(scored_on, systems, QUANTS[args.dtype], whole=args.whole)
-    said = without_the_asked(scored_on, asked, sdk, systems, args.mode)
-    for reason, many in reasons(said).most_common():
-        print(f"refused {many}: {reason}")
-    control = sdk.latency(systems, args.mode, asked)
-    every = [
-        ours(scored_on, known, curves, config, layout),
-        scored(scored_on, said, THEIRS),
-        scored(scored_on, control, CONTROL),
+    systems = Path(installation.systems)
+    sdk_queries = queries(scored_on, systems, QUANTS[args.dtype], whole=args.whole)
+    answers = held_out_answers(scored_on, sdk_queries, sdk, systems, args.mode)
+    for reason, count in refusal_counts(answers).most_common():
+        print(f"refused {count}: {reason}")
+    control = sdk.latency(systems, args.mode, sdk_queries)
+    scores = [
+        own_scores(scored_on, truth, curves, config, layout),
+        score_answers(scored_on, answers, PEER),
+        score_answers(scored_on, control, CONTROL),
     ]
-    for by in (["platform", "backend"], ["backend"], []):
-        print(table(pl.concat(every), by))
+    for grouping in (["platform", "backend"], ["backend"], []):
+        print(table(pl.concat(scores), grouping))
 
 
 def main() -> None:
-    """Run the command line; a mistake ends in one message and exit code 2."""
+    """Run the command line; an error ends in one message and exit code 2."""
     try:
-        run(arguments())
+        run(parse_arguments())
     except NearfreeError as error:
         print(f"benchmarks.peer: error: {error}", file=sys.stderr)
         raise SystemExit(2) from error

@@ -1,4 +1,4 @@
-"""What both say of the same curves: nearfree by regime R2m, the SDK from tables without them."""
+"""Scores of both on the same curves: nearfree by regime R2m, the SDK from tables without them."""
 
 import tempfile
 from collections import Counter
@@ -20,77 +20,79 @@ from nearfree.public.curves import ImportedCurves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
 from benchmarks.peer.protocol import Answer, Query, Sdk
-from benchmarks.peer.tables import copy_without, cuts_of, fold_of, place_of, sizes
+from benchmarks.peer.tables import copy_without, fold_of, gpus_per_layer, sizes, table_place
 
 EPSILON = 0.2
-OURS, THEIRS, CONTROL = "nearfree", "aiconfigurator", "aiconfigurator, nothing deleted"
+OWN, PEER, CONTROL = "nearfree", "aiconfigurator", "aiconfigurator, nothing deleted"
 _RATIOS = {"asked": pl.Int64, "n": pl.Int64, "ratio": pl.Float64}
 
 
-def queries(known: Truth, systems: Path, quant: str, *, whole: bool) -> list[Query]:
-    """Return what the SDK is asked for each setting of a truth, in their order.
+def queries(truth: Truth, systems: Path, quant: str, *, whole: bool) -> list[Query]:
+    """Return the query to the SDK for each setting of a truth, in order.
 
     Parameters
     ----------
     systems
-        The SDK's folder of systems, whose tables must be those that the curves were imported from.
+        The SDK's folder of systems; its tables must be those that the curves were imported from.
     quant
         The SDK's name of the format.
     whole
-        Whether what one GPU computes is asked for as a whole layer, not as the part of a larger one
-        that it is in the tables.
+        Whether to query one GPU's part of a layer as a whole layer, not as the part of a larger
+        layer that it is in the tables.
     """
-    pairs = known.settings.select("member", "member_sha256").unique(maintain_order=True).rows()
-    places = {member: place_of(systems, member, digest) for member, digest in pairs}
-    cuts = {
-        member: {} if whole or "/moe/" not in member else cuts_of(systems, member, quant)
+    pairs = truth.settings.select("member", "member_sha256").unique(maintain_order=True).rows()
+    places = {member: table_place(systems, member, digest) for member, digest in pairs}
+    gpus_by_member = {
+        member: {} if whole or "/moe/" not in member else gpus_per_layer(systems, member, quant)
         for member in places
     }
-    found = []
-    for row in known.settings.iter_rows(named=True):
+    result = []
+    for row in truth.settings.iter_rows(named=True):
         system, backend, version = places[row["member"]]
         layer = (row["d_model"], row["d_ff"], row["experts"], row["top_k"])
-        cut = sizes(row, cuts[row["member"]].get(layer, 1))
-        found.append(Query(row["module"], system, backend, version, quant, cut, tuple(row["grid"])))
-    return found
+        layer_sizes = sizes(row, gpus_by_member[row["member"]].get(layer, 1))
+        grid = tuple(row["grid"])
+        result.append(Query(row["module"], system, backend, version, quant, layer_sizes, grid))
+    return result
 
 
-def without_the_asked(
-    known: Truth, asked: Sequence[Query], sdk: Sdk, systems: Path, mode: str
+def held_out_answers(
+    truth: Truth, queries: Sequence[Query], sdk: Sdk, systems: Path, mode: str
 ) -> list[Answer]:
-    """Return what the SDK answers, each from tables without the fold that the setting is in."""
-    folds = fold_of(known.settings)
-    found: dict[int, Answer] = {}
+    """Return the SDK's answers, each from tables without the models of the setting's fold."""
+    folds = fold_of(truth.settings)
+    result: dict[int, Answer] = {}
     with tempfile.TemporaryDirectory() as folder:
         for fold in range(FOLDS):
-            mine = [at for at, each in enumerate(folds) if each == fold]
-            if not mine:
+            indices = [index for index, query_fold in enumerate(folds) if query_fold == fold]
+            if not indices:
                 continue
-            gone = copy_without(systems, Path(folder), asked[mine[0]].module, fold)
-            print(f"fold {fold}: {gone:,} rows deleted, {len(mine)} settings", flush=True)
-            said = sdk.latency(Path(folder), mode, [asked[at] for at in mine])
-            found |= dict(zip(mine, said, strict=True))
-    return [found[at] for at in range(len(asked))]
+            deleted = copy_without(systems, Path(folder), queries[indices[0]].module, fold)
+            print(f"fold {fold}: {deleted:,} rows deleted, {len(indices)} settings", flush=True)
+            fold_answers = sdk.latency(Path(folder), mode, [queries[index] for index in indices])
+            result |= dict(zip(indices, fold_answers, strict=True))
+    return [result[index] for index in range(len(queries))]
 
 
-def reasons(said: Sequence[Answer]) -> Counter[str]:
-    """Return how often the SDK refused, by the kind of its error."""
-    return Counter(each.refusal.partition(":")[0] for each in said if each.refusal is not None)
+def refusal_counts(answers: Sequence[Answer]) -> Counter[str]:
+    """Return the number of the SDK's refusals by type of error."""
+    refusals = (answer.refusal for answer in answers)
+    return Counter(reason.partition(":")[0] for reason in refusals if reason is not None)
 
 
-def scored(known: Truth, said: Sequence[Answer], predictor: str) -> pl.DataFrame:
-    """Return the scores of what the SDK said of each setting; a refusal is a miss."""
+def score_answers(truth: Truth, answers: Sequence[Answer], predictor: str) -> pl.DataFrame:
+    """Return the scores of the SDK's answers to each setting; a refusal is a miss."""
     rows = [
-        (curve, n, each / answer.latency_ms[0])
+        (curve, n, latency_ms / answer.latency_ms[0])
         for curve, grid, answer in zip(
-            known.settings["curve"], known.settings["grid"].to_list(), said, strict=True
+            truth.settings["curve"], truth.settings["grid"].to_list(), answers, strict=True
         )
         if answer.latency_ms is not None
-        for n, each in zip(grid, answer.latency_ms, strict=True)
+        for n, latency_ms in zip(grid, answer.latency_ms, strict=True)
     ]
     ratios = pl.DataFrame(rows, _RATIOS, orient="row").sort("asked", "n")
     empty = pl.lit(None, pl.Float64)
-    found = boundaries(ratios.rename({"asked": "curve"}), [EPSILON]).select(
+    n_max = boundaries(ratios.rename({"asked": "curve"}), [EPSILON]).select(
         pl.col("curve").alias("asked"),
         pl.lit(predictor).alias("predictor"),
         "epsilon",
@@ -99,26 +101,27 @@ def scored(known: Truth, said: Sequence[Answer], predictor: str) -> pl.DataFrame
         empty.alias("high"),
         pl.lit(value=False).alias("in_sample"),
     )
-    named = ratios.with_columns(pl.lit(predictor).alias("predictor"))
-    return score(known, found, [predictor], named)
+    labelled = ratios.with_columns(pl.lit(predictor).alias("predictor"))
+    return score(truth, n_max, [predictor], labelled)
 
 
-def ours(
-    asked: Truth, known: Truth, curves: ImportedCurves, config: Config, layout: Layout
+def own_scores(
+    truth: Truth, known: Truth, curves: ImportedCurves, config: Config, layout: Layout
 ) -> pl.DataFrame:
-    """Return the scores of nearfree on what is asked, to which models of a fold are unknown.
+    """Return nearfree's scores on the curves of `truth`, each predicted without its fold's models.
 
-    What is `known` of others answers, products of light weights among them.
+    The other curves of `known` are used, including products with weights of few bytes.
     """
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=True)
     parts = list(curves_by_form(known, curves, datasheet_facts(config.platforms), resolver))
-    said, ratios = answers("R2m", parts, chips(config.platforms), [EPSILON], EPSILON)
-    name = pl.lit(OURS).alias("predictor")
-    return score(asked, said.drop("regime").with_columns(name), [OURS], ratios.with_columns(name))
+    own_answers, ratios = answers("R2m", parts, chips(config.platforms), [EPSILON], EPSILON)
+    predictor = pl.lit(OWN).alias("predictor")
+    own_answers = own_answers.drop("regime").with_columns(predictor)
+    return score(truth, own_answers, [OWN], ratios.with_columns(predictor))
 
 
 def table(scores: pl.DataFrame, by: Sequence[str]) -> str:
-    """Return scores as lines, a group and predictor each."""
+    """Return scores as a text table, one line per group and predictor."""
     grouped = (
         scores.group_by(*by, "predictor")
         .agg(

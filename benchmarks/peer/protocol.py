@@ -1,4 +1,4 @@
-"""The SDK as a process that answers JSON with JSON: what it may send, and how long it may take."""
+"""The SDK as a child process that speaks JSON: requests, checked answers, limits."""
 
 import math
 import subprocess
@@ -12,13 +12,13 @@ from msgspec import Struct
 from nearfree.errors import ConfigError
 
 SCRIPT = Path(__file__).with_name("sdk.py")
-MOST_BYTES = 256 * 2**20
-"""What an answer may be long."""
-_LAST_WORDS = 300
+MAX_BYTES = 256 * 2**20
+"""Largest size of an answer."""
+_TAIL_BYTES = 300
 
 
 class Query(Struct, frozen=True):
-    """One curve to ask for, by the SDK's names; n are rows or tokens."""
+    """One curve to query, by the SDK's names; `n` are rows or tokens."""
 
     module: str
     system: str
@@ -30,13 +30,13 @@ class Query(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True, forbid_unknown_fields=True):
-    """Latencies in ms at each n of a query, or why there are none."""
+    """Latencies in ms at each `n` of a query, or the reason of a refusal."""
 
     latency_ms: tuple[float, ...] | None = None
     refusal: str | None = None
 
 
-class Where(Struct, frozen=True):
+class Installation(Struct, frozen=True):
     """Versions of the SDK's packages, and the folder of its tables."""
 
     versions: dict[str, str]
@@ -47,7 +47,7 @@ class _Answers(Struct, frozen=True):
     answers: list[Answer]
 
 
-Kind = TypeVar("Kind", Where, _Answers)
+Kind = TypeVar("Kind", Installation, _Answers)
 
 
 class Sdk(Struct, frozen=True):
@@ -58,74 +58,74 @@ class Sdk(Struct, frozen=True):
     python
         An interpreter that has the SDK's packages.
     timeout_s
-        Seconds that a request may take.
+        Time limit of a request in seconds.
     script
-        What speaks the protocol there.
+        The script that answers requests there.
     """
 
     python: Path
     timeout_s: float
     script: Path = SCRIPT
 
-    def where(self) -> Where:
-        """Return versions and tables; ConfigError if the SDK cannot be asked."""
-        return self._ask({"ask": "where"}, Where)
+    def installation(self) -> Installation:
+        """Return versions and the folder of tables; ConfigError if the SDK does not answer."""
+        return self._ask({"ask": "where"}, Installation)
 
     def latency(self, systems: Path, mode: str, queries: Sequence[Query]) -> list[Answer]:
-        """Return the answer to each query, in their order.
+        """Return the answer to each query, in order.
 
         Parameters
         ----------
         systems
             The folder of tables to answer from.
         mode
-            The SDK's own name of how it answers: SILICON, HYBRID or EMPIRICAL.
+            The SDK's mode: SILICON, HYBRID or EMPIRICAL.
 
         Raises
         ------
         ConfigError
-            The SDK cannot be asked, takes too long, or sends what is no answer.
+            The SDK does not answer, takes too long, or sends an invalid answer.
         """
         request = {"ask": "latency", "systems": str(systems), "mode": mode, "queries": queries}
         answers = self._ask(request, _Answers).answers
         if len(answers) != len(queries):
-            raise self._odd(f"gave {len(answers)} answers to {len(queries)} queries")
+            raise self._error(f"gave {len(answers)} answers to {len(queries)} queries")
         for query, answer in zip(queries, answers, strict=True):
-            found = answer.latency_ms
-            if (found is None) == (answer.refusal is None):
-                raise self._odd("gave an answer that is neither latencies nor a refusal")
-            if found is not None and len(found) != len(query.n):
-                raise self._odd(f"gave {len(found)} latencies for {len(query.n)} numbers")
-            if any(not math.isfinite(each) or each <= 0.0 for each in found or ()):
-                raise self._odd("gave a latency that is no positive number")
+            latencies = answer.latency_ms
+            if (latencies is None) == (answer.refusal is None):
+                raise self._error("gave an answer that is neither latencies nor a refusal")
+            if latencies is not None and len(latencies) != len(query.n):
+                raise self._error(f"gave {len(latencies)} latencies for {len(query.n)} numbers")
+            if any(not math.isfinite(ms) or ms <= 0.0 for ms in latencies or ()):
+                raise self._error("gave a latency that is no positive number")
         return answers
 
     def _ask(self, request: dict[str, Any], kind: type[Kind]) -> Kind:
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as words:
+        with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
             try:
-                done = subprocess.run(
+                completed = subprocess.run(
                     [self.python, "-I", self.script], input=msgspec.json.encode(request),
-                    stdout=out, stderr=words, timeout=self.timeout_s, check=False,
+                    stdout=stdout, stderr=stderr, timeout=self.timeout_s, check=False,
                 )  # fmt: skip
             except subprocess.TimeoutExpired as error:
-                raise self._odd(f"gave no answer in {self.timeout_s:g} s") from error
+                raise self._error(f"gave no answer in {self.timeout_s:g} s") from error
             except OSError as error:
-                raise self._odd(f"cannot be started ({error.strerror})") from error
-            if done.returncode:
-                end = words.seek(0, 2)
-                words.seek(max(end - _LAST_WORDS, 0))
-                last = words.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise self._odd(f"ended with code {done.returncode}: {last}")
-            if out.seek(0, 2) > MOST_BYTES:
-                raise self._odd(f"sent more than {MOST_BYTES:,} bytes")
-            out.seek(0)
+                raise self._error(f"cannot be started ({error.strerror})") from error
+            if completed.returncode:
+                end = stderr.seek(0, 2)
+                stderr.seek(max(end - _TAIL_BYTES, 0))
+                last_line = stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+                raise self._error(f"ended with code {completed.returncode}: {last_line}")
+            if stdout.seek(0, 2) > MAX_BYTES:
+                raise self._error(f"sent more than {MAX_BYTES:,} bytes")
+            stdout.seek(0)
             try:
-                return msgspec.json.decode(out.read(), type=kind)
+                return msgspec.json.decode(stdout.read(), type=kind)
             except msgspec.DecodeError as error:
-                raise self._odd(f"sent what is no answer ({error})") from error
+                raise self._error(f"sent what is no answer ({error})") from error
 
-    def _odd(self, what: str) -> ConfigError:
+    def _error(self, problem: str) -> ConfigError:
         return ConfigError(
-            f"the SDK in {self.python} {what}",
+            f"the SDK in {self.python} {problem}",
             remedy="Name an interpreter with `aiconfigurator` 0.12.0, or allow more `--timeout`",
         )

@@ -1,4 +1,4 @@
-"""A copy of the SDK's tables without the models of a fold, and what its tables call a setting."""
+"""Copy the SDK's tables without the models of a fold, and map settings to the SDK's names."""
 
 import hashlib
 import shutil
@@ -10,67 +10,69 @@ import polars as pl
 from nearfree.derive.reference.folds import FOLDS, digests
 from nearfree.errors import ConfigError
 
-_MODELS = {
+_MODEL_COLUMNS = {
     "moe_ffn": {"hidden_size": "d_model", "num_experts": "experts", "topk": "top_k"},
     "gemm": {"k": "d_model"},
 }
-"""The columns that say which model a row is of, and what they are here."""
+"""The columns that identify a row's model, and the corresponding fields of a setting."""
 _TABLES = {"moe_ffn": "*/moe/*/*/*moe_perf.parquet", "gemm": "*/gemm/*/*/gemm_perf.parquet"}
 _SYSTEMS = "aiconfigurator_core/systems/"
 
 
 def fold_of(rows: pl.DataFrame) -> list[int]:
-    """Return the fold of each row, which has the fields of a setting."""
-    return [each[0] % FOLDS for each in digests(rows)]
+    """Return the fold of each row; rows have the fields of a setting."""
+    return [digest[0] % FOLDS for digest in digests(rows)]
 
 
 def copy_without(systems: Path, copy: Path, module: str, fold: int) -> int:
-    """Copy the tables of a module without a fold's models; return how many rows are left out.
+    """Copy the tables of a module without a fold's models; return the number of rows left out.
 
-    Every system, backend, release and format loses them. Tables of other modules are not copied.
+    The models are removed for every system, backend, release and format. Tables of other modules
+    are not copied.
 
     Parameters
     ----------
     systems
-        The SDK's folder of systems; nothing in it is changed.
+        The SDK's folder of systems, which is not changed.
     copy
-        Where to, a folder that is made or written anew.
+        The target folder, made or overwritten.
     """
     copy.mkdir(parents=True, exist_ok=True)
     for path in systems.glob("*.yaml"):
         shutil.copyfile(path, copy / path.name)
-    gone = 0
+    deleted = 0
     for path in _tables(systems, module):
-        place = copy / path.relative_to(systems)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        for beside in path.parent.glob("*.yaml"):
-            shutil.copyfile(beside, place.parent / beside.name)
+        target = copy / path.relative_to(systems)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for other in path.parent.glob("*.yaml"):
+            shutil.copyfile(other, target.parent / other.name)
         rows = pl.read_parquet(path)
-        kept = _without(rows, module, fold)
-        kept.write_parquet(place, compression="snappy")
-        gone += rows.height - kept.height
-    return gone
+        remaining = _without(rows, module, fold)
+        remaining.write_parquet(target, compression="snappy")
+        deleted += rows.height - remaining.height
+    return deleted
 
 
 def _tables(systems: Path, module: str) -> Iterator[Path]:
-    found = sorted((systems / "data").glob(_TABLES[module]))
-    if not found:
+    paths = sorted((systems / "data").glob(_TABLES[module]))
+    if not paths:
         raise ConfigError(
             f"{systems} has no table {_TABLES[module]}",
-            remedy="Take a release of the SDK whose tables lie so, such as 0.12.0",
+            remedy="Use a release of the SDK with this layout of tables, such as 0.12.0",
         )
-    return iter(found)
+    return iter(paths)
 
 
 def _without(rows: pl.DataFrame, module: str, fold: int) -> pl.DataFrame:
-    names = _MODELS[module]
+    names = _MODEL_COLUMNS[module]
     models = rows.select(*names).unique(maintain_order=True)
-    asked = models.rename(names).with_columns(pl.lit(module).alias("module"))
-    gone = models.filter(pl.Series([each == fold for each in fold_of(asked)], dtype=pl.Boolean))
-    return rows.join(gone, on=list(names), how="anti", maintain_order="left")
+    settings = models.rename(names).with_columns(pl.lit(module).alias("module"))
+    in_fold = [model_fold == fold for model_fold in fold_of(settings)]
+    deleted = models.filter(pl.Series(in_fold, dtype=pl.Boolean))
+    return rows.join(deleted, on=list(names), how="anti", maintain_order="left")
 
 
-def place_of(systems: Path, member: str, sha256: str) -> tuple[str, str, str]:
+def table_place(systems: Path, member: str, sha256: str) -> tuple[str, str, str]:
     """Return system, backend and release of the table that a curve was imported from.
 
     Raises
@@ -82,17 +84,17 @@ def place_of(systems: Path, member: str, sha256: str) -> tuple[str, str, str]:
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         raise ConfigError(
             f"the SDK's own {member} is not what was imported",
-            remedy="Install the SDK of the release that was imported",
+            remedy="Install the release of the SDK that was imported",
         )
     _, system, _, backend, version, _ = PurePosixPath(member.removeprefix(_SYSTEMS)).parts
     return system, backend, version
 
 
-def cuts_of(systems: Path, member: str, quant: str) -> dict[tuple[int, int, int, int], int]:
-    """Return over how many GPUs a table of experts has each layer cut: the fewest of its rows.
+def gpus_per_layer(systems: Path, member: str, quant: str) -> dict[tuple[int, int, int, int], int]:
+    """Return the smallest number of GPUs over which a table of experts shards each layer.
 
-    The key is d_model, d_ff of one GPU, experts and top_k: a table has the whole d_ff and the
-    number of GPUs apart, and an imported curve what one GPU computes.
+    The key is d_model, d_ff per GPU, experts and top_k. The table has the whole d_ff and the number
+    of GPUs; an imported curve has one GPU's part.
     """
     rows = pl.read_parquet(systems / member.removeprefix(_SYSTEMS)).filter(
         (pl.col("moe_dtype") == quant)
@@ -100,16 +102,16 @@ def cuts_of(systems: Path, member: str, quant: str) -> dict[tuple[int, int, int,
         & (pl.col("moe_ep_size") == 1)
     )
     names = ("hidden_size", pl.col("inter_size") // pl.col("moe_tp_size"), "num_experts", "topk")
-    fewest = rows.group_by(*names).agg(pl.col("moe_tp_size").min())
-    found: dict[tuple[int, int, int, int], int] = {}
-    for row in fewest.iter_rows():
-        d_model, d_ff, experts, top_k, tp = (int(each) for each in row)
-        found[d_model, d_ff, experts, top_k] = tp
-    return found
+    smallest = rows.group_by(*names).agg(pl.col("moe_tp_size").min())
+    gpus: dict[tuple[int, int, int, int], int] = {}
+    for row in smallest.iter_rows():
+        d_model, d_ff, experts, top_k, tp = (int(value) for value in row)
+        gpus[d_model, d_ff, experts, top_k] = tp
+    return gpus
 
 
 def sizes(row: dict[str, Any], tp: int) -> dict[str, int]:
-    """Return a setting's sizes by the SDK's names, cut over some GPUs as in its tables."""
+    """Return a setting's sizes by the SDK's names, with its layer sharded over `tp` GPUs."""
     if row["module"] == "gemm":
         return {"n": row["d_ff"], "k": row["d_model"]}
     return {

@@ -1,6 +1,6 @@
-"""Write the generated references: the command line, the event types, the tables, the schemas.
+"""Write the generated references: commands, event types, tables, and schemas of config files.
 
-With `--check`, change nothing and fail if one of them is out of date.
+With `--check`, write nothing, and fail if a reference is out of date.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -31,13 +32,17 @@ def cli() -> str:
     """Return the reference of all commands."""
     parser = make_parser()
     parts = ["# Commands", NOTE, _help(parser)]
-    actions = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001
-    for name, command in next(actions).choices.items():
+    for name, command in _subcommands(parser):
         parts += [f"## nearfree {name}", _help(command)]
-        for sub in (a for a in command._actions if isinstance(a, argparse._SubParsersAction)):  # noqa: SLF001
-            for inner, child in sub.choices.items():
-                parts += [f"### nearfree {name} {inner}", _help(child)]
+        for child_name, child in _subcommands(command):
+            parts += [f"### nearfree {name} {child_name}", _help(child)]
     return "\n".join(parts)
+
+
+def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:  # noqa: SLF001 (argparse has no public list of them)
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            yield from action.choices.items()
 
 
 def _help(parser: argparse.ArgumentParser) -> str:
@@ -71,7 +76,7 @@ def tables() -> str:
     parts = [
         "# Tables",
         NOTE,
-        "Parquet files under `results/tables/SCOPE/`, each believed only with its manifest.\n",
+        "Parquet files under `results/tables/SCOPE/`, each with a manifest that holds its hash.\n",
     ]
     parts += _setting_fields()
     for table in TABLES.values():
@@ -79,18 +84,23 @@ def tables() -> str:
         place = f" ({table.paper})" if table.paper else ""
         parts += [f"Stage `{STAGE_OF[table.name].name}`: {table.formula}{place}.\n"]
         parts += ["| column | type | meaning |", "| --- | --- | --- |"]
-        parts += [f"| `{name}` | {_column(c)} | {c.meaning} |" for name, c in table.columns.items()]
+        parts += [
+            f"| `{name}` | {_column(column)} | {column.meaning} |"
+            for name, column in table.columns.items()
+        ]
         parts.append("")
     return "\n".join(parts)
 
 
 def _setting_fields() -> list[str]:
-    """Return the fields of a setting, as they are declared."""
-    about = "They are columns of every table whose rows speak of settings. In bold: who needs it.\n"
-    parts = ["## A setting's fields", about]
+    """Return the table of a setting's fields."""
+    introduction = "Columns of tables about settings. In bold: modules that require the field.\n"
+    parts = ["## A setting's fields", introduction]
     parts += ["| field | letter | called | unit | modules | meaning |", "| --- " * 6 + "|"]
     for name, field in FIELDS.items():
-        modules = (f"**{each}**" if name in required(each) else each for each in field.modules)
+        modules = (
+            f"**{module}**" if name in required(module) else module for module in field.modules
+        )
         cells = (f"`{name}`", field.letter, field.words, field.unit, ", ".join(modules))
         parts.append(f"| {' | '.join(cells)} | {field.meaning} |")
     return [*parts, ""]

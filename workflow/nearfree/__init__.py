@@ -1,4 +1,4 @@
-"""How many decode positions are near-free: measured, predicted, and traced to its evidence."""
+"""N_max, the number of near-free decode positions: measured, predicted, traced to evidence."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ __all__ = ["__version__", "boundary", "curves", "granularity", "predict", "sched
 
 
 def __getattr__(name: str) -> Any:
-    """Return a function of the Python API, which is imported when it is first asked for."""
+    """Return a function of the Python API; import the API at the first use."""
     if name not in __all__:
         raise AttributeError(f"module 'nearfree' has no attribute {name!r}")
     from nearfree import api

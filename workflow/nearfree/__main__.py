@@ -4,7 +4,7 @@ from nearfree.stopping import stop_at_once
 
 
 def main() -> None:
-    """Run the command of the process's arguments; a stop by hand is one line from here on."""
+    """Run the command in the process's arguments; from here on Ctrl-C prints one line."""
     stop_at_once()
     from nearfree.cli import main as run
 

@@ -1,6 +1,6 @@
-"""The Python API: what commands answer, as data.
+"""The Python API: the commands' answers as data.
 
-Each function asks what its command asks, by the same words: `predict(model, platform, tp=8)` is
+Each function runs its command with the same option names: `predict(model, platform, tp=8)` is
 `nearfree predict --model MODEL --platform PLATFORM --tp 8 --format json`.
 """
 
@@ -26,66 +26,66 @@ if TYPE_CHECKING:
 
 
 def predict(model: "Name", platform: str, **conditions: object) -> list[dict[str, Any]]:
-    """Return how many positions of a model are near-free on a platform, and all behind it.
+    """Return N_max of a model on a platform, with T(N), its limits and its evidence.
 
     Parameters
     ----------
     model
-        A name under config/models, a path, or a Hugging Face id; several with commas between.
+        A name under config/models, a path, or a Hugging Face id; or several, comma-separated.
     platform
-        A name of platforms.yaml; several with commas between.
+        A name in platforms.yaml; or several, comma-separated.
     conditions
         Options of `nearfree predict`: batch, context, tp, ep, epsilon, weights, ...
 
     Returns
     -------
-    One entry per deployment, in the form `nearfree.predict.v1` (docs/guide/predict.md). One whose
-    forward is not predicted has `answer` None and its `refusals`.
+    One entry per deployment, in the form `nearfree.predict.v1` (docs/guide/predict.md). If a
+    forward cannot be predicted, its entry has `answer` None and the `refusals`.
 
     Raises
     ------
     NearfreeError
-        What is asked makes no sense; the message says what to do.
+        The query is invalid; the message says what to do.
 
     Examples
     --------
     >>> import nearfree
-    >>> (told,) = nearfree.predict("qwen3_8b", "h200", batch=4, largest=64)
-    >>> told["answer"]["epsilon"], told["memory"]["fits"]
+    >>> (forecast,) = nearfree.predict("qwen3_8b", "h200", batch=4, largest=64)
+    >>> forecast["answer"]["epsilon"], forecast["memory"]["fits"]
     (0.2, True)
     """
-    return list(_asked("predict", model=model, platform=platform, **conditions))
+    return list(_run_command("predict", model=model, platform=platform, **conditions))
 
 
 def schedule(engine: str, model: "Name", platform: str, **conditions: object) -> Any:
-    """Return draft lengths by batch size as an engine takes them, and what they rest on.
+    """Return draft lengths by batch size in an engine's own form, with their evidence.
 
     Parameters
     ----------
     engine
         vllm, sglang or llama.cpp.
     model, platform
-        As of `predict`, one each.
+        As for `predict`, one each.
     conditions
         Options of `nearfree schedule`: context, acceptance, drafter, goal, worth, ...
 
     Raises
     ------
     NearfreeError
-        As of `predict`; or T(N) is not known.
+        As for `predict`; or T(N) cannot be predicted.
 
     Examples
     --------
     >>> import nearfree
-    >>> told = nearfree.schedule("vllm", "qwen3_8b", "h200", context=1024, largest_batch=8)
-    >>> told["engine"]
+    >>> lengths = nearfree.schedule("vllm", "qwen3_8b", "h200", context=1024, largest_batch=8)
+    >>> lengths["engine"]
     'vllm'
     """
-    return _asked("schedule", engine, model=model, platform=platform, **conditions)
+    return _run_command("schedule", engine, model=model, platform=platform, **conditions)
 
 
 def granularity(release: str, **shape: object) -> Any:
-    """Return the blocks or tiles of a release's kernel over a range, each with file and lines.
+    """Return the blocks or tiles of a release's kernel by range of N, each with file and lines.
 
     Parameters
     ----------
@@ -97,18 +97,18 @@ def granularity(release: str, **shape: object) -> Any:
     Raises
     ------
     NearfreeError
-        No rules of it are known, or they do not say it.
+        The release's rules are not known, or do not give the granularity of this shape.
 
     Examples
     --------
     >>> import nearfree
-    >>> told = nearfree.granularity(
+    >>> rules = nearfree.granularity(
     ...     "flash-attn==2.8.3", heads=32, kv_heads=8, head_dim=128, device="NVIDIA H20"
     ... )
-    >>> told["package"], told["kernel_path"][0]["from"]
+    >>> rules["package"], rules["kernel_path"][0]["from"]
     ('flash-attn', 1)
     """
-    return _asked("granularity", release, **shape)
+    return _run_command("granularity", release, **shape)
 
 
 def boundary(n: Sequence[int], latency_us: Sequence[float], epsilon: float = 0.2) -> int:
@@ -117,16 +117,16 @@ def boundary(n: Sequence[int], latency_us: Sequence[float], epsilon: float = 0.2
     Parameters
     ----------
     n
-        Numbers of positions, rising; the first is the baseline.
+        Numbers of positions, increasing; the first is the baseline.
     latency_us
-        T(N) of each.
+        T(N) in microseconds, one per N.
     epsilon
-        The tolerance.
+        The tolerance, at least 0.
 
     Raises
     ------
     ConfigError
-        The lists are no curve, or the tolerance is no number from 0 on.
+        The lists are not a curve, or the tolerance is negative or not finite.
 
     Examples
     --------
@@ -136,23 +136,28 @@ def boundary(n: Sequence[int], latency_us: Sequence[float], epsilon: float = 0.2
     """
     import polars as pl
 
-    rising = all(a < b for a, b in pairwise(n))
-    if not n or len(n) != len(latency_us) or not rising or not all(t > 0 for t in latency_us):
+    increasing = all(lower < higher for lower, higher in pairwise(n))
+    if not n or len(n) != len(latency_us) or not increasing or not all(us > 0 for us in latency_us):
         raise ConfigError(
-            "no curve is given",
-            remedy="Give rising N and as many latencies above 0",
+            "the lists of N and of latencies are not a curve",
+            remedy="Give increasing N, and one latency above 0 per N",
         )
     if not 0 <= epsilon < math.inf:
-        raise ConfigError(f"the tolerance {epsilon} is no number from 0 on", remedy="Give 0.2")
-    first = latency_us[0]
-    frame = pl.DataFrame({"curve": 0, "n": list(n), "ratio": [t / first for t in latency_us]})
+        raise ConfigError(
+            f"the tolerance {epsilon} is not a finite number of at least 0",
+            remedy="Give a tolerance such as 0.2",
+        )
+    baseline_us = latency_us[0]
+    frame = pl.DataFrame(
+        {"curve": 0, "n": list(n), "ratio": [us / baseline_us for us in latency_us]}
+    )
     return int(boundaries(frame, [epsilon])["n_max"][0])
 
 
 def curves(answers: Sequence[dict[str, Any]]) -> "pl.DataFrame":
-    """Return T(N) of answers of `predict`: model, platform, batch, context, n, ratio, latency_us.
+    """Return T(N) from answers of `predict`: model, platform, batch, context, n, ratio, latency_us.
 
-    It plots in one call, with the extra `plot`: `curves(answers).plot.line("n", "ratio")`.
+    With the extra `plot` it plots in one call: `curves(answers).plot.line("n", "ratio")`.
 
     Examples
     --------
@@ -163,39 +168,50 @@ def curves(answers: Sequence[dict[str, Any]]) -> "pl.DataFrame":
     """
     import polars as pl
 
-    about, said = ("model", "platform", "batch", "context"), ("n", "ratio", "latency_us")
+    deployment_columns, point_columns = (
+        ("model", "platform", "batch", "context"),
+        ("n", "ratio", "latency_us"),
+    )
     rows = [
-        {name: each["deployment"][name] for name in about} | {name: row[name] for name in said}
-        for each in answers
-        for row in each["curve"]
+        {name: answer["deployment"][name] for name in deployment_columns}
+        | {name: row[name] for name in point_columns}
+        for answer in answers
+        for row in answer["curve"]
     ]
-    texts = dict.fromkeys(about[:2], pl.String) | dict.fromkeys((*about[2:], "n"), pl.Int64)
-    return pl.DataFrame(rows, schema=texts | dict.fromkeys(said[1:], pl.Float64))
+    texts = dict.fromkeys(deployment_columns[:2], pl.String) | dict.fromkeys(
+        (*deployment_columns[2:], "n"), pl.Int64
+    )
+    return pl.DataFrame(rows, schema=texts | dict.fromkeys(point_columns[1:], pl.Float64))
 
 
-def _asked(*words: str, **options: object) -> Any:
-    """Return the JSON of a command that is asked by words and options, without printing.
+def _run_command(*words: str, **options: object) -> Any:
+    """Return the decoded JSON output of a command, run without printing.
 
-    What is False is its option's `--no-` form, where it has one.
+    `words` are the command and its arguments. An option that is False becomes its `--no-` form, if
+    the command has one; None leaves the option out.
     """
     argv = [*words, "--format", "json"]
-    off = [f"--no-{name.replace('_', '-')}" for name, value in options.items() if value is False]
+    negations = []
     for name, value in options.items():
-        if value is None or value is False:
-            continue
-        listed = value if isinstance(value, (list, tuple)) else [value]
-        text = ",".join(str(each) for each in listed)
-        argv += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
-    out, told = StringIO(), StringIO()
+        option = name.replace("_", "-")
+        if value is False:
+            negations.append(f"--no-{option}")
+        elif value is True:
+            argv.append(f"--{option}")
+        elif value is not None:
+            items = value if isinstance(value, (list, tuple)) else [value]
+            argv += [f"--{option}", ",".join(map(str, items))]
+    stdout, stderr = StringIO(), StringIO()
     try:
-        with redirect_stdout(out), redirect_stderr(told):
+        with redirect_stdout(stdout), redirect_stderr(stderr):
             parser = make_parser(argv)
-            _, unknown = parser.parse_known_args([*argv, *off])
-            args = parser.parse_args([*argv, *(each for each in off if each not in unknown)])
+            _, unknown = parser.parse_known_args([*argv, *negations])
+            known = [negation for negation in negations if negation not in unknown]
+            args = parser.parse_args([*argv, *known])
             args.run(args)
     except SystemExit as error:
-        said = told.getvalue().rpartition("error: ")[2].strip() or str(error)
-        raise ConfigError(said, remedy=f"See `nearfree {words[0]} --help`") from None
+        message = stderr.getvalue().rpartition("error: ")[2].strip() or str(error)
+        raise ConfigError(message, remedy=f"See `nearfree {words[0]} --help`") from None
     except ModuleNotFoundError as error:
         raise missing(error) from error
-    return json.loads(out.getvalue())
+    return json.loads(stdout.getvalue())

@@ -1,21 +1,21 @@
-"""What can go wrong, as one small tree.
+"""The exceptions, as one small tree.
 
 NearfreeError
-├── ConfigError      a file under config/ asks for something that is not there
-│   └── RefusedError a model's files ask for what is not understood: every reason at once
+├── ConfigError      a file under config/ is invalid or names something that does not exist
+│   └── RefusedError a model's files need something unsupported; it lists every reason
 ├── LogError         an event log cannot be read or written
-│   ├── DamageError  bytes that are not what was written
+│   ├── DamageError  bytes that differ from what was written
 │   ├── BusyError    another writer holds the same name
-│   └── WriteError   the disk did not take what was given
-├── TableError       a table breaks its schema or its manifest
-├── SourceError      a package's source is not to be had, is damaged, or has no known form
-│   ├── LackingError           a release holds none of the files that are looked for
-│   └── UnknownConstructError  a construct of a source is outside the known set
-├── StoppedError     somebody, such as a batch system, ended the run
-├── LockError        an interpreter is not what its lock names, or cannot be made from it
-├── SchedulerError   the cluster's batch system is not there, or refuses a job
-├── HardwareError    this machine is not what the log says it is, or lacks what is asked
-└── EvidenceError    a rule, fact or measurement that an answer needs is not in the log
+│   └── WriteError   a file could not be written
+├── TableError       a table does not match its schema or its manifest
+├── SourceError      a package's source is unavailable, damaged, or of unknown form
+│   ├── LackingError           a release holds none of the required files
+│   └── UnknownConstructError  a construct in the source is not supported
+├── StoppedError     the run was ended from outside, as by a batch system
+├── LockError        an environment differs from its lock, or cannot be made from it
+├── SchedulerError   the cluster's batch system is missing, or refuses a job
+├── HardwareError    the machine is not the platform, or lacks a requested device or tool
+└── EvidenceError    a rule, fact or measurement that an answer needs is missing
 """
 
 import json
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 
 def printable(text: str) -> str:
-    """Return a text as one line without control characters; unprintable ones are escaped."""
+    """Return a text as one line, with unprintable characters escaped."""
     return "".join(
         character
         if character.isprintable()
@@ -36,21 +36,21 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """Return JSON as the same JSON without characters that a terminal acts on; lines stay."""
+    """Return JSON with every control and non-printable character escaped; newlines stay."""
 
-    def escaped(found: re.Match[str]) -> str:
-        return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+    def escaped(match: re.Match[str]) -> str:
+        return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
 
     return re.sub(r"[^\x20-\x7e\n]", escaped, text)
 
 
 class NearfreeError(Exception):
-    """A mistake or fault that the user can act on; ends the command with exit code 2.
+    """An error that the user can act on; it ends the command with exit code 2.
 
     Parameters
     ----------
     what
-        What happened and to which input, as one sentence without a final stop.
+        What happened, to which input: one sentence without a final full stop.
     remedy
         What to do about it.
     """
@@ -65,11 +65,11 @@ class NearfreeError(Exception):
 
 
 class ConfigError(NearfreeError):
-    """A file under config/ asks for something that is not there."""
+    """A file under config/ is invalid or names something that does not exist."""
 
 
 class Refusal(NamedTuple):
-    """One thing that a file asks for and that is not understood, as the command line prints it."""
+    """One key of a file that is not supported, with the reason and the remedy."""
 
     file: str
     key: str
@@ -81,7 +81,7 @@ class Refusal(NamedTuple):
 
 
 class RefusedError(ConfigError):
-    """A model's files ask for what is not understood.
+    """A model's files need something unsupported.
 
     Parameters
     ----------
@@ -92,46 +92,48 @@ class RefusedError(ConfigError):
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         self.refusals = tuple(dict.fromkeys(refusals))
         if len(self.refusals) == 1:
-            (only,) = self.refusals
-            where = f"{only.file}: " if only.file else ""
-            super().__init__(printable(f"{where}{only}"), remedy=only.remedy)
+            (refusal,) = self.refusals
+            where = f"{refusal.file}: " if refusal.file else ""
+            super().__init__(printable(f"{where}{refusal}"), remedy=refusal.remedy)
             return
-        named = dict.fromkeys(each.file for each in self.refusals if each.file)
-        one = len(named) == 1
-        files = printable(f"{', '.join(named)}: ") if one else ""
-        each_file = ["" if one or not each.file else f"{each.file}: " for each in self.refusals]
+        files_named = dict.fromkeys(refusal.file for refusal in self.refusals if refusal.file)
+        one_file = len(files_named) == 1
+        files = printable(f"{', '.join(files_named)}: ") if one_file else ""
+        prefixes = [
+            "" if one_file or not refusal.file else f"{refusal.file}: " for refusal in self.refusals
+        ]
         reasons = "".join(
-            f"\n  {printable(f'{where}{each}. {each.remedy}')}"
-            for where, each in zip(each_file, self.refusals, strict=True)
+            f"\n  {printable(f'{where}{refusal}. {refusal.remedy}')}"
+            for where, refusal in zip(prefixes, self.refusals, strict=True)
         )
-        what = "are not understood" if named else "stand in the way of an answer"
-        without = ", or give a model without them" if named else ""
+        problem = "are not understood" if files_named else "stand in the way of an answer"
+        alternative = ", or give a model without them" if files_named else ""
         super().__init__(
-            f"{files}{len(self.refusals)} things {what}:{reasons}",
-            remedy=f"Mend all of them{without}",
+            f"{files}{len(self.refusals)} things {problem}:{reasons}",
+            remedy=f"Mend all of them{alternative}",
         )
 
 
 class Refusals:
-    """The reasons that were found in files so far, of which all are told at once."""
+    """Collects refusals, so that one error reports all of them."""
 
     def __init__(self) -> None:
         self.found: list[Refusal] = []
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Keep what is refused within, and go on behind it."""
+        """Collect the refusals raised inside the `with` block, and continue after it."""
         try:
             yield
         except RefusedError as error:
             self.add(error)
 
     def add(self, error: RefusedError) -> None:
-        """Keep what was refused."""
+        """Collect the refusals of an error."""
         self.found += error.refusals
 
     def check(self) -> None:
-        """Raise RefusedError with all that was found, if anything was."""
+        """Raise RefusedError with all collected refusals, if there are any."""
         if self.found:
             raise RefusedError(self.found)
 
@@ -141,7 +143,7 @@ class LogError(NearfreeError):
 
 
 class DamageError(LogError):
-    """Bytes of the log that are not what was written."""
+    """Bytes of the log differ from what was written."""
 
 
 class BusyError(LogError):
@@ -149,24 +151,24 @@ class BusyError(LogError):
 
 
 class WriteError(LogError):
-    """The disk did not take what was given."""
+    """A file could not be written."""
 
 
 class TableError(NearfreeError):
-    """A table breaks its schema or its manifest."""
+    """A table does not match its schema or its manifest."""
 
 
 MOVED = "This release keeps its rule elsewhere: its reader must learn where"
-"""What to do about a rule that is not where its reader looks for it."""
+"""The remedy for a rule that is not where its reader looks for it."""
 
 
 class SourceError(NearfreeError):
-    """A package's source is not to be had, is damaged, or holds no rule of the known form.
+    """A package's source is unavailable, damaged, or has no rule of a known form.
 
     Parameters
     ----------
     what
-        What happened and to which input, as one sentence without a final stop.
+        What happened, to which input: one sentence without a final full stop.
     remedy
         What to do about it.
     """
@@ -178,18 +180,18 @@ class SourceError(NearfreeError):
 
 
 class LackingError(SourceError):
-    """A release holds none of the files that are looked for."""
+    """A release holds none of the required files."""
 
 
 class UnknownConstructError(SourceError):
-    """A construct of a source is outside the known set.
+    """A construct in the source is not supported.
 
     Parameters
     ----------
     what
-        What it is.
+        The construct.
     node
-        The part of a syntax tree; where it knows its file and line, the message begins with them.
+        Its node in a syntax tree; if the node has a file and line, the message begins with them.
     remedy
         What to do about it.
     """
@@ -207,20 +209,20 @@ class UnknownConstructError(SourceError):
 
 
 class StoppedError(NearfreeError):
-    """Somebody, such as a batch system, ended the run."""
+    """The run was ended from outside, as by a batch system."""
 
 
 class LockError(NearfreeError):
-    """An interpreter is not what its lock names, or cannot be made from it."""
+    """An environment differs from its lock, or cannot be made from it."""
 
 
 class SchedulerError(NearfreeError):
-    """The cluster's batch system is not there, or refuses a job."""
+    """The cluster's batch system is missing, or refuses a job."""
 
 
 class HardwareError(NearfreeError):
-    """A machine is not what the log says it is, or lacks what is asked."""
+    """The machine is not the platform, or lacks a requested device or tool."""
 
 
 class EvidenceError(NearfreeError):
-    """A rule, fact or measurement that an answer needs is not in the log."""
+    """A rule, fact or measurement that an answer needs is missing."""

@@ -1,4 +1,4 @@
-"""What comes with the package: a config, rules and constants, to answer where no project is.
+"""Files shipped with the package: config, rules and constants, for use outside a project.
 
 A wheel holds them under `nearfree/data`; in a clone they are the clone's own.
 """
@@ -17,9 +17,9 @@ def shipped(name: str) -> Path:
 
 
 def folder(name: str) -> Path:
-    """Return a folder of the project in the working folder, or the shipped one if there is none.
+    """Return `config` or `results` of the project in the working folder, or else the shipped one.
 
-    A working folder with either of the two is a project: nothing shipped is mixed into it.
+    A working folder with either of the two is a project, and uses no shipped folder.
     """
-    in_project = any(Path(each).exists() for each in FOLDERS)
+    in_project = any(Path(project_folder).exists() for project_folder in FOLDERS)
     return Path(name) if in_project else shipped(name)

@@ -1,4 +1,4 @@
-"""A stop by hand: at once while a command only reads, by an exception while it may write."""
+"""Handling of Ctrl-C (SIGINT): exit at once while a command only reads, else KeyboardInterrupt."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 STOPPED = "nearfree: stopped; what was durable is kept"
 STOPPED_CODE = 130
-"""The exit code of what is stopped by hand, as shells have it: 128 and the signal's number."""
+"""The exit code after SIGINT, as in shells: 128 plus the signal's number."""
 
 
 def _stop(*_: object) -> NoReturn:
@@ -17,12 +17,12 @@ def _stop(*_: object) -> NoReturn:
 
 
 def stop_at_once() -> None:
-    """Let a stop by hand end the process with one line: an exception may meet a half import."""
+    """Let SIGINT end the process with one line; an exception could break a running import."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stop)
 
 
 def stop_by_exception() -> None:
-    """Let a stop by hand be a KeyboardInterrupt again, where `stop_at_once` had it end at once."""
+    """Let SIGINT raise KeyboardInterrupt again, if `stop_at_once` had replaced its handler."""
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)

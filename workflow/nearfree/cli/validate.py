@@ -173,7 +173,8 @@ def run_validate(args: argparse.Namespace) -> int:
     `d_model,experts,top_k` modulo 5 (for products `K`, for attention `heads,kv_heads,head_dim`; R2s
     adds `d_ff`). Bands are calibrated on the curves with an even second byte and scored on the odd
     ones, and vice versa. Without `--regime` imported curves are predicted by the shared constants
-    alone, since constants of kernels were fitted to them.
+    alone, since constants of kernels were fitted to them. The curves of `--curves` are predicted as
+    `predict` does, by regime; with `--unseen` or `--leave-one-out` by the shared constants, too.
 
     With `--module collective` the error of T itself is printed, on each platform by constants of
     all others: the paper's laws do not cover collectives.
@@ -194,7 +195,7 @@ def run_validate(args: argparse.Namespace) -> int:
     from nearfree.derive.score.scores import groups
     from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.show.text.engine_steps import steps_lines
-    from nearfree.show.text.scores import basis, head, table
+    from nearfree.show.text.scores import answered_as_predicted, basis, head, table
 
     layout, config = layout_of(args), config_of(args)
     aliases = {alias: name for name, sheet in config.platforms.items() for alias in sheet.aliases}
@@ -224,14 +225,18 @@ def run_validate(args: argparse.Namespace) -> int:
             f"{source}: none of its settings can be scored by {', '.join(predictors)}",
             remedy="Choose other predictors; twin_version needs a second version of a curve",
         )
-    by = args.by or (*_BY[:3], *(["in_sample"] if args.own else []), *_BY[3:])
+    regimes = _as_predict(args) and "regime" in evaluation.scores.columns
+    more = [*(["in_sample"] if args.own else []), *(["regime"] if regimes else [])]
+    by = args.by or (*_BY[:3], *more, *_BY[3:])
     rows = groups(evaluation.scores, by)
     if args.format == "json":
         print(json_text(rows))
         return 0
     basis_lines = basis(recorded_constants(layout, collectives=False), every_form=args.tried)
-    for line in (*head(source, truth, evaluation, epsilons), *_filters_line(args), *basis_lines, "",
-                 *table(rows, by), *steps_lines(curve_steps(truth, answerer))):  # fmt: skip
+    answers = answered_as_predicted(evaluation) if _as_predict(args) else ()
+    for line in (*head(source, truth, evaluation, epsilons), *_filters_line(args), *answers,
+                 *basis_lines, "", *table(rows, by),
+                 *steps_lines(curve_steps(truth, answerer))):  # fmt: skip
         print(line)
     return 0
 
@@ -241,7 +246,13 @@ def make_answerer(args: argparse.Namespace, layout: "Layout", config: "Config") 
     from nearfree.derive.predict.answers import Answerer
 
     imported = bool(args.curves) or args.dataset == "aiconfigurator"
-    return Answerer(layout, config, offline=args.offline, own=args.own, blind=imported)
+    blind = imported and not _as_predict(args)
+    return Answerer(layout, config, offline=args.offline, own=args.own, blind=blind)
+
+
+def _as_predict(args: argparse.Namespace) -> bool:
+    """Return whether a file's curves are answered by public curves, as `predict` answers."""
+    return bool(args.curves) and not (args.unseen or args.leave_one_out or args.own)
 
 
 def make_left_out_answerer(

@@ -37,6 +37,8 @@ MEANINGS = {
 }
 LEANS_ON = r" \(nearest [^()]*\)$"
 """The end of an answer's `constants`: the curves with most weight in it."""
+NEAREST_RELEASE = r" \(nearest [^()]*? of ([^(),]+)[,)]"
+"""The release of the first of them."""
 _ENGINES = {backend.name: backend.engine for backend in BACKENDS if backend.engine is not None}
 """The engine of each backend that runs an engine's products."""
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.reference.groups import version_order
 from nearfree.derive.reference.left_out import LEFT_OUT, LeftOut
-from nearfree.derive.reference.regimes import LEANS_ON
+from nearfree.derive.reference.regimes import LEANS_ON, NEAREST_RELEASE, R3
 from nearfree.derive.score.scores import score
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.truth.truth import Truth, narrowed, questions
@@ -118,11 +118,13 @@ def twin_ratios(truth: Truth, pairs: pl.DataFrame) -> pl.DataFrame:
 class Evaluation(Struct, frozen=True):
     """Scores by setting, predictor and tolerance, and the constants behind the answers.
 
-    `constants` lists, for each predictor with constants, every set that its answers used.
+    `constants` lists, for each predictor with constants, every set that its answers used, and
+    `on_record` counts the curves whose shape the log has of their own release.
     """
 
     scores: pl.DataFrame
     constants: dict[str, list[str]]
+    on_record: int
 
 
 def evaluate(
@@ -145,6 +147,7 @@ def evaluate(
     laws = [name for name in predictors if name not in (TWIN, CONSTANT)]
     frames: list[pl.DataFrame] = []
     constants: dict[str, list[str]] = {}
+    on_record: set[int] = set()
     sources = [(answerer, laws, "work_model"), (left_out, [LEFT_OUT], LEFT_OUT)]
     for source, names, timed_name in sources:
         if source is None or not names:
@@ -154,13 +157,26 @@ def evaluate(
             predicted = source.ratios(queries).with_columns(pl.lit(timed_name).alias("predictor"))
         frames.append(score(truth, answers, names, predicted))
         constants |= _constants(answers)
+        on_record |= _on_record(truth, answers)
     if TWIN in predictors:
         pairs = twins(truth)
         paired = narrowed(truth, pl.col("curve").is_in(pairs["curve"].implode()))
         frames.append(score(paired, twin_answers(truth, pairs), [TWIN], twin_ratios(truth, pairs)))
     if CONSTANT in predictors:
         frames.append(score(truth, _constant_answers(truth), [CONSTANT]))
-    return Evaluation(pl.concat(frames), constants)
+    return Evaluation(pl.concat(frames, how="diagonal"), constants, len(on_record))
+
+
+def _on_record(truth: Truth, answers: pl.DataFrame) -> set[int]:
+    """Return the curves that were answered by a public curve of their own release and shape."""
+    if "regime" not in answers.columns:
+        return set()
+    nearest = pl.col("constants").str.extract(NEAREST_RELEASE)
+    measured = answers.filter(pl.col("regime") == R3).select(
+        pl.col("asked").alias("curve"), nearest.alias("backend_version")
+    )
+    known = truth.settings.join(measured, on=["curve", "backend_version"], how="semi")
+    return {*known["curve"].to_list()}
 
 
 def _constants(answers: pl.DataFrame) -> dict[str, list[str]]:

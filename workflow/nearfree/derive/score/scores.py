@@ -64,6 +64,7 @@ def score(
     answered = answers.select(
         pl.col("asked").alias("curve"), "predictor", "epsilon",
         pl.col("n_max").fill_nan(None).alias("predicted"), "low", "high", "in_sample",
+        *(name for name in ("regime",) if name in answers.columns),
     )  # fmt: skip
     settings = truth.settings.select(
         *("curve", "platform", "module", "backend", "backend_version", "dtype", *STORED),
@@ -163,7 +164,8 @@ def groups(scores: pl.DataFrame, by: Sequence[str]) -> list[dict[str, object]]:
     if missing:
         raise ConfigError(
             f"these scores have no {' and no '.join(missing)} to group by",
-            remedy="Leave it out of --by; `regime` needs --regime, the others --module collective",
+            remedy="Leave it out of --by; `regime` needs --regime or --curves, the others --module "
+            "collective",
         )
     epsilons = scores["epsilon"].unique()
     pooled = scores.group_by(by).agg(*_aggregates()) if by else scores.select(_aggregates())

@@ -58,6 +58,15 @@ def head(
         yield f"excluded    {row['curves']} curves: {row['reason']} (first: {row['event_id']})"
 
 
+def answered_as_predicted(evaluation: Evaluation) -> Iterator[str]:
+    """Yield what answers a file's curves, and how many of them the log has itself."""
+    yield "answers     as `predict` gives them: by public curves that know the kernel (regime)"
+    yield (
+        f"on record   {evaluation.on_record} curves whose shape the log has of their own release: "
+        "scores of those are no test"
+    )
+
+
 def basis(constants: Mapping[str, Event], *, every_form: bool) -> Iterator[str]:
     """Yield the data that constants and forms of T(N) were chosen on, and the candidate forms.
 

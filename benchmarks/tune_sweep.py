@@ -54,15 +54,24 @@ def chosen_setting(tuning: Recorded, kind: str) -> Drafting:
 
 
 def sweep_plan(tuning: Recorded) -> DecodePlan:
-    """Return the plan of the sweep, on the threads and storage that are fastest without drafts."""
+    """Return the plan of the sweep.
+
+    Without drafts it runs on the threads and storage that are fastest so, with drafts on those that
+    the choice for all prompts drafts on, else the choice for a kind.
+    """
     none = tuning.choice.none.drafting
-    kinds = [*sorted({trace.kind for trace in tuning.traces}), "all"]
+    kinds = sorted({trace.kind for trace in tuning.traces})
+    chosen = [chosen_setting(tuning, kind) for kind in ("all", *kinds)]
+    where = next((setting for setting in chosen if setting.k), none)
+    drafts = (
+        setting for setting in (*candidates(tuning.plan.weighed, SWEEP), *chosen) if setting.k
+    )
     runs = [
-        structs.replace(setting, threads=none.threads, repack=none.repack)
-        for setting in [
-            *candidates(tuning.plan.weighed, SWEEP),
-            *(chosen_setting(tuning, kind) for kind in kinds),
-        ]
+        none,
+        *(
+            structs.replace(setting, threads=where.threads, repack=where.repack)
+            for setting in drafts
+        ),
     ]
     return structs.replace(
         tuning.plan, runs=tuple(dict.fromkeys(runs)), weighed=(), default=None, made_from=(),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import nearfree
 import pytest
 import yaml
-from nearfree.backends.environments.lock import OWN
+from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT
 from nearfree.cli import make_parser
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
@@ -115,7 +115,11 @@ def test_a_cluster_s_first_run_leaves_out_what_needs_a_backend() -> None:
     listed = re.search(r"^ +(without: .*?\])$", CLUSTER, re.MULTILINE | re.DOTALL)
     assert listed
     plans = Plans(CONFIG, "h200").all()
-    apart = {name for name, plan in plans.items() if getattr(plan, "environment", OWN) != OWN}
+    apart = {
+        name
+        for name, plan in plans.items()
+        if getattr(plan, "environment", WORKFLOW_ENVIRONMENT) != WORKFLOW_ENVIRONMENT
+    }
     assert {*yaml.safe_load(listed[1])["without"]} == apart
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from msgspec import Struct
-from nearfree.backends.environments.lock import OWN
+from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT
 from nearfree.backends.records import BACKENDS
 from nearfree.config.files import Config
 from nearfree.sources.fetching.index import Artefact, releases
@@ -22,7 +22,7 @@ ENVS = ROOT / "envs"
 PACKAGES = {
     backend.environment: backend.package
     for backend in BACKENDS
-    if backend.environment not in (None, OWN)
+    if backend.environment not in (None, WORKFLOW_ENVIRONMENT)
 }
 """The package that each backend's environment is for."""
 ALWAYS = {"torch", "msgspec", "nvidia-ml-py", "setuptools"}

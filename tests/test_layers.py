@@ -204,7 +204,7 @@ def test_measuring_an_engine_needs_msgspec_alone() -> None:
         "import nearfree.measure.run, nearfree.engines.kernel, nearfree.measure.engine_shares\n"
         "from nearfree.backends.adapters.kernel import find_adapter\n"
         "from nearfree.backends.records import load\n"
-        "load(find_adapter('engine', 'llama_cpp', 'cpu').where)\n"
+        "load(find_adapter('engine', 'llama_cpp', 'cpu').class_path)\n"
         "from nearfree.cli import measure\n"
     )
     found = loaded(program, *forbidden)

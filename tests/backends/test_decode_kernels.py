@@ -22,15 +22,15 @@ _CACHES = (("bfloat16", True), ("float16", True), ("float8", False))
 def test_a_kernel_is_an_engines_on_its_gpus_and_caches_alone(each: Decoder) -> None:
     """Elsewhere, and of a kernel of another engine, no curve of it counts."""
     for cache, plain in _CACHES:
-        for sm in each.where:
+        for sm in each.capabilities:
             taken = each.plain in (None, plain)
             assert is_measured(each.kernel, each.engine, sm, cache) == taken
             if taken:
                 assert engine_decoder(each.engine, each.backend, sm, cache) == each.kernel
         assert not is_measured(each.kernel, each.engine, 70, cache)
-        assert not is_measured(each.kernel, "other", min(each.where), cache)
-        assert engine_decoder("other", each.backend, min(each.where), cache) is None
-        assert engine_decoder(each.engine, "vllm_triton", min(each.where), cache) is None
+        assert not is_measured(each.kernel, "other", min(each.capabilities), cache)
+        assert engine_decoder("other", each.backend, min(each.capabilities), cache) is None
+        assert engine_decoder(each.engine, "vllm_triton", min(each.capabilities), cache) is None
         assert engine_decoder(each.engine, each.backend, None, cache) is None
 
 
@@ -41,7 +41,9 @@ def test_at_most_one_kernel_decodes_in_an_engine() -> None:
             for _, plain in _CACHES:
                 taken = [
                     each for each in DECODERS
-                    if each.engine == engine and sm in each.where and each.plain in (None, plain)
+                    if each.engine == engine
+                    and sm in each.capabilities
+                    and each.plain in (None, plain)
                 ]  # fmt: skip
                 assert len(taken) <= 1
 
@@ -50,10 +52,10 @@ def test_a_backend_decodes_by_what_its_engine_takes() -> None:
     """Each kernel is of a backend that runs there, and its own or one that stands for it."""
     for each in DECODERS:
         record = BY_NAME[each.backend]
-        assert not record.capabilities or each.where <= record.capabilities
+        assert not record.capabilities or each.capabilities <= record.capabilities
         for cache, plain in _CACHES:
             if each.own and each.plain in (None, plain):
-                found = backend_decoder(each.backend, min(each.where), cache)
+                found = backend_decoder(each.backend, min(each.capabilities), cache)
                 assert found in {one.kernel for one in DECODERS if one.own}
     assert backend_decoder("vllm_fa3", 90, "bfloat16") == "vllm_flash_attn_fa3"
     assert backend_decoder("flashinfer_fa2", 100, "bfloat16") == "vllm_flashinfer_trtllmdecode"
@@ -66,7 +68,7 @@ def test_engines_are_those_whose_choice_of_attention_is_read() -> None:
     assert {each.engine for each in DECODERS} == set(ENGINE_ATTENTION)
     for each in DECODERS:
         taken = [one for one in ENGINE_ATTENTION[each.engine] if one.name == each.backend]
-        assert all(any(sm in one.where for one in taken) for sm in each.where)
+        assert all(any(sm in one.capabilities for one in taken) for sm in each.capabilities)
 
 
 def test_the_curves_of_each_are_on_record() -> None:

@@ -10,11 +10,11 @@ from nearfree.backends.dense_kernels import (
     MARLIN,
     SELECTIONS,
     DenseSelection,
+    deepgemm_replacement,
     dense_format,
     dense_kernel,
     dense_rule,
     dense_widens,
-    instead_of_deepgemm,
 )
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
@@ -62,9 +62,9 @@ def test_scaled_blocks_went_to_deepgemm_with_the_wheel_that_has_it() -> None:
 def test_deepgemm_is_off_for_qwen3_5_on_blackwell(version: str, families: tuple[int, ...]) -> None:
     """There CUTLASS runs its scaled blocks; other models and GPUs keep what the release runs."""
     for sm in (90, 100, 103, 120, 121):
-        runs = instead_of_deepgemm(version, "qwen3_5_text", sm)
+        runs = deepgemm_replacement(version, "qwen3_5_text", sm)
         assert runs == (CUTLASS if sm // 10 * 10 in families else None)
-        assert instead_of_deepgemm(version, "qwen3", sm) is None
+        assert deepgemm_replacement(version, "qwen3", sm) is None
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_a_question_leaves_open_is_said() -> None:
 
 def test_a_release_that_is_not_read_is_refused_with_those_that_are() -> None:
     """Nothing is taken from a neighbouring release."""
-    with pytest.raises(EvidenceError, match=r"0\.23\.0 .*it is of 0\.9\.1, .*0\.33\.0"):
+    with pytest.raises(EvidenceError, match=r"0\.23\.0 .*it is read for 0\.9\.1, .*0\.33\.0"):
         dense_kernel("0.23.0", "float8", 90, **WIDE)
 
 
@@ -124,7 +124,7 @@ def test_rules_that_kernels_go_by_are_on_record() -> None:
             for kernel in selection.kernels:
                 for format_ in selection.formats:
                     for sm in (80, 89, 90, 100):
-                        if not kernel.first <= sm <= kernel.last:
+                        if not kernel.min_sm <= sm <= kernel.max_sm:
                             continue
                         rule = dense_rule(kernel.name, format_, sm)
                         assert (rule in rules) == (kernel.name in {*named, CUTLASS})

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from nearfree.backends.kernels import SELECTIONS, moe_kernel, unread
-from nearfree.backends.moe_kernels import ELSE, Selection
+from nearfree.backends.kernels import SELECTIONS, moe_kernel, unread_kernel_error
+from nearfree.backends.moe_kernels import FALLBACKS, Selection
 from nearfree.errors import EvidenceError
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
@@ -45,7 +45,7 @@ def test_a_release_chooses_by_format_and_device(
 
 def test_a_release_is_not_taken_for_its_neighbour() -> None:
     """What was read of two releases says nothing of one between them."""
-    with pytest.raises(EvidenceError, match=r"vllm 0.23.0 .* is not read; it is of .*0.24.0"):
+    with pytest.raises(EvidenceError, match=r"vllm 0.23.0 .* is not read; it is read for .*0.24.0"):
         moe_kernel("vllm", "0.23.0", "fp8", 89)
 
 
@@ -61,7 +61,7 @@ def test_a_refusal_names_the_kernels_and_what_works() -> None:
         moe_kernel("vllm", "0.24.0", "nvfp4", 100)
     with pytest.raises(EvidenceError, match="runs no kernel that is read for nvfp4 on"):
         moe_kernel("sglang", "0.5.10", "nvfp4", 90)
-    with pytest.raises(EvidenceError, match=r"it is of 0\.5\.9, 0\.5\.10"):
+    with pytest.raises(EvidenceError, match=r"it is read for 0\.5\.9, 0\.5\.10"):
         moe_kernel("sglang", "0.5.8", "nvfp4", 100)
 
 
@@ -71,7 +71,7 @@ def test_a_refusal_can_be_said_of_each_kernel_that_is_stated(selection: Selectio
     for release, (first, last) in selection.lines.items():
         for dtype in selection.dtypes:
             for kernel in {each.name for each in selection.kernels}:
-                told = str(unread(selection.package, release, dtype, 100, kernel))
+                told = str(unread_kernel_error(selection.package, release, dtype, 100, kernel))
                 assert f"{selection.package} {release} runs {kernel} for " in told
                 assert f"({selection.file}:{first}-{last}), whose blocks are not read; " in told
 
@@ -92,14 +92,14 @@ def test_each_release_and_format_is_stated_once() -> None:
 def test_several_kernels_on_a_device_say_what_decides(selection: Selection) -> None:
     """Where two could run each names its case: one without would be taken for the only one."""
     for sm in (80, 86, 89, 90, 100, 103, 110, 120):
-        found = [each for each in selection.kernels if each.first <= sm <= each.last]
-        assert len(found) < 2 or all(each.where for each in found)
+        found = [each for each in selection.kernels if each.min_sm <= sm <= each.max_sm]
+        assert len(found) < 2 or all(each.condition for each in found)
 
 
 @pytest.mark.parametrize("selection", SELECTIONS, ids=lambda each: f"{each.package}-{each.dtypes}")
 def test_kernels_of_single_models_say_of_which(selection: Selection) -> None:
     """They come before all others, so that one without a case would hide them."""
-    assert all(each.where not in ELSE for each in selection.apart)
+    assert all(each.condition not in FALLBACKS for each in selection.for_models)
 
 
 @pytest.mark.parametrize("version", ["0.5.14", "0.5.23"])

@@ -39,16 +39,14 @@ def test_a_word_names_a_kernel_by_format(
 @pytest.mark.parametrize("package", ["vllm", "sglang"])
 def test_a_word_that_is_none_is_refused_with_those_that_are(package: str) -> None:
     """Whatever it is: the remedy lists the engine's words."""
-    with pytest.raises(
-        EvidenceError, match=f"'cublas' names no kernel of experts of {package}"
-    ) as why:
+    with pytest.raises(EvidenceError, match=f"'cublas' names no MoE kernel of {package}") as why:
         named_kernel(package, "0.33.0", "cublas", "bf16", 90)
     assert "Name marlin, triton, " in why.value.remedy
 
 
 def test_an_engine_without_the_option_is_asked_without_it() -> None:
     """TensorRT-LLM's is not read."""
-    with pytest.raises(EvidenceError, match="'marlin' names no kernel of experts of tensorrt-llm"):
+    with pytest.raises(EvidenceError, match="'marlin' names no MoE kernel of tensorrt-llm"):
         named_kernel("tensorrt-llm", "1.2.0", "marlin", "mxfp4", 90)
 
 
@@ -84,7 +82,7 @@ def test_a_kernel_that_does_not_run_there_names_those_that_do(
 ) -> None:
     """By format and compute capability."""
     with pytest.raises(EvidenceError, match=f"{word} of vllm 0.33.0 is not read for") as why:
-        named_kernel("vllm", "0.33.0", word, dtype, sm, of=STATIC)
+        named_kernel("vllm", "0.33.0", word, dtype, sm, checkpoint=STATIC)
     assert why.value.remedy.startswith(others)
 
 
@@ -94,20 +92,22 @@ def test_flashinfer_takes_float8_whose_scales_are_stored(word: str, *, static: b
     """VLLM raises where scales of activations are found as it runs; Triton and Marlin take both."""
     of = Checkpoint(static=static)
     for other in ("triton", "marlin"):
-        assert named_kernel("vllm", "0.33.0", other, "fp8", 100, of=of)
+        assert named_kernel("vllm", "0.33.0", other, "fp8", 100, checkpoint=of)
     if static:
-        assert named_kernel("vllm", "0.33.0", word, "fp8", 100, of=of).startswith("FlashInfer's")
+        assert named_kernel("vllm", "0.33.0", word, "fp8", 100, checkpoint=of).startswith(
+            "FlashInfer's"
+        )
         return
     with pytest.raises(EvidenceError, match=f"{word} of vllm 0.33.0 takes experts in float8 whose"):
-        named_kernel("vllm", "0.33.0", word, "fp8", 100, of=of)
+        named_kernel("vllm", "0.33.0", word, "fp8", 100, checkpoint=of)
 
 
 def test_sglang_takes_float8_of_modelopt_by_cutlass() -> None:
     """Of other files its server refuses the word."""
-    assert named_kernel("sglang", "0.5.23", "flashinfer_cutlass", "fp8", 90, of=STATIC)
+    assert named_kernel("sglang", "0.5.23", "flashinfer_cutlass", "fp8", 90, checkpoint=STATIC)
     for of in (STATIC._replace(compressed=True), Checkpoint()):
         with pytest.raises(EvidenceError, match="takes experts in float8 whose file stores scales"):
-            named_kernel("sglang", "0.5.23", "flashinfer_cutlass", "fp8", 90, of=of)
+            named_kernel("sglang", "0.5.23", "flashinfer_cutlass", "fp8", 90, checkpoint=of)
 
 
 def test_int4_ran_by_flashinfer_in_all_but_one_release() -> None:
@@ -136,11 +136,13 @@ def test_a_kernel_without_the_activation_is_refused(
     of = Checkpoint(model_type)
     for version in ("0.22.0", "0.24.0", "0.33.0"):
         if since is not None and version >= since:
-            assert named_kernel("vllm", version, word, dtype, 100, of=of).startswith("FlashInfer")
+            assert named_kernel("vllm", version, word, dtype, 100, checkpoint=of).startswith(
+                "FlashInfer"
+            )
             continue
         with pytest.raises(EvidenceError, match=f"{dtype} with the activation of {model_type}"):
-            named_kernel("vllm", version, word, dtype, 100, of=of)
-    assert named_kernel("vllm", "0.22.0", word, dtype, 100, of=Checkpoint("qwen3_moe"))
+            named_kernel("vllm", version, word, dtype, 100, checkpoint=of)
+    assert named_kernel("vllm", "0.22.0", word, dtype, 100, checkpoint=Checkpoint("qwen3_moe"))
 
 
 KINDS = ("qwen3_moe", "gpt_oss", "gemma4_text", "nemotron_h", "deepseek_v4")
@@ -150,7 +152,7 @@ def answered(package: str, version: str, word: str, *of: Any) -> str:
     """Return the kernel that a word names for a format, device and file, or why it names none."""
     dtype, sm, file = of
     try:
-        return named_kernel(package, version, word, dtype, sm, of=file)
+        return named_kernel(package, version, word, dtype, sm, checkpoint=file)
     except EvidenceError as why:
         return why.what
 
@@ -168,7 +170,7 @@ def test_what_an_engine_takes_by_itself_may_be_named(selection: Selection) -> No
     package, asked = selection.package, product(selection.lines, selection.dtypes, CASES)
     for version, dtype, (sm, kind, static, wide) in asked:
         of = Checkpoint(kind, static=static, compressed=False, wide=wide)
-        own = kernel_for(package, version, dtype, sm, of=of)
+        own = kernel_for(package, version, dtype, sm, checkpoint=of)
         for word, kernels in WORDS[package].items():
             if own is None or kernels.get(dtype) != own.name:
                 continue
@@ -190,10 +192,10 @@ def test_what_a_release_lacks_is_no_way_out() -> None:
 def test_float8_whose_rows_keep_16_bits_runs_marlin_alone(dtype: str) -> None:
     """All others round what enters."""
     of = Checkpoint(wide=True)
-    assert named_kernel("vllm", "0.33.0", "marlin", dtype, 100, of=of) == "Marlin"
+    assert named_kernel("vllm", "0.33.0", "marlin", dtype, 100, checkpoint=of) == "Marlin"
     for word in ("triton", "flashinfer_trtllm"):
         with pytest.raises(EvidenceError, match=f"rows in {dtype} alone, and these keep") as why:
-            named_kernel("vllm", "0.33.0", word, dtype, 100, of=of)
+            named_kernel("vllm", "0.33.0", word, dtype, 100, checkpoint=of)
         assert why.value.remedy.startswith("Name marlin, or leave")
 
 
@@ -202,6 +204,6 @@ def test_nvfp4_whose_rows_keep_16_bits_runs_marlin_alone(package: str) -> None:
     """Both engines refuse another word for such a file."""
     name, version = package.split()
     of = Checkpoint(wide=True)
-    assert named_kernel(name, version, "marlin", "nvfp4", 100, of=of) == "Marlin"
+    assert named_kernel(name, version, "marlin", "nvfp4", 100, checkpoint=of) == "Marlin"
     with pytest.raises(EvidenceError, match="rows in nvfp4 alone, and these keep 16 bits"):
-        named_kernel(name, version, "flashinfer_trtllm", "nvfp4", 100, of=of)
+        named_kernel(name, version, "flashinfer_trtllm", "nvfp4", 100, checkpoint=of)

@@ -5,7 +5,7 @@ from decoders.files import CONFIG, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.backends.names import BackendRelease, backend
-from nearfree.backends.records import BY_NAME, BY_USERS_NAME, running
+from nearfree.backends.records import BY_NAME, BY_USERS_NAME, backends_of
 from nearfree.config.files import Config
 from nearfree.decoders.engines import TRTLLM
 from nearfree.derive.granularity.releases import ruled_release
@@ -34,7 +34,7 @@ def test_a_package_is_a_backend(text: str, name: str, version: str | None) -> No
 
 def test_every_backend_that_a_user_may_name_runs_or_has_rules() -> None:
     """Every name that is given out is a backend of a study, or has rules, tiles or curves alone."""
-    known = {*Config(CONFIG).environments, *running("mla"), TRTLLM.name}
+    known = {*Config(CONFIG).environments, *backends_of("mla"), TRTLLM.name}
     given = {record.name for record in BY_USERS_NAME.values()}
     assert {name for name in given - known if not ruled_release(name, "1.0")} == set()
     assert {backend(name).name for name in BY_USERS_NAME} == given

@@ -18,11 +18,11 @@ from nearfree.core.parallel import Parallel
 
 def test_mxfp4_experts_run_by_the_kernel_of_their_model() -> None:
     """gpt-oss and DeepSeek V4 have kernels of their own names; of others only Marlin has one."""
-    v4 = public_kernel("sglang", "0.5.23", "mxfp4", 100, of=Checkpoint("deepseek_v4"))
+    v4 = public_kernel("sglang", "0.5.23", "mxfp4", 100, checkpoint=Checkpoint("deepseek_v4"))
     assert v4 == "sglang_mxfp4_flashinfer_trtllm_moe"
 
     def named(version: str, sm: int, model_type: str) -> str | None:
-        return public_kernel("vllm", version, "mxfp4", sm, of=Checkpoint(model_type))
+        return public_kernel("vllm", version, "mxfp4", sm, checkpoint=Checkpoint(model_type))
 
     assert "mxfp4_mxfp8_trtllm" in str(named("0.33.0", 100, "deepseek_v4"))
     assert "gptoss" in str(named("0.33.0", 100, "gpt_oss"))
@@ -50,9 +50,9 @@ def test_what_a_release_presets_for_a_kind_of_model(
 ) -> None:
     """SGLang 0.5.23 says it of some, and of any in nvfp4; of other releases it is not stated."""
     of = Checkpoint(model_type, compressed=False)
-    assert public_kernel("sglang", "0.5.23", dtype, 100, of=of) == named
+    assert public_kernel("sglang", "0.5.23", dtype, 100, checkpoint=of) == named
     if model_type != "nemotron_h":
-        assert public_kernel("sglang", "0.5.10", dtype, 100, of=of) is None
+        assert public_kernel("sglang", "0.5.10", dtype, 100, checkpoint=of) is None
 
 
 def test_nvfp4_of_compressed_tensors_runs_another_kernel() -> None:
@@ -60,7 +60,7 @@ def test_nvfp4_of_compressed_tensors_runs_another_kernel() -> None:
 
     def named(*, compressed: bool | None, version: str = "0.5.23") -> str | None:
         of = Checkpoint("mixtral", compressed=compressed)
-        name = public_kernel("sglang", version, "nvfp4", 100, of=of)
+        name = public_kernel("sglang", version, "nvfp4", 100, checkpoint=of)
         return BY_PUBLIC_NAME.get(name or "")
 
     assert named(compressed=False) == named(compressed=None) == "FlashInfer's TRTLLM"
@@ -72,13 +72,13 @@ def test_nvfp4_of_compressed_tensors_runs_another_kernel() -> None:
 def test_gpt_oss_on_hopper_runs_triton_kernels_in_sglang(version: str) -> None:
     """Its curves are vLLM's of the same package; experts that are spread whole run another."""
     of = Checkpoint("gpt_oss")
-    name = public_kernel("sglang", version, "mxfp4", 90, of=of)
+    name = public_kernel("sglang", version, "mxfp4", 90, checkpoint=of)
     backend, kernel = TWINS[name or ""]
     assert backend == "vllm"
     assert BY_PUBLIC_NAME[kernel] == BY_PUBLIC_NAME[name or ""] == "triton_kernels"
     whole = of._replace(parallel=Parallel(dp=2, ep=2))
-    assert public_kernel("sglang", version, "mxfp4", 90, of=whole) is None
-    assert public_kernel("sglang", version, "mxfp4", 90, of=Checkpoint("llama")) is None
+    assert public_kernel("sglang", version, "mxfp4", 90, checkpoint=whole) is None
+    assert public_kernel("sglang", version, "mxfp4", 90, checkpoint=Checkpoint("llama")) is None
 
 
 @pytest.mark.parametrize("version", ["0.5.10", "0.5.14", "0.5.23"])
@@ -90,7 +90,7 @@ def test_int4_of_kimi_k2_5_is_known_by_its_groups(version: str) -> None:
 
     def named(release: str = version, **said: Any) -> str | None:
         of = Checkpoint(**{"model_type": "deepseek_v3", "compressed": True, "group": 32, **said})
-        return public_kernel("sglang", release, "int4", 100, of=of)
+        return public_kernel("sglang", release, "int4", 100, checkpoint=of)
 
     assert named() == "sglang_flashinfer_trtllm_moe"
     assert named("0.5.9") == named(compressed=False) == "sglang_marlin_moe"
@@ -105,7 +105,7 @@ def test_kimi_k3_runs_one_kernel_in_sglang() -> None:
         package: str, version: str, *, compressed: bool, kind: str = KIMI_K3_TYPE
     ) -> str | None:
         of = Checkpoint(kind, compressed=compressed)
-        return public_kernel(package, version, "mxfp4", 103, of=of)
+        return public_kernel(package, version, "mxfp4", 103, checkpoint=of)
 
     assert named("sglang", "0.5.23", compressed=True) == "sglang_flashinfer_trtllm_moe"
     assert named("sglang", "0.5.23", compressed=False) is None
@@ -120,7 +120,7 @@ def test_marlin_has_a_name_in_every_format() -> None:
     assert by_int4 in MARLINS
     for dtype in ("fp8", "fp8_block", "nvfp4"):
         assert public_kernel("vllm", "0.24.0", dtype, 80) == by_int4
-    own = public_kernel("vllm", "0.24.0", "mxfp4", 80, of=Checkpoint("llama"))
+    own = public_kernel("vllm", "0.24.0", "mxfp4", 80, checkpoint=Checkpoint("llama"))
     assert own in MARLINS
     assert own != by_int4
     assert public_kernel("vllm", "0.24.0", "nvfp4", 100) not in MARLINS
@@ -153,7 +153,7 @@ def test_experts_in_float8_run_by_what_their_file_says(
     release: str, sm: int, of: Checkpoint, kernel: str | None
 ) -> None:
     """The first kernel whose condition holds runs; where one is not known before it, none is."""
-    found = public_kernel(*release.split(), "fp8", sm, of=of)
+    found = public_kernel(*release.split(), "fp8", sm, checkpoint=of)
     assert BY_PUBLIC_NAME.get(found or "") == kernel
 
 
@@ -170,9 +170,9 @@ def test_float8_whose_rows_keep_16_bits_has_marlin_alone(release: str, dtype: st
     """A kernel that rounds what enters is none for experts whose rows are not rounded."""
     of = Checkpoint("qwen3_moe", static=True)
     package, version = release.split()
-    assert kernel_for(package, version, dtype, sm, of=of) is not None
-    assert kernel_for(package, version, dtype, sm, of=of._replace(wide=True)) is None
-    marlin = kernel_for("vllm", "0.33.0", dtype, 86, of=of._replace(wide=True))
+    assert kernel_for(package, version, dtype, sm, checkpoint=of) is not None
+    assert kernel_for(package, version, dtype, sm, checkpoint=of._replace(wide=True)) is None
+    marlin = kernel_for("vllm", "0.33.0", dtype, 86, checkpoint=of._replace(wide=True))
     assert marlin is not None
     assert marlin.name == "Marlin"
 
@@ -196,7 +196,7 @@ def test_experts_in_16_bits_run_in_libraries_on_blackwell(
     release: str, sm: int, model_type: str, kernel: str | None
 ) -> None:
     """Where an engine takes FlashInfer's kernel for a model it is named; Triton's has no name."""
-    found = public_kernel(*release.split(), "bf16", sm, of=Checkpoint(model_type))
+    found = public_kernel(*release.split(), "bf16", sm, checkpoint=Checkpoint(model_type))
     assert BY_PUBLIC_NAME.get(found or "") == kernel
 
 
@@ -206,7 +206,9 @@ def test_experts_in_16_bits_leave_cutlass_where_requests_are_spread(version: str
     of = Checkpoint("qwen3_moe")
     spread = of._replace(parallel=Parallel(dp=2))
     for sm in (90, 120):
-        alone, several = (kernel_for("vllm", version, "bf16", sm, of=each) for each in (of, spread))
+        alone, several = (
+            kernel_for("vllm", version, "bf16", sm, checkpoint=each) for each in (of, spread)
+        )
         assert alone is not None
         assert several is not None
         took = sm == 120 or version in ("0.20.2", "0.22.0")
@@ -214,7 +216,7 @@ def test_experts_in_16_bits_leave_cutlass_where_requests_are_spread(version: str
             "FlashInfer's CUTLASS" if took else "Triton",
             "Triton",
         )
-    several = kernel_for("vllm", version, "bf16", 100, of=spread)
+    several = kernel_for("vllm", version, "bf16", 100, checkpoint=spread)
     assert several is not None
     assert several.name == "FlashInfer's TRTLLM"
 
@@ -233,7 +235,7 @@ def test_trtllm_takes_no_rows_that_are_split(
 ) -> None:
     """Of float8 with one scale vLLM 0.33.0 runs CUTLASS where tp, dp and ep are above 1."""
     of = Checkpoint("qwen3_moe", static=True, parallel=Parallel(**degrees))
-    found = public_kernel("vllm", version, "fp8", 100, of=of)
+    found = public_kernel("vllm", version, "fp8", 100, checkpoint=of)
     assert BY_PUBLIC_NAME[found or ""] == kernel
 
 
@@ -242,9 +244,9 @@ def test_qwen3_5_in_blocks_runs_triton_on_12_0(model_type: str) -> None:
     """VLLM 0.33.0 turns DeepGEMM off for it; 0.24.0 did so for dense products alone."""
     of = Checkpoint(model_type)
     off = model_type == "qwen3_5_moe_text"
-    newest = public_kernel("vllm", "0.33.0", "fp8_block", 120, of=of)
+    newest = public_kernel("vllm", "0.33.0", "fp8_block", 120, checkpoint=of)
     assert newest == ("vllm_fused_moe" if off else None)
-    assert public_kernel("vllm", "0.24.0", "fp8_block", 120, of=of) is None
+    assert public_kernel("vllm", "0.24.0", "fp8_block", 120, checkpoint=of) is None
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,7 @@ def test_qwen3_5_in_blocks_runs_triton_on_12_0(model_type: str) -> None:
 )
 def test_gemma_4_runs_what_takes_its_activation(version: str, named: str) -> None:
     """FlashInfer's kernels take its GELU in nvfp4 since vLLM 0.24.0 alone."""
-    found = public_kernel("vllm", version, "nvfp4", 100, of=Checkpoint("gemma4_text"))
+    found = public_kernel("vllm", version, "nvfp4", 100, checkpoint=Checkpoint("gemma4_text"))
     assert BY_PUBLIC_NAME.get(found or "", found) == named
 
 
@@ -277,17 +279,17 @@ def test_gemma_4_in_float8_runs_what_takes_its_activation(
 ) -> None:
     """TRTLLM and DeepGEMM do not in float8, and CUTLASS does since vLLM 0.24.0."""
     of = Checkpoint("gemma4_text", static=static, compressed=False)
-    found = kernel_for("vllm", version, dtype, sm, of=of)
+    found = kernel_for("vllm", version, dtype, sm, checkpoint=of)
     assert found is not None
     assert found.name == kernel
     if kernel == "Triton":
-        assert public_kernel("vllm", version, dtype, sm, of=of) == "vllm_fused_moe"
+        assert public_kernel("vllm", version, dtype, sm, checkpoint=of) == "vllm_fused_moe"
 
 
 def test_what_no_table_names_goes_by_its_own_name_where_one_model_runs_it() -> None:
     """DeepSeek V4 in mxfp4 on 12.0 by DeepGEMM: without a name it would be answered by Marlin."""
     for model_type, named in (("deepseek_v4", "DeepGEMM"), ("gpt_oss", "Marlin")):
-        found = public_kernel("vllm", "0.24.0", "mxfp4", 120, of=Checkpoint(model_type))
+        found = public_kernel("vllm", "0.24.0", "mxfp4", 120, checkpoint=Checkpoint(model_type))
         assert BY_PUBLIC_NAME.get(found or "", found) == named
 
 
@@ -318,11 +320,11 @@ def test_nemotron_h_runs_cutlass_in_sglang(version: str, dtype: str, sm: int, ke
 
     Below 8.9 SGLang asks for it as well, and FlashInfer has none there: nothing runs.
     """
-    found = kernel_for("sglang", version, dtype, sm, of=NEMOTRON)
+    found = kernel_for("sglang", version, dtype, sm, checkpoint=NEMOTRON)
     assert found is not None
     assert found.name == kernel
     if kernel == "FlashInfer's CUTLASS":
-        name = public_kernel("sglang", version, dtype, sm, of=NEMOTRON)
+        name = public_kernel("sglang", version, dtype, sm, checkpoint=NEMOTRON)
         assert BY_PUBLIC_NAME[name or ""] == kernel
         assert (name in TWINS) == (dtype == "fp8" or (dtype == "bf16" and sm != 120))
         twin = TWINS.get(name or "", ("trtllm", "moe_torch_flow_cutlass"))
@@ -332,6 +334,6 @@ def test_nemotron_h_runs_cutlass_in_sglang(version: str, dtype: str, sm: int, ke
 def test_another_file_of_nemotron_h_runs_what_others_do() -> None:
     """One of compressed-tensors, and of float8 one without scales, are not ModelOpt's."""
     for said in ({"compressed": True}, {"static": False}):
-        found = kernel_for("sglang", "0.5.23", "fp8", 90, of=NEMOTRON._replace(**said))
+        found = kernel_for("sglang", "0.5.23", "fp8", 90, checkpoint=NEMOTRON._replace(**said))
         assert found is not None
         assert found.name == "Triton"

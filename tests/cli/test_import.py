@@ -82,7 +82,7 @@ def test_a_mistake_in_a_curve_file(project: Path, call: Call) -> None:
     write(project, *GOOD, GOOD[0])
     code, out, err = call("import", "curves", "mine.csv")
     assert (code, out) == (2, "")
-    assert err.startswith("nearfree: error: mine.csv line 10, column n: N=1 stands in line 2")
+    assert err.startswith("nearfree: error: mine.csv line 10, column n: N=1 is in line 2")
     assert not (project / "results" / "events" / "imported").exists()
 
 

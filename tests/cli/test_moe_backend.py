@@ -42,8 +42,8 @@ def test_the_engine_s_own_choice_by_its_name_changes_nothing(call: Call) -> None
     ("model", "word", "told"),
     [
         ("qwen3_8b", "triton", "'triton' names a kernel of experts in qwen3_8b, which has no exp"),
-        ("qwen3_30b_a3b", "cublas", "'cublas' names no kernel of experts of vllm that is read"),
-        ("qwen3_30b_a3b", "triton_kernel", "'triton_kernel' names no kernel of experts of vllm"),
+        ("qwen3_30b_a3b", "cublas", "'cublas' names no MoE kernel of vllm that is read"),
+        ("qwen3_30b_a3b", "triton_kernel", "'triton_kernel' names no MoE kernel of vllm"),
     ],
 )
 def test_a_word_that_names_no_kernel_of_the_model_is_refused(
@@ -61,7 +61,7 @@ def test_an_engine_without_the_option_takes_no_word(call: Call, engine: str) -> 
     """Of one that has no option for its kernel any word is refused."""
     asked = ("predict", "--model", "qwen3_30b_a3b", "--platform", "b200", "--moe", engine)
     code, out, err = call(*asked, "--moe-backend", "marlin")
-    assert (code, "'marlin' names no kernel of experts of" in out + err) == (2, True)
+    assert (code, "'marlin' names no MoE kernel of" in out + err) == (2, True)
     assert "Leave --moe-backend out" in out + err
 
 

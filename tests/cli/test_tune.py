@@ -66,7 +66,7 @@ def test_mistakes_end_in_one_message(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "needs --draft-model" in said
     said = refused(capsys, "llama_cpp", "--drafter", "none", "--draft-model", missing, *home)
     assert "takes no --draft-model" in said
-    assert "nothing replayed" in refused(capsys, "openvino", "--temperature", "0.8", *home)
+    assert "compared or replayed" in refused(capsys, "openvino", "--temperature", "0.8", *home)
     for heat in ("-1", "nan", "101", "warm"):
         assert "--temperature" in refused(capsys, "llama_cpp", f"--temperature={heat}", *home)
     said = refused(capsys, "openvino", "--batch", "2", *home)

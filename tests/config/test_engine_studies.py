@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from nearfree.backends.environments.lock import OWN
+from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.modules.engine import EngineStudy
@@ -119,7 +119,7 @@ def test_other_weights_are_another_plan(tmp_path: Path) -> None:
 
 def test_a_build_says_its_environment(tmp_path: Path) -> None:
     """A prebuilt release runs in any interpreter, a compiled one in the lock that compiles it."""
-    assert measured(write(tmp_path / "a", STUDY, WEIGHTS)).environment == OWN
+    assert measured(write(tmp_path / "a", STUDY, WEIGHTS)).environment == WORKFLOW_ENVIRONMENT
     compiled = write(tmp_path / "b", STUDY | {"release": "0.3.36"}, WEIGHTS)
     assert measured(compiled).environment == "llama_cpp"
 

@@ -26,7 +26,7 @@ from nearfree.core.weights import WeightsFile
 from nearfree.derive.tune import plans
 from nearfree.engines import kernel, openvino, openvino_kernel
 from nearfree.engines.library import recorded_sha256
-from nearfree.engines.openvino import PACKAGES, checked_folders, last_line, load, refuse_unread
+from nearfree.engines.openvino import PACKAGES, last_line, load, package_folders, refuse_unread
 from nearfree.engines.openvino_kernel import OpenVinoForward
 from nearfree.engines.openvino_pages import Pages
 from nearfree.errors import ConfigError, EvidenceError, LockError
@@ -106,7 +106,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path
 
 def test_packages_are_those_of_their_records(installed: dict[str, Path]) -> None:
     """What pip recorded is accepted, without importing any of it."""
-    assert checked_folders(RELEASE, BUILD) == tuple(
+    assert package_folders(RELEASE, BUILD) == tuple(
         sorted(each.parent for each in installed.values())
     )
 

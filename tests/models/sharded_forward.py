@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from nearfree.backends.adapters.torch_moe import PLAIN, Inner
+from nearfree.backends.adapters.torch_moe import PLAIN, Activation
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.collectives import (
     ATTENTION_SUM,
@@ -235,7 +235,7 @@ class RankExperts:
         weights: tuple[Tensor, Tensor],
         ids: Tensor,
         shares: Tensor,
-        inner: Inner = PLAIN,
+        inner: Activation = PLAIN,
     ) -> Tensor:
         """Return what the rank adds to each row of its group, [tokens, d_model]."""
         assert inner.gate_up_bias is None

@@ -114,7 +114,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_rows(tmp_path / "none.csv")
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="no CSV text"):
+    with pytest.raises(ConfigError, match="is not CSV"):
         read_rows(tmp_path / "bytes.csv")
     with pytest.raises(ConfigError, match="it holds no row"):
         read_rows(written(tmp_path, HEAD))

@@ -35,7 +35,7 @@ def test_an_adapter_is_named_once() -> None:
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda each: f"{each.module}-{each.backend}")
 def test_an_adapter_is_a_class_with_an_environment(adapter: Adapter) -> None:
     """Each adapter names a class that runs and counts a forward, and a lock that is there."""
-    module, _, name = adapter.where.partition(":")
+    module, _, name = adapter.class_path.partition(":")
     kind = getattr(import_module(module), name)
     assert callable(kind.forward)
     assert callable(kind.work)

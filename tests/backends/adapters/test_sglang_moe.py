@@ -143,7 +143,7 @@ class Release:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let it be what is installed."""
-        monkeypatch.setattr(sglang_moe, "bring", self.modules.get)
+        monkeypatch.setattr(sglang_moe, "sglang_module", self.modules.get)
         monkeypatch.setattr(sglang_moe, "version", lambda _: "1.2.3")
 
     def kernel(self, monkeypatch: pytest.MonkeyPatch) -> SglangMoe:
@@ -220,7 +220,7 @@ def test_a_down_config_is_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that keeps its fused MoE elsewhere is refused, with the range that is known."""
-    monkeypatch.setattr(sglang_moe, "bring", {}.get)
+    monkeypatch.setattr(sglang_moe, "sglang_module", {}.get)
     with pytest.raises(EvidenceError, match="none of the known places") as caught:
         SglangMoe(SETTING, (1,), ExecutionContext())
     assert LAST in caught.value.remedy
@@ -234,10 +234,10 @@ def test_a_missing_package_is_not_a_missing_module(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(sglang_moe, "import_module", lacking)
     missing = "sglang.srt.layers.moe"
-    assert sglang_moe.bring("layers.moe.topk") is None
+    assert sglang_moe.sglang_module("layers.moe.topk") is None
     missing = "triton"
     with pytest.raises(ModuleNotFoundError):
-        sglang_moe.bring("layers.moe.topk")
+        sglang_moe.sglang_module("layers.moe.topk")
 
 
 def read(version: str, cache: Cache) -> tuple[dict[str, Signature], str, set[str]]:

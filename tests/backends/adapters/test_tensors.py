@@ -7,10 +7,10 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import (
     Pages,
     Turns,
-    alike,
-    evenly,
+    equal_lengths,
     filled,
     pages_of,
+    row_offsets,
     torch_dtype,
     weight,
 )
@@ -129,13 +129,13 @@ def test_copies_are_cold_if_those_in_between_fill_the_cache(
 
 def test_requests_of_one_length_begin_evenly() -> None:
     """Starts and ends are int32, as every kernel asks."""
-    ends = evenly(3, 5, "cpu")
+    ends = row_offsets(3, 5, "cpu")
     assert (ends.tolist(), ends.dtype) == ([0, 5, 10, 15], torch.int32)
 
 
 def test_requests_of_one_length_say_it_each() -> None:
     """Lengths are int32, as every kernel asks."""
-    lengths = alike(3, 5, "cpu")
+    lengths = equal_lengths(3, 5, "cpu")
     assert (lengths.tolist(), lengths.dtype) == ([5, 5, 5], torch.int32)
 
 

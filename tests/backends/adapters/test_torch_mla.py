@@ -6,7 +6,7 @@ import pytest
 import torch
 from nearfree.backends.adapters import torch_mla
 from nearfree.backends.adapters.kernel import ExecutionContext, find_adapter
-from nearfree.backends.adapters.torch_mla import TorchIndexer, TorchMla, chosen, index_scores
+from nearfree.backends.adapters.torch_mla import TorchIndexer, TorchMla, index_scores, top_positions
 from nearfree.core.modules.indexer import LOGITS
 from nearfree.core.modules.mla import NAIVE
 from nearfree.errors import EvidenceError
@@ -139,8 +139,8 @@ def test_an_indexers_numbers_are_of_what_is_seen(monkeypatch: pytest.MonkeyPatch
 
 def test_models_have_one_adapter_a_backend() -> None:
     """What runs latents runs models as what runs grouped queries does."""
-    assert find_adapter("mla", "torch_sdpa", "cpu").where.endswith("torch_mla:TorchMla")
-    assert find_adapter("model", "torch_sdpa", "cpu").where.endswith("kernel:ModelKernel")
+    assert find_adapter("mla", "torch_sdpa", "cpu").class_path.endswith("torch_mla:TorchMla")
+    assert find_adapter("model", "torch_sdpa", "cpu").class_path.endswith("kernel:ModelKernel")
 
 
 def test_an_indexer_sums_what_is_positive() -> None:
@@ -156,7 +156,7 @@ def test_an_indexer_sums_what_is_positive() -> None:
         expected = sum(float(weights[b, i, h]) * each for h, each in enumerate(heads))
         assert float(scores[b, i, p]) == pytest.approx(expected, abs=1e-5)
     assert bool(scores[:, 0, 7:].isinf().all())
-    found = chosen(scores, 4)
+    found = top_positions(scores, 4)
     assert found is not None
     assert found.shape == (BATCH, 3, 4)
-    assert chosen(scores, 9) is None
+    assert top_positions(scores, 9) is None

@@ -11,12 +11,12 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.torch_moe import (
     GROUPED,
     PADDED,
+    Activation,
     Core,
-    Inner,
     TorchGroupedMoe,
     TorchPaddedMoe,
     default_block,
-    mixed,
+    moe_forward,
 )
 from nearfree.core.modules.routing import routed_pairs
 from nearfree.core.precision import Dtype
@@ -162,8 +162,10 @@ def test_biases_and_shares_are_each_experts_own(core: Core, *, on_inputs: bool) 
     ids = torch.stack([torch.randperm(6, generator=generator)[:2] for _ in rows])
     shares = torch.rand(7, 2, generator=generator)
     aligned = Aligned(ids, 6, core.block_rows(7, 6))
-    inner = Inner(silu, *biases)
-    out = mixed(core, rows, aligned, (gate_up, down), shares, inner=inner, on_inputs=on_inputs)
+    inner = Activation(silu, *biases)
+    out = moe_forward(
+        core, rows, aligned, (gate_up, down), shares, inner=inner, on_inputs=on_inputs
+    )
     for row, chosen, weighs, found in zip(rows, ids, shares, out, strict=True):
         expected = torch.zeros(32)
         for expert, share in zip(chosen.tolist(), weighs.tolist(), strict=True):

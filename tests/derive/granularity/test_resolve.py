@@ -235,7 +235,10 @@ def test_what_a_layer_lacks_is_named_each_time(changes: dict[str, Any], missing:
         ({"backend_version": "0.14.0"}, "one of several kernels .DeepGEMM where"),
         ({"backend_version": "0.20.2", "dtype": "float8"}, "CUTLASS where the file is one of comp"),
         ({"backend_version": "0.20.2", "sm": 70}, "runs no kernel that is read for float8_block"),
-        ({"backend_version": "0.21.0"}, "which MoE kernel vllm 0.21.0 .* is not read; it is of 0"),
+        (
+            {"backend_version": "0.21.0"},
+            "which MoE kernel vllm 0.21.0 .* is not read; it is read for 0",
+        ),
         (
             {"dtype": "bfloat16", "weights": "int4", "backend_version": "0.33.0"},
             "runs Humming for int4 weights",

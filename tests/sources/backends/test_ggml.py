@@ -187,22 +187,22 @@ def readings_of(files: Mapping[str, str]) -> list[Reading]:
 
 ODD = [
     (ggml.CPU, "        .nrows = 1,\n    },\n    [GGML_TYPE_Q4_0]", "    },\n    [GGML_TYPE_Q4_0]",
-     "says no rows"),
+     "does not set the rows"),
     (ggml.CPU, "#if defined(__AVX2__)\n    return 1;", "#if SOME\n    return 1;", "cpu_has_avx2"),
-    (ggml.CPU, "iir1 += blck_1", "iir1 += step", "is read as"),
-    (ggml.OPS, "if (use_tiled) {", "if (use_tiled || more) {", "is read as"),
-    (ggml.COMMON, "GGML_FA_TILE_Q 24", "GGML_FA_TILE_Q (8 * 3)", "is read as"),
-    (ggml_repack.PATH, "nrows - (nrows % 5), ncols", "round(nrows), ncols", "is read as"),
+    (ggml.CPU, "iir1 += blck_1", "iir1 += step", "0 matches of"),
+    (ggml.OPS, "if (use_tiled) {", "if (use_tiled || more) {", "0 matches of"),
+    (ggml.COMMON, "GGML_FA_TILE_Q 24", "GGML_FA_TILE_Q (8 * 3)", "0 matches of"),
+    (ggml_repack.PATH, "nrows - (nrows % 5), ncols", "round(nrows), ncols", "0 matches of"),
     (ggml_repack.PATH, "gemm<block_q4_0, 8, 8, ", "gemm<block_q4_0, 4, 8, ", "not run as it is"),
     (ggml_repack.X86, "y += 3", "y = next(y)", "loops of an unknown form"),
     (ggml_repack.X86, "#if defined(__AVX2__)", "#if defined(SOME)", "SOME, of which nothing"),
-    (ggml_sgemm.PATH, "np = n0 + (n - n0) / nc * nc;", "np = n;", "is read as"),
+    (ggml_sgemm.PATH, "np = n0 + (n - n0) / nc * nc;", "np = n;", "0 matches of"),
     (ggml_sgemm.PATH, "bool llamafile_sgemm(", "bool other(", "0 definitions"),
-    (ggml_sgemm.PATH, "const int64_t jj_RN =", "int jj_RN =", "is read as"),
+    (ggml_sgemm.PATH, "const int64_t jj_RN =", "int jj_RN =", "0 matches of"),
     (ggml_tiled.PATH, "int64_t MICRO = 12;", "int64_t MICRO = 13;", "13 rows, .* says 12"),
     (ggml_tiled.PATH, "        case GGML_TYPE_Q4_K:\n            return tiled",
      "        case GGML_TYPE_Q5_K:\n            return tiled", "other types than it supports"),
-    (ggml_tiled.PATH, "int chunk_size = 96;", "int chunk_size = most();", "is read as"),
+    (ggml_tiled.PATH, "int chunk_size = 96;", "int chunk_size = most();", "0 matches of"),
 ]  # fmt: skip
 
 

@@ -43,9 +43,9 @@ def test_a_table_that_is_not_merged_is_not_there() -> None:
     [
         ("_VLLM_MODELS = {", "_ALL = {", "has no tables"),
         ("_MULTIMODAL_MODELS: dict =", "_IMAGES =", "has no tables"),
-        ('("llama", "LlamaForCausalLM")', "llama()", "is not written as one"),
-        ('("llama", "LlamaForCausalLM")', '"llama"', "is not written as one"),
-        ("_EMBEDDING_MODELS = {", "_EMBEDDING_MODELS = {{", "is no Python"),
+        ('("llama", "LlamaForCausalLM")', "llama()", "has an unknown form"),
+        ('("llama", "LlamaForCausalLM")', '"llama"', "has an unknown form"),
+        ("_EMBEDDING_MODELS = {", "_EMBEDDING_MODELS = {{", "is not Python"),
     ],
 )
 def test_a_registry_of_another_form_is_refused(old: str, new: str, why: str) -> None:

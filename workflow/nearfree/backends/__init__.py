@@ -1,1 +1,1 @@
-"""What runs a module: one record a backend, its adapter, and its environment."""
+"""The backends that run modules: one record per backend, its adapter and its environment."""

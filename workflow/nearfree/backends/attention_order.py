@@ -15,7 +15,7 @@ ATTENTION_ORDER: Mapping[str, range] = {
 default. If a query names none, the first that takes the model's attention is assumed."""
 
 
-class Taken(NamedTuple):
+class AttentionChoice(NamedTuple):
     """An attention backend that an engine selects on some compute capabilities.
 
     `sizes` are the head sizes for which it does so. `sinks` says whether also for heads with
@@ -25,7 +25,7 @@ class Taken(NamedTuple):
     types in `only`, for all if that is empty, but not for those in `but`.
     """
 
-    where: range
+    capabilities: range
     name: str
     sizes: frozenset[int] = frozenset(range(1, 257))
     sinks: bool = True
@@ -44,27 +44,31 @@ _WIDE = frozenset(range(1, 513))
 WINDOWED = "exaone4"
 """A model type in `_FLASH_3` that belongs there only if its layers have windows."""
 _FLASH_3 = frozenset({"olmo2", WINDOWED})
-ENGINE_ATTENTION: Mapping[str, tuple[Taken, ...]] = {
+ENGINE_ATTENTION: Mapping[str, tuple[AttentionChoice, ...]] = {
     "vllm": (
-        Taken(_BLACKWELL, "flashinfer_fa2", frozenset({256, 512}), since="0.30.0"),
-        Taken(_BLACKWELL, "flashinfer_fa2", _FLASHINFER | {512}, images=False, since="0.24.0"),
-        Taken(_BLACKWELL, "flashinfer_fa2", _FLASHINFER, images=False),
-        Taken(_BLACKWELL, "flash_attn_4", _FLASH_4, since="0.24.0"),
-        Taken(_BLACKWELL, "flash_attn_4", _FLASH_4, images=False, since="0.19.0"),
-        Taken(_HOPPER, "vllm_fa3", frozenset({256}), since="0.30.0"),
-        Taken(_HOPPER, "vllm_fa3", _FLASH, images=False),
-        Taken(_ANY, "flash_attn", _FLASH, sinks=False, narrow=False, images=False),
-        Taken(_ANY, "flashinfer_fa2", _FLASHINFER, sinks=False, images=False),
-        Taken(_ANY, "vllm_triton", _WIDE),
+        AttentionChoice(_BLACKWELL, "flashinfer_fa2", frozenset({256, 512}), since="0.30.0"),
+        AttentionChoice(
+            _BLACKWELL, "flashinfer_fa2", _FLASHINFER | {512}, images=False, since="0.24.0"
+        ),
+        AttentionChoice(_BLACKWELL, "flashinfer_fa2", _FLASHINFER, images=False),
+        AttentionChoice(_BLACKWELL, "flash_attn_4", _FLASH_4, since="0.24.0"),
+        AttentionChoice(_BLACKWELL, "flash_attn_4", _FLASH_4, images=False, since="0.19.0"),
+        AttentionChoice(_HOPPER, "vllm_fa3", frozenset({256}), since="0.30.0"),
+        AttentionChoice(_HOPPER, "vllm_fa3", _FLASH, images=False),
+        AttentionChoice(_ANY, "flash_attn", _FLASH, sinks=False, narrow=False, images=False),
+        AttentionChoice(_ANY, "flashinfer_fa2", _FLASHINFER, sinks=False, images=False),
+        AttentionChoice(_ANY, "vllm_triton", _WIDE),
     ),
     "sglang": (
-        Taken(_HOPPER, "vllm_fa3"),
-        Taken(_AMPERE, "flash_attn_3", only=_FLASH_3),
-        Taken(_BLACKWELL, "vllm_triton", only=frozenset({"falcon_h1"})),
-        Taken(_BLACKWELL, "vllm_triton", only=frozenset({"granitemoehybrid"}), until="0.5.13"),
-        Taken(_BLACKWELL, "flashinfer_fa2", _WIDE),
-        Taken(_ANY, "flashinfer_fa2", sinks=False, but=_FLASH_3 | {"llama4_text"}),
-        Taken(_ANY, "vllm_triton", _WIDE),
+        AttentionChoice(_HOPPER, "vllm_fa3"),
+        AttentionChoice(_AMPERE, "flash_attn_3", only=_FLASH_3),
+        AttentionChoice(_BLACKWELL, "vllm_triton", only=frozenset({"falcon_h1"})),
+        AttentionChoice(
+            _BLACKWELL, "vllm_triton", only=frozenset({"granitemoehybrid"}), until="0.5.13"
+        ),
+        AttentionChoice(_BLACKWELL, "flashinfer_fa2", _WIDE),
+        AttentionChoice(_ANY, "flashinfer_fa2", sinks=False, but=_FLASH_3 | {"llama4_text"}),
+        AttentionChoice(_ANY, "vllm_triton", _WIDE),
     ),
 }
 """The attention backends that an engine selects, in its order, as far as its rules are read.

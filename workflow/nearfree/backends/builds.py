@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct, field
 
-from nearfree.backends.environments.lock import FOLDER, OWN, pins
+from nearfree.backends.environments.lock import FOLDER, WORKFLOW_ENVIRONMENT, pins
 from nearfree.backends.records import BY_NAME
 from nearfree.core.names import Name
 from nearfree.core.weights import Digest
@@ -41,7 +41,7 @@ class Build(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The package that holds the source code from which they were compiled."""
     libraries: dict[str, Digest] = {}
     """Libraries by path in the package; empty if installation compiles them."""
-    environment: Name = OWN
+    environment: Name = WORKFLOW_ENVIRONMENT
     """The lock under envs/ whose interpreter runs it."""
     abi: Abi = field(default_factory=lambda: Abi(headers={}, structs={}, functions={}))
     """Empty if the engine's own Python binding makes the calls."""
@@ -96,7 +96,7 @@ def engine_environment(engine: str, release: str) -> Name:
     backend = BY_NAME[engine]
     if builds(engine) or "engine" not in backend.modules:
         return build_of(engine, release).environment
-    name = backend.environment or OWN
+    name = backend.environment or WORKFLOW_ENVIRONMENT
     lock = FOLDER / f"{name}.lock"
     lock = lock if lock.is_file() else shipped(str(lock))
     if not lock.is_file():

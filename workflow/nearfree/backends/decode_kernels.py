@@ -8,15 +8,15 @@ from nearfree.core.precision import PLAIN
 class Decoder(NamedTuple):
     """A kernel of one position over a cache, by its name in an engine's public tables.
 
-    `where` are the compute capabilities, 90 for 9.0, on which the engine takes it and on which it
-    was measured. `plain` says whether its cache has 16 bits, None for any cache. The engine decodes
-    by it if it takes `backend` for attention. `own` says whether the kernel is that backend's own,
-    and not only one for which the backend stands in.
+    `capabilities` are the compute capabilities, 90 for 9.0, on which the engine takes it and it was
+    measured. `plain` says whether its cache has 16 bits, None for any cache. The engine decodes by
+    it if it takes `backend` for attention. `own` says whether the kernel is that backend's own, and
+    not only one for which the backend stands in.
     """
 
     kernel: str
     engine: str
-    where: frozenset[int]
+    capabilities: frozenset[int]
     backend: str
     plain: bool | None = None
     own: bool = True
@@ -45,7 +45,7 @@ default is in `attention_order.py`; over a cache in 8 bits on Hopper it is Flash
 .6 in one of five, and they did not improve the predictions of its published steps."""
 
 
-class Otherwise(NamedTuple):
+class FlashInferModels(NamedTuple):
     """Models that an engine decodes by FlashInfer's kernel, though it takes `kernel` for others.
 
     This holds for its releases from `since` on and before `until`; None is an open end.
@@ -58,9 +58,9 @@ class Otherwise(NamedTuple):
 
 
 BY_FLASHINFER = (
-    Otherwise("fa3", frozenset({"qwen3_vl_text", "qwen3_vl_moe_text"}), since="0.5.23"),
-    Otherwise("trtllm_mha", frozenset({"nemotron_h"}), until="0.5.23"),
-    Otherwise("trtllm_mha", frozenset({"granitemoehybrid"}), since="0.5.13"),
+    FlashInferModels("fa3", frozenset({"qwen3_vl_text", "qwen3_vl_moe_text"}), since="0.5.23"),
+    FlashInferModels("trtllm_mha", frozenset({"nemotron_h"}), until="0.5.23"),
+    FlashInferModels("trtllm_mha", frozenset({"granitemoehybrid"}), since="0.5.13"),
 )
 """`since` and `until` are the oldest releases read that do so, or no longer do so. Source: sglang
 0.5.23, in
@@ -68,7 +68,7 @@ sglang/srt/arg_groups/model_overrides: qwen3_vl.py:17-30 and 129 (on GPUs of 60 
 of compute capability 9.0 known here are), nemotron_h.py:123-148, granitemoehybrid.py:18; 0.5.14,
 sglang/srt/arg_groups/nemotron_h_hook.py:60; 0.5.13, sglang/srt/server_args.py:2585-2592; 0.5.9,
 sglang/srt/server_args.py:1552."""
-NAMES = frozenset(each.kernel for each in DECODERS)
+NAMES = frozenset(decoder.kernel for decoder in DECODERS)
 
 
 def engine_decoder(engine: str, backend: str, sm: int | None, kv_dtype: str) -> str | None:
@@ -110,4 +110,4 @@ def is_measured(kernel: str | None, engine: str, sm: int | None, kv_dtype: str) 
 
 
 def _fits(decoder: Decoder, sm: int | None, kv_dtype: str) -> bool:
-    return sm in decoder.where and decoder.plain in (None, kv_dtype in PLAIN)
+    return sm in decoder.capabilities and decoder.plain in (None, kv_dtype in PLAIN)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from nearfree.errors import EvidenceError
 
 CUTLASS, MARLIN, MACHETE = "CUTLASS", "Marlin", "Machete"
-_NO_UPPER_CAPABILITY = 999
+_MAX_SM = 999
 _DISPATCHES = {80: 80, 89: 89, 90: 90, 100: 100, 103: 100, 120: 120, 121: 120}
 """The CUTLASS dispatch of each compute capability: `cutlass_scaled_mm` in
 csrc/quantization/w8a8/cutlass/scaled_mm_entry.cu of 0.33.0, lines 244-281. That of 8.6 is unknown:
@@ -22,16 +22,16 @@ some of the kernels for 8.0 do not fit into its shared memory."""
 class DenseKernel(NamedTuple):
     """A kernel, the devices on which it runs, and the weights' shapes that it takes.
 
-    `first` and `last` are compute capabilities, 90 for 9.0, both included. The weights' sides must
-    be multiples of `columns` (outputs) and `depth` (inputs).
+    `min_sm` and `max_sm` are compute capabilities, 90 for 9.0, both included. The weights' sides
+    must be multiples of `columns` (outputs) and `depth` (inputs).
     """
 
     name: str
-    first: int
-    last: int = _NO_UPPER_CAPABILITY
+    min_sm: int
+    max_sm: int = _MAX_SM
     columns: int = 1
     depth: int = 1
-    where: str = ""
+    condition: str = ""
     """A further condition that a query does not determine."""
 
 
@@ -48,7 +48,7 @@ class DenseSelection(NamedTuple):
 _QUANT = "vllm/model_executor/layers/quantization"
 _LINEAR = "vllm/model_executor/kernels/linear/__init__.py"
 _FLASHINFER_OR_DEEPGEMM = "FlashInfer below 32 rows and DeepGEMM from there on"
-_FLASHINFER = DenseKernel("FlashInfer", 100, where="scales are per tensor")
+_FLASHINFER = DenseKernel("FlashInfer", 100, condition="scales are per tensor")
 _FLOAT8 = (DenseKernel(MARLIN, 80, 88), _FLASHINFER, DenseKernel(CUTLASS, 89))
 _FLOAT8_BLOCK = (
     DenseKernel(MARLIN, 80, 88),
@@ -61,7 +61,7 @@ _DEEPGEMM_FLOAT8_BLOCK = (
 )
 _DEEPGEMM_SM12X = DenseKernel("DeepGEMM", 120, 129, columns=64, depth=128)
 _MACHETE = (DenseKernel(MACHETE, 90, 90, columns=128, depth=64),)
-_ALLSPARK = DenseKernel("AllSpark", 80, 89, where="a scale is per channel")
+_ALLSPARK = DenseKernel("AllSpark", 80, 89, condition="a scale is per channel")
 _MARLIN = DenseKernel(MARLIN, 75, columns=64, depth=128)
 _MARLIN_NVFP4 = DenseKernel(MARLIN, 75, 99)
 
@@ -151,7 +151,7 @@ SELECTIONS = (
         f"{_QUANT}/kernels/mixed_precision/__init__.py",
         {"0.9.1": (22, 28), "0.14.0": (42, 53)},
         (
-            DenseKernel(MARLIN, 90, 90, columns=64, depth=128, where="the file is one of AWQ"),
+            DenseKernel(MARLIN, 90, 90, columns=64, depth=128, condition="the file is one of AWQ"),
             *_MACHETE,
             _MARLIN,
         ),
@@ -268,20 +268,20 @@ def dense_kernel(version: str, format_: str, sm: int, columns: int, depth: int) 
     candidates: list[DenseKernel] = []
     for kernel in _selection(version, format_).kernels:
         fits = columns % kernel.columns == 0 and depth % kernel.depth == 0
-        if fits and kernel.first <= sm <= kernel.last:
+        if fits and kernel.min_sm <= sm <= kernel.max_sm:
             candidates.append(kernel)
-            if not kernel.where:
+            if not kernel.condition:
                 break
     if format_ in _MARLIN_SELECTIONS:
         candidates = [kernel for kernel in candidates if kernel.name == MARLIN]
-    if len(candidates) == 1 and not candidates[0].where:
+    if len(candidates) == 1 and not candidates[0].condition:
         return candidates[0].name
-    cases = "; ".join(f"{kernel.name} where {kernel.where or 'not'}" for kernel in candidates)
+    cases = "; ".join(f"{kernel.name} where {kernel.condition or 'not'}" for kernel in candidates)
     kernels = f"one of several kernels ({cases})" if candidates else "no kernel that is read"
-    raise dense_unread(version, format_, sm, kernels)
+    raise unread_product_error(version, format_, sm, kernels)
 
 
-def instead_of_deepgemm(version: str, model_type: str, sm: int) -> str | None:
+def deepgemm_replacement(version: str, model_type: str, sm: int) -> str | None:
     """Return the kernel of a model's float8_block products if vLLM disables DeepGEMM for it."""
     disabled = model_type in QWEN_3_5 and sm // 10 * 10 in _DEEPGEMM_DISABLED.get(version, ())
     return CUTLASS if disabled else None
@@ -302,7 +302,7 @@ def dense_widens(version: str, activations: str, weights: str, sm: int) -> bool:
         return False
 
 
-def dense_unread(version: str, format_: str, sm: int, kernels: str) -> EvidenceError:
+def unread_product_error(version: str, format_: str, sm: int, kernels: str) -> EvidenceError:
     """Return the error that the rows of the kernels that run are not read, with their source."""
     selection = _selection(version, format_)
     place = "{}:{}-{}".format(selection.file, *selection.lines[version])
@@ -325,6 +325,6 @@ def _selection(version: str, format_: str) -> DenseSelection:
     releases = ", ".join(release for selection in selections for release in selection.lines)
     raise EvidenceError(
         f"which kernel vllm {version} runs for products in {format_} is not read; "
-        f"it is of {releases}",
+        f"it is read for {releases}",
         remedy="Ask for one of those releases",
     )

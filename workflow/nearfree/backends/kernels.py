@@ -8,9 +8,9 @@ from packaging.version import Version
 from nearfree.backends.moe_kernels import (
     CUTLASS,
     EIGHT_BITS,
-    ELSE,
-    LAST,
+    FALLBACKS,
     MARLIN,
+    MAX_SM,
     TRITON,
     TRITON_KERNELS,
     TRTLLM,
@@ -34,7 +34,7 @@ _TITLES = {
     "mxfp4": "mxfp4 weights",
     "nvfp4": "nvfp4",
 }
-_WIDE = ("bf16", "fp16")
+_SIXTEEN_BITS = ("bf16", "fp16")
 """Formats of 16 bits, for which a query without a kernel's name means Triton."""
 
 
@@ -57,14 +57,14 @@ def moe_kernel(package: str, version: str, dtype: str, sm: int, *, spread: bool 
     EvidenceError
         The rules are not read, or the query does not determine which of several kernels runs.
     """
-    if dtype in _WIDE:
+    if dtype in _SIXTEEN_BITS:
         return TRITON
     candidates = moe_kernels(package, version, dtype, sm, spread=spread)
     if len(candidates) == 1:
         return candidates[0].name
-    cases = "; ".join(f"{kernel.name} where {kernel.where}" for kernel in candidates)
+    cases = "; ".join(f"{kernel.name} where {kernel.condition}" for kernel in candidates)
     names = f"one of several kernels ({cases})" if candidates else "no kernel that is read"
-    raise unread(package, version, dtype, sm, names)
+    raise unread_kernel_error(package, version, dtype, sm, names)
 
 
 def moe_libraries(package: str, version: str, dtype: str, sm: int) -> str | None:
@@ -82,16 +82,16 @@ def moe_kernels(package: str, version: str, dtype: str, sm: int, *, spread: bool
     """Return all kernels that a release may run; parameters and errors are as of `moe_kernel`."""
     selection = _selection(package, version, dtype)
     kernels = (selection.spread if spread else ()) or selection.kernels
-    return [kernel for kernel in kernels if kernel.first <= sm <= kernel.last]
+    return [kernel for kernel in kernels if kernel.min_sm <= sm <= kernel.max_sm]
 
 
-def kernels_apart(package: str, version: str, dtype: str, sm: int) -> list[Kernel]:
+def model_kernels(package: str, version: str, dtype: str, sm: int) -> list[Kernel]:
     """Return the kernels for single models and files, which a release tries before `moe_kernels`.
 
     Parameters and errors are those of `moe_kernel`.
     """
-    kernels = _selection(package, version, dtype).apart
-    return [kernel for kernel in kernels if kernel.first <= sm <= kernel.last]
+    kernels = _selection(package, version, dtype).for_models
+    return [kernel for kernel in kernels if kernel.min_sm <= sm <= kernel.max_sm]
 
 
 class Checkpoint(NamedTuple):
@@ -131,7 +131,7 @@ def chosen_kernel(kernels: Sequence[Kernel], holds: Mapping[str, bool | None]) -
     The kernel; None if no condition holds, or if an earlier kernel's condition is unknown.
     """
     for kernel in kernels:
-        condition_holds = kernel.where in ELSE or holds.get(kernel.where)
+        condition_holds = kernel.condition in FALLBACKS or holds.get(kernel.condition)
         if condition_holds is not False:
             return kernel if condition_holds else None
     return None
@@ -177,7 +177,9 @@ def takes_activation(package: str, version: str, kernel: str, dtype: str, model_
     return first_release is not None and Version(version) >= Version(first_release)
 
 
-def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> EvidenceError:
+def unread_kernel_error(
+    package: str, version: str, dtype: str, sm: int, kernels: str
+) -> EvidenceError:
     """Return the error that the blocks of the kernels that run are not read.
 
     It names the lines that select the kernels, and the devices whose kernel's blocks are read.
@@ -188,7 +190,7 @@ def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> Evi
         name: [
             _span(kernel)
             for kernel in selection.kernels
-            if kernel.name == name and not kernel.where
+            if kernel.name == name and not kernel.condition
         ]
         for name in (TRITON, MARLIN)
     }
@@ -205,9 +207,13 @@ def unread(package: str, version: str, dtype: str, sm: int, kernels: str) -> Evi
 
 
 def _span(kernel: Kernel) -> str:
-    if kernel.last == LAST:
-        return f"{kernel.first} and newer"
-    return f"{kernel.first}" if kernel.first == kernel.last else f"{kernel.first} to {kernel.last}"
+    if kernel.max_sm == MAX_SM:
+        return f"{kernel.min_sm} and newer"
+    return (
+        f"{kernel.min_sm}"
+        if kernel.min_sm == kernel.max_sm
+        else f"{kernel.min_sm} to {kernel.max_sm}"
+    )
 
 
 def _selection(package: str, version: str, dtype: str) -> Selection:
@@ -225,6 +231,6 @@ def _selection(package: str, version: str, dtype: str) -> Selection:
     )
     raise EvidenceError(
         f"which MoE kernel {package} {version} runs for {_TITLES[dtype]} is not read; "
-        f"it is of {releases}",
+        f"it is read for {releases}",
         remedy="Ask for one of those releases",
     )

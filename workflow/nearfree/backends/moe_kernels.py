@@ -39,22 +39,22 @@ NOT_MODELOPT = "the file is one of compressed-tensors and none of ModelOpt"
 WIDE = "rows enter in 16 bits"
 GROUPS = "requests are spread over groups (dp)"
 STORED_SPLIT = f"{STORED}, and tp, dp and ep are above 1"
-ELSE = ("", "it is not", "it does not", "neither")
+FALLBACKS = ("", "it is not", "it does not", "neither")
 """Conditions of a fallback: they hold if no earlier kernel's condition does."""
 EIGHT_BITS = ("fp8", "fp8_block")
 """Formats of float8: all kernels but Marlin round the rows that enter."""
 NEVER_TRITON = ("mxfp4", "nvfp4")
 """Formats that the Triton kernel of `fused_moe` does not take, even if a query names it."""
-LAST = 999
+MAX_SM = 999
 
 
 class Kernel(NamedTuple):
     """A kernel and the compute capabilities, 90 for 9.0, on which it runs, both ends included."""
 
     name: str
-    first: int
-    last: int = LAST
-    where: str = ""
+    min_sm: int
+    max_sm: int = MAX_SM
+    condition: str = ""
     """A further condition that a query does not determine; empty if there is none."""
 
 
@@ -69,6 +69,6 @@ class Selection(NamedTuple):
     kernels: tuple[Kernel, ...]
     spread: tuple[Kernel, ...] = ()
     """The kernels if whole experts are spread over ranks; empty if they are the same."""
-    apart: tuple[Kernel, ...] = ()
+    for_models: tuple[Kernel, ...] = ()
     """The kernels for single models and files, which a release tries first. They do not apply to a
     query without a model."""

@@ -18,8 +18,8 @@ from nearfree.backends.kernels import NO_FILE, Checkpoint, takes_activation
 from nearfree.backends.moe_kernels import (
     CUTLASS,
     EIGHT_BITS,
-    LAST,
     MARLIN,
+    MAX_SM,
     TRITON,
     TRITON_KERNELS,
     TRTLLM,
@@ -58,8 +58,8 @@ WORDS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
 }
 """By package and word, the kernel of each format as a MoE query names it."""
 _CAPABILITIES = {
-    MARLIN: (80, LAST),
-    TRITON: (75, LAST),
+    MARLIN: (80, MAX_SM),
+    TRITON: (75, MAX_SM),
     TRITON_KERNELS: (90, 90),
     TRTLLM: (100, 109),
     TRTLLM_8: (100, 109),
@@ -67,8 +67,8 @@ _CAPABILITIES = {
 }
 """Compute capabilities, 90 for 9.0, on which a kernel runs and its rules are read, inclusive."""
 _CAPABILITIES_BY_FORMAT = {
-    (TRITON, "fp8"): (89, LAST),
-    (TRITON, "fp8_block"): (89, LAST),
+    (TRITON, "fp8"): (89, MAX_SM),
+    (TRITON, "fp8_block"): (89, MAX_SM),
     (CUTLASS, "fp8_block"): (90, 90),
     (CUTLASS, "nvfp4"): (100, 129),
 }
@@ -82,7 +82,7 @@ for int4."""
 
 
 def named_kernel(
-    package: str, version: str, word: str, dtype: str, sm: int, *, of: Checkpoint = NO_FILE
+    package: str, version: str, word: str, dtype: str, sm: int, *, checkpoint: Checkpoint = NO_FILE
 ) -> str:
     """Return the kernel that a word of the engine's option selects for experts of a format.
 
@@ -92,7 +92,7 @@ def named_kernel(
         As of `moe_kernel`.
     word
         The value of the engine's option, such as marlin.
-    of
+    checkpoint
         The model's file and its deployment.
 
     Raises
@@ -104,7 +104,7 @@ def named_kernel(
     words = WORDS.get(package, {})
     if word not in words:
         raise EvidenceError(
-            f"{word!r:.60} names no kernel of experts of {package} that is read",
+            f"{word!r:.60} names no MoE kernel of {package} that is read",
             remedy=f"Name {', '.join(words)}" if words else "Leave --moe-backend out",
         )
     if not _has(package, version, word):
@@ -115,7 +115,7 @@ def named_kernel(
         )
 
     def refusal(name: str) -> str | None:
-        return _refusal((package, version, words[name].get(dtype), dtype), sm, of)
+        return _refusal((package, version, words[name].get(dtype), dtype), sm, checkpoint)
 
     reason = refusal(word)
     if reason is None:
@@ -172,5 +172,5 @@ def _refusal(
 
 
 def _runs(kernel: str, dtype: str, sm: int) -> bool:
-    first, last = _CAPABILITIES_BY_FORMAT.get((kernel, dtype), _CAPABILITIES[kernel])
-    return first <= sm <= last
+    min_sm, max_sm = _CAPABILITIES_BY_FORMAT.get((kernel, dtype), _CAPABILITIES[kernel])
+    return min_sm <= sm <= max_sm

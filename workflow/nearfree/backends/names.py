@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from msgspec import Struct
 
-from nearfree.backends.records import BY_USERS_NAME, running
+from nearfree.backends.records import BY_USERS_NAME, backends_of
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.mla import MLA
 from nearfree.core.setting import Module
@@ -40,7 +40,7 @@ def dense_backend(text: str) -> BackendRelease:
 
 def _running_backend(text: str, modules: Sequence[Module], title: str) -> BackendRelease:
     release = backend(text)
-    runnable = {name: record for module in modules for name, record in running(module).items()}
+    runnable = {name: record for module in modules for name, record in backends_of(module).items()}
     if release.name not in runnable:
         names = sorted(name for record in runnable.values() for name in record.names)
         raise ConfigError(

@@ -7,7 +7,7 @@ from nearfree.backends.kernels import (
     NO_FILE,
     Checkpoint,
     chosen_kernel,
-    kernels_apart,
+    model_kernels,
     moe_kernels,
     takes_activation,
 )
@@ -42,7 +42,7 @@ from nearfree.backends.moe_kernels import (
 )
 
 
-class Unlike(NamedTuple):
+class UnlikeStep(NamedTuple):
     """Public curves of dense products that do not measure an engine's step.
 
     `sm` are the compute capabilities, 90 for 9.0, of these curves; None for all.
@@ -75,16 +75,23 @@ _PRESET_BY_RELEASE = {
     "gemma4_text": frozenset({"nvfp4"}),
 }
 """Model types, and formats in which only some releases have the preset: see _PRESETS_STATED."""
-_NEMOTRON_PRESETS = {(_NEMOTRON_H, each): True for each in ("bf16", "fp8", "nvfp4")}
+_NEMOTRON_PRESETS = {(_NEMOTRON_H, dtype): True for dtype in ("bf16", "fp8", "nvfp4")}
 _PRESETS_STATED = {
     "0.5.14": _NEMOTRON_PRESETS,
     "0.5.23": {
         **_NEMOTRON_PRESETS,
-        **{("minimax_m2", each): each == "nvfp4" for each in ("bf16", "fp8", "fp8_block", "nvfp4")},
-        **{("glm4_moe", each): True for each in ("bf16", "nvfp4")},
+        **{
+            ("minimax_m2", dtype): dtype == "nvfp4"
+            for dtype in ("bf16", "fp8", "fp8_block", "nvfp4")
+        },
+        **{("glm4_moe", dtype): True for dtype in ("bf16", "nvfp4")},
         ("mimo_v2_flash", "fp8_block"): True,
         ("gemma4_text", "nvfp4"): True,
-        **{(kind, each): each == "nvfp4" for kind in _V4_TYPES for each in ("fp8_block", "nvfp4")},
+        **{
+            (kind, dtype): dtype == "nvfp4"
+            for kind in _V4_TYPES
+            for dtype in ("fp8_block", "nvfp4")
+        },
     },
 }
 """Whether SGLang has the preset, by release, model type and format. Source: minimax_m2.py:22-32,
@@ -124,19 +131,19 @@ PUBLIC_NAMES = {
     ("vllm", "fp8_block", CUTLASS): _CUTLASS_EXPERTS,
     ("vllm", "fp8", CUTLASS): _CUTLASS_EXPERTS,
     ("vllm", "fp8", TRTLLM): "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
-    **{("vllm", each, TRITON): "vllm_fused_moe" for each in ("fp8", "fp8_block")},
+    **{("vllm", dtype, TRITON): "vllm_fused_moe" for dtype in ("fp8", "fp8_block")},
     ("sglang", "mxfp4", TRITON_KERNELS): _TRITON_KERNELS,
-    **{("sglang", each, TRITON): "sglang_fused_moe_triton" for each in ("fp8", "fp8_block")},
-    **{("sglang", each, CUTLASS): "sglang_flashinfer_cutlass_moe" for each in ("bf16", "nvfp4")},
+    **{("sglang", dtype, TRITON): "sglang_fused_moe_triton" for dtype in ("fp8", "fp8_block")},
+    **{("sglang", dtype, CUTLASS): "sglang_flashinfer_cutlass_moe" for dtype in ("bf16", "nvfp4")},
     ("sglang", "fp8", CUTLASS): _CUTLASS_EXPERTS,
-    **{("sglang", each, TRTLLM): _TRTLLM_OF_SGLANG
-       for each in ("bf16", "fp8_block", "nvfp4", "mxfp4", "int4")},
+    **{("sglang", dtype, TRTLLM): _TRTLLM_OF_SGLANG
+       for dtype in ("bf16", "fp8_block", "nvfp4", "mxfp4", "int4")},
 }  # fmt: skip
 """Names in public tables of T(N), by package, format and kernel; those in mxfp4 are gpt-oss's."""
 _TUNED_NAMES = {("sglang", "bf16", CUTLASS): _TUNED_CUTLASS}
 """The same, except on 12.0, where the curves under the name above measure a step. On Hopper those
 curves are of an untuned kernel, and on other GPUs there are none."""
-_LAST_OF_FLOAT8 = Kernel(TRITON, 89, where="it does not")
+_LAST_OF_FLOAT8 = Kernel(TRITON, 89, condition="it does not")
 """The last kernel in vLLM's order for float8, which takes every activation:
 fused_moe/experts/triton_moe.py and fused_moe/oracle/fp8.py, lines 79-145 of 0.33.0."""
 _K2_GROUP = 32
@@ -144,10 +151,10 @@ _K2_GROUP = 32
 kind from 0.5.10 on: sglang/srt/server_args.py:1623-1650 of it, 3693-3733 of 0.5.14, and
 arg_groups/overrides.py:745-823 of 0.5.23."""
 UNLIKE_A_STEP = (
-    Unlike("vllm", "float8_block", None),
-    Unlike("trtllm", "float8", None),
-    Unlike("vllm", "float8", frozenset({100, 103})),
-    Unlike("trtllm", "bfloat16", frozenset({89, 120})),
+    UnlikeStep("vllm", "float8_block", None),
+    UnlikeStep("trtllm", "float8", None),
+    UnlikeStep("vllm", "float8", frozenset({100, 103})),
+    UnlikeStep("trtllm", "bfloat16", frozenset({89, 120})),
 )
 """Public curves of dense products that do not measure the product's latency in an engine's step.
 Lines are of ai-dynamo/aiconfigurator at 095f58a5.
@@ -221,81 +228,87 @@ def public_kernel(
     dtype: str,
     sm: int,
     *,
-    of: Checkpoint = NO_FILE,
+    checkpoint: Checkpoint = NO_FILE,
 ) -> str | None:
     """Return the public tables' name of the kernel that a release runs for experts.
 
     It is None if several kernels may run, or if no public table has the kernel. A kernel of
-    `kernels_apart` then has its name in the engine, since a query without a kernel would be
+    `model_kernels` then has its name in the engine, since a query without a kernel would be
     answered by another one. Marlin has its name for int4 if no table has the format. Triton has no
     name if it runs whatever the file. Parameters and errors are those of `moe_kernel`.
 
     Parameters
     ----------
-    of
+    checkpoint
         The model's file and deployment. For mxfp4, kernels other than Marlin have names only for
         gpt-oss, DeepSeek V4 and, in SGLang, Kimi K3.
     """
-    chosen = kernel_for(package, version, dtype, sm, of=of)
-    if chosen is None or (chosen.name == TRITON and not chosen.where):
-        return _BY_NAME.get(package) if of.named == TRITON else None
-    gpt_oss, v4 = of.model_type == "gpt_oss", of.model_type in _V4_TYPES
+    chosen = kernel_for(package, version, dtype, sm, checkpoint=checkpoint)
+    if chosen is None or (chosen.name == TRITON and not chosen.condition):
+        return _BY_NAME.get(package) if checkpoint.named == TRITON else None
+    gpt_oss, v4 = checkpoint.model_type == "gpt_oss", checkpoint.model_type in _V4_TYPES
     names = _NAMES_OF_V4 if dtype == "mxfp4" and v4 else PUBLIC_NAMES
     if sm // 10 != _CONSUMER:
         names = names | _TUNED_NAMES
     if chosen.name == MARLIN:
         return names.get((package, dtype, MARLIN)) or names.get((package, "int4", MARLIN))
     # vLLM runs Kimi K3's experts by compressed_tensors_moe_w4a4_mxfp4.py, lines 52-78 of 0.33.0.
-    k3 = package == "sglang" and _is_k3(of)
+    k3 = package == "sglang" and _is_k3(checkpoint)
     unnamed = dtype == "mxfp4" and not (gpt_oss or v4 or k3)
     name = names.get((package, dtype, chosen.name))
-    if unnamed or (chosen.name == TRTLLM and dtype == "int4" and of.group != _K2_GROUP):
+    if unnamed or (chosen.name == TRTLLM and dtype == "int4" and checkpoint.group != _K2_GROUP):
         name = None
-    is_single_model = of.named is None and chosen in kernels_apart(package, version, dtype, sm)
+    is_single_model = checkpoint.named is None and chosen in model_kernels(
+        package, version, dtype, sm
+    )
     return name or (chosen.name if is_single_model else None)
 
 
-def kernel_for(package: str, version: str, dtype: str, sm: int, *, of: Checkpoint) -> Kernel | None:
+def kernel_for(
+    package: str, version: str, dtype: str, sm: int, *, checkpoint: Checkpoint
+) -> Kernel | None:
     """Return the kernel that a release runs for a model's experts, None if that is not known.
 
     It is not known if rows keep 16 bits but the kernel for the experts' format rounds them.
     Parameters and errors are those of `public_kernel`.
     """
-    if of.named is not None:
-        return Kernel(of.named, sm, sm)
-    tp, dp, ep = of.parallel.tp, of.parallel.dp, of.parallel.ep
+    if checkpoint.named is not None:
+        return Kernel(checkpoint.named, sm, sm)
+    tp, dp, ep = checkpoint.parallel.tp, checkpoint.parallel.dp, checkpoint.parallel.ep
     holds = {
-        GPT_OSS: of.model_type == "gpt_oss",
-        KIMI_K3: _is_k3(of),
-        GEMMA_4: of.model_type == "gemma4_text",
-        NEMOTRON: _is_nemotron(of, dtype),
-        QWEN_3_5: of.model_type in QWEN_TYPES,
-        INT4_K2: dtype == "int4" and _is_k2(of),
-        DEEPSEEK_V4: of.model_type in _V4_TYPES,
-        PRESET: _preset(of, dtype, version),
-        ROUTED: of.model_type in _FLASHINFER_TYPES or None,
-        GATED: of.model_type in _FLASHINFER_TYPES - {_NEMOTRON_H} or None,
-        TAKES: of.model_type != "gpt_oss",
-        STORED: of.static,
-        STORED_ROUTED: None if of.static else of.static,
-        COMPRESSED: of.compressed,
-        COMPRESSED_4: of.compressed if dtype == "int4" else False,
-        NOT_MODELOPT: bool(of.compressed),
-        STORED_SPLIT: min(tp, dp, ep) > 1 and of.static,
+        GPT_OSS: checkpoint.model_type == "gpt_oss",
+        KIMI_K3: _is_k3(checkpoint),
+        GEMMA_4: checkpoint.model_type == "gemma4_text",
+        NEMOTRON: _is_nemotron(checkpoint, dtype),
+        QWEN_3_5: checkpoint.model_type in QWEN_TYPES,
+        INT4_K2: dtype == "int4" and _is_k2(checkpoint),
+        DEEPSEEK_V4: checkpoint.model_type in _V4_TYPES,
+        PRESET: _preset(checkpoint, dtype, version),
+        ROUTED: checkpoint.model_type in _FLASHINFER_TYPES or None,
+        GATED: checkpoint.model_type in _FLASHINFER_TYPES - {_NEMOTRON_H} or None,
+        TAKES: checkpoint.model_type != "gpt_oss",
+        STORED: checkpoint.static,
+        STORED_ROUTED: None if checkpoint.static else checkpoint.static,
+        COMPRESSED: checkpoint.compressed,
+        COMPRESSED_4: checkpoint.compressed if dtype == "int4" else False,
+        NOT_MODELOPT: bool(checkpoint.compressed),
+        STORED_SPLIT: min(tp, dp, ep) > 1 and checkpoint.static,
         GROUPS: dp > 1,
-        WIDE: of.wide,
+        WIDE: checkpoint.wide,
     }
     kernels = moe_kernels(package, version, dtype, sm, spread=ep > 1)
-    candidates = [*kernels_apart(package, version, dtype, sm), *kernels]
+    candidates = [*model_kernels(package, version, dtype, sm), *kernels]
     usable = [
         kernel
         for kernel in candidates
-        if takes_activation(package, version, kernel.name, dtype, of.model_type)
+        if takes_activation(package, version, kernel.name, dtype, checkpoint.model_type)
     ]
     if len(usable) < len(candidates) and dtype in EIGHT_BITS:
         usable.append(_LAST_OF_FLOAT8)
     chosen = chosen_kernel(usable, holds)
-    rounds = dtype in EIGHT_BITS and of.wide and chosen is not None and chosen.name != MARLIN
+    rounds = (
+        dtype in EIGHT_BITS and checkpoint.wide and chosen is not None and chosen.name != MARLIN
+    )
     return None if rounds else chosen
 
 

@@ -338,19 +338,21 @@ BY_USERS_NAME: Mapping[str, Backend] = {
 }
 
 
-def running(module: "Module") -> dict[str, Backend]:
+def backends_of(module: "Module") -> dict[str, Backend]:
     """Return the backends that run a module, by name."""
     return {backend.name: backend for backend in BACKENDS if module in backend.modules}
 
 
-def of_engine(engine: str, module: "Module") -> Backend | None:
+def engine_backend(engine: str, module: "Module") -> Backend | None:
     """Return the backend of a module that an engine selects itself, None if that is not read."""
-    return next((backend for backend in running(module).values() if backend.engine == engine), None)
+    return next(
+        (backend for backend in backends_of(module).values() if backend.engine == engine), None
+    )
 
 
 def in_models(module: "Module") -> dict[str, str]:
     """Return the path of what runs a module in a whole model's forward, by backend."""
-    backends = running(module).values()
+    backends = backends_of(module).values()
     return {backend.name: backend.in_model for backend in backends if backend.in_model}
 
 
@@ -361,7 +363,7 @@ def packages() -> tuple[str, ...]:
 
 def ruled_packages(module: "Module") -> tuple[str, ...]:
     """Return the distinct PyPI names of the packages whose rules for a module are read."""
-    packages = (backend.rules.package for backend in running(module).values() if backend.rules)
+    packages = (backend.rules.package for backend in backends_of(module).values() if backend.rules)
     return tuple(dict.fromkeys(packages))
 
 
@@ -370,7 +372,7 @@ def page_size(name: str) -> int | None:
     return BY_NAME[name].page_size if name in BY_NAME else None
 
 
-def checked(name: str) -> str:
+def checked_releases(name: str) -> str:
     """Return the range of releases against which a backend's adapter is checked, as text."""
     return " to ".join(BY_NAME[name].releases or ())
 

@@ -7,8 +7,8 @@ from nearfree.backends.moe_kernels import (
     GPT_OSS,
     INT4_K2,
     KIMI_K3,
-    LAST,
     MARLIN,
+    MAX_SM,
     NEMOTRON,
     NOT_MODELOPT,
     PRESET,
@@ -43,13 +43,13 @@ _NVFP4_BEFORE = (
     Kernel(TRTLLM, 100, 109, PRESET),
     Kernel("SGLang's CUTLASS", 100, 109, "it is not"),
 )
-_NVFP4_WIDE = Kernel(UNKNOWN_YET, 80, LAST, WIDE)
+_NVFP4_WIDE = Kernel(UNKNOWN_YET, 80, MAX_SM, WIDE)
 """For experts in nvfp4 whose rows keep 16 bits: releases read such files from 0.5.23 on."""
 _MXFP4_HOPPER = (
     Kernel(TRITON_KERNELS, 90, 90, GPT_OSS),
     Kernel(UNREAD, 90, 90, "it is not"),
 )
-_MXFP4_TRTLLM = tuple(Kernel(TRTLLM, 100, 109, each) for each in (GPT_OSS, KIMI_K3, DEEPSEEK_V4))
+_MXFP4_TRTLLM = tuple(Kernel(TRTLLM, 100, 109, model) for model in (GPT_OSS, KIMI_K3, DEEPSEEK_V4))
 _INT4_K2 = (
     Kernel(MARLIN, 80, 99),
     Kernel(TRTLLM, 100, 109, INT4_K2),
@@ -58,7 +58,7 @@ _INT4_K2 = (
 )
 
 
-_NEMOTRON = (Kernel(CUTLASS, 89, 99, NEMOTRON), Kernel(CUTLASS, 110, LAST, NEMOTRON))
+_NEMOTRON = (Kernel(CUTLASS, 89, 99, NEMOTRON), Kernel(CUTLASS, 110, MAX_SM, NEMOTRON))
 """The devices on which Nemotron-H runs CUTLASS since SGLang presets TRTLLM for it on others.
 
 Source: sglang/srt/arg_groups/nemotron_h_hook.py:37-57 of 0.5.14 and
@@ -69,12 +69,12 @@ _NEMOTRON_BF16 = (Kernel(UNKNOWN_YET, 80, 88, NEMOTRON), *_NEMOTRON)
 (`get_cutlass_fused_moe_module` in flashinfer/fused_moe/core.py of 0.7.2.post1, lines 629-641)."""
 
 
-def _nemotron_before(first: int) -> tuple[Kernel, ...]:
-    """Return Nemotron-H's kernel before the preset, for files of ModelOpt, from `first` on.
+def _nemotron_before(min_sm: int) -> tuple[Kernel, ...]:
+    """Return Nemotron-H's kernel before the preset, for files of ModelOpt, from `min_sm` on.
 
     Source: sglang/srt/server_args.py:1530-1546 of 0.5.9 and 1920-1940 of 0.5.10.
     """
-    return (Kernel(CUTLASS, first, LAST, NEMOTRON),)
+    return (Kernel(CUTLASS, min_sm, MAX_SM, NEMOTRON),)
 
 
 SGLANG = (
@@ -91,7 +91,7 @@ SGLANG = (
         _ARGS,
         {"0.5.14": (4168, 4176)},
         _BF16,
-        apart=_NEMOTRON_BF16,
+        for_models=_NEMOTRON_BF16,
     ),
     Selection(
         "sglang",
@@ -99,18 +99,18 @@ SGLANG = (
         "sglang/srt/arg_groups/model_overrides/qwen3_moe.py",
         {"0.5.23": (78, 86)},
         _BF16,
-        apart=_NEMOTRON_BF16,
+        for_models=_NEMOTRON_BF16,
     ),
     Selection("sglang", ("fp8_block",), _FP8, {**_FP8_BEFORE, **_FP8_SINCE}, _FP8_KERNELS),
-    Selection("sglang", ("fp8",), _FP8, _FP8_BEFORE, _FP8_KERNELS, apart=_nemotron_before(89)),
-    Selection("sglang", ("fp8",), _FP8, _FP8_SINCE, _FP8_KERNELS, apart=_NEMOTRON),
+    Selection("sglang", ("fp8",), _FP8, _FP8_BEFORE, _FP8_KERNELS, for_models=_nemotron_before(89)),
+    Selection("sglang", ("fp8",), _FP8, _FP8_SINCE, _FP8_KERNELS, for_models=_NEMOTRON),
     Selection(
         "sglang",
         ("nvfp4",),
         _ARGS,
         {"0.5.9": (1302, 1307), "0.5.10": (1641, 1650)},
         _NVFP4_BEFORE,
-        apart=(_NVFP4_WIDE, *_nemotron_before(100)),
+        for_models=(_NVFP4_WIDE, *_nemotron_before(100)),
     ),
     # The presets are in server_args.py:3723-3733 of 0.5.14 and arg_groups/overrides.py:810-823 of
     # 0.5.23, the selection on 12.x in server_args.py:5096-5105 and overrides.py:1513-1523.
@@ -120,7 +120,7 @@ SGLANG = (
         f"{_QUANT}/modelopt_quant.py",
         {"0.5.14": (2317, 2323)},
         (Kernel(MARLIN, 80, 99), *_NVFP4_BEFORE, Kernel(CUTLASS, 120, 129)),
-        apart=(_NVFP4_WIDE, Kernel("SGLang's CUTLASS", 120, 129, NOT_MODELOPT)),
+        for_models=(_NVFP4_WIDE, Kernel("SGLang's CUTLASS", 120, 129, NOT_MODELOPT)),
     ),
     # For files of compressed-tensors: compressed_tensors_w4a4_nvfp4_moe.py:289-307 in the same
     # folder. For experts whose rows are not rounded: model_overrides/qwen3_moe.py:50-77 and
@@ -136,7 +136,7 @@ SGLANG = (
             Kernel(TRTLLM, 100, 109, "it is not"),
             Kernel(CUTLASS, 110, 129),
         ),
-        apart=(Kernel(MARLIN, 100, LAST, WIDE),),
+        for_models=(Kernel(MARLIN, 100, MAX_SM, WIDE),),
     ),
     Selection(
         "sglang",

@@ -8,8 +8,8 @@ from nearfree.backends.moe_kernels import (
     GEMMA_4,
     GPT_OSS,
     GROUPS,
-    LAST,
     MARLIN,
+    MAX_SM,
     QWEN_3_5,
     ROUTED,
     STORED,
@@ -36,9 +36,9 @@ _BLOCK_FP8_SPREAD = (
 )
 _BLOCK_FP8_SINCE_24 = (Kernel(TRITON, 110, 119), Kernel("DeepGEMM", 120))
 _FP8_FALLBACKS = (
-    Kernel(CUTLASS, 90, LAST, STORED),
+    Kernel(CUTLASS, 90, MAX_SM, STORED),
     Kernel(_OWN_CUTLASS, 90, 109, COMPRESSED),
-    Kernel(TRITON, 90, LAST, "neither"),
+    Kernel(TRITON, 90, MAX_SM, "neither"),
 )
 _FP8_BELOW_90 = (Kernel(MARLIN, 80, 88), Kernel(TRITON, 89, 89))
 _FP8_ROUTED = (*_FP8_BELOW_90, Kernel(TRTLLM, 100, 109, STORED_ROUTED), *_FP8_FALLBACKS)
@@ -64,7 +64,7 @@ _NVFP4 = (
     Kernel("FlashInfer's CuteDSL or CUTLASS", 100, 109, "it does not"),
     Kernel(CUTLASS, 120, 129),
 )
-_NVFP4_WIDE = Kernel(MARLIN, 100, LAST, WIDE)
+_NVFP4_WIDE = Kernel(MARLIN, 100, MAX_SM, WIDE)
 """For experts in nvfp4 whose rows keep 16 bits: no kernel earlier in the order takes them."""
 _MXFP4 = (
     Kernel(MARLIN, 80, 89),
@@ -238,7 +238,7 @@ VLLM = (
         f"{_MOE}/mxfp4.py",
         {"0.24.0": (304, 345)},
         _MXFP4,
-        apart=_MXFP4_DEEPSEEK_V4,
+        for_models=_MXFP4_DEEPSEEK_V4,
     ),
     Selection(
         "vllm",
@@ -252,7 +252,7 @@ VLLM = (
             Kernel(TRTLLM, 100, 109),
             Kernel(MARLIN, 120, 129),
         ),
-        apart=_MXFP4_DEEPSEEK_V4,
+        for_models=_MXFP4_DEEPSEEK_V4,
     ),
     Selection(
         "vllm",
@@ -260,7 +260,7 @@ VLLM = (
         f"{_MOE}/nvfp4.py",
         {"0.19.0": (129, 146), "0.20.2": (150, 169)},
         (Kernel(MARLIN, 80, 99), *_NVFP4),
-        apart=(_NVFP4_WIDE, Kernel(_OWN_CUTLASS, 100, LAST, GEMMA_4)),
+        for_models=(_NVFP4_WIDE, Kernel(_OWN_CUTLASS, 100, MAX_SM, GEMMA_4)),
     ),
     # Gemma 4's GELU uses the tanh approximation from 0.22.0 on. FlashInfer's kernels take it since
     # 0.24.0: `_supports_activation` of each in fused_moe/experts; models/gemma4.py:359 of 0.20.2.
@@ -270,7 +270,7 @@ VLLM = (
         f"{_MOE}/nvfp4.py",
         {"0.22.0": (160, 182)},
         (Kernel(MARLIN, 80, 99), *_NVFP4),
-        apart=(_NVFP4_WIDE, Kernel(MARLIN, 100, LAST, GEMMA_4)),
+        for_models=(_NVFP4_WIDE, Kernel(MARLIN, 100, MAX_SM, GEMMA_4)),
     ),
     Selection(
         "vllm",
@@ -278,7 +278,7 @@ VLLM = (
         f"{_MOE}/nvfp4.py",
         {"0.24.0": (151, 173)},
         (Kernel(MARLIN, 80, 99), *_NVFP4),
-        apart=(_NVFP4_WIDE,),
+        for_models=(_NVFP4_WIDE,),
     ),
     Selection(
         "vllm",
@@ -286,6 +286,6 @@ VLLM = (
         f"{_MOE}/nvfp4.py",
         {"0.33.0": (191, 213)},
         (Kernel(MARLIN, 80, 89), Kernel("Humming", 90, 90), *_NVFP4),
-        apart=(_NVFP4_WIDE,),
+        for_models=(_NVFP4_WIDE,),
     ),
 )

@@ -152,9 +152,9 @@ def _refuse_too_long(header: "GgufHeader", context: int) -> None:
 
 def _engine(name: str) -> str:
     """Return the project's name of an engine; ConfigError unless its forward is predicted."""
-    from nearfree.backends.records import running
+    from nearfree.backends.records import backends_of
 
-    engines = running("engine")
+    engines = backends_of("engine")
     cpu_engines = {name: backend for name, backend in engines.items() if "cpu" in backend.devices}
     engine = name.lower().replace("-", "_").replace(".", "_")
     if engine in engines and engine not in cpu_engines:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearfree.backends.records import ruled_packages, running
+from nearfree.backends.records import backends_of, ruled_packages
 from nearfree.cli.common import command, config_of, json_text, layout_of, platform_of
 from nearfree.cli.granularity_options import (
     ATTENTION,
@@ -161,7 +161,7 @@ def _attention_answer(args: argparse.Namespace, extraction: "Extraction") -> "Gr
     _require(args, "heads", "kv_heads", "head_dim")
     _check_api(args, ATTENTION_APIS)
     _, sm, sms = _device(args)
-    for backend in running(ATTENTION_MODULE.name).values():
+    for backend in backends_of(ATTENTION_MODULE.name).values():
         selected = (
             backend.rules is not None
             and backend.rules.package == extraction.package

@@ -16,7 +16,7 @@ from nearfree.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from nearfree.public.aiconfigurator import Found
+    from nearfree.public.aiconfigurator import ReleaseContent
 
 
 def _import_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def _curves(args: argparse.Namespace) -> None:
         print(f"  {name}: some of its latencies cannot be checked against its hardware")
 
 
-def _print_summary(imported: "Found") -> None:
+def _print_summary(imported: "ReleaseContent") -> None:
     """Print a release's curves, the rows left out, and its facts that differ from the config."""
     print(f"  {imported.notice}")
     curves = Counter((event.platform, event.setting.module) for event in imported.events)

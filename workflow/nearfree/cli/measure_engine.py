@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from nearfree.backends.builds import builds, locked
-from nearfree.backends.environments.lock import OWN
+from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT
 from nearfree.cli.common import config_of, layout_of, print_seal
 from nearfree.cli.deployment_options import refuse_options
 from nearfree.cli.engine_options import CONTEXT, ROUNDS, STUDY_OPTIONS
@@ -56,7 +56,7 @@ def measure_file(args: argparse.Namespace) -> int:
         release = next(sweep.setting.release or "" for sweep in own.plan.sweeps)
         ensure_library(args.engine, release)
         ensure_probe(args, scope)
-    if own.plan.environment == OWN or layout.seal(name).exists():
+    if own.plan.environment == WORKFLOW_ENVIRONMENT or layout.seal(name).exists():
         with ProgressBar(f"{scope}/{own.stream}") as bar:
             seal = measure(layout, scope, own.stream, take, own.plan, files=own.files, progress=bar)
         print_seal(seal)

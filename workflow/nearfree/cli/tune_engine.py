@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nearfree.backends.environments.lock import OWN
+from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT
 from nearfree.cli.common import config_of, json_text, layout_of
 from nearfree.cli.measure_engine import ensure_probe, measure_in_environment, ready_environment
 from nearfree.cli.waiting import ProgressBar
@@ -121,7 +121,7 @@ def _job(args: argparse.Namespace) -> Job:
     first = take_name(SCOPE, forwards.stream, 1, forwards.plan)
     if not layout.seal(first).exists():
         refuse_threads(threads)
-        if build.environment != OWN:
+        if build.environment != WORKFLOW_ENVIRONMENT:
             ready_environment(build.environment)
     ensure_library(args.engine, release, offline=args.offline)
     with redirect_stdout(sys.stderr):
@@ -320,7 +320,7 @@ def _ensure_take(
     from nearfree.log.take import take_name
 
     name = take_name(SCOPE, stream, 1, plan)
-    if plan.environment == OWN or job.layout.seal(name).exists():
+    if plan.environment == WORKFLOW_ENVIRONMENT or job.layout.seal(name).exists():
         with ProgressBar(progress_text) as bar:
             measure_here(bar)
     else:

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from nearfree.backends.names import BackendRelease
-from nearfree.backends.records import of_engine
+from nearfree.backends.records import engine_backend
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.parallel import ALONE, Parallel
 from nearfree.core.precision import PLAIN, Dtype, Precision, uniform
@@ -225,7 +225,7 @@ def modules(
 def _own_layer(moe: BackendRelease | None) -> BackendRelease:
     """Return what runs attention to selected blocks, whatever runs the rest: the engine's own."""
     engine = engine_of(moe.name if moe else None)
-    own = of_engine(engine.name, ATTENTION_LAYER.name)
+    own = engine_backend(engine.name, ATTENTION_LAYER.name)
     return BackendRelease(own.name, moe.version if moe else None) if own else _TORCH
 
 

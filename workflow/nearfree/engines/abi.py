@@ -39,7 +39,7 @@ class Calls:
         functions: Mapping[str, str],
     ) -> None:
         self._structs = structs
-        self._structs_made: dict[str, type[ctypes.Structure]] = {}
+        self._struct_types: dict[str, type[ctypes.Structure]] = {}
         self._functions = {
             name: self._bound(libraries, name, types) for name, types in functions.items()
         }
@@ -53,11 +53,11 @@ class Calls:
 
     def struct(self, name: str) -> type[ctypes.Structure]:
         """Return a struct as a ctypes type."""
-        if name not in self._structs_made:
+        if name not in self._struct_types:
             codes = (field.rpartition(" ") for field in self._structs[name])
             fields = [(field, self._type(code)) for code, _, field in codes]
-            self._structs_made[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-        return self._structs_made[name]
+            self._struct_types[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+        return self._struct_types[name]
 
     def _type(self, code: str) -> Any:
         array = re.fullmatch(r"(.+)\[(\d+)\]", code)

@@ -81,7 +81,7 @@ def load(release: str, build: Build) -> Runtime:
             raise EvidenceError(
                 f"{names[0]} is set, which changes what OpenVINO runs", remedy="Unset it"
             )
-        folders = checked_folders(release, build)
+        folders = package_folders(release, build)
         try:
             _loaded[release] = Runtime(
                 openvino=import_module("openvino"),
@@ -97,7 +97,7 @@ def load(release: str, build: Build) -> Runtime:
     return _loaded[release]
 
 
-def checked_folders(release: str, build: Build) -> tuple[Path, ...]:
+def package_folders(release: str, build: Build) -> tuple[Path, ...]:
     """Return the folders of a release's packages, if they hold exactly the installed code.
 
     Raises

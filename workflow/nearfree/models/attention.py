@@ -11,7 +11,7 @@ from torch import Tensor
 from nearfree.backends.adapters import flash_attn, flash_attn_3
 from nearfree.backends.adapters.flashinfer_plan import PAGE_SIZE, Kernels, Plan, workspace
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.tensors import Pages, alike
+from nearfree.backends.adapters.tensors import Pages, equal_lengths
 from nearfree.backends.adapters.torch_sdpa import capped, causal_mask, flash, sdpa, with_sinks
 from nearfree.backends.records import in_models, load
 from nearfree.core.modules.attention import ATTENTION
@@ -221,7 +221,7 @@ class CacheCall:
         """Return attention [b, N, heads, head_dim]."""
         batch, _, n, _ = queries.shape
         if n not in self._lengths:
-            self._lengths[n] = alike(batch, self.attention_mask.context + n, queries.device)
+            self._lengths[n] = equal_lengths(batch, self.attention_mask.context + n, queries.device)
         return self._call(
             queries.transpose(1, 2),
             keys.transpose(1, 2),

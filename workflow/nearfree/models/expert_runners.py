@@ -11,10 +11,10 @@ from nearfree.backends.adapters.torch_moe import (
     GROUPED,
     PADDED,
     PLAIN,
+    Activation,
     Core,
-    Inner,
     core_of,
-    mixed,
+    moe_forward,
 )
 from nearfree.backends.records import in_models, load
 from nearfree.core.routing_names import ModelRouting
@@ -44,7 +44,7 @@ class _Torch:
         weights: tuple[Tensor, Tensor],
         ids: Tensor,
         shares: Tensor,
-        inner: Inner = PLAIN,
+        inner: Activation = PLAIN,
     ) -> Tensor:
         """Return [tokens, d_model], given as much.
 
@@ -65,7 +65,9 @@ class _Torch:
             self._kept[len(rows)] = self._aligned(_controlled(self._routing, rows, self._experts))
         aligned = self._aligned(ids) if own else self._kept[len(rows)]
         weighed = shares if own else None
-        return mixed(self._core, rows, aligned, weights, weighed, inner=inner, on_inputs=on_inputs)
+        return moe_forward(
+            self._core, rows, aligned, weights, weighed, inner=inner, on_inputs=on_inputs
+        )
 
     def _aligned(self, ids: Tensor) -> Aligned:
         experts = self._experts.experts
@@ -85,7 +87,7 @@ class _Engine:
         weights: tuple[Tensor, Tensor],
         ids: Tensor,
         shares: Tensor,
-        inner: Inner = PLAIN,
+        inner: Activation = PLAIN,
     ) -> Tensor:
         del inner  # a model with others is refused
         if self._routing == "router":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nearfree.backends.adapters.torch_mla import absorbed, chosen, index_scores, selected
+from nearfree.backends.adapters.torch_mla import absorbed, index_scores, selected, top_positions
 from nearfree.decoders.attention_kinds import Latent
 from nearfree.decoders.attention_uses import (
     ABSORB,
@@ -137,7 +137,7 @@ class _Indexer:
         laps.lap(BETWEEN)
         mask = latent_runner(places).mask(hidden.shape[1], hidden)
         scores = index_scores(queries, keys[:, : new.stop], weights.float() * self._scale, mask)
-        positions = chosen(scores, self._selected)
+        positions = top_positions(scores, self._selected)
         places.lap(laps, INDEXER)
         return positions
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.backends.adapters.gates import Gate, clamped, gelu_tanh, silu
-from nearfree.backends.adapters.torch_moe import Inner
+from nearfree.backends.adapters.torch_moe import Activation
 from nearfree.decoders.decoder import Decoder, Experts
 from nearfree.decoders.details import Details
 from nearfree.decoders.forms import Form
@@ -61,13 +61,13 @@ class Router:
 
 def inner_of(
     form: Form | None, experts: Experts, d_model: int, weights: RandomWeights, at: str
-) -> Inner:
+) -> Activation:
     """Return what a layer's experts do between their products, and their biases."""
     gate = gate_of(form)
     if form is None or not form.expert_biases:
-        return Inner(gate)
+        return Activation(gate)
     count, prefix = experts.experts, f"{at}.experts"
-    return Inner(
+    return Activation(
         gate,
         weights(f"{prefix}.gate_up_proj_bias", (count, 2 * experts.d_ff)),
         weights(f"{prefix}.down_proj_bias", (count, d_model)),

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import json
 
-from nearfree.backends.environments.lock import OWN, Environment
+from nearfree.backends.environments.lock import WORKFLOW_ENVIRONMENT, Environment
 from nearfree.config.files import Config
 from nearfree.config.plans import Plans
 from nearfree.core.modules.engine import EngineStudy
@@ -328,7 +328,11 @@ class Pipeline:
         name = self._environment(scope, stream)
         if name in self.site.python:
             return self.site.python[name]
-        return sys.executable if name == OWN else str(self._made_environment(name).python)
+        return (
+            sys.executable
+            if name == WORKFLOW_ENVIRONMENT
+            else str(self._made_environment(name).python)
+        )
 
     def interpreters(self, scope: str) -> dict[str, str]:
         """Return the interpreters of a platform's streams, by the name of their environment."""
@@ -345,7 +349,7 @@ class Pipeline:
             was moved.
         """
         name = self._environment(scope, stream)
-        if name == OWN or name in self.site.python:
+        if name == WORKFLOW_ENVIRONMENT or name in self.site.python:
             return []
         environment = self._made_environment(name)
         if renew and not environment.complete:
@@ -354,7 +358,11 @@ class Pipeline:
 
     def _environment(self, scope: str, stream: str) -> str:
         plan = self._plans[scope][stream]
-        return plan.environment if isinstance(plan, MeasurePlan) and not plan.curves else OWN
+        return (
+            plan.environment
+            if isinstance(plan, MeasurePlan) and not plan.curves
+            else WORKFLOW_ENVIRONMENT
+        )
 
     @cache  # noqa: B019 (a pipeline lives as long as the program)
     def _made_environment(self, name: str) -> Environment:

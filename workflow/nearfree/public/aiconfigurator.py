@@ -162,7 +162,7 @@ WANTED = (
 """The members that are read: tables, system files, and licence files."""
 
 
-class Found(Struct, frozen=True):
+class ReleaseContent(Struct, frozen=True):
     """The content of a release: its curves, and the rows and curves that were excluded."""
 
     events: list[LatencyImported]
@@ -182,7 +182,7 @@ class Found(Struct, frozen=True):
     """Facts for which the release has another value than config/platforms.yaml."""
 
 
-def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
+def read_release(source: Source, platforms: Mapping[str, Platform]) -> ReleaseContent:
     """Return the content of a release's tables; SourceError names a member that cannot be read."""
     systems, left_out = _systems(source, platforms)
     facts = {system.platform: system.facts for system in systems.values()}
@@ -228,7 +228,7 @@ def read_release(source: Source, platforms: Mapping[str, Platform]) -> Found:
             f"{source.record.package} {source.record.version} holds no curve of the known form",
             remedy=_REMEDY,
         )
-    return Found(
+    return ReleaseContent(
         events=events,
         notice=events[0].source,
         systems=list(systems.values()),
@@ -311,7 +311,7 @@ class Imported(Struct, frozen=True):
     """A sealed import, and the release's content if it was imported now, not before."""
 
     seal: Seal
-    fresh: Found | None
+    fresh: ReleaseContent | None
 
 
 def import_aiconfigurator(

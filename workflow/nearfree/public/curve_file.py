@@ -92,7 +92,7 @@ def read_file(path: Path, platforms: Mapping[str, Platform]) -> CurveFile:
     """
     if not path.name.isprintable():
         raise ConfigError(
-            f"the name of {path} is no plain text", remedy="Rename the file: its name is kept"
+            f"the name of {path} is not printable", remedy="Rename the file: its name is kept"
         )
     raw = _bytes(path)
     points: dict[Key, list[tuple[int, float, int]]] = {}
@@ -138,7 +138,7 @@ def _refuse_order(path: Path, line: int, n: int, points: list[tuple[int, float, 
     repeated_lines = [point_line for point_n, _, point_line in points if point_n == n]
     if repeated_lines:
         remedy = "Keep one of the two, or name their kernels apart"
-        raise _odd(path, line, "n", f"N={n} stands in line {repeated_lines[0]} already", remedy)
+        raise _odd(path, line, "n", f"N={n} is in line {repeated_lines[0]} already", remedy)
     problem = f"N={n} comes after N={points[-1][0]} of line {points[-1][2]}"
     raise _odd(path, line, "n", problem, "Sort the rows of each curve by N")
 
@@ -178,7 +178,7 @@ def _lines(path: Path, raw: bytes) -> Iterator[tuple[int, dict[str, str]]]:
                 yield reader.line_num, values
     except csv.Error as error:
         raise ConfigError(
-            f"{path} line {reader.line_num} is not CSV: {error}", remedy="Mend that line"
+            f"{path} line {reader.line_num} is not CSV: {error}", remedy="Correct that line"
         ) from error
 
 
@@ -189,7 +189,7 @@ def _check_header(path: Path, header: list[str]) -> None:
     for names, problem in (
         (missing, "is missing"),
         (unknown, "is not known"),
-        (repeated, "is there twice"),
+        (repeated, "occurs twice"),
     ):
         if names:
             raise ConfigError(

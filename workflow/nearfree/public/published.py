@@ -112,7 +112,7 @@ def _read(path: Path, convert: Callable[[int, Row], list[Payload]]) -> list[Payl
                 except (*_ROW_ERRORS, NearfreeError) as error:
                     raise ConfigError(
                         f"{path} line {line}: {_reason(error)}",
-                        remedy="Mend that line; nothing was imported",
+                        remedy="Correct that line; nothing was imported",
                     ) from error
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", remedy="Restore the file") from error

@@ -111,12 +111,12 @@ def read_rows(path: Path) -> WholeFile:
         rows, mistakes = _rows(data.decode("utf-8-sig"))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
-            f"{path} is no CSV text: {error}", remedy="Give rows in UTF-8, with a line of columns"
+            f"{path} is not CSV: {error}", remedy="Give rows in UTF-8, with a header line"
         ) from error
     if mistakes or not rows:
         problems = "; ".join(mistakes[:12]) or "it holds no row"
         raise ConfigError(
-            f"{path}: {problems}", remedy=f"Columns are those of config/{FILE}; mend the rows"
+            f"{path}: {problems}", remedy=f"Columns are those of config/{FILE}; correct the rows"
         )
     return WholeFile(rows, sha256(data))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from nearfree.backends.adapters.flash_kernel import FlashKernel, compute_capability
 from nearfree.backends.adapters.flash_tiles import Tiling, flash_3_tiling
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.records import checked
+from nearfree.backends.records import checked_releases
 from nearfree.core.setting import Setting
 from nearfree.errors import EvidenceError
 
@@ -29,7 +29,7 @@ def load() -> Any:
     except ImportError as error:
         raise EvidenceError(
             "this installation of xformers has no FlashAttention 3",
-            remedy=f"Install a wheel of xformers {checked('flash_attn_3')}",
+            remedy=f"Install a wheel of xformers {checked_releases('flash_attn_3')}",
         ) from error
     return torch.ops.flash_attn_3.fwd
 

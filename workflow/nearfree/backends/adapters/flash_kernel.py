@@ -11,11 +11,11 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import (
     Pages,
     Turns,
-    alike,
-    evenly,
+    equal_lengths,
     filled,
     pages_of,
-    share_seen,
+    row_offsets,
+    share_read,
     torch_dtype,
 )
 from nearfree.core.modules.attention import attention_work, is_causal
@@ -72,16 +72,16 @@ class FlashKernel:
                 for _ in range(execution.copies)
             ],
             execution,
-            share=share_seen(setting, positions, page_size or 1),
+            share=share_read(setting, positions, page_size or 1),
         )
         self.cache = self._caches.cache
         queries = filled(execution, dtype, batch, max(positions), setting.heads or 0, head_dim)
         query_slices = {n: queries[:, :n].contiguous() for n in positions}
         self.queries = {n: q.flatten(0, 1) if self._flat else q for n, q in query_slices.items()}
         device = execution.device
-        self.lengths = {n: alike(batch, self.context + n, device) for n in positions}
-        self.query_ends = {n: evenly(batch, n, device) for n in positions}
-        self.key_ends = {n: evenly(batch, self.context + n, device) for n in positions}
+        self.lengths = {n: equal_lengths(batch, self.context + n, device) for n in positions}
+        self.query_ends = {n: row_offsets(batch, n, device) for n in positions}
+        self.key_ends = {n: row_offsets(batch, self.context + n, device) for n in positions}
         self._page_size = page_size
         self.pages = {
             n: Pages(batch, self.context + n, page_size, owned, device)

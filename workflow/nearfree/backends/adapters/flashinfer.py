@@ -24,7 +24,7 @@ from nearfree.backends.adapters.tensors import (
     Turns,
     filled,
     pages_of,
-    share_seen,
+    share_read,
     torch_dtype,
 )
 from nearfree.core.modules.attention import attention_work, is_causal
@@ -82,7 +82,7 @@ class PagedInputs:
         self.caches = Turns(
             [filled(execution, dtype, *shape) for _ in range(execution.copies)],
             execution,
-            share=share_seen(setting, positions, self.page_size),
+            share=share_read(setting, positions, self.page_size),
         )
         rows = filled(execution, dtype, batch * max_n, setting.heads or 0, head_dim)
         self.queries = {n: rows[: batch * n] for n in positions}

@@ -20,11 +20,11 @@ from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.tensors import (
     Pages,
     Turns,
-    alike,
-    evenly,
+    equal_lengths,
     filled,
     pages_of,
-    share_seen,
+    row_offsets,
+    share_read,
     torch_dtype,
 )
 from nearfree.core.modules.attention import is_causal
@@ -85,21 +85,21 @@ class _Mla:
         self._caches = Turns(
             [filled(execution, dtype, batch * owned, page, width) for _ in range(execution.copies)],
             execution,
-            share=share_seen(setting, positions, page),
+            share=share_read(setting, positions, page),
         )
         self.cache = self._caches.cache
         rows = filled(execution, dtype, batch * max_n, heads, width)
         self._queries = {n: rows[: batch * n].split(_WIDTHS, -1) for n in positions}
         wrapper_class, shared = load().BatchMLAPagedAttentionWrapper, workspace(execution)
-        self._made = {n: wrapper_class(shared, backend=self._kernels) for n in positions}
+        self._wrappers = {n: wrapper_class(shared, backend=self._kernels) for n in positions}
         scale = ((setting.nope_dim or 0) + (setting.rope_dim or 0)) ** -0.5
-        for n, wrapper in self._made.items():
+        for n, wrapper in self._wrappers.items():
             pages = Pages(batch, context + n, page, owned, execution.device)
             wrapper.plan(
-                qo_indptr=evenly(batch, n, execution.device),
+                qo_indptr=row_offsets(batch, n, execution.device),
                 kv_indptr=pages.indptr,
                 kv_indices=pages.indices,
-                kv_len_arr=alike(batch, context + n, execution.device),
+                kv_len_arr=equal_lengths(batch, context + n, execution.device),
                 num_heads=heads,
                 head_dim_ckv=_WIDTHS[0],
                 head_dim_kpe=_WIDTHS[1],
@@ -115,7 +115,7 @@ class _Mla:
         """Run one forward over N new positions of every request, [batch * N, heads, latent]."""
         q_nope, q_pe = self._queries[n]
         ckv, kpe = self._caches.next().split(_WIDTHS, -1)
-        out: Tensor = self._made[n].run(q_nope=q_nope, q_pe=q_pe, ckv_cache=ckv, kpe_cache=kpe)
+        out: Tensor = self._wrappers[n].run(q_nope=q_nope, q_pe=q_pe, ckv_cache=ckv, kpe_cache=kpe)
         return out
 
     def work(self, n: int) -> ExecutedWork:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.tensors import Pages, evenly
+from nearfree.backends.adapters.tensors import Pages, row_offsets
 from nearfree.errors import EvidenceError
 
 Kernels = Literal["fa2", "fa3"]
@@ -111,7 +111,7 @@ class Plan:
         EvidenceError
             The installed release plans no window.
         """
-        query_ends = evenly(len(pages.last), n, pages.last.device)
+        query_ends = row_offsets(len(pages.last), n, pages.last.device)
         buffers: dict[str, Any] = {}
         if cuda_graph:
             buffers = {
@@ -122,22 +122,22 @@ class Plan:
                 "paged_kv_last_page_len_buf": torch.empty_like(pages.last),
             }
         wrapper_class = load().BatchPrefillWithPagedKVCacheWrapper
-        self._made = wrapper_class(shared, "NHD", backend=kernels, **buffers)
-        window_options = {} if window is None else _window(self._made.plan, window)
+        self._wrapper = wrapper_class(shared, "NHD", backend=kernels, **buffers)
+        window_options = {} if window is None else _window(self._wrapper.plan, window)
         dtypes = {"q_data_type": dtype, "kv_data_type": dtype}
         page_tensors = (pages.indptr, pages.indices, pages.last)
-        self._made.plan(
+        self._wrapper.plan(
             query_ends, *page_tensors, *heads, causal=causal, **window_options, **dtypes
         )
         # By default consecutive launches overlap on compute capability 9.0.
-        self._options = accepted(self._made.run, enable_pdl=False)
+        self._options = accepted(self._wrapper.run, enable_pdl=False)
 
     def run(self, queries: Tensor, cache: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """Return attention [batch * N, heads, head_dim] for queries of that shape.
 
         The cache is [pages, 2, page, kv_heads, head_dim], or a pair of keys and values.
         """
-        out: Tensor = self._made.run(queries, cache, **self._options)
+        out: Tensor = self._wrapper.run(queries, cache, **self._options)
         return out
 
 

@@ -33,7 +33,7 @@ class Engine(Struct, frozen=True):
 
 
 @contextmanager
-def watching(module: Any, name: str) -> Iterator[list[Any]]:
+def recording(module: Any, name: str) -> Iterator[list[Any]]:
     """Patch a module's function so that its results are recorded; yield their list."""
     function = getattr(module, name)
     results: list[Any] = []
@@ -88,9 +88,9 @@ class FusedMoe(Experts):
         """
         engine = self._engine
         with (
-            watching(engine.launcher, "try_get_optimal_moe_config") as configs,
-            watching(engine.launcher, "moe_align_block_size") as alignments,
-            watching(engine.chooser, "get_moe_configs") as tuned_files,
+            recording(engine.launcher, "try_get_optimal_moe_config") as configs,
+            recording(engine.launcher, "moe_align_block_size") as alignments,
+            recording(engine.chooser, "get_moe_configs") as tuned_files,
         ):
             self.forward(n)
         if len(alignments) > 1 or len(configs) != 1:

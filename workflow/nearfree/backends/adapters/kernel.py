@@ -63,7 +63,7 @@ class Adapter(Struct, frozen=True, kw_only=True):
 
     module: Module
     backend: str
-    where: str
+    class_path: str
     """Python module and class, as `nearfree.backends.adapters.torch_dense:TorchDenseFfn`."""
     devices: tuple[Device, ...]
     package: str
@@ -76,17 +76,17 @@ ADAPTERS = tuple(
     Adapter(
         module=module,
         backend=backend.name,
-        where=where,
+        class_path=class_path,
         devices=backend.devices,
         package=backend.imported,
         environment=backend.environment,
     )
     for backend in BACKENDS
-    for module, where in backend.modules.items()
-    if where and backend.environment
+    for module, class_path in backend.modules.items()
+    if class_path and backend.environment
 )
 ADAPTERS += tuple(
-    structs.replace(adapter, module="model", where="nearfree.models.kernel:ModelKernel")
+    structs.replace(adapter, module="model", class_path="nearfree.models.kernel:ModelKernel")
     for adapter in ADAPTERS
     if adapter.module == ATTENTION.name and adapter.backend in in_models(ATTENTION.name)
 )
@@ -161,7 +161,7 @@ def make_kernel(
 
         refuse_too_large(setting, positions, execution)
     try:
-        kernel: Kernel = load(adapter.where)(setting, positions, execution)
+        kernel: Kernel = load(adapter.class_path)(setting, positions, execution)
     except ImportError as error:
         raise EvidenceError(
             f"{setting.backend} does not load here: {(str(error) or 'no reason').splitlines()[0]}",

@@ -7,7 +7,7 @@ import torch
 from nearfree.backends.adapters.experts import windows
 from nearfree.backends.adapters.kernel import ExecutionContext
 from nearfree.backends.adapters.stored import stored_bytes, stored_keys
-from nearfree.backends.adapters.tensors import copies_for, share_seen, torch_dtype
+from nearfree.backends.adapters.tensors import copies_for, share_read, torch_dtype
 from nearfree.backends.free_memory import free_host_bytes
 from nearfree.core.modules.attention import is_causal
 from nearfree.core.modules.mla import head_widths
@@ -50,7 +50,7 @@ def copies_needed(setting: Setting, positions: tuple[int, ...], execution: Execu
         return len(windows(setting, positions, execution).starts)
     read_bytes: float = _need(setting, positions, execution).copy
     if setting.context is not None:
-        read_bytes *= share_seen(setting, positions, setting.page_size or 1)
+        read_bytes *= share_read(setting, positions, setting.page_size or 1)
     return execution.copies or copies_for(read_bytes, execution.cache_bytes)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from nearfree.backends.adapters.fused_moe import Call, Engine, FusedMoe
-from nearfree.backends.records import checked
+from nearfree.backends.records import checked_releases
 from nearfree.errors import EvidenceError
 
 _FOLDERS = ("moe_runner.triton_utils", "fused_moe_triton")
@@ -25,7 +25,7 @@ _FOLDERS = ("moe_runner.triton_utils", "fused_moe_triton")
 _SERVER_ARGS = ("get_global_server_args", "get_server_args", "get_exec")
 
 
-def bring(name: str) -> Any:
+def sglang_module(name: str) -> Any:
     """Import and return a module of `sglang.srt`; None if the installed release lacks it."""
     try:
         return import_module(f"sglang.srt.{name}")
@@ -38,13 +38,13 @@ def bring(name: str) -> Any:
 def modules() -> tuple[Any, Any]:
     """Return the module that launches the kernel, and the one that looks up tuned files."""
     for folder in _FOLDERS:
-        launcher = bring(f"layers.moe.{folder}.fused_moe")
+        launcher = sglang_module(f"layers.moe.{folder}.fused_moe")
         if launcher is not None:
-            config_module = bring(f"layers.moe.{folder}.fused_moe_triton_config")
+            config_module = sglang_module(f"layers.moe.{folder}.fused_moe_triton_config")
             return launcher, launcher if config_module is None else config_module
     raise EvidenceError(
         "the installed sglang has its fused MoE in none of the known places",
-        remedy=f"Take a release from {checked('sglang')}",
+        remedy=f"Take a release from {checked_releases('sglang')}",
     )
 
 
@@ -55,11 +55,11 @@ def prepare(launcher: Any, chooser: Any) -> None:
     SGLang itself uses the model path `dummy` for arguments without a model.
     """
     if any(hasattr(module, name) for module in (launcher, chooser) for name in _SERVER_ARGS):
-        server = bring("server_args")
+        server = sglang_module("server_args")
         arguments = server.ServerArgs(model_path="dummy")
         server.set_global_server_args_for_scheduler(arguments)
     if hasattr(launcher, "use_symmetric_memory"):
-        parallel = bring("distributed.parallel_state")
+        parallel = sglang_module("distributed.parallel_state")
         if not parallel.model_parallel_is_initialized():
             folder = tempfile.mkdtemp(prefix="nearfree-")
             atexit.register(
@@ -94,7 +94,7 @@ def call_of(launcher: Any, experts: int) -> Call:
 
 def _runner_config(experts: int) -> Any:
     """Return a config in which all experts are local; otherwise SGLang filters rows by expert."""
-    config_class = bring("layers.moe.moe_runner").MoeRunnerConfig
+    config_class = sglang_module("layers.moe.moe_runner").MoeRunnerConfig
     parameters = inspect.signature(config_class).parameters
     counts = {"num_experts": experts, "num_local_experts": experts}
     return config_class(
@@ -107,7 +107,7 @@ def _topk_pair(shares: Tensor, ids: Tensor) -> dict[str, Any]:
 
 
 def _topk_output(shares: Tensor, ids: Tensor) -> dict[str, Any]:
-    module = bring("layers.moe.topk")
+    module = sglang_module("layers.moe.topk")
     output_class = getattr(module, "StandardTopKOutput", None) or module.TopKOutput
     return {"topk_output": output_class(topk_weights=shares, topk_ids=ids, router_logits=None)}
 

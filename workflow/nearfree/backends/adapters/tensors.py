@@ -119,7 +119,7 @@ def _bytes(item: Tensor | tuple[Tensor | tuple[Tensor, ...], ...]) -> int:
     return item.nbytes if isinstance(item, Tensor) else sum(_bytes(part) for part in item)
 
 
-def share_seen(setting: Setting, positions: tuple[int, ...], page_size: int = 1) -> float:
+def share_read(setting: Setting, positions: tuple[int, ...], page_size: int = 1) -> float:
     """Return the fraction of a KV cache that a forward over the smallest N reads.
 
     The cache holds L plus the largest N positions of each request, in whole pages.
@@ -129,7 +129,7 @@ def share_seen(setting: Setting, positions: tuple[int, ...], page_size: int = 1)
     return (context + min(positions)) / room
 
 
-def evenly(batch: int, length: int, device: str) -> Tensor:
+def row_offsets(batch: int, length: int, device: str) -> Tensor:
     """Return the row offsets of equally long requests: 0, length, 2 length, ..., int32.
 
     The tensor is [batch + 1].
@@ -137,7 +137,7 @@ def evenly(batch: int, length: int, device: str) -> Tensor:
     return length * torch.arange(batch + 1, dtype=torch.int32, device=device)
 
 
-def alike(batch: int, length: int, device: str) -> Tensor:
+def equal_lengths(batch: int, length: int, device: str) -> Tensor:
     """Return the lengths of equally long requests, [batch], int32."""
     return torch.full((batch,), length, dtype=torch.int32, device=device)
 
@@ -162,5 +162,5 @@ class Pages:
         offsets = torch.arange(count, dtype=torch.int32, device=device)
         self.table = first[:, None] + offsets
         self.indices = self.table.flatten()
-        self.indptr = evenly(batch, count, device)
-        self.last = alike(batch, length - (count - 1) * page_size, device)
+        self.indptr = row_offsets(batch, count, device)
+        self.last = equal_lengths(batch, length - (count - 1) * page_size, device)

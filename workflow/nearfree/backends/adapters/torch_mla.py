@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.tensors import filled, share_seen, torch_dtype, turns
+from nearfree.backends.adapters.tensors import filled, share_read, torch_dtype, turns
 from nearfree.backends.adapters.torch_sdpa import causal_mask
 from nearfree.core.modules.attention import is_causal
 from nearfree.core.modules.indexer import SELECT, indexer_work
@@ -93,7 +93,7 @@ def index_scores(queries: Tensor, keys: Tensor, weights: Tensor, mask: Tensor | 
     return scores if mask is None else scores + mask
 
 
-def chosen(scores: Tensor, selected: int) -> Tensor | None:
+def top_positions(scores: Tensor, selected: int) -> Tensor | None:
     """Return the positions with the highest scores, [b, N, selected]; None if all are selected."""
     return None if scores.shape[-1] <= selected else scores.topk(selected, -1).indices
 
@@ -140,7 +140,7 @@ class TorchMla:
         self._caches = turns(
             execution,
             lambda _: filled(execution, dtype, batch, length, width),
-            share_seen(setting, positions),
+            share_read(setting, positions),
         )
         self.cache = self._caches.cache
         queries = filled(execution, dtype, batch, max(positions), heads, width)
@@ -211,7 +211,7 @@ class TorchIndexer:
         self._keys = turns(
             execution,
             lambda _: filled(execution, dtype, *shape),
-            share_seen(setting, positions),
+            share_read(setting, positions),
         )
         self.cache = self._keys.cache
         self._queries = filled(execution, dtype, batch, max_n, heads, width)
@@ -227,8 +227,8 @@ class TorchIndexer:
         """
         keys, weights = self._keys.next()[:, : self._context + n], self._weights[:, :n]
         scores = index_scores(self._queries[:, :n], keys, weights, self._masks.get(n))
-        top_positions = chosen(scores, SELECTED) if self._setting.api is None else None
-        return scores if top_positions is None else top_positions
+        positions = top_positions(scores, SELECTED) if self._setting.api is None else None
+        return scores if positions is None else positions
 
     def work(self, n: int) -> ExecutedWork:
         """Return the work: masked keys are computed too."""

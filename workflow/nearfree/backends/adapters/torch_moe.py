@@ -29,7 +29,7 @@ def default_block(tokens: int, experts: int) -> int:
     return _SMALL_BLOCK if tokens <= experts else _LARGE_BLOCK
 
 
-class Inner(NamedTuple):
+class Activation(NamedTuple):
     """The activation between the experts' products, and the biases [E, out] of both products."""
 
     gate: Gate = silu
@@ -37,7 +37,7 @@ class Inner(NamedTuple):
     down_bias: Tensor | None = None
 
 
-PLAIN = Inner()
+PLAIN = Activation()
 
 
 class Core(NamedTuple):
@@ -48,10 +48,12 @@ class Core(NamedTuple):
     """
 
     block_rows: Callable[[int, int], int | None]
-    multiply: Callable[[Tensor, Aligned, Tensor, Tensor, Inner], Tensor]
+    multiply: Callable[[Tensor, Aligned, Tensor, Tensor, Activation], Tensor]
 
 
-def padded(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner: Inner) -> Tensor:
+def padded(
+    rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner: Activation
+) -> Tensor:
     """Return the experts' outputs, one product per block, padding included."""
     block_rows = len(rows) // len(aligned.blocks)
     out = torch.empty_like(rows)
@@ -66,7 +68,9 @@ def padded(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner:
     return out
 
 
-def grouped(rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner: Inner) -> Tensor:
+def grouped(
+    rows: Tensor, aligned: Aligned, gate_up: Tensor, down: Tensor, inner: Activation
+) -> Tensor:
     """Return the experts' outputs, each expert multiplying its own rows without padding."""
     hidden = functional.grouped_mm(rows, gate_up.transpose(1, 2), offs=aligned.ends)
     if inner.gate_up_bias is not None:
@@ -94,14 +98,14 @@ def core_of(backend: str) -> Core | None:
     return core if isinstance(core, Core) else None
 
 
-def mixed(
+def moe_forward(
     core: Core,
     inputs: Tensor,
     aligned: Aligned,
     weights: tuple[Tensor, Tensor],
     shares: Tensor | None = None,
     *,
-    inner: Inner = PLAIN,
+    inner: Activation = PLAIN,
     on_inputs: bool = False,
 ) -> Tensor:
     """Run a forward through gated experts, [tokens, d_model] in and out.
@@ -144,7 +148,7 @@ class _TorchMoe(Experts):
 
     def forward(self, n: int) -> Tensor:
         """Run one forward, [batch * N, d_model] in and out; every routing weight is 1 / k."""
-        return mixed(self._core, self._inputs[n], self._aligned[n], self._weights.next())
+        return moe_forward(self._core, self._inputs[n], self._aligned[n], self._weights.next())
 
 
 class TorchPaddedMoe(_TorchMoe):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearfree.backends.adapters.kernel import ExecutionContext
-from nearfree.backends.adapters.tensors import filled, share_seen, torch_dtype, turns
+from nearfree.backends.adapters.tensors import filled, share_read, torch_dtype, turns
 from nearfree.core.modules.attention import attention_work, is_causal
 from nearfree.core.setting import Setting
 from nearfree.core.work import ExecutedWork
@@ -125,7 +125,7 @@ class TorchSdpa:
         self._keys = turns(
             execution,
             lambda _: (filled(execution, dtype, *shape), filled(execution, dtype, *shape)),
-            share_seen(setting, positions),
+            share_read(setting, positions),
         )
         self.cache = self._keys.cache
         queries = filled(execution, dtype, batch, max_n, heads, head_dim)

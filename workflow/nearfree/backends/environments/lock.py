@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from importlib import metadata
 
 FOLDER = Path("envs")
-OWN = "cpu"
+WORKFLOW_ENVIRONMENT = "cpu"
 """The workflow's own environment, which also measures on CPUs."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])? *== *([^\s;\\]+)(?!.*;)", re.MULTILINE)
@@ -102,7 +102,9 @@ def require(name: str) -> None:
     mismatches = differences(path)
     if mismatches:
         more = f"; and {len(mismatches) - _SHOWN} more" if len(mismatches) > _SHOWN else ""
-        command = "make install" if name == OWN else f"nearfree environment make {name}"
+        command = (
+            "make install" if name == WORKFLOW_ENVIRONMENT else f"nearfree environment make {name}"
+        )
         raise LockError(
             f"this interpreter is not what {path} names: {'; '.join(mismatches[:_SHOWN])}{more}",
             remedy=f"Run `{command}`, or name an interpreter that was made from this lock under "
@@ -110,7 +112,7 @@ def require(name: str) -> None:
         )
 
 
-MADE = Path(".environments")
+ENVIRONMENTS = Path(".environments")
 
 
 class Environment:
@@ -126,11 +128,11 @@ class Environment:
     """
 
     def __init__(self, name: str) -> None:
-        own = (FOLDER / "base.lock",) if name == OWN else ()
+        own = (FOLDER / "base.lock",) if name == WORKFLOW_ENVIRONMENT else ()
         self.name = name
         self.locks = (*own, lock_path(name))
         self.sha256 = hashlib.sha256(b"".join(lock.read_bytes() for lock in self.locks)).hexdigest()
-        self.folder = MADE / f"{name}-{self.sha256[:8]}"
+        self.folder = ENVIRONMENTS / f"{name}-{self.sha256[:8]}"
 
     @property
     def python(self) -> Path:

@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
-from nearfree.backends.environments.lock import FOLDER, MADE, OWN, Environment
+from nearfree.backends.environments.lock import (
+    ENVIRONMENTS,
+    FOLDER,
+    WORKFLOW_ENVIRONMENT,
+    Environment,
+)
 from nearfree.errors import LockError
 
 _TAIL_LINES = 4
@@ -34,7 +39,7 @@ def make(environment: Environment, say: Say) -> None:
     """
     if environment.complete:
         return
-    MADE.mkdir(exist_ok=True)
+    ENVIRONMENTS.mkdir(exist_ok=True)
     with _exclusive_lock(f"{environment.folder}.flock", environment, say) as lock_fd:
         if not environment.complete:
             say(f"{environment.folder}: installing {' and '.join(map(str, environment.locks))}")
@@ -71,7 +76,7 @@ def _install(environment: Environment, lock_fd: int, say: Say) -> None:
     for options in _pip_options(environment):
         run(*pip, *options)
     # Builds of two environments write the same files in the project's folder.
-    with _exclusive_lock(str(MADE / "nearfree.flock"), environment, say) as project_fd:
+    with _exclusive_lock(str(ENVIRONMENTS / "nearfree.flock"), environment, say) as project_fd:
         run(*pip, "--no-deps", "--no-build-isolation", "--editable", ".", second_fd=project_fd)
     run(python, "nearfree", "environment", "check", environment.name)
 
@@ -83,7 +88,7 @@ def _pip_options(environment: Environment) -> Iterator[Sequence[str]]:
     names, it would otherwise take a newer release than the lock's as soon as one exists.
     """
     locked = ("--no-deps", "--require-hashes")
-    if environment.name == OWN:
+    if environment.name == WORKFLOW_ENVIRONMENT:
         base, extra = environment.locks
         yield *locked, "-r", str(base)
         yield "-r", str(extra)
@@ -110,7 +115,7 @@ def _python(environment: Environment) -> str:
 
     A lock without an .in file is for every Python version that nearfree supports.
     """
-    if environment.name == OWN or not (FOLDER / f"{environment.name}.in").exists():
+    if environment.name == WORKFLOW_ENVIRONMENT or not (FOLDER / f"{environment.name}.in").exists():
         return sys.executable
     version = _resolution()["python-version"]
     own_version = ".".join(map(str, sys.version_info[:2]))

@@ -7,7 +7,7 @@ from nearfree.backends.kernels import (
     Checkpoint,
     moe_kernel,
     moe_libraries,
-    unread,
+    unread_kernel_error,
 )
 from nearfree.backends.moe_kernels import (
     MARLIN,
@@ -123,7 +123,7 @@ def block_kernel(question: MoeQuestion, release: Release, dtype: Dtype) -> str:
     if public_name is not None and public_name in BESIDE_TRITON:
         return public_name
     if public_name is not None and public_name != TRITON and question.sm is not None:
-        raise unread(*release, dtype, question.sm, public_name)
+        raise unread_kernel_error(*release, dtype, question.sm, public_name)
     triton_requested = question.kernel or question.block_size_m or question.backend not in BY_NAME
     kernel = TRITON
     if question.sm is not None and not (triton_requested and dtype not in NEVER_TRITON):
@@ -135,7 +135,7 @@ def block_kernel(question: MoeQuestion, release: Release, dtype: Dtype) -> str:
             remedy="Ask without --activations",
         )
     if question.sm is not None and kernel != TRITON and kernel not in BESIDE_TRITON:
-        raise unread(*release, dtype, question.sm, kernel)
+        raise unread_kernel_error(*release, dtype, question.sm, kernel)
     return kernel
 
 
@@ -187,7 +187,9 @@ def library_of(
         return None
     try:
         rules_release = moe_release(release.name, release.version, None)
-        kernel = public_kernel(*rules_release, dtype, sm, of=_with_width(formats, checkpoint))
+        kernel = public_kernel(
+            *rules_release, dtype, sm, checkpoint=_with_width(formats, checkpoint)
+        )
         if (kernel, activations) == (PUBLIC_NAMES["vllm", "mxfp4", TRTLLM], "float8"):
             kernel = PUBLIC_NAMES["vllm", "mxfp4", TRTLLM_8]
         library = moe_libraries(*rules_release, dtype, sm) if weights in _LIBRARY_ONLY else None
@@ -207,7 +209,7 @@ def stands_in(
         return False
     try:
         rules_release = moe_release(release.name, release.version or "0", None)
-        kernel = kernel_for(*rules_release, "bf16", sm, of=checkpoint)
+        kernel = kernel_for(*rules_release, "bf16", sm, checkpoint=checkpoint)
     except EvidenceError:
         return False
     return kernel is None or kernel.name != TRITON
@@ -221,7 +223,7 @@ def by_file(
     None if the file does not decide, or not alone. Parameters are those of `library_of`.
     """
     kernel = None if sm is None else _kernel_of(release, formats, sm, checkpoint)
-    return kernel.name if kernel and kernel.where and kernel.name != TRITON else None
+    return kernel.name if kernel and kernel.condition and kernel.name != TRITON else None
 
 
 def _kernel_of(
@@ -233,7 +235,7 @@ def _kernel_of(
         return None
     try:
         rules_release = moe_release(release.name, release.version, None)
-        return kernel_for(*rules_release, dtype, sm, of=_with_width(formats, checkpoint))
+        return kernel_for(*rules_release, dtype, sm, checkpoint=_with_width(formats, checkpoint))
     except EvidenceError:
         return None
 
@@ -270,6 +272,6 @@ def named_moe(
     if optional:
         rules_release = moe_release(release.name, release.version, None)
     checkpoint = _with_width(formats, checkpoint)
-    kernel = named_kernel(*rules_release, word, dtype, sm, of=checkpoint)
-    default = kernel_for(*rules_release, dtype, sm, of=checkpoint)
+    kernel = named_kernel(*rules_release, word, dtype, sm, checkpoint=checkpoint)
+    default = kernel_for(*rules_release, dtype, sm, checkpoint=checkpoint)
     return None if default is not None and default.name == kernel else kernel

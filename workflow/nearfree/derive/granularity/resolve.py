@@ -9,7 +9,7 @@ from typing import Literal, TypeVar, cast, get_args
 
 from nearfree.backends.dense_kernels import dense_format
 from nearfree.backends.record import Backend
-from nearfree.backends.records import running
+from nearfree.backends.records import backends_of
 from nearfree.core.modules.attention import ATTENTION, AttentionQuestion
 from nearfree.core.modules.dense_ffn import DenseQuestion
 from nearfree.core.modules.moe_ffn import MoeQuestion, local_experts
@@ -305,7 +305,9 @@ def _cache_error(dtype: str, cache_dtype: str, backend: Backend) -> EvidenceErro
     if backend.caches == ():
         message = f"{named} has no kernel for {combination}"
     takers = [
-        taker for taker in running(ATTENTION.name).values() if cache_dtype in (taker.caches or ())
+        taker
+        for taker in backends_of(ATTENTION.name).values()
+        if cache_dtype in (taker.caches or ())
     ]
     instead = [f"--kv-dtype {dtype}", *(f"--attention {taker.names[0]}" for taker in takers)]
     return _no_rules(f"{message}: ask with {' or '.join(instead)}")

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from nearfree.backends.records import running
+from nearfree.backends.records import backends_of
 from nearfree.core.modules.dense_ffn import DenseQuestion
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.work_model.family import Array, Features
 from nearfree.errors import NearfreeError
 
-ENGINES = [name for name, backend in running("gemm").items() if backend.rules]
+ENGINES = [name for name, backend in backends_of("gemm").items() if backend.rules]
 """The backends whose rules speak of dense products."""
 
 

@@ -11,7 +11,7 @@ from nearfree.backends.dense_kernels import (
     MARLIN,
     dense_kernel,
     dense_rule,
-    dense_unread,
+    unread_product_error,
 )
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch
@@ -94,7 +94,7 @@ class DenseRules:
         self.kernel = query.kernel or dense_kernel(version, query.format, query.sm, *sides)
         name = dense_rule(self.kernel, query.format, query.sm)
         if name is None or name not in rules:
-            raise dense_unread(version, query.format, query.sm, self.kernel)
+            raise unread_product_error(version, query.format, query.sm, self.kernel)
         self.rule = name
         facts = {
             "columns": query.columns,

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nearfree.backends.kernels import moe_kernel, unread
+from nearfree.backends.kernels import moe_kernel, unread_kernel_error
 from nearfree.backends.moe_kernels import NEVER_TRITON, TRITON
 from nearfree.errors import EvidenceError
 from nearfree.log.events import Branch, Quote, SourceFetched, TunedIndexed
@@ -256,7 +256,9 @@ def _other_kernel_rules(extraction: Extraction, query: MoeQuery) -> RowsOfBlocks
             )
         kernel = moe_kernel(extraction.package, extraction.version, query.dtype, query.sm)
         if kernel not in BESIDE_TRITON:
-            raise unread(extraction.package, extraction.version, query.dtype, query.sm, kernel)
+            raise unread_kernel_error(
+                extraction.package, extraction.version, query.dtype, query.sm, kernel
+            )
     if kernel is None:
         return None
     if kernel not in BESIDE_TRITON:

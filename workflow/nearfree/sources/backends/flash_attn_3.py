@@ -106,7 +106,7 @@ SIZES = dict.fromkeys(
     ("positions", "batch", "heads", "kv_heads", "head_dim", "context", "sms", "tokens_per_page"), 1
 )
 DENSE = [*range(1, 10), *(step + past for step in range(16, 545, 16) for past in (0, 1))]
-GIVEN = {
+CALL_TENSORS = {
     "dense": (),
     "kvcache": ("seqused_k_",),
     "kvcache_paged": ("seqused_k_", "page_table_"),
@@ -131,7 +131,7 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     parsed = CppFiles(files)
     for name in ("tile_size_fwd_sm90", "tile_size_fwd_sm8x", "num_splits_heuristic"):
         parsed.locate(name)
-    calls = [call_rule(parsed, way) for way in GIVEN]
+    calls = [call_rule(parsed, way) for way in CALL_TENSORS]
     return [*calls, launch_rule(parsed), tile_rule(parsed)]
 
 
@@ -143,7 +143,7 @@ def call_rule(
     Parameters
     ----------
     way
-        The kind of call, a key of `GIVEN`.
+        The kind of call, a key of `CALL_TENSORS`.
     also
         Further optional tensors of the call.
     window
@@ -152,8 +152,8 @@ def call_rule(
     from nearfree.sources.cpp.expressions import Meaning
     from nearfree.sources.cpp.program import cpp_program
 
-    page = "tokens_per_page" if "page_table_" in GIVEN[way] else "context"
-    tensors = {rf"{name}\.has_value\(\)": "True" for name in (*GIVEN[way], *also)}
+    page = "tokens_per_page" if "page_table_" in CALL_TENSORS[way] else "context"
+    tensors = {rf"{name}\.has_value\(\)": "True" for name in (*CALL_TENSORS[way], *also)}
     return Reading(
         f"{way}_window_call" if window else f"{way}_call",
         *cpp_program(
@@ -188,7 +188,7 @@ def contexts(way: str) -> list[Mapping[str, Any]]:
         (1, 32, 8, 128, 1024, 132, 90, 128),
         (2, 16, 4, 256, 512, 108, 80, 128),
     ]
-    paged = "page_table_" in GIVEN[way]
+    paged = "page_table_" in CALL_TENSORS[way]
     return [
         {"batch": b, "heads": h, "kv_heads": k, "head_dim": d, "context": length, "sms": sms}
         | {"cc_major": sm // 10, "cc_minor": sm % 10, "tokens_per_page": page}
@@ -280,7 +280,7 @@ def rule_queries(query: AttentionQuery, point: Point) -> tuple[RuleQuery, ...]:
 def tile(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Tile:
     """Return the tile of a call; packed heads share it, so a position takes several rows."""
     way = f"{query.api}_paged" if query.paged else query.api
-    if way not in GIVEN:
+    if way not in CALL_TENSORS:
         raise EvidenceError(
             f"{PACKAGE}: a {query.api} call has no paged cache", remedy="Ask for another call"
         )

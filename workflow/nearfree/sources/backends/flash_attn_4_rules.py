@@ -26,7 +26,9 @@ from nearfree.sources.language.python_source import Modules, find_record
 from nearfree.sources.language.reading import Reading, reached
 from nearfree.sources.language.slicing import slice_to
 
-KEPT = frozenset({"arch", "head_dim", "head_dim_v", "alignment", "is_split_kv", "num_splits"})
+KERNEL_CHECKS = frozenset(
+    {"arch", "head_dim", "head_dim_v", "alignment", "is_split_kv", "num_splits"}
+)
 """Names in assertions that decide whether a kernel exists; other assertions check tensors."""
 EMPTY = r"(seqlen_k|total_q) == 0( or (seqlen_k|total_q) == 0)?"
 COMPILED = r"compile_key not in .*"
@@ -55,7 +57,7 @@ def calling(function: Function, name: str, value: ast.expr) -> Function:
     return function
 
 
-def with_checks(function: Function, names: frozenset[str] | None = KEPT) -> Function:
+def with_checks(function: Function, names: frozenset[str] | None = KERNEL_CHECKS) -> Function:
     """Return a function, changed in place, whose assertions about these names, or all, raise."""
     changed: Function = _Checks(names).visit(function)
     return changed
@@ -213,7 +215,7 @@ def _program(modules: Modules) -> tuple[Program, str]:
     record = find_record(modules, "FwdConfig")
     functions = {}
     for function_name, function in program.functions.items():
-        checked = with_checks(function, None if function_name == HEAD_CHECK else KEPT)
+        checked = with_checks(function, None if function_name == HEAD_CHECK else KERNEL_CHECKS)
         without_record = checked if record is None else record.as_tuples(checked)
         functions[function_name] = slice_to(without_record, checks=False)
         only_families(functions[function_name])

@@ -94,7 +94,7 @@ def _fa2(rules: Mapping[str, Rule], query: AttentionQuery, positions: int) -> Ti
     captured = query.capture_positions
     if captured is not None and positions > captured:
         raise EvidenceError(
-            f"a CUDA graph captured for {captured} positions takes no {positions}",
+            f"a CUDA graph captured for {captured} positions does not take {positions}",
             remedy="Ask for at most as many positions as were captured",
         )
     ((name, call_facts),) = rule_queries(query, point_of(query, positions))

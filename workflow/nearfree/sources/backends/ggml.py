@@ -111,7 +111,7 @@ def _vector(files: Mapping[str, str]) -> Reading:
         if re.search(r"\.vec_dot\s*=", entry[2]) is None:
             continue
         if values.keys() != {"vec_dot_type", "nrows"}:
-            raise SourceError(f"{CPU}:{line} says no rows of a dot product", remedy=MOVED)
+            raise SourceError(f"{CPU}:{line} does not set the rows of a dot product", remedy=MOVED)
         answer = f"return std::make_tuple({values['vec_dot_type']}, {values['nrows']});"
         pieces.append((line, f"if (type == GGML_TYPE_{entry[1]}) {{"))
         rows = entry.start() + entry.group().index(".nrows")

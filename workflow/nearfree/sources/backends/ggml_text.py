@@ -221,7 +221,5 @@ def only_match(path: str, text: str, pattern: str, first: int = 1) -> tuple[re.M
     """
     matches = list(re.finditer(pattern, text, re.MULTILINE))
     if len(matches) != 1:
-        raise SourceError(
-            f"{path} has {len(matches)} times what is read as {pattern!r}", remedy=MOVED
-        )
+        raise SourceError(f"{path} has {len(matches)} matches of {pattern!r}", remedy=MOVED)
     return matches[0], first + text.count("\n", 0, matches[0].start())

@@ -64,7 +64,7 @@ def _variants(content: str, inside: str) -> Mechanism:
         entries.append(" ".join([addition[1], *addition[2].split()]))
         quotes.append(text.quote(line, line))
     if len(entries) != block.group().count("ggml_add_cpu_backend_variant("):
-        raise SourceError(f"{LIST}:{first} adds variants of no known form", remedy=MOVED)
+        raise SourceError(f"{LIST}:{first} adds variants in an unknown form", remedy=MOVED)
     return Mechanism("variants", ", ".join(entries), tuple(quotes))
 
 
@@ -74,7 +74,7 @@ def _features(files: Mapping[str, str], inside: str) -> list[Mechanism]:
     body, first = body_of(SCORE, files[SCORE], r"static int ggml_backend_cpu_x86_score\(\)")
     scored = list(_SCORE_BLOCK.finditer(body))
     if not scored or len(scored) != body.count("score +=") or "int score = 1;" not in body:
-        raise SourceError(f"{SCORE}:{first} scores in no known form", remedy=MOVED)
+        raise SourceError(f"{SCORE}:{first} scores in an unknown form", remedy=MOVED)
     texts = Text(inside + OPTIONS, files[OPTIONS]), Text(inside + SCORE, files[SCORE])
     mechanisms = []
     for score in scored:

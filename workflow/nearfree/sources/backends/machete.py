@@ -44,12 +44,12 @@ def machete(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Readin
 def _first_match(path: str, table: ast.Assign) -> Function:
     """Return a function that returns the rows of the first entry whose condition holds."""
     if not isinstance(table.value, ast.Dict):
-        raise SourceError(f"{path}: {TABLE} is no table", remedy=MOVED)
+        raise SourceError(f"{path}: {TABLE} is not a table", remedy=MOVED)
     body: list[ast.stmt] = []
     for key, value in zip(table.value.keys, table.value.values, strict=True):
         answer = at(ast.Return(_rows(path, value)), value)
         if not isinstance(key, ast.Constant):
-            raise SourceError(f"{path}: {TABLE} has a key that is no text", remedy=MOVED)
+            raise SourceError(f"{path}: {TABLE} has a key that is not a string", remedy=MOVED)
         if key.value is None:
             body.append(answer)
         else:
@@ -61,7 +61,7 @@ def _rows(path: str, value: ast.expr) -> ast.expr:
     """Return the second size of a tile, `((128, 16), (1, 1, 1))`."""
     tile = value.elts[0] if isinstance(value, ast.Tuple) and value.elts else None
     if not isinstance(tile, ast.Tuple) or len(tile.elts) != 2:
-        raise SourceError(f"{path}: {ast.unparse(value)} is no tile", remedy=MOVED)
+        raise SourceError(f"{path}: {ast.unparse(value)} is not a tile", remedy=MOVED)
     return tile.elts[1]
 
 
@@ -70,7 +70,7 @@ def _condition(path: str, key: ast.Constant) -> ast.expr:
     try:
         tree = ast.parse(str(key.value).replace("&&", "and").replace("||", "or"), mode="eval").body
     except SyntaxError as error:
-        raise SourceError(f"{path}: {key.value!r} is no condition", remedy=MOVED) from error
+        raise SourceError(f"{path}: {key.value!r} is not a condition", remedy=MOVED) from error
     text: Text = key.origin  # type: ignore[attr-defined]
     mark(tree, text)
     for node in ast.walk(tree):

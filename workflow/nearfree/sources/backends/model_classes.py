@@ -79,7 +79,7 @@ def _modules(path: str, table: ast.expr) -> dict[str, str]:
         return {str(name): str(module) for name, (module, _) in ast.literal_eval(table).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise SourceError(
-            f"{path}:{table.lineno}: a table of models is not written as one", remedy=MOVED
+            f"{path}:{table.lineno}: a table of models has an unknown form", remedy=MOVED
         ) from error
 
 
@@ -104,7 +104,7 @@ def _entries(path: str, text: str) -> tuple[str, ...]:
     }
     names = [entry.id for entry in entries if isinstance(entry, ast.Name) and entry.id in defined]
     if len(names) != len(entries) or len(values) > 1:
-        raise SourceError(f"{path}: its {_ENTRY} names no classes of the file", remedy=MOVED)
+        raise SourceError(f"{path}: its {_ENTRY} does not name classes of the file", remedy=MOVED)
     return tuple(names)
 
 
@@ -121,4 +121,4 @@ def _parsed(path: str, text: str) -> ast.Module:
     try:
         return ast.parse(text.lstrip("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise SourceError(f"{path} is no Python: {error}", remedy=MOVED) from error
+        raise SourceError(f"{path} is not Python: {error}", remedy=MOVED) from error

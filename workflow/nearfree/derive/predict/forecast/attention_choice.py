@@ -7,12 +7,12 @@ from nearfree.backends.attention_order import (
     ENGINE_ATTENTION,
     IMAGES_SINCE,
     WINDOWED,
-    Taken,
+    AttentionChoice,
 )
 from nearfree.backends.decode_kernels import WIDEST, engine_decoder
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.record import Backend
-from nearfree.backends.records import BY_NAME, of_engine
+from nearfree.backends.records import BY_NAME, engine_backend
 from nearfree.core.modules.attention import ATTENTION
 from nearfree.core.modules.attention_layer import ATTENTION_LAYER
 from nearfree.core.modules.indexer import INDEXER
@@ -54,11 +54,12 @@ def chosen(
     special = next((kind for kind in cache if not isinstance(kind, Grouped)), None)
     if special is not None:
         module = ATTENTION_LAYER if isinstance(special, Compressed) else MLA
-        record = of_engine(engine.name, module.name) or BY_NAME[usual]
+        record = engine_backend(engine.name, module.name) or BY_NAME[usual]
         yield f"{record.names[0]}=={engine.version}" if engine.version else record.names[0]
         return
     engine_choices = (
-        (choice.name, choice.where) for choice in _engine_choices(decoder, sm, engine, plain=plain)
+        (choice.name, choice.capabilities)
+        for choice in _engine_choices(decoder, sm, engine, plain=plain)
     )
     for name, where in (*engine_choices, *ATTENTION_ORDER.items()):
         record = BY_NAME[name]
@@ -88,7 +89,7 @@ def decode_kernel(
         return None
     for choice in _engine_choices(decoder, sm, engine, plain=kv_dtype in PLAIN):
         record = BY_NAME[choice.name]
-        if _runs_on(record, sm, choice.where) and not any(
+        if _runs_on(record, sm, choice.capabilities) and not any(
             _lack(record, kind) for kind in _grouped_kinds(decoder)
         ):
             return engine_decoder(engine.name, choice.name, sm, kv_dtype)
@@ -138,7 +139,7 @@ def _sglang_other_kernel(model: str, version: str | None) -> str | None:
 
 def _engine_choices(
     decoder: Decoder | None, sm: int | None, engine: BackendRelease, *, plain: bool
-) -> Iterator[Taken]:
+) -> Iterator[AttentionChoice]:
     """Yield the backends that an engine may run for grouped attention, its own choice first."""
     kinds = _grouped_kinds(decoder)
     sinks = any(kind.sinks for kind in kinds)
@@ -148,7 +149,7 @@ def _engine_choices(
     images = decoder is not None and decoder.sees_images is True and _masks_images(engine)
     for choice in ENGINE_ATTENTION.get(engine.name, ()):
         if (
-            sm in choice.where
+            sm in choice.capabilities
             and all(kind.head_dim in choice.sizes for kind in kinds)
             and (choice.sinks or not sinks)
             and (choice.narrow or plain)

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from nearfree.backends.dense_kernels import instead_of_deepgemm
+from nearfree.backends.dense_kernels import deepgemm_replacement
 from nearfree.backends.names import (
     BackendRelease,
     attention_backend,
     dense_backend,
     moe_backend,
 )
-from nearfree.backends.records import BY_NAME, of_engine
+from nearfree.backends.records import BY_NAME, engine_backend
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.config.loads import MeasuredLoads
 from nearfree.core.routing_names import Routing
@@ -162,7 +162,7 @@ class Placement:
         """Return the kernel of float8_block products if the engine disables DeepGEMM for them."""
         if self.decoder is None or self.sheet.sm is None or dense is None or dense.version is None:
             return None
-        return instead_of_deepgemm(dense.version, self.decoder.model_type, self.sheet.sm)
+        return deepgemm_replacement(dense.version, self.decoder.model_type, self.sheet.sm)
 
 
 def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> BackendRelease | None:
@@ -172,7 +172,7 @@ def _dense(config: Config, spec: DeploymentSpec, moe: BackendRelease) -> Backend
     """
     if spec.dense:
         return newest(config, spec.dense, dense_backend)
-    record = of_engine(moe.name, "gemm")
+    record = engine_backend(moe.name, "gemm")
     if record is None:
         return None
     (name,) = record.names

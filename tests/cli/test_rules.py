@@ -229,7 +229,7 @@ def test_classes_are_listed_by_release_and_locked(
     assert first == (0, "\n".join([*listed, "3 releases read; different from the lock\n"]), "")
     assert second[1].splitlines()[-1].startswith("wrote ")
     assert third == (0, "\n".join([*listed, "3 releases read; equal to the lock\n"]), "")
-    assert classes.read_class_lock(recorded / path)["vllm"].having("B") == ["0.9", "1.0"]
+    assert classes.read_class_lock(recorded / path)["vllm"].releases_with("B") == ["0.9", "1.0"]
 
 
 def test_classes_are_those_of_two_engines(recorded: Path, call: Call) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from nearfree.log.events import RuleExtracted, SourceFetched, SourceMember
 from nearfree.sources.backends import vllm
 from nearfree.sources.extraction import Extraction
-from nearfree.sources.language.reading import read_rule, recorded
+from nearfree.sources.language.reading import mechanism_rule, read_rule
 from nearfree.sources.tuned import index_tuned
 
 FOLDER = "vllm/model_executor/layers/fused_moe"
@@ -95,7 +95,7 @@ def rules_of(text: str, version: str) -> tuple[RuleExtracted, ...]:
     files = {PATH: text}
     return (
         *(read_rule(reading, "vllm", version) for reading in vllm.readings(files)),
-        *(recorded(mechanism, "vllm", version) for mechanism in vllm.mechanisms(files)),
+        *(mechanism_rule(mechanism, "vllm", version) for mechanism in vllm.mechanisms(files)),
     )
 
 

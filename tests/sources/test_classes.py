@@ -6,8 +6,8 @@ import pytest
 from nearfree.errors import ConfigError
 from nearfree.sources.backends.model_classes import Classes
 from nearfree.sources.classes import (
-    Locked,
-    locked,
+    LockedClasses,
+    locked_entry,
     read_class_lock,
     read_classes,
     renew_class_lock,
@@ -28,11 +28,13 @@ FOUND = {
 }
 
 
-def classes(lock: Locked, release: str) -> Classes:
+def classes(lock: LockedClasses, release: str) -> Classes:
     """Return the classes that a lock gives a release."""
     names = {*lock.own, *lock.transformers}
     backend = frozenset(each for each in names if lock.by_transformers(each, release))
-    return Classes(frozenset(n for n in names if release in lock.having(n)) - backend, backend)
+    return Classes(
+        frozenset(n for n in names if release in lock.releases_with(n)) - backend, backend
+    )
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
@@ -41,25 +43,25 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     renew_class_lock(path, "vllm", {"1.0": Classes(frozenset("Z"))})
     renew_class_lock(path, "sglang", FOUND)
     again = read_class_lock(path)
-    assert again["sglang"] == locked(FOUND)
+    assert again["sglang"] == locked_entry(FOUND)
     assert {each: classes(again["sglang"], each) for each in FOUND} == FOUND
-    assert again["vllm"].having("Z") == ["1.0"]
+    assert again["vllm"].releases_with("Z") == ["1.0"]
 
 
 def test_releases_with_a_class() -> None:
     """They come in order, by whichever backend, of whichever name."""
-    lock = locked(FOUND)
-    assert lock.having("A") == ["0.1", "0.2", "0.4"]
-    assert lock.having("C", "A") == ["0.1", "0.2", "0.3", "0.4"]
-    assert lock.having("D") == lock.having() == []
+    lock = locked_entry(FOUND)
+    assert lock.releases_with("A") == ["0.1", "0.2", "0.4"]
+    assert lock.releases_with("C", "A") == ["0.1", "0.2", "0.3", "0.4"]
+    assert lock.releases_with("D") == lock.releases_with() == []
     assert [each for each in FOUND if lock.by_transformers("A", each)] == ["0.2"]
-    assert spans_of(lock.releases, lock.having("A")) == [("0.1", "0.2"), ("0.4", None)]
+    assert spans_of(lock.releases, lock.releases_with("A")) == [("0.1", "0.2"), ("0.4", None)]
 
 
 def test_a_release_that_changes_nothing_adds_its_name_alone() -> None:
     """Spans that reach to the newest release do not name it."""
-    before = locked(FOUND)
-    after = locked(FOUND | {"0.5": FOUND["0.4"]})
+    before = locked_entry(FOUND)
+    after = locked_entry(FOUND | {"0.5": FOUND["0.4"]})
     assert (after.own, after.transformers) == (before.own, before.transformers)
 
 
@@ -94,8 +96,8 @@ def test_the_lock_has_the_releases_whose_rules_are_locked() -> None:
         ("sglang", "Llama4ForConditionalGeneration"): "0.4.5",
         ("sglang", "LLaDA2MoeModelLM"): "0.5.6",
     }
-    assert {key: LOCK[key[0]].having(key[1])[0] for key in first} == first
-    assert LOCK["vllm"].having("Dots1ForCausalLM")[-1] == "0.23.0"
+    assert {key: LOCK[key[0]].releases_with(key[1])[0] for key in first} == first
+    assert LOCK["vllm"].releases_with("Dots1ForCausalLM")[-1] == "0.23.0"
 
 
 SHARE = 24

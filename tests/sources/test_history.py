@@ -9,13 +9,13 @@ from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.history import (
     Lock,
     Release,
-    changes,
+    changed_rules,
     history,
     known_versions,
-    locked_again,
+    lock_status,
     read_lock,
     renew_lock,
-    standing,
+    with_releases,
     write_lock,
 )
 
@@ -32,7 +32,7 @@ def lock() -> Lock:
 
 def test_a_locked_release_is_as_locked() -> None:
     """The same digests for the same version are what the lock says."""
-    assert standing(lock(), made_release()) == "as locked"
+    assert lock_status(lock(), made_release()) == "as locked"
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_a_rewritten_text_with_the_same_rule_is_the_same_rule() -> None:
     """A digest is of what a rule answers: another spelling of it changes nothing."""
     spelled = TEXT.replace("size = 32 if M <= 300 else 128", "size = 128 if M > 300 else 32")
     again = made_release(spelled, version="1.1")
-    assert standing(lock(), again) == "not in the lock: same rules as 1.0"
+    assert lock_status(lock(), again) == "not in the lock: same rules as 1.0"
 
 
 @pytest.mark.slow
@@ -59,8 +59,8 @@ def test_a_changed_number_is_a_new_rule(old: str, new: str, rule: str) -> None:
     """One changed constant shows in the digest of its rule, and in no other."""
     assert TEXT.count(old) == 1
     changed = made_release(TEXT.replace(old, new), version="1.1")
-    assert changes(made_release().meanings(), changed.meanings()) == (rule,)
-    assert standing(lock(), changed) == f"not in the lock: new rule, other than 1.0 in {rule}"
+    assert changed_rules(made_release().meanings(), changed.meanings()) == (rule,)
+    assert lock_status(lock(), changed) == f"not in the lock: new rule, other than 1.0 in {rule}"
 
 
 def test_a_lock_reads_back_as_written(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_lock_reads_back_as_written(tmp_path: Path) -> None:
         Release(version="0.9", meanings={"tile": "a"}),
         Release(version="0.11", refused="flash-attn 0.11: no such function"),
     ]
-    again = locked_again(lock(), "flash-attn", releases)
+    again = with_releases(lock(), "flash-attn", releases)
     write_lock(path, again)
     assert read_lock(path) == again
     assert again.versions("flash-attn") == ["0.9", "0.10", "0.11"]
@@ -89,7 +89,7 @@ def test_releases_that_were_not_read_stay_in_the_lock() -> None:
         Release(version="0.9", refused="vllm 0.9 is not in the cache", had=False),
         Release(version="1.0", meanings={"tile": "d"}),
     ]
-    again = locked_again(old, "vllm", releases)
+    again = with_releases(old, "vllm", releases)
     assert again.rules == {
         "vllm": {"0.8": {"tile": "a"}, "0.9": {"tile": "b"}, "1.0": {"tile": "d"}}
     }
@@ -101,10 +101,10 @@ def test_a_release_is_locked_once() -> None:
     old = Lock(rules={"vllm": {"1.0": {"tile": "a"}}}, refused={"vllm": {"0.9": "vllm 0.9: odd"}})
     read = Release(version="0.9", meanings={"tile": "a"})
     refused = Release(version="1.0", refused="vllm 1.0: odd")
-    again = locked_again(old, "vllm", [read, refused])
+    again = with_releases(old, "vllm", [read, refused])
     assert again.rules == {"vllm": {"0.9": {"tile": "a"}}}
     assert again.refused == {"vllm": {"1.0": "vllm 1.0: odd"}}
-    assert locked_again(old, "vllm", [read]).refused == {}
+    assert with_releases(old, "vllm", [read]).refused == {}
 
 
 def test_a_history_begins_where_it_is_told_to() -> None:

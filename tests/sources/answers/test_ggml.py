@@ -10,12 +10,12 @@ from nearfree.sources.answers.ggml_cpu import (
     best_variant,
     facts_of,
     known_flags,
-    told_features,
-    told_flags,
+    loaded_features,
+    loaded_flags,
     with_implied,
 )
+from nearfree.sources.answers.ggml_granularity import product_granularity
 from nearfree.sources.answers.ggml_passes import TYPES, ProductQuery
-from nearfree.sources.answers.ggml_shown import product_granularity
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.record import recorded_extraction
 
@@ -279,10 +279,10 @@ def test_a_loaded_library_tells_what_it_is_compiled_for() -> None:
         "AVX512 = 1 | AVX512_VBMI = 1 | AVX512_VNNI = 1 | AVX512_BF16 = 1 | AMX_INT8 = 0 | "
         "LLAMAFILE = 1 | REPACK = 1 |"
     )
-    assert told_features(told)[-2:] == ["LLAMAFILE", "REPACK"]
+    assert loaded_features(told)[-2:] == ["LLAMAFILE", "REPACK"]
     rules = recorded(PREBUILT).by_name()
-    machine = told_flags(rules, told)
+    machine = loaded_flags(rules, told)
     variant = best_variant(rules, {*machine, "sse42", "bmi2", "avx512vbmi", "avx512cd"})
     assert variant.name == "zen4"
     assert facts_of(machine) == facts_of(variant.flags)
-    assert facts_of(told_flags({}, "AVX2 = 1 | AVX512F = 0")) == facts_of({"avx2"})
+    assert facts_of(loaded_flags({}, "AVX2 = 1 | AVX512F = 0")) == facts_of({"avx2"})

@@ -11,7 +11,7 @@ from nearfree.log.names import Layout
 from nearfree.sources.answers.granularity import moe_granularity
 from nearfree.sources.answers.intervals import Granularity
 from nearfree.sources.answers.moe import MoeQuery
-from nearfree.sources.language.reading import Mechanism, recorded
+from nearfree.sources.language.reading import Mechanism, mechanism_rule
 from nearfree.sources.record import recorded_extraction
 from nearfree.sources.tuned import index_tuned
 
@@ -137,7 +137,7 @@ def test_an_odd_file_that_would_be_opened_is_refused() -> None:
 def test_a_release_whose_blocks_align_nothing_is_refused() -> None:
     """Where BLOCK_SIZE_M is handed to no alignment of tokens, it says nothing of slack."""
     release = made_release()
-    lost = recorded(Mechanism("alignment", "tokens are padded"), "vllm", "1.0")
+    lost = mechanism_rule(Mechanism("alignment", "tokens are padded"), "vllm", "1.0")
     kept = [each for each in release.rules if each.rule != lost.rule]
     assert len(kept) == len(release.rules) - 1
     with pytest.raises(EvidenceError, match=r"vllm 1\.0: the lines for alignment,"):

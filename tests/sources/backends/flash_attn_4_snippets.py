@@ -3,7 +3,7 @@
 from functools import cache
 
 from nearfree.sources.backends import flash_attn_4
-from nearfree.sources.language.reading import read_rule, recorded
+from nearfree.sources.language.reading import mechanism_rule, read_rule
 from nearfree.sources.language.rule import Rule
 
 INTERFACE = '''
@@ -128,5 +128,5 @@ def rules_of(files: dict[str, str]) -> dict[str, Rule]:
     """Return the rules and mechanisms of some files."""
     package = flash_attn_4.PACKAGE
     read = [read_rule(each, package, "4.0") for each in flash_attn_4.readings(files)]
-    links = [recorded(each, package, "4.0") for each in flash_attn_4.mechanisms(files)]
+    links = [mechanism_rule(each, package, "4.0") for each in flash_attn_4.mechanisms(files)]
     return {each.rule: Rule(each) for each in (*read, *links)}

@@ -3,7 +3,7 @@
 from functools import cache
 
 from nearfree.sources.backends import flashinfer
-from nearfree.sources.language.reading import read_rule, recorded
+from nearfree.sources.language.reading import mechanism_rule, read_rule
 from nearfree.sources.language.rule import Rule
 
 UTILS = "include/flashinfer/utils.cuh"
@@ -104,5 +104,7 @@ def changed(
 def rules_of(files: dict[str, str]) -> dict[str, Rule]:
     """Return the rules and mechanisms of some files."""
     read = [read_rule(each, flashinfer.PACKAGE, "1.0") for each in flashinfer.readings(files)]
-    links = [recorded(each, flashinfer.PACKAGE, "1.0") for each in flashinfer.mechanisms(files)]
+    links = [
+        mechanism_rule(each, flashinfer.PACKAGE, "1.0") for each in flashinfer.mechanisms(files)
+    ]
     return {each.rule: Rule(each) for each in (*read, *links)}

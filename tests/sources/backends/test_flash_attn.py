@@ -8,7 +8,7 @@ from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.backends import flash_attn
 from nearfree.sources.extraction import extract
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.language.reading import Mechanism, read_rule, recorded
+from nearfree.sources.language.reading import Mechanism, mechanism_rule, read_rule
 from nearfree.sources.language.rule import Rule
 from once import one_in
 
@@ -384,7 +384,7 @@ def test_a_lost_grid_refuses_the_answers_of_its_kernel(
     rules: dict[str, Rule], gone: str, positions: int
 ) -> None:
     """Where blocks no longer count tiles of queries, nothing is answered; other kernels are."""
-    lost = recorded(Mechanism(gone, "blocks count tiles"), "demo", "1.0")
+    lost = mechanism_rule(Mechanism(gone, "blocks count tiles"), "demo", "1.0")
     known = {**rules, lost.rule: Rule(lost)}
     with pytest.raises(EvidenceError, match=rf"demo 1\.0: the lines for {gone},"):
         ask(known, positions)

@@ -8,7 +8,7 @@ from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.backends import flash_attn_3
 from nearfree.sources.extraction import extract
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.language.reading import Mechanism, read_rule, recorded
+from nearfree.sources.language.reading import Mechanism, mechanism_rule, read_rule
 from nearfree.sources.language.rule import Rule
 from once import one_in
 
@@ -299,7 +299,7 @@ def test_the_grid_is_found_in_the_tree() -> None:
 
 def test_a_lost_grid_refuses_the_answer(rules: dict[str, Rule]) -> None:
     """Where blocks no longer count rows of packed heads, nothing is answered."""
-    lost = recorded(Mechanism("grid", "blocks count rows"), "demo", "1.0")
+    lost = mechanism_rule(Mechanism("grid", "blocks count rows"), "demo", "1.0")
     with pytest.raises(EvidenceError, match=r"demo 1\.0: the lines for grid,"):
         ask({**rules, lost.rule: Rule(lost)}, 9)
 

@@ -9,7 +9,7 @@ from nearfree.errors import SourceError
 from nearfree.sources.backends import ggml, ggml_repack, ggml_sgemm, ggml_tiled, ggml_variants
 from nearfree.sources.backends.ggml_text import FLAGS
 from nearfree.sources.extraction import Extraction
-from nearfree.sources.language.reading import Reading, read_rule, recorded
+from nearfree.sources.language.reading import Reading, mechanism_rule, read_rule
 from nearfree.sources.language.rule import Rule
 
 from sources.backends.ggml_snippets import FILES, TILES
@@ -21,7 +21,7 @@ NEW, OLD, NONE = FLAGS[-1], FLAGS[-2], FLAGS[0]
 def rules(files: Mapping[str, str]) -> dict[str, Rule]:
     """Return the rules of a made-up release, by name."""
     found = [read_rule(each, "llama-cpp", "9.9") for each in ggml.readings(files)]
-    found += [recorded(each, "llama-cpp", "9.9") for each in ggml.mechanisms(files)]
+    found += [mechanism_rule(each, "llama-cpp", "9.9") for each in ggml.mechanisms(files)]
     return {each.rule: Rule(each) for each in found}
 
 
@@ -54,7 +54,7 @@ def test_ways_are_in_the_order_of_the_text() -> None:
     call = "    if (!llamafile_sgemm(params, dst)) {"
     first = "    if (ggml_compute_forward_mul_mat_tiled(params, dst)) { return; }\n"
     (order, *_) = ggml.mechanisms(changed(ggml.CPU, call, first + call))
-    assert order.says == "repack, tiled, sgemm, vector"
+    assert order.statement == "repack, tiled, sgemm, vector"
     assert [quote.lines for quote in order.quotes][1:] == [(49, 49), (50, 50), (51, 51)]
 
 

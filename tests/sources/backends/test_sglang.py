@@ -3,7 +3,7 @@
 import pytest
 from nearfree.errors import SourceError
 from nearfree.sources.backends.sglang import folders, forced_backend
-from nearfree.sources.language.reading import recorded
+from nearfree.sources.language.reading import mechanism_rule
 
 from sources.language.rules import function
 
@@ -42,7 +42,7 @@ class Attention:
 )
 def test_only_a_plain_name_counts(text: str, says: str, places: int) -> None:
     """A text counts, and an attribute that is only ever set to one; all else is left open."""
-    rule = recorded(forced_backend({PATH: text}), "sglang", "1.0")
+    rule = mechanism_rule(forced_backend({PATH: text}), "sglang", "1.0")
     assert rule.branches[0].value == repr(says)
     assert len(rule.branches[0].quotes) == places
 
@@ -51,7 +51,7 @@ def test_folders_that_are_listed_twice_are_refused() -> None:
     """The order is that of the one list of versions; a second list says nothing."""
     text = 'def f():\n    supported_triton_versions = ["3.4.0", "3.3.1"]\n    return look()'
     (found,) = folders(function(text))
-    assert found.says == "3.4.0 3.3.1"
+    assert found.statement == "3.4.0 3.3.1"
     with pytest.raises(SourceError, match="2 times"):
         folders(
             function(text.replace("    return", "    supported_triton_versions = []\n    return"))

@@ -9,9 +9,9 @@ from nearfree.sources.attention import AttentionQuery
 from nearfree.sources.backends import vllm_fa3
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.fork import STANDS_IN
-from nearfree.sources.history import read_lock, standing
+from nearfree.sources.history import lock_status, read_lock
 from nearfree.sources.language.reading import Mechanism
-from nearfree.sources.language.reading import recorded as absent
+from nearfree.sources.language.reading import mechanism_rule as absent
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.record import recorded_extraction
 
@@ -103,7 +103,7 @@ def test_conditions_are_those_of_the_build() -> None:
 def test_what_is_on_record_is_as_locked(version: str) -> None:
     """The lock holds each release of the fork that the log does."""
     lock = read_lock(ROOT / "config" / "rules.lock")
-    assert standing(lock, recorded(version)) == "as locked"
+    assert lock_status(lock, recorded(version)) == "as locked"
 
 
 @pytest.mark.parametrize("version", BINARIES)

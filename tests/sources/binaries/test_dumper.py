@@ -91,7 +91,7 @@ def test_a_program_without_an_environment(monkeypatch: pytest.MonkeyPatch) -> No
         ("echo 'no such thing' >&2", "no such thing"),
         ("while :; do echo 0123456789012345678901234567890123456789; done", "exit code"),
         ("while :; do :; done", "TimeoutExpired"),
-        ("printf '\\377'", "no plain text"),
+        ("printf '\\377'", "not plain text"),
     ],
 )
 def test_whatever_stops_the_program_is_a_refusal(

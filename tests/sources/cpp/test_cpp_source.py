@@ -8,7 +8,7 @@ from nearfree.sources.cpp.source import (
     parameter_names,
     specialised_for,
     template_parameters,
-    words,
+    text_of,
 )
 
 
@@ -31,7 +31,7 @@ def files(text: str) -> CppFiles:
 )
 def test_located(text: str) -> None:
     """A function is found in namespaces, templates and behind guards; declarations do not count."""
-    assert words(files(text).locate("f").node.child_by_field_name("body")) == "{ return 1; }"
+    assert text_of(files(text).locate("f").node.child_by_field_name("body")) == "{ return 1; }"
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_parameters() -> None:
         "int f(const int &a, T *b, unsigned c = 3) { return 1; }"
     )
     node = files(text).locate("f").node
-    assert [(n, words(d), k) for n, d, k in parameter_names(node)] == [
+    assert [(n, text_of(d), k) for n, d, k in parameter_names(node)] == [
         ("a", "", "int"),
         ("b", "", "T"),
         ("c", "3", "unsigned"),
     ]
     assert [name for name, _ in template_parameters(node)] == ["T", "N", "B"]
     shown = [
-        each if isinstance(each, str) else words(each) for _, each in template_parameters(node)
+        each if isinstance(each, str) else text_of(each) for _, each in template_parameters(node)
     ]
     assert shown == ["deduced", "4", "unknown"]
 
@@ -102,4 +102,4 @@ def test_places() -> None:
     text = "namespace a::b { template<> void f<half, 64>(int x) { } }"
     node = files(text).definitions("f")[0].node
     assert namespaces(node) == {"a", "b"}
-    assert [words(each) for each in specialised_for(node)] == ["half", "64"]
+    assert [text_of(each) for each in specialised_for(node)] == ["half", "64"]

@@ -15,7 +15,9 @@ def answers(body: str, *, follow: bool = True) -> list[Any]:
     """Return what `int f(int M)` gives for 0 to 4, read in both ways."""
     files = CppFiles({"a.cpp": f"int f(int M) {{ {body} }}"})
     program, root = cpp_program(files, "f", leaves={}, meaning=Meaning(branching=follow))
-    reading = Reading("f", program, root, axis="M", contexts=[{}], whole=False, dense=range(5))
+    reading = Reading(
+        "f", program, root, axis="M", contexts=[{}], interpret_whole=False, dense=range(5)
+    )
     rule = Rule(read_rule(reading, "a", "1"))
     return [rule.value({"M": m}).value for m in range(5)]
 

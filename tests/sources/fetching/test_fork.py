@@ -10,7 +10,7 @@ from nearfree.errors import SourceError
 from nearfree.sources.fetching import fork
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.fetch import fetch
-from nearfree.sources.fetching.fork import Fork, pinned, read_commit
+from nearfree.sources.fetching.fork import Fork, pinned_commit, read_commit
 
 from sources.fetching.indexserver import Server, make_sdist, server
 
@@ -74,10 +74,10 @@ def test_git_leaves_the_user_s_repository_alone(
 def test_a_pin_is_one_commit_by_its_hash() -> None:
     """A branch's name, or two commits, pins nothing."""
     text = f"GIT_REPOSITORY {URL}.git\n  GIT_TAG {{}}\n"
-    assert pinned(text.format("a" * 40), "x") == (URL, "a" * 40)
+    assert pinned_commit(text.format("a" * 40), "x") == (URL, "a" * 40)
     for other in (text.format("main"), text.format("a" * 40) * 2, ""):
         with pytest.raises(SourceError, match="commits of a repository"):
-            pinned(other, "x")
+            pinned_commit(other, "x")
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -54,7 +54,9 @@ def read_cpp(
     program, name = cpp_program(
         CppFiles({"rules.h": text}), root, leaves=leaves or {}, meaning=meaning
     )
-    return read_rule(reading(program, name, **({"whole": False} | changes)), "package", "1.0")
+    return read_rule(
+        reading(program, name, **({"interpret_whole": False} | changes)), "package", "1.0"
+    )
 
 
 def values(rule: RuleExtracted, points: Sequence[int] = POINTS, **inputs: Any) -> list[Any]:

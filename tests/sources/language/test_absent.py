@@ -22,13 +22,13 @@ EXPECTED = [None, None, 8, 8, 8, None, None, 4]
 
 def test_what_a_way_leaves_out_is_none() -> None:
     """Only where it is set does the entry have a value; setting it later counts."""
-    rule = read_python(TEXT, key="B", absent=True)
+    rule = read_python(TEXT, key="B", may_be_absent=True)
     assert values(rule) == EXPECTED
 
 
 def test_the_dictionary_that_lacks_an_entry_is_quoted() -> None:
     """A value of None has a place: that of the dictionary without it."""
-    rule = read_python(TEXT, key="B", absent=True)
+    rule = read_python(TEXT, key="B", may_be_absent=True)
     for m, line in ((1, 4), (17, 7)):
         place = Rule(rule).value({"M": m}).branch.quotes[-1]
         assert place.lines == (line, line)
@@ -43,7 +43,7 @@ def test_an_entry_that_must_be_there_is_missed() -> None:
 
 def test_an_entry_that_is_always_there_reads_the_same() -> None:
     """Allowing an entry to be absent changes nothing where it never is."""
-    plain, allowing = (read_python(TEXT, key="A", absent=absent) for absent in (False, True))
+    plain, allowing = (read_python(TEXT, key="A", may_be_absent=absent) for absent in (False, True))
     assert plain == allowing
 
 
@@ -58,4 +58,4 @@ def test_an_entry_that_is_always_there_reads_the_same() -> None:
 def test_what_might_set_the_entry_is_no_absence(text: str) -> None:
     """An entry that unknown code may set is refused: it is not said to be absent."""
     with pytest.raises(SourceError):
-        read_python(text, key="B", absent=True)
+        read_python(text, key="B", may_be_absent=True)

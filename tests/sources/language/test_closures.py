@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.errors import UnknownConstructError
-from nearfree.sources.language.closures import NO_VALUE, Closures, Fixed, evaluate, unknown
+from nearfree.sources.language.closures import NO_VALUE, Closures, Fixed, evaluate, refuse_call
 from nearfree.sources.language.expressions import parse, same
 from nearfree.sources.language.functions import BUILTINS
 
@@ -59,7 +59,7 @@ def test_a_closure_says_what_python_says(
     fixed = {name: names[name] for name in settled}
     expected = outcome(text, names)
     try:
-        found = Closures(fixed, unknown, ()).of(parse(text))(names)
+        found = Closures(fixed, refuse_call, ()).of(parse(text))(names)
     except NO_VALUE:
         assert expected == []
         return
@@ -70,7 +70,7 @@ def test_a_closure_says_what_python_says(
 @pytest.mark.parametrize("text", ["M + 1", "4 * M // 3", "M > 2 or n > 1", "(M, n)", "min(M, 7)"])
 def test_what_is_settled_is_worked_out(text: str) -> None:
     """With all names fixed, nothing is left to do at a point."""
-    closure = Closures({"M": 5, "n": 2}, unknown, ()).of(parse(text))
+    closure = Closures({"M": 5, "n": 2}, refuse_call, ()).of(parse(text))
     assert isinstance(closure, Fixed)
     assert closure({}) == evaluate(parse(text), {"M": 5, "n": 2})
 
@@ -81,12 +81,12 @@ def test_a_large_number_is_no_value(text: str) -> None:
     names = {"M": 2**61 + 1}
     assert outcome(text, names) == []
     with pytest.raises(NO_VALUE):
-        Closures({}, unknown, ()).of(parse(text))(names)
+        Closures({}, refuse_call, ()).of(parse(text))(names)
 
 
 def test_what_is_not_reached_is_not_evaluated() -> None:
     """A part without a value counts only where Python would come to it."""
-    closure = Closures({"n": 0}, unknown, ()).of(parse("M > 4 and 16 // n > 2"))
+    closure = Closures({"n": 0}, refuse_call, ()).of(parse("M > 4 and 16 // n > 2"))
     assert closure({"M": 3, "n": 0}) is False
     with pytest.raises(NO_VALUE):
         closure({"M": 5, "n": 0})

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 from nearfree.errors import SourceError
-from nearfree.sources.language.cuts import argument_of, arguments_of, calls, value_of
+from nearfree.sources.language.cuts import argument_of, arguments_of, calls_of, value_of
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Program
 
@@ -105,4 +105,4 @@ def test_cuts_are_rules() -> None:
 
 def test_calls() -> None:
     """Calls by a plain name are found, methods of that name are not."""
-    assert len(calls(function("def f(M):\n    return g(g(1)) + a.g(2)"), "g")) == 2
+    assert len(calls_of(function("def f(M):\n    return g(g(1)) + a.g(2)"), "g")) == 2

@@ -1,7 +1,7 @@
 """Mechanisms: lines that make a rule matter, recorded as rules without inputs."""
 
 from nearfree.log.events import Quote
-from nearfree.sources.language.reading import Mechanism, recorded
+from nearfree.sources.language.reading import Mechanism, mechanism_rule
 from nearfree.sources.language.rule import Rule
 
 PLACE = Quote(file="a.py", lines=(3, 4), text="grid = cdiv(M, BLOCK)")
@@ -9,7 +9,7 @@ PLACE = Quote(file="a.py", lines=(3, 4), text="grid = cdiv(M, BLOCK)")
 
 def test_recorded() -> None:
     """A mechanism with lines says what it says, and quotes them."""
-    rule = recorded(Mechanism("grid", "it's a grid", (PLACE,)), "package", "1.0")
+    rule = mechanism_rule(Mechanism("grid", "it's a grid", (PLACE,)), "package", "1.0")
     assert Rule(rule).value({}).value == "it's a grid"
     assert rule.branches[0].quotes == (PLACE,)
     assert rule.rule == "mechanism_grid"
@@ -18,7 +18,8 @@ def test_recorded() -> None:
 def test_absent() -> None:
     """A mechanism without lines is absent, and means something else than one that is there."""
     there, gone = (
-        recorded(Mechanism("grid", "a grid", quotes), "package", "1.0") for quotes in ((PLACE,), ())
+        mechanism_rule(Mechanism("grid", "a grid", quotes), "package", "1.0")
+        for quotes in ((PLACE,), ())
     )
     assert Rule(gone).value({}).value == "absent"
     assert there.meaning != gone.meaning
@@ -28,7 +29,7 @@ def test_meaning() -> None:
     """The meaning does not depend on where the lines stand."""
     other = Quote(file="b.py", lines=(9, 9), text="grid = cdiv(M, BLOCK)")
     first, second = (
-        recorded(Mechanism("grid", "a grid", (quote,)), "package", "1.0")
+        mechanism_rule(Mechanism("grid", "a grid", (quote,)), "package", "1.0")
         for quote in (PLACE, other)
     )
     assert first.meaning == second.meaning

@@ -10,7 +10,7 @@ from nearfree.errors import SourceError
 from nearfree.log.events import RuleExtracted
 from nearfree.sources.language.expressions import UnknownConstructError, parse, same
 from nearfree.sources.language.interpret import Interpreter
-from nearfree.sources.language.paths import enumerate_paths, tightest
+from nearfree.sources.language.paths import enumerate_paths, without_implied_bounds
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.language.statements import REFUSED
 
@@ -147,7 +147,7 @@ def rule_of(text: str) -> Rule:
     """Return a rule read by its branches alone."""
     program = python_program(text)
     branches, called = enumerate_paths(program, "f", {"M", "N"})
-    from nearfree.sources.language.reading import reached
+    from nearfree.sources.language.reading import reachable
 
     return Rule(
         RuleExtracted(
@@ -157,7 +157,7 @@ def rule_of(text: str) -> Rule:
             symbol="f",
             inputs=("M", "N"),
             branches=tuple(branches),
-            functions=tuple(ast.unparse(program.functions[n]) for n in reached(program, called)),
+            functions=tuple(ast.unparse(program.functions[n]) for n in reachable(program, called)),
             meaning="",
             points=0,
         )
@@ -235,7 +235,9 @@ def test_most_functions_are_read() -> None:
 )
 def test_tightest(when: list[str], kept: list[str]) -> None:
     """Of bounds of one kind on one expression, a later and closer one replaces earlier ones."""
-    assert [ast.unparse(each) for each in tightest([parse(text) for text in when])] == kept
+    assert [
+        ast.unparse(each) for each in without_implied_bounds([parse(text) for text in when])
+    ] == kept
 
 
 def test_least() -> None:

@@ -10,7 +10,12 @@ from nearfree.errors import EvidenceError, SourceError
 from nearfree.log.events import Branch, RuleExtracted
 from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.expressions import same
-from nearfree.sources.language.points import column, combined, kinds, told_apart
+from nearfree.sources.language.points import (
+    answer_codes,
+    column,
+    combined_codes,
+    distinguishing_codes,
+)
 from nearfree.sources.language.rule import Rule
 
 HELPER = (
@@ -58,7 +63,7 @@ def test_points_of_a_kind_have_one_answer(
     asked = rule(when, values)
     m, n = (np.array(each, np.int64) for each in zip(*points, strict=True))
     try:
-        codes, most = kinds(asked, {}, {"M": column(m), "n": column(n)})
+        codes, most = answer_codes(asked, {}, {"M": column(m), "n": column(n)})
     except NO_VALUE:
         codes = None
     answers: dict[int, Any] = {}
@@ -85,7 +90,7 @@ def test_what_a_rule_compares_tells_its_answers_apart(
     asked = rule(when, ("1", "2"))
     m = np.array([each for each, _ in points], np.int64)
     for inputs in ({"n": n}, {}):
-        codes, _ = combined(told_apart(asked, inputs, {"M": column(m)}))
+        codes, _ = combined_codes(distinguishing_codes(asked, inputs, {"M": column(m)}))
         branches = dict[int, set[object]]()
         for code, number in zip(codes.tolist(), m.tolist(), strict=True):
             try:
@@ -100,7 +105,7 @@ def test_a_part_is_evaluated_once_a_value() -> None:
     """A helper is called for distinct arguments alone, however many points there are."""
     asked = rule(("M > 0", "M <= 0"), ("up(M // 100, n)", "0"))
     m, n = (np.repeat(np.arange(1, 401), 5), np.tile(np.arange(5), 400))
-    codes, _ = kinds(asked, {}, {"M": column(m), "n": column(n)})
+    codes, _ = answer_codes(asked, {}, {"M": column(m), "n": column(n)})
     assert len(set(codes.tolist())) == 9
 
 
@@ -108,7 +113,7 @@ def test_a_part_is_evaluated_once_a_value() -> None:
 def test_combinations_are_told_apart(pairs: list[tuple[int, int]]) -> None:
     """Combined codes are equal exactly where both are, and each has a point."""
     parts = [np.array(each, np.int64) for each in zip(*pairs, strict=True)]
-    codes, some = combined([(parts[0], 4), (parts[1], 5)])
+    codes, some = combined_codes([(parts[0], 4), (parts[1], 5)])
     assert len(some) == len(set(pairs))
     assert [pairs[some[code]] for code in codes.tolist()] == pairs
 
@@ -117,11 +122,11 @@ def test_a_value_that_is_no_number_tells_points_apart_by_type() -> None:
     """True and 1 are two values."""
     asked = rule(("M > 0", "M <= 0"), ("n if M > 2 else n == 1", "0"))
     m, n = np.array([1, 3, 4]), np.array([1, 1, 1])
-    codes, _ = kinds(asked, {}, {"M": column(m), "n": column(n)})
+    codes, _ = answer_codes(asked, {}, {"M": column(m), "n": column(n)})
     assert codes[0] != codes[1] == codes[2]
 
 
 def test_no_point_without_a_branch() -> None:
     """Where no branch applies at a single point, nothing is said of any."""
     with pytest.raises(NO_VALUE):
-        kinds(rule(("M > 3", "M > 9"), ("1", "2")), {}, {"M": column(np.array([5, 2]))})
+        answer_codes(rule(("M > 3", "M > 9"), ("1", "2")), {}, {"M": column(np.array([5, 2]))})

@@ -8,7 +8,7 @@ from nearfree.sources.language import paths
 from nearfree.sources.language import reading as reading_module
 from nearfree.sources.language.interpret import Interpreter
 from nearfree.sources.language.program import Program
-from nearfree.sources.language.reading import axis_points, read_rule, shown
+from nearfree.sources.language.reading import axis_points, condition_text, read_rule
 from nearfree.sources.language.statements import REFUSED
 
 from sources.language.rules import POINTS, python_program, read_python, reading, values
@@ -200,7 +200,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
             "def f(M):\n    n = 0\n    for a in range(100000):\n        for b in range(100000):\n"
             "            n += 1\n    return n"
         ),
-        "does not run over a list",
+        "does not iterate over a list",
     ),
     "endless helper": (
         (
@@ -479,8 +479,8 @@ def test_quotes_point_at_true_lines() -> None:
 def test_shown() -> None:
     """A branch's conditions are shown as one text, with `or` in parentheses."""
     rule = read_python("def f(M):\n    if M < 3 or M > 64:\n        return 1\n    return 2")
-    assert shown(rule.branches[0]) == "(M < 3 or M > 64)"
-    assert shown(read_python("def f(M):\n    return 1").branches[0]) == "always"
+    assert condition_text(rule.branches[0]) == "(M < 3 or M > 64)"
+    assert condition_text(read_python("def f(M):\n    return 1").branches[0]) == "always"
 
 
 def test_unused_inputs_are_left_out() -> None:

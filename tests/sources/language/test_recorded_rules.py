@@ -91,7 +91,7 @@ def test_a_recorded_rule_answers_as_it_reads(rule: RuleExtracted, data: st.DataO
     inputs = data.draw(inputs_of(rule))
     settled = {name: inputs[name] for name in rule.inputs if data.draw(st.booleans())}
     ready = kept(rule)
-    for each in (ready, ready.specialised(settled), ready.steady(inputs, ("positions", "M"))):
+    for each in (ready, ready.specialised(settled), ready.narrowed(inputs, ("positions", "M"))):
         try:
             ((value, branch),) = read(rule, inputs)
         except (ValueError, TypeError, ArithmeticError, AssertionError, NameError):

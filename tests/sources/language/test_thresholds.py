@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nearfree.sources.language.rule import Rule
-from nearfree.sources.language.thresholds import UnsettledError, changes, same_up_to
+from nearfree.sources.language.thresholds import UnsettledError, change_points, identity_limit
 
 from sources.moe_release import made_release
 
@@ -31,7 +31,7 @@ def rule(*branches: tuple[str, str]) -> Rule:
 @given(limit=st.integers(0, 60), top_k=st.integers(1, 9), last=st.integers(1, 50))
 def test_each_turn_is_found(limit: int, top_k: int, last: int) -> None:
     """The number after which a comparison turns is named, and no other."""
-    found = changes(
+    found = change_points(
         rule(("M * k <= E", "16"), ("not M * k <= E", "64")), {"E": limit, "k": top_k}, "M", last
     )
     assert found == [
@@ -44,13 +44,13 @@ def test_each_turn_is_found(limit: int, top_k: int, last: int) -> None:
 def test_what_may_turn_twice_is_not_told(when: str) -> None:
     """Where a comparison is not known to rise with the number, each must be asked."""
     with pytest.raises(UnsettledError):
-        changes(rule((when, "16"), (f"not ({when})", "64")), {"E": 9}, "M", 50)
+        change_points(rule((when, "16"), (f"not ({when})", "64")), {"E": 9}, "M", 50)
 
 
 def test_a_value_of_the_number_is_not_told() -> None:
     """A value that is made of the number may change anywhere."""
     with pytest.raises(UnsettledError):
-        changes(rule(("", "min(M, 64)")), {}, "M", 50)
+        change_points(rule(("", "min(M, 64)")), {}, "M", 50)
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_a_value_of_the_number_is_not_told() -> None:
 )
 def test_a_number_may_be_its_own_answer(value: str, most: float) -> None:
     """Up to the bound of a minimum a rule says the number itself."""
-    assert same_up_to(rule(("", value)), "M") == most
+    assert identity_limit(rule(("", value)), "M") == most

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nearfree.sources.binaries.compare import Difference
-    from nearfree.sources.binaries.record import Checked
+    from nearfree.sources.binaries.record import BinaryCheck
 
 
 def run_check(args: argparse.Namespace) -> int:
@@ -103,7 +103,7 @@ def run_compile(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print(comparison: "Checked") -> None:
+def _print(comparison: "BinaryCheck") -> None:
     unexplained = [
         difference for difference in comparison.differences if difference.explained is None
     ]

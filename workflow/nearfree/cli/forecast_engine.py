@@ -193,7 +193,7 @@ def _flags(
 ) -> tuple[frozenset[str], str]:
     """Return the CPU flags that the library is compiled for, and their origin."""
     from nearfree.derive.granularity.releases import Release
-    from nearfree.sources.answers.ggml_cpu import NAMES, UNREAD, told_flags
+    from nearfree.sources.answers.ggml_cpu import NAMES, UNREAD, loaded_flags
     from nearfree.sources.packages import parse_release
 
     extraction = answerer.extraction(Release(*parse_release(f"{engine}=={release}")))
@@ -204,7 +204,7 @@ def _flags(
             if (forward.setting.backend, forward.setting.release) == (engine, release)
         ]
         if loaded:
-            flags = told_flags(extraction.by_name(), loaded[-1].system_info)
+            flags = loaded_flags(extraction.by_name(), loaded[-1].system_info)
             return flags & (NAMES | UNREAD), "as the library reported when it was measured"
     return _named_flags(args, extraction)
 

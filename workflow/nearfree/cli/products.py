@@ -8,7 +8,7 @@ from nearfree.errors import ConfigError
 
 if TYPE_CHECKING:
     from nearfree.sources.answers.ggml_cpu import Variant
-    from nearfree.sources.answers.ggml_shown import ProductGranularity, Said
+    from nearfree.sources.answers.ggml_granularity import CitedRule, ProductGranularity
     from nearfree.sources.extraction import Extraction
 
 DEFAULT_SIDE = 4096
@@ -64,8 +64,8 @@ def product_answer(args: argparse.Namespace, extraction: "Extraction") -> "Produ
     EvidenceError
         A rule is missing, or the CPU or the type uses kernels whose rules are not read.
     """
+    from nearfree.sources.answers.ggml_granularity import product_granularity
     from nearfree.sources.answers.ggml_passes import ProductQuery
-    from nearfree.sources.answers.ggml_shown import product_granularity
 
     if args.weight is None:
         raise ConfigError(f"{args.release} needs --type", remedy="Give the type of the weights")
@@ -90,12 +90,12 @@ def library_flags(
     """Return the library's CPU flags, its variant for this CPU, and notes on assumptions."""
     from nearfree.hardware.instructions import cpu_flags
     from nearfree.sources.answers.ggml_cpu import best_variant, known_flags, with_implied
-    from nearfree.sources.fetching.bundle import bundled
+    from nearfree.sources.fetching.bundle import is_bundled
 
     if args.cpu_flags is not None:
         return with_implied(known_flags(args.cpu_flags)), None, ()
     machine = cpu_flags()
-    if not bundled(extraction.package, extraction.version):
+    if not is_bundled(extraction.package, extraction.version):
         return machine, None, ("assumed: the library is built for this machine's CPU",)
     variant = best_variant(extraction.by_name(), machine)
     return variant.flags, variant, ()
@@ -126,6 +126,6 @@ def print_products(args: argparse.Namespace, answer: "ProductGranularity") -> No
         print(f"  note: {note}")
 
 
-def _rule_location(rule: "Said") -> str:
+def _rule_location(rule: "CitedRule") -> str:
     lines = "" if rule.lines is None else f":{rule.lines[0]}-{rule.lines[1]}"
     return f"{rule.rule}  {rule.file}{lines}  {(rule.sha256 or '')[:12]}"

@@ -119,7 +119,7 @@ def _cache() -> "Cache":
 
 def _extract(args: argparse.Namespace) -> int:
     from nearfree.core.scopes import SOURCES
-    from nearfree.sources.history import standing
+    from nearfree.sources.history import lock_status
     from nearfree.sources.packages import parse_release
     from nearfree.sources.record import (
         record_extraction,
@@ -146,7 +146,7 @@ def _extract(args: argparse.Namespace) -> int:
         print(f"  {len(extraction.tuned)} tuned files, {len(unread)} of them odd")
     for tuned in unread:
         print(f"    {tuned.file}: {tuned.odd}")
-    print(f"  {standing(_lock(args), extraction)}")
+    print(f"  {lock_status(_lock(args), extraction)}")
     return 0
 
 
@@ -171,7 +171,7 @@ def _show(args: argparse.Namespace) -> int:
         }
         print(json_text(shown))
         return 0
-    from nearfree.sources.history import standing
+    from nearfree.sources.history import lock_status
 
     first = extraction.fetched[0]
     print(f"{extraction.package} {extraction.version}: {_origin(first)}")
@@ -179,26 +179,26 @@ def _show(args: argparse.Namespace) -> int:
         print(f"\n{rule.rule}  ({rule.symbol}; inputs {', '.join(rule.inputs) or 'none'})")
         for branch in rule.branches:
             print(f"  {_branch_text(branch)}")
-    print(f"\n{standing(_lock(args), extraction)}")
+    print(f"\n{lock_status(_lock(args), extraction)}")
     return 0
 
 
 def _branch_text(branch: "Branch") -> str:
     """Return a branch's value and condition, with the file and line of its last quote."""
-    from nearfree.sources.language.reading import shown
+    from nearfree.sources.language.reading import condition_text
 
     place = branch.quotes[-1] if branch.quotes else None
     where = "" if place is None else f"   {place.file}:{place.lines[0]}"
-    return f"{branch.value}  if {shown(branch)}{where}"
+    return f"{branch.value}  if {condition_text(branch)}{where}"
 
 
 def _diff(args: argparse.Namespace) -> int:
-    from nearfree.sources.history import changes
+    from nearfree.sources.history import changed_rules
     from nearfree.sources.packages import package_name
 
     package = package_name(args.package)
     first, second = (extraction_of(args, f"{package}=={v}") for v in (args.first, args.second))
-    changed = changes(first.meanings(), second.meanings())
+    changed = changed_rules(first.meanings(), second.meanings())
     if not changed:
         print(f"{package} {first.version} and {second.version} have the same rules")
     for name in changed:
@@ -261,7 +261,12 @@ def _refusal_prefix(release: "Release") -> str:
 
 def _classes(args: argparse.Namespace) -> int:
     from nearfree.sources.classes import LOCK as CLASSES
-    from nearfree.sources.classes import locked, read_class_lock, read_classes, renew_class_lock
+    from nearfree.sources.classes import (
+        locked_entry,
+        read_class_lock,
+        read_classes,
+        renew_class_lock,
+    )
     from nearfree.sources.history import known_versions
 
     path, engine = args.config / CLASSES, args.package
@@ -275,7 +280,7 @@ def _classes(args: argparse.Namespace) -> int:
         if signs:
             print(f"{version}: {', '.join(signs) if previous else f'{len(names)} classes'}")
         previous = names
-    as_locked = read_class_lock(path).get(engine) == locked(classes_by_version)
+    as_locked = read_class_lock(path).get(engine) == locked_entry(classes_by_version)
     state = "equal to the lock" if as_locked else "different from the lock"
     print(f"{len(classes_by_version)} releases read; {state}")
     if args.lock:

@@ -43,7 +43,7 @@ class AttentionQuery(Struct, frozen=True, kw_only=True):
         return self.heads // self.kv_heads
 
 
-def room(keys: Any, page: int | None) -> Any:
+def cache_capacity(keys: Any, page: int | None) -> Any:
     """Return the keys that a cache has space for: `keys`, rounded up to whole pages."""
     return -(-keys // page) * page if page else keys
 
@@ -148,7 +148,7 @@ def rule_answer(rules: Mapping[str, Rule], name: str, known_facts: Mapping[str, 
             f"{label} depends on the {' and the '.join(missing)}, which is not given",
             remedy="Name the device with --device, or give --sm and --sms",
         )
-    answer = rule.steady(stated, VARYING).value(stated)
+    answer = rule.narrowed(stated, VARYING).value(stated)
     if answer.value is None or answer.value == REFUSED:
         point = ", ".join(f"{fact}={known_facts.get(fact)}" for fact in rule.rule.inputs)
         raise EvidenceError(

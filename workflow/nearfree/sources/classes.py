@@ -26,14 +26,14 @@ Spans = dict[str, list[Span]]
 FETCHERS = 8
 
 
-class Locked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LockedClasses(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The releases of an engine that were read, oldest first, and the spans with each class."""
 
     releases: list[str]
     own: Spans
     transformers: Spans
 
-    def having(self, *names: str) -> list[str]:
+    def releases_with(self, *names: str) -> list[str]:
         """Return the releases that run one of some classes, oldest first."""
         spans = [
             span
@@ -54,7 +54,7 @@ class Locked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.releases[self.releases.index(first) : end]
 
 
-ClassLock = dict[str, Locked]
+ClassLock = dict[str, LockedClasses]
 """Locked classes by engine."""
 
 
@@ -92,16 +92,16 @@ def renew_class_lock(path: Path, engine: str, classes: Mapping[str, Classes]) ->
         Another process is writing it.
     """
     with alone(path):
-        replace(path, _rendered({**read_class_lock(path), engine: locked(classes)}))
+        replace(path, _rendered({**read_class_lock(path), engine: locked_entry(classes)}))
 
 
-def locked(classes: Mapping[str, Classes]) -> Locked:
+def locked_entry(classes: Mapping[str, Classes]) -> LockedClasses:
     """Return the lock's entry of an engine from its releases' classes, oldest release first."""
     own = {release: release_classes.own for release, release_classes in classes.items()}
     transformers = {
         release: release_classes.transformers for release, release_classes in classes.items()
     }
-    return Locked(releases=list(classes), own=_spans(own), transformers=_spans(transformers))
+    return LockedClasses(releases=list(classes), own=_spans(own), transformers=_spans(transformers))
 
 
 def _spans(names_by_release: Mapping[str, frozenset[str]]) -> Spans:

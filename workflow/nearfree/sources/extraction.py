@@ -87,7 +87,7 @@ _READER_ERRORS = (StopIteration, RuntimeError, LookupError, ValueError, TypeErro
 
 
 def _rules(package: str, source: "Source") -> list[RuleExtracted]:
-    from nearfree.sources.language.reading import read_rule, recorded
+    from nearfree.sources.language.reading import mechanism_rule, read_rule
 
     key = (package, source.record.members)
     if key not in _RULES_BY_FILES:
@@ -96,7 +96,8 @@ def _rules(package: str, source: "Source") -> list[RuleExtracted]:
         try:
             rules = [read_rule(reading, package, version) for reading in module.readings(files)]
             rules += [
-                recorded(mechanism, package, version) for mechanism in module.mechanisms(files)
+                mechanism_rule(mechanism, package, version)
+                for mechanism in module.mechanisms(files)
             ]
         except _READER_ERRORS as error:
             error_text = f"{type(error).__name__} {error}".strip()

@@ -86,7 +86,7 @@ def renew_lock(path: Path, package: str, releases: Sequence["Release"]) -> None:
         Another process is writing it.
     """
     with alone(path):
-        write_lock(path, locked_again(read_lock(path), package, releases))
+        write_lock(path, with_releases(read_lock(path), package, releases))
 
 
 FETCHERS = 8
@@ -161,7 +161,7 @@ def history(
                 Release(
                     version=version,
                     meanings=meanings,
-                    changed=changes(previous, meanings) if previous else (),
+                    changed=changed_rules(previous, meanings) if previous else (),
                     locked=_agrees_with_lock(lock, package, version, meanings),
                 )
             )
@@ -169,7 +169,7 @@ def history(
     return releases
 
 
-def changes(before: Meanings, after: Meanings) -> tuple[str, ...]:
+def changed_rules(before: Meanings, after: Meanings) -> tuple[str, ...]:
     """Return the rules that are new, gone, or answer differently, sorted."""
     names = before.keys() | after.keys()
     return tuple(sorted(name for name in names if before.get(name) != after.get(name)))
@@ -180,7 +180,7 @@ def _agrees_with_lock(lock: Lock, package: str, version: str, meanings: Meanings
     return None if known is None else known == meanings
 
 
-def locked_again(lock: Lock, package: str, releases: Sequence[Release]) -> Lock:
+def with_releases(lock: Lock, package: str, releases: Sequence[Release]) -> Lock:
     """Return the lock with a package's releases as read now; all other entries stay."""
     available = [release for release in releases if release.had]
     versions = {release.version for release in available}
@@ -215,12 +215,12 @@ def _with_new_entries(
     return {name: versions for name, versions in renewed.items() if versions}
 
 
-def standing(lock: Lock, extraction: Extraction) -> str:
+def lock_status(lock: Lock, extraction: Extraction) -> str:
     """Return how a release compares with the lock: as locked, same rules as another, or new."""
     meanings = extraction.meanings()
     versions = lock.rules.get(extraction.package, {})
     if extraction.version in versions:
-        changed = changes(versions[extraction.version], meanings)
+        changed = changed_rules(versions[extraction.version], meanings)
         return "as locked" if not changed else f"differs from the lock: {', '.join(changed)}"
     same_rules = [
         version
@@ -234,5 +234,5 @@ def standing(lock: Lock, extraction: Extraction) -> str:
     ]
     if not locked_versions:
         return "not in the lock, which knows no release of this package"
-    changed = changes(versions[locked_versions[-1]], meanings)
+    changed = changed_rules(versions[locked_versions[-1]], meanings)
     return f"not in the lock: new rule, other than {locked_versions[-1]} in {', '.join(changed)}"

@@ -11,7 +11,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.expand_deployments import asked_about, deployments
 from nearfree.derive.predict.forecast.model_classes import ModelClass, class_lock
 from nearfree.sources.backends.model_classes import Classes
-from nearfree.sources.classes import LOCK, locked, renew_class_lock
+from nearfree.sources.classes import LOCK, locked_entry, renew_class_lock
 
 from derive.predict.forecast.pool import CONFIG
 
@@ -124,7 +124,9 @@ def test_a_config_has_a_lock_of_its_own(tmp_path: Path) -> None:
 
 def test_what_is_not_on_record_is_read_online() -> None:
     """Where no release on record has a class, the newest that has it is named so."""
-    lock = {"vllm": locked({"0.9.0": Classes(frozenset("A")), "0.9.1": Classes(frozenset("B"))})}
+    lock = {
+        "vllm": locked_entry({"0.9.0": Classes(frozenset("A")), "0.9.1": Classes(frozenset("B"))})
+    }
     (found,) = ModelClass(CONFIG, lock, ["A"]).refused([BackendRelease("vllm", "0.9.1")])
     assert found.remedy == "Name --moe vllm==0.9.0 --online"
 

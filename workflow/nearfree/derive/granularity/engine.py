@@ -14,8 +14,8 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.errors import EvidenceError
 from nearfree.log.events import EngineLoaded, EngineMatrix, EngineShape
 from nearfree.sources.answers.ggml import Product
-from nearfree.sources.answers.ggml_cpu import told_build
-from nearfree.sources.answers.ggml_passes import Passes, ProductQuery, Step, changed
+from nearfree.sources.answers.ggml_cpu import loaded_build
+from nearfree.sources.answers.ggml_passes import Passes, ProductQuery, Step, first_change
 from nearfree.sources.answers.granularity import Files
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import parse_release
@@ -159,7 +159,7 @@ class EngineRules:
         if forward.flags is not None:
             return forward.flags, forward.repack
         rules = self._extraction.by_name()
-        return told_build(rules, forward.system_info, repack=forward.repack)
+        return loaded_build(rules, forward.system_info, repack=forward.repack)
 
     def share(self, weight_type: str) -> float:
         """Return the share of a weight type in the elements of all matrices; 0 if it is absent."""
@@ -240,7 +240,7 @@ class EngineRules:
         """Return the source of the rule behind a step or passes: release, file and lines."""
         name = step.rule if isinstance(step, Step) else step.places[0][0]
         branch = dict(step.places).get(name, step.places[0][1])
-        quoted = self._files.quoted(branch)[-1]
+        quoted = self._files.branch_evidence(branch)[-1]
         lines = "" if quoted.lines is None else f":{quoted.lines[0]}-{quoted.lines[1]}"
         return f"{self.release_name}, {quoted.file}{lines}"
 
@@ -250,7 +250,7 @@ class EngineRules:
         before, after = product.passes(batch * first), product.passes(batch * second)
         if _paths_and_passes(before) == _paths_and_passes(after):
             return None
-        new, rule = changed(before, after)
+        new, rule = first_change(before, after)
         return Step(
             rows=batch * second, rule=rule, path=new.path, before=sum(p.times for p in before),
             after=sum(p.times for p in after), places=new.places,

@@ -27,7 +27,7 @@ from nearfree.core.precision import PLAIN, Product
 from nearfree.core.precision import Dtype as Format
 from nearfree.derive.granularity.releases import Release, moe_release
 from nearfree.errors import EvidenceError
-from nearfree.sources.answers.marlin import BESIDE_TRITON
+from nearfree.sources.answers.marlin import OTHER_KERNEL_RULES
 from nearfree.sources.answers.moe import Dtype
 
 MOE_FORMATS: dict[tuple[str, str], Dtype] = {
@@ -120,7 +120,7 @@ def block_kernel(question: MoeQuestion, release: Release, dtype: Dtype) -> str:
         The rules do not cover the blocks of the kernel, or it would round the activations.
     """
     public_name = BY_PUBLIC_NAME.get(question.kernel or "")
-    if public_name is not None and public_name in BESIDE_TRITON:
+    if public_name is not None and public_name in OTHER_KERNEL_RULES:
         return public_name
     if public_name is not None and public_name != TRITON and question.sm is not None:
         raise unread_kernel_error(*release, dtype, question.sm, public_name)
@@ -134,7 +134,7 @@ def block_kernel(question: MoeQuestion, release: Release, dtype: Dtype) -> str:
             "there, which rounds what enters them",
             remedy="Ask without --activations",
         )
-    if question.sm is not None and kernel != TRITON and kernel not in BESIDE_TRITON:
+    if question.sm is not None and kernel != TRITON and kernel not in OTHER_KERNEL_RULES:
         raise unread_kernel_error(*release, dtype, question.sm, kernel)
     return kernel
 
@@ -158,7 +158,7 @@ def reads_moe(
         return False
     try:
         rules_release = moe_release(release.name, release.version, None)
-        return moe_kernel(*rules_release, dtype, sm, spread=spread) in (TRITON, *BESIDE_TRITON)
+        return moe_kernel(*rules_release, dtype, sm, spread=spread) in (TRITON, *OTHER_KERNEL_RULES)
     except EvidenceError:
         return False
 

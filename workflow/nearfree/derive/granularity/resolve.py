@@ -36,8 +36,8 @@ from nearfree.sources.answers.granularity import (
     moe_intervals,
 )
 from nearfree.sources.answers.lookup import TunedFiles
-from nearfree.sources.answers.marlin import BESIDE_TRITON, RowsOfBlocks
-from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules, asked_sizes, opened_file
+from nearfree.sources.answers.marlin import OTHER_KERNEL_RULES, BlockRowRules
+from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules, opened_file, rule_sizes
 from nearfree.sources.attention import AttentionQuery, Tile
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.fetching.cache import Cache
@@ -157,8 +157,8 @@ class Resolver:
             override=question.block_size_m,
         )
         # Layers with equal inputs to the rules share their answers.
-        if kernel in BESIDE_TRITON:
-            marlin = BESIDE_TRITON[kernel](release_rules.rules, query)
+        if kernel in OTHER_KERNEL_RULES:
+            marlin = OTHER_KERNEL_RULES[kernel](release_rules.rules, query)
             key: tuple[object, ...] = (release, kernel, *marlin.inputs().items())
             return self._shared(key, lambda: marlin, release_rules.files)
         tuned = opened_file(release_rules.rules, release_rules.tuned, query, MOST_TOKENS)
@@ -169,7 +169,7 @@ class Resolver:
         return self._shared(key, make_rules, release_rules.files)
 
     def _shared(
-        self, key: object, make_rules: Callable[[], MoeRules | RowsOfBlocks], files: Files
+        self, key: object, make_rules: Callable[[], MoeRules | BlockRowRules], files: Files
     ) -> Steps[Block]:
         if key not in self._steps:
             layer_rules = make_rules()
@@ -281,7 +281,7 @@ class _ReleaseRules:
     @cached_property
     def moe_sizes(self) -> tuple[str, ...]:
         """The names of the layer sizes that the MoE rules read."""
-        return asked_sizes(self.rules)
+        return rule_sizes(self.rules)
 
 
 def _memoised(answers: _Answers, question: object, answer: Callable[..., T]) -> T:

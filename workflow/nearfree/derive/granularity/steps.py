@@ -83,7 +83,7 @@ class Steps(Generic[Choice]):
 
     def quoted(self, quote: Quote) -> str:
         """Return the source of a quote: file, lines, shortened digest."""
-        return _citation(self._files.place(quote))
+        return _citation(self._files.quote_evidence(quote))
 
     def last_alike(self, first: int = 1) -> int | None:
         """Return the last number before the step of `first` changes.

@@ -15,9 +15,21 @@ from numpy.typing import NDArray
 
 from nearfree.errors import NearfreeError
 from nearfree.sources.answers.granularity import MOST_POINTS
-from nearfree.sources.attention import VARYING, AttentionQuery, Point, Tile, room, stated_facts
+from nearfree.sources.attention import (
+    VARYING,
+    AttentionQuery,
+    Point,
+    Tile,
+    cache_capacity,
+    stated_facts,
+)
 from nearfree.sources.language.closures import NO_VALUE
-from nearfree.sources.language.points import column, combined, kinds, told_apart
+from nearfree.sources.language.points import (
+    answer_codes,
+    column,
+    combined_codes,
+    distinguishing_codes,
+)
 from nearfree.sources.language.rule import Rule
 from nearfree.sources.packages import PackageReader
 
@@ -55,7 +67,7 @@ class Call(Struct, frozen=True, kw_only=True):
         return codes, tiles
 
     def _cache_positions(self, keys: Any) -> Any:
-        return room(keys, self.query.page_size)
+        return cache_capacity(keys, self.query.page_size)
 
     def _tile_at(self, positions: int, batch: int, context: int) -> Tile | None:
         query = replace(self.query, batch=batch, context=context)
@@ -83,8 +95,10 @@ class Call(Struct, frozen=True, kw_only=True):
             constants = {
                 field: queries[0].facts[field] for field in rule_inputs if field not in variables
             }
-            codes += told_apart(self.rules[name], constants, variables) if variables else ()
-        return combined([(np.zeros(len(point.positions), np.int64), 1), *codes])
+            codes += (
+                distinguishing_codes(self.rules[name], constants, variables) if variables else ()
+            )
+        return combined_codes([(np.zeros(len(point.positions), np.int64), 1), *codes])
 
 
 def _answer_codes(rule: Rule, facts: Mapping[str, Any]) -> tuple[Integers, int]:
@@ -94,4 +108,4 @@ def _answer_codes(rule: Rule, facts: Mapping[str, Any]) -> tuple[Integers, int]:
     variables = {name: column(value) for name, value in arrays.items() if name in rule.open_inputs}
     if not variables:
         return np.zeros(len(next(iter(arrays.values()))), np.int64), 1
-    return kinds(rule.steady(constants, VARYING), constants, variables)
+    return answer_codes(rule.narrowed(constants, VARYING), constants, variables)

@@ -19,7 +19,7 @@ from nearfree.log.events import EngineLoaded, EngineMatrix, Event, RuleExtracted
 from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 from nearfree.sources.answers.ggml import Product
-from nearfree.sources.answers.ggml_cpu import told_build
+from nearfree.sources.answers.ggml_cpu import loaded_build
 from nearfree.sources.answers.ggml_passes import ProductQuery, Step
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.record import extraction_of, recorded_take
@@ -161,7 +161,7 @@ def _steps(
         return "how rows fall on experts is not read"
     try:
         rules = release.extraction.by_name()
-        flags, repack = told_build(rules, loaded.system_info, repack=loaded.repack)
+        flags, repack = loaded_build(rules, loaded.system_info, repack=loaded.repack)
         query = ProductQuery(
             weight=matrix.type,
             columns=matrix.rows,

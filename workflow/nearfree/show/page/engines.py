@@ -26,7 +26,7 @@ from nearfree.show.page.sections import (
     predicted,
     words,
 )
-from nearfree.sources.answers.ggml_cpu import told_features
+from nearfree.sources.answers.ggml_cpu import loaded_features
 from nearfree.units import BYTES_PER_GB, MB_PER_GB
 
 RATIOS = (2, 4, 8, 16)
@@ -108,7 +108,7 @@ def ran(loaded: Sequence[Event], engines: pl.DataFrame) -> tuple[Cell, ...]:
 
 def features(loaded: EngineLoaded) -> list[str]:
     """Return the features of the CPU that a library says it has, else what it says of itself."""
-    held = [name for name in told_features(loaded.system_info) if name not in _OPTIONS]
+    held = [name for name in loaded_features(loaded.system_info) if name not in _OPTIONS]
     told = [part for part in loaded.system_info.split(" | ") if ": " in part]
     return held or told or ["no features that it tells"]
 

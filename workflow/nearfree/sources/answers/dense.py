@@ -117,10 +117,8 @@ class DenseRules:
                     f"a pass takes {pass_rows} of {rows_left} rows", remedy="Report it"
                 )
             equal_passes = self._equal_passes(rows_left, tile, pass_rows)
-            padded, passes = (
-                padded + equal_passes * -(-pass_rows // tile) * tile,
-                passes + equal_passes,
-            )
+            padded += equal_passes * -(-pass_rows // tile) * tile
+            passes += equal_passes
             rows_left -= equal_passes * pass_rows
         return self._rows(first, first.value[0], padded, passes)
 
@@ -130,11 +128,11 @@ class DenseRules:
         More rows never give a pass of fewer rows, so all passes between two equal ones are equal.
         """
         further = rows_left // pass_rows - 1
-        is_same = further > 0 and self._answer(rows_left - further * pass_rows).value == (
-            tile,
-            pass_rows,
-        )
-        return 1 + further if is_same else 1
+        if further > 0:
+            last_answer = self._answer(rows_left - further * pass_rows)
+            if last_answer.value == (tile, pass_rows):
+                return 1 + further
+        return 1
 
     def step(self, rows: int) -> tuple[int, int, int]:
         """Return the values whose change is a change of the granularity."""

@@ -12,10 +12,10 @@ from nearfree.sources.answers.ggml_cpu import UNREAD, facts_of, with_implied
 from nearfree.sources.answers.ggml_passes import (
     TYPES,
     Passes,
-    Place,
     ProductQuery,
+    RuleBranch,
     Step,
-    changed,
+    first_change,
 )
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.language.rule import Answer
@@ -89,7 +89,7 @@ class Product:
         for rows in range(2, most + 1):
             before, after = self.passes(rows - 1), self.passes(rows)
             if [item.kind() for item in before] != [item.kind() for item in after]:
-                new, rule = changed(before, after)
+                new, rule = first_change(before, after)
                 step = Step(
                     rows=rows,
                     rule=rule,
@@ -129,7 +129,7 @@ class Product:
             )  # fmt: skip
         return passes
 
-    def _gemm(self, kernel: str, rows: int, places: tuple[Place, ...]) -> Iterator[Passes]:
+    def _gemm(self, kernel: str, rows: int, places: tuple[RuleBranch, ...]) -> Iterator[Passes]:
         """Yield the passes of a repacked GEMM kernel, in its order."""
         rows_done, rule_name = 0, f"repack_gemm_{kernel}"
         while True:
@@ -160,10 +160,8 @@ class Product:
         )
         if not tiled_answer.value:
             return None
-        micro_answer, window_answer = (
-            self._evaluate("tiled_micro", {}),
-            self._evaluate("tiled_window", {}),
-        )
+        micro_answer = self._evaluate("tiled_micro", {})
+        window_answer = self._evaluate("tiled_window", {})
         tile_rows, window_rows = micro_answer.value, window_answer.value
         chunk, chunk_rows = 0, 0
         while not chunk_rows:
@@ -199,7 +197,7 @@ class Product:
             if not answer.value:
                 continue
             kernel, step = answer.value
-            place: Place = ("sgemm", answer.branch)
+            place: RuleBranch = ("sgemm", answer.branch)
             if kernel not in {_FLOATS, _BLOCKS}:
                 raise EvidenceError(f"{self._release}: {kernel} is not read", remedy="Report it")
             passes = (
@@ -209,7 +207,7 @@ class Product:
                 return passes
         return None
 
-    def _floats(self, rows: int, step: int, place: Place) -> list[Passes] | None:
+    def _floats(self, rows: int, step: int, place: RuleBranch) -> list[Passes] | None:
         """Return the passes of the kernel for floats; None if it has no tile for the matrix."""
         query = self.query
         inputs = {"rows": rows, "columns": query.columns, "depth": query.depth, "step": step}
@@ -230,7 +228,7 @@ class Product:
             if count
         ]  # fmt: skip
 
-    def _blocks(self, rows: int, place: Place) -> list[Passes]:
+    def _blocks(self, rows: int, place: RuleBranch) -> list[Passes]:
         """Return the passes of the kernel for quantised blocks, tile by tile."""
         passes, rows_left = [], rows
         while rows_left:

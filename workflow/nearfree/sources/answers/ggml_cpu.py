@@ -112,24 +112,24 @@ def best_variant(rules: Mapping[str, Rule], machine_flags: Iterable[str]) -> Var
     return max(variants, key=lambda variant: variant.score)
 
 
-def told_features(system_info: str) -> list[str]:
+def loaded_features(system_info: str) -> list[str]:
     """Return the features that a loaded library lists, in order: AVX2 of `AVX2 = 1 | FMA = 0`."""
     return _ENABLED.findall(system_info)
 
 
-def told_flags(rules: Mapping[str, Rule], system_info: str) -> frozenset[str]:
+def loaded_flags(rules: Mapping[str, Rule], system_info: str) -> frozenset[str]:
     """Return the flags that a loaded library is compiled for, from the features that it lists.
 
     A feature of a prebuilt library stands for the flags that its release compiles it with.
     """
     flags: list[str] = []
-    for name in told_features(system_info):
+    for name in loaded_features(system_info):
         rule = rules.get(f"{FEATURE}{name}")
         flags += rule.value({}).value.partition(";")[0].split() if rule else [name]
     return with_implied(flags)
 
 
-def told_build(
+def loaded_build(
     rules: Mapping[str, Rule], system_info: str, *, repack: bool
 ) -> tuple[frozenset[str], bool]:
     """Return the flags that a loaded library is compiled for, and whether it repacks weights.
@@ -144,10 +144,10 @@ def told_build(
     EvidenceError
         It is built without llamafile's SGEMM.
     """
-    features = told_features(system_info)
+    features = loaded_features(system_info)
     if _SGEMM_FEATURE not in features:
         raise EvidenceError(
             f"the rules of a library without {_SGEMM_FEATURE} = 1 in its system_info are not read",
             remedy="Measure a library built with it, as the releases are",
         )
-    return told_flags(rules, system_info), repack and _REPACK_FEATURE in features
+    return loaded_flags(rules, system_info), repack and _REPACK_FEATURE in features

@@ -10,7 +10,7 @@ TYPES = {
                  "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 }  # fmt: skip
 """Types of weights, by their names in lower case."""
-Place = tuple[str, Branch]
+RuleBranch = tuple[str, Branch]
 """A rule's name, and its branch that applies."""
 CHOOSING = frozenset({"repack_rows", "tiled", "sgemm", "vector"})
 """Rules that set the number of rows from which a path is taken."""
@@ -43,7 +43,7 @@ class Passes(Struct, frozen=True, kw_only=True):
     holds: int
     serves: int
     times: int
-    places: tuple[Place, ...]
+    places: tuple[RuleBranch, ...]
     windows: int | None = None
 
     @property
@@ -68,10 +68,10 @@ class Step(Struct, frozen=True, kw_only=True):
     path: str
     before: int
     after: int
-    places: tuple[Place, ...]
+    places: tuple[RuleBranch, ...]
 
 
-def changed(before: tuple[Passes, ...], after: tuple[Passes, ...]) -> tuple[Passes, str]:
+def first_change(before: tuple[Passes, ...], after: tuple[Passes, ...]) -> tuple[Passes, str]:
     """Return the first new kind of passes, else the first dropped one, and the rule that decides.
 
     If the path changes, that is the rule that chooses the path.

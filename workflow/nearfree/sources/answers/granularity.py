@@ -19,9 +19,9 @@ from nearfree.sources.answers.intervals import (
     PathInterval,
 )
 from nearfree.sources.answers.lookup import TunedFiles, nearest
-from nearfree.sources.answers.marlin import BESIDE_TRITON, RowsOfBlocks
+from nearfree.sources.answers.marlin import OTHER_KERNEL_RULES, BlockRowRules
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
-from nearfree.sources.attention import AttentionQuery, Tile, room
+from nearfree.sources.attention import AttentionQuery, Tile, cache_capacity
 from nearfree.sources.extraction import Extraction
 from nearfree.sources.packages import RULES, reader
 
@@ -38,12 +38,12 @@ class Files:
             member.path: member.sha256 for source in fetched for member in source.members
         }
 
-    def quoted(self, branch: Branch) -> list[Evidence]:
+    def branch_evidence(self, branch: Branch) -> list[Evidence]:
         """Return the evidence of a branch; the last item holds its value."""
         condition = " and ".join(branch.when) or "always"
-        return [self.place(quote, condition) for quote in branch.quotes]
+        return [self.quote_evidence(quote, condition) for quote in branch.quotes]
 
-    def place(self, quote: Quote, condition: str | None = None) -> Evidence:
+    def quote_evidence(self, quote: Quote, condition: str | None = None) -> Evidence:
         """Return the evidence of a quote."""
         return Evidence(
             file=quote.file,
@@ -59,17 +59,14 @@ def moe_intervals(
 ) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
     """Return paths and block sizes over a range of tokens."""
     blocks = _points(at, first, last)
-    return _path_intervals(blocks, lambda block: files.quoted(block.path_branch)), tuple(
+    return _path_intervals(blocks, lambda block: files.branch_evidence(block.path_branch)), tuple(
         _moe_interval(run, files) for run in runs(blocks, lambda block: (block.value, block.source))
     )
 
 
 def _moe_interval(run: list[tuple[int, Block]], files: Files) -> Interval:
-    evidence = tuple(
-        dict.fromkeys(
-            item for tokens, block in run for item in _block_evidence(block, tokens, files)
-        )
-    )
+    items = (item for tokens, block in run for item in _block_evidence(block, tokens, files))
+    evidence = tuple(dict.fromkeys(items))
     block = run[0][1]
     value_evidence = _block_evidence(block, run[0][0], files)
     value_item = value_evidence[-1] if value_evidence else None
@@ -101,7 +98,7 @@ def _block_evidence(block: Block, tokens: int, files: Files) -> list[Evidence]:
     """Return a block's evidence: a tuned file's entry, a rule's branch, or none of an override."""
     if block.tuned is not None:
         return [_tuned_evidence(block.tuned, tokens)]
-    return [] if block.branch is None else files.quoted(block.branch)
+    return [] if block.branch is None else files.branch_evidence(block.branch)
 
 
 def _tuned_evidence(tuned: TunedIndexed, tokens: int) -> Evidence:
@@ -125,7 +122,9 @@ def attention_intervals(
     return _path_intervals(
         tiles,
         lambda tile: (
-            evidence for branch in tile.branches[1:] for evidence in files.quoted(branch)[-1:]
+            evidence
+            for branch in tile.branches[1:]
+            for evidence in files.branch_evidence(branch)[-1:]
         ),
     ), tuple(
         _attention_interval(run, files)
@@ -146,9 +145,9 @@ def _attention_interval(run: list[tuple[int, Tile]], files: Files) -> Interval:
 
 def _branch_interval(run: list[tuple[int, Any]], branches: list[Branch], files: Files) -> Interval:
     """Return the interval of a run of points with its evidence, but without its value."""
-    first_evidence = files.quoted(branches[0])
+    first_evidence = files.branch_evidence(branches[0])
     evidence = dict.fromkeys(
-        item for branch in dict.fromkeys(branches) for item in files.quoted(branch)
+        item for branch in dict.fromkeys(branches) for item in files.branch_evidence(branch)
     )
     return Interval(
         first=run[0][0],
@@ -167,7 +166,7 @@ def dense_intervals(
 ) -> tuple[tuple[PathInterval, ...], tuple[Interval, ...]]:
     """Return kernels and tile rows over a range of rows."""
     points = _points(at, first, last)
-    return _path_intervals(points, lambda rows: files.quoted(rows.branch)[-1:]), tuple(
+    return _path_intervals(points, lambda rows: files.branch_evidence(rows.branch)[-1:]), tuple(
         _dense_interval(run, files) for run in runs(points, lambda rows: (rows.value, rows.passes))
     )
 
@@ -224,7 +223,7 @@ def moe_granularity(extraction: Extraction, query: MoeQuery, first: int, last: i
             remedy="Choose top_k of at most the number of experts",
         )
     files = Files(extraction.fetched)
-    query = with_pinned(extraction, query)
+    query = with_pinned_triton(extraction, query)
     other_rules = _other_kernel_rules(extraction, query)
     if other_rules is not None:
         return _granularity(extraction, *moe_intervals(other_rules.at, first, last, files))
@@ -233,19 +232,20 @@ def moe_granularity(extraction: Extraction, query: MoeQuery, first: int, last: i
     order = None
     if rules.order is not None:
         order = BackendOrder(
-            kernels=tuple(rules.order.value), evidence=tuple(files.quoted(rules.order.branch))
+            kernels=tuple(rules.order.value),
+            evidence=tuple(files.branch_evidence(rules.order.branch)),
         )
     notes = (*rules.notes, *_other_kernel_notes(extraction, query))
     return _granularity(extraction, paths, intervals, order=order, notes=notes)
 
 
-def with_pinned(extraction: Extraction, query: MoeQuery) -> MoeQuery:
+def with_pinned_triton(extraction: Extraction, query: MoeQuery) -> MoeQuery:
     """Return a query with the Triton that the release pins, if the query names none."""
     pinned = RULES[extraction.package].triton.get(extraction.version)
     return query if query.triton or pinned is None else replace(query, triton=pinned)
 
 
-def _other_kernel_rules(extraction: Extraction, query: MoeQuery) -> RowsOfBlocks | None:
+def _other_kernel_rules(extraction: Extraction, query: MoeQuery) -> BlockRowRules | None:
     """Return the rules of the named kernel, or of the one that runs the format; None for Triton."""
     kernel = query.kernel
     if kernel is None and query.dtype in NEVER_TRITON:
@@ -255,18 +255,18 @@ def _other_kernel_rules(extraction: Extraction, query: MoeQuery) -> RowsOfBlocks
                 remedy="Name the device with --device, or give --sm",
             )
         kernel = moe_kernel(extraction.package, extraction.version, query.dtype, query.sm)
-        if kernel not in BESIDE_TRITON:
+        if kernel not in OTHER_KERNEL_RULES:
             raise unread_kernel_error(
                 extraction.package, extraction.version, query.dtype, query.sm, kernel
             )
     if kernel is None:
         return None
-    if kernel not in BESIDE_TRITON:
+    if kernel not in OTHER_KERNEL_RULES:
         raise EvidenceError(
             f"no blocks of {kernel} for MoE layers are read",
-            remedy=f"Choose --kernel from {', '.join(BESIDE_TRITON)}",
+            remedy=f"Choose --kernel from {', '.join(OTHER_KERNEL_RULES)}",
         )
-    return BESIDE_TRITON[kernel](extraction.by_name(), query)
+    return OTHER_KERNEL_RULES[kernel](extraction.by_name(), query)
 
 
 def _other_kernel_notes(extraction: Extraction, query: MoeQuery) -> tuple[str, ...]:
@@ -282,10 +282,9 @@ def _other_kernel_notes(extraction: Extraction, query: MoeQuery) -> tuple[str, .
         return (error.what,)
     if kernel == TRITON:
         return ()
-    statement = (
-        f"{extraction.package} {extraction.version} runs {kernel} for {query.dtype} on this device"
-    )
-    return (f"{statement}: these blocks are those of Triton's kernel",)
+    release = f"{extraction.package} {extraction.version}"
+    other_kernel = f"{release} runs {kernel} for {query.dtype} on this device"
+    return (f"{other_kernel}: these blocks are those of Triton's kernel",)
 
 
 def attention_granularity(
@@ -315,7 +314,7 @@ def attention_granularity(
         )
 
     def at(positions: int) -> Tile:
-        keys = room(query.context + positions, query.page_size)
+        keys = cache_capacity(query.context + positions, query.page_size)
         return module.tile(rules, replace(query, context=keys), positions)
 
     paths, intervals = attention_intervals(at, first, last, Files(extraction.fetched))

@@ -191,7 +191,7 @@ def _in_folders(
     order = folders.split()
     if folders == NEWEST_FIRST:
         order = sorted(by_triton, key=_version_key, reverse=True)
-    fallback = next((by_triton[version] for version in order if version in by_triton), None)
+    fallback = next((by_triton[folder] for folder in order if folder in by_triton), None)
     if triton is not None:
         return by_triton.get(triton, fallback)
     # A running Triton with a folder of its own opens that; any other one opens the fallback.

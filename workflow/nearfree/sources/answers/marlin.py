@@ -11,7 +11,7 @@ from nearfree.backends.moe_kernels import ALIGNED, MARLIN, TRITON_KERNELS
 from nearfree.errors import EvidenceError
 from nearfree.sources.answers.moe import Block, MoeQuery
 from nearfree.sources.language.rule import Answer, Rule
-from nearfree.sources.language.thresholds import UnsettledError, changes
+from nearfree.sources.language.thresholds import UnsettledError, change_points
 
 _WIDTH_MULTIPLE = 128
 """The multiple that Marlin takes of a layer's widths: `check_moe_marlin_supports_layer`, in
@@ -24,7 +24,7 @@ before that `Mxfp4MoEMethod.create_weights`).
 """
 
 
-class RowsOfBlocks:
+class BlockRowRules:
     """A kernel's block rule of one release, specialised for one layer.
 
     Raises
@@ -45,7 +45,7 @@ class RowsOfBlocks:
                 remedy="Ask for another release, or for a format that Triton runs",
             )
         self._fixed = self.facts(query)
-        self._rule = rules[self.RULE].steady(self._fixed, ())
+        self._rule = rules[self.RULE].narrowed(self._fixed, ())
 
     def facts(self, query: MoeQuery) -> dict[str, Any]:
         """Return the layer's facts that the rule reads."""
@@ -72,7 +72,7 @@ class RowsOfBlocks:
 
     def changes(self, limit: int) -> list[int]:
         """Return every number of tokens at which `step` may change, as `MoeRules.changes` does."""
-        return changes(self._rule, self._fixed, "M", limit)
+        return change_points(self._rule, self._fixed, "M", limit)
 
     def inputs(self) -> dict[str, Any]:
         """Return the layer's facts that the answers depend on."""
@@ -82,7 +82,7 @@ class RowsOfBlocks:
         return self._rule.value({**self._fixed, **self.token_facts(tokens)})
 
 
-class MarlinRules(RowsOfBlocks):
+class MarlinRules(BlockRowRules):
     """The rule of Marlin, which engines run for weights of few bits."""
 
     RULE, KERNEL = "marlin_block_size_m", "Marlin"
@@ -101,7 +101,7 @@ class MarlinRules(RowsOfBlocks):
         return {"E": query.experts, "topk": query.top_k}
 
 
-class TritonKernelsRules(RowsOfBlocks):
+class TritonKernelsRules(BlockRowRules):
     """The rule of triton_kernels, which vLLM runs for gpt-oss: by the routed rows per expert."""
 
     RULE, KERNEL = "triton_kernels_block_m", "triton_kernels"
@@ -127,7 +127,7 @@ class TritonKernelsRules(RowsOfBlocks):
         raise UnsettledError
 
 
-BESIDE_TRITON: Mapping[str, type[RowsOfBlocks]] = {
+OTHER_KERNEL_RULES: Mapping[str, type[BlockRowRules]] = {
     MARLIN: MarlinRules,
     TRITON_KERNELS: TritonKernelsRules,
 }

@@ -25,7 +25,7 @@ from nearfree.sources.answers.lookup import (
 from nearfree.sources.attention import is_absent, require_mechanism
 from nearfree.sources.language.closures import NO_VALUE
 from nearfree.sources.language.rule import Answer, Rule
-from nearfree.sources.language.thresholds import UnsettledError, changes, same_up_to
+from nearfree.sources.language.thresholds import UnsettledError, change_points, identity_limit
 
 Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "int8_w8a16", "int4", "mxfp4", "nvfp4"]
 FLAGS = {
@@ -117,7 +117,7 @@ _TOKENS_LIMIT = 1 << 24
 """More tokens than a forward has; above it, each number is evaluated by itself."""
 
 
-def asked_sizes(rules: Mapping[str, Rule]) -> tuple[str, ...]:
+def rule_sizes(rules: Mapping[str, Rule]) -> tuple[str, ...]:
     """Return the query's size fields that a release's rules read.
 
     Layers that agree in these sizes, their formats and their tuned file have the same blocks.
@@ -228,13 +228,13 @@ class MoeRules:
         # The number of tokens is set in place: it changes thousands of times.
         self._size_inputs, self._path_inputs = dict(self.fixed), dict(self.fixed)
         # Layers with equal inputs of a rule share its specialisation.
-        self.block_size = rules["block_size_m"].steady(self.fixed, ())
+        self.block_size = rules["block_size_m"].narrowed(self.fixed, ())
         self.others = [
-            rules[name].steady(self.fixed, ()) if name in rules else None for name in OTHER_SIZES
+            rules[name].narrowed(self.fixed, ()) if name in rules else None for name in OTHER_SIZES
         ]
         self.tokens = rules["config_tokens"]
-        self._unchunked_limit = same_up_to(self.tokens, "num_tokens")
-        self.path = rules["path"].steady(self.fixed, ())
+        self._unchunked_limit = identity_limit(self.tokens, "num_tokens")
+        self.path = rules["path"].narrowed(self.fixed, ())
         self._constant_path: Answer | None = None
         modular = query.modular and is_absent(rules, "modular_naive")
         self.aligned = modular or query.spread  # the path without alignment takes no expert map
@@ -318,7 +318,7 @@ class MoeRules:
 
         Raises
         ------
-        UnsettledError, or what a mistake in a rule raises (`NO_VALUE`)
+        UnsettledError, or another exception of `NO_VALUE`
             Each number must be evaluated.
         """
         if limit > self._unchunked_limit:
@@ -339,7 +339,7 @@ class MoeRules:
                 yield from () if rule is None else self._rule_changes(rule, "M", limit)
 
     def _rule_changes(self, rule: Rule, name: str, limit: int) -> list[int]:
-        return changes(rule, self.fixed, name, limit)
+        return change_points(rule, self.fixed, name, limit)
 
     @cached_property
     def _block_changes(self) -> list[int] | None:
@@ -358,11 +358,9 @@ class MoeRules:
     def _interval_start(self, tokens: int) -> int:
         """Return the smallest number of tokens with the same block as `tokens`, if it is known."""
         starts = self._block_changes
-        return (
-            starts[bisect_right(starts, tokens) - 1]
-            if starts and 1 <= tokens <= _TOKENS_LIMIT
-            else tokens
-        )
+        if not starts or not 1 <= tokens <= _TOKENS_LIMIT:
+            return tokens
+        return starts[bisect_right(starts, tokens) - 1]
 
     def _chunk(self, tokens: int) -> int:
         """Return the number of tokens that a configuration is chosen by: the first chunk's."""

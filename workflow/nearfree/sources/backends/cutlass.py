@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from tree_sitter import Node
 
 from nearfree.errors import MOVED, SourceError
+from nearfree.sources.cpp.edits import Edit, edited
 from nearfree.sources.cpp.nodes import called_name, part, plain, template_arguments
 from nearfree.sources.cpp.source import (
     CppFiles,
     children,
     function_name,
     parse,
+    text_of,
     walk,
-    words,
 )
-from nearfree.sources.cpp.written import Edit, written
 
 LAUNCH = re.compile(r"(fallback_)?cutlass_gemm_caller(_\w+)?")
 """Functions that launch the kernel named by their first template argument."""
@@ -63,7 +63,7 @@ class Kernels:
         for path, tree in self.trees.items():
             for node in walk(tree):
                 if node.type == "struct_specifier" and node.child_by_field_name("body"):
-                    name = words(node.child_by_field_name("name"))
+                    name = text_of(node.child_by_field_name("name"))
                     self._structs.setdefault(name, []).append((path, node))
 
     def written(self, path: str) -> str:
@@ -77,7 +77,7 @@ class Kernels:
         )
         edits = [edit for dispatch in dispatches for node in walk(dispatch)
                  for edit in self._launch(path, node)]  # fmt: skip
-        return written(self.files[path], [*edits, *_lifted(tree)])
+        return edited(self.files[path], [*edits, *_lifted(tree)])
 
     def _launch(self, path: str, node: Node) -> Iterator[Edit]:
         if node.type != "call_expression" or not LAUNCH.fullmatch(called_name(node)):
@@ -102,14 +102,14 @@ class Kernels:
         node = _plain(node)
         if node.type == "qualified_identifier":
             scope, name = part(node, "scope"), _plain(part(node, "name"))
-            if words(scope) in {"vllm", "c3x"}:
+            if text_of(scope) in {"vllm", "c3x"}:
                 yield from self._kernels(path, name)
                 return
-            home, struct = self._struct(path, words(scope).split("<")[0])
-            yield from self._kernels(home, _alias(part(struct, "body"), words(name), path))
+            home, struct = self._struct(path, text_of(scope).split("<")[0])
+            yield from self._kernels(home, _alias(part(struct, "body"), text_of(name), path))
         elif node.type == "type_identifier":
-            yield from self._kernels(path, _alias(node, words(node), path))
-        elif node.type == "template_type" and words(part(node, "name")) == "conditional_t":
+            yield from self._kernels(path, _alias(node, text_of(node), path))
+        elif node.type == "template_type" and text_of(part(node, "name")) == "conditional_t":
             for case in list(children(part(node, "arguments")))[1:]:
                 yield from self._kernels(path, case)
         elif node.type in {"template_type", "template_function"}:
@@ -119,7 +119,7 @@ class Kernels:
 
     def _rows_of(self, path: str, node: Node) -> int:
         arguments = list(children(part(node, "arguments")))
-        home, struct = self._struct(path, words(part(node, "name")))
+        home, struct = self._struct(path, text_of(part(node, "name")))
         parameters = [_parameter(parameter) for parameter in _template(struct)]
         if ROWS in parameters:
             index = parameters.index(ROWS)
@@ -134,17 +134,17 @@ class Kernels:
         if tile_index is None or tile_index >= len(arguments):
             raise _unknown(home, struct)
         swap_index = parameters.index(SWAPPED) if SWAPPED in parameters else len(arguments)
-        swapped = swap_index < len(arguments) and words(arguments[swap_index]) == "true"
+        swapped = swap_index < len(arguments) and text_of(arguments[swap_index]) == "true"
         return self._shape(path, arguments[tile_index])[int(swapped)]
 
     def _shape(self, path: str, node: Node) -> list[int]:
         shape = _plain(node)
         if shape.type == "type_identifier":
-            return self._shape(path, _alias(shape, words(shape), path))
+            return self._shape(path, _alias(shape, text_of(shape), path))
         while shape.type == "qualified_identifier":
             shape = _plain(part(shape, "name"))
         template_types = {"template_type", "template_function"}
-        if shape.type not in template_types or words(part(shape, "name")) not in SHAPES:
+        if shape.type not in template_types or text_of(part(shape, "name")) not in SHAPES:
             raise _unknown(path, shape)
         return [_size(path, size) for size in children(part(shape, "arguments"))]
 
@@ -171,7 +171,7 @@ def _lifted(tree: Node) -> Iterator[Edit]:
             if function.type == "function_definition" and _method_name(function) is not None
         ]
         if methods:
-            name = words(struct.child_by_field_name("name"))
+            name = text_of(struct.child_by_field_name("name"))
             yield Edit(struct.start_byte, body.start_byte + 1, "")
             end = struct.next_sibling
             yield Edit(body.end_byte - 1, end.end_byte if end is not None else body.end_byte, "")
@@ -182,7 +182,7 @@ def _lifted(tree: Node) -> Iterator[Edit]:
                     yield Edit(label.start_byte, parameters.end_byte, f"{name}_dispatch()")
                     yield Edit(declaration.start_byte, method.start_byte, "")
     for node in walk(tree):
-        callee = words(node.child_by_field_name("function"))
+        callee = text_of(node.child_by_field_name("function"))
         owner = re.match(r"(\w+)::dispatch<", callee)
         if node.type == "call_expression" and owner:
             yield Edit(node.start_byte, node.end_byte, f"{owner[1]}_dispatch()")
@@ -191,7 +191,7 @@ def _lifted(tree: Node) -> Iterator[Edit]:
 def _method_name(method: Node) -> Node | None:
     declarator = method.child_by_field_name("declarator")
     name = declarator.child_by_field_name("declarator") if declarator is not None else None
-    return name if words(name) == "dispatch" else None
+    return name if text_of(name) == "dispatch" else None
 
 
 def _alias(node: Node, name: str, path: str) -> Node:
@@ -203,7 +203,7 @@ def _alias(node: Node, name: str, path: str) -> Node:
                 child
                 for child in children(scope)
                 if child.type == "alias_declaration"
-                and words(child.child_by_field_name("name")) == name
+                and text_of(child.child_by_field_name("name")) == name
             ]
             if len(aliases) == 1:
                 return part(aliases[0], "type")
@@ -215,7 +215,7 @@ def _alias(node: Node, name: str, path: str) -> Node:
 
 def _size(path: str, node: Node) -> int:
     """Return a number of a shape: `_64`, `64`, `Int<64>`, or `Int<TILE_N>` of a constant."""
-    text = words(node)
+    text = text_of(node)
     constant = re.fullmatch(r"Int<(\w+)>", text)
     text = (constant[1] if constant else text).lstrip("_")
     if text.isdecimal():
@@ -223,7 +223,7 @@ def _size(path: str, node: Node) -> int:
     scope: Node | None = node
     while scope is not None:
         for statement in children(scope) if scope.type in _SCOPES else ():
-            match = re.fullmatch(rf"constexpr int {text} = (\d+);", words(statement))
+            match = re.fullmatch(rf"constexpr int {text} = (\d+);", text_of(statement))
             if match:
                 return int(match[1])
         scope = scope.parent
@@ -239,7 +239,7 @@ def _template(struct: Node) -> list[Node]:
 
 def _parameter(node: Node) -> str:
     """Return the name of a template parameter."""
-    return re.split(r"\s*=", words(node))[0].split()[-1]
+    return re.split(r"\s*=", text_of(node))[0].split()[-1]
 
 
 def _plain(node: Node) -> Node:
@@ -250,6 +250,6 @@ def _plain(node: Node) -> Node:
 
 def _unknown(path: str, node: Node) -> SourceError:
     return SourceError(
-        f"{path}:{node.start_point[0] + 1}: a kernel of an unknown form, {words(node):.80}",
+        f"{path}:{node.start_point[0] + 1}: a kernel of an unknown form, {text_of(node):.80}",
         remedy=MOVED,
     )

@@ -7,10 +7,10 @@ files.
 from collections.abc import Iterator, Mapping
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.cpp.nodes import assigned, part
+from nearfree.sources.cpp.edits import only_function, reduced_to
+from nearfree.sources.cpp.nodes import changed_names, part
 from nearfree.sources.cpp.program import cpp_program
 from nearfree.sources.cpp.source import CppFiles, children
-from nearfree.sources.cpp.written import cut, only_function
 from nearfree.sources.language.cuts import value_of
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Reading
@@ -43,13 +43,15 @@ def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
     switches = [
         statement
         for statement in children(part(node, "body"))
-        if _RECONSTRUCTS in assigned(statement)
+        if _RECONSTRUCTS in changed_names(statement)
     ]
     if [statement.type for statement in switches] != ["if_statement"]:
         raise SourceError(
             f"{path}: {_EXLLAMA} sets {_RECONSTRUCTS} in {len(switches)} statements", remedy=MOVED
         )
-    exllama = CppFiles({path: cut(sources[path], node, switches, _RECONSTRUCTS)}, quoted=sources)
+    exllama = CppFiles(
+        {path: reduced_to(sources[path], node, switches, _RECONSTRUCTS)}, quoted=sources
+    )
     program, root = cpp_program(
         exllama, _EXLLAMA, leaves=_EXLLAMA_LEAVES, constants=CppFiles(sources).numbers
     )
@@ -59,6 +61,6 @@ def dequantised(files: Mapping[str, str]) -> Iterator[Reading]:
         root,
         axis="rows",
         contexts=[{"bits": bits} for bits in _BITS],
-        whole=False,
-        least={"rows": 1},
+        interpret_whole=False,
+        minimums={"rows": 1},
     )

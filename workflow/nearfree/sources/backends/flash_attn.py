@@ -161,7 +161,7 @@ def tile_rule(files: "CppFiles") -> Reading:
             for keep in (1.0, 0.9)
             for sm in DEVICES
         ],
-        whole=False,
+        interpret_whole=False,
         dense=DENSE,
     )
 
@@ -186,7 +186,7 @@ def path_rule(files: "CppFiles") -> Reading:
             for force in (False, True)
             for head_dim in (64, 128)
         ],
-        whole=False,
+        interpret_whole=False,
         dense=range(1, 9),
     )
 
@@ -229,9 +229,9 @@ def passed_on(files: "CppFiles", api: str) -> Reading:
         ),
         axis="positions",
         contexts=call_contexts(api),
-        whole=False,
+        interpret_whole=False,
         dense=POSITIONS,
-        least=SIZES,
+        minimums=SIZES,
     )
 
 

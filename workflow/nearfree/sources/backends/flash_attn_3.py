@@ -174,9 +174,9 @@ def call_rule(
             for context in contexts(way)
             for windows in ([{"window": 128}, {"window": 1024}] if window else [{}])
         ],
-        whole=False,
+        interpret_whole=False,
         dense=DENSE,
-        least=SIZES | ({"window": 1} if window else {}),
+        minimums=SIZES | ({"window": 1} if window else {}),
     )
 
 
@@ -218,7 +218,7 @@ def launch_rule(files: "CppFiles") -> Reading:
             for paged, tma in ((False, False), (True, False), (True, True))
             for pack in (False, True)
         ],
-        whole=False,
+        interpret_whole=False,
         dense=range(75, 125),
     )
 
@@ -249,7 +249,7 @@ def tile_rule(files: "CppFiles") -> Reading:
             for split, paged in ((False, False), (True, False), (True, True))
             for causal, varlen, blocks in ((False, False, 2), (True, True, 1))
         ],
-        whole=False,
+        interpret_whole=False,
         dense=range(8, 265, 8),
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearfree.errors import SourceError
-from nearfree.sources.language.cuts import returning, without_options
+from nearfree.sources.language.cuts import returning_names, with_defaults
 from nearfree.sources.language.expressions import UnknownConstructError, parse
 from nearfree.sources.language.program import (
     Function,
@@ -23,7 +23,7 @@ from nearfree.sources.language.program import (
     placed,
 )
 from nearfree.sources.language.python_source import Modules, find_record
-from nearfree.sources.language.reading import Reading, reached
+from nearfree.sources.language.reading import Reading, reachable
 from nearfree.sources.language.slicing import slice_to
 
 KERNEL_CHECKS = frozenset(
@@ -209,7 +209,7 @@ def _program(modules: Modules) -> tuple[Program, str]:
     """Return the program that computes tile rows, tiles per block, splits, packing and kernel."""
     path, forward = modules.locate([FORWARD])
     name = next((rows for rows in TILE if rows in names_in(forward)), TILE[-1])
-    cut = cut_call(returning(forward, name, *SETTLED))
+    cut = cut_call(returning_names(forward, name, *SETTLED))
     cut = calling(cut, "num_splits", _splits(modules))
     program, root = modules.program_of(path, cut, LEAVES)
     record = find_record(modules, "FwdConfig")
@@ -226,23 +226,23 @@ def _tile(program: Program, root: str, sm: int) -> Reading:
     """Read the rule of one family."""
     inputs = frozenset(call_facts(0, 1))
     rooted = calling(copied(program.functions[root]), "_arch", parse(str(sm)))
-    root_functions = {root: slice_to(without_options(rooted, inputs), checks=False)}
+    root_functions = {root: slice_to(with_defaults(rooted, inputs), checks=False)}
     functions = {**program.functions, **root_functions}
-    reachable = {
+    reachable_functions = {
         function_name: functions[function_name]
-        for function_name in reached(Program(functions), {root})
+        for function_name in reachable(Program(functions), {root})
     }
     return Reading(
         rule=f"tile_sm{sm}",
-        program=Program(reachable, program.constants),
+        program=Program(reachable_functions, program.constants),
         root=root,
         axis="positions",
         contexts=[call_facts(head_dim, group) | SWITCHES for head_dim, group in SHAPES],
-        also=[
+        extra_contexts=[
             call_facts(128, 4, causal=False) | SWITCHES,
             call_facts(128, 4, cu_seqlens_q="given", batch=4) | SWITCHES,
         ],
-        whole=False,
+        interpret_whole=False,
         dense=DENSE,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nearfree.errors import SourceError
 from nearfree.hardware.platforms import shared_memory
 from nearfree.log.events import Quote
-from nearfree.sources.language.cuts import one_request, returning, without_rest
+from nearfree.sources.language.cuts import one_request, returning_names, without_unreachable
 from nearfree.sources.language.program import Function, Program, quote
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
@@ -106,7 +106,7 @@ def _tile(cpp: "CppFiles") -> Reading:
         root=root,
         axis="avg_packed_qo_len",
         contexts=contexts,
-        whole=False,
+        interpret_whole=False,
     )
 
 
@@ -117,7 +117,7 @@ def _packed_length(cpp: "CppFiles") -> Reading:
 
     meaning = Meaning(answers=dict.fromkeys(SELECTORS, (0, 1)))
     program, root = cpp_program(cpp, PLANNER, leaves=ALIKE, meaning=meaning)
-    planner = without_rest(one_request(program.functions[root], "batch_size"))
+    planner = without_unreachable(one_request(program.functions[root], "batch_size"))
     contexts = [
         {"batch_size": batch, "num_qo_heads": 8 * group, "num_kv_heads": 8, "head_dim": 128}
         | {"enable_cuda_graph": graph, "total_num_rows": rows * batch, "uniform_q_len": uniform}
@@ -131,7 +131,7 @@ def _packed_length(cpp: "CppFiles") -> Reading:
         root=root,
         axis="qo_len",
         contexts=contexts,
-        whole=False,
+        interpret_whole=False,
     )
 
 
@@ -140,14 +140,14 @@ def _sm90_tile(cpp: "CppFiles") -> Reading:
     from nearfree.sources.cpp.program import cpp_program
 
     program, root = cpp_program(cpp, SM90_PLANNER, leaves=NAMES)
-    planner = returning(program.functions[root], "cta_tile_q")
+    planner = returning_names(program.functions[root], "cta_tile_q")
     return Reading(
         rule="sm90_tile",
         program=Program({root: planner}, program.constants),
         root=root,
         axis="head_dim",
         contexts=[{}],
-        whole=False,
+        interpret_whole=False,
         dense=range(1, 577),
     )
 
@@ -159,7 +159,7 @@ def _backend(modules: Modules) -> Reading:
         *modules.program([AUTO], BACKEND),
         axis="head_dim_qk",
         contexts=[backend_facts(90), *(backend_facts(sm) for sm in (75, 80, 89, 100, 120))],
-        also=[
+        extra_contexts=[
             backend_facts(90, **{name: value})
             for name, value in (
                 ("head_dim_vo", 64),
@@ -217,7 +217,7 @@ def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
 
 
 def _cpp_lines(cpp: "CppFiles", function: str, pattern: str) -> tuple[Quote, ...]:
-    from nearfree.sources.cpp.source import walk, words
+    from nearfree.sources.cpp.source import text_of, walk
 
     try:
         definition = cpp.locate(function)
@@ -226,7 +226,7 @@ def _cpp_lines(cpp: "CppFiles", function: str, pattern: str) -> tuple[Quote, ...
     return tuple(
         definition.text.quote(node.start_point[0] + 1, node.end_point[0] + 1)
         for node in walk(definition.node)
-        if re.fullmatch(pattern, words(node))
+        if re.fullmatch(pattern, text_of(node))
     )
 
 

@@ -14,8 +14,8 @@ from nearfree.sources.language.cuts import (
     argument_of,
     arguments_of,
     assignments,
-    calls,
-    made,
+    calls_of,
+    parameterless_function,
     value_of,
 )
 from nearfree.sources.language.functions import nodes_of
@@ -96,10 +96,10 @@ def block_sizes(modules: Modules) -> list[Reading]:
             key.lower(),
             *modules.program(["get_default_config"], LEAVES),
             key=key,
-            absent=key != "BLOCK_SIZE_M",
+            may_be_absent=key != "BLOCK_SIZE_M",
             axis="M",
             contexts=[*block_contexts(), *block_contexts(_ONE, smem_per_block=SMALL)],
-            also=[
+            extra_contexts=[
                 *block_contexts(_ONE, deterministic=True),
                 *block_contexts(_ONE, is_marlin=True),
                 *block_contexts(_ONE, rocm=True, smem_per_block=None),
@@ -137,7 +137,7 @@ def marlin_blocks(modules: Modules) -> list[Reading]:
         raise SourceError(f"fused_marlin_moe sets {_ROWS} {len(setters)} times", remedy=MOVED)
     loop = setters[0]
     answer = at(ast.Return(at(ast.Name(_ROWS, ast.Load()), loop)), loop)
-    cut = made("marlin_block_size_m", [loop, answer], loop)
+    cut = parameterless_function("marlin_block_size_m", [loop, answer], loop)
     program, root = modules.program_of(definition[0], cut, LEAVES)
     contexts = [{"E": experts, "topk": top_k} for experts, top_k in SHAPES]
     return [Reading("marlin_block_size_m", program, root, axis="M", contexts=contexts)]
@@ -181,7 +181,7 @@ def tuned_key(modules: Modules) -> Reading:
             for dtype, shape in QUANTISATIONS
             for per_channel in (False, True)
         ],
-        whole=False,
+        interpret_whole=False,
     )
 
 
@@ -245,15 +245,15 @@ def always_aligned(modules: Modules) -> tuple[str, Function]:
         The launcher does not call the alignment, or only under a condition.
     """
     path, function = launcher(modules)
-    alignment_calls = calls(function, "moe_align_block_size")
+    alignment_calls = calls_of(function, "moe_align_block_size")
     tests = [node for node in nodes_of(function) if isinstance(node, ast.If | ast.IfExp)]
-    if not alignment_calls or any(calls(test, "moe_align_block_size") for test in tests):
+    if not alignment_calls or any(calls_of(test, "moe_align_block_size") for test in tests):
         where = "under a condition" if alignment_calls else "nowhere"
         raise SourceError(
             f"{function.name} calls moe_align_block_size {where}: a new kernel path", remedy=MOVED
         )
     answer = ast.Return(at(ast.Constant(ALIGNED), alignment_calls[0]))
-    return path, made("path", [answer], alignment_calls[0])
+    return path, parameterless_function("path", [answer], alignment_calls[0])
 
 
 def alignment(modules: Modules) -> Mechanism:
@@ -261,7 +261,7 @@ def alignment(modules: Modules) -> Mechanism:
     alignment_calls = []
     for path in sorted(modules.files):
         if "moe_align_block_size(" in modules.files[path]:
-            for call in calls(modules.tree(path), "moe_align_block_size"):
+            for call in calls_of(modules.tree(path), "moe_align_block_size"):
                 arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
                 if "config['BLOCK_SIZE_M']" in map(ast.unparse, arguments):
                     alignment_calls.append(call)

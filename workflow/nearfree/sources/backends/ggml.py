@@ -124,7 +124,7 @@ def _vector(files: Mapping[str, str]) -> Reading:
     )
     return Reading(
         "vector", program, root, axis=None, contexts=[{"weight": weight} for weight in types],
-        whole=False,
+        interpret_whole=False,
     )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def _vector_block(files: Mapping[str, str]) -> Reading:
         "one_chunk",
         leaves={},
     )
-    return Reading("vector_block", program, root, axis=None, contexts=[{}], whole=False)
+    return Reading("vector_block", program, root, axis=None, contexts=[{}], interpret_whole=False)
 
 
 def _flash(files: Mapping[str, str]) -> Reading:
@@ -178,8 +178,8 @@ def _flash(files: Mapping[str, str]) -> Reading:
         root,
         axis="positions",
         contexts=[{"cache": cache} for cache in ("F16", "F32", "Q8_0")],
-        whole=False,
-        least={"positions": 1},
+        interpret_whole=False,
+        minimums={"positions": 1},
     )
 
 

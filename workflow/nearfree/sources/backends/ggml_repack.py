@@ -88,9 +88,9 @@ def _choice(files: Mapping[str, str]) -> Reading:
             for weight in TYPES
             for flags in FLAGS
         ],
-        whole=False,
+        interpret_whole=False,
         dense=range(1, 33),
-        least={"columns": 1},
+        minimums={"columns": 1},
     )
 
 
@@ -126,9 +126,9 @@ def _rows(files: Mapping[str, str]) -> Reading:
         ),
         axis="rows",
         contexts=[{}],
-        whole=False,
+        interpret_whole=False,
         dense=range(1, 66),
-        least={"rows": 1},
+        minimums={"rows": 1},
     )
 
 
@@ -159,9 +159,9 @@ def _gemm(files: Mapping[str, str], kernel: str) -> Reading:
         *program_by_flags(X86, text, spans, read, optional=True),
         axis="rows",
         contexts=[{"done": done, **flags} for done in (0, 4, 8) for flags in FLAGS],
-        whole=False,
+        interpret_whole=False,
         dense=range(4, 66),
-        least={"rows": 1, "done": 0},
+        minimums={"rows": 1, "done": 0},
     )
 
 

@@ -88,8 +88,8 @@ def _served(text: str) -> Reading:
             for weight, activation in types.items()
             for flags in FLAGS
         ],
-        whole=False,
-        least={"rows": 1},
+        interpret_whole=False,
+        minimums={"rows": 1},
         dense=range(1, 18),
     )
 
@@ -137,8 +137,8 @@ def _float(text: str) -> Reading:
             for threads in (1, 2)
             for flags in FLAGS[-2:]
         ],
-        whole=False,
-        least={"rows": 1, "columns": 1, "depth": 1, "step": 1, "threads": 1},
+        interpret_whole=False,
+        minimums={"rows": 1, "columns": 1, "depth": 1, "step": 1, "threads": 1},
         dense=range(1, 66),
     )
 
@@ -159,8 +159,8 @@ def _split(text: str) -> Reading:
         *_read(text, composed("gemm", pieces, ""), "gemm", {"n": "rows", "RN": "tile"}),
         axis="rows",
         contexts=[{"tile": tile} for tile in range(1, 7)],
-        whole=False,
-        least={"rows": 1, "tile": 1},
+        interpret_whole=False,
+        minimums={"rows": 1, "tile": 1},
         dense=range(1, 66),
     )
 
@@ -186,7 +186,7 @@ def _blocks(text: str) -> Reading:
         contexts=[
             {"columns": columns, **flags} for columns in (*COLUMNS, 1, 2, 3) for flags in FLAGS
         ],
-        whole=False,
-        least={"rows": 1, "columns": 1},
+        interpret_whole=False,
+        minimums={"rows": 1, "columns": 1},
         dense=range(1, 66),
     )

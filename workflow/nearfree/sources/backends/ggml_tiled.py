@@ -90,8 +90,8 @@ def _served(files: Mapping[str, str]) -> Reading:
             for repacked in (False, True)
             for flags in FLAGS
         ],
-        whole=False,
-        least={"rows": 1},
+        interpret_whole=False,
+        minimums={"rows": 1},
         dense=range(1, 34),
     )
 
@@ -149,8 +149,8 @@ def _chunk(files: Mapping[str, str]) -> Reading:
             for columns in (576, 2048)
             for threads in (1, 2, 8)
         ],
-        whole=False,
-        least={"rows": 1, "columns": 1, "threads": 1, "chunk": 0},
+        interpret_whole=False,
+        minimums={"rows": 1, "columns": 1, "threads": 1, "chunk": 0},
         dense=range(1, 66),
     )
 
@@ -174,5 +174,7 @@ def _micro(files: Mapping[str, str]) -> list[Reading]:
         source = composed("one_chunk", [(line, f"return {rows[1]};")], "")
         program, root = cpp_program(CppFiles({PATH: source}, quoted=files), "one_chunk", leaves={})
         rule = "tiled_micro" if name == "MICRO" else "tiled_window"
-        readings.append(Reading(rule, program, root, axis=None, contexts=[{}], whole=False))
+        readings.append(
+            Reading(rule, program, root, axis=None, contexts=[{}], interpret_whole=False)
+        )
     return readings

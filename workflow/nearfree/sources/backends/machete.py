@@ -8,8 +8,8 @@ import ast
 from collections.abc import Mapping
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.language.cuts import made
-from nearfree.sources.language.program import Function, Text, at, mark
+from nearfree.sources.language.cuts import parameterless_function
+from nearfree.sources.language.program import Function, Text, at, set_origin
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Reading
 
@@ -37,7 +37,13 @@ def machete(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Readin
     ((path, node),) = tables
     program, root = modules.program_of(path, _first_match(path, node), {})
     return Reading(
-        "machete", program, root, axis="rows", contexts=shapes, whole=False, least={"rows": 1}
+        "machete",
+        program,
+        root,
+        axis="rows",
+        contexts=shapes,
+        interpret_whole=False,
+        minimums={"rows": 1},
     )
 
 
@@ -54,7 +60,7 @@ def _first_match(path: str, table: ast.Assign) -> Function:
             body.append(answer)
         else:
             body.append(at(ast.If(_condition(path, key), [answer], []), key))
-    return made(TABLE, body, table)
+    return parameterless_function(TABLE, body, table)
 
 
 def _rows(path: str, value: ast.expr) -> ast.expr:
@@ -72,7 +78,7 @@ def _condition(path: str, key: ast.Constant) -> ast.expr:
     except SyntaxError as error:
         raise SourceError(f"{path}: {key.value!r} is not a condition", remedy=MOVED) from error
     text: Text = key.origin  # type: ignore[attr-defined]
-    mark(tree, text)
+    set_origin(tree, text)
     for node in ast.walk(tree):
         ast.copy_location(node, key)
         if isinstance(node, ast.Name):

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from tree_sitter import Node
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.cpp.nodes import assigned, declared, part
+from nearfree.sources.cpp.edits import only_function, reduced_to
+from nearfree.sources.cpp.nodes import changed_names, declared_names, part
 from nearfree.sources.cpp.program import cpp_program
-from nearfree.sources.cpp.source import CppFiles, children, words
-from nearfree.sources.cpp.written import cut, only_function
+from nearfree.sources.cpp.source import CppFiles, children, text_of
 from nearfree.sources.language.reading import Reading
 
 LOOP = "marlin_mm"
@@ -43,14 +43,14 @@ def marlin(files: Mapping[str, str], shapes: list[Mapping[str, int]]) -> Reading
         The loop does not have the known form.
     """
     path, node = only_function(files, LOOP)
-    cut_files = {path: cut(files[path], node, _prefix(path, node), _PASS)}
+    cut_files = {path: reduced_to(files[path], node, _prefix(path, node), _PASS)}
     return Reading(
         "marlin",
         *cpp_program(CppFiles(cut_files, quoted=files), LOOP, leaves=LEAVES),
         axis="rows",
         contexts=[{"columns": shape["columns"], "activation_bits": 16} for shape in shapes],
-        whole=False,
-        least={"rows": 1},
+        interpret_whole=False,
+        minimums={"rows": 1},
     )
 
 
@@ -66,13 +66,13 @@ def _prefix(path: str, function: Node) -> list[Node]:
     ends = [
         index
         for index, statement in enumerate(statements, start=1)
-        if _BLOCK_SIZE_FLAG in declared(statement)
+        if _BLOCK_SIZE_FLAG in declared_names(statement)
     ]
     if len(ends) != 1:
         raise SourceError(
             f"{path}: {LOOP} declares {_BLOCK_SIZE_FLAG} {len(ends)} times", remedy=MOVED
         )
-    changed_later = _FINAL_NAMES & set().union(*map(assigned, statements[ends[0] :]))
+    changed_later = _FINAL_NAMES & set().union(*map(changed_names, statements[ends[0] :]))
     if changed_later:
         raise SourceError(
             f"{path}: {LOOP} sets {' and '.join(sorted(changed_later))} behind {_BLOCK_SIZE_FLAG}",
@@ -81,7 +81,7 @@ def _prefix(path: str, function: Node) -> list[Node]:
     return [
         statement
         for statement in statements[: ends[0]]
-        if (declared(statement) | assigned(statement)) & _NAMES
+        if (declared_names(statement) | changed_names(statement)) & _NAMES
     ]
 
 
@@ -90,7 +90,7 @@ def _statements(body: Node) -> list[Node]:
     statements: list[Node] = []
     for statement in children(body):
         inner = statement.child_by_field_name("body")
-        is_row_loop = statement.type == "while_statement" and "rest_m" in words(
+        is_row_loop = statement.type == "while_statement" and "rest_m" in text_of(
             part(statement, "condition")
         )
         statements += _statements(inner) if is_row_loop and inner is not None else [statement]

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from nearfree.backends.moe_kernels import ALIGNED, NAIVE
 from nearfree.errors import SourceError
 from nearfree.sources.backends import fused_moe
-from nearfree.sources.language.cuts import calls, made, returning, value_of
+from nearfree.sources.language.cuts import (
+    calls_of,
+    parameterless_function,
+    returning_names,
+    value_of,
+)
 from nearfree.sources.language.expressions import UnknownConstructError
 from nearfree.sources.language.program import Function, at, quote
 from nearfree.sources.language.python_source import Modules
@@ -102,8 +107,8 @@ def triton_kernels_blocks(modules: Modules) -> list[Reading]:
     definition = modules.find("make_default_opt_flags_nvidia")
     if definition is None:
         return []
-    cut = returning(definition[1], "block_m")
-    cut.args = made("none", cut.body, cut).args
+    cut = returning_names(definition[1], "block_m")
+    cut.args = parameterless_function("none", cut.body, cut).args
     return [
         Reading(
             "triton_kernels_block_m",
@@ -111,8 +116,8 @@ def triton_kernels_blocks(modules: Modules) -> list[Reading]:
             axis="m",
             contexts=[{"E": e, "sm": sm, "deterministic": False} for e in (8, 32, 128)
                       for sm in (90, 100)],
-            also=[{"E": 32, "sm": 90, "deterministic": True}],
-            whole=False,
+            extra_contexts=[{"E": 32, "sm": 90, "deterministic": True}],
+            interpret_whole=False,
         )
     ]  # fmt: skip
 
@@ -122,7 +127,7 @@ def assignment(modules: Modules) -> Reading:
 
     Without alignment no two tokens share a block, so further tokens never fill its padding.
     """
-    definition = modules.having("naive_block_assignment")
+    definition = modules.function_assigning("naive_block_assignment")
     if definition is None:
         definition = fused_moe.always_aligned(modules)
     else:
@@ -182,7 +187,7 @@ def _naive_or_aligned(function: Function) -> Function:
 def mechanisms(files: Mapping[str, str]) -> list[Mechanism]:
     """Return the lines that use BLOCK_SIZE_M, and those that bypass it."""
     modules = Modules(files)
-    definition = modules.having("naive_block_assignment")
+    definition = modules.function_assigning("naive_block_assignment")
     tests = [] if definition is None else _tests(definition[1])
     return [
         fused_moe.alignment(modules),
@@ -208,5 +213,5 @@ def _modular(modules: Modules) -> Mechanism:
     """Return the lines by which the experts class of serving can skip the alignment, too."""
     says = "the modular TritonExperts takes the same paths"
     method = modules.method("TritonExperts", "apply")
-    assignment_calls = [] if method is None else calls(method[1], "_prepare_expert_assignment")
+    assignment_calls = [] if method is None else calls_of(method[1], "_prepare_expert_assignment")
     return Mechanism("modular_naive", says, tuple(quote(call) for call in assignment_calls))

@@ -135,7 +135,7 @@ def kernel_rule(files: "CppFiles", *, window: bool) -> Reading:
             for causal in ((False,) if window else (False, True))
             for positions in (16, 17)
         ],
-        whole=False,
+        interpret_whole=False,
         dense=range(8, 265, 8),
     )
 

@@ -83,8 +83,8 @@ def _cutlass(files: CppFiles) -> Iterator[Reading]:
                 contexts=[
                     context for sms in _sm_counts(name, program) for context in contexts(sms=sms)
                 ],
-                whole=False,
-                least={"rows": 1},
+                interpret_whole=False,
+                minimums={"rows": 1},
             )
 
 

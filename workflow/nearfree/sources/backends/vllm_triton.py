@@ -17,7 +17,7 @@ from nearfree.sources.attention import (
     rule_answer,
     tiles_of,
 )
-from nearfree.sources.language.cuts import assignments, made, returning
+from nearfree.sources.language.cuts import assignments, parameterless_function, returning_names
 from nearfree.sources.language.python_source import Modules
 from nearfree.sources.language.reading import Mechanism, Reading
 from nearfree.sources.language.rule import Rule
@@ -72,12 +72,12 @@ def readings(files: Mapping[str, str]) -> list[Reading]:
     path, function = modules.locate([FUNCTION])
 
     def read(rule: str, name: str, contexts: list[dict[str, int]]) -> Reading:
-        cut = returning(function, name)
-        cut.args = made("none", cut.body, cut).args
+        cut = returning_names(function, name)
+        cut.args = parameterless_function("none", cut.body, cut).args
         program, root = modules.program_of(path, cut, LEAVES)
         return Reading(
-            rule, program, root, axis="positions", contexts=contexts, whole=False,
-            least={"positions": 1},
+            rule, program, root, axis="positions", contexts=contexts, interpret_whole=False,
+            minimums={"positions": 1},
         )  # fmt: skip
 
     rules = [read(ROWS, "BLOCK_M", _CONTEXTS)]

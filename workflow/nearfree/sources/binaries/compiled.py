@@ -22,7 +22,7 @@ from nearfree.log.evidence import newest_takes, read_scope
 from nearfree.log.names import Layout, TakeName
 from nearfree.log.seal import Seal
 from nearfree.log.take import ensure_events, take_name
-from nearfree.sources.answers.granularity import with_pinned
+from nearfree.sources.answers.granularity import with_pinned_triton
 from nearfree.sources.answers.intervals import CompiledInterval
 from nearfree.sources.answers.lookup import DEFAULT_STAGES, DEFAULT_WARPS, TunedFiles
 from nearfree.sources.answers.moe import Block, MoeQuery, MoeRules
@@ -201,11 +201,9 @@ def _compile(
             ) from error
         failures = [answer["error"] for answer in answers if "error" in answer]
         if failures or len(answers) != len(targets):
-            reason = (
-                printable(failures[0]).replace(name, "")
-                if failures
-                else "some blocks have no answer"
-            )
+            reason = "some blocks have no answer"
+            if failures:
+                reason = printable(failures[0]).replace(name, "")
             raise SourceError(f"{KERNEL} is not compiled: {reason}", remedy="Report it")
         return [
             _compiled_block(target, answer, (folder / answer["cubin"]).read_bytes(), dumper)
@@ -259,7 +257,7 @@ def compiled_intervals(
         CompileTarget(*(getattr(block, name) for name in CompileTarget._fields)): block
         for block in record.blocks
     }
-    layer = with_pinned(extraction, query)
+    layer = with_pinned_triton(extraction, query)
     rules = MoeRules(extraction.by_name(), TunedFiles(extraction.tuned), layer, last)
     targets = [(tokens, _target(rules.at(tokens), query.sm)) for tokens in range(first, last + 1)]
     return tuple(

@@ -24,7 +24,7 @@ from nearfree.sources.record import find_extraction, stream_name
 _VERSION = re.compile(r"""^__version__ = ["']([0-9][0-9a-z.]{0,31})["']$""", re.MULTILINE)
 
 
-class Checked(Struct, frozen=True):
+class BinaryCheck(Struct, frozen=True):
     """A binary, the rules that it was compared with, and the differences."""
 
     binary: str
@@ -127,7 +127,7 @@ def recorded_listing(layout: Layout, package: str, version: str) -> tuple[Binary
 
 def check_release(
     layout: Layout, package: str, version: str, *, cache: Cache, offline: bool = False
-) -> tuple[Checked, ...]:
+) -> tuple[BinaryCheck, ...]:
     """Return the differences between rules and each recorded binary of a release.
 
     Raises
@@ -154,7 +154,7 @@ def check_release(
         rules = find_extraction(layout, binary.rules, rules_version, cache=cache, offline=offline)
         comparison = compare(rules.by_name(), listing.held)
         checks.append(
-            Checked(
+            BinaryCheck(
                 binary=binary.path,
                 sha256=listing.member.sha256,
                 kernels=sum(kernel.kernels for kernel in listing.held),

@@ -1,1 +1,1 @@
-"""C++ and CUDA in the form that rules are read in."""
+"""Translation of C++ and CUDA into the normal form of rules."""

@@ -9,7 +9,7 @@ from nearfree.sources.cpp.nodes import arguments, last_name, part, plain, templa
 from nearfree.sources.cpp.source import (
     parameter_names,
     template_parameters,
-    words,
+    text_of,
 )
 from nearfree.sources.cpp.types import CASTS, cast, kind_named, literal
 from nearfree.sources.language.functions import BUILTINS
@@ -26,7 +26,7 @@ class Calls(Expressions):
     def e_call_expression(self, node: Node) -> ast.expr:
         """Translate a call of the language, of a function of these files, or of a leaf."""
         function, args = part(node, "function"), arguments(node)
-        name = words(function)
+        name = text_of(function)
         for translate_call in (self.language_call, self.pointer_call):
             call = translate_call(node, name, args)
             if call is not None:
@@ -62,7 +62,7 @@ class Calls(Expressions):
     def pointer_call(self, node: Node, name: str, args: list[Node]) -> ast.expr | None:
         """Translate a cast or `std::get<0>`, which have template arguments; else return None."""
         function = part(node, "function")
-        types = [words(plain(argument)) for argument in template_arguments(function)]
+        types = [text_of(plain(argument)) for argument in template_arguments(function)]
         if len(args) != 1:
             return None
         if name.startswith(POINTERS) and name.endswith("*>"):
@@ -83,13 +83,11 @@ class Calls(Expressions):
             return self.opaque(node)
         values = [self.expr(argument) for argument in args]
         if callee is None:
-            scope = words(function.child_by_field_name("scope")).split("::")[-1]
+            scope = text_of(function.child_by_field_name("scope")).split("::")[-1]
             is_ambiguous = self.files.defines(name) and scope not in LIBRARY_NAMESPACES
-            return (
-                self.opaque(node)
-                if is_ambiguous
-                else self.call(name, [*template_args, *values], node)
-            )
+            if is_ambiguous:
+                return self.opaque(node)
+            return self.call(name, [*template_args, *values], node)
         declared = template_parameters(callee.node)
         unnamed = any(not name for name, _ in declared)
         if (
@@ -110,7 +108,7 @@ class Calls(Expressions):
         if isinstance(default, str):
             is_deduced = default == "deduced"
             return self.at(ast.Constant(default), node) if is_deduced else self.opaque(node)
-        number = literal(words(default))
+        number = literal(text_of(default))
         if default.type in {"true", "false"}:
             return self.at(ast.Constant(default.type == "true"), node)
         return self.opaque(node) if number is None else self.at(ast.Constant(number[0]), node)
@@ -119,16 +117,16 @@ class Calls(Expressions):
         """Translate a template argument; a qualified type becomes its text."""
         inner = plain(node)
         if node.type == "type_descriptor" and inner.type == "qualified_identifier":
-            return self.at(ast.Constant(words(inner)), node)
+            return self.at(ast.Constant(text_of(inner)), node)
         return self.expr(inner)
 
     def member_call(self, node: Node, function: Node) -> ast.expr:
         """Translate `x.has_value()` as it is: a leaf may replace it."""
-        object_, name = part(function, "argument"), words(part(function, "field"))
+        object_, name = part(function, "argument"), text_of(part(function, "field"))
         if object_.type != "identifier":
             return self.opaque(node)
         method = self.at(
-            ast.Attribute(self.name_node(words(object_), object_), name, ast.Load()), node
+            ast.Attribute(self.name_node(text_of(object_), object_), name, ast.Load()), node
         )
         args = [self.expr(argument) for argument in arguments(node)]
         return self.at(ast.Call(method, args, []), node)

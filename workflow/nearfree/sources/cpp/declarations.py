@@ -10,16 +10,16 @@ from nearfree.sources.cpp.calls import Calls
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.nodes import (
     arguments,
-    assigned,
     called_name,
-    declared,
+    changed_names,
+    declarator_names,
     declared_names,
     is_constant,
-    leaves,
+    may_leave,
     name_set,
     part,
 )
-from nearfree.sources.cpp.source import CppFiles, children, parameter_names, walk, words
+from nearfree.sources.cpp.source import CppFiles, children, parameter_names, text_of, walk
 from nearfree.sources.cpp.types import cast, kind_named
 from nearfree.sources.language.expressions import parse
 from nearfree.sources.language.functions import nodes_of
@@ -45,7 +45,7 @@ class Declarations(Calls):
         """Return the stand-in of an unknown statement, which may change some names."""
         opaque_call = self.opaque(node, *self.with_fields({*names}))
         called_names = (called_name(call) for call in walk(node) if call.type == "call_expression")
-        if not leaves(node) and not any(map(self.meaning.ends, called_names)):
+        if not may_leave(node) and not any(map(self.meaning.ends, called_names)):
             return [self.at(ast.Expr(opaque_call), node)]
         return_ = self.at(ast.Return(opaque_call), node)
         self.unknown_returns.append(return_)
@@ -53,14 +53,8 @@ class Declarations(Calls):
 
     def with_fields(self, names: set[str]) -> list[str]:
         """Return names, and the names of the fields of those that are structures."""
-        return sorted(
-            names
-            | {
-                name
-                for name in self.fields
-                if any(name.startswith(f"{prefix}_") for prefix in names)
-            }
-        )
+        prefixes = tuple(f"{name}_" for name in names)
+        return sorted(names | {field for field in self.fields if field.startswith(prefixes)})
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -102,26 +96,23 @@ class Declarations(Calls):
         if call.type != "call_expression" or called_name(call) != "cudaDeviceGetAttribute":
             return None
         args = arguments(call)
-        if len(args) != 3 or not words(args[0]).lstrip("&").isidentifier():
+        if len(args) != 3 or not text_of(args[0]).lstrip("&").isidentifier():
             return None
-        attribute_name = self.at(ast.Constant(words(args[1])), call)
-        return words(args[0]).lstrip("&"), self.call("device_attribute", [attribute_name], call)
+        attribute_name = self.at(ast.Constant(text_of(args[1])), call)
+        return text_of(args[0]).lstrip("&"), self.call("device_attribute", [attribute_name], call)
 
     def s_declaration(self, node: Node) -> list[ast.stmt]:
         """Translate a declaration: the initial values of its variables."""
         type_node = part(node, "type")
-        kind = words(type_node)
-        is_static = any(words(child) == "static" for child in node.children) and not is_constant(
-            node
-        )
+        kind = text_of(type_node)
+        is_static = any(text_of(child) == "static" for child in node.children)
         statements: list[ast.stmt] = []
         for declarator in node.children_by_field_name("declarator"):
             value = declarator.child_by_field_name("value")
-            is_unknown = is_static or (
-                type_node.type in NUMBER_TYPES and not kind_named(kind) and kind != "void"
-            )
-            if is_unknown:
-                for name in declared_names(declarator):
+            keeps_value = is_static and not is_constant(node)
+            other_number = type_node.type in NUMBER_TYPES and not kind_named(kind)
+            if keeps_value or (other_number and kind != "void"):
+                for name in declarator_names(declarator):
                     self.declare(name, "")
                     statements.append(self.assign(name, self.opaque(node), node))
             elif declarator.type == "init_declarator" and value is not None:
@@ -129,14 +120,14 @@ class Declarations(Calls):
             elif kind.startswith("std::vector"):
                 statements.append(self.vector_declaration(node, declarator))
             else:
-                for name in declared_names(declarator):
+                for name in declarator_names(declarator):
                     self.declare(name, kind_named(kind))
         return statements
 
     def vector_declaration(self, node: Node, declarator: Node) -> ast.stmt:
         """Translate a vector's declaration; one with a size has an unknown value."""
         is_empty = declarator.type == "identifier"
-        name = (declared_names(declarator) or [words(declarator)])[0]
+        name = (declarator_names(declarator) or [text_of(declarator)])[0]
         self.declare(name, "")
         value = self.at(ast.List([], ast.Load()), node) if is_empty else self.opaque(declarator)
         return self.assign(name, value, node)
@@ -144,7 +135,7 @@ class Declarations(Calls):
     def initialised_variables(self, node: Node, declarator: Node, kind: str) -> list[ast.stmt]:
         """Translate a declarator with a value."""
         left, value = part(declarator, "declarator"), part(declarator, "value")
-        names = declared_names(left)
+        names = declarator_names(left)
         if value.type == "call_expression" and called_name(value) in self.meaning.answers:
             return [self.answer(value, called_name(value))]
         attribute = self.attribute(value)
@@ -201,11 +192,11 @@ class Declarations(Calls):
         It must change nothing outside, and what it captures by copy must not change later.
         """
         body, own_parameters = part(value, "body"), parameter_names(value)
-        local_names = declared(body) | {parameter for parameter, _, _ in own_parameters}
+        local_names = declared_names(body) | {parameter for parameter, _, _ in own_parameters}
         captures = value.child_by_field_name("captures")
-        copies = {words(child) for child in children(captures)} if captures is not None else set()
-        captures_copy = copies - {"&"} and not words(captures).startswith("[&")
-        changes = assigned(body) - local_names
+        copies = {text_of(child) for child in children(captures)} if captures is not None else set()
+        captures_copy = copies - {"&"} and not text_of(captures).startswith("[&")
+        changes = changed_names(body) - local_names
         outer_names = name_set(body) - local_names
         if changes or (captures_copy and outer_names & self.reassigned):
             self.declare(name, "")
@@ -214,18 +205,15 @@ class Declarations(Calls):
         scopes, substitutions, return_kind = self.scopes, self.substitutions, self.return_kind
         self.scopes, self.return_kind = [set()], ""
         self.substitutions = {
-            parameter: replacement
-            for parameter, replacement in substitutions.items()
-            if parameter not in local_names
+            source_name: replacement
+            for source_name, replacement in substitutions.items()
+            if source_name not in local_names
         }
         try:
             for parameter, _, kind in own_parameters:
                 self.declare(parameter, kind_named(kind))
-            return [
-                self.define(
-                    self.current_name(name), [parameter for parameter, _, _ in own_parameters], body
-                )
-            ]
+            arg_names = [parameter for parameter, _, _ in own_parameters]
+            return [self.define(self.current_name(name), arg_names, body)]
         finally:
             self.scopes, self.substitutions, self.return_kind = scopes, substitutions, return_kind
 
@@ -271,7 +259,7 @@ class Declarations(Calls):
 
     def passes_record(self, call: Node) -> bool:
         """Return whether a function of these files takes a structure that it may change."""
-        args = {words(argument) for argument in arguments(call)}
+        args = {text_of(argument) for argument in arguments(call)}
         is_own_function = call.type == "call_expression" and self.files.defines(called_name(call))
         return is_own_function and bool(args & self.meaning.records)
 

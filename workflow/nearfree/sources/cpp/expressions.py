@@ -10,11 +10,11 @@ from tree_sitter import Node
 from nearfree.sources.cpp.nodes import arguments, last_name, part
 from nearfree.sources.cpp.source import (
     CppFiles,
-    Found,
+    Definition,
     children,
     namespaces,
     returned_type,
-    words,
+    text_of,
 )
 from nearfree.sources.cpp.types import CASTS, Kinds, cast, kind_named, literal
 from nearfree.sources.language.program import Text
@@ -119,7 +119,7 @@ class Expressions:
 
     def opaque(self, node: Node, *names: str) -> ast.expr:
         """Return a value that is unknown, and may have changed these names."""
-        args: list[ast.expr] = [self.at(ast.Constant(words(node)[:80]), node)]
+        args: list[ast.expr] = [self.at(ast.Constant(text_of(node)[:80]), node)]
         args += [self.name_node(self.current_name(name), node) for name in names]
         return self.call("opaque", args, node)
 
@@ -130,7 +130,7 @@ class Expressions:
 
     def returned_kind(self, call: Node) -> str:
         """Return the kind of a call's result; an empty text if it is unknown."""
-        name = words(part(call, "function"))
+        name = text_of(part(call, "function"))
         args = arguments(call)
         if KNOWN.get(name) == "ceil" and args:
             return "float" if self.kinds.of(args[0]) == "float" else "double"
@@ -164,7 +164,7 @@ class Expressions:
         if node.type == "parenthesized_expression":
             inner = next(children(node), None)
             return self.opaque(node) if inner is None else self.test(inner)
-        operator = words(node.child_by_field_name("operator"))
+        operator = text_of(node.child_by_field_name("operator"))
         if node.type == "binary_expression" and operator in JUNCTIONS:
             operands = [self.test(part(node, name)) for name in ("left", "right")]
             return self.at(ast.BoolOp(JUNCTIONS[operator](), operands), node)
@@ -172,7 +172,7 @@ class Expressions:
 
     def e_number_literal(self, node: Node) -> ast.expr:
         """Translate a number; an unknown form is opaque."""
-        value = literal(words(node))
+        value = literal(text_of(node))
         return self.opaque(node) if value is None else self.at(ast.Constant(value[0]), node)
 
     def e_true(self, node: Node) -> ast.expr:
@@ -194,7 +194,7 @@ class Expressions:
 
     def e_identifier(self, node: Node) -> ast.expr:
         """Translate a name, or return the expression that a macro binds it to."""
-        name = words(node)
+        name = text_of(node)
         return (
             self.substitutions[name] if name in self.substitutions else self.name_node(name, node)
         )
@@ -203,12 +203,12 @@ class Expressions:
 
     def e_field_expression(self, node: Node) -> ast.expr:
         """Translate `p.x` into the name `p_x`, and `p.first` into an item."""
-        object_, name = part(node, "argument"), words(part(node, "field"))
+        object_, name = part(node, "argument"), text_of(part(node, "field"))
         if name in {"first", "second"}:
             index = self.at(ast.Constant(int(name == "second")), node)
             return self.at(ast.Subscript(self.expr(object_), index, ast.Load()), node)
         if object_.type == "identifier" and name.isidentifier():
-            return self.name_node(f"{words(object_)}_{name}", node)
+            return self.name_node(f"{text_of(object_)}_{name}", node)
         return self.opaque(node)
 
     def e_subscript_expression(self, node: Node) -> ast.expr:
@@ -226,7 +226,7 @@ class Expressions:
 
     def e_unary_expression(self, node: Node) -> ast.expr:
         """Translate `!x`, `-x` or `+x`."""
-        operator, operand = words(part(node, "operator")), part(node, "argument")
+        operator, operand = text_of(part(node, "operator")), part(node, "argument")
         if operator == "!":
             return self.at(ast.UnaryOp(ast.Not(), self.test(operand)), node)
         if operator == "-":
@@ -249,10 +249,8 @@ class Expressions:
 
     def e_binary_expression(self, node: Node) -> ast.expr:
         """Translate arithmetic as C++ does it, a comparison, or a junction."""
-        operator, operands = (
-            words(part(node, "operator")),
-            [part(node, name) for name in ("left", "right")],
-        )
+        operator = text_of(part(node, "operator"))
+        operands = [part(node, name) for name in ("left", "right")]
         if operator in JUNCTIONS:
             junction = self.test(node)
             are_booleans = all(self.kinds.of(operand) == "bool" for operand in operands)
@@ -285,7 +283,7 @@ class Expressions:
     def comparison(self, node: Node, operator: str, operands: list[Node]) -> ast.expr:
         """Translate a comparison; a negative number compared with an unsigned one has no value."""
         kinds = [self.kinds.of(operand) for operand in operands]
-        against_zero = operator in {"==", "!="} and words(operands[1]) == "0"
+        against_zero = operator in {"==", "!="} and text_of(operands[1]) == "0"
         values = [
             self.compared_with_zero(operands[0]) if against_zero else self.expr(operands[0]),
             self.expr(operands[1]),
@@ -300,14 +298,14 @@ class Expressions:
         inner = node
         while inner.type == "parenthesized_expression" and inner.named_children:
             inner = next(children(inner))
-        if inner.type != "binary_expression" or words(part(inner, "operator")) != "%":
+        if inner.type != "binary_expression" or text_of(part(inner, "operator")) != "%":
             return self.expr(node)
         left, right = (self.expr(part(inner, name)) for name in ("left", "right"))
         return self.at(ast.BinOp(left, ast.Mod(), right), node)
 
     def e_cast_expression(self, node: Node) -> ast.expr:
         """Translate `(int)x`."""
-        return self.as_type(words(part(node, "type")), part(node, "value"), node)
+        return self.as_type(text_of(part(node, "type")), part(node, "value"), node)
 
     def as_type(self, name: str, value: Node, node: Node) -> ast.expr:
         """Return a value converted to a type; an unknown type is opaque."""
@@ -317,20 +315,20 @@ class Expressions:
 
     def e_sizeof_expression(self, node: Node) -> ast.expr:
         """Translate `sizeof` into a call that a leaf may replace."""
-        text = self.at(ast.Constant(" ".join(map(words, children(node)))), node)
+        text = self.at(ast.Constant(" ".join(map(text_of, children(node)))), node)
         return self.call("sizeof", [text], node)
 
     def e_initializer_list(self, node: Node) -> ast.expr:
         """Translate a braced list into a tuple."""
         return self.at(ast.Tuple([self.expr(child) for child in children(node)], ast.Load()), node)
 
-    def callee(self, function: Node) -> Found | None:
+    def callee(self, function: Node) -> Definition | None:
         """Return the called function of these files; None if it is uncertain which one it is."""
         name = last_name(function)
         if function.type == "field_expression" or not self.files.defines(name):
             return None
         definition = self.files.locate(name)
-        scope = words(function.child_by_field_name("scope"))
+        scope = text_of(function.child_by_field_name("scope"))
         if function.type == "qualified_identifier" and scope:
             enclosing = namespaces(definition.node)
             return definition if scope.split("::")[-1] in enclosing else None

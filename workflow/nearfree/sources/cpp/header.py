@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from tree_sitter import Node
 
 from nearfree.errors import MOVED, SourceError
-from nearfree.sources.cpp.source import children, parse, walk, words
+from nearfree.sources.cpp.source import children, parse, text_of, walk
 
 NUMBERS = {
     "bool": "bool", "char": "i8", "int8_t": "i8", "uint8_t": "u8", "int16_t": "i16",
@@ -54,7 +54,7 @@ class Header:
                 self._record_declaration(node)
 
     def _record_declaration(self, node: Node) -> None:
-        name = words(node.child_by_field_name("name"))
+        name = text_of(node.child_by_field_name("name"))
         body = node.child_by_field_name("body")
         if node.type == "struct_specifier" and name and body is not None:
             self._structs.setdefault(name, []).append(node)
@@ -65,14 +65,12 @@ class Header:
         elif node.type == "type_definition":
             self._record_alias(node)
         elif node.type in {"declaration", "function_definition"}:
-            type_name, declarator = words(node.child_by_field_name("type")), _declarator(node)
+            type_name, declarator = text_of(node.child_by_field_name("type")), _declarator(node)
             while declarator is not None and declarator.type == "pointer_declarator":
-                type_name, declarator = (
-                    f"{type_name} *",
-                    declarator.child_by_field_name("declarator"),
-                )
+                type_name = f"{type_name} *"
+                declarator = declarator.child_by_field_name("declarator")
             if declarator is not None and declarator.type == "function_declarator":
-                function_name = words(declarator.child_by_field_name("declarator"))
+                function_name = text_of(declarator.child_by_field_name("declarator"))
                 self._functions.setdefault(function_name, []).append((type_name, declarator))
 
     def _record_alias(self, node: Node) -> None:
@@ -80,10 +78,10 @@ class Header:
         if type_node is None or declarator is None:
             return
         if declarator.type == "type_identifier":
-            target = words(type_node.child_by_field_name("name")) or words(type_node)
-            earlier = self._aliases.setdefault(words(declarator), target)
+            target = text_of(type_node.child_by_field_name("name")) or text_of(type_node)
+            earlier = self._aliases.setdefault(text_of(declarator), target)
             if earlier != target:
-                self._aliases[words(declarator)] = _UNKNOWN
+                self._aliases[text_of(declarator)] = _UNKNOWN
         elif declarator.type in {"pointer_declarator", "function_declarator"}:
             name = _pointer_name(declarator)
             if name:
@@ -102,7 +100,9 @@ class Header:
         fields: list[tuple[str, str]] = []
         *heads, body = children(specifier)
         if [member.type for member in heads] != ["type_identifier"]:
-            raise SourceError(f"{name} is no plain structure: {words(specifier):.60}", remedy=MOVED)
+            raise SourceError(
+                f"{name} is no plain structure: {text_of(specifier):.60}", remedy=MOVED
+            )
         for member in children(body):
             declarators = member.children_by_field_name("declarator")
             type_node = member.child_by_field_name("type")
@@ -110,10 +110,10 @@ class Header:
             is_field = member.type == "field_declaration" and declarators
             if not is_field or any(other.type != "type_qualifier" for other in others):
                 raise SourceError(
-                    f"{name} has a part that is no plain field: {words(member):.60}", remedy=MOVED
+                    f"{name} has a part that is no plain field: {text_of(member):.60}", remedy=MOVED
                 )
             fields += [
-                self._field(words(type_node), declarator, name) for declarator in declarators
+                self._field(text_of(type_node), declarator, name) for declarator in declarators
             ]
         return fields
 
@@ -131,16 +131,13 @@ class Header:
     def _types(self, returned_type: str, declarator: Node) -> tuple[str, list[str]]:
         parameters = declarator.child_by_field_name("parameters")
         codes = []
-        if words(parameters).endswith("...)"):
-            raise SourceError(f"{words(declarator):.60} takes any number of values", remedy=MOVED)
+        if text_of(parameters).endswith("...)"):
+            raise SourceError(f"{text_of(declarator):.60} takes any number of values", remedy=MOVED)
         for parameter in [] if parameters is None else children(parameters):
-            type_name = words(parameter.child_by_field_name("type"))
-            declarator_text = words(parameter.child_by_field_name("declarator"))
-            codes.append(
-                POINTER
-                if "*" in declarator_text or "[" in declarator_text
-                else self._code(type_name)
-            )
+            type_name = text_of(parameter.child_by_field_name("type"))
+            declarator_text = text_of(parameter.child_by_field_name("declarator"))
+            is_pointer = "*" in declarator_text or "[" in declarator_text
+            codes.append(POINTER if is_pointer else self._code(type_name))
         return self._code(returned_type), [] if codes == ["void"] else codes
 
     def reached(self, names: Iterable[str]) -> dict[str, list[tuple[str, str]]]:
@@ -159,14 +156,14 @@ class Header:
         """Return the code and the name of a field from its type and its declarator."""
         inner = declarator.child_by_field_name("declarator")
         if declarator.type == "field_identifier":
-            return self._code(type_name), words(declarator)
-        size = words(declarator.child_by_field_name("size"))
+            return self._code(type_name), text_of(declarator)
+        size = text_of(declarator.child_by_field_name("size"))
         if size.isdigit() and inner is not None and inner.type == "field_identifier":
-            return f"{self._code(type_name)}[{size}]", words(inner)
+            return f"{self._code(type_name)}[{size}]", text_of(inner)
         if name := _pointer_name(declarator):
             return POINTER, name
         raise SourceError(
-            f"a field of {owner} has an unknown form: {words(declarator):.60}", remedy=MOVED
+            f"a field of {owner} has an unknown form: {text_of(declarator):.60}", remedy=MOVED
         )
 
     def _code(self, text: str) -> str:
@@ -208,7 +205,7 @@ def _pointer_name(node: Node | None) -> str:
     if node is None:
         return ""
     if node.type in _NAMES:
-        return words(node) if is_pointer else ""
+        return text_of(node) if is_pointer else ""
     inner = _declarator(node)
     if node.type == "function_declarator" and inner is not None:
         parts = list(children(inner))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from nearfree.errors import SourceError
-from nearfree.sources.cpp.source import children, parameter_nodes, walk, words
+from nearfree.sources.cpp.source import children, parameter_nodes, text_of, walk
 
 _EXITS = {"return_statement", "goto_statement", "co_return_statement"}
 _EXITS_OF_LOOPS = {"switch_statement": {"continue_statement"}}
@@ -47,12 +47,12 @@ def template_arguments(function: Node) -> list[Node]:
 def last_name(function: Node) -> str:
     """Return a callee's name without namespaces, object and template arguments."""
     if function.type == "field_expression":
-        return words(function.child_by_field_name("field"))
+        return text_of(function.child_by_field_name("field"))
     while function.type == "qualified_identifier":
         function = part(function, "name")
     if function.type == "template_function":
         function = part(function, "name")
-    return words(function).split("<")[0].rsplit("::", 1)[-1]
+    return text_of(function).split("<")[0].rsplit("::", 1)[-1]
 
 
 def called_name(node: Node) -> str:
@@ -67,13 +67,13 @@ def plain(node: Node) -> Node:
     return node
 
 
-def inside(node: Node) -> list[Node]:
+def descendants(node: Node) -> list[Node]:
     """Return a node's descendants, breadth first."""
-    descendants, level = [], [node]
+    nodes, level = [], [node]
     while level:
         level = [child for parent in level for child in children(parent)]
-        descendants += level
-    return descendants
+        nodes += level
+    return nodes
 
 
 def outside_lambdas(node: Node) -> Iterator[Node]:
@@ -90,18 +90,20 @@ def identifiers(node: Node) -> list[Node]:
 
 def name_set(*nodes: Node) -> set[str]:
     """Return the plain names in nodes; a field of a structure, `p.x`, is the name `p_x`."""
-    names = {words(part) for node in nodes for part in identifiers(node)}
+    names = {text_of(part) for node in nodes for part in identifiers(node)}
     for node in nodes:
         for descendant in walk(node):
             object_ = descendant.child_by_field_name("argument")
             if descendant.type == "field_expression" and object_ is not None:
-                names.add(f"{words(object_)}_{words(descendant.child_by_field_name('field'))}")
+                names.add(f"{text_of(object_)}_{text_of(descendant.child_by_field_name('field'))}")
     return {name for name in names if name.isidentifier()}
 
 
 def stream(node: Node) -> Node:
     """Return the stream of a statement `stream << a << b`; of any other node, the node itself."""
-    while node.type == "binary_expression" and words(node.child_by_field_name("operator")) == "<<":
+    while (
+        node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "<<"
+    ):
         node = part(node, "left")
     return node
 
@@ -118,20 +120,18 @@ def changed_by(left: Node) -> set[str]:
         if inner is None:
             return set()
         left = inner
-    return (
-        name_set(left)
-        if left.type == "identifier"
-        else name_set(left) | name_set(part(left, "argument"))
-    )
+    if left.type == "identifier":
+        return name_set(left)
+    return name_set(left) | name_set(part(left, "argument"))
 
 
-def leaves(node: Node) -> bool:
+def may_leave(node: Node) -> bool:
     """Return whether unknown code may leave the function, or the loop around it."""
     kinds = _EXITS | _EXITS_OF_LOOPS.get(node.type, set())
     return any(part.type in kinds for part in outside_lambdas(node))
 
 
-def assigned(node: Node) -> set[str]:
+def changed_names(node: Node) -> set[str]:
     """Return the names that code changes after their declaration: `x = 1`, `x++`, `swap(x, y)`.
 
     A name whose address is taken counts as changed.
@@ -143,41 +143,41 @@ def assigned(node: Node) -> set[str]:
                 names |= changed_by(part(descendant, "left"))
             case "update_expression":
                 names |= changed_by(part(descendant, "argument"))
-            case "pointer_expression" if words(descendant.child_by_field_name("operator")) == "&":
+            case "pointer_expression" if text_of(descendant.child_by_field_name("operator")) == "&":
                 names |= changed_by(part(descendant, "argument"))
             case "call_expression" if called_name(descendant) == "swap":
                 names |= name_set(*arguments(descendant))
     return names
 
 
-def declared(node: Node) -> set[str]:
+def declared_names(node: Node) -> set[str]:
     """Return the names that code declares."""
     names: set[str] = set()
     for descendant in walk(node):
         if descendant.type in {"declaration", "for_range_loop"}:
             for declarator in descendant.children_by_field_name("declarator"):
-                names |= set(declared_names(declarator))
+                names |= set(declarator_names(declarator))
     return names
 
 
-def declared_names(node: Node) -> list[str]:
+def declarator_names(node: Node) -> list[str]:
     """Return the names of a declarator: one, or the several of `auto [a, b]`."""
     if node.type == "structured_binding_declarator":
-        return [words(child) for child in node.named_children]
+        return [text_of(child) for child in node.named_children]
     while node.type != "identifier":
         inner = node.child_by_field_name("declarator") or next(iter(node.named_children), None)
         if inner is None:
             return []
         if inner.type == "structured_binding_declarator":
-            return declared_names(inner)
+            return declarator_names(inner)
         node = inner
-    return [words(node)]
+    return [text_of(node)]
 
 
 def is_constant(node: Node) -> bool:
     """Return whether a declaration or parameter is `const` or `constexpr`."""
     return any(
-        child.type == "type_qualifier" and words(child) in {"const", "constexpr"}
+        child.type == "type_qualifier" and text_of(child) in {"const", "constexpr"}
         for child in node.children
     )
 
@@ -185,14 +185,14 @@ def is_constant(node: Node) -> bool:
 def changed_parameters(function: Node) -> list[bool]:
     """Return for each parameter whether the function may change the caller's object."""
     body = function.child_by_field_name("body")
-    changed = assigned(body) if body is not None else set()
+    changed = changed_names(body) if body is not None else set()
     flags = []
     for parameter in parameter_nodes(function):
         declarator = parameter.child_by_field_name("declarator")
-        is_reference = declarator is not None and declarator.type in {
-            "reference_declarator",
-            "pointer_declarator",
-        }
-        names = set(declared_names(declarator)) if declarator is not None else set()
+        if declarator is None:
+            flags.append(False)
+            continue
+        is_reference = declarator.type in {"reference_declarator", "pointer_declarator"}
+        names = set(declarator_names(declarator))
         flags.append(is_reference and not is_constant(parameter) and bool(names & changed))
     return flags

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from nearfree.errors import MOVED, SourceError
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.records import thread_records
-from nearfree.sources.cpp.source import CppFiles, Found, specialised_for, walk, words
+from nearfree.sources.cpp.source import CppFiles, Definition, specialised_for, text_of, walk
 from nearfree.sources.cpp.translate import ENDS, translate
 from nearfree.sources.language.expressions import parse
 from nearfree.sources.language.functions import BUILTINS
@@ -117,15 +117,15 @@ def dispatch(files: CppFiles, name: str) -> tuple[Function, set[str]]:
     return dispatcher, callees
 
 
-def _callees(specialisation: Found) -> set[str]:
+def _callees(specialisation: Definition) -> set[str]:
     """Return the unqualified names of the functions that a specialisation calls."""
     body = specialisation.node.child_by_field_name("body")
     calls = [node for node in walk(body) if node.type == "call_expression"] if body else []
-    names = {words(call.child_by_field_name("function")).split("<")[0] for call in calls}
+    names = {text_of(call.child_by_field_name("function")).split("<")[0] for call in calls}
     return {name.rsplit("::", 1)[-1] for name in names}
 
 
-def _case(specialisation: Found, function: Function) -> tuple[ast.expr, ast.stmt]:
+def _case(specialisation: Definition, function: Function) -> tuple[ast.expr, ast.stmt]:
     """Return the condition under which a specialisation applies, and its statement."""
     if len(function.body) != 1:
         raise SourceError(
@@ -134,7 +134,7 @@ def _case(specialisation: Found, function: Function) -> tuple[ast.expr, ast.stmt
     statement = function.body[0]
     tests: list[ast.expr] = []
     for index, node in enumerate(specialised_for(specialisation.node)):
-        value = _constant(words(node))
+        value = _constant(text_of(node))
         if value is not None:
             argument = at(ast.Name(f"argument_{index}", ast.Load()), statement)
             constant = at(ast.Constant(value), statement)

@@ -102,11 +102,8 @@ class _ThreadingPass:
         default_values: list[ast.expr] = []
         for index, parameter in enumerate(signature.args):
             if parameter.arg == self.record:
-                names = (
-                    []
-                    if _begins_with_reset(original, self.record)
-                    else sorted(self.fields_read(function))
-                )
+                is_reset = _begins_with_reset(original, self.record)
+                names = [] if is_reset else sorted(self.fields_read(function))
                 parameters_kept += [ast.copy_location(ast.arg(name), parameter) for name in names]
             elif parameter.arg in used:
                 parameters_kept.append(parameter)
@@ -176,7 +173,7 @@ class _CallRewriter(ast.NodeTransformer):
         for parameter, value in zip(parameters_before, call.args, strict=False):
             if parameter == self.threading.record:
                 if not isinstance(value, ast.Name) or value.id != parameter:
-                    raise UnknownConstructError(f"{name_of(call)} hands on another structure")
+                    raise UnknownConstructError(f"{name_of(call)} passes another structure")
                 fields_passed = [
                     field for field in parameters_after if field in self.threading.fields
                 ]

@@ -38,7 +38,7 @@ class Macro:
 
 
 @dataclass(frozen=True)
-class Found:
+class Definition:
     """The definition of a function, and its file."""
 
     node: Node
@@ -53,7 +53,7 @@ def parse(content: str) -> Node:
     return Parser(LANGUAGE).parse(raw).root_node
 
 
-def words(node: Node | None) -> str:
+def text_of(node: Node | None) -> str:
     """Return a node's text, with blanks collapsed."""
     return "" if node is None or node.text is None else " ".join(node.text.decode().split())
 
@@ -117,20 +117,22 @@ class CppFiles:
         return self._trees[path]
 
     @cached_property
-    def _definitions(self) -> dict[str, list[Found]]:
-        definitions: dict[str, list[Found]] = {}
+    def _definitions(self) -> dict[str, list[Definition]]:
+        definitions: dict[str, list[Definition]] = {}
         for path, text in sorted(self.texts.items()):
             try:
                 for node in walk(self.tree(path), _enclosed):
                     if node.type == "function_definition":
-                        definitions.setdefault(function_name(node), []).append(Found(node, text))
+                        definitions.setdefault(function_name(node), []).append(
+                            Definition(node, text)
+                        )
             except RecursionError as error:
                 raise SourceError(
                     f"{path} is nested too deeply", remedy="It is not read: report it"
                 ) from error
         return definitions
 
-    def locate(self, *names: str) -> Found:
+    def locate(self, *names: str) -> Definition:
         """Return the one definition that has one of the names.
 
         Raises
@@ -156,10 +158,10 @@ class CppFiles:
         self._check_conditions(definitions[0])
         return definitions[0]
 
-    def _check_conditions(self, definition: Found) -> None:
+    def _check_conditions(self, definition: Definition) -> None:
         """Refuse a function with an `#ifdef` of a macro that these files define somewhere."""
         for descendant in walk(definition.node, lambda node: node.named_children):
-            name = words(descendant.child_by_field_name("name"))
+            name = text_of(descendant.child_by_field_name("name"))
             if descendant.type == "preproc_ifdef" and name in self._defined:
                 raise SourceError(
                     f"{definition.text.path}: {function_name(definition.node)} depends on {name},"
@@ -187,7 +189,7 @@ class CppFiles:
         """Return whether a function of that name is defined exactly once."""
         return len(self._definitions.get(name, [])) == 1
 
-    def definitions(self, name: str) -> list[Found]:
+    def definitions(self, name: str) -> list[Definition]:
         """Return all definitions of a name: the specialisations of a template share one."""
         return self._definitions.get(name, [])
 
@@ -200,17 +202,17 @@ class CppFiles:
             if "#define" not in self.texts[path].content:
                 continue
             for node in walk(self.tree(path)):
-                name = words(node.child_by_field_name("name"))
+                name = text_of(node.child_by_field_name("name"))
                 value = node.child_by_field_name("value")
                 if node.type == "preproc_function_def" and value is not None:
                     parameter_list = node.child_by_field_name("parameters")
                     listed = [] if parameter_list is None else parameter_list.children
                     parameters = tuple(
-                        words(parameter) for parameter in listed if parameter.type not in "(),"
+                        text_of(parameter) for parameter in listed if parameter.type not in "(),"
                     )
                     macros[name] = Macro(parameters, _macro_body(value))
                 elif node.type == "preproc_def" and value is not None:
-                    aliases[name] = words(value)
+                    aliases[name] = text_of(value)
         for name, target in aliases.items():
             if target in macros:
                 macros[name] = macros[target]
@@ -258,7 +260,7 @@ def function_name(node: Node) -> str:
     name = declarator(node).child_by_field_name("declarator")
     if name is not None and name.type == "template_function":
         name = name.child_by_field_name("name")
-    return words(name).rsplit("::", 1)[-1]
+    return text_of(name).rsplit("::", 1)[-1]
 
 
 def specialised_for(node: Node) -> list[Node]:
@@ -283,7 +285,7 @@ def template_parameters(node: Node) -> list[tuple[str, Node | str]]:
     parameter_list = parent.child_by_field_name("parameters")
     parameters: list[tuple[str, Node | str]] = []
     for parameter in children(parameter_list) if parameter_list is not None else []:
-        name = words(
+        name = text_of(
             parameter.child_by_field_name("declarator") or (None, *parameter.named_children)[-1]
         )
         default = parameter.child_by_field_name("default_value")
@@ -300,7 +302,7 @@ def template_parameters(node: Node) -> list[tuple[str, Node | str]]:
 
 def returned_type(node: Node) -> str:
     """Return the name of a function's return type, without qualifiers."""
-    return words(node.child_by_field_name("type"))
+    return text_of(node.child_by_field_name("type"))
 
 
 def namespaces(node: Node) -> set[str]:
@@ -309,7 +311,7 @@ def namespaces(node: Node) -> set[str]:
     ancestor = node.parent
     while ancestor is not None:
         if ancestor.type == "namespace_definition":
-            names |= set(words(ancestor.child_by_field_name("name")).split("::"))
+            names |= set(text_of(ancestor.child_by_field_name("name")).split("::"))
         ancestor = ancestor.parent
     return names
 
@@ -318,11 +320,9 @@ def parameter_nodes(node: Node) -> list[Node]:
     """Return the declarations of a function's parameters."""
     parameter_list = declarator(node).child_by_field_name("parameters")
     kinds = {"parameter_declaration", "optional_parameter_declaration"}
-    return (
-        []
-        if parameter_list is None
-        else [child for child in parameter_list.named_children if child.type in kinds]
-    )
+    if parameter_list is None:
+        return []
+    return [child for child in parameter_list.named_children if child.type in kinds]
 
 
 def parameter_names(node: Node) -> list[tuple[str, Node | None, str]]:
@@ -332,6 +332,6 @@ def parameter_names(node: Node) -> list[tuple[str, Node | None, str]]:
         name = parameter.child_by_field_name("declarator")
         while name is not None and name.type != "identifier":
             name = name.child_by_field_name("declarator") or (None, *name.named_children)[-1]
-        kind = words(parameter.child_by_field_name("type"))
-        parameters.append((words(name), parameter.child_by_field_name("default_value"), kind))
+        kind = text_of(parameter.child_by_field_name("type"))
+        parameters.append((text_of(name), parameter.child_by_field_name("default_value"), kind))
     return parameters

@@ -13,16 +13,16 @@ from nearfree.sources.cpp.declarations import Declarations
 from nearfree.sources.cpp.expressions import ARITHMETIC
 from nearfree.sources.cpp.nodes import (
     arguments,
-    assigned,
     called_name,
     changed_by,
+    changed_names,
     changed_parameters,
     identifiers,
     name_set,
     outside_lambdas,
     part,
 )
-from nearfree.sources.cpp.source import children, walk, words
+from nearfree.sources.cpp.source import children, text_of, walk
 from nearfree.sources.cpp.types import cast
 
 
@@ -89,7 +89,7 @@ class Statements(Declarations):
                 "update_expression",
                 "pointer_expression",
             }:
-                names |= assigned(descendant)
+                names |= changed_names(descendant)
             elif descendant.type == "call_expression":
                 callee = self.callee(part(descendant, "function"))
                 may_change = [] if callee is None else changed_parameters(callee.node)
@@ -138,11 +138,9 @@ class Statements(Declarations):
         if value.type == "declaration":
             return self.unknown(node, *name_set(node))
         test, body = self.test(value), self.nonempty_block(part(node, "consequence"))
-        orelse = (
-            []
-            if alternative is None
-            else [statement for child in children(alternative) for statement in self.block(child)]
-        )
+        orelse: list[ast.stmt] = []
+        for child in children(alternative) if alternative is not None else ():
+            orelse += self.block(child)
         return [self.at(ast.If(test, body, orelse), node)]
 
     def s_switch_statement(self, node: Node) -> list[ast.stmt]:
@@ -204,25 +202,24 @@ class Statements(Declarations):
         declarators = initializer.children_by_field_name("declarator")
         declarator = declarators[0] if len(declarators) == 1 else None
         low = declarator.child_by_field_name("value") if declarator is not None else None
-        high, comparison = (
-            condition.child_by_field_name("right"),
-            words(condition.child_by_field_name("operator")),
-        )
+        high = condition.child_by_field_name("right")
+        comparison = text_of(condition.child_by_field_name("operator"))
         if declarator is None or low is None or high is None or comparison not in {"<", "<="}:
             return None
-        name = words(declarator.child_by_field_name("declarator"))
-        is_increment = (
-            words(update) in {f"{name}++", f"++{name}"} and words(condition.children[0]) == name
-        )
+        name = text_of(declarator.child_by_field_name("declarator"))
+        counts_up = text_of(update) in {f"{name}++", f"++{name}"}
+        is_increment = counts_up and text_of(condition.children[0]) == name
         body = part(node, "body")
-        changed = assigned(body) | {"&"} if self.side_effects(condition) else assigned(body)
+        changed = (
+            changed_names(body) | {"&"} if self.side_effects(condition) else changed_names(body)
+        )
         changes_bounds = changed & ({name, "&"} | name_set(high)) or limit_may_change(high)
         return (name, low, high, comparison) if is_increment and not changes_bounds else None
 
     def assignment(self, node: Node, inner: Node) -> list[ast.stmt]:
         """Translate an assignment to a name, a field or an item."""
         left, right = part(inner, "left"), part(inner, "right")
-        operator = words(part(inner, "operator"))
+        operator = text_of(part(inner, "operator"))
         name = called_name(right)
         if right.type == "call_expression" and name in self.meaning.answers:
             return [self.answer(right, name)]
@@ -251,7 +248,7 @@ class Statements(Declarations):
     def name_assignment(self, node: Node, inner: Node, name: str) -> list[ast.stmt]:
         """Translate an assignment to a name, converted to the name's type."""
         left, right = part(inner, "left"), part(inner, "right")
-        operator = words(part(inner, "operator"))[:-1]
+        operator = text_of(part(inner, "operator"))[:-1]
         kind = self.names.get(name, "")
         if not operator:
             value = self.converted(kind, self.expr(right), right)

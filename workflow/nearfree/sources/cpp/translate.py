@@ -14,10 +14,10 @@ from nearfree.errors import SourceError
 from nearfree.sources.cpp.expressions import Meaning
 from nearfree.sources.cpp.nodes import (
     arguments,
-    assigned,
     called_name,
+    changed_names,
+    descendants,
     identifiers,
-    inside,
     name_set,
     part,
     plain,
@@ -25,15 +25,15 @@ from nearfree.sources.cpp.nodes import (
 )
 from nearfree.sources.cpp.source import (
     CppFiles,
-    Found,
+    Definition,
     Macro,
     children,
     function_name,
     parameter_names,
     returned_type,
     template_parameters,
+    text_of,
     walk,
-    words,
 )
 from nearfree.sources.cpp.statements import Statements
 from nearfree.sources.cpp.types import kind_named
@@ -44,7 +44,7 @@ SILENT = {"reserve", "printf", "C10_CUDA_CHECK"}
 ENDS = {"push_back": "append", "emplace_back": "append"}
 
 
-def translate(files: CppFiles, definition: Found, meaning: Meaning | None = None) -> Function:
+def translate(files: CppFiles, definition: Definition, meaning: Meaning | None = None) -> Function:
     """Return a C++ function in normal form; template parameters come first.
 
     Raises
@@ -70,8 +70,8 @@ class _Translator(Statements):
         own_parameters = parameter_names(node)
         body = part(node, "body")
         self.return_kind = kind_named(returned_type(node))
-        self.reassigned = assigned(body)
-        self.fields = name_set(body) - {words(identifier) for identifier in identifiers(body)}
+        self.reassigned = changed_names(body)
+        self.fields = name_set(body) - {text_of(identifier) for identifier in identifiers(body)}
         for name in names:
             self.declare(name, "")
         for name, _, kind in own_parameters:
@@ -159,14 +159,14 @@ class _Translator(Statements):
             return []
         if self.passes_record(call):
             return [self.at(ast.Expr(self.expr(call)), node)]
-        if words(function) == "std::swap":
+        if text_of(function) == "std::swap":
             return [self.swap_statement(call)]
         return self.record_reset(node, call) or self.append_statement(node, call)
 
     def record_reset(self, node: Node, call: Node) -> list[ast.stmt] | None:
         """Translate `memset(&params, 0, ...)` of a structure; None for other calls."""
         args = arguments(call)
-        target = words(args[0]).lstrip("&") if args else ""
+        target = text_of(args[0]).lstrip("&") if args else ""
         if called_name(call) != "memset" or target not in self.meaning.records:
             return None
         return [self.assign(target, self.at(ast.Tuple([], ast.Load()), call), node)]
@@ -201,7 +201,7 @@ class _Translator(Statements):
         for index in indices:
             lists = [
                 descendant
-                for descendant in inside(node)
+                for descendant in descendants(node)
                 if descendant.type == "template_argument_list"
             ]
             listed_arguments = list(children(lists[0])) if lists else []
@@ -235,7 +235,7 @@ class _Translator(Statements):
     def is_lambda_call(self, call: Node) -> bool:
         """Return whether a call in a switch macro's body is that of its lambda."""
         function = call.child_by_field_name("function") if call.type == "call_expression" else None
-        return bool(self.macro_lambdas) and words(function) == "__VA_ARGS__"
+        return bool(self.macro_lambdas) and text_of(function) == "__VA_ARGS__"
 
     def inline_lambda(self) -> list[ast.stmt]:
         """Translate the body of the lambda that a switch macro takes."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from tree_sitter import Node
 
 from nearfree.sources.cpp.nodes import part, plain, template_arguments
-from nearfree.sources.cpp.source import children, words
+from nearfree.sources.cpp.source import children, text_of
 from nearfree.sources.language.functions import float32
 
 UNSIGNED = frozenset(
@@ -136,7 +136,7 @@ class Kinds:
         return "" if method is None else str(method(node))
 
     def _number_literal(self, node: Node) -> str:
-        value = literal(words(node))
+        value = literal(text_of(node))
         return "" if value is None else value[1]
 
     def _true(self, node: Node) -> str:
@@ -146,7 +146,7 @@ class Kinds:
     _false = _true
 
     def _identifier(self, node: Node) -> str:
-        return self.names.get(words(node), "")
+        return self.names.get(text_of(node), "")
 
     def _parenthesized_expression(self, node: Node) -> str:
         return self.of(next(children(node), node)) if node.named_children else ""
@@ -156,7 +156,7 @@ class Kinds:
         return "unsigned"
 
     def _unary_expression(self, node: Node) -> str:
-        if words(node.child_by_field_name("operator")) == "!":
+        if text_of(node.child_by_field_name("operator")) == "!":
             return "bool"
         return _promoted(self.of(part(node, "argument")))
 
@@ -165,7 +165,7 @@ class Kinds:
         return kinds.pop() if len(kinds) == 1 else _common(kinds)
 
     def _binary_expression(self, node: Node) -> str:
-        sign = words(node.child_by_field_name("operator"))
+        sign = text_of(node.child_by_field_name("operator"))
         if sign in COMPARED:
             return "bool"
         kinds = {_promoted(self.of(part(node, name))) for name in ("left", "right")}
@@ -174,16 +174,16 @@ class Kinds:
         return _common(kinds)
 
     def _cast_expression(self, node: Node) -> str:
-        return kind_named(words(node.child_by_field_name("type")))
+        return kind_named(text_of(node.child_by_field_name("type")))
 
     def _call_expression(self, node: Node) -> str:
         function = part(node, "function")
-        name = words(function)
+        name = text_of(function)
         if name in CASTS:
             return kind_named(name)
         if name.startswith("static_cast<"):
             types = template_arguments(function)
-            return kind_named(words(plain(types[0]))) if types else ""
+            return kind_named(text_of(plain(types[0]))) if types else ""
         return self.returned(node)
 
 

@@ -16,7 +16,7 @@ from nearfree.log.events import SourceFetched
 from nearfree.sources.fetching.cache import Cache
 from nearfree.sources.fetching.members import COUNT_LIMIT, MEMBER_LIMIT
 from nearfree.sources.fetching.npm import fetch_npm
-from nearfree.sources.fetching.source import Source, lacking, members_of
+from nearfree.sources.fetching.source import Source, member_records, missing_file_error
 
 TIMEOUT_S = 300
 _PATCHED_PATHS = re.compile(
@@ -35,7 +35,7 @@ FIRST_MAJOR = 1
 """The first major version that is read; earlier ones belong to another package."""
 
 
-def bundled(package: str, version: str) -> bool:
+def is_bundled(package: str, version: str) -> bool:
     """Return whether a release's files come from a bundle."""
     from packaging.version import Version
 
@@ -64,7 +64,7 @@ def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
             )
     commit, files = read_bundle(source.raw(BUNDLE), pattern, f"{BUNDLED} {version}")
     if not files:
-        raise lacking(BUNDLED, version, wanted)
+        raise missing_file_error(BUNDLED, version, wanted)
     files |= patches
     record = SourceFetched(
         package=BUNDLED,
@@ -72,7 +72,7 @@ def fetch_bundled(version: str, wanted: str, *, cache: Cache) -> Source:
         artefact=f"{source.record.artefact}: {BUNDLE} at {commit}",
         artefact_sha256=source.record.artefact_sha256,
         verified="artefact",
-        members=members_of(files),
+        members=member_records(files),
     )
     cache.keep(wanted, record, files)
     return Source(record, files)

@@ -13,12 +13,17 @@ from functools import partial
 
 from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched
-from nearfree.sources.fetching.bundle import bundled, fetch_bundled
+from nearfree.sources.fetching.bundle import fetch_bundled, is_bundled
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.fork import FORKS, named, pinned, read_commit
+from nearfree.sources.fetching.fork import FORKS, commit_name, pinned_commit, read_commit
 from nearfree.sources.fetching.index import Artefact, releases
 from nearfree.sources.fetching.sdist import read_sdist
-from nearfree.sources.fetching.source import Source, kept, lacking, members_of
+from nearfree.sources.fetching.source import (
+    Source,
+    cached_source,
+    member_records,
+    missing_file_error,
+)
 from nearfree.sources.fetching.wheel import read_wheel
 from nearfree.sources.packages import plain_version
 
@@ -64,10 +69,10 @@ def fetch(
     from packaging.utils import canonicalize_name
 
     package, version = canonicalize_name(package), plain_version(package, version)
-    source = kept(package, version, wanted, cache, offline=offline)
+    source = cached_source(package, version, wanted, cache, offline=offline)
     if source is not None:
         return source
-    if bundled(package, version):
+    if is_bundled(package, version):
         return fetch_bundled(version, wanted, cache=cache)
     if package in FORKS:
         return _forked(package, version, wanted, cache)
@@ -85,11 +90,11 @@ def _fetched(package: str, version: str, wanted: str, cache: Cache, limit: int |
                 artefact=artefact.filename,
                 artefact_sha256=artefact.sha256,
                 verified="member" if artefact.kind == "wheel" else "artefact",
-                members=members_of(files),
+                members=member_records(files),
             )
             cache.keep(wanted, record, files)
             return Source(record, files)
-    raise lacking(package, version, wanted)
+    raise missing_file_error(package, version, wanted)
 
 
 def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
@@ -97,25 +102,25 @@ def _forked(package: str, version: str, wanted: str, cache: Cache) -> Source:
     fork = FORKS[package]
     sdist = fetch(fork.package, version, fork.pin, cache=cache)
     ((path, _),) = sdist.files.items()
-    url, commit = pinned(sdist.text(path), f"{fork.package} {version}: {path}")
+    url, commit = pinned_commit(sdist.text(path), f"{fork.package} {version}: {path}")
     stand_in = fork.stand_ins.get(commit)
     try:
-        files, name = read_commit(url, commit, re.compile(wanted)), named(url, commit)
+        files, name = read_commit(url, commit, re.compile(wanted)), commit_name(url, commit)
         stand_in = None
     except SourceError:
         if stand_in is None:
             raise
         files = read_commit(url, stand_in, re.compile(wanted))
-        name = f"{named(url, stand_in)}, for {commit}, which was not to be had"
+        name = f"{commit_name(url, stand_in)}, for {commit}, which was not to be had"
     if not files:
-        raise lacking(package, version, wanted)
+        raise missing_file_error(package, version, wanted)
     record = SourceFetched(
         package=package,
         version=version,
         artefact=name,
         artefact_sha256=sdist.record.artefact_sha256,
         verified="stand_in" if stand_in else "commit",
-        members=members_of(files),
+        members=member_records(files),
     )
     cache.keep(wanted, record, files)
     return Source(record, files)

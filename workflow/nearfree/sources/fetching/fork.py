@@ -56,7 +56,7 @@ STANDS_IN = "an earlier commit stands in for the pinned one, whose thresholds we
 """The note on rules that were read from a stand-in."""
 
 
-def pinned(text: str, label: str) -> tuple[str, str]:
+def pinned_commit(text: str, label: str) -> tuple[str, str]:
     """Return the repository and the commit that a CMake file pins; raise SourceError if not one."""
     pins = PIN.findall(text)
     if len(pins) != 1:
@@ -65,7 +65,7 @@ def pinned(text: str, label: str) -> tuple[str, str]:
     return url, commit
 
 
-def named(url: str, commit: str) -> str:
+def commit_name(url: str, commit: str) -> str:
     """Return the name of a repository's commit without a URL, which events may not contain."""
     return f"{url.partition('://')[2]} at {commit}"
 
@@ -81,7 +81,7 @@ def read_commit(url: str, commit: str, wanted: re.Pattern[str]) -> dict[str, byt
     with TemporaryDirectory() as folder:
         _git(folder, "init", "--quiet", "--bare")
         _git(folder, "remote", "add", "origin", url)
-        label = named(url, commit)
+        label = commit_name(url, commit)
         fetch_arguments = ("--quiet", "--depth=1", "--filter=blob:none", "origin", commit)
         _git(folder, "fetch", *fetch_arguments, label=label)
         paths = _git(folder, "ls-tree", "-r", "-z", "--name-only", commit).decode().split("\0")

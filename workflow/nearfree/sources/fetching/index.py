@@ -92,7 +92,7 @@ def releases(package: str) -> dict[str, list[Artefact]]:
 
 
 @contextmanager
-def reading(
+def open_url(
     url: str,
     label: str,
     headers: dict[str, str] | None = None,
@@ -173,7 +173,7 @@ def _read_page(endpoint: str, package: str) -> "ProjectPage":
     from pypi_simple.errors import UnsupportedRepoVersionError
 
     label, url = f"the package {package}", f"{endpoint.rstrip('/')}/{package}/"
-    with reading(url, label, {"Accept": ACCEPT_JSON_PREFERRED}) as response:
+    with open_url(url, label, {"Accept": ACCEPT_JSON_PREFERRED}) as response:
         raw = meter.read(response, PAGE_LIMIT + 1)
         content_type = response.headers.get("Content-Type", "")
         base = response.url

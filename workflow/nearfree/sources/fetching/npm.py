@@ -15,10 +15,15 @@ from urllib.parse import quote, urljoin
 from nearfree.errors import SourceError
 from nearfree.log.events import SourceFetched
 from nearfree.sources.fetching.cache import Cache
-from nearfree.sources.fetching.index import PAGE_LIMIT, Artefact, meter, reading
+from nearfree.sources.fetching.index import PAGE_LIMIT, Artefact, meter, open_url
 from nearfree.sources.fetching.members import refusal
 from nearfree.sources.fetching.sdist import read_packed
-from nearfree.sources.fetching.source import Source, kept, lacking, members_of
+from nearfree.sources.fetching.source import (
+    Source,
+    cached_source,
+    member_records,
+    missing_file_error,
+)
 
 REGISTRY = "https://registry.npmjs.org"
 SETTING = "npm_config_registry"
@@ -57,7 +62,7 @@ def fetch_npm(
     """
     _check(name, version)
     package = f"npm:{name}"
-    source = kept(package, version, wanted, cache, offline=offline)
+    source = cached_source(package, version, wanted, cache, offline=offline)
     if source is not None:
         return source
     artefact, sha512 = _artefact(name, version)
@@ -67,14 +72,14 @@ def fetch_npm(
     if digests["sha512"] != sha512:
         raise refusal(artefact, "its SHA-512 is not the one that the registry says")
     if not files:
-        raise lacking(package, version, wanted)
+        raise missing_file_error(package, version, wanted)
     record = SourceFetched(
         package=package,
         version=version,
         artefact=artefact.filename,
         artefact_sha256=digests["sha256"].hex(),
         verified="artefact",
-        members=members_of(files),
+        members=member_records(files),
     )
     cache.keep(wanted, record, files)
     return Source(record, files)
@@ -130,7 +135,7 @@ def _versions(name: str) -> tuple[dict[str, object], str]:
     registry = configured if configured.startswith(("https://", "http://")) else REGISTRY
     label = f"the package npm:{name}"
     url = f"{registry.rstrip('/')}/{quote(name, safe='@')}"
-    with reading(url, label, {"Accept": "application/json"}, setting=SETTING) as response:
+    with open_url(url, label, {"Accept": "application/json"}, setting=SETTING) as response:
         raw = meter.read(response, PAGE_LIMIT + 1)
         base = response.url
     try:

@@ -9,7 +9,7 @@ from gzip import GzipFile
 from typing import NoReturn
 
 from nearfree.sources.fetching import members as limits
-from nearfree.sources.fetching.index import Artefact, meter, reading
+from nearfree.sources.fetching.index import Artefact, meter, open_url
 from nearfree.sources.fetching.members import (
     check_count,
     check_file,
@@ -79,7 +79,7 @@ def read_packed(
     digests = [hashlib.new(name) for name in hashes]
     with (
         readable(artefact),
-        reading(artefact.url, str(artefact), setting=setting) as response,
+        open_url(artefact.url, str(artefact), setting=setting) as response,
     ):
 
         def read_and_hash(size: int) -> bytes:
@@ -122,11 +122,11 @@ class _Header(tarfile.TarInfo):
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
         header = super().frombuf(buf, encoding, errors)
         if header.size < 0 or (not header.isreg() and header.size > HEADER_LIMIT):
-            raise tarfile.ReadError("a header of no sane size")
+            raise tarfile.ReadError("a header of an implausible size")
         return header
 
     def _refuse_holes(self, *_: object) -> NoReturn:
-        raise tarfile.ReadError("a file with holes")
+        raise tarfile.ReadError("a sparse file")
 
     _proc_sparse = _proc_gnusparse_10 = _refuse_holes
 

@@ -42,7 +42,7 @@ class Source(Struct, frozen=True):
         return f"{self.record.package} {self.record.version}"
 
 
-def kept(
+def cached_source(
     package: str, version: str, wanted: str, cache: Cache, *, offline: bool = False
 ) -> Source | None:
     """Return a release's cached files for a pattern of paths; None if they must be fetched.
@@ -68,7 +68,7 @@ def kept(
     return None
 
 
-def lacking(package: str, version: str, wanted: str) -> LackingError:
+def missing_file_error(package: str, version: str, wanted: str) -> LackingError:
     """Return the error of a release that has no file whose path matches a pattern."""
     return LackingError(
         f"{package} {version} holds no file that matches {wanted}",
@@ -76,7 +76,7 @@ def lacking(package: str, version: str, wanted: str) -> LackingError:
     )
 
 
-def members_of(files: dict[str, bytes]) -> tuple[SourceMember, ...]:
+def member_records(files: dict[str, bytes]) -> tuple[SourceMember, ...]:
     """Return the record of each file, sorted by path."""
     return tuple(
         SourceMember(path=path, sha256=sha256(raw), size=len(raw))

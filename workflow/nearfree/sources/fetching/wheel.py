@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from nearfree.errors import SourceError
-from nearfree.sources.fetching.index import Artefact, meter, reading
+from nearfree.sources.fetching.index import Artefact, meter, open_url
 from nearfree.sources.fetching.members import (
     check_count,
     check_file,
@@ -128,7 +128,7 @@ class _Ranges(io.BufferedIOBase):
     def _fetch(self, byte_range: str, low: int | None) -> tuple[int, bytes]:
         """Return where the sent bytes begin, and the bytes; refuse any other range."""
         artefact = self._artefact
-        with reading(artefact.url, str(artefact), {"Range": f"bytes={byte_range}"}) as response:
+        with open_url(artefact.url, str(artefact), {"Range": f"bytes={byte_range}"}) as response:
             start, end, size = _content_range(artefact, response)
             tail = (max(0, size - TAIL), size - 1)
             expected = tail if low is None else (low, int(byte_range.partition("-")[2]))

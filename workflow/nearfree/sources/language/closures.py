@@ -5,11 +5,12 @@ names the part without a value. Nothing of a backend is compiled or run by Pytho
 """
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice, pairwise
+from collections.abc import Callable, Collection
+from itertools import pairwise
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
+from nearfree.sources.language.comprehensions import Loop, comprehension, target_names
 from nearfree.sources.language.expressions import (
     CONSTANTS,
     LARGEST,
@@ -18,6 +19,7 @@ from nearfree.sources.language.expressions import (
     OPERATORS,
     STRING_METHODS,
     Inputs,
+    Run,
     UnknownConstructError,
     checked,
     flat,
@@ -27,8 +29,6 @@ from nearfree.sources.language.expressions import (
 )
 from nearfree.sources.language.functions import BUILTINS, LENGTH_LIMIT, call_builtin
 
-Run = Callable[[Inputs], Any]
-"""A closure: returns an expression's value, given the values of its names."""
 Call = Callable[[str, list[Any], Inputs], Any]
 """Returns the result of a call that is no builtin: its name, its arguments, and the names' values.
 
@@ -52,7 +52,7 @@ def evaluate(node: ast.expr, inputs: Inputs) -> Any:
         A node, name or operator outside the known set, or no value.
     """
     try:
-        return Closures({}, unknown, inputs).of(node)(inputs)
+        return Closures({}, refuse_call, inputs).of(node)(inputs)
     except MISTAKES as error:
         raise no_value(node, inputs, error) from error
 
@@ -67,7 +67,7 @@ def no_value(node: ast.expr, inputs: Inputs, error: Exception) -> UnknownConstru
     return UnknownConstructError(f"{name_of(node)} has no value here: {error}", node)
 
 
-def unknown(name: str, arguments: list[Any], names: Inputs) -> Any:
+def refuse_call(name: str, arguments: list[Any], names: Inputs) -> Any:
     """Refuse a call: for expressions that may call builtins only."""
     del arguments, names
     raise UnknownConstructError(f"the function {name!r} is unknown")
@@ -94,7 +94,7 @@ class Closures:
         Names with the same value at every evaluation.
     call
         Evaluates a call that is no builtin, or whose name is bound to a value.
-    named
+    bindable
         Names that may be bound; only these can hide a builtin.
     count
         Counts each iteration of a comprehension against a limit. Without it, comprehensions and
@@ -108,12 +108,8 @@ class Closures:
         bindable: Collection[str],
         count: Callable[[ast.AST], None] | None = None,
     ) -> None:
-        self._fixed, self._evaluate_call, self._bindable, self._count = (
-            fixed,
-            call,
-            bindable,
-            count,
-        )
+        self._fixed, self._evaluate_call = fixed, call
+        self._bindable, self._count = bindable, count
         self._closures: dict[ast.expr, Run] = {}
 
     def closure(self, node: ast.expr) -> Run:
@@ -213,56 +209,22 @@ class Closures:
     def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Run:
         """Return the closure of a comprehension, which runs in a scope of its own."""
         count = self._count
-        targets = [_target_names(generator.target) for generator in node.generators]
-        if count is None or None in targets or any(loop.is_async for loop in node.generators):
+        if count is None:
             return _refusing(node)
-        loops = [
-            (target or [], self.of(generator.iter), [self.of(test) for test in generator.ifs])
-            for target, generator in zip(targets, node.generators, strict=True)
-        ]
-        element = self.of(node.elt)
-        only_target = node.generators[0].target
-        if len(loops) == 1 and isinstance(only_target, ast.Name):
-            (_, group, tests), name = loops[0], only_target.id
-
-            def single_loop(names: Inputs) -> list[Any]:
-                scope = cast("dict[str, Any]", names).copy()
-                items, elements = group(names), list[Any]()
-                if not isinstance(items, list | tuple | range) or len(items) > LENGTH_LIMIT:
-                    raise outside(node)
-                for item in items:
-                    count(node)
-                    scope[name] = item
-                    for test in tests:
-                        if not test(scope):
-                            break
-                    else:
-                        elements.append(flat(element(scope), node))
-                return cast("list[Any]", checked(elements, node))
-
-            return single_loop
-
-        def iterate(names: dict[str, Any], depth: int) -> Iterator[Any]:
-            if depth == len(loops):
-                yield flat(element(names), node)
-                return
-            target, group, tests = loops[depth]
-            single = isinstance(node.generators[depth].target, ast.Name)
-            items = group(names)
-            if not isinstance(items, list | tuple | range) or len(items) > LENGTH_LIMIT:
-                raise outside(node)
-            for item in items:
-                count(node)
-                parts = [item] if single else cast("Sequence[Any]", item)
-                names |= zip(target, parts, strict=True)
-                if all(test(names) for test in tests):
-                    yield from iterate(names, depth + 1)
-
-        def run(names: Inputs) -> list[Any]:
-            scope = cast("dict[str, Any]", names).copy()
-            return cast("list[Any]", checked([*islice(iterate(scope, 0), LENGTH_LIMIT + 1)], node))
-
-        return run
+        loops = []
+        for generator in node.generators:
+            names = target_names(generator.target)
+            if names is None or generator.is_async:
+                return _refusing(node)
+            loops.append(
+                Loop(
+                    names=names,
+                    unpacks=not isinstance(generator.target, ast.Name),
+                    group=self.of(generator.iter),
+                    tests=[self.of(test) for test in generator.ifs],
+                )
+            )
+        return comprehension(node, self.of(node.elt), loops, count)
 
     _generatorexp = _listcomp
 
@@ -301,13 +263,6 @@ class Closures:
             return builtin(names)
 
         return run
-
-
-def _target_names(target: ast.expr) -> list[str] | None:
-    """Return the names that a comprehension's target sets; None for any other target."""
-    parts = target.elts if isinstance(target, ast.Tuple) else [target]
-    names = [part.id for part in parts if isinstance(part, ast.Name)]
-    return names if len(names) == len(parts) else None
 
 
 def _refusing(node: ast.expr) -> Run:

@@ -70,7 +70,7 @@ def value_of(function: Function, name: str, stop: frozenset[str]) -> Function:
     body.sort(key=lambda statement: statement.lineno)
     result = at(ast.Name(name, ast.Load()), assignment)
     body.append(at(ast.Return(result), assignment))
-    return made(f"value_of_{name}", body, function)
+    return parameterless_function(f"value_of_{name}", body, function)
 
 
 def only_assignment(function: Function, name: str) -> ast.Assign | None:
@@ -112,7 +112,7 @@ def argument_of(function: Function, callee: Function, parameter: str) -> Functio
     SourceError
         The function does not pass that argument in exactly one call.
     """
-    matching_calls = calls(function, callee.name)
+    matching_calls = calls_of(function, callee.name)
     index = parameters(callee).index(parameter)
     values = [
         keyword.value
@@ -126,7 +126,7 @@ def argument_of(function: Function, callee: Function, parameter: str) -> Functio
             f"{function.name} gives {callee.name} {len(values)} times its {parameter}"
         )
     answer = at(ast.Return(copied(values[0])), values[0])
-    return made(f"argument_{parameter}", [answer], function)
+    return parameterless_function(f"argument_{parameter}", [answer], function)
 
 
 def arguments_of(function: Function, callee: str) -> Function:
@@ -145,13 +145,13 @@ def arguments_of(function: Function, callee: str) -> Function:
     return shortened
 
 
-def made(name: str, body: list[ast.stmt], source: ast.AST) -> Function:
+def parameterless_function(name: str, body: list[ast.stmt], source: ast.AST) -> Function:
     """Return a function without parameters, at the position of a source node."""
     no_parameters = ast.arguments([], [], None, [], [], None, [])
     return at(ast.FunctionDef(name, no_parameters, body, [], None), source)
 
 
-def calls(function: ast.AST, callee: str) -> list[ast.Call]:
+def calls_of(function: ast.AST, callee: str) -> list[ast.Call]:
     """Return a tree's calls of a function by its plain name."""
     return [
         node
@@ -166,7 +166,7 @@ class _CallCutter(ast.NodeTransformer):
         self.cut = False
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        matching_calls = calls(node.value, self.callee)
+        matching_calls = calls_of(node.value, self.callee)
         if not matching_calls:
             return node
         if len(matching_calls) > 1:
@@ -193,7 +193,7 @@ def one_request(function: Function, number: str) -> Function:
     return unrolled
 
 
-def returning(function: Function, *names: str) -> Function:
+def returning_names(function: Function, *names: str) -> Function:
     """Return a copy of a function that ends once all given names are set, and returns them."""
     shortened = copied(function)
     stored_names = [names_in(statement, context=ast.Store) for statement in shortened.body]
@@ -211,7 +211,7 @@ def returning(function: Function, *names: str) -> Function:
     return shortened
 
 
-def without_rest(function: Function) -> Function:
+def without_unreachable(function: Function) -> Function:
     """Return a copy of a function without unreachable statements after its last return."""
     shortened = copied(function)
     for index, statement in enumerate(shortened.body):
@@ -272,7 +272,7 @@ def _summand(statement: ast.stmt) -> ast.expr | None:
     return None
 
 
-def without_options(function: Function, inputs: frozenset[str]) -> Function:
+def with_defaults(function: Function, inputs: frozenset[str]) -> Function:
     """Return a function without the branches that defaults exclude; it is changed in place.
 
     Parameters
@@ -338,11 +338,9 @@ class _ConstantSubstitution(ast.NodeTransformer):
         if truth is not None:
             return _with_constants(node.body if truth else node.orelse, self.constants)
         node.test = test
-        node.body, node.orelse = (
-            _with_constants(node.body, self.constants),
-            _with_constants(node.orelse, self.constants),
-        )
-        node.body = node.body or [ast.copy_location(ast.Pass(), node)]
+        body = _with_constants(node.body, self.constants)
+        node.body = body or [ast.copy_location(ast.Pass(), node)]
+        node.orelse = _with_constants(node.orelse, self.constants)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:

@@ -17,7 +17,7 @@ class Bounds:
 
     Parameters
     ----------
-    least
+    minimums
         Lower bounds of inputs, such as sizes, by name.
     """
 
@@ -95,7 +95,7 @@ class Decisions:
 
     Parameters
     ----------
-    least
+    minimums
         Lower bounds of inputs, by name.
     """
 
@@ -108,9 +108,9 @@ class Decisions:
         self.conditions: list[ast.expr] = []
         self.quotes: list[Quote] = []
 
-    def decide(self, condition: ast.expr, place: ast.AST) -> bool:
+    def decide(self, condition: ast.expr, source: ast.AST) -> bool:
         """Return the branch to take at a condition, and record the condition and its quote."""
-        condition = tested(condition)
+        condition = simplified_test(condition)
         settled = self.truth(condition)
         if settled is not None:
             return settled
@@ -122,7 +122,7 @@ class Decisions:
         self.choices.append(choice)
         self.learn(condition, answer=choice)
         self.conditions.append(condition if choice else negated(condition))
-        self.quotes.append(quote(place))
+        self.quotes.append(quote(source))
         return choice
 
     def truth(self, condition: ast.expr) -> bool | None:
@@ -145,21 +145,21 @@ class Decisions:
                 self.learn(part, answer=answer)
 
 
-def tested(condition: ast.expr) -> ast.expr:
+def simplified_test(condition: ast.expr) -> ast.expr:
     """Return a condition reduced to its truth value, without constants that do not change it."""
     if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
-        return at(ast.UnaryOp(ast.Not(), tested(condition.operand)), condition)
+        return at(ast.UnaryOp(ast.Not(), simplified_test(condition.operand)), condition)
     match condition:
         case ast.Call(func=ast.Name(id="bool"), args=[inner]):
-            return tested(inner)
+            return simplified_test(inner)
         case ast.Call(func=ast.Name(id="int"), args=[inner]) if _is_boolean(inner):
-            return tested(inner)
+            return simplified_test(inner)
     if not isinstance(condition, ast.BoolOp):
         return condition
     dominant = isinstance(condition.op, ast.Or)
     operands = [
         operand
-        for operand in map(tested, condition.values)
+        for operand in map(simplified_test, condition.values)
         if not isinstance(operand, ast.Constant) or bool(operand.value) is dominant
     ]
     if not operands:

@@ -16,6 +16,8 @@ from nearfree.sources.language.functions import LENGTH_LIMIT, nodes_of
 
 Inputs = Mapping[str, Any]
 """The value of each name."""
+Run = Callable[[Inputs], Any]
+"""A closure: returns an expression's value, given the values of its names."""
 STRING_METHODS = ("endswith", "replace", "split", "startswith", "strip")
 LIST_METHODS = ("append", "index", "pop", "remove")
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {

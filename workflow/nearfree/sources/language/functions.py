@@ -34,15 +34,15 @@ def float32(value: float) -> float:
 def quotient(left: float, right: float) -> float:
     """Return C++'s `left / right`, which truncates for integers."""
     if isinstance(left, int) and isinstance(right, int):
-        whole = abs(left) // abs(right)
-        return whole if (left < 0) == (right < 0) else -whole
+        magnitude = abs(left) // abs(right)
+        return magnitude if (left < 0) == (right < 0) else -magnitude
     return left / right
 
 
 def remainder(left: int, right: int) -> int:
     """Return C++'s `left % right`, which has the sign of `left`."""
-    rest = abs(left) % abs(right)
-    return -rest if left < 0 else rest
+    magnitude = abs(left) % abs(right)
+    return -magnitude if left < 0 else magnitude
 
 
 def unsigned(value: float) -> int:

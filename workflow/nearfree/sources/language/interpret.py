@@ -8,7 +8,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nearfree.sources.language.closures import Closures, no_value, unknown
+from nearfree.sources.language.closures import Closures, no_value, refuse_call
 from nearfree.sources.language.expressions import (
     MISTAKES,
     Inputs,
@@ -40,7 +40,7 @@ class Interpreter(Statements):
         self.steps = 0
         self._closures = Closures({}, self._call, _bindable_names(program), self.count)
         self._defaults: dict[ast.Constant, Any] = {}
-        self._constants = Closures({}, unknown, program.constants)
+        self._constants = Closures({}, refuse_call, program.constants)
 
     def run(self, name: str, inputs: Inputs) -> Any:
         """Return a function's value.

@@ -46,7 +46,7 @@ def enumerate_paths(
     while pending:
         if len(branches) > PATHS_LIMIT:
             raise UnknownConstructError(
-                f"{function_name} has more than {PATHS_LIMIT} ways through it"
+                f"{function_name} has more than {PATHS_LIMIT} paths through it"
             )
         symbols.decisions = Decisions(pending.pop(), minimums or {})
         try:
@@ -71,7 +71,9 @@ def _branch(symbols: Symbols, function: Function) -> Branch:
     expression = _value_expression(symbols, symbols.resolved(value), function)
     decisions = symbols.decisions
     return Branch(
-        when=tuple(ast.unparse(condition) for condition in tightest(decisions.conditions)),
+        when=tuple(
+            ast.unparse(condition) for condition in without_implied_bounds(decisions.conditions)
+        ),
         value=ast.unparse(expression),
         quotes=tuple(dict.fromkeys(decisions.quotes)),
     )
@@ -90,7 +92,7 @@ def _value_expression(symbols: Symbols, value: Value, function: Function) -> ast
     return expression
 
 
-def tightest(conditions: list[ast.expr]) -> list[ast.expr]:
+def without_implied_bounds(conditions: list[ast.expr]) -> list[ast.expr]:
     """Return conditions without the bounds that a later, tighter bound of the same kind implies."""
     tight: list[ast.expr] = []
     for index, condition in enumerate(conditions):

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfree.sources.language.closures import Run
-from nearfree.sources.language.expressions import UnknownConstructError, variables
+from nearfree.sources.language.expressions import Run, UnknownConstructError, variables
 from nearfree.sources.language.interpret import typed_each
 from nearfree.sources.language.rule import Rule
 
@@ -42,7 +41,7 @@ def column(numbers: Codes) -> Column:
     return Column(codes.reshape(-1).astype(np.int64), values.tolist())
 
 
-def combined(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, Codes]:
+def combined_codes(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, Codes]:
     """Return codes that distinguish combinations of codes, and one example point of each.
 
     Parameters
@@ -58,7 +57,7 @@ def combined(parts: Sequence[tuple[Codes, int]]) -> tuple[Codes, Codes]:
     return codes, examples
 
 
-def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Codes, int]:
+def answer_codes(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Codes, int]:
     """Return one code per point and their upper bound; equal codes have equal branch and value.
 
     Parameters
@@ -70,7 +69,7 @@ def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Code
 
     Raises
     ------
-    UnknownConstructError, or what a mistake in a rule raises (`NO_VALUE`)
+    UnknownConstructError, or another exception of `NO_VALUE`
         The rule has no single branch or no value at some point: evaluate it point by point.
     """
     evaluator = _ColumnEvaluator(rule, inputs)
@@ -94,7 +93,9 @@ def kinds(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> tuple[Code
     return codes, count
 
 
-def told_apart(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> list[tuple[Codes, int]]:
+def distinguishing_codes(
+    rule: Rule, inputs: Mapping[str, Any], columns: Columns
+) -> list[tuple[Codes, int]]:
     """Return codes with their upper bounds; a rule answers alike where all are equal.
 
     The rule may depend on further inputs, if they are equal at the points that are compared. A part
@@ -103,9 +104,8 @@ def told_apart(rule: Rule, inputs: Mapping[str, Any], columns: Columns) -> list[
     """
     evaluator = _ColumnEvaluator(rule, inputs)
     distinguishing: dict[str, Column] = {}
-    for part in {
-        part: None for _, conditions, value in rule.branches for part in (*conditions, value)
-    }:
+    parts = (part for _, conditions, value in rule.branches for part in (*conditions, value))
+    for part in dict.fromkeys(parts):
         for leaf in _leaves(part):
             names = variables(leaf)
             if not names & columns.keys():
@@ -198,12 +198,10 @@ class _ColumnEvaluator:
 
 def _distinct(run: Run, inputs: Mapping[str, Any], columns: Columns) -> Column:
     """Return a closure's values: it runs once for each distinct combination of values."""
-    codes, examples = combined(
-        [(part_column.codes, len(part_column.values)) for part_column in columns.values()]
-    )
+    parts = [(part.codes, len(part.values)) for part in columns.values()]
+    codes, examples = combined_codes(parts)
     example_values = [
-        [part_column.values[code] for code in part_column.codes[examples].tolist()]
-        for part_column in columns.values()
+        [part.values[code] for code in part.codes[examples].tolist()] for part in columns.values()
     ]
     names = dict(inputs)
     results = []

@@ -144,7 +144,7 @@ def copied(tree: Node) -> Node:
     return copy
 
 
-def mark(node: ast.AST, text: Text) -> None:
+def set_origin(node: ast.AST, text: Text) -> None:
     """Set the source file of all nodes of a tree."""
     for child in nodes_of(node):
         child.origin = text  # type: ignore[attr-defined]

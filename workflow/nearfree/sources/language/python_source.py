@@ -23,10 +23,10 @@ from nearfree.sources.language.program import (
     bound_by,
     copied,
     defaults,
-    mark,
     names_in,
     parameters,
     replace_leaves,
+    set_origin,
 )
 
 Defined = TypeVar("Defined", ast.FunctionDef, ast.ClassDef)
@@ -126,7 +126,7 @@ class Modules:
         ]
         return methods[0] if len(methods) == 1 else None
 
-    def having(self, name: str) -> tuple[str, Function] | None:
+    def function_assigning(self, name: str) -> tuple[str, Function] | None:
         """Return the one function that assigns a name, with its file; None if none does.
 
         Raises
@@ -164,7 +164,7 @@ class Modules:
             isinstance(statement, ast.FunctionDef) and statement.name == name
             for statement in self.tree(path).body
         ):
-            return self.only(path, name)
+            return self.function_in(path, name)
         imports = _imports(path, self.files[path]).get(name, [])
         if len(imports) != 1 or bound[name] > 1:
             return None
@@ -176,7 +176,7 @@ class Modules:
         package_path = module.replace(".", "/")
         return (target_path, function) if relative or target_path.startswith(package_path) else None
 
-    def only(self, path: str, name: str) -> tuple[str, Function]:
+    def function_in(self, path: str, name: str) -> tuple[str, Function]:
         """Return the one function of a name in one file."""
         module = Modules({path: self.files[path]})
         module._trees = {path: self.tree(path)}
@@ -193,7 +193,7 @@ def _parse(path: str, content: str) -> ast.Module:
             f"{path} is not Python of a version that can be read: {error}",
             remedy="If the release is good, read it with a newer Python",
         ) from error
-    mark(tree, Text(path, content))
+    set_origin(tree, Text(path, content))
     return tree
 
 

@@ -43,17 +43,17 @@ class Reading:
     rule on names."""
     contexts: Sequence[Mapping[str, Any]]
     """Values of all other inputs, one mapping per context; they define the rule's meaning."""
-    also: Sequence[Mapping[str, Any]] = ()
+    extra_contexts: Sequence[Mapping[str, Any]] = ()
     """Further contexts at which the readers are compared: modes that few users run."""
     key: str | None = None
     """The entry of interest, where the answer is a dictionary."""
-    absent: bool = False
+    may_be_absent: bool = False
     """Whether a path may leave the entry out; the rule's value there is None."""
-    whole: bool = True
+    interpret_whole: bool = True
     """Whether the interpreter runs the whole function, or only what the answer depends on."""
     dense: Sequence[int] = field(default=DENSE)
     """Values of the axis at which the readers are always compared."""
-    least: Mapping[str, int] = field(default_factory=dict)
+    minimums: Mapping[str, int] = field(default_factory=dict)
     """Lower bounds of inputs, such as sizes; the rule covers no smaller values."""
 
     @property
@@ -79,14 +79,16 @@ def read_rule(reading: Reading, package: str, version: str) -> RuleExtracted:
 
 def _read(reading: Reading, package: str, version: str) -> RuleExtracted:
     functions = dict(reading.program.functions)
-    for name in functions if not reading.whole else [reading.root]:
+    for name in functions if not reading.interpret_whole else [reading.root]:
         key = reading.key if name == reading.root else None
         functions[name] = slice_to(
-            functions[name], key, absent=reading.absent, checks=reading.whole
+            functions[name], key, absent=reading.may_be_absent, checks=reading.interpret_whole
         )
     program = Program(functions, reading.program.constants)
-    branches, looping = enumerate_paths(program, reading.root, set(reading.inputs), reading.least)
-    helpers = tuple(ast.unparse(functions[name]) for name in sorted(reached(program, looping)))
+    branches, looping = enumerate_paths(
+        program, reading.root, set(reading.inputs), reading.minimums
+    )
+    helpers = tuple(ast.unparse(functions[name]) for name in sorted(reachable(program, looping)))
     rule = RuleExtracted(
         package=package,
         version=version,
@@ -98,7 +100,7 @@ def _read(reading: Reading, package: str, version: str) -> RuleExtracted:
         meaning="",
         points=0,
     )
-    interpreted_program = reading.program if reading.whole else program
+    interpreted_program = reading.program if reading.interpret_whole else program
     points, meaning = _cached_comparison(reading, Rule(rule), interpreted_program)
     used = _used_names(rule)
     inputs = tuple(name for name in reading.inputs if name in used)
@@ -111,14 +113,14 @@ def _used_names(rule: RuleExtracted) -> set[str]:
     return names_in(*map(parse, texts))
 
 
-def reached(program: Program, names: set[str]) -> set[str]:
+def reachable(program: Program, names: set[str]) -> set[str]:
     """Return the given functions and all functions that they call, directly or not."""
-    reachable, waiting = set(names), list(names)
+    functions, waiting = set(names), list(names)
     while waiting:
-        callees = called_in(program.functions[waiting.pop()]) & program.functions.keys() - reachable
-        reachable |= callees
+        callees = called_in(program.functions[waiting.pop()]) & program.functions.keys() - functions
+        functions |= callees
         waiting += callees
-    return reachable
+    return functions
 
 
 _COMPARISONS: dict[str, tuple[int, str]] = {}
@@ -130,9 +132,13 @@ def _cached_comparison(reading: Reading, rule: Rule, program: Program) -> tuple[
     texts = [f"{name}: {ast.unparse(tree)}" for name, tree in sorted(program.functions.items())]
     texts += [f"{name} = {ast.unparse(tree)}" for name, tree in sorted(program.constants.items())]
     texts += [reading.root, str(reading.key), repr(reading.axis), repr(reading.contexts)]
-    texts += [repr(reading.also), repr(reading.dense), repr((reading.whole, reading.absent))]
+    texts += [
+        repr(reading.extra_contexts),
+        repr(reading.dense),
+        repr((reading.interpret_whole, reading.may_be_absent)),
+    ]
     branches = [(branch.when, branch.value) for branch in rule.rule.branches]
-    texts += [repr(sorted(reading.least.items())), repr(branches), *rule.rule.functions]
+    texts += [repr(sorted(reading.minimums.items())), repr(branches), *rule.rule.functions]
     key = sha256("\0".join(texts).encode())
     if key not in _COMPARISONS:
         _COMPARISONS[key] = _compare(reading, rule, program)
@@ -144,7 +150,7 @@ def _compare(reading: Reading, rule: Rule, program: Program) -> tuple[int, str]:
     points, steps, answers = 0, 0, []
     conditions = {condition for branch in rule.rule.branches for condition in branch.when}
     limits = frozenset(_integers(map(parse, conditions)))
-    for index, context in enumerate([*reading.contexts, *reading.also]):
+    for index, context in enumerate([*reading.contexts, *reading.extra_contexts]):
         specialised = rule.specialised(context)
         values: dict[int, Any] = {}
         interpreter = Interpreter(program)
@@ -197,7 +203,7 @@ def _meaningful_answers(reading: Reading, values: Mapping[int, Any]) -> list[tup
 def _entry_of_interest(reading: Reading, value: Any) -> Any:
     """Return the entry that is read of an interpreted dictionary; other values as they are."""
     if reading.key is not None and isinstance(value, dict):
-        if reading.key not in value and not reading.absent:
+        if reading.key not in value and not reading.may_be_absent:
             raise UnknownConstructError(f"{reading.root} sets no {reading.key}")
         return value.get(reading.key)
     return value
@@ -244,7 +250,7 @@ def _integers(trees: Iterable[ast.AST]) -> Iterator[int]:
                 yield int(value)
 
 
-def shown(branch: Branch) -> str:
+def condition_text(branch: Branch) -> str:
     """Return a branch's conditions as one text."""
     parts = [f"({condition})" if " or " in condition else condition for condition in branch.when]
     return " and ".join(parts) or "always"
@@ -255,13 +261,13 @@ class Mechanism:
     """One link from a rule to the kernel: what must hold, and the source lines that show it."""
 
     name: str
-    says: str
+    statement: str
     quotes: tuple[Quote, ...] = ()
 
 
-def recorded(mechanism: Mechanism, package: str, version: str) -> RuleExtracted:
+def mechanism_rule(mechanism: Mechanism, package: str, version: str) -> RuleExtracted:
     """Return a mechanism as a rule without inputs: its value is the statement, or `absent`."""
-    statement = mechanism.says if mechanism.quotes else "absent"
+    statement = mechanism.statement if mechanism.quotes else "absent"
     return RuleExtracted(
         package=package,
         version=version,

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from nearfree.errors import EvidenceError, NearfreeError, SourceError
 from nearfree.log.events import Branch, RuleExtracted
-from nearfree.sources.language.closures import NO_VALUE, Closures, Run, no_value, unknown
+from nearfree.sources.language.closures import NO_VALUE, Closures, no_value, refuse_call
 from nearfree.sources.language.expressions import (
+    Run,
     UnknownConstructError,
     parse,
     truth_of,
@@ -105,7 +106,7 @@ class Rule:
         vars(narrowed).update(_fixed={**self._fixed, **fixed})
         return narrowed
 
-    def steady(self, inputs: Mapping[str, Any], varying: Collection[str]) -> "Rule":
+    def narrowed(self, inputs: Mapping[str, Any], varying: Collection[str]) -> "Rule":
         """Return the rule specialised for all inputs that do not vary from point to point.
 
         It is cached: for equal inputs it costs one look-up.
@@ -219,7 +220,7 @@ class Rule:
 
     def _call(self, name: str, arguments: list[Any], names: Mapping[str, Any]) -> Any:
         if name in names or not self.functions:
-            return unknown(name, arguments, names)
+            return refuse_call(name, arguments, names)
         value = self._helpers.value(name, arguments)
         if isinstance(value, str) and value == REFUSED:
             raise _HelperRefusalError(f"{name} refuses")

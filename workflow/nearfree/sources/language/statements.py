@@ -167,7 +167,7 @@ class Statements:
         return None
 
     def s_functiondef(self, node: Function, frame: Frame) -> None:
-        """Keep a nested function."""
+        """Bind a nested function, with the names of its scope."""
         frame[node.name] = Nested(plain_nested(node), frame)
 
     def s_assign(self, node: ast.Assign, frame: Frame) -> None:
@@ -207,7 +207,7 @@ class Statements:
         items = self.items(self.expr(node.iter, frame))
         if items is None or node.orelse:
             raise UnknownConstructError(
-                f"{name_of(node)} is outside the known set: it does not run over a list", node
+                f"{name_of(node)} is outside the known set: it does not iterate over a list", node
             )
         for item in items:
             self.store(node.target, item, frame)
@@ -236,7 +236,7 @@ class Statements:
         return _BREAK
 
     def s_continue(self, *_: object) -> End:
-        """Go on with a loop."""
+        """Go to the next iteration of a loop."""
         return _CONTINUE
 
     def s_pass(self, *_: object) -> None:

@@ -12,16 +12,14 @@ from nearfree.sources.language.expressions import (
     UnknownConstructError,
     name_of,
     outside,
-    variables,
 )
+from nearfree.sources.language.folding import fold, sized
 from nearfree.sources.language.functions import BUILTINS, nodes_of
 from nearfree.sources.language.program import Function, Program, at, loops
 from nearfree.sources.language.statements import Frame, Nested, Statements
 
 WORK_LIMIT = 400_000
 """Limit of statements and expressions on all paths through a function together."""
-NODES_LIMIT = 5000
-"""Limit of an expression's nodes; a hostile source doubles an expression with every line."""
 Value = Any
 """An expression, a mutable group, or a function."""
 
@@ -60,7 +58,7 @@ class Symbols(Statements):
         """Count a statement or expression against the limit of all paths together."""
         self.work += 1
         if self.work > WORK_LIMIT:
-            raise UnknownConstructError("the ways through the function do not end", node)
+            raise UnknownConstructError("the paths through the function do not end", node)
 
     def expr(self, node: ast.expr, frame: Frame) -> Value:
         """Return an expression over inputs; a constant where it reads no input."""
@@ -364,39 +362,6 @@ def _without_neutral_end(node: ast.expr, op: ast.boolop) -> ast.expr:
         operands = node.values[:-1]
         node = operands[0] if len(operands) == 1 else at(ast.BoolOp(node.op, operands), node)
     return node
-
-
-def sized(node: ast.expr, location: ast.AST) -> ast.expr:
-    """Return an expression; raise if it is too large."""
-    if _size(node) > NODES_LIMIT:
-        raise UnknownConstructError("an expression grows too large", location)
-    return node
-
-
-def _size(node: ast.AST) -> int:
-    """Return an expression's number of nodes; cached, since larger expressions contain it."""
-    size: int | None = getattr(node, "size", None)
-    if size is None:
-        size = 1 + sum(map(_size, ast.iter_child_nodes(node)))
-        node.size = size  # type: ignore[attr-defined]
-    return size
-
-
-def fold(node: ast.expr) -> ast.expr:
-    """Return the constant value of an expression without inputs; else the expression."""
-    sized(node, node)
-    calls = [part for part in nodes_of(node) if isinstance(part, ast.Call)]
-    only_builtins = all(
-        isinstance(call.func, ast.Attribute)
-        or (isinstance(call.func, ast.Name) and call.func.id in BUILTINS)
-        for call in calls
-    )
-    if variables(node) or not only_builtins or any(isinstance(e, ast.List) for e in nodes_of(node)):
-        return node
-    value = evaluate(node, {})
-    if not isinstance(value, int | float | str | None):
-        return node
-    return at(ast.Constant(value), node)
 
 
 def _is_one_return(function: Function) -> bool:

@@ -15,7 +15,7 @@ class UnsettledError(Exception):
 _ORDER_OPERATORS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
-def changes(rule: Rule, inputs: Mapping[str, Any], name: str, last: int) -> list[int]:
+def change_points(rule: Rule, inputs: Mapping[str, Any], name: str, last: int) -> list[int]:
     """Return every integer up to `last` at which the answer may differ from the previous one's.
 
     A comparison of an expression that increases with the integer changes at most once: bisection
@@ -30,7 +30,7 @@ def changes(rule: Rule, inputs: Mapping[str, Any], name: str, last: int) -> list
 
     Raises
     ------
-    UnsettledError, or what a mistake in a rule raises (`NO_VALUE`)
+    UnsettledError, or another exception of `NO_VALUE`
         The rule uses other comparisons, or its value contains the integer.
     """
     point = dict(inputs)
@@ -57,7 +57,7 @@ def changes(rule: Rule, inputs: Mapping[str, Any], name: str, last: int) -> list
     return sorted(points)
 
 
-def same_up_to(rule: Rule, name: str) -> float:
+def identity_limit(rule: Rule, name: str) -> float:
     """Return the integer up to which a rule's value is the integer itself; 0 if that is unknown."""
     match rule.branches:
         case [(_, [], ast.Name(variable))] if variable == name:

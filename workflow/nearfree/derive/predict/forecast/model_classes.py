@@ -43,7 +43,7 @@ class ModelClass:
 
     def __init__(self, config: Config, lock: ClassLock, names: Sequence[str]) -> None:
         self._config, self._lock, self._names = config, lock, names
-        self._having = {engine: locked.having(*names) for engine, locked in lock.items()}
+        self._having = {engine: locked.releases_with(*names) for engine, locked in lock.items()}
 
     def lacks(self, engine: BackendRelease) -> bool:
         """Return whether a release is known to have no class of the model."""
@@ -74,7 +74,7 @@ class ModelClass:
                 f"T(N) is of {engine.name}'s kernels for its shapes, called by other code"
             )
         locked = self._lock[engine.name]
-        class_name = next(name for name in self._names if release in locked.having(name))
+        class_name = next(name for name in self._names if release in locked.releases_with(name))
         if not locked.by_transformers(class_name, release):
             return None
         fusion = (

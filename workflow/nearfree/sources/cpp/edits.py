@@ -19,7 +19,7 @@ class Edit(NamedTuple):
     text: str
 
 
-def written(content: str, edits: Iterable[Edit]) -> str:
+def edited(content: str, edits: Iterable[Edit]) -> str:
     """Return a text with edits applied; of two nested edits the outer one applies.
 
     A replacement keeps the line breaks of the replaced bytes, so all other text keeps its line.
@@ -54,7 +54,7 @@ def only_function(files: Mapping[str, str], name: str) -> tuple[str, Node]:
     return definitions[0]
 
 
-def cut(text: str, function: Node, statements: Sequence[Node], answer: str) -> str:
+def reduced_to(text: str, function: Node, statements: Sequence[Node], answer: str) -> str:
     """Return a file reduced to one function without parameters that runs some statements.
 
     Parameters
@@ -74,4 +74,4 @@ def cut(text: str, function: Node, statements: Sequence[Node], answer: str) -> s
         *(Edit(start, end, "") for start, end in gaps),
         Edit(statements[-1].end_byte, len(text.encode()), f" return {answer}; }}"),
     ]
-    return written(text, edits)
+    return edited(text, edits)

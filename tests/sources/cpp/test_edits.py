@@ -2,9 +2,9 @@
 
 import pytest
 from nearfree.errors import SourceError
+from nearfree.sources.cpp.edits import Edit, edited, only_function, reduced_to
 from nearfree.sources.cpp.nodes import part
 from nearfree.sources.cpp.source import CppFiles, children
-from nearfree.sources.cpp.written import Edit, cut, only_function, written
 
 TEXT = """#if 0
 void other() {}
@@ -23,7 +23,7 @@ def test_an_edit_keeps_the_lines_of_what_stood_there() -> None:
     """Whatever follows stays on its line, also where several lines become a word."""
     start = TEXT.index("g(b")
     end = TEXT.index(";\n  int c")
-    new = written(TEXT, [Edit(start, end, "h()")])
+    new = edited(TEXT, [Edit(start, end, "h()")])
     assert new.count("\n") == TEXT.count("\n")
     assert new.splitlines()[7] == "  int c = b + 1;"
     assert "h()" in new
@@ -32,20 +32,20 @@ def test_an_edit_keeps_the_lines_of_what_stood_there() -> None:
 
 def test_of_two_edits_the_one_around_the_other_holds() -> None:
     """An edit inside of another, or one that begins in it, is left out."""
-    assert written("abcdef", [Edit(1, 2, "x"), Edit(0, 4, "y"), Edit(5, 6, "z")]) == "yez"
+    assert edited("abcdef", [Edit(1, 2, "x"), Edit(0, 4, "y"), Edit(5, 6, "z")]) == "yez"
 
 
 def test_places_are_those_of_bytes() -> None:
     """A character of several bytes before an edit does not shift it."""
     text = "é = 1;"
-    assert written(text, [Edit(5, 6, "2")]) == "é = 2;"
+    assert edited(text, [Edit(5, 6, "2")]) == "é = 2;"
 
 
 def test_a_function_is_cut_to_some_of_its_statements() -> None:
     """It stands alone, under whatever condition it stood, and answers what it is told to."""
     path, node = only_function({"a.cu": TEXT}, "f")
     first, _, last = children(part(node, "body"))
-    alone = cut(TEXT, node, [first, last], "c")
+    alone = reduced_to(TEXT, node, [first, last], "c")
     assert path == "a.cu"
     assert " ".join(alone.split()) == "void f() { int b = a; int c = b + 1; return c; }"
     found = CppFiles({path: alone}, quoted={path: TEXT}).locate("f")

@@ -7,13 +7,13 @@ from msgspec.structs import asdict
 
 from nearfree.sources.answers.ggml import Product
 from nearfree.sources.answers.ggml_cpu import NAMES, Variant
-from nearfree.sources.answers.ggml_passes import Passes, Place, ProductQuery
+from nearfree.sources.answers.ggml_passes import Passes, ProductQuery, RuleBranch
 from nearfree.sources.answers.granularity import Files
 from nearfree.sources.answers.intervals import Evidence
 from nearfree.sources.extraction import Extraction
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class CitedRule(Struct, frozen=True, kw_only=True):
     """A rule, and the quote that holds its value, with its conditions."""
 
     rule: str
@@ -33,7 +33,7 @@ class ShownPasses(Struct, frozen=True, kw_only=True):
     holds: int
     serves: int
     times: int
-    rules: tuple[Said, ...]
+    rules: tuple[CitedRule, ...]
 
 
 class RowsInterval(Struct, frozen=True, kw_only=True, rename={"first": "from", "last": "to"}):
@@ -61,7 +61,7 @@ class ProductGranularity(Struct, frozen=True, kw_only=True):
     variant: str | None
     cpu_flags: tuple[str, ...]
     intervals: tuple[RowsInterval, ...]
-    chosen_by: tuple[Said, ...] = ()
+    chosen_by: tuple[CitedRule, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -142,7 +142,7 @@ def _shown_passes(passes: Passes, files: Files) -> ShownPasses:
     )
 
 
-def _cited_rule(place: Place, files: Files) -> Said:
+def _cited_rule(place: RuleBranch, files: Files) -> CitedRule:
     rule, branch = place
-    quoted = files.quoted(branch)
-    return Said(rule=rule, evidence=tuple(quoted), **asdict(quoted[-1]))
+    quoted = files.branch_evidence(branch)
+    return CitedRule(rule=rule, evidence=tuple(quoted), **asdict(quoted[-1]))

@@ -25,8 +25,8 @@ from nearfree.core.candidates import candidates
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
 from nearfree.derive.tune.proof import by_setting, gain, seconds_of, speeds
-from nearfree.derive.tune.recorded import Recorded, is_proof, recorded
-from nearfree.derive.tune.replayed import tokens_a_second
+from nearfree.derive.tune.recorded import RecordedProof, is_proof, read_proof
+from nearfree.derive.tune.replayed import tokens_per_second
 from nearfree.gguf.reader import weights_sha256
 from nearfree.log.events import DecodeMeasured, Event
 from nearfree.log.evidence import read_scope, read_take
@@ -39,21 +39,21 @@ SWEEP = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 """K of the sweep, besides no drafts."""
 
 
-def newest_proof(layout: Layout) -> Recorded:
+def newest_proof(layout: Layout) -> RecordedProof:
     """Return the newest proof of a root."""
     takes = read_scope(layout, SCOPE)
     proofs = [take for take in takes if is_proof(take)]
     others = {str(take.name): take for take in takes}
-    return recorded(max(proofs, key=lambda take: take.order), others)
+    return read_proof(max(proofs, key=lambda take: take.order), others)
 
 
-def chosen_setting(tuning: Recorded, kind: str) -> Drafting:
+def chosen_setting(tuning: RecordedProof, kind: str) -> Drafting:
     """Return the setting that the tuned-on prompts of a kind choose; those of all for `all`."""
     answer = tuning.kinds[kind].choice if kind in tuning.kinds else tuning.choice
     return answer.chosen.drafting
 
 
-def sweep_plan(tuning: Recorded) -> DecodePlan:
+def sweep_plan(tuning: RecordedProof) -> DecodePlan:
     """Return the plan of the sweep.
 
     Without drafts it runs on the threads and storage that are fastest so, with drafts on those that
@@ -79,7 +79,7 @@ def sweep_plan(tuning: Recorded) -> DecodePlan:
     )  # fmt: skip
 
 
-def report_lines(tuning: Recorded, events: list[Event]) -> Iterator[str]:
+def report_lines(tuning: RecordedProof, events: list[Event]) -> Iterator[str]:
     """Yield the report of the sweep: each kind of prompts, then all prompts together."""
     clock = seconds_of(events)
     kinds = sorted({event.data.kind for event in events})
@@ -94,7 +94,7 @@ def report_lines(tuning: Recorded, events: list[Event]) -> Iterator[str]:
             setting: fmean(by_repeat.values()) for setting, by_repeat in speeds_by_setting.items()
         }
         traces = [t for t in tuning.traces if t.held_out and kind in (t.kind, "all")]
-        predicted = {setting: tokens_a_second(traces, setting, tuning.cost) for setting in runs}
+        predicted = {setting: tokens_per_second(traces, setting, tuning.cost) for setting in runs}
         chosen = chosen_setting(tuning, kind)
         none = next(setting for setting in runs if setting.drafter == "none")
         choice = next(setting for setting in runs if drafts_alike(setting, chosen))

@@ -14,8 +14,8 @@ from derive.schedule.test_expected import best_lengths
 from msgspec import json
 from nearfree.cli.schedule import _safe
 from nearfree.config.files import Config
-from nearfree.derive.schedule.expected import independent, speedups
-from nearfree.derive.schedule.full_graphs import leaving
+from nearfree.derive.schedule.expected import independent_acceptance, speedups
+from nearfree.derive.schedule.full_graphs import outside_full_graphs
 from nearfree.show.text.context_schedule import ContextSchedule
 
 from cli.conftest import ROOT, Call
@@ -149,7 +149,7 @@ def test_the_best_length_by_acceptance(call: Call) -> None:
     """With an acceptance K is that of most expected tokens per second on the curve of `predict`."""
     rates = ("--acceptance", "0.8", "--draft-cost", "0.02")
     found = lengths(call, *rates)
-    best = best_lengths(curves(call), independent(0.8, most=16), draft_cost=0.02)
+    best = best_lengths(curves(call), independent_acceptance(0.8, most=16), draft_cost=0.02)
     assert [found[b - 1] for b in SOME] == [best[b].k for b in SOME]
     assert lengths(call, "--acceptance", "0.9,0.5", "--draft-cost", "0")[0] == 2
 
@@ -175,7 +175,7 @@ def test_llama_cpp_drafts_by_what_drafts(call: Call) -> None:
     assert printed(call, "llama.cpp", *rate, "--drafter", "own").startswith(own)
     lookup = printed(call, "llama.cpp", *rate, "--draft-cost", "0", "--worth", "0").split()
     assert lookup[:2] == ["--spec-type", "ngram-simple"]
-    best = best_lengths(curves(call), independent(0.8, most=16), draft_cost=0)[1].k
+    best = best_lengths(curves(call), independent_acceptance(0.8, most=16), draft_cost=0)[1].k
     assert lookup[-2:] == ["--spec-ngram-simple-size-m", str(best)]
     costs = (*rate, "--draft-cost", "0.02", "--context", "512,4096")
     assert printed(call, "llama.cpp", *costs).startswith("--spec-type draft-simple ")
@@ -407,8 +407,8 @@ def test_full_graphs_are_those_of_the_gpu(call: Call) -> None:
     found = json.decode(out)
     ks = vllm_lookup(found[KEY], 256, found["num_speculative_tokens"])
     kept = dict(enumerate(ks, 1))
-    left = leaving(kept, largest=1024)
-    assert left != leaving(kept)
+    left = outside_full_graphs(kept, largest=1024)
+    assert left != outside_full_graphs(kept)
     assert f"# {len(left)} of 256 batch sizes (" in err
 
 
@@ -440,7 +440,7 @@ def test_without_an_acceptance_a_table(call: Call) -> None:
     assert KEY not in out
     rows = out.splitlines()[3:]
     assert [int(row.split()[0]) for row in rows] == [1, 2, 4, 8, 16, 32, 64]
-    best = best_lengths(curves(call), independent(0.8, most=16), draft_cost=0.02)
+    best = best_lengths(curves(call), independent_acceptance(0.8, most=16), draft_cost=0.02)
     data = json.decode(call(*asked, "--format", "json")[1])
     assert data["option"] is None
     near_free = json.decode(call("schedule", "vllm", *WHERE, *SHORT, "--format", "json")[1])
@@ -550,7 +550,7 @@ def test_an_entry_is_worth_its_place(call: Call, rate: str) -> None:
     assert len(found[KEY]) <= 6
     assert len({k for _, _, k in found[KEY]}) <= 5
     kept = vllm_lookup(found[KEY], MOST, found["num_speculative_tokens"])
-    accepted = independent(float(rate), most=16)
+    accepted = independent_acceptance(float(rate), most=16)
     speeds = speedups(curves(call), accepted, draft_cost=0.02)
     lost = [1 - each[kept[batch - 1]] / max(each.values()) for batch, each in speeds.items()]
     assert sum(lost) / len(lost) <= 0.02

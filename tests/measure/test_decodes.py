@@ -14,7 +14,7 @@ from nearfree.config.prompts import Prompt
 from nearfree.core.drafting import Available, Drafting, offers
 from nearfree.core.plan import DecodePlan
 from nearfree.derive.tune.plans import trace_plan
-from nearfree.derive.tune.replayed import traces
+from nearfree.derive.tune.replayed import traces_of
 from nearfree.engines import threads
 from nearfree.engines.generation import Decoded
 from nearfree.errors import EvidenceError, StoppedError
@@ -106,7 +106,7 @@ def test_a_trace_is_of_the_output_that_is_on_record(layout: Layout, engine: Roun
     for many in (1, 2):
         plan, name = planned(Drafting(threads=many))
         measure_decodes(layout, "cpu", name.stream, 1, plan, prompts=PROMPTS, files={})
-        found = traces([read_take(layout, name)])
+        found = traces_of([read_take(layout, name)])
         assert [trace.tokens for trace in found] == [7 + many] * 2
         for trace in found:
             offered = trace.available.values()
@@ -171,11 +171,11 @@ def test_more_threads_than_cpus_decode_nothing(layout: Layout, engine: Rounding)
 def prompt_events(plan: DecodePlan, place: int) -> list[Payload]:
     """Return the events of one prompt: a decode, and a trace of each drafter."""
     part = plan.prompts[place]
-    traces = [
+    traces_of = [
         DraftsTraced(**about(plan, part), drafting=each, available=available(part.kind))  # type: ignore[arg-type]
         for each in plan.traced
     ]
-    return [decode(plan, part, Drafting(), seconds=1.0), *traces]
+    return [decode(plan, part, Drafting(), seconds=1.0), *traces_of]
 
 
 def segment(layout: Layout, events: list[Payload]) -> Segment:

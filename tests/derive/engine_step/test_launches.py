@@ -9,7 +9,7 @@ from nearfree.derive.engine_step.launches import (
     DRAFTING,
     draws_all,
     exposed_us,
-    launched,
+    launch_count,
     launches_us,
 )
 from nearfree.derive.work_model.launches import LAUNCH_US
@@ -21,14 +21,14 @@ def test_a_dense_layer_launches_its_products_attention_and_what_lies_between() -
     """QKV, attention, output, two of the FFN, and five between; one LM head besides."""
     one = deployment(DENSE)
     layers = one.decoder.layers
-    assert launched(one.uses(), layers) == layers * (5 + LAYER_KERNELS) + 1
+    assert launch_count(one.uses(), layers) == layers * (5 + LAYER_KERNELS) + 1
 
 
 def test_a_layer_of_experts_launches_more() -> None:
     """Router and six kernels of the experts take the place of two products."""
     one = deployment(SPARSE[0])
     layers = one.decoder.layers
-    assert launched(one.uses(), layers) == layers * (3 + 1 + 6 + LAYER_KERNELS) + 1
+    assert launch_count(one.uses(), layers) == layers * (3 + 1 + 6 + LAYER_KERNELS) + 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,14 @@ import pytest
 from msgspec.structs import replace
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.decoders.model_file import find_model_file
-from nearfree.derive.outlook.about import ABOUT, HELD, MODELS, about_rows, model_id, model_ids
+from nearfree.derive.outlook.about import (
+    CONDITION,
+    MEMORY_COLUMNS,
+    MODELS,
+    condition_rows,
+    model_id,
+    model_ids,
+)
 from nearfree.derive.predict.forecast.expand_deployments import deployments
 
 from derive.sheeted import CONFIG, sheet_table
@@ -20,7 +27,7 @@ DENSE = DeploymentSpec(models=("qwen3_8b",), platforms=("l40s",), batch=(1, 64))
 def about(spec: DeploymentSpec) -> pl.DataFrame:
     """Return what rows about an entry's deployments have in common."""
     made = deployments(CONFIG, spec)
-    return about_rows("a", made, model_ids(CONFIG, spec), sheet_table())
+    return condition_rows("a", made, model_ids(CONFIG, spec), sheet_table())
 
 
 def test_memory_is_that_of_the_deployment() -> None:
@@ -56,8 +63,8 @@ def test_formats_are_said(asked: dict[str, Any], said: tuple[str, ...]) -> None:
 def test_what_is_not_known_is_empty() -> None:
     """Where it is not known what a model takes, no column of memory says anything."""
     made = [replace(each, memory=None) for each in deployments(CONFIG, DENSE)]
-    rows = about_rows("a", made, model_ids(CONFIG, DENSE), sheet_table())
-    assert rows.select(*HELD).null_count().row(0) == (2,) * len(HELD)
+    rows = condition_rows("a", made, model_ids(CONFIG, DENSE), sheet_table())
+    assert rows.select(*MEMORY_COLUMNS).null_count().row(0) == (2,) * len(MEMORY_COLUMNS)
     assert rows.select("dtype", "weights").null_count().row(0) == (0, 0)
 
 
@@ -74,6 +81,6 @@ def test_a_model_s_id_changes_with_what_it_stores(tmp_path: Path) -> None:
 
 def test_columns_have_units() -> None:
     """What is a size says that it is in bytes."""
-    sizes = {name for name, column in HELD.items() if column.meaning.startswith("bytes ")}
-    assert sizes == {name for name in HELD if name.endswith("_bytes")}
-    assert not ABOUT.keys() & HELD.keys()
+    sizes = {name for name, column in MEMORY_COLUMNS.items() if column.meaning.startswith("bytes ")}
+    assert sizes == {name for name in MEMORY_COLUMNS if name.endswith("_bytes")}
+    assert not CONDITION.keys() & MEMORY_COLUMNS.keys()

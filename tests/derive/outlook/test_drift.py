@@ -8,8 +8,8 @@ import pytest
 from nearfree.backends.records import ruled_packages
 from nearfree.core.setting import Setting
 from nearfree.derive.granularity.releases import PINNED_TRITON, Release
-from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, Studied, change, version_drift
-from nearfree.derive.predict.answers import calibrated
+from nearfree.derive.outlook.drift import STUDIES, VERSION_DRIFT, Study, change, version_drift
+from nearfree.derive.predict.answers import calibration_ids
 from nearfree.sources.answers.granularity import moe_granularity
 from nearfree.sources.answers.lookup import TunedFiles
 from nearfree.sources.answers.moe import MoeQuery, MoeRules
@@ -20,14 +20,14 @@ from derive.questions import LOG, RESOLVER
 from derive.sheeted import ANSWERER, CONFIG, SHEETS, sheet_table
 
 TABLE = sheet_table()
-KNOWN = {*TABLE["row_id"], *calibrated(LOG)}
-LING = tuple(each for each in STUDIED if each.setting.experts == 256)
-CALL = tuple(each for each in STUDIED if each.setting.module == "attention")[:1]
+KNOWN = {*TABLE["row_id"], *calibration_ids(LOG)}
+LING = tuple(each for each in STUDIES if each.setting.experts == 256)
+CALL = tuple(each for each in STUDIES if each.setting.module == "attention")[:1]
 ON = ("h20", "h100")
 MOST = 800
 
 
-def drifted(studied: tuple[Studied, ...], *releases: str, on: tuple[str, ...] = ON) -> pl.DataFrame:
+def drifted(studied: tuple[Study, ...], *releases: str, on: tuple[str, ...] = ON) -> pl.DataFrame:
     """Return the table, checked against its schema."""
     asked = releases or CONFIG.releases
     rows = version_drift(
@@ -155,7 +155,7 @@ def test_attention_calls_are_asked_of_attention_releases() -> None:
 def test_other_modules_are_asked_of_no_release() -> None:
     """A product has no granularity rule, so there is nothing to follow."""
     gemm = Setting(module="gemm", backend="any", dtype="bfloat16", d_model=8, d_ff=8)
-    assert drifted((Studied(model="x", setting=gemm),), on=("h20",)).is_empty()
+    assert drifted((Study(model="x", setting=gemm),), on=("h20",)).is_empty()
 
 
 ROW = {

@@ -9,7 +9,7 @@ from msgspec import structs
 from nearfree.backends.names import BackendRelease
 from nearfree.decoders.decoder import States
 from nearfree.decoders.model_file import read_model_file
-from nearfree.derive.schedule.doubts import drafter_doubts, release_doubts, state_doubts
+from nearfree.derive.schedule.doubts import drafter_warnings, release_warnings, state_warnings
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 
@@ -28,7 +28,7 @@ def test_a_layer_of_its_own_is_in_the_file_or_the_type(
 ) -> None:
     """Where a model counts no layer for further tokens, its cost is said to be supposed."""
     model = read_model_file(write(tmp_path, change(kind, **changes)))
-    found = list(drafter_doubts("vllm", model, None))
+    found = list(drafter_warnings("vllm", model, None))
     assert len(found) == doubts
     assert all("names no layer of its own" in each for each in found)
 
@@ -36,12 +36,12 @@ def test_a_layer_of_its_own_is_in_the_file_or_the_type(
 def test_a_draft_model_has_the_model_s_vocabulary(tmp_path: Path) -> None:
     """One of another size is told with both, and that vLLM refuses it; one of the same is not."""
     model = read_model_file(write(tmp_path, SMALL["qwen3"]))
-    assert list(drafter_doubts("vllm", model, model)) == []
+    assert list(drafter_warnings("vllm", model, model)) == []
     other = read_model_file(write(tmp_path, change("qwen3", vocab_size=640)))
-    (refused,) = drafter_doubts("vllm", model, other)
+    (refused,) = drafter_warnings("vllm", model, other)
     assert "640 tokens" in refused
     assert "vLLM refuses such a draft model" in refused
-    *_, translated = drafter_doubts("sglang", model, other)
+    *_, translated = drafter_warnings("sglang", model, other)
     assert "have to be translated" in translated
 
 
@@ -50,14 +50,14 @@ def test_a_forward_that_is_refused_says_nothing_of_a_drafter(tmp_path: Path) -> 
     model = read_model_file(write(tmp_path, SMALL["qwen3"]))
     refused = structs.replace(model, decoder=None)
     for engine in ("vllm", "sglang"):
-        assert list(drafter_doubts(engine, model, refused)) == []
-        assert list(drafter_doubts(engine, refused, model)) == []
+        assert list(drafter_warnings(engine, model, refused)) == []
+        assert list(drafter_warnings(engine, refused, model)) == []
 
 
 def test_sglang_runs_no_schedule_of_a_draft_model(tmp_path: Path) -> None:
     """Its adaptive steps are of EAGLE's algorithms alone, and a draft model has another."""
     model = read_model_file(write(tmp_path, SMALL["qwen3"]))
-    (dropped,) = drafter_doubts("sglang", model, model)
+    (dropped,) = drafter_warnings("sglang", model, model)
     assert "drops the schedule of a draft model" in dropped
     assert "STANDALONE" in dropped
 
@@ -70,9 +70,9 @@ def test_a_head_beside_chunked_layers_is_told(tmp_path: Path) -> None:
     assert plain.decoder is not None
     states = States(width=64, layers=3)
     head = structs.replace(plain, decoder=structs.replace(plain.decoder, states=states))
-    (said,) = drafter_doubts("vllm", chunked, head)
+    (said,) = drafter_warnings("vllm", chunked, head)
     assert "caches all positions" in said
-    assert not [*drafter_doubts("sglang", chunked, head), *drafter_doubts("vllm", plain, head)]
+    assert not [*drafter_warnings("sglang", chunked, head), *drafter_warnings("vllm", plain, head)]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_states_that_drafts_add_are_told(
 ) -> None:
     """Memory counts one state of a request; engines keep one of each draft and one or two more."""
     model = read_model_file(write(tmp_path, SMALL[kind]))
-    said = list(state_doubts(engine, model))
+    said = list(state_warnings(engine, model))
     assert len(said) == (many is not None)
     for each in said:
         assert f"{engine} keeps {many}" in each
@@ -113,6 +113,6 @@ def test_a_release_that_reads_no_such_option_is_named(
     engine: str, moe: BackendRelease, *, doubted: bool
 ) -> None:
     """What is pasted into an older release than the first that reads it is said to be in vain."""
-    found = list(release_doubts(engine, [moe, moe]))
+    found = list(release_warnings(engine, [moe, moe]))
     assert len(found) == doubted
     assert all(f"{moe} does not read this option" in each for each in found)

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nearfree.derive.schedule.expected import best_choice, independent, measured, speedups
+from nearfree.derive.schedule.expected import (
+    best_choice,
+    independent_acceptance,
+    measured_acceptance,
+    speedups,
+)
 from nearfree.errors import ConfigError
 
 RATES = st.floats(0, 1)
@@ -32,7 +37,7 @@ def fraction(value: float) -> Fraction:
 @given(RATES, st.integers(1, 64))
 def test_an_independent_rate_is_the_geometric_sum(rate: float, most: int) -> None:
     """Expected tokens are (1 - p^(K+1)) / (1 - p), equation 1 of arXiv 2211.17192."""
-    for k, tokens in enumerate(accumulate(independent(rate, most=most), initial=1.0)):
+    for k, tokens in enumerate(accumulate(independent_acceptance(rate, most=most), initial=1.0)):
         p = fraction(rate)
         exact = (1 - p ** (k + 1)) / (1 - p) if p != 1 else Fraction(k + 1)
         assert tokens == pytest.approx(float(exact), rel=1e-9)
@@ -57,37 +62,40 @@ def test_the_best_length_is_that_of_trying_all(
 
 def test_no_acceptance_means_no_draft() -> None:
     """At p = 0 a draft wins nothing: even a free one is not made."""
-    assert best_lengths({1: FLAT}, independent(0, most=32), draft_cost=0)[1] == (0, 1.0)
+    assert best_lengths({1: FLAT}, independent_acceptance(0, most=32), draft_cost=0)[1] == (0, 1.0)
 
 
 def test_full_acceptance_of_free_drafts_takes_all() -> None:
     """At p = 1 on a flat curve the longest draft is best, K + 1 times as fast."""
-    assert best_lengths({1: FLAT}, independent(1, most=32), draft_cost=0)[1] == (32, 33.0)
+    assert best_lengths({1: FLAT}, independent_acceptance(1, most=32), draft_cost=0)[1] == (
+        32,
+        33.0,
+    )
 
 
 def test_full_acceptance_stops_at_the_stair() -> None:
     """At p = 1 a doubled latency pays only where it more than doubles the tokens."""
     curve = {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0, 5: 2.0, 6: 2.0, 7: 2.0, 8: 2.0}
-    assert best_lengths({1: curve}, independent(1, most=7), draft_cost=0)[1] == (3, 4.0)
+    assert best_lengths({1: curve}, independent_acceptance(1, most=7), draft_cost=0)[1] == (3, 4.0)
 
 
 def test_of_equal_lengths_the_smallest_is_taken() -> None:
     """Where each token costs as much as it wins, drafts change nothing, and none are made."""
     curve = {3: 3.0, 2: 2.0, 1: 1.0, 4: 4.0}
-    assert best_lengths({1: curve}, independent(1, most=8), draft_cost=0)[1] == (0, 1.0)
+    assert best_lengths({1: curve}, independent_acceptance(1, most=8), draft_cost=0)[1] == (0, 1.0)
 
 
 def test_a_costly_drafter_shortens_the_draft() -> None:
     """The drafter's time counts once a token: with p = 0.8, T flat and c = 1/4, K is 3, not 8."""
     speedups = [(1 - 0.8 ** (k + 1)) / 0.2 / (1 + k / 4) for k in range(9)]
-    found = best_lengths({1: FLAT}, independent(0.8, most=8), draft_cost=0.25)[1]
+    found = best_lengths({1: FLAT}, independent_acceptance(0.8, most=8), draft_cost=0.25)[1]
     assert (found.k, found.speedup) == (3, pytest.approx(max(speedups)))
 
 
 def test_each_batch_has_its_own_length() -> None:
     """A curve that rises earlier has the shorter draft; batches come smallest first."""
     curves = {8: {1: 1.0, 2: 1.4, 4: 2.8}, 1: {1: 1.0, 2: 1.0, 4: 1.1}}
-    found = best_lengths(curves, measured([0.8, 0.6, 0.5]), draft_cost=0)
+    found = best_lengths(curves, measured_acceptance([0.8, 0.6, 0.5]), draft_cost=0)
     assert {batch: choice.k for batch, choice in found.items()} == {1: 3, 8: 1}
     assert list(found) == [1, 8]
 
@@ -98,7 +106,7 @@ def test_each_batch_has_its_own_length() -> None:
 def test_a_rate_is_refused(rate: Any) -> None:
     """A rate that is no probability is refused."""
     with pytest.raises(ConfigError, match="acceptance rate"):
-        independent(rate, most=4)
+        independent_acceptance(rate, most=4)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def test_a_rate_is_refused(rate: Any) -> None:
 def test_an_acceptance_curve_is_refused(accepted: list[Any], says: str) -> None:
     """Shares among the rounds that get so far may rise; those of all rounds may not."""
     with pytest.raises(ConfigError, match=says):
-        measured(accepted)
+        measured_acceptance(accepted)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +154,12 @@ def test_a_round_s_cost_stands_in_the_place_of_a_token_s() -> None:
     """Costs by batch and K are taken as they are, at K = 0, too: not drafting has a price."""
     costs = {4: [0.1, 0.1, 0.2, 0.3]}
     found = best_lengths(
-        {4: dict.fromkeys(range(1, 5), 1.0)}, independent(0, most=3), draft_cost=costs
+        {4: dict.fromkeys(range(1, 5), 1.0)}, independent_acceptance(0, most=3), draft_cost=costs
     )
     assert found[4] == (0, pytest.approx(1 / 1.1))
-    dear = best_lengths({4: {1: 1.0, 2: 1.0}}, independent(0.5, most=1), draft_cost={4: [0.5, 0.5]})
+    dear = best_lengths(
+        {4: {1: 1.0, 2: 1.0}}, independent_acceptance(0.5, most=1), draft_cost={4: [0.5, 0.5]}
+    )
     assert dear[4] == (1, pytest.approx(1.5 / 1.5))
 
 
@@ -161,5 +171,7 @@ def test_a_round_s_cost_stands_in_the_place_of_a_token_s() -> None:
 def test_costs_that_make_no_sense(costs: dict[int, list[float]], said: str) -> None:
     """Costs must be there for every K that is compared, and not be negative."""
     with pytest.raises(ConfigError) as refused:
-        best_lengths({4: {1: 1.0, 2: 1.0, 3: 1.0}}, independent(0.5, most=2), draft_cost=costs)
+        best_lengths(
+            {4: {1: 1.0, 2: 1.0, 3: 1.0}}, independent_acceptance(0.5, most=2), draft_cost=costs
+        )
     assert said in refused.value.what

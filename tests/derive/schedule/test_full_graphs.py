@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.derive.schedule.engines import vllm_option
-from nearfree.derive.schedule.full_graphs import capture_sizes, leaving
+from nearfree.derive.schedule.full_graphs import capture_sizes, outside_full_graphs
 from nearfree.sources.record import recorded_extraction
 
 from derive.questions import LOG
@@ -36,12 +36,12 @@ def lengths(parts: Parts) -> dict[int, int]:
 def test_powers_of_two_leave_no_full_graph(parts: Parts, count: int) -> None:
     """Graphs of each width lie among those of wider ones where one divides the other."""
     for requests in (256, 1024):
-        assert len(leaving(lengths(parts), requests=requests)) == count
+        assert len(outside_full_graphs(lengths(parts), requests=requests)) == count
 
 
 def test_a_batch_leaves_where_the_next_count_is_of_another_width() -> None:
     """Six requests of five tokens: 30 is next in graphs of three tokens, 35 in those of five."""
-    found = leaving(lengths([(8, 4), (32, 2), (256, 1)]))
+    found = outside_full_graphs(lengths([(8, 4), (32, 2), (256, 1)]))
     assert 6 in found
     assert {1, 2, 4, 5, 7, 8}.isdisjoint(found)
 
@@ -77,7 +77,7 @@ def test_a_full_graph_holds_no_more_than_its_tokens_and_requests(
         following = min((count for count, _ in graphs if count >= tokens), default=None)
         if following and (following, widths[batch]) not in graphs:
             left.append(batch)
-    assert leaving(by_batch, requests=requests, largest=largest) == left
+    assert outside_full_graphs(by_batch, requests=requests, largest=largest) == left
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 4, 7])
@@ -102,7 +102,7 @@ def test_an_option_says_which_batches_leave() -> None:
 def test_what_is_captured_on_the_gpu_counts() -> None:
     """Batches above the largest graph of the GPU leave none, and are not counted."""
     parts = lengths([(8, 4), (32, 2), (256, 1)])
-    left = leaving(parts, requests=256, largest=64)
+    left = outside_full_graphs(parts, requests=256, largest=64)
     assert 0 < len(left) < 50
     noted = vllm_option(parts, requests=256, largest=64).notes[-1]
     assert noted.startswith(f"{len(left)} of 256 batch sizes (6, 9, 10, 12, ")

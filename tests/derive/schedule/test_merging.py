@@ -11,10 +11,10 @@ from nearfree.derive.schedule.draft_lengths import ranges
 from nearfree.derive.schedule.merging import (
     MOST_ENTRIES,
     MOST_LENGTHS,
-    few_by_speed,
     losses,
     merged_below,
     merged_by_speed,
+    short_by_speed,
 )
 from nearfree.errors import ConfigError
 
@@ -75,13 +75,13 @@ def test_what_takes_many_entries_is_merged_further() -> None:
     many = merged_by_speed(speeds, 0.02)
     assert entries([*many.values()]) == 20
     assert losses(speeds, many) == (0.0, 0.0)
-    found = few_by_speed(speeds, 0.02)
+    found = short_by_speed(speeds, 0.02)
     assert found == merged_by_speed(speeds, 0.04)
     assert entries([*found.values()]) == 1
     worst, mean = losses(speeds, found)
     assert worst == pytest.approx(1 - 1 / 1.04)
     assert 0 < mean < worst
-    assert few_by_speed(speeds, 0) == merged_by_speed(speeds, 0)
+    assert short_by_speed(speeds, 0) == merged_by_speed(speeds, 0)
 
 
 @given(NEAR_FREE, st.floats(0.001, 0.3))

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from nearfree.derive.score.calibrate_steps import rests_on
+from nearfree.derive.score.calibrate_steps import evidence_digests
 from nearfree.log.names import Layout
 
 from derive.questions import LOG
@@ -15,10 +15,12 @@ STREAMS = ("kernels", "constants", "collective_constants")
 @pytest.mark.parametrize("stream", STREAMS)
 def test_steps_rest_on_every_take_that_times_a_module(stream: str, tmp_path: Path) -> None:
     """Kernels, shared constants and those of collectives: none may change behind a fit."""
-    found = rests_on(LOG)
+    found = evidence_digests(LOG)
     assert {take.split("/")[1] for take in found} == {*STREAMS}
     less = Layout(tmp_path)
     for each in STREAMS:
         if each != stream:
             shutil.copytree(LOG.events / "public" / each, less.events / "public" / each)
-    assert rests_on(less) == {take: sha for take, sha in found.items() if f"/{stream}/" not in take}
+    assert evidence_digests(less) == {
+        take: sha for take, sha in found.items() if f"/{stream}/" not in take
+    }

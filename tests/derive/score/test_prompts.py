@@ -6,7 +6,7 @@ from nearfree.config.files import Config
 from nearfree.derive.engine_step.form import StepConstants
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.score.prompts import Prompts
-from nearfree.derive.score.whole_steps import Timed, timed_steps
+from nearfree.derive.score.whole_steps import TimedStep, timed_steps
 from nearfree.public.whole_models import WholeRow
 
 from derive.questions import LOG, ROOT
@@ -16,7 +16,7 @@ ANSWERER = Answerer(LOG, CONFIG, offline=True)
 FREE = StepConstants(layer_us=0.0, step_us=0.0, request_us=0.0)
 
 
-def timed(*several: dict[str, object]) -> list[Timed]:
+def timed(*several: dict[str, object]) -> list[TimedStep]:
     """Return rows of a model with experts on four H100, as they are answered."""
     base = WholeRow(line=2, model="Qwen3-235B-A22B-FP8", config="qwen3_235b_a22b_fp8", gpu="H100",
                     engine="trtllm", batch=64, t_us=8000.0, precision="fp8", kv_dtype="auto", tp=4,

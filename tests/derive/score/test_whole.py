@@ -11,7 +11,7 @@ from nearfree.config.files import Config
 from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.score.whole import NO_OTHERS, StepFit, grouped, whole_score
-from nearfree.derive.score.whole_steps import Timed, timed_steps
+from nearfree.derive.score.whole_steps import TimedStep, timed_steps
 from nearfree.public.whole_models import FILE, WholeRow, read_rows
 
 from derive.questions import LOG, ROOT
@@ -22,7 +22,7 @@ ROWS = read_rows(ROOT / "config" / FILE).rows
 
 
 @cache
-def some() -> tuple[Timed, ...]:
+def some() -> tuple[TimedStep, ...]:
     """Return every ninth row of the project's, timed."""
     return tuple(timed_steps(ROWS[::9], CONFIG, ANSWERER))
 
@@ -35,7 +35,7 @@ def row(**changes: object) -> WholeRow:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def timed(**changes: object) -> Timed:
+def timed(**changes: object) -> TimedStep:
     """Return a row of Qwen3-32B as it is answered."""
     (found,) = timed_steps([row(**changes)], CONFIG, ANSWERER)
     return found

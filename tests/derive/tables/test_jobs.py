@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from nearfree.config.files import Config
 from nearfree.core.scopes import IMPORTED, PUBLIC
-from nearfree.derive.jobs import TABLES, Job, before, make
+from nearfree.derive.jobs import TABLES, Job, dependencies, make
 from nearfree.derive.stages import COMMANDS, STAGE_OF, STAGES
 from nearfree.derive.tables import store
 from nearfree.errors import ConfigError
@@ -94,7 +94,7 @@ def test_stages_stand_in_an_order_in_which_they_can_be_done() -> None:
     for stage in STAGES.values():
         assert all(closure(module) for module in stage.modules)
         for scope in ("cpu", PUBLIC):
-            earlier = {job.stage for job in before(Job(stage.name, scope))}
+            earlier = {job.stage for job in dependencies(Job(stage.name, scope))}
             assert all(order.index(name) < order.index(stage.name) for name in earlier)
     assert set(STAGES) <= set(COMMANDS)
 

@@ -14,14 +14,14 @@ from nearfree.derive.tune.choice import choose_by_kind
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.plans import trace_plan
-from nearfree.derive.tune.proof import shared, verdict
-from nearfree.derive.tune.recorded import Recorded, recorded
+from nearfree.derive.tune.proof import joint_confidence, verdict
+from nearfree.derive.tune.recorded import RecordedProof, read_proof
 from nearfree.derive.tune.replayed import (
     Cost,
     copied_share,
     draft_forwards,
     refuse_empty,
-    traces,
+    traces_of,
 )
 from nearfree.derive.tune.table import TUNING, write_tuning
 from nearfree.errors import EvidenceError
@@ -55,9 +55,9 @@ from derive.tune.tuned import (
 )
 
 
-def said(takes: list[Take]) -> Recorded:
+def said(takes: list[Take]) -> RecordedProof:
     """Return what a proof says, given the takes before it."""
-    return recorded(takes[-1], {str(take.name): take for take in takes[:-1]})
+    return read_proof(takes[-1], {str(take.name): take for take in takes[:-1]})
 
 
 def curve(t_us: dict[int, float]) -> EngineCurve:
@@ -80,7 +80,7 @@ def test_a_trace_over_another_output_is_refused(layout: Layout) -> None:
     name = take_name("cpu", "llama_cpp_tiny_trace", 1, plan)
     write_payloads(layout, name, plan, *payloads)
     with pytest.raises(EvidenceError, match="over another output than the one"):
-        traces([read_take(layout, name)])
+        traces_of([read_take(layout, name)])
 
 
 def test_t_between_two_n_is_on_the_line_between_them() -> None:
@@ -113,15 +113,15 @@ def test_where_rows_are_almost_free_it_speculates(layout: Layout) -> None:
     assert found.answer.over_none is not None
     assert found.answer.over_none.low > 1.5
     for setting in found.answer.settings:
-        assert setting.proven.steps_equal
-        assert setting.proven.identical == 1
-        assert setting.predicted_tokens_s == pytest.approx(setting.proven.tokens_s.value, rel=0.02)
+        assert setting.result.steps_equal
+        assert setting.result.identical == 1
+        assert setting.predicted_tokens_s == pytest.approx(setting.result.tokens_s.value, rel=0.02)
 
 
 def test_each_type_has_its_default_beside_what_to_run(layout: Layout) -> None:
     """Those that draft anything ran; one that never does is as none, and is not run."""
     found = said(write_all(layout, FLAT))
-    ran = {setting.proven.drafting for setting in found.answer.settings}
+    ran = {setting.result.drafting for setting in found.answer.settings}
     assert {DEFAULT, CACHE} <= ran
     assert IDLE not in ran
     by_default = {each.drafting: each for each in found.answer.over_defaults}
@@ -206,7 +206,7 @@ def test_a_kinds_choice_that_won_less_than_its_noise_is_not_to_run(layout: Layou
     assert copying.gain.low < 1
     assert copying.run.drafter == "none"
     takes = [read_take(layout, name) for name in layout.takes("cpu")]
-    (tuned, *_) = [each for each in traces(takes) if not each.held_out]
+    (tuned, *_) = [each for each in traces_of(takes) if not each.held_out]
     curves = Cost(curves=[curve(MIDDLING)])
     assert choose_by_kind([tuned], curves, SOURCES) == {}
     ended = structs.replace(tuned, kind="other", tokens=1)
@@ -219,7 +219,7 @@ def test_how_much_is_copied_is_what_three_tokens_foretell(layout: Layout) -> Non
     assert (found["copying"].copied_tuned, found["copying"].copied_held_out) == (1, 1)
     assert (found["text"].copied_tuned, found["text"].copied_held_out) == (0, 0)
     takes = [read_take(layout, name) for name in layout.takes("cpu")]
-    (known, *_) = traces(takes)
+    (known, *_) = traces_of(takes)
     assert copied_share([known]) == 1
     assert copied_share([structs.replace(known, available={})]) is None
     assert copied_share([structs.replace(known, tokens=1, available={})]) is None
@@ -231,7 +231,7 @@ def test_a_gain_is_paired_within_repeats(layout: Layout) -> None:
     assert verdict([Interval(0.9, 0.8, 1.2)]) == "none"
     assert verdict([Interval(0.9, 0.8, 1.2), Interval(1.1, 0.9, 1.4)]) == "undecided"
     assert verdict([]) == "none"
-    assert shared(5) == pytest.approx(0.99)
+    assert joint_confidence(5) == pytest.approx(0.99)
 
 
 def test_outputs_that_end_at_once_are_refused(layout: Layout) -> None:
@@ -246,7 +246,7 @@ def test_a_proof_without_its_grounds_says_which(layout: Layout) -> None:
     """What a choice was made from has to be there."""
     takes = write_all(layout, FLAT)
     with pytest.raises(EvidenceError, match="llama_cpp_tiny/1-"):
-        recorded(takes[-1], {})
+        read_proof(takes[-1], {})
 
 
 def test_two_at_once_are_priced_by_the_rows_of_both(layout: Layout) -> None:
@@ -259,9 +259,9 @@ def test_two_at_once_are_priced_by_the_rows_of_both(layout: Layout) -> None:
     assert found.cost.batch == 2
     assert {curve.setting.batch for curve in found.cost.curves} == {2}
     for setting in found.answer.settings:
-        assert setting.proven.steps_equal
-        assert setting.predicted_tokens_s == pytest.approx(setting.proven.tokens_s.value, rel=0.03)
-    none = next(each for each in found.answer.settings if not each.proven.drafting.k)
+        assert setting.result.steps_equal
+        assert setting.predicted_tokens_s == pytest.approx(setting.result.tokens_s.value, rel=0.03)
+    none = next(each for each in found.answer.settings if not each.result.drafting.k)
     assert none.predicted_tokens_s == pytest.approx(2e6 / line(FLAT, 2), rel=0.03)
     write_tuning(layout, "cpu")
     table = read_table(layout, "cpu", TUNING)

@@ -11,9 +11,9 @@ from nearfree.core.plan import DecodePlan, MeasurePlan, PromptPart, Sweep
 from nearfree.core.protocols import Interleaved
 from nearfree.core.setting import Setting
 from nearfree.core.weights import WeightsFile
-from nearfree.derive.tune.plans import GRID, LIMIT, Asked, proof_plan, trace_plan
-from nearfree.derive.tune.recorded import chosen
-from nearfree.derive.tune.replayed import Trace, traces
+from nearfree.derive.tune.plans import GRID, LIMIT, Subject, proof_plan, trace_plan
+from nearfree.derive.tune.recorded import choices
+from nearfree.derive.tune.replayed import Trace, traces_of
 from nearfree.log.events import DecodeMeasured, DraftsTraced, EngineLoaded, EngineShape
 from nearfree.log.evidence import Take, read_take
 from nearfree.log.names import Layout
@@ -57,9 +57,9 @@ def prompts() -> tuple[PromptPart, ...]:
     )
 
 
-def asked(heat: float = 0, batch: int = 1) -> Asked:
+def asked(heat: float = 0, batch: int = 1) -> Subject:
     """Return what is tuned."""
-    return Asked(
+    return Subject(
         engine="llama_cpp",
         release="3.22.1",
         model="tiny",
@@ -216,7 +216,7 @@ def write_proof(
     slower
         The same by drafter.
     """
-    choice, kinds = chosen(takes, WEIGHTS, None, SOURCES, batch)
+    choice, kinds = choices(takes, WEIGHTS, None, SOURCES, batch)
     plan = proof_plan(
         asked(heat, batch),
         choice,
@@ -226,9 +226,9 @@ def write_proof(
         repeats=len(noise),
         defaults=defaults,
         kinds=kinds,
-        traces=traces(takes),
+        traces=traces_of(takes),
     )
-    known = {trace.prompt: trace for trace in traces(takes)}
+    known = {trace.prompt: trace for trace in traces_of(takes)}
     held = [known[part.sha256] for part in plan.prompts]
     payloads = [
         decode(

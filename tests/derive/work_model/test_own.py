@@ -13,7 +13,7 @@ from nearfree.config.files import Config
 from nearfree.core.plan import CalibratePlan
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.score.evaluation import evaluate
-from nearfree.derive.score.narrowing import not_fitted
+from nearfree.derive.score.narrowing import without_fitted
 from nearfree.derive.truth.datasets import load_published
 from nearfree.derive.work_model.calibrate import calibrate_own, chosen, factors
 from nearfree.derive.work_model.constants import fitted, recorded_constants
@@ -130,7 +130,7 @@ def test_three_curves_a_kernel(shared: Layout, tmp_path: Path) -> None:
     used = curves_used(own)
     known = make_truth(*[({}, {1: 1.0, 2: 3.0})] * (len(used) + 1))
     settings = known.settings.with_columns(pl.Series("event_id", [*used, "another#1"]))
-    left = not_fitted(
+    left = without_fitted(
         type(known)(settings=settings, boundaries=known.boundaries, ratios=known.ratios,
                     excluded=known.excluded), own,
     )  # fmt: skip
@@ -138,7 +138,7 @@ def test_three_curves_a_kernel(shared: Layout, tmp_path: Path) -> None:
     assert left.boundaries["curve"].to_list() == [len(used)]
     assert left.excluded["event_id"].to_list() == used
     with pytest.raises(EvidenceError, match="calibrate --own"):
-        not_fitted(known, {})
+        without_fitted(known, {})
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 from derive.questions import LOG, RESOLVER
 from derive.sheeted import ANSWERER, CONFIG, SHEETS, sheet_table
-from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
-from nearfree.derive.predict.answers import calibrated
+from nearfree.derive.outlook.drift import STUDIES, VERSION_DRIFT, version_drift
+from nearfree.derive.predict.answers import calibration_ids
 from nearfree.show.figures.trend import VERSION_LAWS, drift_drawings, nmax_over_versions
 
 from show.figures.marks import marks
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.slow
 def rows() -> pl.DataFrame:
     """Return the table for one layer and one call on two platforms."""
     table = sheet_table()
-    studied = (STUDIED[2], STUDIED[-1])
+    studied = (STUDIES[2], STUDIES[-1])
     found = version_drift(
         studied, CONFIG.releases, SHEETS, table,
         answerer=ANSWERER, resolver=RESOLVER, epsilon=0.2, platform_names=("h20", "h200"),
     )  # fmt: skip
-    events = calibrated(LOG)
+    events = calibration_ids(LOG)
     return VERSION_DRIFT.build(found, {*table["row_id"], *events})
 
 

@@ -9,8 +9,8 @@ from nearfree.core.parallel import ALONE, Parallel
 from nearfree.decoders.attention_kinds import Mamba2
 from nearfree.decoders.config_file import read_decoder
 from nearfree.derive.memory import Memory
-from nearfree.derive.predict.forecast.asked_model import Unanswered
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.model_query import Unanswered
 from nearfree.show.text.memory import shared, unanswered_lines, verdict, warning_lines
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}

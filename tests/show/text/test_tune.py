@@ -15,7 +15,7 @@ from derive.tune.tuned import (
     write_trace,
 )
 from nearfree.core.drafting import Drafting
-from nearfree.derive.tune.recorded import Recorded, recorded
+from nearfree.derive.tune.recorded import RecordedProof, read_proof
 from nearfree.log.names import Layout
 from nearfree.show.text.tune import document, tune_text
 from nearfree.show.text.tune_line import paste
@@ -24,10 +24,10 @@ MODEL = Path("a model.gguf")
 SIMPLE, MAP, MOD = "--spec-ngram-simple", "--spec-ngram-map-k4v", "--spec-ngram-mod"
 
 
-def said(layout: Layout, t_us: dict[int, float], **changes: object) -> Recorded:
+def said(layout: Layout, t_us: dict[int, float], **changes: object) -> RecordedProof:
     """Return what a proof says."""
     takes = write_all(layout, t_us, **changes)
-    return recorded(takes[-1], {str(take.name): take for take in takes[:-1]})
+    return read_proof(takes[-1], {str(take.name): take for take in takes[:-1]})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_batch_is_said_where_it_is(layout: Layout) -> None:
     """The text's first line, T(N) and JSON name how many are decoded at once."""
     takes = [write_forwards(layout, FLAT, few=(1,)), write_trace(layout)]
     proof = write_proof(layout, takes, FLAT, batch=2)
-    two = recorded(proof, {str(take.name): take for take in takes})
+    two = read_proof(proof, {str(take.name): take for take in takes})
     lines = list(tune_text(two, MODEL, None))
     assert "; 2 prompts at once" in lines[0]
     assert any("N rows of each of 2 sequences" in each for each in lines)
@@ -86,7 +86,7 @@ def test_a_batch_is_said_where_it_is(layout: Layout) -> None:
     assert made["curve"][0]["n"] == 1
     assert "--parallel 2 -c 2048" in made["paste"]
     takes[0] = write_forwards(layout, FLAT)
-    alone = recorded(write_proof(layout, takes, FLAT), {str(take.name): take for take in takes})
+    alone = read_proof(write_proof(layout, takes, FLAT), {str(take.name): take for take in takes})
     assert not any("at once" in each for each in tune_text(alone, MODEL, None))
 
 
@@ -95,8 +95,8 @@ def test_sampling_is_said_where_it_is(layout: Layout) -> None:
     forwards, *greedy = write_all(layout, FLAT)
     takes = [forwards, write_trace(layout, heat=0.8)]
     proof = write_proof(layout, takes, FLAT, heat=0.8)
-    hot = recorded(proof, {str(take.name): take for take in takes})
-    plain = recorded(greedy[-1], {str(take.name): take for take in (forwards, *greedy)})
+    hot = read_proof(proof, {str(take.name): take for take in takes})
+    plain = read_proof(greedy[-1], {str(take.name): take for take in (forwards, *greedy)})
     assert "; sampled at temperature 0.8" in next(tune_text(hot, MODEL, None))
     assert "sampled" not in next(tune_text(plain, MODEL, None))
     found = [document(each, MODEL, None)["held_out"]["temperature"] for each in (hot, plain)]
@@ -166,8 +166,8 @@ def test_json_has_what_the_text_says(layout: Layout) -> None:
         ]
     (setting, *_), (parted, *_) = found.answer.settings, made["settings"]
     assert (parted["first_difference"], parted["margin"]) == (
-        setting.proven.first_difference,
-        setting.proven.margin,
+        setting.result.first_difference,
+        setting.result.margin,
     )
 
 

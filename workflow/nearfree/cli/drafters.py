@@ -28,7 +28,7 @@ def drafter_deployments(
 
     from nearfree.backends.names import attention_backend
     from nearfree.decoders.model_file import find_drafter_file
-    from nearfree.derive.predict.forecast.attention_choice import untaken
+    from nearfree.derive.predict.forecast.attention_choice import attention_refusals
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.schedule.engines import ENGINES
 
@@ -39,7 +39,8 @@ def drafter_deployments(
     formats = dict.fromkeys(("dtype", "weights", "activations", "kv_dtype", "moe_backend"))
     decoder = find_drafter_file(config.folder, spec.models[0]).decoder
     if decoder and any(
-        any(untaken(decoder, attention_backend(attention))) for attention in spec.attention
+        any(attention_refusals(decoder, attention_backend(attention)))
+        for attention in spec.attention
     ):
         spec = structs.replace(spec, attention=())
     if spec.pp > 1:
@@ -60,8 +61,8 @@ def draft_costs(
     from nearfree.derive.predict.forecast.draft import (
         as_head,
         as_own,
+        draft_model_grid,
         drafter_shares,
-        drafting_grid,
         model_shares,
     )
     from nearfree.derive.predict.forecast.total import total
@@ -80,7 +81,7 @@ def draft_costs(
         heads = [as_head(query, answers.deployments[0]) for query in drafters]
         drafter_total = total(Questions(heads, grid), answerer)
         return drafter_shares(answers.total, answers.deployments, drafter_total, heads, steps)
-    drafter_total = total(Questions(drafters, drafting_grid(grid)), answerer)
+    drafter_total = total(Questions(drafters, draft_model_grid(grid)), answerer)
     return model_shares(answers.total, answers.deployments, drafter_total, drafters)
 
 
@@ -98,14 +99,14 @@ def names_head(args: argparse.Namespace, config: "Config") -> bool:
 def doubts(args: argparse.Namespace, config: "Config") -> list[str]:
     """Return the reasons against the drafter of --drafter, and against any drafter of the model."""
     from nearfree.decoders.model_file import find_drafter_file, find_model_file
-    from nearfree.derive.schedule.doubts import drafter_doubts, state_doubts
+    from nearfree.derive.schedule.doubts import drafter_warnings, state_warnings
     from nearfree.hub.asked import asked_model
 
     model = find_model_file(config.folder, asked_model(args.config, args.model[0]))
-    reasons = list(state_doubts(args.engine, model))
+    reasons = list(state_warnings(args.engine, model))
     if args.drafter is None:
         return reasons
     drafter = None
     if args.drafter != OWN:
         drafter = find_drafter_file(config.folder, asked_model(args.config, args.drafter))
-    return [*reasons, *drafter_doubts(args.engine, model, drafter)]
+    return [*reasons, *drafter_warnings(args.engine, model, drafter)]

@@ -37,9 +37,9 @@ from nearfree.errors import ConfigError, Refusal, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from nearfree.derive.predict.forecast.asked_model import Unanswered
     from nearfree.derive.predict.forecast.first_answer import FirstAnswer
     from nearfree.derive.predict.forecast.forecast import Forecast
+    from nearfree.derive.predict.forecast.model_query import Unanswered
 
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -113,7 +113,7 @@ def run_predict(args: argparse.Namespace) -> int:
         write_curves(args, args.curves)
         return 0
     from nearfree.derive.predict.answers import PREDICTORS
-    from nearfree.derive.predict.forecast.expand_deployments import asked_about
+    from nearfree.derive.predict.forecast.expand_deployments import expand
     from nearfree.derive.predict.forecast.first_answer import first_answer
     from nearfree.derive.predict.forecast.forecast import forecast, positions
 
@@ -132,7 +132,7 @@ def run_predict(args: argparse.Namespace) -> int:
     epsilon = tolerance_of(args, config)
     grid = positions(max(args.largest, args.positions or 1))
     spec = make_spec(args, batch=BATCHES, context=_CONTEXTS) if inverse else make_spec(args)
-    queries, unanswered = asked_about(config, spec, loads_of(args))
+    queries, unanswered = expand(config, spec, loads_of(args))
     short = args.format == "text" and not args.all
     predictors = ["work_model"] if inverse or short else PREDICTORS
     answerer = make_answerer(args, config, queries) if queries else None

@@ -66,7 +66,7 @@ def run_lookup(args: argparse.Namespace) -> int:
 
 
 def _lookup(args: argparse.Namespace, config: "Config") -> int:
-    from nearfree.derive.predict.forecast.expand_deployments import asked_about
+    from nearfree.derive.predict.forecast.expand_deployments import expand
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.show.text.answer_json import rows_json, with_about
     from nearfree.show.text.memory import warning_lines
@@ -74,7 +74,7 @@ def _lookup(args: argparse.Namespace, config: "Config") -> int:
 
     epsilon = tolerance_of(args, config)
     specs, loads = _specs(args, config), loads_of(args)
-    expanded = [asked_about(config, spec, loads) for spec in specs]
+    expanded = [expand(config, spec, loads) for spec in specs]
     queries = [query for known, _ in expanded for query in known]
     unanswered = [query for _, unknown in expanded for query in unknown]
     if not queries:

@@ -49,7 +49,7 @@ def run_schedule(args: argparse.Namespace) -> int:
     --draft-cost 0.03
     """
     in_one_thread()
-    from nearfree.derive.schedule.doubts import release_doubts
+    from nearfree.derive.schedule.doubts import release_warnings
     from nearfree.show.text.choices import choices_table
     from nearfree.show.text.schedule import ASSUMED
     from nearfree.show.text.schedule_json import choices_json, schedules_json
@@ -69,7 +69,7 @@ def run_schedule(args: argparse.Namespace) -> int:
     safe = _safe(args, config, schedules)
     first = schedules[0].forecast.deployments[0]
     engines = [first.engine, *([first.graphs.engine] if first.graphs else [])]
-    notes = [*release_doubts(args.engine, engines), *notes]
+    notes = [*release_warnings(args.engine, engines), *notes]
     if args.format == "json":
         encoded = schedules_json(
             args.engine, goal, args.worth, schedules, safe, epsilon=tolerance_of(args, config),
@@ -115,7 +115,7 @@ def _evidence(
 
 def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "ContextSchedule":
     """Return the schedule at one context."""
-    from nearfree.derive.predict.forecast.draft_memory import beside_drafters
+    from nearfree.derive.predict.forecast.draft_memory import with_drafters
     from nearfree.derive.predict.forecast.expand_deployments import deployments
     from nearfree.derive.predict.forecast.forecast import forecast, positions
     from nearfree.derive.schedule import expected
@@ -128,7 +128,7 @@ def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "Cont
     largest_batch = engine.largest_batch or args.largest_batch
     spec = make_spec(args, batch=range(1, largest_batch + 1), moe=engine.moe)
     drafters = drafter_deployments(args, config, largest_batch)
-    every = beside_drafters(
+    every = with_drafters(
         deployments(config, spec, loads_of(args)), drafters, own=args.drafter == OWN
     )
     queries = _fitting(args, every)
@@ -149,9 +149,9 @@ def _schedule(args: argparse.Namespace, config: "Config", context: int) -> "Cont
         return schedule.of_rates(ratios, costs, most=args.longest)
     rates = args.acceptance
     accepted = (
-        expected.independent(rates[0], most=args.longest)
+        expected.independent_acceptance(rates[0], most=args.longest)
         if len(rates) == 1
-        else expected.measured(rates)
+        else expected.measured_acceptance(rates)
     )
     speeds = expected.speedups(ratios, accepted, draft_cost=costs)
     write = _writer(args, config, answers, answerer, accepted)

@@ -103,7 +103,7 @@ def goal_of(args: argparse.Namespace) -> str:
 def check_options(args: argparse.Namespace) -> None:
     """Raise ConfigError for options that exclude each other, or of which one is missing."""
     from nearfree.derive.schedule.draft_lengths import check_most
-    from nearfree.derive.schedule.engines import ENGINES, dropped
+    from nearfree.derive.schedule.engines import ENGINES, drop_reason
     from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
     from nearfree.derive.schedule.merging import check_worth
 
@@ -141,7 +141,7 @@ def check_options(args: argparse.Namespace) -> None:
             "the work model predicts",
             remedy="Leave --by and --cautious out",
         )
-    reason = dropped(args.engine, args.dp or 1)
+    reason = drop_reason(args.engine, args.dp or 1)
     if reason and (goal == TOLERANCE or args.acceptance is not None):
         raise ConfigError(
             reason,

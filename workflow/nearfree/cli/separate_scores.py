@@ -123,7 +123,7 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     from nearfree.derive.granularity.resolve import Resolver
     from nearfree.derive.reference.build import curves_by_form, known_truth, scored_of
     from nearfree.derive.reference.siblings import chips
-    from nearfree.derive.score.narrowing import chosen, learnt
+    from nearfree.derive.score.narrowing import select, training_curves
     from nearfree.derive.score.regimes import regime_scores
     from nearfree.derive.score.scores import groups
     from nearfree.show.text.regimes import lines
@@ -139,11 +139,11 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     epsilons = tolerances_of(args, config)
     source, curves = imported_of(args, layout, config)
     filters = {name: getattr(args, name) for name in ("module", "dtype", "weights", "kv_dtype")}
-    curves = learnt(curves, filters)
+    curves = training_curves(curves, filters)
     truth = known_truth(curves, config.platforms, config.site.epsilon)
     scored = scored_of(truth)
     for column in ("platform", "backend", "routing"):
-        scored = chosen(source, scored, column, getattr(args, column) or ())
+        scored = select(source, scored, column, getattr(args, column) or ())
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=args.offline)
     facts = datasheet_facts(config.platforms)
     scores = regime_scores(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nearfree.config.prompts import Prompt
     from nearfree.core.drafting import Drafting
     from nearfree.core.plan import DecodePlan, MeasurePlan
-    from nearfree.derive.tune.plans import Asked
-    from nearfree.derive.tune.recorded import Recorded
+    from nearfree.derive.tune.plans import Subject
+    from nearfree.derive.tune.recorded import RecordedProof
     from nearfree.log.evidence import Take
     from nearfree.log.names import Layout
     from nearfree.measure.own_file import OwnFile
@@ -34,7 +34,7 @@ class Job(NamedTuple):
     """The inputs of one tuning: model, prompts, files and candidate drafters."""
 
     layout: "Layout"
-    query: "Asked"
+    query: "Subject"
     prompts: "tuple[Prompt, ...]"
     texts: Path
     """The file of the prompts."""
@@ -83,7 +83,7 @@ def _job(args: argparse.Namespace) -> Job:
     from nearfree.backends.builds import build_of
     from nearfree.config.prompts import read_prompts, shipped_prompts
     from nearfree.core.candidates import drafters, own_default, own_defaults
-    from nearfree.derive.tune.plans import Asked
+    from nearfree.derive.tune.plans import Subject
     from nearfree.engines.generation import GENERATORS, refuse_batch, refuse_sampling
     from nearfree.engines.threads import refuse_threads, usable_cpus
     from nearfree.gguf.vocabulary import refuse_another_vocabulary
@@ -127,7 +127,7 @@ def _job(args: argparse.Namespace) -> Job:
     with redirect_stdout(sys.stderr):
         ensure_probe(argparse.Namespace(**{**vars(args), "platform": SCOPE, "take": None}), SCOPE)
     (name, weights), *_ = forwards.plan.weights.items()
-    query = Asked(
+    query = Subject(
         engine=args.engine,
         release=release,
         model=name,
@@ -212,8 +212,8 @@ def _plans(
     from nearfree.core.protocols import Thinned
     from nearfree.derive.tune.plans import (
         DRAFT_GRID,
+        EVERY_ROUND_TO,
         GRID,
-        OFTEN_TO,
         ROUNDS,
         typical_context,
     )
@@ -238,7 +238,9 @@ def _plans(
             threads=threads,
             repack=repack,
             positions=positions,
-            protocol=Thinned(rounds=ROUNDS, forwards=1, retries=0, often_to=OFTEN_TO[args.engine]),
+            protocol=Thinned(
+                rounds=ROUNDS, forwards=1, retries=0, often_to=EVERY_ROUND_TO[args.engine]
+            ),
             name=name,
         )
 
@@ -342,14 +344,14 @@ def _trace(job: Job, forward_takes: "Sequence[Take]") -> "Take":
     return _decode(job, plan, TRACE_SUFFIX, f"2/{_STEPS} trace")
 
 
-def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
+def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "RecordedProof":
     """Choose a setting by the trace, run the proof unless it is sealed, and return its record."""
     from nearfree.derive.tune.plans import proof_plan
-    from nearfree.derive.tune.recorded import chosen, recorded
-    from nearfree.derive.tune.replayed import traces
+    from nearfree.derive.tune.recorded import choices, read_proof
+    from nearfree.derive.tune.replayed import traces_of
 
     query = job.query
-    choice, kinds = chosen(takes, query.weights, query.draft, job.sources, query.batch)
+    choice, kinds = choices(takes, query.weights, query.draft, job.sources, query.batch)
     plan = proof_plan(
         query,
         choice,
@@ -359,10 +361,10 @@ def _prove(job: Job, takes: "Sequence[Take]", repeats: int) -> "Recorded":
         repeats=repeats,
         defaults=job.defaults,
         kinds=kinds,
-        traces=traces(takes),
+        traces=traces_of(takes),
     )
     proof = _decode(job, plan, TUNE_SUFFIX, f"3/{_STEPS} proof")
-    return recorded(proof, {str(take.name): take for take in takes})
+    return read_proof(proof, {str(take.name): take for take in takes})
 
 
 def _decode(job: Job, plan: "DecodePlan", suffix: str, progress_text: str) -> "Take":

@@ -309,21 +309,21 @@ def _truth(
 
 
 def _filtered(args: argparse.Namespace, source: str, truth: "Truth", layout: "Layout") -> "Truth":
-    """Return the truth of the chosen settings; ConfigError if there are none."""
-    from nearfree.derive.score.narrowing import chosen, not_fitted, unseen
+    """Return the truth of the select settings; ConfigError if there are none."""
+    from nearfree.derive.score.narrowing import select, unseen_platforms, without_fitted
     from nearfree.derive.work_model.constants import recorded_constants
     from nearfree.derive.work_model.own import recorded_own
 
     constants = recorded_constants(layout, collectives=False)
     for column in _FILTERS:
-        truth = chosen(source, truth, column, getattr(args, column) or ())
+        truth = select(source, truth, column, getattr(args, column) or ())
     if args.unseen:
-        truth = unseen(source, truth, constants)
-    return not_fitted(truth, recorded_own(layout, constants)) if args.own else truth
+        truth = unseen_platforms(source, truth, constants)
+    return without_fitted(truth, recorded_own(layout, constants)) if args.own else truth
 
 
 def _filters_line(args: argparse.Namespace) -> "Iterator[str]":
-    """Yield a line with the chosen filters."""
+    """Yield a line with the select filters."""
     parts = [f"{name} {', '.join(getattr(args, name))}" for name in _FILTERS if getattr(args, name)]
     parts += ["platforms that constants were not calibrated on"] if args.unseen else []
     parts += [f"N of {args.least_n} or more"] if args.least_n > 1 else []

@@ -1,4 +1,4 @@
-"""Stages at work: the tables themselves, and the jobs that make them, one a stage and scope."""
+"""The tables, and the jobs that make them, one per stage and scope."""
 
 from collections.abc import Callable
 from graphlib import TopologicalSorter
@@ -19,7 +19,7 @@ TABLES: dict[str, Table] = {
 }
 """Every table by name, those of observations first."""
 OBSERVED = tuple(STAGES["project"].tables)
-"""The tables of what was observed, on which all others rest."""
+"""The tables of observations, from which all others are derived."""
 
 
 class Job(Struct, frozen=True, order=True):
@@ -34,30 +34,30 @@ def job_of(scope: str, table: str) -> Job:
     return Job(STAGE_OF[table].name, scope)
 
 
-def before(job: Job) -> set[Job]:
+def dependencies(job: Job) -> set[Job]:
     """Return the jobs whose tables a job reads."""
     return {job_of(scope, table) for scope, table in STAGES[job.stage].inputs(job.scope)}
 
 
-def needed(job: Job) -> list[Job]:
-    """Return a job and all that come before it, in an order in which they can be done."""
-    graph, todo = {}, [job]
-    while todo:
-        earlier = todo.pop()
-        graph[earlier] = before(earlier)
-        todo += graph[earlier]
+def with_dependencies(job: Job) -> list[Job]:
+    """Return a job and all jobs that it depends on, dependencies first."""
+    graph, pending = {}, [job]
+    while pending:
+        earlier = pending.pop()
+        graph[earlier] = dependencies(earlier)
+        pending += graph[earlier]
     return list(TopologicalSorter(graph).static_order())
 
 
 def make(layout: Layout, config: Config, job: Job) -> None:
     """Write a stage's tables of a scope.
 
-    What asks predictors is given the config, anything else the values of its parameters alone.
+    A stage that queries predictors gets the whole config, any other only its parameters' values.
 
     Raises
     ------
     ConfigError
-        The stage is not of such a scope.
+        The stage has no job of this scope.
     """
     stage, scope = STAGES[job.stage], job.scope
     if not stage.has(scope):
@@ -66,11 +66,13 @@ def make(layout: Layout, config: Config, job: Job) -> None:
             remedy=f"Name a scope of these: {', '.join(stage.scopes)}",
         )
     module, _, name = stage.make.rpartition(".")
-    write: Callable[..., None] = getattr(import_module(module), name)
+    make_tables: Callable[..., None] = getattr(import_module(module), name)
     if stage.answers:
-        write(layout, scope, config)
+        make_tables(layout, scope, config)
     else:
-        write(layout, scope, **{name: _value(config, scope, name) for name in stage.parameters})
+        make_tables(
+            layout, scope, **{name: _value(config, scope, name) for name in stage.parameters}
+        )
 
 
 def _value(config: Config, scope: str, parameter: str) -> Any:

@@ -1,7 +1,7 @@
-"""The workflow's stages, each once: what it reads and writes, of which scopes, and who makes it.
+"""The workflow's stages, each declared once: its inputs, outputs, scopes and function.
 
 Rules, the command line, the audit, the report, the crate and the docs follow from these records.
-They name code as text, so that knowing the stages imports none of it.
+They name code as text, so that importing the stages imports none of it.
 """
 
 from collections.abc import Mapping
@@ -13,34 +13,34 @@ from nearfree.core.scopes import IMPORTED, PLATFORM, PUBLIC, SOURCES, kind
 class Stage(NamedTuple):
     """One step from the log to the report.
 
-    `make` is the function that makes it, as its dotted path; that of tables is called with the
-    layout, the scope and the config. Its module's imports are the code that the stage depends on,
-    and the config's values that it depends on are named in `parameters`.
+    `make` is the dotted path of the function that runs it; that of tables is called with the
+    layout, the scope, and the config or the values of `parameters`. The stage depends on the code
+    that the function's module imports, and on the config's values named in `parameters`.
     """
 
     name: str
     make: str
     scopes: tuple[str, ...]
-    """Kinds of scopes that it has one job each of; none: one job for all of them together."""
+    """Kinds of scopes; each scope has one job. Empty: one job for all scopes together."""
     tables: Mapping[str, str] = {}
-    """The tables that it writes, by name: the module that declares each."""
+    """The tables that it writes: the declaring module by the table's name."""
     reads: tuple[str, ...] = ()
-    """Tables of its own scope, as far as that scope has them."""
+    """Tables of its own scope that it reads, as far as that scope has them."""
     public: tuple[str, ...] = ()
     """Tables of the public scope that jobs of every scope read."""
     imported: tuple[str, ...] = ()
     """Tables of the imported scope that the public scope's job reads."""
     sources: tuple[str, ...] = ()
-    """Tables of the scope of rules that are read besides."""
+    """Tables of the scope of rules that it also reads."""
     log: bool = False
     """Whether it reads the events of its scope."""
     answers: bool = False
-    """Whether it asks predictors, which rest on the log's rules and constants."""
+    """Whether it queries predictors, which depend on the log's rules and constants."""
     parameters: tuple[str, ...] = ()
 
     @property
     def single(self) -> str:
-        """The scope's name where there is but one, else nothing."""
+        """The scope's name if the stage has only one, else an empty text."""
         return self.scopes[0] if len(self.scopes) == 1 and PLATFORM not in self.scopes else ""
 
     @property
@@ -54,9 +54,9 @@ class Stage(NamedTuple):
         return kind(scope) in self.scopes
 
     def inputs(self, scope: str) -> list[tuple[str, str]]:
-        """Return the tables that are read for a scope, each with the scope that has it."""
-        own = (*self.reads, *(self.sources if scope == SOURCES else ()))
-        tables = [(scope, table) for table in own if STAGE_OF[table].has(scope)]
+        """Return the tables that a scope's job reads, as (scope, table)."""
+        own_tables = (*self.reads, *(self.sources if scope == SOURCES else ()))
+        tables = [(scope, table) for table in own_tables if STAGE_OF[table].has(scope)]
         tables += [(PUBLIC, table) for table in self.public]
         if scope == PUBLIC:
             tables += [(IMPORTED, table) for table in self.imported]
@@ -64,7 +64,7 @@ class Stage(NamedTuple):
 
 
 def _modules(room: str, *tables: str) -> dict[str, str]:
-    """Return tables of one room, each declared in the module of its name."""
+    """Return tables of one package, each declared in the module of its name."""
     return {table: f"{room}.{table}" for table in tables}
 
 
@@ -210,9 +210,9 @@ _ALL = (
     ),
 )
 STAGES = {stage.name: stage for stage in _ALL}
-"""Every stage by name, in an order in which each has what it reads."""
+"""Every stage by name, each after the stages whose tables it reads."""
 STAGE_OF = {table: stage for stage in _ALL for table in stage.tables}
-"""Every table by name, those of observations first: the stage that writes it."""
+"""The stage that writes a table, by the table's name, those of observations first."""
 _OBSERVING = {
     "environment": "environment make",
     "probe": "probe",
@@ -227,4 +227,4 @@ COMMANDS = {
     **{stage.name: f"tables {stage.name}" for stage in _ALL if stage.tables},
     **{name: name for name in ("figures", "report", "ledger")},
 }
-"""The workflow's rules in their order: the words of each one's command that are always the same."""
+"""The fixed words of each rule's command, by rule, in the workflow's order."""

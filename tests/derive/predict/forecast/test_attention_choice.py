@@ -9,12 +9,12 @@ from nearfree.backends.names import BackendRelease
 from nearfree.core.precision import uniform
 from nearfree.decoders.config_file import read_decoder
 from nearfree.decoders.decoder import Decoder
-from nearfree.derive.predict.forecast.attention_choice import chosen as choices
+from nearfree.derive.predict.forecast.attention_choice import attention_candidates as choices
 from nearfree.derive.predict.forecast.attention_choice import (
+    attention_refusals,
     decode_kernel,
     other_kernel,
-    untaken,
-    unverified,
+    verification_refusals,
 )
 
 VLLM = BackendRelease("vllm", "0.33.0")
@@ -321,14 +321,14 @@ def test_what_a_backend_does_not_take_is_refused(
 ) -> None:
     """The kind of layers is named, with what of it lacks a kernel and what has one."""
     changes = {"global_head_dim": 512} if kind == "gemma4_text" else {}
-    found = list(untaken(read(tmp_path, kind, **changes), BackendRelease(backend)))
+    found = list(attention_refusals(read(tmp_path, kind, **changes), BackendRelease(backend)))
     assert any(said in each.reason for each in found)
     assert all(f"--attention {remedy}" in each.remedy for each in found)
 
 
 def test_what_runs_all_is_not_refused(tmp_path: Path) -> None:
     """Nothing stands in the way of a backend that takes windows, caps and heads of a model."""
-    assert not list(untaken(read(tmp_path, "gemma2"), BackendRelease("flash_attn")))
+    assert not list(attention_refusals(read(tmp_path, "gemma2"), BackendRelease("flash_attn")))
 
 
 def test_others_follow_what_an_engine_takes(tmp_path: Path) -> None:
@@ -343,10 +343,10 @@ def test_drafts_over_selected_blocks_are_verified_by_one_engine(
 ) -> None:
     """An engine without such a forward is refused, and who has one is named."""
     decoder = read(tmp_path, "minimax_m3_vl_text")
-    found = list(unverified(decoder, BackendRelease(engine, "1")))
+    found = list(verification_refusals(decoder, BackendRelease(engine, "1")))
     assert [each.remedy for each in found] == ["Ask with --moe vllm"] * refused
-    assert not [*unverified(read(tmp_path, "llama"), BackendRelease(engine, "1"))]
-    assert not [*untaken(decoder, BackendRelease("flash_attn", "2.8.3"))]
+    assert not [*verification_refusals(read(tmp_path, "llama"), BackendRelease(engine, "1"))]
+    assert not [*attention_refusals(decoder, BackendRelease("flash_attn", "2.8.3"))]
 
 
 @pytest.mark.parametrize(
@@ -360,5 +360,5 @@ def test_drafts_behind_a_short_convolution_are_verified_from_a_release_on(
 ) -> None:
     """Earlier ones keep the rows of a rejected draft, and are refused by the first that do not."""
     name, _, version = engine.partition("==")
-    found = unverified(read(tmp_path, "lfm2_moe"), BackendRelease(name, version or None))
+    found = verification_refusals(read(tmp_path, "lfm2_moe"), BackendRelease(name, version or None))
     assert [each.remedy for each in found] == remedy

@@ -17,9 +17,9 @@ from nearfree.derive.predict.forecast.draft import (
     Drafted,
     as_head,
     as_own,
+    draft_model_grid,
     draft_of,
     drafter_shares,
-    drafting_grid,
     model_shares,
 )
 from nearfree.derive.predict.forecast.total import total
@@ -107,7 +107,7 @@ def test_a_draft_model_first_runs_on_the_rows_of_the_step(engine: str, more: int
     drafting = [deployment(DENSE, "balanced", batch=b, platform="h20") for b in (256, 1)]
     asked = [replace(each, server=server) for each in drafting[::-1]]
     found = total(Questions(asked, grid), BLIND)
-    drafter = total(Questions(drafting, drafting_grid(grid)), BLIND)
+    drafter = total(Questions(drafting, draft_model_grid(grid)), BLIND)
     shares = model_shares(found, asked, drafter, drafting)
     for place, each in enumerate(drafting):
         us = drafter.model_us[place]
@@ -125,7 +125,7 @@ def test_the_scheduler_runs_once_for_all_forwards_of_a_draft_model() -> None:
     one = deployment(DENSE, "balanced", batch=8, platform="h20")
     served = replace(one, server=release, served=True)
     found = total(Questions([served], grid), BLIND)
-    drafter = total(Questions([served], drafting_grid(grid)), BLIND)
+    drafter = total(Questions([served], draft_model_grid(grid)), BLIND)
     host_us = host_us_of(BLIND.engine_steps["sglang"].constants, batch=8)
     assert host_us > 100
     drafted = np.array(model_shares(found, [served], drafter, [served])[8]) * found.model_us[0, 0]

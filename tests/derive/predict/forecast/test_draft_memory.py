@@ -15,7 +15,7 @@ from nearfree.decoders.decoder import States
 from nearfree.decoders.model_file import read_model_file
 from nearfree.derive.memory import memory, needs
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.predict.forecast.draft_memory import beside_drafters
+from nearfree.derive.predict.forecast.draft_memory import with_drafters
 
 ASKED: dict[str, Any] = {"platform": "h200", "attention": BackendRelease("flash_attn", "2.8.3")}
 
@@ -35,13 +35,13 @@ def test_what_drafts_is_held_beside_its_model(gb: float, batch: int) -> None:
     decoder = model.decoder
     assert decoder is not None
     asked = Deployment(decoder=decoder, batch=batch, context=512, memory=alone, **ASKED)
-    (own,) = beside_drafters([asked], [], own=True)
+    (own,) = with_drafters([asked], [], own=True)
     assert own.memory is not None
     share = both.drafter_bytes / decoder.layers
     assert own.memory.drafter_bytes == pytest.approx(share, abs=1)
-    (by_model,) = beside_drafters([asked], [asked], own=False)
+    (by_model,) = with_drafters([asked], [asked], own=False)
     assert by_model.memory == both
-    (unknown,) = beside_drafters([asked], [structs.replace(asked, memory=None)], own=False)
+    (unknown,) = with_drafters([asked], [structs.replace(asked, memory=None)], own=False)
     assert unknown == asked
 
 
@@ -57,7 +57,7 @@ def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
         decoder=decoder, precision=model.precision, batch=4, context=512, memory=alone, **ASKED
     )
     plain = structs.replace(asked, drafts_plain=True)
-    own, left = beside_drafters([asked, plain], [], own=True)
+    own, left = with_drafters([asked, plain], [], own=True)
     assert own.memory is not None
     assert left.memory is not None
     wider = ELEMENT_BYTES["bfloat16"] / ELEMENT_BYTES["float8_block"]
@@ -68,7 +68,7 @@ def test_an_own_layer_takes_memory_as_it_is_stored(tmp_path: Path) -> None:
     parallel = Parallel(pp=2)
     parted = memory(taken, 80.0, parallel=parallel, batch=4, context=512)
     staged = structs.replace(asked, memory=parted, parallel=parallel)
-    (own,) = beside_drafters([staged], [], own=True)
+    (own,) = with_drafters([staged], [], own=True)
     assert own.memory is not None
     layer = parallel.pp * parted.persistent_bytes / decoder.layers
     assert own.memory.rank_bytes - parted.rank_bytes == pytest.approx(layer, abs=2)
@@ -96,7 +96,7 @@ def test_an_own_layer_with_a_dense_ffn_holds_no_experts(
         assert taken is not None
         alone = memory(taken, 80.0, context=512)
         asked = Deployment(decoder=decoder, context=512, memory=alone, **ASKED)
-        (own,) = beside_drafters([asked], [], own=True)
+        (own,) = with_drafters([asked], [], own=True)
         assert own.memory is not None
         found.append((alone.weights_bytes, own.memory.drafter_bytes))
     (fewer, small), (more_of_all, large) = found
@@ -115,7 +115,7 @@ def test_an_own_layer_caches_what_it_sees(tmp_path: Path, kind: str, *, grows: b
     for context in (4096, 65536):
         alone = memory(taken, 80.0, context=context)
         asked = Deployment(decoder=decoder, context=context, memory=alone, **ASKED)
-        (own,) = beside_drafters([asked], [], own=True)
+        (own,) = with_drafters([asked], [], own=True)
         assert own.memory is not None
         sizes.append(own.memory.drafter_bytes)
     assert (sizes[1] > sizes[0]) == grows
@@ -151,8 +151,8 @@ def test_an_own_layer_caches_as_a_layer_of_its_model(
     deployment = Deployment(
         decoder=decoder, precision=precision, memory=alone, **asked, **ASKED,
     )  # fmt: skip
-    (own,) = beside_drafters([deployment], [], own=True)
-    (bare,) = beside_drafters([structs.replace(deployment, batch=6)], [], own=True)
+    (own,) = with_drafters([deployment], [], own=True)
+    (bare,) = with_drafters([structs.replace(deployment, batch=6)], [], own=True)
     assert own.memory is not None
     assert bare.memory is not None
     more = bare.memory.drafter_bytes - own.memory.drafter_bytes
@@ -189,7 +189,7 @@ def test_a_head_lets_vllm_cache_all_of_chunked_layers(
     )  # fmt: skip
     states = {"states": States(width=decoder.d_model, layers=3)} if head else {}
     drafter = structs.replace(asked, decoder=structs.replace(decoder, **states))
-    (both,) = beside_drafters([asked], [drafter], own=False)
+    (both,) = with_drafters([asked], [drafter], own=False)
     assert both.memory is not None
     of = larger if grows else alone
     assert both.memory.kv_bytes == of.kv_bytes
@@ -199,7 +199,7 @@ def test_a_head_lets_vllm_cache_all_of_chunked_layers(
     unsized = structs.replace(drafter, memory=None)
     gb = (alone.rank_bytes + larger.rank_bytes) / 2e9
     tight = memory(taken, gb, batch=6, context=context, parallel=parallel)
-    (told,) = beside_drafters([structs.replace(asked, memory=tight)], [unsized], own=False)
+    (told,) = with_drafters([structs.replace(asked, memory=tight)], [unsized], own=False)
     assert told.memory is not None
     assert told.memory.rank_bytes == pytest.approx(of.rank_bytes, abs=2)
     assert told.memory.fits == (told.memory.rank_bytes <= gb * 1e9)

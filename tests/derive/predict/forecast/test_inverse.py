@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nearfree.derive.predict.forecast.forecast import Forecast
-from nearfree.derive.predict.forecast.surface import BEYOND, DIP, NEAR_FREE, inverse
+from nearfree.derive.predict.forecast.surface import BEYOND, DIP, NEAR_FREE, cost_of_positions
 from nearfree.derive.predict.forecast.total import SUM
 
 from derive.predict.forecast.pool import EPSILONS, GRID, NO_PHI, POOL, asked, deployment, pool
@@ -20,7 +20,7 @@ COUNT = len(POOL)
 @settings(deadline=None, max_examples=40)
 def test_near_free_is_within_the_tolerance(positions: int, epsilon: float) -> None:
     """K positions are near-free exactly where T(K) / T(1) <= 1 + epsilon."""
-    rows = inverse(pool(), positions, epsilon)
+    rows = cost_of_positions(pool(), positions, epsilon)
     assert rows["deployment"].to_list() == list(range(COUNT))
     for row in rows.to_dicts():
         curve = pool().curve(row["deployment"])
@@ -38,7 +38,7 @@ def test_both_ways_agree(epsilon: float) -> None:
     n_max = forward.sort("deployment")["n_max"].to_list()
     largest = [0] * COUNT
     for positions in GRID:
-        for place, row in enumerate(inverse(pool(), positions, epsilon).to_dicts()):
+        for place, row in enumerate(cost_of_positions(pool(), positions, epsilon).to_dicts()):
             assert row["n_max"] == n_max[place]
             if row["verdict"] == NEAR_FREE:
                 largest[place] = positions
@@ -50,7 +50,7 @@ def test_both_ways_agree(epsilon: float) -> None:
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_one_position_is_near_free(epsilon: float) -> None:
     """K = 1 is near-free everywhere, at a ratio of exactly 1."""
-    rows = inverse(pool(), 1, epsilon)
+    rows = cost_of_positions(pool(), 1, epsilon)
     assert rows["verdict"].unique().to_list() == [NEAR_FREE]
     for name in ("ratio", "low", "high"):
         assert rows[name].to_list() == [1.0] * COUNT
@@ -71,31 +71,33 @@ def with_times(*times: float) -> Forecast:
 def test_a_step_below_n_max_is_told_apart() -> None:
     """Where T(N) falls again, a K above the tolerance below N_max is no K beyond it."""
     found = with_times(1.0, 1.3, 1.1, 1.4)
-    verdicts = [inverse(found, positions, 0.2)["verdict"].item() for positions in range(1, 5)]
+    verdicts = [
+        cost_of_positions(found, positions, 0.2)["verdict"].item() for positions in range(1, 5)
+    ]
     assert verdicts == [NEAR_FREE, DIP, NEAR_FREE, BEYOND]
 
 
 def test_an_n_max_at_the_end_of_the_grid_is_censored() -> None:
     """It is the least that N_max may be, and no more than that is known."""
     for times, censored in (((1.0, 1.1, 1.2), True), ((1.0, 1.1, 1.3), False)):
-        assert inverse(with_times(*times), 2, 0.2)["censored"].to_list() == [censored]
+        assert cost_of_positions(with_times(*times), 2, 0.2)["censored"].to_list() == [censored]
 
 
 def test_what_is_not_known_has_its_reason() -> None:
     """Without T(N) there is no ratio and no verdict, alone or beside others."""
     unknown = deployment(platform="cpu")
     for found, place in ((asked(deployment(), unknown), 1), (asked(unknown), 0)):
-        row = inverse(found, 4, 0.2).row(place, named=True)
+        row = cost_of_positions(found, 4, 0.2).row(place, named=True)
         assert row["refusal"] == NO_PHI
         assert row["ratio"] is row["n_max"] is row["verdict"] is row["low"] is None
         assert row["censored"] is None
-        assert inverse(found, 4, 0.2)["refusal"].null_count() == place
+        assert cost_of_positions(found, 4, 0.2)["refusal"].null_count() == place
 
 
 @pytest.mark.parametrize("positions", [0, 97, 10**9])
 def test_a_k_off_the_grid_is_refused(positions: int) -> None:
     """A K that was not looked at is refused by its number."""
-    error = refusal(lambda: inverse(pool(), positions, 0.2))
+    error = refusal(lambda: cost_of_positions(pool(), positions, 0.2))
     assert error is not None
     assert str(positions) in error.what
     assert "1 to 96" in error.what

@@ -8,7 +8,7 @@ from decoders.files import change, refusal, write
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.predict.forecast.expand_deployments import asked_about, deployments
+from nearfree.derive.predict.forecast.expand_deployments import deployments, expand
 from nearfree.derive.predict.forecast.model_classes import ModelClass, class_lock
 from nearfree.sources.backends.model_classes import Classes
 from nearfree.sources.classes import LOCK, locked_entry, renew_class_lock
@@ -136,6 +136,6 @@ def test_what_is_not_on_record_is_read_online() -> None:
 def test_models_of_published_steps_have_their_class(file: Path, moe: tuple[str, ...]) -> None:
     """The newest releases of both engines have the class of each model that steps are known of."""
     spec = DeploymentSpec(models=(str(file),), platforms=("b200",), moe=moe, ep=1)
-    found, others = asked_about(CONFIG, spec)
+    found, others = expand(CONFIG, spec)
     assert {each.class_note for each in found} <= {None}
     assert not [why for each in others for why in each.refusals if "has no class" in why.reason]

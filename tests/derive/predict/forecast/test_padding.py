@@ -9,7 +9,7 @@ from nearfree.backends.names import BackendRelease
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.modules import ATTENTION, HOST
-from nearfree.derive.engine_step.launches import LAUNCH_US, launched
+from nearfree.derive.engine_step.launches import LAUNCH_US, launch_count
 from nearfree.derive.granularity.graphs import Graphs, Step
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.expand_deployments import deployments
@@ -80,7 +80,7 @@ def test_launches_limit_a_model_that_is_cut_into_small_parts() -> None:
     held = found.latency_us[0, -1, 0]
     for at, n in enumerate(grid):
         device_us = found.latency_us[0, :-1, at].sum()
-        launching_us = LAUNCH_US * launched(query.uses(), query.decoder.layers)
+        launching_us = LAUNCH_US * launch_count(query.uses(), query.decoder.layers)
         waited = max(launching_us - device_us, 0.0) if n > 4 else 0.0
         assert found.latency_us[0, -1, at] == pytest.approx(held + waited)
     graph_alone = found.unpadded_us[0, :, first].sum() / found.model_us[0, 0]

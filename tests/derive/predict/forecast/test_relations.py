@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from nearfree.config.files import DeploymentSpec
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.predict.forecast.expand_deployments import asked_about
+from nearfree.derive.predict.forecast.expand_deployments import expand
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.total import SUM
 from nearfree.errors import ConfigError
@@ -57,7 +57,7 @@ SPECS = st.fixed_dictionaries(
 def answered(changes: dict[str, Any]) -> list[Deployment]:
     """Return the deployments of a question; one that is refused is no example."""
     try:
-        found, others = asked_about(CONFIG, DeploymentSpec(**changes))
+        found, others = expand(CONFIG, DeploymentSpec(**changes))
     except ConfigError:
         found, others = [], []
     assume(found and not others)

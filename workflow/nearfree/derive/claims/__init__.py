@@ -1,1 +1,1 @@
-"""The paper's questions, findings and claims, each checked on what the log holds."""
+"""The paper's questions, findings and claims, each checked on the log's tables."""

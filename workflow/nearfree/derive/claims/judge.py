@@ -23,14 +23,14 @@ CLAIMS = Table(
     code="nearfree.derive.claims",
     body={
         "claim": text("short name of the claim"),
-        "kind": text("what it is in the paper", one_of=KINDS),
+        "kind": text("its kind in the paper", one_of=KINDS),
         "place": count("its place among the claims, as the paper has them"),
-        "section": text("where the paper says it"),
+        "section": text("the paper's section"),
         "says": text("the claim, with the rule by which a case counts as agreeing"),
         "platform": text("the kind of machine, none where it speaks of several", nullable=True),
         "module": text("dense_ffn, moe_ffn, attention or model, none where it speaks of no one",
                        nullable=True),
-        "backend": text("what ran it", nullable=True),
+        "backend": text("the backend that ran it", nullable=True),
         "routing": text("how tokens fell on experts, none also where two are compared",
                         nullable=True),
         "origin": text("where the checked rows come from, none where there is none to check",
@@ -44,7 +44,7 @@ CLAIMS = Table(
         ),
         "checked": count("cases: settings, pairs of settings, or rows", at_least=0),
         "kept": count("of them, those that agree", at_least=0),
-        "unclear": count("of them, those that cannot be told: an interval that holds both "
+        "unclear": count("of them, undecided ones: an interval that allows both "
                          "answers, an end of the grid, or a fact that is missing", at_least=0),
         "worst": text("the case that disagrees most, with its numbers; empty if none does"),
         "why": text("the verdict in a sentence, with numbers"),

@@ -79,7 +79,7 @@ def hidden_us(
     shared, routed
         Time of each run alone, in microseconds, [grid].
     """
-    if not reached(release.version, engine.beside.first):
+    if not is_since(release.version, engine.beside.first):
         return np.zeros_like(shared)
     within = np.ones_like(tokens, dtype=bool)
     if engine.beside.most_tokens is not None:
@@ -87,7 +87,7 @@ def hidden_us(
     return np.where(within, np.minimum(shared, routed), 0.0)
 
 
-def reached(version: str | None, first: str) -> bool:
+def is_since(version: str | None, first: str) -> bool:
     """Return whether a release is `first` or later; None or a non-number counts as the newest."""
     try:
         return version is None or Version(version) >= Version(first)

@@ -13,7 +13,7 @@ from nearfree.backends.names import BackendRelease
 from nearfree.decoders.attention_kinds import State
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.modules import ModuleUse
-from nearfree.derive.engine_step.form import LAYER_KERNELS, reached
+from nearfree.derive.engine_step.form import LAYER_KERNELS, is_since
 from nearfree.derive.work_model.launches import KERNELS, LAUNCH_US
 
 
@@ -23,7 +23,7 @@ class Since(NamedTuple):
     release: str
     month: tuple[int, int]
 
-    def reached(self, version: str | None) -> bool:
+    def includes(self, version: str | None) -> bool:
         """Return whether a version is this release or later; None counts as the newest.
 
         A version that is no number may name its month, as in `main (2025-07)`.
@@ -31,7 +31,7 @@ class Since(NamedTuple):
         month = re.search(r"\((\d{4})-(\d{2})\)", version or "")
         if month:
             return (int(month[1]), int(month[2])) >= self.month
-        return reached(version, self.release)
+        return is_since(version, self.release)
 
 
 class Drafting(NamedTuple):
@@ -43,7 +43,7 @@ class Drafting(NamedTuple):
         Further launches where the drafter has its own vocabulary, to map it to the model's.
     captured, captured_early
         The first release whose graph holds the whole draft, so that there are no such launches;
-        the second is that for models of `early` kinds.
+        the second is that for models of `is_early` kinds.
     overlapped, exposed_us
         Before this release the GPU waits `exposed_us` for the scheduler in a step with drafts.
     drawn
@@ -90,7 +90,7 @@ tokens per second of Llama 3.1 8B with EAGLE, K = 5, b = 1: 2.99 / 246.80 and 3.
 and 11.008 ms (sgl-project/sglang pull 11398). TensorRT-LLM's launches and overlap are not known."""
 
 
-def launched(uses: tuple[ModuleUse, ...], layers: float) -> int:
+def launch_count(uses: tuple[ModuleUse, ...], layers: float) -> int:
     """Return the number of kernels that a forward launches without a graph."""
     modules = sum(use.count * KERNELS.get(use.setting.module, 1) for use in uses)
     return modules + round(LAYER_KERNELS * layers)
@@ -99,7 +99,7 @@ def launched(uses: tuple[ModuleUse, ...], layers: float) -> int:
 _EARLY = frozenset({"deepseek_v2", "granitemoe", "qwen2_moe"})
 
 
-def early(decoder: Decoder) -> bool:
+def is_early(decoder: Decoder) -> bool:
     """Return whether a model is of the kinds that vLLM's second model runner supported first.
 
     These are models without experts and states, and a few with experts.
@@ -121,8 +121,8 @@ def launches_us(engine: BackendRelease, decoder: Decoder, *, mapped: bool) -> fl
     host = DRAFTING.get(engine.name)
     if host is None:
         return 0.0
-    captured = host.captured_early if early(decoder) else host.captured
-    if captured.reached(engine.version):
+    captured = host.captured_early if is_early(decoder) else host.captured
+    if captured.includes(engine.version):
         return 0.0
     return LAUNCH_US * (host.launches + (host.mapped if mapped else 0))
 
@@ -130,7 +130,7 @@ def launches_us(engine: BackendRelease, decoder: Decoder, *, mapped: bool) -> fl
 def exposed_us(engine: BackendRelease) -> float:
     """Return the host time during which the GPU waits in a step with drafts, in microseconds."""
     host = DRAFTING.get(engine.name)
-    return 0.0 if host is None or host.overlapped.reached(engine.version) else host.exposed_us
+    return 0.0 if host is None or host.overlapped.includes(engine.version) else host.exposed_us
 
 
 def draws_all(engine: BackendRelease) -> bool:
@@ -139,4 +139,4 @@ def draws_all(engine: BackendRelease) -> bool:
     if host is None or host.drawn is None:
         return False
     version = engine.version
-    return host.overlapped.reached(version) and not host.drawn.reached(version)
+    return host.overlapped.includes(version) and not host.drawn.includes(version)

@@ -1,1 +1,1 @@
-"""What follows from models, datasheets and rules alone."""
+"""Tables that follow from models, datasheets and rules, without measurements."""

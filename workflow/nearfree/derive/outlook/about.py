@@ -16,14 +16,14 @@ from nearfree.derive.tables.schema import Formula
 from nearfree.log.line import sha256
 from nearfree.units import BYTES_PER_GB
 
-ABOUT = {
+CONDITION = {
     "deployment": text("the entry of deployments.yaml"),
     "model": text("the model file's name"),
     "platform": text("the kind of machine"),
-    "attention": text("what runs attention, with its version"),
-    "moe": text("what runs the experts, with its version", nullable=True),
+    "attention": text("the backend of attention, with its version"),
+    "moe": text("the backend of the experts, with its version", nullable=True),
     "routing": text("how tokens fall on experts", nullable=True),
-    "dtype": text("format of what enters the products of most weights"),
+    "dtype": text("format of the rows that enter the products of most weights"),
     "weights": text("format that most weights are stored in: the experts', or the FFN's"),
     "kv_dtype": text("format of the KV cache"),
     **{name: SETTING_COLUMNS[name] for name in Parallel.__struct_fields__},
@@ -35,9 +35,9 @@ MEMORY = {
                  nullable=True),
     "weights_bytes": count("bytes of all weights as stored, with scales", nullable=True),
     "kv_bytes": count("bytes of the KV cache of all requests", nullable=True, at_least=0),
-    "activations_bytes": count("bytes of what a forward makes besides", nullable=True),
-    "engine_bytes": count("bytes that are allowed for the engine itself", nullable=True),
-    "peak_bytes": count("bytes that it takes, all together", nullable=True),
+    "activations_bytes": count("bytes of a forward's activations", nullable=True),
+    "engine_bytes": count("allowance for the engine itself, in bytes", nullable=True),
+    "peak_bytes": count("bytes of all parts together", nullable=True),
     "rank_bytes": count("bytes on the GPU that holds most", nullable=True),
     "capacity_bytes": count("bytes of the memory of all its GPUs", nullable=True),
     "gpus_needed": count("GPUs that hold the same, a power of two; empty where none do",
@@ -48,7 +48,9 @@ MEMORY = {
                              "nothing limits it", nullable=True, at_least=0),
 }  # fmt: skip
 """Memory and whether it fits, by the field names of `derive.memory.Memory`."""
-HELD = MEMORY | {"left_out": text("what the bytes of weights leave out", nullable=True)}
+MEMORY_COLUMNS = MEMORY | {
+    "left_out": text("parts that the bytes of weights leave out", nullable=True)
+}
 """The columns of memory in tables."""
 GRAPHS = {
     "graphs": text(
@@ -58,7 +60,7 @@ GRAPHS = {
 }
 UNFIT = "does not fit"
 """Text in place of an N_max where the deployment does not fit in memory."""
-TAKES = Formula(
+MEMORY_FORMULA = Formula(
     text="fits: on the GPU that holds most, weights as stored + cache of b (L + 1) positions, in "
     f"pages of {PAGE_POSITIONS} + what max(b, {PROMPT_TOKENS}) tokens make of a layer and b "
     f"positions of logits + {ENGINE_BYTES / BYTES_PER_GB:g} GB for the engine and, on several, "
@@ -73,15 +75,15 @@ _IRRELEVANT_FIELDS = ("name", "file", "refusals", "mixed", "positions", "drafts"
 """Fields of a model file that affect no number."""
 
 
-def described(model: ModelFile) -> dict[str, object]:
+def model_fields(model: ModelFile) -> dict[str, object]:
     """Return the fields of a model file that rows depend on: forward, precision and weights."""
     values: dict[str, object] = msgspec.to_builtins(model)
     return {name: value for name, value in values.items() if name not in _IRRELEVANT_FIELDS}
 
 
 def model_id(model: ModelFile) -> str:
-    """Return the id of a model in rows: its name and a digest of the fields of `described`."""
-    digest = sha256(msgspec.json.encode(described(model), order="deterministic"))
+    """Return the id of a model in rows: its name and a digest of the fields of `model_fields`."""
+    digest = sha256(msgspec.json.encode(model_fields(model), order="deterministic"))
     return f"{MODELS}{model.name}@{digest[:12]}"
 
 
@@ -91,7 +93,7 @@ def model_ids(config: Config, spec: DeploymentSpec) -> dict[str, str]:
     return {file.name: model_id(file) for file in files}
 
 
-def about_rows(
+def condition_rows(
     name: str,
     deployments: Sequence[Deployment],
     models: Mapping[str, str],
@@ -117,7 +119,7 @@ def about_rows(
         sources = [*filter(None, fact_ids), models[deployment.decoder.name]]
         row = {"place": place, "deployment": name, **deployment.about, **formats, **memory}
         rows.append(row | {"sources": sources})
-    types = {column: kind.dtype for column, kind in (ABOUT | HELD | GRAPHS).items()}
+    types = {column: kind.dtype for column, kind in (CONDITION | MEMORY_COLUMNS | GRAPHS).items()}
     return pl.DataFrame(rows, schema={"place": pl.Int64, **types, "sources": IDS})
 
 

@@ -68,27 +68,27 @@ _COMPARED = {
 Row = dict[str, Any]
 
 
-class Studied(Struct, frozen=True, kw_only=True):
+class Study(Struct, frozen=True, kw_only=True):
     """A model's MoE layer or attention call; its backend is replaced by each package's."""
 
     model: str
     setting: Setting
 
 
-def _layer(model: str, experts: int, top_k: int, d_ff: int, d_model: int) -> tuple[Studied, ...]:
+def _layer(model: str, experts: int, top_k: int, d_ff: int, d_model: int) -> tuple[Study, ...]:
     setting = Setting(module="moe_ffn", backend="any", dtype="bfloat16", d_model=d_model,
                       d_ff=d_ff, experts=experts, top_k=top_k)  # fmt: skip
     routings: tuple[Routing, ...] = ("balanced", "skewed")
-    return tuple(Studied(model=model, setting=replace(setting, routing=r)) for r in routings)
+    return tuple(Study(model=model, setting=replace(setting, routing=r)) for r in routings)
 
 
-def _call(model: str, heads: int, kv_heads: int) -> Studied:
+def _call(model: str, heads: int, kv_heads: int) -> Study:
     setting = Setting(module=ATTENTION.name, backend="any", dtype="bfloat16", context=4096,
                       heads=heads, kv_heads=kv_heads, head_dim=128)  # fmt: skip
-    return Studied(model=model, setting=setting)
+    return Study(model=model, setting=setting)
 
 
-STUDIED = (
+STUDIES = (
     *_layer("Qwen3-30B-A3B", 128, 8, 768, 2048),
     *_layer("Ling-2.0-mini", 256, 8, 512, 2048),
     *_layer("Mixtral-8x7B", 8, 2, 14336, 4096),
@@ -112,7 +112,7 @@ def ordered(releases: Sequence[str]) -> list[Release]:
 
 
 def questions(
-    studied: Studied, platform: str, releases: Sequence[Release]
+    studied: Study, platform: str, releases: Sequence[Release]
 ) -> Iterator[tuple[Release, Question]]:
     """Yield the query of a setting to every release whose package has the module."""
     for release in releases:
@@ -194,20 +194,20 @@ def _attention(row: Row, resolver: Resolver) -> Row:
 
 VERSION_DRIFT = Table(
     name="version_drift",
-    row="what one release says of one layer or call on one platform",
+    row="one release's rules for one layer or call on one platform",
     key=("model", "platform", "setting_key", "version"),
     formula="the rules of each release at the same layer or call",
     code="nearfree.derive.outlook.drift",
     body={
         "platform": text("the kind of machine"),
         **SETTING_COLUMNS,
-        "model": text("whose layer or call it is"),
+        "model": text("the model of the layer or call"),
         "package": text("the backend's package"),
         "version": text("its version"),
-        "place": count("of the package's versions, which one, from the oldest"),
+        "place": count("rank among the package's versions, from the oldest"),
         "baseline": count("the N that ratios refer to"),
         "path": text("kernel path at the baseline", nullable=True),
-        "source": text("what chose the block: a tuned file, or the fallback", nullable=True),
+        "source": text("source of the block: a tuned file, or the fallback", nullable=True),
         "m_moe": count("M_moe at the baseline, tokens", nullable=True),
         "block_n": count("BLOCK_SIZE_N there, where a rule says it", nullable=True),
         "block_k": count("BLOCK_SIZE_K there, where a rule says it", nullable=True),
@@ -218,12 +218,12 @@ VERSION_DRIFT = Table(
         "rule": text("file, lines and digest of that rule", nullable=True),
         "epsilon": amount("tolerance of the work model"),
         "n_max_resolved": amount("N_max by principle_resolved", nullable=True),
-        "unbounded": flag("whether that law says that no N is too large"),
+        "unbounded": flag("whether that law sets no limit on N"),
         "n_max_work": amount("N_max by work_model, on a grid", nullable=True),
         "grid_end": count("the largest N that the work model is asked of; it is asked of each N up "
                           "to 32, from there on of eight to an octave"),
-        "refusal_resolved": text("which rule or fact is missing", nullable=True),
-        "refusal_work": text("which rule, fact or constant is missing", nullable=True),
+        "refusal_resolved": text("the missing rule or fact", nullable=True),
+        "refusal_work": text("the missing rule, fact or constant", nullable=True),
         "previous": text("the version before, of those recorded", nullable=True),
         "differs": flag("whether the granularity differs from that version's", nullable=True),
         "change": text("how it differs", nullable=True),
@@ -234,7 +234,7 @@ _LAWS = {"principle_resolved": "resolved", "work_model": "work"}
 
 
 def version_drift(
-    studied: Sequence[Studied],
+    studied: Sequence[Study],
     releases: Sequence[str],
     sheets: Mapping[str, Platform],
     platforms: pl.DataFrame,

@@ -36,7 +36,7 @@ PUBLISHED_LOOKUP = Table(
     body={
         "row": count("place in the paper's table"),
         "model_type": text("dense or moe", one_of=("dense", "moe")),
-        "platform": text("whose rho is used"),
+        "platform": text("the platform of rho"),
         "batch": count("b"),
         "experts": count("E", nullable=True),
         "top_k": count("k; none where the row speaks of any k", nullable=True),
@@ -57,8 +57,9 @@ PUBLISHED_LOOKUP = Table(
                                   nullable=True),
         "printed_idle_compute": amount("as the paper prints it"),
         "printed_principle": amount("as the paper prints it"),
-        "equal": flag("whether both round to what is printed"),
-        "resolved": amount("the same law with what releases say of real shapes", nullable=True),
+        "equal": flag("whether both round to the printed values"),
+        "resolved": amount("the same law with releases' granularities at real shapes",
+                           nullable=True),
         "resolved_term": text("its smallest term", nullable=True),
         "resolved_m_moe": count("M_moe of the release, tokens", nullable=True),
         "resolved_tau": count("the last number of tokens with that block", nullable=True),
@@ -67,9 +68,9 @@ PUBLISHED_LOOKUP = Table(
                                     nullable=True),
         "one_tile_until": count("the last N of one tile a head", nullable=True),
         "rule": text("where the rule of the smallest term stands", nullable=True),
-        "difference": text("what releases say otherwise than the paper's inputs, and why",
-                           nullable=True),
-        "refusal": text("which fact or rule is missing", nullable=True),
+        "difference": text("differences of releases' granularities from the paper's inputs, and "
+                           "their rules", nullable=True),
+        "refusal": text("the missing fact or rule", nullable=True),
     },
 )  # fmt: skip
 _PRINTED_COLUMNS = ("row", "model_type", "platform", "batch", "experts", "top_k", "routing", "d_ff",
@@ -115,7 +116,7 @@ def _row(data: BoundaryPublished) -> dict[str, object]:
     }  # fmt: skip
 
 
-class Printed(NamedTuple):
+class PublishedAnswers(NamedTuple):
     """The rows of `published_lookup`, and the ids of the events of the printed values."""
 
     rows: pl.DataFrame
@@ -124,7 +125,7 @@ class Printed(NamedTuple):
 
 def published_answers(
     layout: Layout, sheets: dict[str, Platform], platforms: pl.DataFrame
-) -> Printed:
+) -> PublishedAnswers:
     """Return the paper's deployment table, recomputed from its newest import.
 
     Parameters
@@ -134,7 +135,7 @@ def published_answers(
     """
     take = newest_take(layout)
     rows = published_lookup(printed_rows(take), sheet_facts(sheets, platforms), Resolver(layout))
-    return Printed(rows, [event.event_id for event in take.events])
+    return PublishedAnswers(rows, [event.event_id for event in take.events])
 
 
 def published_lookup(

@@ -8,11 +8,18 @@ from msgspec import Struct
 
 from nearfree.config.files import Config
 from nearfree.derive.granularity.resolve import Resolver
-from nearfree.derive.outlook.about import ABOUT, GRAPHS, HELD, TAKES, about_rows, model_ids
-from nearfree.derive.outlook.drift import STUDIED, VERSION_DRIFT, version_drift
+from nearfree.derive.outlook.about import (
+    CONDITION,
+    GRAPHS,
+    MEMORY_COLUMNS,
+    MEMORY_FORMULA,
+    condition_rows,
+    model_ids,
+)
+from nearfree.derive.outlook.drift import STUDIES, VERSION_DRIFT, version_drift
 from nearfree.derive.outlook.lookup import PUBLISHED_LOOKUP, published_answers
 from nearfree.derive.outlook.trend import TREND, trend
-from nearfree.derive.predict.answers import PREDICTORS, Answerer, calibrated, read_from
+from nearfree.derive.predict.answers import PREDICTORS, Answerer, calibration_ids, sources_digest
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
 from nearfree.derive.predict.forecast.forecast import Forecast, forecast
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
@@ -34,23 +41,23 @@ from nearfree.log.names import Layout
 LOOKUP = Table(
     name="lookup",
     row="one predictor's N_max for a model on a platform under one serving condition",
-    key=(*ABOUT, "baseline", "predictor", "composition", "epsilon"),
+    key=(*CONDITION, "baseline", "predictor", "composition", "epsilon"),
     formula="minimum of the modules' boundaries, or the boundary of the sum of their T(N)",
     paper="sec. 4",
     code="nearfree.derive.outlook.outlook",
     equation=lookup_equation,
-    beside=TAKES,
+    beside=MEMORY_FORMULA,
     body={
-        **ABOUT,
-        **HELD,
+        **CONDITION,
+        **MEMORY_COLUMNS,
         **GRAPHS,
         "baseline": count("the N that ratios refer to: 1, and the paper's where it is another"),
-        "predictor": text("which predictor", one_of=PREDICTORS),
+        "predictor": text("the predictor", one_of=PREDICTORS),
         "composition": text("how modules make the model: the sum of their times, or the minimum of "
                             "their boundaries", one_of=(SUM, MINIMUM)),
-        "epsilon": amount("tolerance; a law says the same at each"),
+        "epsilon": amount("tolerance; a law gives the same N_max at each"),
         **VALUE,
-        "censored": flag("whether it is the largest N that was looked at"),
+        "censored": flag("whether it is the largest N of the grid"),
         **REASON,
         "drawn": flag("whether figures show it"),
     },
@@ -58,21 +65,21 @@ LOOKUP = Table(
 FORECAST = Table(
     name="forecast",
     row="a module's part of T(N) of a model, by the work model, at one N",
-    key=(*ABOUT, "n", "module"),
+    key=(*CONDITION, "n", "module"),
     formula="T(N) of each module by the work model; the forward's is their sum",
     code="nearfree.derive.outlook.outlook",
     body={
-        **ABOUT,
-        "fits": HELD["fits"],
+        **CONDITION,
+        "fits": MEMORY_COLUMNS["fits"],
         "n": count("N, positions in one forward"),
         "module": text("the role of the module in the forward"),
-        "latency_us": amount("what it takes, all its layers together"),
+        "latency_us": amount("time of the module in all its layers together"),
         "share": amount("of the forward's T(N)"),
         "ratio": amount("T(N) / T(1) of the whole forward"),
         **GRAPHS,
-        "tokens": count("rows of a rank's step, where it has graphs", nullable=True),
+        "tokens": count("rows of a rank's step, for an engine with graphs", nullable=True),
         "rows": count("rows that run: those of the graph, or its own", nullable=True),
-        "unpadded_us": amount("the forward's T(N) with the rows that it has", nullable=True),
+        "unpadded_us": amount("the forward's T(N) without padding", nullable=True),
     },
 )
 SHOWN_N = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -94,7 +101,7 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
     result = outlook(config, answerer, platforms)
     printed = published_answers(layout, config.platforms, platforms)
     drift = version_drift(
-        STUDIED,
+        STUDIES,
         config.releases,
         config.platforms,
         platforms,
@@ -103,7 +110,7 @@ def write_outlook(layout: Layout, scope: str, config: Config) -> None:
         epsilon=epsilon,
     )
     made_from = outlook_inputs(layout, scope, [epsilon, *config.site.tolerances], result.models)
-    source_ids = {*platforms["row_id"], *calibrated(layout), *result.models, *printed.known}
+    source_ids = {*platforms["row_id"], *calibration_ids(layout), *result.models, *printed.known}
     for table, rows in (
         (LOOKUP, result.lookup),
         (FORECAST, result.forecast),
@@ -122,7 +129,7 @@ def outlook_inputs(
         digests(layout, scope, PLATFORMS)
         | seals_digest(layout, scope)
         | tolerances_digest(tolerances)
-        | read_from(layout)
+        | sources_digest(layout)
         | dict(model.rsplit("@", 1) for model in models)
     )
 
@@ -149,7 +156,7 @@ def outlook(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> Outl
             queries = deployments(config, spec, any_class=True)
             answers = forecast(queries, answerer, config.site.tolerances)
         ids = model_ids(config, spec)
-        about = about_rows(name, answers.deployments, ids, platforms)
+        about = condition_rows(name, answers.deployments, ids, platforms)
         rows.append(_lookup_rows(answers, about.with_columns(drawn=pl.lit(spec.drawn))))
         curves.append(_forecast_rows(answers, about))
         models |= {*ids.values()}

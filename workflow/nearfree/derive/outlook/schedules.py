@@ -10,24 +10,24 @@ from msgspec import structs
 
 from nearfree.config.files import Config, DeploymentSpec
 from nearfree.derive.outlook.about import (
-    ABOUT,
+    CONDITION,
     GRAPHS,
-    HELD,
+    MEMORY_COLUMNS,
+    MEMORY_FORMULA,
     MODELS,
-    TAKES,
     UNFIT,
-    about_rows,
+    condition_rows,
     model_ids,
 )
 from nearfree.derive.outlook.outlook import LOOKUP, outlook_inputs
-from nearfree.derive.predict.answers import Answerer, calibrated
+from nearfree.derive.predict.answers import Answerer, calibration_ids
 from nearfree.derive.predict.forecast.deployment import MOST_POINTS, Deployment, Questions
 from nearfree.derive.predict.forecast.exits import sum_exits
 from nearfree.derive.predict.forecast.expand_deployments import deployments, entry
 from nearfree.derive.predict.forecast.forecast import positions
 from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.schedule.draft_lengths import draft_lengths
-from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES, dropped
+from nearfree.derive.schedule.engines import BY_LENGTHS, ENGINES, drop_reason
 from nearfree.derive.tables.columns import IDS, text
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import Table
@@ -37,7 +37,7 @@ from nearfree.log.names import Layout
 
 LARGEST_BATCH, LONGEST = 256, 16
 """The last batch size of a schedule and its longest draft, tokens: the command's defaults."""
-_ABOUT = {name: column for name, column in ABOUT.items() if name != "batch"}
+_ABOUT = {name: column for name, column in CONDITION.items() if name != "batch"}
 SCHEDULES = Table(
     name="schedules",
     row="an engine's draft lengths for a model on a platform, over batch sizes; its memory is that "
@@ -46,14 +46,16 @@ SCHEDULES = Table(
     formula="K = N_max - 1 drafts at each batch size, as the engine takes it",
     paper="sec. 6",
     code="nearfree.derive.schedule",
-    beside=TAKES,
+    beside=MEMORY_FORMULA,
     body={
         **_ABOUT,
-        **HELD,
+        **MEMORY_COLUMNS,
         **GRAPHS,
-        "moe": text("what runs the experts, with its version: the engine's own", nullable=True),
+        "moe": text(
+            "the backend of the experts, with its version: the engine's own", nullable=True
+        ),
         "epsilon": LOOKUP.body["epsilon"],
-        "engine": text("whose option", one_of=tuple(BY_LENGTHS)),
+        "engine": text("the engine of the option", one_of=tuple(BY_LENGTHS)),
         "option": text(
             "what `nearfree schedule` prints: the engine's option, by the work model's N_max from "
             "N = 1 at each batch size up to 256, or to the largest that fits",
@@ -64,7 +66,7 @@ SCHEDULES = Table(
             "own, as the command takes them",
             nullable=True,
         ),
-        "refusal": text("why there is none", nullable=True),
+        "refusal": text("why there is no option", nullable=True),
     },
 )
 _SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -93,7 +95,7 @@ def write_schedules(layout: Layout, scope: str, config: Config) -> None:
     rows = schedules(config, answerer, platforms)
     ids = rows["from_ids"].explode().drop_nulls().unique()
     models = sorted(ids.filter(ids.str.starts_with(MODELS)))
-    source_ids = {*platforms["row_id"], *calibrated(layout), *models}
+    source_ids = {*platforms["row_id"], *calibration_ids(layout), *models}
     made_from = outlook_inputs(layout, scope, config.site.tolerances, models)
     write_table(layout, scope, SCHEDULES, SCHEDULES.build(rows, source_ids), made_from)
 
@@ -115,7 +117,9 @@ def schedules(config: Config, answerer: Answerer, platforms: pl.DataFrame) -> pl
             part = all_deployments[begin : begin + _DEPLOYMENTS_AT_ONCE]
             options = list(_option_rows(part, answerer, config.site.tolerances))
             rows = pl.DataFrame(options, schema=_SCHEMA, orient="row")
-            about = about_rows(name, part, ids, platforms).with_columns(options_text.alias("asked"))
+            about = condition_rows(name, part, ids, platforms).with_columns(
+                options_text.alias("asked")
+            )
             made_from = pl.concat_list("sources", "calibration").alias("from_ids")
             frames.append(rows.join(about, on="place").select(*SCHEDULES.body, made_from))
     return pl.concat(frames)
@@ -160,15 +164,15 @@ def _option_rows(
             for engine in BY_LENGTHS:
                 backend = deployment.moe or deployment.server
                 if backend and backend.name == ENGINES[engine].moe:
-                    refusal = reason or dropped(engine, deployment.parallel.dp)
+                    refusal = reason or drop_reason(engine, deployment.parallel.dp)
                     option_text = (None, refusal) if refusal else _option(engine, boundaries)
                     yield place, epsilon, engine, *option_text, calibration
 
 
 def _fitting_batches(deployment: Deployment) -> int:
     """Return the number of batch sizes, from 1 on, that fit in memory."""
-    most = deployment.memory.largest_batch if deployment.memory else None
-    return len(_BATCHES) if most is None else min(most, len(_BATCHES))
+    largest = deployment.memory.largest_batch if deployment.memory else None
+    return len(_BATCHES) if largest is None else min(largest, len(_BATCHES))
 
 
 @cache

@@ -31,7 +31,7 @@ TREND = Table(
     code="nearfree.derive.outlook.trend",
     body={
         "platform": text("the kind of machine"),
-        "vendor_name": text("what the vendor calls it", nullable=True),
+        "vendor_name": text("the vendor's name of it", nullable=True),
         "year": count("release year", nullable=True),
         "architecture": text("GPU architecture", nullable=True),
         "dtype": text("element type"),
@@ -45,8 +45,8 @@ TREND = Table(
         "query_group": count("g, query heads to a key-value head", nullable=True),
         "n_max": amount("the term, positions", nullable=True),
         "unbounded": flag("whether no N is too large for it"),
-        "rule": text("file and lines, or where the paper says it", nullable=True),
-        "refusal": text("which rule or fact is missing", nullable=True),
+        "rule": text("file and lines, or the paper's section", nullable=True),
+        "refusal": text("the missing rule or fact", nullable=True),
     },
 )  # fmt: skip
 PAPER = "paper"

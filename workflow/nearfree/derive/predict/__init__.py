@@ -1,1 +1,1 @@
-"""The predictors behind one door, and what they say of settings and models."""
+"""The predictors, their common interface, and their predictions of settings and models."""

@@ -142,11 +142,9 @@ class Answerer:
         """Return the work model's T(N) / T(baseline) over each grid: asked, n, ratio."""
         ratios = self._timed(questions.filter(~_IS_ENGINE)).ratios()
         engine_questions = questions.filter(_IS_ENGINE)
-        return (
-            ratios
-            if engine_questions.is_empty()
-            else ratios.extend(self.engine_forwards(engine_questions).ratios())
-        )
+        if engine_questions.is_empty():
+            return ratios
+        return ratios.extend(self.engine_forwards(engine_questions).ratios())
 
     def engine_forwards(self, questions: pl.DataFrame) -> "EngineAnswers":
         """Return the answers on the queries that are forwards of engines."""
@@ -179,13 +177,14 @@ class Answerer:
 
     def _seen(self, questions: pl.DataFrame, timed: pl.DataFrame) -> pl.DataFrame:
         """Return answers with `in_sample` set for refused queries on calibrated platforms, too."""
-        constants = [
-            event for name, event in self._constants.items() if name not in COLLECTIVE_FAMILIES
-        ]
-        calibrated_platforms = {name for event in constants for name in event.data.platforms}
-        in_sample = questions.filter(
-            pl.col("platform").is_in(calibrated_platforms), carried().is_null()
-        )["asked"]
+        platforms = {
+            platform
+            for family, event in self._constants.items()
+            if family not in COLLECTIVE_FAMILIES
+            for platform in event.data.platforms
+        }
+        on_calibrated = pl.col("platform").is_in(platforms), carried().is_null()
+        in_sample = questions.filter(*on_calibrated)["asked"]
         return timed.with_columns(pl.col("in_sample") | pl.col("asked").is_in(in_sample.implode()))
 
     def _timed(self, questions: pl.DataFrame) -> TimedQuestions:
@@ -203,7 +202,7 @@ RECORDED = ("principle_counted", "modules_minimum", "modules_sum")
 """Predictors whose answers are recorded before a model is measured."""
 
 
-def read_from(layout: Layout) -> dict[str, str]:
+def sources_digest(layout: Layout) -> dict[str, str]:
     """Return the rules, constants and kernels behind answers, digests by name."""
     kernels = recorded_kernels(layout)
     return (
@@ -216,7 +215,7 @@ def read_from(layout: Layout) -> dict[str, str]:
     )
 
 
-def calibrated(layout: Layout) -> set[str]:
+def calibration_ids(layout: Layout) -> set[str]:
     """Return the ids of the events of all constants, shared ones and those of kernels."""
     return {*_shared_event_ids(layout).values(), *recorded_kernels(layout)}
 

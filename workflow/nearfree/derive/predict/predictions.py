@@ -7,7 +7,13 @@ import polars as pl
 from nearfree.config.files import Config
 from nearfree.core.protocols import EAGER
 from nearfree.derive.granularity.facts import datasheet_facts, of_formats, probed_facts
-from nearfree.derive.predict.answers import PREDICTORS, RECORDED, Answerer, calibrated, read_from
+from nearfree.derive.predict.answers import (
+    PREDICTORS,
+    RECORDED,
+    Answerer,
+    calibration_ids,
+    sources_digest,
+)
 from nearfree.derive.predict.engine_answers import MODULE
 from nearfree.derive.predict.formulas import prediction_equation
 from nearfree.derive.predict.model_predictions import law_rows, recorded_rows, releases_that_ran
@@ -40,22 +46,22 @@ from nearfree.log.names import Layout
 _IDENTITY = ("platform", "origin", "setting_key", "baseline")
 VALUE = {
     "n_max": amount("the prediction, a real number", nullable=True),
-    "unbounded": flag("whether it says that no N is too large"),
+    "unbounded": flag("whether the predictor sets no limit on N"),
     "n_max_extended": amount("the same with the extensions of the formulas", nullable=True),
     "low": amount("lower end of its interval", nullable=True),
     "high": amount("upper end of it", nullable=True),
 }
 REASON = {
-    "limiting_module": text("what stops it", nullable=True),
-    "limiting_term": text("the term that is smallest, or what changes there", nullable=True),
+    "limiting_module": text("the module that limits N_max", nullable=True),
+    "limiting_term": text("the smallest term, or the change at the next N", nullable=True),
     "evidence": text("file and lines of the rule, or where the paper states it", nullable=True),
-    "margin": number("the next smallest term, or T(N) at the next N, over what limits",
+    "margin": number("the next smallest term, or T(N) at the next N, over the limit",
                      nullable=True),
-    "constants": text("which constants, and what they were calibrated on", nullable=True),
+    "constants": text("the constants, and the data of their calibration", nullable=True),
     "regime": text("what T(N) stands on, from R0, where nothing is known of the GPU and kernel, to "
                    "R3, their own curve of the shape", nullable=True),
     "in_sample": flag("whether its constants were calibrated on this platform"),
-    "refusal": text("which rule or fact is missing", nullable=True),
+    "refusal": text("the missing rule or fact", nullable=True),
 }  # fmt: skip
 PREDICTIONS = Table(
     name="predictions",
@@ -70,10 +76,10 @@ PREDICTIONS = Table(
         "origin": text("where the setting's boundary comes from", one_of=ORIGINS),
         **SETTING_COLUMNS,
         "baseline": count("the N that ratios refer to"),
-        "predictor": text("which predictor", one_of=(*PREDICTORS, *RECORDED)),
+        "predictor": text("the predictor", one_of=(*PREDICTORS, *RECORDED)),
         "basis": text("which facts: datasheet, or probed by one of two methods; none where there "
                       "are none of the platform and dtype", nullable=True),
-        "epsilon": amount("tolerance; a law says the same at each"),
+        "epsilon": amount("tolerance; a law gives the same N_max at each"),
         **VALUE,
         "balance_flop_per_byte": amount("rho that it used", nullable=True),
         **REASON,
@@ -95,7 +101,7 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
     answerer = Answerer(layout, config, log_alone=True)
     takes = read_scope(layout, scope, only=(PredictionRecorded,))
     rows = predict(settings, platforms, config.datasheets(scope), answerer, tolerances, takes=takes)
-    constants = calibrated(layout)
+    constants = calibration_ids(layout)
     recorded_ids = {event.event_id for take in takes for event in take.of(PredictionRecorded)}
     engines = settings.filter(pl.col("module") == MODULE)["platform"].unique()
     engine_ids = {event_id for name in engines for event_id in answerer.engines.event_ids(name)}
@@ -104,7 +110,7 @@ def write_predictions(layout: Layout, scope: str, config: Config) -> None:
         digests(layout, scope, SETTINGS, PLATFORMS, LATENCY)
         | seals_digest(layout, scope)
         | tolerances_digest(tolerances)
-        | read_from(layout)
+        | sources_digest(layout)
     )
     write_table(layout, scope, PREDICTIONS, PREDICTIONS.build(rows, source_ids), made_from)
 
@@ -172,21 +178,15 @@ def predict(
         frames.append(part.join(answers.select("asked", *_ANSWER_COLUMNS), on="asked", how="inner"))
     model_rows = list(recorded_rows(takes, model_settings))
     platform_dtype = ["platform", "dtype"]
-    without_facts = model_settings.join(
-        facts, on=platform_dtype, how="anti"
-    )  # has one refusal, on no basis
+    # A model without facts of its platform and dtype has one refusal, on no basis.
+    without_facts = model_settings.join(facts, on=platform_dtype, how="anti")
     model_rows += law_rows(
         takes, without_facts, facts.clear(), answerer.on(datasheet_facts(sheets)), epsilons
     )
     for (basis,), part in facts.group_by("basis", maintain_order=True):
         on_basis = answerer.on(_basis_facts(basis, newest, sheets))
-        model_rows += law_rows(
-            takes,
-            model_settings.join(part, on=platform_dtype, how="semi"),
-            part,
-            on_basis,
-            epsilons,
-        )
+        with_facts = model_settings.join(part, on=platform_dtype, how="semi")
+        model_rows += law_rows(takes, with_facts, part, on_basis, epsilons)
     empty = questions.clear().with_columns(pl.lit(None).alias(name) for name in _ANSWER_COLUMNS)
     module_rows = _prediction_rows(pl.concat(frames) if frames else empty)
     model_frame = PREDICTIONS.frame(model_rows).select(module_rows.columns)

@@ -36,7 +36,7 @@ _ALL_CACHED = (
 """Source: vllm 0.33.0, vllm/config/vllm.py:2235-2245."""
 
 
-def drafter_doubts(engine: str, model: ModelFile, drafter: ModelFile | None) -> Iterator[str]:
+def drafter_warnings(engine: str, model: ModelFile, drafter: ModelFile | None) -> Iterator[str]:
     """Yield warnings about the drafter of a schedule.
 
     Parameters
@@ -71,7 +71,7 @@ vllm/model_executor/layers/mamba/abstract.py:83-90 with MambaSpec.max_memory_usa
 vllm/v1/kv_cache_interface.py; sglang 0.5.23, sglang/srt/mem_cache/memory_pool.py:880-895."""
 
 
-def state_doubts(engine: str, model: ModelFile) -> Iterator[str]:
+def state_warnings(engine: str, model: ModelFile) -> Iterator[str]:
     """Yield a warning where a drafting engine keeps more states per request than memory counts."""
     decoder, model_needs = model.decoder, needs(model, None)
     if engine not in _STATE_COUNTS or decoder is None or model_needs is None:
@@ -85,7 +85,7 @@ def state_doubts(engine: str, model: ModelFile) -> Iterator[str]:
         )
 
 
-def release_doubts(engine: str, served: Iterable[BackendRelease]) -> Iterator[str]:
+def release_warnings(engine: str, served: Iterable[BackendRelease]) -> Iterator[str]:
     """Yield a warning for each serving release that does not read the engine's option.
 
     Parameters

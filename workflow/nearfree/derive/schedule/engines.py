@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from nearfree.derive.schedule.draft_lengths import ranges
-from nearfree.derive.schedule.full_graphs import LARGEST, MOST_REQUESTS, leaving
+from nearfree.derive.schedule.full_graphs import LARGEST, MOST_REQUESTS, outside_full_graphs
 from nearfree.derive.schedule.llama_cpp import LLAMA_CPP
 from nearfree.derive.schedule.option import Option, Parser
 
@@ -110,7 +110,7 @@ def vllm_option(
     k_by_batch
         K by batch size, from `schedule.draft_lengths` or `expected.best_choice`.
     requests, largest
-        As in `full_graphs.leaving`, of the GPU that serves.
+        As in `full_graphs.outside_full_graphs`, of the GPU that serves.
 
     Raises
     ------
@@ -118,11 +118,11 @@ def vllm_option(
         Batch 1 is missing, no K is above 0, or a number is out of range; vLLM refuses these too.
     """
     schedule = ranges(k_by_batch)
-    most = max(part.k for part in schedule)
+    longest = max(part.k for part in schedule)
     last = schedule[-1].last
     return Option(
         place="--speculative-config",
-        text=json.dumps({"num_speculative_tokens": most, KEY: schedule}),
+        text=json.dumps({"num_speculative_tokens": longest, KEY: schedule}),
         notes=(
             "Add the keys of the drafter (method, model) and leave --spec-tokens out.",
             f"Batches above {last} keep the last K, up to max_num_seqs.",
@@ -138,7 +138,7 @@ def _graph_notes(k_by_batch: Mapping[int, int], requests: int, largest: int) -> 
     k_by_batch_size = {
         batch: part.k for part in ranges(k_by_batch) for batch in range(part.first, part.last + 1)
     }
-    batches = leaving(k_by_batch_size, requests=requests, largest=largest)
+    batches = outside_full_graphs(k_by_batch_size, requests=requests, largest=largest)
     if batches:
         listed = [
             *map(str, batches[:_LISTED_BATCHES]),
@@ -261,7 +261,7 @@ BY_LENGTHS = {name: engine.lengths for name, engine in ENGINES.items() if engine
 """The functions that write an option, by engine that takes draft lengths by batch size."""
 
 
-def dropped(engine: str, groups: int) -> str | None:
+def drop_reason(engine: str, groups: int) -> str | None:
     """Return the reason why an engine ignores every schedule; None where it does not.
 
     Parameters

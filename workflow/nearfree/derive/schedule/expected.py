@@ -74,7 +74,7 @@ class Choice(NamedTuple):
     speedup: float
 
 
-def independent(rate: float, *, most: int) -> tuple[float, ...]:
+def independent_acceptance(rate: float, *, most: int) -> tuple[float, ...]:
     """Return P(1) to P(most) of drafts that are accepted independently at one rate.
 
     Parameters
@@ -97,7 +97,7 @@ def independent(rate: float, *, most: int) -> tuple[float, ...]:
     return tuple(accumulate([rate] * most, lambda before, p: before * p))
 
 
-def measured(accepted: Sequence[float]) -> tuple[float, ...]:
+def measured_acceptance(accepted: Sequence[float]) -> tuple[float, ...]:
     """Return a measured acceptance curve after checking it.
 
     Parameters
@@ -147,7 +147,7 @@ def speedups(
     ratio_by_batch
         T(N) / T(1) by N, by batch size, each relative to T(1) of the same batch size.
     accepted
-        P(1), P(2), ..., from `independent` or `measured`.
+        P(1), P(2), ..., from `independent_acceptance` or `measured_acceptance`.
     draft_cost
         The drafter's time per token as a share of T(1), 0 or more; or by batch size the times of a
         round of 0, 1, 2, ... drafts, as shares of T(1).
@@ -157,7 +157,7 @@ def speedups(
     ConfigError
         A curve, the acceptance or the cost is invalid, or no K above 0 can be compared.
     """
-    accepted = measured(accepted)
+    accepted = measured_acceptance(accepted)
     tokens = tuple(accumulate(accepted, initial=1.0))
     by_batch = {}
     for batch, ratio in sorted(ratio_by_batch.items()):

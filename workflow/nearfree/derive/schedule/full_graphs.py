@@ -15,7 +15,7 @@ LARGEST = 512
 """Tokens of the largest captured size, except on sm10x."""
 
 
-def leaving(
+def outside_full_graphs(
     k_by_batch: Mapping[int, int], *, requests: int = MOST_REQUESTS, largest: int = LARGEST
 ) -> list[int]:
     """Return the batch sizes whose steps run outside of full graphs though one is large enough.
@@ -53,14 +53,14 @@ def capture_sizes(widths: Mapping[int, int], requests: int, largest: int) -> lis
     widths
         K + 1 by batch size, for each from 1 to `requests`.
     requests, largest
-        As in `leaving`.
+        As in `outside_full_graphs`.
     """
     largest_batch: dict[int, int] = {width: batch for batch, width in sorted(widths.items())}
-    most = min(requests * max(largest_batch) * 2, largest)
-    sizes = {*_base_sizes(most)}
+    largest_size = min(requests * max(largest_batch) * 2, largest)
+    sizes = {*_base_sizes(largest_size)}
     for width, batch in largest_batch.items():
         counts = {*_base_sizes(min(batch, largest)), min(batch, largest)}
-        sizes |= {n * width for n in counts if n * width <= most}
+        sizes |= {n * width for n in counts if n * width <= largest_size}
     return sorted(sizes)
 
 

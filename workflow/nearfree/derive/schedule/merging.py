@@ -55,14 +55,14 @@ def merged_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
     """
     check_worth(worth)
     batches = sorted(speeds)
-    most = {batch: max(speeds[batch].values()) for batch in batches}
+    best_speed = {batch: max(speeds[batch].values()) for batch in batches}
     if not worth:
         return {
-            batch: min(k for k, speed in speeds[batch].items() if speed == most[batch])
+            batch: min(k for k, speed in speeds[batch].items() if speed == best_speed[batch])
             for batch in batches
         }
     allowed = [
-        {k for k, speed in speeds[batch].items() if speed >= (1 - worth) * most[batch]}
+        {k for k, speed in speeds[batch].items() if speed >= (1 - worth) * best_speed[batch]}
         for batch in batches
     ]
     lasting = _last_places(allowed)
@@ -79,7 +79,7 @@ def merged_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
     return dict(zip(batches, k_by_place, strict=True))
 
 
-def few_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
+def short_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
     """Return K by batch size as `merged_by_speed`, in a short schedule.
 
     If the schedule within `worth` is not short, try larger shares in turn, and keep it if none
@@ -88,7 +88,7 @@ def few_by_speed(speeds: Speeds, worth: float) -> dict[int, int]:
     merged = merged_by_speed(speeds, worth)
     if _is_short(merged) or not worth:
         return merged
-    larger = (merged_by_speed(speeds, each) for each in _LARGER_WORTHS if each > worth)
+    larger = (merged_by_speed(speeds, share) for share in _LARGER_WORTHS if share > worth)
     return next(filter(_is_short, larger), merged)
 
 

@@ -1,1 +1,1 @@
-"""How well the predictors do."""
+"""Scores of the predictors."""

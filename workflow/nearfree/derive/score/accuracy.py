@@ -3,7 +3,7 @@
 import polars as pl
 
 from nearfree.config.files import Config
-from nearfree.derive.predict.answers import Answerer, read_from
+from nearfree.derive.predict.answers import Answerer, sources_digest
 from nearfree.derive.reference.left_out import LEFT_OUT
 from nearfree.derive.score.evaluation import EVERY, evaluate, twins
 from nearfree.derive.score.scores import groups
@@ -36,7 +36,7 @@ ACCURACY = Table(
     formula="scores of the function that answers users, which never sees the curves",
     code="nearfree.derive.score.accuracy",
     body={
-        "grouping": text("by module and routing; by platform besides; by version besides",
+        "grouping": text("by module and routing; by platform, too; by version, too",
                          one_of=tuple(_GROUPINGS)),
         "predictor": text("which predictor; twin_version is another version's curve: the noise "
                           "ceiling; work_model_left_out has constants fitted on all platforms but "
@@ -44,14 +44,14 @@ ACCURACY = Table(
         "module": text("gemm, moe_ffn or attention"),
         "seen": flag("whether constants were calibrated on these platforms"),
         "platform": text("the kind of machine", nullable=True),
-        "backend": text("what ran it", nullable=True),
+        "backend": text("the backend that ran it", nullable=True),
         "backend_version": text("its version", nullable=True),
         "routing": text("balanced, skewed or power_law:EXPONENT", nullable=True),
         "epsilon": amount("tolerance"),
         "settings": count("how many curves"),
         "answered": count("of them, those with a prediction", at_least=0),
         "undecided": count("of them, those that the curve leaves undecided", at_least=0),
-        "hits": count("predictions in [N_max, next N); what is refused or undecided is a miss",
+        "hits": count("predictions in [N_max, next N); a refused or undecided setting is a miss",
                       at_least=0),
         "hit_share": number("hits / settings"),
         "within_1_31": number("share of settings within a factor of 1.31 of that interval"),
@@ -75,9 +75,9 @@ DRIFT = Table(
     body={
         "platform": text("the kind of machine"),
         "module": text("gemm, moe_ffn or attention"),
-        "backend": text("what ran it"),
+        "backend": text("the backend that ran it"),
         "backend_version": text("its version"),
-        "other_backend": text("what ran its twin"),
+        "other_backend": text("the backend that ran its twin"),
         "other_version": text("the version before, or after where there is none"),
         "epsilon": amount("tolerance"),
         "other_n_max": count("N_max with the other version"),
@@ -98,7 +98,7 @@ def write_accuracy(layout: Layout, scope: str, config: Config) -> None:
     epsilon = config.site.epsilon
     answerer = Answerer(layout, config, log_alone=True, blind=True)
     scores, drift, event_ids = accuracy(layout, answerer, epsilon)
-    made_from = seals_digest(layout, scope) | tolerances_digest([epsilon]) | read_from(layout)
+    made_from = seals_digest(layout, scope) | tolerances_digest([epsilon]) | sources_digest(layout)
     write_table(layout, scope, ACCURACY, ACCURACY.build(scores, event_ids), made_from)
     write_table(layout, scope, DRIFT, DRIFT.build(drift, event_ids), made_from)
 
@@ -141,12 +141,16 @@ def _drift_rows(truth: Truth, epsilon: float) -> pl.DataFrame:
         truth.settings, on="curve", how="inner"
     )
     names = ("curve", "backend", "backend_version", "n_max")
-    own = boundaries.select("platform", "module", *names)
-    other = boundaries.select(pl.col("curve").alias("twin"),
+    curve_columns = boundaries.select("platform", "module", *names)
+    twin_columns = boundaries.select(pl.col("curve").alias("twin"),
                       pl.col("backend").alias("other_backend"),
                       pl.col("backend_version").alias("other_version"),
                       pl.col("n_max").alias("other_n_max"))  # fmt: skip
-    pairs = twins(truth).join(own, on="curve", how="inner").join(other, on="twin", how="inner")
+    pairs = (
+        twins(truth)
+        .join(curve_columns, on="curve", how="inner")
+        .join(twin_columns, on="twin", how="inner")
+    )
     return pairs.group_by(DRIFT.key).agg(
         pl.len().cast(pl.Int64).alias("settings"), pl.lit(epsilon).alias("epsilon")
     )

@@ -39,7 +39,7 @@ TRIED = (
 """Alternatives that were compared on all rows: the one in use; the others."""
 
 
-def rests_on(layout: Layout) -> dict[str, str]:
+def evidence_digests(layout: Layout) -> dict[str, str]:
     """Return the takes behind the modules' times, with the SHA-256 of their seals."""
     constants = recorded_constants(layout).values()
     return kernel_takes(layout) | takes_of(layout, (event.event_id for event in constants))
@@ -57,7 +57,7 @@ def calibrate_steps(layout: Layout, config: Config, *, offline: bool = False) ->
     file = read_rows(path)
     plan = CalibratePlan(
         source="whole_steps",
-        files={FILE: file.digest, **rests_on(layout)},
+        files={FILE: file.digest, **evidence_digests(layout)},
         platforms=tuple(sorted(config.platforms)),
         epsilon=config.site.epsilon,
         form=FORM,

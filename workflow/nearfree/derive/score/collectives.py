@@ -53,7 +53,7 @@ def left_out_errors(curves: ImportedCurves, facts: pl.DataFrame) -> pl.DataFrame
         One row per point: the columns of BY, `n`, `payload_bytes`, `latency_us`, `predicted_us` and
         `error`, |predicted / measured - 1|.
     """
-    exchanges = {each.name for each in EXCHANGES}
+    exchanges = {exchange.name for exchange in EXCHANGES}
     frames = [pl.DataFrame(schema=_SCHEMA)]
     for name, (measured, rows) in collective_measured(
         curves.settings, curves.points, facts

@@ -13,11 +13,11 @@ from nearfree.errors import ConfigError, EvidenceError
 from nearfree.log.events import Event
 from nearfree.public.curves import ImportedCurves
 
-SEEN = "constants were calibrated on its platform"
-FITTED = "own constants were fitted to it"
+SEEN_PLATFORM = "constants were calibrated on its platform"
+FITTED_CURVE = "own constants were fitted to it"
 
 
-def chosen(source: str, truth: Truth, column: str, names: Sequence[str]) -> Truth:
+def select(source: str, truth: Truth, column: str, names: Sequence[str]) -> Truth:
     """Return the part of a truth with given values of a column; all of it if no value is given.
 
     Parameters
@@ -54,16 +54,20 @@ def chosen(source: str, truth: Truth, column: str, names: Sequence[str]) -> Trut
     return narrowed(truth, column_value.is_in([*chain(*matches.values())])) if names else truth
 
 
-def learnt(curves: ImportedCurves, chosen: Mapping[str, Sequence[str] | None]) -> ImportedCurves:
-    """Return the curves with given values of columns, as in `chosen`; all if none are given."""
-    kept = curves.settings
-    for column, names in chosen.items():
+def training_curves(
+    curves: ImportedCurves, select: Mapping[str, Sequence[str] | None]
+) -> ImportedCurves:
+    """Return the curves with given values of columns, as in `select`; all if none are given."""
+    settings = curves.settings
+    for column, names in select.items():
         value = pl.col(column).fill_null(pl.col("dtype")) if column in STORED else pl.col(column)
-        kept = kept.filter(value.is_in(list(names))) if names else kept
-    return ImportedCurves(kept, curves.points.join(kept.select("curve"), on="curve", how="semi"))
+        settings = settings.filter(value.is_in(list(names))) if names else settings
+    return ImportedCurves(
+        settings, curves.points.join(settings.select("curve"), on="curve", how="semi")
+    )
 
 
-def without(truth: Truth, column: str, values: Sequence[str], reason: str) -> Truth:
+def exclude(truth: Truth, column: str, values: Sequence[str], reason: str) -> Truth:
     """Return a truth whose curves with given values of a column are moved to `excluded`.
 
     Parameters
@@ -74,14 +78,14 @@ def without(truth: Truth, column: str, values: Sequence[str], reason: str) -> Tr
         The reason that `excluded` states.
     """
     excluded_rows = pl.col(column).is_in(values)
-    kept = narrowed(truth, ~excluded_rows)
+    remaining = narrowed(truth, ~excluded_rows)
     excluded = truth.settings.filter(excluded_rows).select(
         *(name for name in EXCLUDED_COLUMNS if name != "reason"), pl.lit(reason).alias("reason")
     )
-    return structs.replace(kept, excluded=pl.concat([truth.excluded, excluded]))
+    return structs.replace(remaining, excluded=pl.concat([truth.excluded, excluded]))
 
 
-def unseen(source: str, truth: Truth, constants: Mapping[str, Event]) -> Truth:
+def unseen_platforms(source: str, truth: Truth, constants: Mapping[str, Event]) -> Truth:
     """Return the part of a truth on platforms that no constant was calibrated on.
 
     Raises
@@ -91,7 +95,7 @@ def unseen(source: str, truth: Truth, constants: Mapping[str, Event]) -> Truth:
     """
     if not constants:
         raise ConfigError("no constants are in the log", remedy="Run `nearfree calibrate` first")
-    remaining = without(truth, "platform", calibrated_on(constants), SEEN)
+    remaining = exclude(truth, "platform", calibrated_on(constants), SEEN_PLATFORM)
     if remaining.settings.is_empty():
         raise ConfigError(
             f"{source} has no platform that no constant was calibrated on",
@@ -105,7 +109,7 @@ def calibrated_on(constants: Mapping[str, Event]) -> list[str]:
     return sorted({name for event in constants.values() for name in event.data.platforms})
 
 
-def not_fitted(truth: Truth, own: Mapping[str, Mapping[str, Own]]) -> Truth:
+def without_fitted(truth: Truth, own: Mapping[str, Mapping[str, Own]]) -> Truth:
     """Return the part of a truth that platforms' own constants were not fitted to.
 
     Raises
@@ -118,4 +122,4 @@ def not_fitted(truth: Truth, own: Mapping[str, Mapping[str, Own]]) -> Truth:
             "the log holds no platform's own constants",
             remedy="Run `nearfree calibrate --own PLATFORM --from published`, or from a stream",
         )
-    return without(truth, "event_id", curves_used(own), FITTED)
+    return exclude(truth, "event_id", curves_used(own), FITTED_CURVE)

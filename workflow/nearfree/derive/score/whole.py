@@ -13,7 +13,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.engine_step.form import CONSTANTS, StepConstants
-from nearfree.derive.score.whole_steps import Timed, device
+from nearfree.derive.score.whole_steps import TimedStep, platform_name
 from nearfree.derive.work_model.family import Array
 
 LEAST_FITTED = 6
@@ -38,7 +38,9 @@ class StepFit:
         beta by platform.
     """
 
-    def __init__(self, steps: Sequence[Timed], bandwidths_gb_s: Mapping[str, float | None]) -> None:
+    def __init__(
+        self, steps: Sequence[TimedStep], bandwidths_gb_s: Mapping[str, float | None]
+    ) -> None:
         self._beta = bandwidths_gb_s
         self.used = [
             step for step in steps
@@ -59,7 +61,7 @@ class StepFit:
             self._known[key] = _fit(rows, self._beta) if len(rows) >= LEAST_FITTED else None
         return self._known[key]
 
-    def predicted_us(self, step: Timed, *, first: bool = False) -> float:
+    def predicted_us(self, step: TimedStep, *, first: bool = False) -> float:
         """Return T of a row in microseconds, by constants fitted without its model; else NaN.
 
         Parameters
@@ -104,13 +106,13 @@ class StepFit:
         return {engine: band for engine, band in band_by_engine if band is not None}
 
 
-def _model(step: Timed) -> str:
+def _model(step: TimedStep) -> str:
     """Return the identity of a row's model: its config, as several names may share one shape."""
     return step.row.config or step.row.model
 
 
 def predicted(
-    step: Timed,
+    step: TimedStep,
     constants: StepConstants,
     bandwidths_gb_s: Mapping[str, float | None],
     *,
@@ -121,22 +123,22 @@ def predicted(
     return float("nan") if beta is None else step.predicted_us(constants, beta, first=first)
 
 
-def _fit(rows: Sequence[Timed], beta: Mapping[str, float | None]) -> StepConstants:
+def _fit(rows: Sequence[TimedStep], beta: Mapping[str, float | None]) -> StepConstants:
     """Return the constants with the least soft-L1 error of log T over rows."""
     from scipy.optimize import least_squares
 
-    measured = np.log([each.row.t_us for each in rows])
+    measured = np.log([row.row.t_us for row in rows])
 
     def residuals(values: Array) -> Array:
         constants = _constants(values)
-        predicted_us = np.array([predicted(each, constants, beta) for each in rows])
+        predicted_us = np.array([predicted(row, constants, beta) for row in rows])
         return np.asarray(np.log(predicted_us) - measured)
 
     solution = least_squares(
         residuals,
-        [each.start for each in CONSTANTS],
-        bounds=([each.low for each in CONSTANTS], [each.high for each in CONSTANTS]),
-        x_scale=[each.start for each in CONSTANTS],
+        [row.start for row in CONSTANTS],
+        bounds=([row.low for row in CONSTANTS], [row.high for row in CONSTANTS]),
+        x_scale=[row.start for row in CONSTANTS],
         loss="soft_l1",
         f_scale=_SOFT_L1_SCALE,
     )
@@ -173,7 +175,7 @@ class WholeScore(Struct, frozen=True):
 NO_OTHERS = "no rows of other models to fit the engine's constants to"
 
 
-def whole_score(steps: Sequence[Timed], fit: StepFit) -> WholeScore:
+def whole_score(steps: Sequence[TimedStep], fit: StepFit) -> WholeScore:
     """Return the error of T of each row, and of its growth within a source's series.
 
     Returns
@@ -206,12 +208,12 @@ _ROW_SCHEMA = _GROUP_SCHEMA | {
 _GROWTH_SCHEMA = _GROUP_SCHEMA | {"t_ratio_error": pl.Float64}
 
 
-def platform_of(step: Timed) -> str:
+def platform_of(step: TimedStep) -> str:
     """Return the platform of a row, or its GPU's name where the row is not answered."""
-    return step.deployment.platform if step.deployment else device(step.row.gpu)
+    return step.deployment.platform if step.deployment else platform_name(step.row.gpu)
 
 
-def _group_columns(step: Timed) -> dict[str, Any]:
+def _group_columns(step: TimedStep) -> dict[str, Any]:
     row = step.row
     return {
         "model": row.model,
@@ -223,7 +225,7 @@ def _group_columns(step: Timed) -> dict[str, Any]:
     }
 
 
-def _row_errors(step: Timed, us: float, fit: StepFit) -> dict[str, Any]:
+def _row_errors(step: TimedStep, us: float, fit: StepFit) -> dict[str, Any]:
     row, about = step.row, _group_columns(step) | {"line": step.row.line, "t_us": step.row.t_us}
     if not np.isfinite(us):
         return about | {"refusal": step.refusal or NO_OTHERS}
@@ -241,7 +243,7 @@ def _row_errors(step: Timed, us: float, fit: StepFit) -> dict[str, Any]:
     }
 
 
-def _growth_errors(answered: Sequence[tuple[Timed, float]]) -> Iterator[dict[str, Any]]:
+def _growth_errors(answered: Sequence[tuple[TimedStep, float]]) -> Iterator[dict[str, Any]]:
     """Yield the error of T relative to T at the fewest tokens, for each other row of a series."""
     ordered = sorted(answered, key=lambda step: (str(step[0].row.series), _tokens(step[0])))
     for _, group in groupby(ordered, key=lambda step: str(step[0].row.series)):
@@ -252,7 +254,7 @@ def _growth_errors(answered: Sequence[tuple[Timed, float]]) -> Iterator[dict[str
                 yield _group_columns(step) | {"t_ratio_error": abs(growth_ratio - 1.0)}
 
 
-def _tokens(step: Timed) -> int:
+def _tokens(step: TimedStep) -> int:
     return step.row.batch * step.row.positions
 
 

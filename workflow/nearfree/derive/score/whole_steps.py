@@ -12,20 +12,20 @@ from packaging.version import InvalidVersion, Version
 
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import Config, DeploymentSpec
-from nearfree.core.precision import PLAIN, Dtype, Product
-from nearfree.decoders.attention_kinds import Latent
+from nearfree.core.precision import PLAIN
 from nearfree.decoders.engines import SGLANG, VLLM
-from nearfree.decoders.model_file import ModelFile, find_model_file
+from nearfree.decoders.model_file import find_model_file
 from nearfree.decoders.modules import requests
 from nearfree.derive.engine_step.form import StepConstants, between_us, host_us
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.draft import Drafted, as_head, as_own, draft_of
-from nearfree.derive.predict.forecast.expand_deployments import asked_about
 from nearfree.derive.predict.forecast.expand_deployments import deployments as expanded
+from nearfree.derive.predict.forecast.expand_deployments import expand
 from nearfree.derive.predict.forecast.step import ROLES
 from nearfree.derive.predict.forecast.total import total
 from nearfree.derive.score.prompts import Prompts, prompts_of
+from nearfree.derive.score.published_formats import as_published, formats_of
 from nearfree.errors import ConfigError, NearfreeError, RefusedError
 from nearfree.hardware.platforms import resolve
 from nearfree.public.whole_models import HEADS, MODELS, WholeRow
@@ -33,7 +33,7 @@ from nearfree.public.whole_models import HEADS, MODELS, WholeRow
 ROUTING = "power_law:1.01"
 """Assumed distribution of real tokens over experts. Balanced loads, this power law and that of
 exponent 1.2 were compared on all rows of the project; this one had the least error."""
-_PACKAGES = {**{each.name: each.name for each in (VLLM, SGLANG)}, "trtllm": "tensorrt-llm"}
+_PACKAGES = {**{engine.name: engine.name for engine in (VLLM, SGLANG)}, "trtllm": "tensorrt-llm"}
 """The package of each engine that a row may name."""
 _ASSUMED_RELEASE = {"trtllm": "1.2.0"}
 """The release to query where the project has no rules of any release."""
@@ -50,14 +50,9 @@ _IGNORED_FIELDS = {
 }
 """Fields that do not affect a row's deployment."""
 _BLACKWELL_SM = 100
-_BLOCK_SCALED = {
-    "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "minimax_m2",
-    "qwen3_moe", "qwen3_next", "qwen3_5_moe_text",
-}  # fmt: skip
-"""Model types whose FP8 checkpoints have one scale per block of 128 x 128."""
 
 
-class Timed(NamedTuple):
+class TimedStep(NamedTuple):
     """A row with the answer of `predict`, or its refusal.
 
     `modules_us` is T of the modules at N, `first_us` at one position; `draft` is the draft that T
@@ -108,7 +103,7 @@ class Timed(NamedTuple):
 
 def timed_steps(
     rows: Sequence[WholeRow], config: Config, answerer: Answerer, models: Path | None = None
-) -> list[Timed]:
+) -> list[TimedStep]:
     """Return T of every row's modules, or the reason why it is not known.
 
     The query names the row's own release; if its rules are not on record or do not answer, the
@@ -124,7 +119,7 @@ def timed_steps(
         (place, row, *deployments.releases(row)) for place, row in enumerate(rows)
     ]
     timed = {
-        place: Timed(row, refusal=refusal)
+        place: TimedStep(row, refusal=refusal)
         for place, row, _, refusal in rows_with_releases
         if refusal
     }
@@ -143,11 +138,11 @@ def timed_steps(
         for place, row, releases, deployment in attempts:
             times = deployment if isinstance(deployment, str) else next(module_times)
             if not isinstance(times, str) and isinstance(deployment, Deployment):
-                timed[place] = Timed(row, None, deployment, releases[0], *times)
+                timed[place] = TimedStep(row, None, deployment, releases[0], *times)
             elif len(releases) > 1:
                 pending.append((place, row, releases[1:]))
             else:
-                timed[place] = Timed(row, refusal=str(times))
+                timed[place] = TimedStep(row, refusal=str(times))
     steps = [timed[place] for place in range(len(rows))]
     served = [(step.row, step.deployment) for step in steps if step.deployment]
     prompts = iter(prompts_of(served, answerer))
@@ -269,17 +264,17 @@ class _RowDeployments:
     def _ask(self, row: WholeRow, release: str) -> Deployment:
         path = self._file(row.model, row.config)
         platform = self._platform(row.gpu)
-        formats = _formats(row.precision, self._read(path))
+        formats = formats_of(row.precision, self._read(path))
         cache_format = self._cache(row, platform, formats)
         spec = DeploymentSpec(
             models=(str(path),), platforms=(platform,), attention=_attention(row), moe=(release,),
             routing=(ROUTING,), moe_backend=row.moe_backend or None,
             tp=row.tp, ep=row.ep, dp=row.dp, **formats, **cache_format,
         )  # fmt: skip
-        answerable, refused = asked_about(self._config, spec, any_class=True)
+        answerable, refused = expand(self._config, spec, any_class=True)
         if refused:
             raise RefusedError(list(refused[0].refusals))
-        return _as_published(answerable[0], row.precision)
+        return as_published(answerable[0], row.precision)
 
     def _cache(self, row: WholeRow, platform: str, formats: Mapping[str, Any]) -> dict[str, Any]:
         """Return the format of the cache, empty for the model file's own.
@@ -316,7 +311,7 @@ class _RowDeployments:
             raise ConfigError(
                 f"{gpu} does not run as its datasheet says", remedy="Add it to platforms.yaml"
             )
-        return resolve(self._config.platforms, device(name))
+        return resolve(self._config.platforms, platform_name(name))
 
 
 def _or_reason(build: Callable[[], Deployment]) -> Deployment | str:
@@ -329,7 +324,7 @@ def _or_reason(build: Callable[[], Deployment]) -> Deployment | str:
         return error.what
 
 
-def device(gpu: str) -> str:
+def platform_name(gpu: str) -> str:
     """Return a GPU's name as platforms write it: lower case, other characters as underscores."""
     return re.sub(r"[^a-z0-9]+", "_", gpu.partition("(")[0].strip().lower())
 
@@ -366,62 +361,3 @@ def _attention(row: WholeRow) -> tuple[str, ...]:
             remedy="Leave attention_backend empty where it is the engine's own choice",
         )
     return (kernel,)
-
-
-def _formats(precision: str, file: ModelFile) -> dict[str, Any]:
-    """Return the formats by which a row's precision overrides those of the model's file.
-
-    Raises
-    ------
-    ConfigError
-        The precision names no known format.
-    """
-    word = re.sub(r"[?\s].*", "", precision.strip().lower())
-    stored = file.precision.said(file.main)["weights"] if file.precision else None
-    if word not in _FORMATS_OF_WORD:
-        raise ConfigError(
-            f"in what formats {precision!r:.60} stores and computes is not known",
-            remedy=f"Write {', '.join(_FORMATS_OF_WORD)}",
-        )
-    if stored in _FORMATS_OF_WORD[word]:
-        return {}
-    if word in ("bf16", "bfloat16"):
-        return {"dtype": "bfloat16"}
-    weights = _FORMATS_OF_WORD[word][-1]
-    if word == "fp8" and file.decoder and file.decoder.model_type in _BLOCK_SCALED:
-        weights = "float8_block"
-    return {"weights": weights} | ({} if weights in _UNPACKED else {"activations": weights})
-
-
-_FORMATS_OF_WORD: dict[str, tuple[Dtype, ...]] = {
-    **dict.fromkeys(("bf16", "bfloat16"), ("bfloat16",)),
-    "fp8": ("float8_block", "float8"),
-    **dict.fromkeys(("fp4", "nvfp4"), ("mxfp4", "nvfp4")),
-    "mxfp4": ("mxfp4",),
-    **dict.fromkeys(("int4", "awq-int4", "gptq-int4"), ("int4",)),
-    "mxfp8": ("mxfp8",),
-}
-"""Weight formats that a source's word may mean; the last one where the model file has another."""
-_UNPACKED = ("int4", "mxfp4")
-
-
-def _as_published(deployment: Deployment, precision: str) -> Deployment:
-    """Return a deployment whose plain matrices are those of published NVFP4 checkpoints.
-
-    Checkpoints of models with latent attention quantise only FFN and experts: see the quantisation
-    files of nvidia/DeepSeek-V3.1-NVFP4, nvidia/GLM-5-NVFP4 and nvidia/Kimi-K2.6-NVFP4.
-    """
-    precision_of = deployment.precision
-    latent = any(isinstance(kind, Latent) for kind in deployment.decoder.attention)
-    if (
-        precision_of is None
-        or not latent
-        or precision_of.experts.weights != "nvfp4"
-        or "fp4" not in precision
-    ):
-        return deployment
-    plain = Product(precision_of.plain, precision_of.plain)
-    roles = tuple((role, plain) for role, _ in precision_of.roles)
-    return structs.replace(
-        deployment, precision=structs.replace(precision_of, attention=plain, roles=roles)
-    )

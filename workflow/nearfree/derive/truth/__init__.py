@@ -1,1 +1,1 @@
-"""Boundaries that constants are fitted to and predictors scored on."""
+"""Boundaries to which constants are fitted and on which predictors are scored."""

@@ -288,16 +288,16 @@ def _named_truth(
     name: str, curves: ImportedCurves, epsilons: Sequence[float], grids: Grids
 ) -> tuple[str, Truth]:
     settings = curves.settings.filter(pl.col("module") != "collective")  # scored by T itself
-    kept = heavy_enough(settings, grids.minimum_mb)
+    large = heavy_enough(settings, grids.minimum_mb)
     if grids.minimum_mb:
-        left_out = settings.height - kept.height
+        left_out = settings.height - large.height
         name += f", gemm weights of {grids.minimum_mb:g} MB or more: {left_out} curves left out"
     if grids.least_n > 1:
         name += f", N of {grids.least_n} or more"
     if not grids.awake:
         name += ", ratios from the smallest N"
     points = curves.points.filter((pl.col("n") >= grids.least_n) | pl.col("context").is_not_null())
-    return name, truth(kept, points, epsilons, awake=grids.awake)
+    return name, truth(large, points, epsilons, awake=grids.awake)
 
 
 def _version_numbers(stream: str) -> tuple[int, ...]:

@@ -133,10 +133,10 @@ def truth(
     with_reason = settings.join(grids, on="curve", how="left", maintain_order="left").with_columns(
         reason
     )
-    kept = with_reason.filter(pl.col("reason").is_null()).drop("reason")
-    ratios = ratios.join(kept.select("curve"), on="curve", how="semi", maintain_order="left")
+    included = with_reason.filter(pl.col("reason").is_null()).drop("reason")
+    ratios = ratios.join(included.select("curve"), on="curve", how="semi", maintain_order="left")
     return Truth(
-        settings=kept,
+        settings=included,
         boundaries=boundaries(ratios, epsilons),
         ratios=ratios,
         excluded=with_reason.filter(pl.col("reason").is_not_null()).select(*EXCLUDED_COLUMNS),
@@ -145,10 +145,10 @@ def truth(
 
 def narrowed(truth: Truth, condition: pl.Expr) -> Truth:
     """Return the part of a truth whose curves meet a condition on columns that `excluded` has."""
-    kept = truth.settings.filter(condition)
-    curves = kept.select("curve")
+    selected = truth.settings.filter(condition)
+    curves = selected.select("curve")
     return Truth(
-        settings=kept,
+        settings=selected,
         boundaries=truth.boundaries.join(curves, on="curve", how="semi", maintain_order="left"),
         ratios=truth.ratios.join(curves, on="curve", how="semi", maintain_order="left"),
         excluded=truth.excluded.filter(condition),

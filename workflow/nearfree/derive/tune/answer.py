@@ -11,14 +11,14 @@ from nearfree.derive.tune.choice import Choice
 from nearfree.derive.tune.curve import EngineCurve, curve_of
 from nearfree.derive.tune.interval import Interval
 from nearfree.derive.tune.proof import (
-    Proven,
+    RunResult,
     Seconds,
     Verdict,
     by_setting,
     gain,
-    proven,
+    joint_confidence,
+    run_result,
     seconds_of,
-    shared,
     verdict,
 )
 from nearfree.derive.tune.replayed import (
@@ -27,7 +27,7 @@ from nearfree.derive.tune.replayed import (
     copied_share,
     drafts_anything,
     same_run,
-    tokens_a_second,
+    tokens_per_second,
 )
 from nearfree.errors import EvidenceError
 from nearfree.log.events import DecodeMeasured, Event
@@ -37,7 +37,7 @@ from nearfree.log.evidence import Take
 class Setting(Struct, frozen=True, kw_only=True):
     """One setting that ran: its predicted and its measured speed."""
 
-    proven: Proven
+    result: RunResult
     predicted_tokens_s: float
     gain: Interval
     """Over decoding without drafts; the intervals of all drafting settings hold jointly at 95 %."""
@@ -57,7 +57,7 @@ class OverDefault(Struct, frozen=True, kw_only=True):
     """None where nothing ran for it, or where that is the recommended setting."""
 
 
-class OfKind(Struct, frozen=True, kw_only=True):
+class KindAnswer(Struct, frozen=True, kw_only=True):
     """The choice for one kind of prompts, from its tuning prompts, and its measured gain."""
 
     choice: Choice
@@ -116,17 +116,17 @@ def answer(choice: Choice, proof: Take, traces: Sequence[Trace], cost: Cost) -> 
     drafted = [drafting for drafting in runs if drafting.drafter != "none"]
     settings = tuple(
         Setting(
-            proven=proven(drafting, decodes, by_prompt, seconds),
-            predicted_tokens_s=tokens_a_second(traces, drafting, cost),
-            gain=gain(decodes, runs[none], seconds, shared(len(drafted))),
+            result=run_result(drafting, decodes, by_prompt, seconds),
+            predicted_tokens_s=tokens_per_second(traces, drafting, cost),
+            gain=gain(decodes, runs[none], seconds, joint_confidence(len(drafted))),
             kinds=_gains_by_kind(decodes, runs[none], seconds),
         )
         for drafting, decodes in runs.items()
     )
     gains = {
-        setting.proven.drafting: setting.gain
+        setting.result.drafting: setting.gain
         for setting in settings
-        if setting.proven.drafting != none
+        if setting.result.drafting != none
     }
     proof_verdict = verdict([gains[drafting] for drafting in drafted])
     run = _run(choice, gains) if proof_verdict == "speculate" else none
@@ -155,13 +155,13 @@ def answer(choice: Choice, proof: Take, traces: Sequence[Trace], cost: Cost) -> 
     )
 
 
-def of_kind(
+def kind_answer(
     kind: str,
     choice: Choice,
     traces: Sequence[Trace],
     proof_traces: Sequence[Trace],
     settings: Sequence[Setting],
-) -> OfKind:
+) -> KindAnswer:
     """Return the choice for one kind of prompts with the gain that the proof measured.
 
     Parameters
@@ -175,13 +175,13 @@ def of_kind(
     """
     kind_traces = [trace for trace in proof_traces if trace.kind == kind]
     chosen = choice.chosen.drafting
-    gains = {setting.proven.drafting: setting.kinds.get(kind) for setting in settings}
+    gains = {setting.result.drafting: setting.kinds.get(kind) for setting in settings}
     equivalent = chosen if chosen in gains else same_run(kind_traces, chosen, gains)
     drafted = (
         equivalent is not None and chosen.drafter != "none" and drafts_anything(kind_traces, chosen)
     )
     kind_gain = gains[equivalent] if equivalent is not None and drafted else None
-    return OfKind(
+    return KindAnswer(
         choice=choice,
         gain=kind_gain,
         run=chosen if kind_gain is not None and kind_gain.low > 1 else choice.none.drafting,

@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 from nearfree.core.candidates import LENGTHS, candidates
 from nearfree.core.drafting import Drafting
 from nearfree.derive.tune.curve import EngineCurve, curve_of
-from nearfree.derive.tune.replayed import Cost, Trace, tokens_a_second
+from nearfree.derive.tune.replayed import Cost, Trace, tokens_per_second
 
 WORTH = 0.02
 """The least relative gain of another number of threads or way to store weights: less is noise."""
@@ -102,7 +102,7 @@ def _measured_lengths(cost: Cost, run: Drafting) -> tuple[int, ...]:
 
 def _ranked(traces: Sequence[Trace], settings: Iterable[Drafting], cost: Cost) -> list[Ranked]:
     ranked = [
-        Ranked(drafting=setting, tokens_s=tokens_a_second(traces, setting, cost))
+        Ranked(drafting=setting, tokens_s=tokens_per_second(traces, setting, cost))
         for setting in settings
     ]
     return sorted(ranked, key=lambda setting: -setting.tokens_s)

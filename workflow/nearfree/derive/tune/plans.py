@@ -19,7 +19,7 @@ DRAFT_GRID = (1, 2, 3)
 """N of a draft model's T(N): it decodes one token at a time, after the tokens new to it."""
 ROUNDS = 10
 """Rounds of T(N): every one visits N up to OFTEN_TO, and llama.cpp's largest N is visited twice."""
-OFTEN_TO = {"llama_cpp": 8, "openvino": GRID[-1]}
+EVERY_ROUND_TO = {"llama_cpp": 8, "openvino": GRID[-1]}
 """The largest N that every round visits: 49 rows take OpenVINO four times as long as one,
 llama.cpp over twenty times."""
 LIMIT = 48
@@ -30,7 +30,7 @@ _CHARACTERS_PER_TOKEN = 4
 _CONTEXT_STEP = 32
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class Subject(Struct, frozen=True, kw_only=True):
     """The engine, model, prompts and sampling that are tuned."""
 
     engine: str
@@ -57,7 +57,7 @@ def typical_context(lengths: Sequence[int]) -> int:
     return max(_CONTEXT_STEP, round(middle / _CONTEXT_STEP) * _CONTEXT_STEP)
 
 
-def trace_plan(subject: Asked, sources: Iterable[Drafting], undrafted: Drafting) -> DecodePlan:
+def trace_plan(subject: Subject, sources: Iterable[Drafting], undrafted: Drafting) -> DecodePlan:
     """Return the plan that decodes each prompt once without drafts and traces all drafters over it.
 
     Each prompt is decoded alone, whatever the batch: its output does not depend on others.
@@ -91,7 +91,7 @@ def _traced_drafters(source: Drafting) -> list[Drafting]:
 
 
 def proof_plan(
-    subject: Asked,
+    subject: Subject,
     choice: Choice,
     *,
     weighed: tuple[Drafting, ...],
@@ -146,7 +146,7 @@ def proof_plan(
     )
 
 
-def _common_fields(subject: Asked) -> dict[str, Any]:
+def _common_fields(subject: Subject) -> dict[str, Any]:
     return {
         "engine": subject.engine,
         "release": subject.release,

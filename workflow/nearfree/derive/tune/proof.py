@@ -22,7 +22,7 @@ _DISTURBED = 1.1
 """Ratio of one thread's wall time to its process time above which a machine counts as busy."""
 
 
-class Proven(Struct, frozen=True, kw_only=True):
+class RunResult(Struct, frozen=True, kw_only=True):
     """Measured speed and output of one setting's runs."""
 
     drafting: Drafting
@@ -66,9 +66,9 @@ def by_setting(events: Iterable[Event]) -> dict[Drafting, list[Event]]:
     return runs
 
 
-def proven(
+def run_result(
     drafting: Drafting, events: Sequence[Event], traces: Mapping[str, Trace], seconds: Seconds
-) -> Proven:
+) -> RunResult:
     """Return the measured speed and output of a setting's runs.
 
     Parameters
@@ -81,7 +81,7 @@ def proven(
     decodes = [event.data for event in events]
     differing = [decode for decode in decodes if decode.same_tokens < decode.output_tokens]
     first = min(differing, key=lambda data: data.same_tokens, default=None)
-    return Proven(
+    return RunResult(
         drafting=drafting,
         tokens_s=ratio_interval(list(speeds(events, seconds).values())),
         identical=1 - len(differing) / len(events),
@@ -172,6 +172,6 @@ def verdict(gains: Sequence[Interval]) -> Verdict:
     return "undecided" if any(gain.value > 1 for gain in gains) else "none"
 
 
-def shared(count: int) -> float:
+def joint_confidence(count: int) -> float:
     """Return the confidence of each of `count` intervals that hold jointly at CONFIDENCE."""
     return 1 - (1 - CONFIDENCE) / max(count, 1)

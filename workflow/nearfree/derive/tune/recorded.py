@@ -7,16 +7,16 @@ from msgspec import Struct
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
 from nearfree.core.weights import AnyWeights
-from nearfree.derive.tune.answer import Answer, OfKind, answer, of_kind
+from nearfree.derive.tune.answer import Answer, KindAnswer, answer, kind_answer
 from nearfree.derive.tune.choice import Choice, choose, choose_by_kind
 from nearfree.derive.tune.curve import EngineCurve, engine_curve, of_batch
-from nearfree.derive.tune.replayed import Cost, Trace, refuse_empty, traces
+from nearfree.derive.tune.replayed import Cost, Trace, refuse_empty, traces_of
 from nearfree.errors import EvidenceError
 from nearfree.log.curves import curves
 from nearfree.log.evidence import Take
 
 
-class Recorded(Struct, frozen=True, kw_only=True):
+class RecordedProof(Struct, frozen=True, kw_only=True):
     """A proof, the takes that it rests on, and its answer."""
 
     proof: Take
@@ -26,7 +26,7 @@ class Recorded(Struct, frozen=True, kw_only=True):
     traces: tuple[Trace, ...]
     cost: Cost
     choice: Choice
-    kinds: Mapping[str, OfKind]
+    kinds: Mapping[str, KindAnswer]
     """The choice of each kind of prompts by itself; empty if all prompts are of one kind."""
     answer: Answer
 
@@ -37,7 +37,7 @@ def is_proof(take: Take) -> bool:
     return isinstance(plan, DecodePlan) and bool(plan.made_from)
 
 
-def recorded(proof: Take, takes: Mapping[str, Take]) -> Recorded:
+def read_proof(proof: Take, takes: Mapping[str, Take]) -> RecordedProof:
     """Return a proof with its answer, from sealed takes alone.
 
     Parameters
@@ -58,13 +58,13 @@ def recorded(proof: Take, takes: Mapping[str, Take]) -> Recorded:
             remedy="Tune again: what is missing is measured anew",
         )
     from_takes = [takes[name] for name in plan.made_from]
-    all_traces = traces(from_takes)
+    all_traces = traces_of(from_takes)
     cost = cost_of(from_takes, plan.weights, plan.draft, plan.batch)
-    choice, kinds = chosen(from_takes, plan.weights, plan.draft, plan.weighed, plan.batch)
+    choice, kinds = choices(from_takes, plan.weights, plan.draft, plan.weighed, plan.batch)
     proven = {part.sha256 for part in plan.prompts}
     proof_traces = [trace for trace in all_traces if trace.prompt in proven]
     proof_answer = answer(choice, proof, proof_traces, cost)
-    return Recorded(
+    return RecordedProof(
         proof=proof,
         plan=plan,
         takes=(*from_takes, proof),
@@ -72,14 +72,14 @@ def recorded(proof: Take, takes: Mapping[str, Take]) -> Recorded:
         cost=cost,
         choice=choice,
         kinds={
-            kind: of_kind(kind, kind_choice, all_traces, proof_traces, proof_answer.settings)
+            kind: kind_answer(kind, kind_choice, all_traces, proof_traces, proof_answer.settings)
             for kind, kind_choice in kinds.items()
         },
         answer=proof_answer,
     )
 
 
-def chosen(
+def choices(
     takes: Sequence[Take],
     weights: AnyWeights,
     draft: AnyWeights | None,
@@ -95,7 +95,7 @@ def chosen(
     weighed
         The candidate drafters.
     """
-    all_traces = traces(takes)
+    all_traces = traces_of(takes)
     tuned = [trace for trace in all_traces if not trace.held_out]
     for group in (tuned, [trace for trace in all_traces if trace.held_out]):
         refuse_empty(group)
@@ -111,12 +111,12 @@ def cost_of(
     A draft model drafts for one text after the other, whatever the batch.
     """
     takes = tuple(takes)
-    own = curves_of(takes, weights, batch)
-    return Cost(curves=own, draft=curves_of(takes, draft) if draft else [], batch=batch)
+    model_curves = curves_of(takes, weights, batch)
+    return Cost(curves=model_curves, draft=curves_of(takes, draft) if draft else [], batch=batch)
 
 
 def curves_of(takes: Iterable[Take], weights: AnyWeights, batch: int = 1) -> list[EngineCurve]:
     """Return T(N) of some weights at a batch, one curve per measured setting."""
     measured = (engine_curve(curve) for curve in curves(takes))
-    own = (curve for curve in measured if curve.setting.model_digest == weights.digest)
-    return of_batch(own, batch)
+    model_curves = (curve for curve in measured if curve.setting.model_digest == weights.digest)
+    return of_batch(model_curves, batch)

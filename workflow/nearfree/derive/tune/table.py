@@ -9,9 +9,9 @@ from nearfree.derive.tables.columns import amount, count, flag, number, text
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import seals_digest, write_table
 from nearfree.derive.tune.curve import curve_of
-from nearfree.derive.tune.proof import Proven, by_setting, gain, proven
-from nearfree.derive.tune.recorded import Recorded, is_proof, recorded
-from nearfree.derive.tune.replayed import tokens_a_second
+from nearfree.derive.tune.proof import RunResult, by_setting, gain, run_result
+from nearfree.derive.tune.recorded import RecordedProof, is_proof, read_proof
+from nearfree.derive.tune.replayed import tokens_per_second
 from nearfree.errors import EvidenceError
 from nearfree.log.events import DecodeMeasured, Event
 from nearfree.log.evidence import read_scope
@@ -34,18 +34,18 @@ TUNING = Table(
     body={
         "platform": text("the kind of machine"),
         "stream": text("the study of the proof"),
-        "take": count("which take"),
+        "take": count("the take"),
         "plan8": text("first digits of the plan's digest"),
         "newest": flag(
             "whether no newer proof of the study weighs the same, as hot, at that batch"
         ),
-        "engine": text("what decoded"),
+        "engine": text("the engine that decoded"),
         "release": text("its release"),
-        "model": text("what the log calls the model"),
+        "model": text("the model's name in the log"),
         "weights_sha256": text("the SHA-256 of its weights"),
         "kind": text("of the prompts; all of them together"),
         "role": text("why the setting is there", one_of=ROLES),
-        "drafter": text("what drafts, with its n-gram lengths"),
+        "drafter": text("the drafter, with its n-gram lengths"),
         "k": count("K, drafts of a step at most", at_least=0),
         "temperature": number("of sampling; none of greedy decoding", nullable=True),
         "batch": count("prompts at once; none of one alone", nullable=True),
@@ -59,7 +59,7 @@ TUNING = Table(
         "gain": amount("times as fast as none, paired within visits of a prompt", nullable=True),
         "gain_low": number("lower end of its 95 % interval", nullable=True),
         "gain_high": number("upper end of it; none of a single repeat", nullable=True),
-        "seconds": text("whose seconds: wall or process time", one_of=("wall", "process")),
+        "seconds": text("the clock of seconds: wall or process time", one_of=("wall", "process")),
         "runs": count("decodes that it ran", nullable=True),
         "identical_share": number("share of outputs equal to those of none", nullable=True),
         "first_difference": count("equal tokens before the first", nullable=True, at_least=0),
@@ -68,8 +68,8 @@ TUNING = Table(
         "exact": flag("whether the engine is held to give the same output", nullable=True),
         "forwards": text("the take whose T(N) prices the steps"),
         "verdict": text("of the proof", one_of=("speculate", "none", "undecided")),
-        "run": flag("whether it is what the proof says to run"),
-        "loop": text("what speculated"),
+        "run": flag("whether the proof recommends it"),
+        "loop": text("the loop that speculated"),
         "origin": text("where its times come from", one_of=("measured",)),
     },
 )
@@ -94,7 +94,7 @@ def write_tuning(layout: Layout, scope: str) -> None:
     write_table(layout, scope, TUNING, table, seals_digest(layout, scope))
 
 
-def _proofs(layout: Layout, scope: str) -> list[Recorded]:
+def _proofs(layout: Layout, scope: str) -> list[RecordedProof]:
     """Return a scope's proofs, the newest last, without those whose takes were retracted."""
     streams = sorted({take.stream for take in layout.takes(scope) if take.stream.endswith(SUFFIX)})
     takes = [take for name in streams for take in read_scope(layout, scope, stream=name)]
@@ -103,20 +103,20 @@ def _proofs(layout: Layout, scope: str) -> list[Recorded]:
         made_from = {parse_take(name).stream for name in proof.started.data.plan.made_from}
         others = [take for name in made_from for take in read_scope(layout, scope, stream=name)]
         try:
-            proofs.append(recorded(proof, {str(take.name): take for take in others}))
+            proofs.append(read_proof(proof, {str(take.name): take for take in others}))
         except EvidenceError:
             continue
     return proofs
 
 
-def _proof_key(record: Recorded) -> tuple[str, tuple[Drafting, ...], str, float, int]:
+def _proof_key(record: RecordedProof) -> tuple[str, tuple[Drafting, ...], str, float, int]:
     """Return what a newer proof must share to supersede this one."""
     plan = record.plan
     draft = plan.draft.digest if plan.draft else ""
     return record.proof.name.stream, plan.weighed, draft, plan.temperature, plan.batch
 
 
-def _rows(record: Recorded, *, newest: bool) -> Iterator[Row]:
+def _rows(record: RecordedProof, *, newest: bool) -> Iterator[Row]:
     plan, name, answer = record.plan, record.proof.name, record.answer
     shared = {
         "platform": name.scope,
@@ -144,7 +144,9 @@ def _rows(record: Recorded, *, newest: bool) -> Iterator[Row]:
             yield {**shared, **row}
 
 
-def _kind_rows(record: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -> Iterator[Row]:
+def _kind_rows(
+    record: RecordedProof, kind: str, runs: dict[Drafting, list[Event]]
+) -> Iterator[Row]:
     """Yield the settings that ran, and the candidates with the choice's threads and storage."""
     choice, answer = record.choice, record.answer
     none, chosen = choice.none.drafting, choice.chosen.drafting
@@ -153,7 +155,7 @@ def _kind_rows(record: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -
     kind_traces = [trace for trace in proof_traces if kind in (ALL, trace.kind)]
     by_prompt = {trace.prompt: trace for trace in kind_traces}
     only_kind = None if kind == ALL else kind
-    undrafted_tokens_s = tokens_a_second(proof_traces, none, record.cost, only_kind)
+    undrafted_tokens_s = tokens_per_second(proof_traces, none, record.cost, only_kind)
     if not undrafted_tokens_s:
         return  # every output ended with its first token: nothing was decoded
     weighed = [
@@ -162,7 +164,7 @@ def _kind_rows(record: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -
         if (ranked.drafting.threads, ranked.drafting.repack) == (chosen.threads, chosen.repack)
     ]
     for drafting in dict.fromkeys([*runs, *weighed]):
-        predicted = tokens_a_second(proof_traces, drafting, record.cost, only_kind)
+        predicted = tokens_per_second(proof_traces, drafting, record.cost, only_kind)
         curve = curve_of(record.cost.curves, threads=drafting.threads, repack=drafting.repack)
         row: Row = _NOT_RUN | {
             "kind": kind,
@@ -177,7 +179,7 @@ def _kind_rows(record: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -
             "from_ids": [*curve.ids, *(id_ for trace in kind_traces for id_ in trace.ids)],
         }
         if events := runs.get(drafting):
-            result = proven(drafting, events, by_prompt, answer.seconds)
+            result = run_result(drafting, events, by_prompt, answer.seconds)
             kind_gain = gain(events, runs[none], answer.seconds)
             row |= _measured(result) | {
                 "gain": kind_gain.value,
@@ -190,7 +192,7 @@ def _kind_rows(record: Recorded, kind: str, runs: dict[Drafting, list[Event]]) -
         yield row
 
 
-def _measured(result: Proven) -> Row:
+def _measured(result: RunResult) -> Row:
     return {
         "tokens_s": result.tokens_s.value,
         "tokens_s_low": result.tokens_s.low,
@@ -208,7 +210,7 @@ def _finite(value: float) -> float | None:
     return None if value == float("inf") else value
 
 
-def _role(record: Recorded, drafting: Drafting) -> str:
+def _role(record: RecordedProof, drafting: Drafting) -> str:
     if drafting == record.choice.chosen.drafting:
         return "choice"
     if drafting.drafter == "none":

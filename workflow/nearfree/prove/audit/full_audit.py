@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from nearfree.core.scopes import PUBLIC
-from nearfree.derive.jobs import TABLES, Job, before, make
+from nearfree.derive.jobs import TABLES, Job, dependencies, make
 from nearfree.derive.stages import STAGES
 from nearfree.derive.tables.store import read_table
 from nearfree.errors import NearfreeError
@@ -84,10 +84,10 @@ def _run_jobs(
 ) -> Iterator[_JobResult]:
     """Run every job in a process pool, after the jobs that it needs; yield each result."""
     all_jobs = jobs(pipeline)
-    graph = {job: before(job) & set(all_jobs) for job in all_jobs}
+    graph = {job: dependencies(job) & set(all_jobs) for job in all_jobs}
     for scope in pipeline.scopes:
         figures = Job(_FIGURES, scope)
-        graph[figures] = before(figures) & set(all_jobs)
+        graph[figures] = dependencies(figures) & set(all_jobs)
     if drawn:
         graph[Job(_REPORT, "")] = set(graph)
     order = TopologicalSorter(graph)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from nearfree.config.files import Config
 from nearfree.decoders.model_file import find_model_file
 from nearfree.derive.jobs import TABLES
-from nearfree.derive.outlook.about import MODELS, described, model_id
+from nearfree.derive.outlook.about import MODELS, model_fields, model_id
 from nearfree.derive.tables.platforms import config_id
 from nearfree.derive.tables.schema import Formula
 from nearfree.errors import EvidenceError
@@ -202,14 +202,14 @@ class Tracer:
                 raise EvidenceError(
                     f"the config no longer holds {name}", remedy="Run the workflow again"
                 )
-            title, values = f"the model {model}", dict(_model_values(described(file)))
+            title, values = f"the model {model}", dict(_model_values(model_fields(file)))
             entry = f"config/models/{model}.json"
         return Node(id=name, kind="config", title=title, values=values, place=entry)
 
 
-def _model_values(described: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _model_values(model_fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield a model's values by name: decoder fields, formats, kinds of weights, and the rest."""
-    fields = dict(described)
+    fields = dict(model_fields)
     yield from (fields.pop("decoder") or {}).items()
     for kind, formats in (fields.pop("precision") or {}).items():
         yield f"precision.{kind}", formats

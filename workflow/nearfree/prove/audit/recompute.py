@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.config.files import Config
-from nearfree.derive.jobs import Job, job_of, make, needed
+from nearfree.derive.jobs import Job, job_of, make, with_dependencies
 from nearfree.derive.stages import STAGES
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import read_table
@@ -141,7 +141,7 @@ def recompute(layout: Layout, config: Path, row_ids: Sequence[str]) -> dict[str,
         loaded_config, made_jobs = Config(config), set[Job]()
         for (scope, name), rows in by_table.items():
             table = rows[0].table
-            for job in needed(job_of(scope, name)):
+            for job in with_dependencies(job_of(scope, name)):
                 if job not in made_jobs:
                     _make(scratch, loaded_config, job, layout)
                     made_jobs.add(job)

@@ -16,7 +16,7 @@ from msgspec import Struct, json
 
 from nearfree.core.label import AXES, ordered
 from nearfree.core.setting import FIELDS, STORED
-from nearfree.derive.outlook.about import ABOUT
+from nearfree.derive.outlook.about import CONDITION
 from nearfree.derive.predict.forecast.forecast import LARGEST
 from nearfree.derive.tables.columns import IDS
 from nearfree.derive.tables.schema import Table
@@ -124,7 +124,7 @@ def facts() -> dict[str, object]:
             for name, field in FIELDS.items()
         },
         "CHOICES": (*ordered(FIELDS, *first), "setting_key", "epsilon"),
-        "CONDITION": [*(name for name in ABOUT if name != "deployment"), "deployment"],
+        "CONDITION": [*(name for name in CONDITION if name != "deployment"), "deployment"],
         "FORMATS": FORMATS,
         "LARGEST": LARGEST,
         "ROUNDING": ROUNDING,

@@ -13,7 +13,7 @@ from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.first_answer import COSTS, FirstAnswer
 from nearfree.derive.predict.forecast.forecast import CURVE, Forecast, knobs
 from nearfree.derive.predict.forecast.step import ROLES
-from nearfree.derive.predict.forecast.surface import inverse
+from nearfree.derive.predict.forecast.surface import cost_of_positions
 from nearfree.errors import Refusal
 from nearfree.show.text.forecast import no_forward
 from nearfree.show.text.memory import SCHEMA, memory_json
@@ -121,7 +121,7 @@ def inverse_rows(
     forecast: Forecast, positions: int, epsilon: float, accepted: float | None = None
 ) -> pl.DataFrame:
     """Return T(K) / T(1) of K positions in each deployment, and accepted / N_max if measured."""
-    rows = _with_share(inverse(forecast, positions, epsilon), accepted)
+    rows = _with_share(cost_of_positions(forecast, positions, epsilon), accepted)
     return with_about(forecast.deployments, rows)
 
 

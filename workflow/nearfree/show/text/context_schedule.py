@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast
-from nearfree.derive.schedule.expected import Choice, best_choice, independent, speedups
-from nearfree.derive.schedule.merging import NearFree, few_by_speed, losses, merged_below
+from nearfree.derive.schedule.expected import Choice, best_choice, independent_acceptance, speedups
+from nearfree.derive.schedule.merging import NearFree, losses, merged_below, short_by_speed
 from nearfree.derive.schedule.option import Option
 
 RATES = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -69,7 +69,7 @@ class ContextSchedule(Struct, frozen=True, kw_only=True):
         self, write: Write, speeds: Mapping[int, Mapping[int, float]], worth: float
     ) -> "ContextSchedule":
         """Return the schedule with draft lengths of most expected tokens per second, merged."""
-        merged = few_by_speed(speeds, worth)
+        merged = short_by_speed(speeds, worth)
         choices = {batch: Choice(k, speeds[batch][k]) for batch, k in merged.items()}
         return replace(self, option=write(merged), write=write, choices=choices, speeds=speeds)
 
@@ -83,7 +83,9 @@ class ContextSchedule(Struct, frozen=True, kw_only=True):
         """Return the schedule with the best choices at each acceptance of RATES, and no option."""
         best = {}
         for rate in RATES:
-            speedups_by_batch = speedups(ratios, independent(rate, most=most), draft_cost=costs)
+            speedups_by_batch = speedups(
+                ratios, independent_acceptance(rate, most=most), draft_cost=costs
+            )
             best[rate] = {batch: best_choice(speeds) for batch, speeds in speedups_by_batch.items()}
         return replace(self, best=best)
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nearfree.derive.memory import Memory
-from nearfree.derive.predict.forecast.asked_model import Unanswered
 from nearfree.derive.predict.forecast.deployment import Deployment
+from nearfree.derive.predict.forecast.model_query import Unanswered
 from nearfree.errors import printable
 from nearfree.units import BYTES_PER_GB
 

@@ -12,7 +12,7 @@ from nearfree.decoders.decoder import Decoder
 from nearfree.derive.laws.laws import LAWS
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.forecast import Forecast, headline
-from nearfree.derive.predict.forecast.surface import NEAR_FREE, inverse
+from nearfree.derive.predict.forecast.surface import NEAR_FREE, cost_of_positions
 from nearfree.derive.predict.forecast.total import PREDICTOR
 from nearfree.errors import ConfigError
 from nearfree.show.text.answer_json import with_about
@@ -116,7 +116,7 @@ def inverse_report(
     forecast: Forecast, positions: int, epsilon: float, accepted: float | None
 ) -> Iterator[str]:
     """Yield T(K) / T(1) of K positions in each deployment, the near-free ones first."""
-    rows = inverse(forecast, positions, epsilon)
+    rows = cost_of_positions(forecast, positions, epsilon)
     free = rows.filter(verdict=NEAR_FREE)
     unfits = {index for index, query in enumerate(forecast.deployments) if unfit(query.memory)}
     over = len(unfits & {*free["deployment"]})

@@ -6,11 +6,11 @@ from typing import Any
 
 from nearfree.core.drafting import Drafting
 from nearfree.core.plan import DecodePlan
-from nearfree.derive.tune.answer import Answer, OfKind, OverDefault, Setting
+from nearfree.derive.tune.answer import Answer, KindAnswer, OverDefault, Setting
 from nearfree.derive.tune.choice import Choice
 from nearfree.derive.tune.curve import EngineCurve
 from nearfree.derive.tune.interval import Interval
-from nearfree.derive.tune.recorded import Recorded
+from nearfree.derive.tune.recorded import RecordedProof
 from nearfree.log.events import EngineLoaded
 from nearfree.log.evidence import Take
 from nearfree.show.text.forecast import columns
@@ -25,7 +25,7 @@ NOT = {
 """The explanation of each verdict against speculation."""
 
 
-def document(record: Recorded, model: Path, draft: Path | None) -> Any:
+def document(record: RecordedProof, model: Path, draft: Path | None) -> Any:
     """Return the answer as plain data for JSON; its keys are part of the command's interface.
 
     Parameters
@@ -90,7 +90,7 @@ def _plain(drafting: Drafting) -> dict[str, Any]:
 
 
 def _setting(setting: Setting) -> dict[str, Any]:
-    run = setting.proven
+    run = setting.result
     return {
         **_plain(run.drafting),
         "predicted_tokens_s": setting.predicted_tokens_s,
@@ -103,7 +103,7 @@ def _setting(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _choices(record: Recorded) -> list[tuple[str, Choice]]:
+def _choices(record: RecordedProof) -> list[tuple[str, Choice]]:
     """Return the predicted choice for each kind of tuning prompts, and for all of them."""
     by_kind = [(kind, result.choice) for kind, result in record.kinds.items()]
     return [*by_kind, ("all", record.choice)]
@@ -120,7 +120,9 @@ def _predicted(kind: str, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _kind_json(record: Recorded, result: OfKind, model: Path, draft: Path | None) -> dict[str, Any]:
+def _kind_json(
+    record: RecordedProof, result: KindAnswer, model: Path, draft: Path | None
+) -> dict[str, Any]:
     choice = result.choice
     return {
         "choice": _plain(choice.chosen.drafting),
@@ -134,7 +136,7 @@ def _kind_json(record: Recorded, result: OfKind, model: Path, draft: Path | None
 
 def _over_none(setting: Setting) -> dict[str, Any]:
     return {
-        **_plain(setting.proven.drafting),
+        **_plain(setting.result.drafting),
         "all": _interval(setting.gain),
         "kinds": {kind: _interval(gain) for kind, gain in setting.kinds.items()},
     }
@@ -166,7 +168,7 @@ def _loaded(takes: Sequence[Take]) -> EngineLoaded:
     return loaded
 
 
-def _paste(record: Recorded, run: Drafting, model: Path, draft: Path | None) -> str:
+def _paste(record: RecordedProof, run: Drafting, model: Path, draft: Path | None) -> str:
     plan = record.plan
     return paste(
         plan.engine,
@@ -179,7 +181,7 @@ def _paste(record: Recorded, run: Drafting, model: Path, draft: Path | None) -> 
     )
 
 
-def tune_text(record: Recorded, model: Path, draft: Path | None) -> Iterator[str]:
+def tune_text(record: RecordedProof, model: Path, draft: Path | None) -> Iterator[str]:
     """Yield T(N), the proof runs, the choice by kind of prompt, the verdict, and the command."""
     answer, takes = record.answer, record.takes
     loaded = _loaded(takes)
@@ -257,7 +259,7 @@ def _proof(answer: Answer) -> Iterator[str]:
     head = "K|drafter|threads|repacked|predicted|tokens/s|95 %|x none|identical|steps as replayed"
     rows = [head.split("|")]
     for setting in _by_k(answer):
-        run, drafting = setting.proven, setting.proven.drafting
+        run, drafting = setting.result, setting.result.drafting
         rows.append(
             [
                 str(drafting.k),
@@ -274,7 +276,7 @@ def _proof(answer: Answer) -> Iterator[str]:
         )
     yield from columns(rows)
     for setting in answer.settings:
-        run = setting.proven
+        run = setting.result
         if run.first_difference is not None:
             margin = "" if run.margin is None else f", where the best logit led by {run.margin:.3f}"
             yield (
@@ -288,7 +290,7 @@ def _kinds(answer: Answer, kinds: Sequence[str]) -> Iterator[str]:
     yield "speedup over none, by kind of prompt:"
     rows = [["K", "drafter", *(word for kind in kinds for word in (kind, "95 %"))]]
     for setting in _by_k(answer):
-        drafting = setting.proven.drafting
+        drafting = setting.result.drafting
         if drafting.drafter == "none":
             continue
         cells = [cell for kind in kinds for cell in _gain_cells(setting.kinds.get(kind))]
@@ -297,7 +299,7 @@ def _kinds(answer: Answer, kinds: Sequence[str]) -> Iterator[str]:
 
 
 def _by_k(answer: Answer) -> list[Setting]:
-    return sorted(answer.settings, key=lambda setting: setting.proven.drafting.k)
+    return sorted(answer.settings, key=lambda setting: setting.result.drafting.k)
 
 
 def _gain_cells(gain: Interval | None) -> tuple[str, str]:
@@ -311,7 +313,7 @@ def _ends(interval: Interval, digits: int) -> str:
     return f"[{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
-def _choice(record: Recorded) -> Iterator[str]:
+def _choice(record: RecordedProof) -> Iterator[str]:
     """Yield the predicted choice for each kind of prompts, replayed on the tuning prompts."""
     yield "predicted choice, on the tuning prompts:"
     rows = [["prompts", "K", "drafter", "threads", "tokens/s", "x none", "cut to edges, x none"]]
@@ -329,7 +331,7 @@ def _choice(record: Recorded) -> Iterator[str]:
     yield from columns(rows)
 
 
-def _by_kind(record: Recorded) -> Iterator[str]:
+def _by_kind(record: RecordedProof) -> Iterator[str]:
     """Yield the choice for each kind of prompts alone, and its speedup on the held-out prompts."""
     yield "choice for each kind of prompt alone, on its held-out prompts, and the copied share:"
     rows = [["prompts", "K", "drafter", "x none", "95 %", "copied, tuning", "copied, held out"]]

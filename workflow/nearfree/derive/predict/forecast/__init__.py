@@ -1,1 +1,1 @@
-"""What a whole model's forward does with N, composed of what is known of its modules."""
+"""T(N) and N_max of a whole model's forward, composed from its modules."""

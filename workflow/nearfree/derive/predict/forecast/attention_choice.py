@@ -27,11 +27,11 @@ from nearfree.decoders.attention_kinds import (
     in_blocks,
 )
 from nearfree.decoders.decoder import Decoder
-from nearfree.derive.engine_step.form import reached
+from nearfree.derive.engine_step.form import is_since
 from nearfree.errors import Refusal
 
 
-def chosen(
+def attention_candidates(
     decoder: Decoder | None, precision: Precision | None, sm: int | None, engine: BackendRelease
 ) -> Iterator[str]:
     """Yield candidate backends of a model's attention on a device, as users write them.
@@ -121,9 +121,9 @@ def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> st
     grouped = _grouped_kinds(decoder)
     sinks = any(kind.sinks for kind in grouped)
     wide = any(kind.head_dim > WIDEST for kind in grouped)
-    if sm // 10 == 12 and sinks and reached(engine.version, _XQA):
+    if sm // 10 == 12 and sinks and is_since(engine.version, _XQA):
         return "heads with sinks on this GPU by FlashInfer's XQA"
-    if sm // 10 == 9 and wide and reached(engine.version, _FA4_OF_HOPPER):
+    if sm // 10 == 9 and wide and is_since(engine.version, _FA4_OF_HOPPER):
         return "this model on this GPU by FlashAttention 4"
     return None
 
@@ -131,9 +131,9 @@ def other_kernel(decoder: Decoder, sm: int | None, engine: BackendRelease) -> st
 def _sglang_other_kernel(model: str, version: str | None) -> str | None:
     if model in _BY_FLASHINFER:
         return "latents of this model on this GPU by FlashInfer's kernel"
-    if model not in _BY_TRITON or reached(version, _TRITON_UNTIL):
+    if model not in _BY_TRITON or is_since(version, _TRITON_UNTIL):
         return None
-    drafts = "what has no drafts" if reached(version, _TRITON_WITHOUT_DRAFTS) else "this model"
+    drafts = "what has no drafts" if is_since(version, _TRITON_WITHOUT_DRAFTS) else "this model"
     return f"{drafts} on this GPU by Triton's kernels unless its --attention-backend names others"
 
 
@@ -154,8 +154,8 @@ def _engine_choices(
             and (choice.sinks or not sinks)
             and (choice.narrow or plain)
             and (choice.images or not images)
-            and (choice.since is None or reached(engine.version, choice.since))
-            and not (choice.until and reached(engine.version, choice.until))
+            and (choice.since is None or is_since(engine.version, choice.since))
+            and not (choice.until and is_since(engine.version, choice.until))
             and (not choice.only or model in choice.only)
             and model not in choice.but
         ):
@@ -165,7 +165,7 @@ def _engine_choices(
 def _masks_images(engine: BackendRelease) -> bool:
     """Return whether an engine requires a backend to support masks of images."""
     since = IMAGES_SINCE.get(engine.name)
-    return since is not None and reached(engine.version, since)
+    return since is not None and is_since(engine.version, since)
 
 
 def _grouped_kinds(decoder: Decoder | None) -> list[Grouped]:
@@ -180,7 +180,7 @@ def _runs_on(record: Backend, sm: int | None, where: range) -> bool:
     return sm in where and (not record.capabilities or sm in record.capabilities)
 
 
-def untaken(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
+def attention_refusals(decoder: Decoder, release: BackendRelease) -> Iterator[Refusal]:
     """Yield a refusal for each kind of layers that a backend has no kernel for."""
     record = BY_NAME[release.name]
     for kind in decoder.attention:
@@ -226,7 +226,7 @@ def _convolution_refusals(engine: BackendRelease) -> Iterator[Refusal]:
     if first is None:
         reason = f"{engine.name} runs short convolutions by kernels that are not read"
         yield Refusal("", "moe", reason, "Ask with --moe vllm")
-    elif not reached(engine.version, first):
+    elif not is_since(engine.version, first):
         reason = (
             f"{engine.name} {engine.version} verifies no drafts of a model with short "
             "convolutions: rows of a rejected draft stay in what it keeps"
@@ -234,7 +234,7 @@ def _convolution_refusals(engine: BackendRelease) -> Iterator[Refusal]:
         yield Refusal("", "moe", reason, f"Ask with --moe {engine.name}=={first} or a later one")
 
 
-def unverified(decoder: Decoder, engine: BackendRelease) -> Iterator[Refusal]:
+def verification_refusals(decoder: Decoder, engine: BackendRelease) -> Iterator[Refusal]:
     """Yield refusals of an engine that has no forward of several positions for a model."""
     if any(isinstance(kind, ShortConv) for kind in decoder.attention):
         yield from _convolution_refusals(engine)

@@ -1,11 +1,14 @@
 """Degrees of parallelism of a query, and the reasons to refuse them."""
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from nearfree.config.files import DeploymentSpec
 from nearfree.core.parallel import Parallel
 from nearfree.decoders.shards import without_experts
 from nearfree.errors import ConfigError, Refusal
+from nearfree.hardware.platforms import Platform
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -47,3 +50,15 @@ def spread_of(spec: DeploymentSpec) -> Spread:
         reason = f"{spec.gpus} is not the {gpus} of tp {tp} x dp {dp} x pp {pp}"
         refusals.append(Refusal("", "gpus", reason, f"Give {gpus}, or leave --gpus out"))
     return Spread(parallel=parallel, refusals=tuple(refusals), ep=spec.ep, uneven=uneven)
+
+
+def node_refusals(parallel: Parallel, platform: str, sheet: Platform) -> Iterator[Refusal]:
+    """Yield a refusal where GPUs of several nodes are needed and the network is not known."""
+    gpus, node = parallel.gpus, sheet.joined_gpus
+    if gpus > 1 and node is None:
+        reason = f"{gpus} of {platform} are asked for, and how many a node has is not known"
+        yield Refusal("", "gpus", reason, "Ask about one, or add node_gpus to platforms.yaml")
+    elif node is not None and gpus > node and sheet.network_gb_s is None:
+        reason = f"{gpus} of {platform} are more than the {node} of a node, and no network between "
+        remedy = f"Give tp x dp x pp of {node} at most, or add network_gb_s to platforms.yaml"
+        yield Refusal("", "gpus", reason + "nodes is known", remedy)

@@ -23,11 +23,11 @@ from nearfree.decoders.collectives import collectives
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES, FUSED, SGLANG, VLLM
 from nearfree.decoders.modules import MOE, ModuleUse, modules, requests
-from nearfree.derive.engine_step.form import reached
+from nearfree.derive.engine_step.form import is_since
 from nearfree.derive.granularity.graphs import Graphs
 from nearfree.derive.granularity.query_frame import ASKED_SCHEMA
 from nearfree.derive.memory import Memory
-from nearfree.derive.predict.forecast.left_out import left_out
+from nearfree.derive.predict.forecast.left_out import caveats_of
 from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 
@@ -134,7 +134,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     @property
     def caveats(self) -> tuple[str, ...]:
         """The caveats of its T(N)."""
-        return left_out(self)
+        return caveats_of(self)
 
     @property
     def moe_kernel(self) -> str | None:
@@ -149,7 +149,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
             return 0
         since, experts_count = fused
         is_fused = (
-            reached(self.engine.version, since)
+            is_since(self.engine.version, since)
             and experts_count in (None, experts.experts)
             and experts.shared_d_ff == experts.d_ff
             and self.parallel.ep == 1
@@ -163,7 +163,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
         """The format in which rows are sent to experts, None for the plain format."""
         rows = self.formats.experts.activations
         engine, kernel = self.engine, BY_PUBLIC_NAME.get(self.library or "")
-        rounds = engine.name == VLLM.name and reached(engine.version, _ROUNDS_BEFORE_SENDING)
+        rounds = engine.name == VLLM.name and is_since(engine.version, _ROUNDS_BEFORE_SENDING)
         rounded_later = rows == "float8_block" and kernel == CUTLASS
         if rows in PLAIN or rounded_later or not rounds:
             return None

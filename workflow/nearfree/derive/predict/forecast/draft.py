@@ -146,9 +146,8 @@ def draft_of(drafter: Deployment, total: Total, place: int, engine: BackendRelea
             float(latency[module, 0]) for module in modules if roles[module] == STATES
         )
     runs = drafter_runs(total.grid.astype(np.float64))
-    return Drafted(
-        np.asarray(first_us - _undrawn_us(total, place, engine) + (runs - 1.0) * one_row_us), mapped
-    )
+    first_us = first_us - _undrawn_us(total, place, engine)
+    return Drafted(np.asarray(first_us + (runs - 1.0) * one_row_us), mapped)
 
 
 def _undrawn_us(total: Total, place: int, engine: BackendRelease) -> Array:
@@ -216,7 +215,7 @@ def _pairs(
         yield place, deployment, drafter_place
 
 
-def drafting_grid(grid: Sequence[int]) -> list[int]:
+def draft_model_grid(grid: Sequence[int]) -> list[int]:
     """Return the N at which T(N) of a draft model is needed, given the N of the verifying steps."""
     return [*grid, grid[-1] + 1]
 
@@ -229,8 +228,8 @@ def model_shares(
     Parameters
     ----------
     drafter, drafting
-        T(N) of the draft model at the N of `drafting_grid`, and its deployments at the same batch
-        sizes.
+        T(N) of the draft model at the N of `draft_model_grid`, and its deployments at the same
+        batch sizes.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from nearfree.derive.memory import Memory, cached_bytes
 from nearfree.derive.predict.forecast.deployment import Deployment
 
 
-def beside_drafters(
+def with_drafters(
     deployments: Sequence[Deployment], drafters: Sequence[Deployment], *, own: bool
 ) -> list[Deployment]:
     """Return deployments with the drafter's memory added, as far as it is known.

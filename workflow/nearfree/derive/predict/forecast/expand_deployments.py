@@ -20,11 +20,11 @@ from nearfree.decoders.model_file import ModelFile, find_drafter_file, find_mode
 from nearfree.decoders.served import as_served
 from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.predict.forecast.asked_model import AskedModel, Unanswered
 from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.model_classes import ModelClass, class_lock
-from nearfree.derive.predict.forecast.on_record import versions_of
+from nearfree.derive.predict.forecast.model_query import ModelQuery, Unanswered
+from nearfree.derive.predict.forecast.on_record import listed_versions
 from nearfree.derive.predict.forecast.placement import Placement
 from nearfree.errors import ConfigError, NearfreeError, RefusedError
 from nearfree.hardware.platforms import resolve
@@ -59,15 +59,13 @@ def deployments(
     RefusedError
         A model's forward cannot be predicted, with every reason.
     """
-    answerable, unanswered = asked_about(
-        config, spec, loads, drafters=drafters, any_class=any_class
-    )
+    answerable, unanswered = expand(config, spec, loads, drafters=drafters, any_class=any_class)
     if unanswered:
         raise RefusedError([refusal for query in unanswered for refusal in query.refusals])
     return answerable
 
 
-def asked_about(
+def expand(
     config: Config,
     spec: DeploymentSpec,
     loads: MeasuredLoads | None = None,
@@ -86,9 +84,9 @@ def asked_about(
         dtype=spec.dtype, weights=spec.weights, activations=spec.activations, kv=spec.kv_dtype
     )
     spread = spread_of(spec)
-    cpu_models = [AskedModel(file, override, spread, spec.moe_backend) for file in files]
+    cpu_models = [ModelQuery(file, override, spread, spec.moe_backend) for file in files]
     gpu_files = files if spec.dtype else map(as_served, files)
-    gpu_models = [AskedModel(file, override, spread, spec.moe_backend) for file in gpu_files]
+    gpu_models = [ModelQuery(file, override, spread, spec.moe_backend) for file in gpu_files]
     _check_names(files)
     platforms = [resolve(config.platforms, name) for name in spec.platforms]
     _check_backends(spec)
@@ -106,12 +104,13 @@ def asked_about(
         )
         for on_cpu in (config.platforms[name].kind == "cpu",)
     ]
-    conditions = list(product(spec.batch, spec.context))
-    count = sum(len(placement.backends) for placement in placements) * len(conditions)
+    combined = sum(len(placement.backends) for placement in placements)
+    count = combined * len(spec.batch) * len(spec.context)
     if count > MOST:
         raise ConfigError(
             f"{count} deployments are asked about", remedy=f"Ask about {MOST} at most at once"
         )
+    conditions = list(product(spec.batch, spec.context))
     expanded = [
         structs.replace(
             deployment,
@@ -205,7 +204,7 @@ def _with_listed_releases(config: Config, spec: DeploymentSpec) -> DeploymentSpe
 
     def listed(text: str) -> str:
         name, _, version = text.partition("==")
-        versions = versions_of(config, backend(text)) if version else []
+        versions = listed_versions(config, backend(text)) if version else []
         return next(
             (
                 f"{name}=={listed_version}"

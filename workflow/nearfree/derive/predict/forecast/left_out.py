@@ -10,7 +10,7 @@ from nearfree.decoders.caveats import caveats
 from nearfree.decoders.engines import ENGINES, TRTLLM
 from nearfree.decoders.modules import layer_format
 from nearfree.decoders.nodes import ON_ONE, nodes_of
-from nearfree.derive.engine_step.form import reached
+from nearfree.derive.engine_step.form import is_since
 
 if TYPE_CHECKING:
     from nearfree.derive.predict.forecast.deployment import Deployment
@@ -36,7 +36,7 @@ _OTHER_GRAPHS = (
 padding is off by default, and graphs are made without `cuda_graph_config`, too."""
 
 
-def left_out(deployment: "Deployment") -> tuple[str, ...]:
+def caveats_of(deployment: "Deployment") -> tuple[str, ...]:
     """Return the caveats of a deployment's T(N), as sentences."""
     platform, parallel = deployment.platform, deployment.parallel
     engine, attention = deployment.engine, deployment.attention
@@ -84,12 +84,12 @@ def left_out(deployment: "Deployment") -> tuple[str, ...]:
             "experts and the LM head, which it cuts over all ranks: that is not counted"
         )
     decoders = {kernel.kernel: kernel for kernel in DECODERS}
-    own = decoders.get(deployment.decoder_kernel or "")
-    if own is not None and not (own.own and attention.name == own.backend):
+    decoder = decoders.get(deployment.decoder_kernel or "")
+    if decoder is not None and not (decoder.own and attention.name == decoder.backend):
         notes.append(
-            f"{own.engine} decodes by {own.kernel}: tiles of {attention} stand for its own"
+            f"{decoder.engine} decodes by {decoder.kernel}: tiles of {attention} stand for its own"
         )
-    if own is None and (engine.name, attention.name) in STAND_INS:
+    if decoder is None and (engine.name, attention.name) in STAND_INS:
         notes.append(
             f"{engine.name} attends by kernels of its own: tiles of {attention} stand for them"
         )
@@ -103,8 +103,8 @@ def left_out(deployment: "Deployment") -> tuple[str, ...]:
         for kernel in BY_FLASHINFER
         if kernel.kernel == deployment.decoder_kernel
         and deployment.decoder.model_type in kernel.models
-        and (kernel.since is None or reached(engine.version, kernel.since))
-        and not (kernel.until and reached(engine.version, kernel.until))
+        and (kernel.since is None or is_since(engine.version, kernel.since))
+        and not (kernel.until and is_since(engine.version, kernel.until))
     ]
     of_layers = deployment.formats.of("attention", LAYER).weights
     if deployment.decoder.in_one and of_layers != layer_format(deployment.formats):

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from nearfree.backends.names import BackendRelease
 from nearfree.config.files import Config
-from nearfree.derive.engine_step.form import reached
-from nearfree.derive.predict.forecast.on_record import listed_of
+from nearfree.derive.engine_step.form import is_since
+from nearfree.derive.predict.forecast.on_record import listed_releases
 from nearfree.errors import Refusal
 from nearfree.shipped import shipped
 from nearfree.sources.classes import LOCK, ClassLock, read_class_lock, spans_of
@@ -25,8 +25,8 @@ def class_lock(config: Config) -> ClassLock:
     ConfigError
         The file is not a valid lock.
     """
-    own = config.folder / LOCK
-    return read_class_lock(own if own.exists() else shipped(f"config/{LOCK}"))
+    local = config.folder / LOCK
+    return read_class_lock(local if local.exists() else shipped(f"config/{LOCK}"))
 
 
 class ModelClass:
@@ -80,7 +80,7 @@ class ModelClass:
         fusion = (
             "fuses Q, K and V, and gate and up, as is timed, where it finds them in the model's "
             "code"
-            if reached(release, _FUSES)
+            if is_since(release, _FUSES)
             else "computes Q, K, V, gate and up one by one: timed are fused products"
         )
         return (
@@ -94,14 +94,14 @@ class ModelClass:
         """
         if engine.name not in self._lock:
             return None
-        listed = listed_of(self._config, engine)
+        listed = listed_releases(self._config, engine)
         version = engine.version or (listed[0].version if listed else None)
         plain = plain_version(engine.name, version) if version else None
         return plain if plain in self._lock[engine.name].releases else None
 
     @property
     def _said(self) -> str:
-        return " or ".join(f"{each:.80}" for each in self._names[:3])
+        return " or ".join(f"{name:.80}" for name in self._names[:3])
 
     def _where(self, engine: str) -> str:
         """Return which releases have the class: those of an engine, else those of others."""
@@ -123,7 +123,7 @@ class ModelClass:
         for engine in sorted(self._having, key=lambda release: release != first):
             having = self._having[engine]
             listed = [
-                release.version for release in listed_of(self._config, BackendRelease(engine))
+                release.version for release in listed_releases(self._config, BackendRelease(engine))
             ]
             with_class = [release for release in listed if release in having]
             if with_class:

@@ -29,7 +29,7 @@ def newest(
     requested = read(text)
     if requested.version is not None or _package(requested) is None:
         return requested
-    versions = versions_of(config, requested)
+    versions = listed_versions(config, requested)
     if not versions:
         raise ConfigError(
             f"no release of {text} is listed in {config.folder}/sources.yaml",
@@ -44,7 +44,7 @@ def _package(release: BackendRelease) -> str | None:
     return ruled.package if ruled else record.package if record.engine else None
 
 
-def versions_of(config: Config, release: BackendRelease) -> list[str]:
+def listed_versions(config: Config, release: BackendRelease) -> list[str]:
     """Return the releases of a backend that sources.yaml lists, the newest first."""
     package = _package(release)
     listed = [name.split("==") for name in config.releases]
@@ -53,6 +53,6 @@ def versions_of(config: Config, release: BackendRelease) -> list[str]:
     )
 
 
-def listed_of(config: Config, engine: BackendRelease) -> list[BackendRelease]:
+def listed_releases(config: Config, engine: BackendRelease) -> list[BackendRelease]:
     """Return the releases of an engine that sources.yaml lists, the newest first."""
-    return [BackendRelease(engine.name, version) for version in versions_of(config, engine)]
+    return [BackendRelease(engine.name, version) for version in listed_versions(config, engine)]

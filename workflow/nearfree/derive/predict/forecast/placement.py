@@ -17,13 +17,13 @@ from nearfree.config.loads import MeasuredLoads
 from nearfree.core.routing_names import Routing
 from nearfree.decoders.decoder import Decoder
 from nearfree.decoders.engines import ENGINES
-from nearfree.derive.predict.forecast.asked_model import AskedModel
 from nearfree.derive.predict.forecast.attention_choice import other_kernel
 from nearfree.derive.predict.forecast.degrees import spread_of
 from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.engine_graphs import graphs_of
 from nearfree.derive.predict.forecast.model_classes import ModelClass
-from nearfree.derive.predict.forecast.on_record import listed_of, newest, versions_of
+from nearfree.derive.predict.forecast.model_query import ModelQuery
+from nearfree.derive.predict.forecast.on_record import listed_releases, listed_versions, newest
 from nearfree.errors import ConfigError
 
 _DEFAULT_ENGINES = ("vllm", "sglang")
@@ -56,7 +56,7 @@ class Placement:
         config: Config,
         spec: DeploymentSpec,
         routings: Sequence[Routing],
-        model: AskedModel,
+        model: ModelQuery,
         platform: str,
         *,
         classes: ModelClass,
@@ -200,7 +200,7 @@ def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> 
             reasons.append(error)
             continue
         in_engine = BY_NAME[release.name].package == BY_NAME[engine.name].package
-        listed = engine.version in versions_of(config, release)
+        listed = engine.version in listed_versions(config, release)
         return BackendRelease(release.name, engine.version) if in_engine and listed else release
     raise reasons[0]
 
@@ -208,4 +208,4 @@ def _on_record(config: Config, names: Iterable[str], engine: BackendRelease) -> 
 def _alternatives(config: Config, engine: BackendRelease) -> list[BackendRelease]:
     """Return the listed releases of an engine, then those of other engines, newest first."""
     engines = map(BackendRelease, dict.fromkeys((engine.name, *_DEFAULT_ENGINES)))
-    return [release for other in engines for release in listed_of(config, other)]
+    return [release for other in engines for release in listed_releases(config, other)]

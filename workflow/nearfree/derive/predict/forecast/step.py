@@ -53,7 +53,7 @@ class Steps:
         )
         return hidden
 
-    def besides(self, deployment: Deployment, grid: Places) -> Array | None:
+    def outside_us(self, deployment: Deployment, grid: Places) -> Array | None:
         """Return the time of a step outside of its modules, [ROLES, grid], None where unknown."""
         step, beta = self.of(deployment), self._bandwidths.get(deployment.platform)
         if step is None or beta is None:
@@ -75,7 +75,7 @@ def _tokens(deployment: Deployment, grid: Places) -> Array:
     return requests(deployment.batch, deployment.parallel.dp) * grid.astype(np.float64)
 
 
-def widened(
+def with_step_times(
     steps: Steps,
     deployments: Sequence[Deployment],
     roles: Sequence[Mapping[int, str]],
@@ -103,7 +103,7 @@ def widened(
         if not deployment.served:
             continue
         latency[row] -= steps.hidden(deployment, named_roles[row], latency_us[row], grid)
-        outside_us = steps.besides(deployment, grid)
+        outside_us = steps.outside_us(deployment, grid)
         if outside_us is not None:
             outside[row] = outside_us
             named_roles[row] |= {width + place: role for place, role in enumerate(ROLES)}

@@ -82,7 +82,7 @@ def _points(latency: Total, full_baselines: Sequence[int]) -> pl.DataFrame:
     ).with_columns(pl.col("latency_us", "ratio", "ratio_full").fill_nan(None))
 
 
-def inverse(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
+def cost_of_positions(forecast: Forecast, positions: int, epsilon: float) -> pl.DataFrame:
     """Return the cost of K positions in each deployment, by the work model's sum.
 
     Parameters

@@ -12,11 +12,11 @@ import polars as pl
 from msgspec import Struct, structs
 
 from nearfree.decoders.modules import HOST
-from nearfree.derive.engine_step.launches import launched
+from nearfree.derive.engine_step.launches import launch_count
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.padding import REAL, Padding, padded, steps_of, timed_grid
-from nearfree.derive.predict.forecast.step import Steps, widened
+from nearfree.derive.predict.forecast.step import Steps, with_step_times
 from nearfree.derive.reference.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
 from nearfree.derive.reference.answer import TimedQuestions
 from nearfree.derive.work_model.family import Array, Flags, Places
@@ -129,7 +129,7 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     attention_uses = timed_questions.uses.filter(pl.col("module").is_in(REAL))
     is_attention[attention_uses["deployment"].to_numpy(), attention_uses["place"].to_numpy()] = True
     launches = [
-        launched(deployment.uses(), deployment.decoder.pairs)
+        launch_count(deployment.uses(), deployment.decoder.pairs)
         if any(step.size is None for step in deployment_steps)
         else 0
         for deployment, deployment_steps in zip(questions.deployments, steps, strict=True)
@@ -155,44 +155,58 @@ def total(questions: Questions, answerer: Answerer) -> Total:
     )
 
 
+class _Queries(NamedTuple):
+    """T(N) of modules' queries by number, [queries, grid], with band and evidence of each."""
+
+    latency_us: Array
+    band: Array
+    in_sample: Flags
+    evidence: dict[int, Evidence]
+
+
+def _queries(timed: TimedQuestions, count: int, width: int) -> _Queries:
+    """Return the answered curves of `count` queries over a grid of `width` N; NaN of the others."""
+    queries = _Queries(
+        latency_us=np.full((count, width), np.nan),
+        band=np.zeros(count),
+        in_sample=np.zeros(count, dtype=bool),
+        evidence={},
+    )
+    for curves in timed.curves():
+        queries.latency_us[curves.asked] = curves.latency_us
+        queries.band[curves.asked] = curves.band
+        queries.in_sample[curves.asked] = curves.in_sample
+        for number, text, events, regime in zip(
+            curves.asked, curves.constants, curves.calibration, curves.regime, strict=True
+        ):
+            queries.evidence[number] = Evidence(text, events, regime)
+    return queries
+
+
 def _timed(questions: Questions, answerer: Answerer) -> Total:
     """Return T(N) of deployments without padding of steps."""
     timed = answerer.timed(questions.frame)
-    asked_count, width = questions.frame.height, len(questions.grid)
-    times = np.full((asked_count, width), np.nan)
-    bands = np.zeros(asked_count)
-    in_sample = np.zeros(asked_count, dtype=bool)
-    basis_of: dict[int, Evidence] = {}
-    for curves in timed.curves():
-        times[curves.asked] = curves.latency_us
-        bands[curves.asked] = curves.band
-        in_sample[curves.asked] = curves.in_sample
-        basis_of |= {
-            number: Evidence(text, events, regime)
-            for number, text, events, regime in zip(
-                curves.asked, curves.constants, curves.calibration, curves.regime, strict=True
-            )
-        }
+    queries = _queries(timed, questions.frame.height, len(questions.grid))
     uses = questions.uses
     position = uses["deployment"].to_numpy(), uses["place"].to_numpy()
     numbers = uses["asked"].to_numpy()
     shape = len(questions.deployments), int(uses["place"].max() or 0) + 1  # type: ignore[arg-type]
-    module_us = np.zeros((*shape, width))
-    module_us[position] = times[numbers] * uses["count"].to_numpy()[:, None]
+    module_us = np.zeros((*shape, len(questions.grid)))
+    module_us[position] = queries.latency_us[numbers] * uses["count"].to_numpy()[:, None]
     modules: list[list[tuple[str, int]]] = [[] for _ in questions.deployments]
-    for deployment, role, question in uses.select("deployment", "role", "asked").iter_rows():
-        modules[deployment].append((role, question))
+    for deployment, role, number in uses.select("deployment", "role", "asked").iter_rows():
+        modules[deployment].append((role, number))
     module_refusals, grid = timed.refusals(), np.array(questions.grid)
     steps = Steps(answerer.engine_steps, answerer.bandwidths_gb_s)
     module_roles = [dict(enumerate(role for role, _ in part)) for part in modules]
-    latency, roles = widened(steps, questions.deployments, module_roles, module_us, grid)
+    latency, roles = with_step_times(steps, questions.deployments, module_roles, module_us, grid)
     shape = latency.shape[:2]
-    band, asked, in_sample_places = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
-    band[position], asked[position] = bands[numbers], numbers
-    in_sample_places[position] = in_sample[numbers]
-    rests_on = [
+    band, asked, in_sample = np.zeros(shape), np.full(shape, -1), np.zeros(shape, dtype=bool)
+    band[position], asked[position] = queries.band[numbers], numbers
+    in_sample[position] = queries.in_sample[numbers]
+    evidence = [
         [
-            *(basis_of[number] for _, number in part if number in basis_of),
+            *(queries.evidence[number] for _, number in part if number in queries.evidence),
             *_step_evidence(steps, deployment),
         ]
         for part, deployment in zip(modules, questions.deployments, strict=True)
@@ -204,20 +218,20 @@ def _timed(questions: Questions, answerer: Answerer) -> Total:
         roles=roles,
         grid=grid,
         refusals=[_refusal(part, module_refusals) for part in modules],
-        constants=["; ".join(sorted({basis.constants for basis in bases})) for bases in rests_on],
+        constants=["; ".join(sorted({each.constants for each in part})) for part in evidence],
         calibration=[
-            tuple(sorted({event for basis in bases for event in basis.calibration}))
-            for bases in rests_on
+            tuple(sorted({event for each in part for event in each.calibration}))
+            for part in evidence
         ],
         regimes=[
             {
-                place: basis_of[question].regime
-                for place, (_, question) in enumerate(part)
-                if question in basis_of
+                place: queries.evidence[number].regime
+                for place, (_, number) in enumerate(part)
+                if number in queries.evidence
             }
             for part in modules
         ],
-        in_sample=np.asarray(in_sample_places.any(axis=1)),
+        in_sample=np.asarray(in_sample.any(axis=1)),
         timed=timed,
     )
 

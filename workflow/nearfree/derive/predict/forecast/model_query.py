@@ -11,7 +11,7 @@ from nearfree.backends.kernels import Checkpoint
 from nearfree.backends.moe_kernels import MARLIN, TRTLLM, TRTLLM_8, UNKNOWN_YET
 from nearfree.backends.names import BackendRelease
 from nearfree.backends.public_kernels import BY_PUBLIC_NAME, KIMI_K3_TYPE
-from nearfree.core.parallel import ALONE, Parallel
+from nearfree.core.parallel import ALONE
 from nearfree.core.precision import (
     ELEMENT_BYTES,
     GROUPS,
@@ -38,12 +38,12 @@ from nearfree.derive.granularity.moe_kernels import (
 )
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.forecast.attention_choice import (
-    chosen,
+    attention_candidates,
+    attention_refusals,
     decode_kernel,
-    untaken,
-    unverified,
+    verification_refusals,
 )
-from nearfree.derive.predict.forecast.degrees import Spread
+from nearfree.derive.predict.forecast.degrees import Spread, node_refusals
 from nearfree.errors import EvidenceError, Refusal
 from nearfree.hardware.platforms import Platform
 
@@ -61,7 +61,7 @@ class Unanswered(Struct, frozen=True, kw_only=True):
     refusals: tuple[Refusal, ...]
 
 
-class AskedModel:
+class ModelQuery:
     """A model's files in the precision and on the GPUs of a query.
 
     `override` has the formats that the query names instead of the files'. `moe_backend` names the
@@ -92,7 +92,7 @@ class AskedModel:
 
     def attention(self, sheet: Platform, engine: BackendRelease) -> Iterator[str]:
         """Yield candidate backends of attention for an engine on a platform."""
-        return chosen(self.file.decoder, self.precision, sheet.sm, engine)
+        return attention_candidates(self.file.decoder, self.precision, sheet.sm, engine)
 
     def decoder_kernel(self, sheet: Platform, engine: BackendRelease) -> str | None:
         """Return the attention kernel with which an engine decodes it, None where not known."""
@@ -179,7 +179,7 @@ class AskedModel:
         options: tuple[str, ...] = ()
         if self._override.weights == "float8":
             blocks = structs.replace(self._override, weights="float8_block")
-            in_blocks = AskedModel(self.file, blocks, self._spread, self._moe_backend)
+            in_blocks = ModelQuery(self.file, blocks, self._spread, self._moe_backend)
             options = ("--weights float8_block",) if in_blocks._known(moe, sheet) else ()
         newest = dict[str, str]()
         for release in listed:
@@ -197,7 +197,7 @@ class AskedModel:
     def _known(self, moe: BackendRelease, sheet: Platform) -> bool:
         """Return whether a release's kernels of its experts are known, and it is not refused."""
         decoder = self.file.decoder
-        refused = decoder and any(unverified(decoder, moe))
+        refused = decoder and any(verification_refusals(decoder, moe))
         return not refused and not any(self._unnamed(sheet, (moe,))) and self._runs(moe, sheet)
 
     def _runs(self, moe: BackendRelease, sheet: Platform) -> bool:
@@ -268,11 +268,11 @@ class AskedModel:
     @property
     def _checkpoint(self) -> Checkpoint:
         """The facts that select kernels; those of its file count only for the file's own format."""
-        decoder, own = self.file.decoder, self.file.precision
+        decoder, stored = self.file.decoder, self.file.precision
         model_type = decoder.model_type if decoder else ""
         if decoder and decoder.residual_block is not UNSET:
             model_type = KIMI_K3_TYPE
-        if own is None or self.precision is None or own.experts != self.precision.experts:
+        if stored is None or self.precision is None or stored.experts != self.precision.experts:
             return Checkpoint(model_type, parallel=self._parallel)
         groups = {kind: columns for kind, _, columns in self.file.groups}
         return Checkpoint(
@@ -303,11 +303,15 @@ class AskedModel:
         gpu_refusals = (
             *self._spread.refused(of_experts=decoder is None or self.sparse),
             *self._uncut(engines),
-            *_node_refusals(self._parallel, platform, sheet),
+            *node_refusals(self._parallel, platform, sheet),
             *self._unnamed(sheet, engines),
         )
-        of_kernels = [untaken(decoder, release) for release in attention] if decoder else []
-        of_engines = [unverified(decoder, engine) for engine in engines] if decoder else []
+        of_kernels = (
+            [attention_refusals(decoder, release) for release in attention] if decoder else []
+        )
+        of_engines = (
+            [verification_refusals(decoder, engine) for engine in engines] if decoder else []
+        )
         reasons = (*self._file_refusals, *gpu_refusals, *chain(*of_kernels), *chain(*of_engines))
         return tuple(dict.fromkeys(reasons))
 
@@ -386,15 +390,3 @@ class AskedModel:
             memory=needed,
             refusals=reasons,
         )
-
-
-def _node_refusals(parallel: Parallel, platform: str, sheet: Platform) -> Iterator[Refusal]:
-    """Yield a refusal where GPUs of several nodes are needed and the network is not known."""
-    gpus, node = parallel.gpus, sheet.joined_gpus
-    if gpus > 1 and node is None:
-        reason = f"{gpus} of {platform} are asked for, and how many a node has is not known"
-        yield Refusal("", "gpus", reason, "Ask about one, or add node_gpus to platforms.yaml")
-    elif node is not None and gpus > node and sheet.network_gb_s is None:
-        reason = f"{gpus} of {platform} are more than the {node} of a node, and no network between "
-        remedy = f"Give tp x dp x pp of {node} at most, or add network_gb_s to platforms.yaml"
-        yield Refusal("", "gpus", reason + "nodes is known", remedy)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import polars as pl
 from nearfree.config.files import Config
-from nearfree.derive.reference.build import known_truth, scored_of
+from nearfree.derive.reference.build import kernel_truth, scored_truth
 from nearfree.errors import ConfigError, NearfreeError
 from nearfree.log.names import Layout
 from nearfree.public.curves import ImportedCurves, read_curves
@@ -92,8 +92,8 @@ def run(args: argparse.Namespace) -> None:
     installation = sdk.installation()
     curves = select_curves(read_curves(layout), args)
     config = Config(ROOT / "config")
-    truth = known_truth(curves, config.platforms, EPSILON)
-    scored_on = scored_of(truth)
+    truth = kernel_truth(curves, config.platforms, EPSILON)
+    scored_on = scored_truth(truth)
     versions = ", ".join(f"{name} {version}" for name, version in installation.versions.items())
     print(f"{versions}, {args.mode}; {args.module} {args.dtype}, epsilon {EPSILON}, "
           f"{scored_on.settings.height} settings")  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
-from nearfree.derive.reference.folds import FOLDS, digests
+from nearfree.derive.reference.folds import FOLDS, model_digests
 from nearfree.errors import ConfigError
 
 _MODEL_COLUMNS = {
@@ -21,7 +21,7 @@ _SYSTEMS = "aiconfigurator_core/systems/"
 
 def fold_of(rows: pl.DataFrame) -> list[int]:
     """Return the fold of each row; rows have the fields of a setting."""
-    return [digest[0] % FOLDS for digest in digests(rows)]
+    return [digest[0] % FOLDS for digest in model_digests(rows)]
 
 
 def copy_without(systems: Path, copy: Path, module: str, fold: int) -> int:

@@ -32,7 +32,7 @@ def test_changes_are_of_paths_and_numbers_of_passes() -> None:
     ]
     assert {change.weight for change in found} == {1.0}
     assert all("ggml/src/ggml-cpu/llamafile/sgemm.cpp:" in change.place for change in found)
-    assert rules("q8_0").stepped(9) == set(range(2, 10))
+    assert rules("q8_0").step_positions(9) == set(range(2, 10))
 
 
 def test_rows_are_those_of_all_requests() -> None:

@@ -12,15 +12,15 @@ from nearfree.core.modules.moe_ffn import OTHER_MOE, MoeQuestion, is_triton_moe
 from nearfree.core.parallel import Parallel
 from nearfree.core.precision import Product
 from nearfree.derive.granularity.moe_kernels import (
+    activation_format,
     block_kernel,
-    by_file,
-    entering,
-    library_of,
+    kernel_by_file,
     moe_format,
-    moe_widens,
-    named_moe,
+    named_moe_kernel,
+    public_library,
     reads_moe,
-    stands_in,
+    runs_marlin,
+    triton_stands_in,
 )
 from nearfree.derive.granularity.releases import moe_release
 from nearfree.errors import EvidenceError
@@ -46,7 +46,7 @@ def test_gpt_oss_runs_kernels_of_its_own(
     sm: int | None, model_type: str, library: str | None
 ) -> None:
     """A release has kernels for gpt-oss alone, by compute capability."""
-    assert library_of(VLLM, MXFP4, sm, Checkpoint(model_type)) == library
+    assert public_library(VLLM, MXFP4, sm, Checkpoint(model_type)) == library
     assert library is None or not is_triton_moe(library)
 
 
@@ -60,7 +60,7 @@ def test_gpt_oss_runs_kernels_of_its_own(
 )
 def test_four_bits_run_in_marlin(release: BackendRelease, sm: int, kernel: str | None) -> None:
     """Marlin's T(N) with 4-bit weights is that of its public curves, where an engine runs it."""
-    library = library_of(release, INT4, sm)
+    library = public_library(release, INT4, sm)
     assert BY_PUBLIC_NAME.get(library or "") == kernel
 
 
@@ -73,7 +73,7 @@ def test_experts_in_blocks_that_are_spread_run_in_cutlass_on_hopper(
 ) -> None:
     """There vLLM leaves Triton, whose blocks are read, for a library where experts are whole."""
     of = Checkpoint(parallel=Parallel(tp=2, ep=2) if spread else Parallel())
-    library = library_of(VLLM, BLOCKS, sm, of)
+    library = public_library(VLLM, BLOCKS, sm, of)
     assert BY_PUBLIC_NAME.get(library or "") == kernel
     assert reads_moe(VLLM, BLOCKS, sm, spread=spread) == (kernel != CUTLASS)
 
@@ -81,11 +81,11 @@ def test_experts_in_blocks_that_are_spread_run_in_cutlass_on_hopper(
 @pytest.mark.parametrize(("sm", "wide"), [(80, True), (89, False), (90, False), (100, False)])
 def test_marlin_takes_rows_of_16_bits(sm: int, *, wide: bool) -> None:
     """Where it runs experts in float8 or nvfp4, rows are not rounded, and its blocks are read."""
-    assert moe_widens(VLLM, BLOCKS, sm) == wide
-    assert moe_widens(VLLM, NVFP4, sm) == (sm < 90)
-    assert moe_widens(SGLANG, NVFP4, sm) == (sm < 100)
-    assert not moe_widens(VLLM, INT4, sm)
-    assert not moe_widens(BackendRelease("vllm", "0.23.0"), BLOCKS, sm)
+    assert runs_marlin(VLLM, BLOCKS, sm) == wide
+    assert runs_marlin(VLLM, NVFP4, sm) == (sm < 90)
+    assert runs_marlin(SGLANG, NVFP4, sm) == (sm < 100)
+    assert not runs_marlin(VLLM, INT4, sm)
+    assert not runs_marlin(BackendRelease("vllm", "0.23.0"), BLOCKS, sm)
     assert moe_format("bfloat16", "float8_block") == moe_format("float8_block", "float8_block")
     asked = MoeQuestion(
         backend="vllm", backend_version="0.33.0", kernel=None, dtype="bfloat16",
@@ -94,27 +94,29 @@ def test_marlin_takes_rows_of_16_bits(sm: int, *, wide: bool) -> None:
     )  # fmt: skip
     release = moe_release("vllm", "0.33.0", None)
     for without in (replace(asked, block_size_m=64), replace(asked, sm=None)):
-        with pytest.raises(EvidenceError, match=r"Triton .* which rounds what enters them"):
+        with pytest.raises(EvidenceError, match=r"Triton .* which rounds their activations"):
             block_kernel(without, release, "fp8_block")
     if wide:
         assert block_kernel(asked, release, "fp8_block") == MARLIN
     else:
-        with pytest.raises(EvidenceError, match="which rounds what enters them"):
+        with pytest.raises(EvidenceError, match="which rounds their activations"):
             block_kernel(asked, release, "fp8_block")
 
 
 def test_rows_enter_mxfp4_experts_in_what_the_device_takes() -> None:
     """Before 10.0 vLLM's kernels take 16 bits, whatever a file says; TensorRT-LLM rounds later."""
-    assert [entering("vllm", "mxfp4", sm) for sm in (90, 100)] == ["bfloat16", None]
-    assert [entering("trtllm", "mxfp4", sm) for sm in (90, 100)] == [None, "float8"]
+    assert [activation_format("vllm", "mxfp4", sm) for sm in (90, 100)] == ["bfloat16", None]
+    assert [activation_format("trtllm", "mxfp4", sm) for sm in (90, 100)] == [None, "float8"]
     rounds = {90: None, 100: "float8", 103: "float8", 120: None}
-    assert {sm: entering("sglang", "mxfp4", sm) for sm in rounds} == rounds
-    assert entering("vllm", "nvfp4", 90) is entering("vllm", "mxfp4", None) is None
+    assert {sm: activation_format("sglang", "mxfp4", sm) for sm in rounds} == rounds
+    assert (
+        activation_format("vllm", "nvfp4", 90) is activation_format("vllm", "mxfp4", None) is None
+    )
 
 
 def test_a_release_that_is_not_read_names_no_library() -> None:
     """What another release runs is not carried over."""
-    assert library_of(BackendRelease("vllm", "0.9.1"), MXFP4, 90, Checkpoint("gpt_oss")) is None
+    assert public_library(BackendRelease("vllm", "0.9.1"), MXFP4, 90, Checkpoint("gpt_oss")) is None
 
 
 def test_blocks_of_openai_s_triton_are_read() -> None:
@@ -148,15 +150,15 @@ def test_triton_stands_for_kernels_that_an_engine_may_run(
     """So it does in 16 bits alone, where the release's own choice was read and is not Triton's."""
     release, of = BackendRelease("vllm", version), Checkpoint(model_type)
     plain = Product("bfloat16", "bfloat16")
-    assert stands_in(release, plain, sm, of) == stand_in
-    assert not stands_in(release, INT4, sm, of)
+    assert triton_stands_in(release, plain, sm, of) == stand_in
+    assert not triton_stands_in(release, INT4, sm, of)
 
 
 def test_triton_stands_for_no_other_where_requests_are_spread() -> None:
     """There vLLM runs Triton's kernel itself, in 16 bits on 12.0."""
     plain, of = Product("bfloat16", "bfloat16"), Checkpoint("qwen3_moe")
-    assert stands_in(VLLM, plain, 120, of)
-    assert not stands_in(VLLM, plain, 120, of._replace(parallel=Parallel(dp=2)))
+    assert triton_stands_in(VLLM, plain, 120, of)
+    assert not triton_stands_in(VLLM, plain, 120, of._replace(parallel=Parallel(dp=2)))
 
 
 @pytest.mark.parametrize("release", [VLLM, BackendRelease("vllm", "0.24.0"), SGLANG])
@@ -164,15 +166,15 @@ def test_nvfp4_experts_whose_rows_keep_16_bits_run_marlin(release: BackendReleas
     """No other kernel takes them on Blackwell; those whose rows are rounded run libraries'."""
     of, wide = Checkpoint("qwen3_5_moe_text", compressed=False), Product("nvfp4", "bfloat16")
     for sm in (100, 120):
-        assert BY_PUBLIC_NAME[library_of(release, wide, sm, of) or ""] == MARLIN
-        assert BY_PUBLIC_NAME[library_of(release, NVFP4, sm, of) or ""] != MARLIN
+        assert BY_PUBLIC_NAME[public_library(release, wide, sm, of) or ""] == MARLIN
+        assert BY_PUBLIC_NAME[public_library(release, NVFP4, sm, of) or ""] != MARLIN
 
 
 def test_a_release_that_knows_no_such_rows_names_no_kernel_that_has_a_form() -> None:
     """SGLang reads such files from 0.5.23 on: before, nothing that it runs answers for them."""
     wide = Product("nvfp4", "bfloat16")
     for sm in (90, 100):
-        assert library_of(BackendRelease("sglang", "0.5.14"), wide, sm) == UNKNOWN_YET
+        assert public_library(BackendRelease("sglang", "0.5.14"), wide, sm) == UNKNOWN_YET
     assert not re.search(OTHER_MOE, UNKNOWN_YET)
     assert not is_triton_moe(UNKNOWN_YET)
 
@@ -180,14 +182,14 @@ def test_a_release_that_knows_no_such_rows_names_no_kernel_that_has_a_form() -> 
 @pytest.mark.parametrize(("kind", "wide"), [("gemma4_text", True), ("qwen3_moe", False)])
 def test_rows_are_rounded_by_what_a_model_runs(kind: str, *, wide: bool) -> None:
     """Gemma 4 in nvfp4 runs Marlin in vLLM 0.22.0, where others run what rounds their rows."""
-    assert moe_widens(BackendRelease("vllm", "0.22.0"), NVFP4, 100, Checkpoint(kind)) == wide
+    assert runs_marlin(BackendRelease("vllm", "0.22.0"), NVFP4, 100, Checkpoint(kind)) == wide
 
 
 def test_marlin_rounds_no_rows_of_mxfp4() -> None:
     """DeepSeek V4 stores mxfp4 for rows in float8: on 12.0 vLLM 0.22.0 unpacks it to 16 bits."""
     of, rows = Checkpoint("deepseek_v4"), Product("mxfp4", "float8")
-    assert moe_widens(BackendRelease("vllm", "0.22.0"), rows, 120, of)
-    assert not moe_widens(BackendRelease("vllm", "0.24.0"), rows, 120, of)
+    assert runs_marlin(BackendRelease("vllm", "0.22.0"), rows, 120, of)
+    assert not runs_marlin(BackendRelease("vllm", "0.24.0"), rows, 120, of)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_what_a_file_decides_is_said_by_its_name(
 ) -> None:
     """Where several kernels run float8 and its T(N) is not read, the one of the file is named."""
     of = Checkpoint("glm4_moe", static=False, **said)
-    assert by_file(VLLM, Product("float8", "float8"), sm, of) == kernel
+    assert kernel_by_file(VLLM, Product("float8", "float8"), sm, of) == kernel
 
 
 @pytest.mark.parametrize(
@@ -213,10 +215,12 @@ def test_what_a_file_decides_is_said_by_its_name(
 def test_a_word_for_the_engine_s_own_choice_names_nothing(word: str, kernel: str | None) -> None:
     """Also where the model's file decides on that choice."""
     of = Checkpoint("qwen3_moe", static=True, compressed=False)
-    assert named_moe(VLLM, Product("float8", "float8"), 100, word, of) == kernel
+    assert named_moe_kernel(VLLM, Product("float8", "float8"), 100, word, of) == kernel
 
 
 def test_no_word_is_read_where_the_engine_s_own_choice_is_not() -> None:
     """Of a format that was not read of a release, a word is not either."""
     with pytest.raises(EvidenceError, match=r"vllm 0\.19\.0 runs for mxfp4 weights is not read"):
-        named_moe(BackendRelease("vllm", "0.19.0"), MXFP4, 90, "marlin", Checkpoint("gpt_oss"))
+        named_moe_kernel(
+            BackendRelease("vllm", "0.19.0"), MXFP4, 90, "marlin", Checkpoint("gpt_oss")
+        )

@@ -1,7 +1,7 @@
 """The principle of an engine's forward, by rules: the last N with the same paths and passes."""
 
 import pytest
-from nearfree.derive.laws.engine_law import LEAST_SEARCHED, REFUSED, principle_of_engine
+from nearfree.derive.laws.engine_law import LAW_REFUSALS, LEAST_SEARCHED, principle_of_engine
 
 from derive.engines import BUILT, rules
 
@@ -44,5 +44,5 @@ def test_nothing_up_to_where_is_looked_is_no_limit(monkeypatch: pytest.MonkeyPat
 
 def test_refusals_say_what_answers() -> None:
     """The laws that do not speak of engines name a predictor that does."""
-    assert set(REFUSED) == {"idle_compute", "principle"}
-    assert all("principle_resolved" in reason for reason in REFUSED.values())
+    assert set(LAW_REFUSALS) == {"idle_compute", "principle"}
+    assert all("principle_resolved" in reason for reason in LAW_REFUSALS.values())

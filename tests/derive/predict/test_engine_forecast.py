@@ -1,7 +1,7 @@
 """What is said of a GGUF file's forward before it runs: which N the work model answers."""
 
 from nearfree.derive.predict.engine_forecast import MOST_ROWS, SHOWN_N, engine_forecast
-from nearfree.derive.work_model.engine import kernels
+from nearfree.derive.work_model.engine import needed_kernels
 
 from derive.engines import curve, rules
 from derive.predict.test_engine_answers import CONSTANTS
@@ -10,7 +10,7 @@ from derive.predict.test_engine_answers import CONSTANTS
 def test_curves_of_other_forwards_take_nothing_away() -> None:
     """Kernels that only curves of other threads ran are not asked of those that answer."""
     asked = rules("q8_0")
-    assert kernels(asked, range(1, MOST_ROWS + 1)) > kernels(asked, SHOWN_N)
+    assert needed_kernels(asked, range(1, MOST_ROWS + 1)) > needed_kernels(asked, SHOWN_N)
     mine = curve(rules("q8_0", context=256), CONSTANTS, name="mine", grid=SHOWN_N)
     other = curve(rules("q8_0", threads=2), CONSTANTS, name="other")
     alone, beside = (engine_forecast(asked, "cpu", each) for each in ([mine], [mine, other]))

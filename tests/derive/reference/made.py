@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from nearfree.core.setting import Setting
-from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, known_truth
+from nearfree.derive.reference.build import Curves, curves_by_form, groups_of, kernel_truth
 from nearfree.derive.reference.groups import Group, Key, form_us, keys_of
 from nearfree.derive.reference.regimes import Reference
 from nearfree.derive.reference.siblings import Chip
@@ -98,7 +98,7 @@ def reference(*questions: dict[str, Any], bent: Bent = straight) -> Reference:
 
 def by_form(found: ImportedCurves) -> list[Curves]:
     """Return imported curves by platform and form."""
-    return list(curves_by_form(known_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER))
+    return list(curves_by_form(kernel_truth(found, SHEETS, EPSILON), found, FACTS, RESOLVER))
 
 
 def known(imported: Sequence[LatencyImported]) -> Reference:

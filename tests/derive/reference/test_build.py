@@ -13,10 +13,10 @@ from nearfree.core.setting import Setting
 from nearfree.derive.reference import build
 from nearfree.derive.reference.build import (
     Curves,
-    decoded,
+    decoded_layers,
     groups_of,
-    known_truth,
-    scored_of,
+    kernel_truth,
+    scored_truth,
 )
 from nearfree.derive.reference.groups import Key, form_us
 from nearfree.derive.reference.kriging import coordinates
@@ -94,7 +94,7 @@ def test_light_products_are_learnt_from_and_not_scored(
     """Weights as stored of 4 MB are learnt from, of 64 MB scored; layers are heavy together."""
     found = imported(only_curves(question))
     assert len(by_form(found)) == learnt
-    assert scored_of(known_truth(found, SHEETS, EPSILON)).settings.height == scored
+    assert scored_truth(kernel_truth(found, SHEETS, EPSILON)).settings.height == scored
 
 
 @given(many=st.integers(1, 30), heavy=st.integers(0, 5), most=st.integers(1, 12))
@@ -108,7 +108,7 @@ def test_light_products_of_a_kernel_are_thinned_evenly(many: int, heavy: int, mo
     ]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(build, "MOST_LIGHT", most)
-        kept = known_truth(imported(only_curves(*rows)), SHEETS, EPSILON).settings
+        kept = kernel_truth(imported(only_curves(*rows)), SHEETS, EPSILON).settings
     for kernel in kernels:
         mine = kept.filter(pl.col("kernel") == kernel)["d_model"].sort().to_list()
         light = [depths.index(each) for each in mine if each < 16384]
@@ -124,7 +124,7 @@ def test_light_products_are_kept_at_powers_of_two(depth: int, *, powers: bool) -
     (event,) = events([whole])
     n = (8, 12, 16, 24, 32)
     some = replace(event, n=n, latency_us=tuple(100.0 + each for each in n))
-    ratios = known_truth(curves_of([(some, "e#1")]), SHEETS, EPSILON).ratios["n"].to_list()
+    ratios = kernel_truth(curves_of([(some, "e#1")]), SHEETS, EPSILON).ratios["n"].to_list()
     assert ratios == ([8, 16, 32] if powers else list(n))
 
 
@@ -224,7 +224,7 @@ def test_requests_of_one_position_are_a_curve_over_decoded_rows() -> None:
     mine = tabled(1, (128,), 20.0, backend="vllm", dtype="bfloat16", **blocks)
     another = tabled(1, (128,), 20.0, backend="sglang", dtype="bfloat16", **blocks)
     pairs = [*every, prefilled, without, lonely, mine, another]
-    found = decoded(curves_of([(each, f"e#{number}") for number, each in enumerate(pairs)]))
+    found = decoded_layers(curves_of([(each, f"e#{number}") for number, each in enumerate(pairs)]))
     names = ("api", "batch", "context", "heads", "span")
     assert found.settings.select(names).sort("context").rows() == [
         ("decode", 1, 128, 16, 4), ("decode", 1, 128, 8, 1), ("decode", 1, 4096, 16, 4),
@@ -240,7 +240,7 @@ def test_requests_of_one_position_are_a_curve_over_decoded_rows() -> None:
 def test_other_modules_stay_as_they_were_imported() -> None:
     """Curves of products are not touched where layers become rows that are decoded."""
     before = imported(*curves(*products("h100")))
-    after = decoded(before)
+    after = decoded_layers(before)
     assert after.settings.equals(before.settings)
     assert after.points.equals(before.points)
 

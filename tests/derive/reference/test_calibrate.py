@@ -5,7 +5,7 @@ from nearfree.core.scopes import PUBLIC
 from nearfree.core.setting import Setting
 from nearfree.derive.reference.build import groups_of
 from nearfree.derive.reference.calibrate import calibrate_kernels
-from nearfree.derive.reference.folds import COVERED, Fold, band_of, needed, predicted
+from nearfree.derive.reference.folds import COVERED, Fold, band_of, needed_shifts, predictions_of
 from nearfree.derive.reference.record import STREAM as KERNELS
 from nearfree.derive.reference.record import RecordedReference, recorded_reference
 from nearfree.errors import EvidenceError
@@ -113,8 +113,8 @@ def test_bands_are_of_what_each_regime_did_not_know(log: Layout) -> None:
     for regime, fold in WITHOUT.items():
         values = [
             value
-            for of, rows, known in predicted(fold, every, CHIPS, EPSILON)
-            for value in needed(of, rows, known, EPSILON)
+            for of, rows, known in predictions_of(fold, every, CHIPS, EPSILON)
+            for value in needed_shifts(of, rows, known, EPSILON)
         ]
         assert found[regime].band == band_of(values)
         exact = sum(value == 0 for value in values) / len(values)
@@ -152,6 +152,6 @@ def test_what_cannot_be_calibrated_on_is_refused(layout: Layout) -> None:
         calibrated(layout)
     light = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=512, d_ff=512)
     put(layout, STREAM, curve(light))
-    with pytest.raises(EvidenceError, match="no curve of ours is one that a form speaks of"):
+    with pytest.raises(EvidenceError, match="no curve of ours has a form"):
         calibrated(layout)
     assert layout.takes(PUBLIC) == []

@@ -14,7 +14,7 @@ from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.reference.answer import Timed, TimedQuestions
 from nearfree.derive.reference.groups import Group
 from nearfree.derive.reference.record import group_of, newest_kernels
-from nearfree.derive.reference.regimes import LEANS_ON, R0, Reference
+from nearfree.derive.reference.regimes import NEAREST_TEXT, R0, Reference
 from nearfree.derive.work_model.attention_rows import decoders
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.log.events import LatencyImported
@@ -115,7 +115,7 @@ def test_t1_is_the_kernels_and_growth_is_the_shared_constants(platform: str) -> 
     assert ours.kernels == [("vllm_flash_attn_fa3",)]
     assert list(ours.at_one_position) == [True]
     assert list(without.at_one_position) == [False]
-    told = re.sub(LEANS_ON, "", ours.constants[0])
+    told = re.sub(NEAREST_TEXT, "", ours.constants[0])
     shared_on = without.constants[0].removeprefix("attention_cached ")
     assert shared_on.startswith("on a100, h100")
     assert told.endswith(f" curves, of more positions {shared_on}")

@@ -13,14 +13,14 @@ from hypothesis.extra import numpy as arrays
 from nearfree.derive.reference import folds, groups
 from nearfree.derive.reference.build import Curves
 from nearfree.derive.reference.folds import (
-    EVERY,
+    FOLD_KINDS,
     FOLDS,
     Fold,
     band_of,
-    bands,
-    digests,
-    needed,
-    predicted,
+    calibrated_bands,
+    model_digests,
+    needed_shifts,
+    predictions_of,
 )
 from nearfree.derive.reference.regimes import GroupTimes
 from nearfree.derive.truth.truth import last_pass
@@ -69,8 +69,8 @@ def told() -> dict[Fold, Told]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(groups, "fit", true)
         return {
-            fold: list(predicted(fold, twins if fold == "R3" else OURS, CHIPS, EPSILON))
-            for fold in EVERY
+            fold: list(predictions_of(fold, twins if fold == "R3" else OURS, CHIPS, EPSILON))
+            for fold in FOLD_KINDS
         }
 
 
@@ -99,8 +99,8 @@ def digest(text: str) -> bytes:
 def test_folds_follow_from_a_text(question: dict[str, Any], model: str, shape: str) -> None:
     """SHA-1 of `K`, `d_model,experts,top_k` or `heads,kv_heads,head_dim`; R2s adds `d_ff`."""
     rows = only_curves(question).part.rows
-    assert digests(rows) == [digest(model)]
-    assert digests(rows, shape=True) == [digest(shape)]
+    assert model_digests(rows) == [digest(model)]
+    assert model_digests(rows, shape=True) == [digest(shape)]
     assert FOLDS == 5
 
 
@@ -117,7 +117,7 @@ def test_a_fold_is_answered_by_the_others(
     for each, rows, known in told[fold]:
         mine = set(asked(each, rows, *names))
         assert mine.isdisjoint(answering(known, *names))
-        of = digests(each.part.rows.filter(pl.Series(rows)), shape=shape)
+        of = model_digests(each.part.rows.filter(pl.Series(rows)), shape=shape)
         assert len({one[0] % 5 for one in of}) == 1
         theirs = {digest(",".join(map(str, row)))[0] % 5 for row in answering(known, *names)}
         assert theirs.isdisjoint({of[0][0] % 5})
@@ -179,8 +179,8 @@ def test_another_release_answers_for_its_twins_alone(told: dict[Fold, Told]) -> 
 
 def test_one_release_has_no_twins() -> None:
     """Where no shape was measured twice, R3 says nothing."""
-    assert list(predicted("R3", curves(*products()), CHIPS, EPSILON)) == []
-    assert list(predicted("R3", OURS, CHIPS, EPSILON)) == []
+    assert list(predictions_of("R3", curves(*products()), CHIPS, EPSILON)) == []
+    assert list(predictions_of("R3", OURS, CHIPS, EPSILON)) == []
 
 
 def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,13 +195,13 @@ def test_groups_are_made_without_what_is_left_out(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(folds, "groups_of", spied)
     one = only_curves(*products(depths=(*MODELS[4:], 9216, 10240, 12288)))
-    of = [each[0] % 5 for each in digests(one.part.rows)]
+    of = [each[0] % 5 for each in model_digests(one.part.rows)]
     odd = one.latency_us * np.where(np.array(of) == of[0], 7.0, 1.0)[:, None]
     for latency in (one.latency_us, odd):
         bent = Curves(one.part, latency, one.members, one.keys)
         first = [
             known.latency_us
-            for _, rows, known in predicted("R2m", [bent], CHIPS, EPSILON) if rows[0]
+            for _, rows, known in predictions_of("R2m", [bent], CHIPS, EPSILON) if rows[0]
         ]  # fmt: skip
         assert len(first) == 1
         if latency is one.latency_us:
@@ -224,7 +224,7 @@ EVERY_ROW = np.ones(len(ONE.keys), dtype=bool)
 def test_a_band_of_what_is_needed_meets_the_boundary(off: np.ndarray) -> None:
     """Moved by it the interval holds N_max, moved by less it does not; what is exact needs none."""
     said = known_of(ONE, ONE.latency_us * np.exp(off))
-    moved = needed(ONE, EVERY_ROW, said, EPSILON)
+    moved = needed_shifts(ONE, EVERY_ROW, said, EPSILON)
     ratio = ONE.latency_us / ONE.latency_us[:, :1]
     true = last_pass(ONE.part.counts & (ratio <= 1 + EPSILON))
     told_ratio = said.latency_us / said.latency_us[:, :1]
@@ -236,7 +236,7 @@ def test_a_band_of_what_is_needed_meets_the_boundary(off: np.ndarray) -> None:
     assert meets(moved * (1 + 1e-9) + 1e-9).all()
     short = moved > 1e-6
     assert not meets(np.where(short, moved * 0.999, 0.0))[short].any()
-    assert needed(ONE, EVERY_ROW, known_of(ONE, ONE.latency_us * 3), EPSILON).max() < 1e-12
+    assert needed_shifts(ONE, EVERY_ROW, known_of(ONE, ONE.latency_us * 3), EPSILON).max() < 1e-12
 
 
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=60), st.randoms(use_true_random=False))
@@ -250,14 +250,14 @@ def test_a_band_covers_four_in_five(values: list[float], random: Any) -> None:
     assert band_of(random.sample(values, len(values))) == band
 
 
-@pytest.mark.parametrize("fold", EVERY)
+@pytest.mark.parametrize("fold", FOLD_KINDS)
 def test_each_half_has_its_band(told: dict[Fold, Told], fold: Fold) -> None:
     """A band covers four in five curves of the half of the models that it is calibrated on."""
-    found = bands(told[fold], EPSILON)
+    found = calibrated_bands(told[fold], EPSILON)
     moved: dict[int, list[float]] = {0: [], 1: []}
     for each, rows, known in told[fold]:
-        halves = [one[1] % 2 for one in digests(each.part.rows.filter(pl.Series(rows)))]
-        for half, value in zip(halves, needed(each, rows, known, EPSILON), strict=True):
+        halves = [one[1] % 2 for one in model_digests(each.part.rows.filter(pl.Series(rows)))]
+        for half, value in zip(halves, needed_shifts(each, rows, known, EPSILON), strict=True):
             moved[half].append(value)
     assert set(found) == {(("moe_ffn", "bfloat16", "balanced"), half) for half in (0, 1)}
     assert all(moved.values())
@@ -272,7 +272,7 @@ def test_a_half_without_models_has_the_other_s_band() -> None:
         for heads in heads_of(half=0, wanted=4)
     ))  # fmt: skip
     said = known_of(one, one.latency_us**1.5)
-    found = bands([(one, np.ones(4, dtype=bool), said)], EPSILON)
+    found = calibrated_bands([(one, np.ones(4, dtype=bool), said)], EPSILON)
     assert len(found) == 2
     assert len(set(found.values())) == 1
 

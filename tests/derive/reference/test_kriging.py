@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nearfree.derive.reference.kriging import (
-    APART,
-    AT_ONE_PLACE,
     COORDINATES,
+    SAME_SHAPE,
+    UNRELATED_FIELDS,
     Coordinates,
     coordinates,
     kernel,
-    weights_of,
+    kriging_weights,
 )
 
 N = np.array([[1.0, 4.0, 16.0]])
@@ -26,10 +26,10 @@ HEADS = {"heads": 32, "kv_heads": 8, "head_dim": 128}
 
 def places(family: str, *rows: dict[str, Any]) -> Coordinates:
     """Return where some shapes lie; one of release 1 and of even loads if nothing else is said."""
-    usual = dict.fromkeys(COORDINATES) | dict.fromkeys(APART, 1) | {
+    usual = dict.fromkeys(COORDINATES) | dict.fromkeys(UNRELATED_FIELDS, 1) | {
         "batch": 1, "backend_version": "1", "routing": "balanced",
     }  # fmt: skip
-    types = dict.fromkeys((*COORDINATES, *APART), pl.Int64)
+    types = dict.fromkeys((*COORDINATES, *UNRELATED_FIELDS), pl.Int64)
     frame = pl.DataFrame([usual | row for row in rows], schema_overrides=types)
     return coordinates(family, frame, np.repeat(N, len(rows), axis=0))
 
@@ -56,7 +56,7 @@ def test_layers_of_another_span_say_nothing_of_each_other() -> None:
     asked = places("layer_attention", *({**layer, "span": span} for span in (1, 4, 128)))
     assert np.array_equal(kernel(asked, asked), np.eye(3))
     values = np.array([[0.1], [0.2], [0.3]])
-    told = weights_of("layer_attention", asked, values)
+    told = kriging_weights("layer_attention", asked, values)
     assert np.argmax(kernel(asked, asked) @ told) == 2
     near = places("layer_attention", {**layer, "span": 4}, {**layer, "span": 4, "context": 8191})
     assert kernel(near, near)[0, 1] > 0.5
@@ -67,7 +67,7 @@ def test_another_release_counts_for_four_fifths(shapes: list[tuple[int, int]]) -
     """Of another release the kernel is 0.8 times what it is of the same, everywhere."""
     one, two = products(shapes), products(shapes, release="2")
     assert kernel(one, two) == pytest.approx(0.8 * kernel(one, one))
-    assert set(np.diag(kernel(one, two))) == {AT_ONE_PLACE[1]}
+    assert set(np.diag(kernel(one, two))) == {SAME_SHAPE[1]}
 
 
 @given(st.integers(0, 6), st.integers(1, 3))
@@ -138,7 +138,7 @@ def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], rand
     asked = products([(3000, 5000)])
     listed, moved = (
         kernel(asked, products([shapes[at] for at in order]))
-        @ weights_of("gemm", products([shapes[at] for at in order]), values[list(order)])
+        @ kriging_weights("gemm", products([shapes[at] for at in order]), values[list(order)])
         for order in (range(len(shapes)), shuffled)
     )
     assert listed == pytest.approx(moved, abs=1e-9)
@@ -148,6 +148,6 @@ def test_the_order_of_curves_changes_nothing(shapes: list[tuple[int, int]], rand
 def test_one_curve_says_its_own_value_damped(depth: int, width: int, value: float) -> None:
     """Of one curve alone, another has as much as both have in common, less what is noise."""
     here, there = products([(2048, 2048)]), products([(depth, width)])
-    (said,) = kernel(there, here) @ weights_of("gemm", here, np.array([[value]]))
+    (said,) = kernel(there, here) @ kriging_weights("gemm", here, np.array([[value]]))
     assert said[0] == pytest.approx(value * kernel(there, here)[0, 0] / 1.02)
     assert abs(said[0]) <= abs(value)

@@ -90,7 +90,7 @@ def test_t1_is_known_on_its_gpu_and_a_sibling_alone() -> None:
     question = {**MLA, "heads": 16, "context": 65536}
     for platform, told in (("h100", True), ("h200", True), ("a100", False)):
         every = asked({**question, "platform": platform})
-        assert every.spoken_by(0) == ("fa3",)
+        assert every.kernels_of(0) == ("fa3",)
         assert every.at_one_position(0) == told
 
 

@@ -11,7 +11,7 @@ from nearfree.backends.public_kernels import PUBLIC_NAMES
 from nearfree.derive.reference.group_times import NEAREST
 from nearfree.derive.reference.groups import Group, Key, form_us
 from nearfree.derive.reference.kriging import coordinates
-from nearfree.derive.reference.regimes import MEANINGS, REGIMES, GroupTimes, Reference
+from nearfree.derive.reference.regimes import REGIME_MEANINGS, REGIMES, GroupTimes, Reference
 from nearfree.derive.reference.siblings import Chip
 
 from derive.reference.made import (
@@ -427,4 +427,4 @@ def test_an_answer_names_what_it_leans_on() -> None:
     assert measured.count(" of 1.0") == NEAREST
     (strange,) = told(OURS, asked(platform="b200", kernel=None)).texts()
     assert strange == "R0: gemm by cublas on a100, h100, 12 curves"
-    assert set(MEANINGS) == set(REGIMES)
+    assert set(REGIME_MEANINGS) == set(REGIMES)

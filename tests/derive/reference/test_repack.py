@@ -71,6 +71,6 @@ def test_what_is_read_is_sealed_again_as_it_was(layout: Layout) -> None:
 def test_nothing_is_packed_twice(layout: Layout) -> None:
     """One take whose curves are steps is left as it is, which is said; nothing is sealed."""
     put(layout, *NEW, bands(bfloat16=0.1))
-    with pytest.raises(EvidenceError, match="public/kernels takes no more bytes"):
+    with pytest.raises(EvidenceError, match="public/kernels are packed already"):
         repack_kernels(layout)
     assert len(read_scope(layout, PUBLIC, stream=STREAM)) == 1

@@ -8,8 +8,15 @@ import pytest
 from msgspec.structs import replace
 from nearfree.derive.reference import groups
 from nearfree.derive.reference.build import Curves
-from nearfree.derive.reference.folds import EVERY, Fold, bands, digests, needed, predicted
-from nearfree.derive.reference.left_out import ANSWERED
+from nearfree.derive.reference.folds import (
+    FOLD_KINDS,
+    Fold,
+    calibrated_bands,
+    model_digests,
+    needed_shifts,
+    predictions_of,
+)
+from nearfree.derive.reference.left_out import SCORED_SCHEMA
 from nearfree.derive.reference.record import rows_of_bands
 from nearfree.derive.score import regimes
 from nearfree.derive.score.regimes import answers
@@ -58,7 +65,7 @@ def said(fold: Fold) -> tuple[pl.DataFrame, pl.DataFrame]:
     return answers(fold, OURS, CHIPS, EPSILONS, EPSILON)
 
 
-@pytest.mark.parametrize("fold", EVERY)
+@pytest.mark.parametrize("fold", FOLD_KINDS)
 def test_a_curve_has_an_answer_at_each_tolerance(fold: Fold) -> None:
     """All but R3 answer every curve, R3 those with a twin; all are out of sample, by name.
 
@@ -71,7 +78,7 @@ def test_a_curve_has_an_answer_at_each_tolerance(fold: Fold) -> None:
     twins = {row["asked"] for row in rows
              if row["platform"] == "h100" and row["d_model"] in MODELS[:4]}  # fmt: skip
     assert sorted(found["asked"]) == sorted(2 * (list(twins) if fold == "R3" else asked))
-    assert found.schema == pl.Schema(ANSWERED | {"regime": pl.String})
+    assert found.schema == pl.Schema(SCORED_SCHEMA | {"regime": pl.String})
     assert set(found.select("epsilon", "regime", "in_sample", "predictor").rows()) == {
         (epsilon, fold, False, "work_model") for epsilon in EPSILONS
     }
@@ -100,13 +107,17 @@ def test_bands_of_one_half_score_the_other(monkeypatch: pytest.MonkeyPatch) -> N
     wide = {0: 0.0, 1: 99.0}
     kind = rows_of_bands(OURS[0].part.rows)[0]
     monkeypatch.setattr(
-        regimes, "bands", lambda _told, _epsilon: {(kind, half): wide[half] for half in wide}
+        regimes,
+        "calibrated_bands",
+        lambda _told, _epsilon: {(kind, half): wide[half] for half in wide},
     )
     found, _ = said("R2m")
     halves = {
         asked: digest[1] % 2
         for each in OURS
-        for asked, digest in zip(each.part.rows["asked"], digests(each.part.rows), strict=True)
+        for asked, digest in zip(
+            each.part.rows["asked"], model_digests(each.part.rows), strict=True
+        )
     }
     assert set(halves.values()) == {0, 1}
     for row in found.iter_rows(named=True):
@@ -120,15 +131,15 @@ def test_bands_of_one_half_score_the_other(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("fold", ["R0", "R1", "R2m"])
 def test_intervals_meet_four_in_five_where_their_band_is_from(fold: Fold) -> None:
     """Of the half that a band is calibrated on, intervals of that band meet four in five."""
-    told = list(predicted(fold, OURS, CHIPS, EPSILON))
-    found = bands(told, EPSILON)
+    told = list(predictions_of(fold, OURS, CHIPS, EPSILON))
+    found = calibrated_bands(told, EPSILON)
     for (_, half), band in found.items():
         moved = [
             value
             for each, kept, known in told
             for value, digest in zip(
-                needed(each, kept, known, EPSILON),
-                digests(each.part.rows.filter(pl.Series(kept))),
+                needed_shifts(each, kept, known, EPSILON),
+                model_digests(each.part.rows.filter(pl.Series(kept))),
                 strict=True,
             )
             if digest[1] % 2 == half

@@ -15,7 +15,7 @@ from nearfree.derive.work_model.calibrate import calibrate
 from nearfree.derive.work_model.constants import STREAM as CONSTANTS
 from nearfree.derive.work_model.constants import recorded_constants
 from nearfree.derive.work_model.families import FAMILIES
-from nearfree.derive.work_model.family import shared
+from nearfree.derive.work_model.family import without_neutral
 from nearfree.derive.work_model.samples import SELECTIONS, samples
 from nearfree.derive.work_model.tried_forms import TRIED
 from nearfree.errors import ConfigError, EvidenceError
@@ -73,7 +73,7 @@ def test_every_family_has_its_constants(log: Layout) -> None:
         assert [each.unit for each in said.constants] == [
             each.unit
             for _ in FAMILIES[name].hypotheses
-            for each in shared(FAMILIES[name]).constants
+            for each in without_neutral(FAMILIES[name]).constants
         ]
         if name in SINGLE:
             assert said.band < 0.002
@@ -157,7 +157,7 @@ def test_curves_that_none_can_be_calibrated_on(layout: Layout) -> None:
     light = Setting(module="gemm", backend="vllm", dtype="bfloat16", d_model=512, d_ff=512)
     eight = Setting(module="gemm", backend="vllm", dtype="float8", d_model=9216, d_ff=9216)
     put(layout, STREAM, curve(light), curve(eight))
-    with pytest.raises(ConfigError, match="no curve of ours on h100 can be calibrated on"):
+    with pytest.raises(ConfigError, match="no curve of ours on h100 is fit for calibration"):
         made(layout, "h100")
     assert layout.takes(PUBLIC) == []
 

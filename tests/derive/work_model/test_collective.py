@@ -101,7 +101,7 @@ def test_an_eager_one_takes_the_host_s_time() -> None:
 def test_the_busiest_rank_sets_the_time(name: str) -> None:
     """Where one rank has all experts in use, the mean of all ranks misses T(N) by far."""
     of = {each.name: each for each in EXCHANGES}[name]
-    backend = next(b for b in ("sglang", "vllm", "trtllm") if of.speaks(b, _kernel(name), False))  # noqa: FBT003
+    backend = next(b for b in ("sglang", "vllm", "trtllm") if of.covers(b, _kernel(name), False))  # noqa: FBT003
     question = {**DEEPEP, "backend": backend, "kernel": _kernel(name)}
     even, skewed = (features(**question, routing=each) for each in ("balanced", "skewed"))
     many = {"sent": even["sent"] * 0 + 32e6}

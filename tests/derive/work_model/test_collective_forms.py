@@ -193,5 +193,5 @@ def test_a_collective_has_the_form_of_its_backend_and_kernel(
     backend: str, kernel: Any, family: str | None
 ) -> None:
     """One form alone speaks of it, and of a kernel without a form none does."""
-    of = [each.name for each in COLLECTIVES if each.speaks(backend, kernel, False)]  # noqa: FBT003
+    of = [each.name for each in COLLECTIVES if each.covers(backend, kernel, False)]  # noqa: FBT003
     assert of == ([family] if family else [])

@@ -7,12 +7,12 @@ from nearfree.derive.work_model.engine import (
     ATTENTION,
     BETWEEN,
     FORWARD,
-    calibrated,
+    calibrated_engine,
     chosen_curves,
-    covered,
-    kernels,
-    of_type,
+    covered_kernels,
+    needed_kernels,
     terms,
+    times_by_type,
 )
 from nearfree.derive.work_model.engine_fit import PASS, SERVED
 from nearfree.errors import EvidenceError
@@ -40,7 +40,7 @@ def name_of(kind: str, path: str, holds: int, known) -> str:
     """Return the name of the one kernel of a type, path and tile."""
     (found,) = (
         each
-        for each in kernels(known, range(1, 34))
+        for each in needed_kernels(known, range(1, 34))
         if each.startswith(f"{kind} {path} ") and each.endswith(f" of {holds}")
     )
     return found
@@ -98,7 +98,7 @@ def test_known_constants_are_found_again(values: list[float], forward_us: float)
         curve(rules("q4_k", "q4_k", batch=4), given_, name="b", grid=range(1, 9)),
     ]
     asked = rules("q4_k", "q4_k", "q4_k", context=512)
-    found = calibrated(asked, GRID, "cpu", curves)
+    found = calibrated_engine(asked, GRID, "cpu", curves)
     assert not found.in_sample
     assert found.constants.band == pytest.approx(0.0, abs=1e-5)
     for n, us in times(asked, given_, GRID).items():
@@ -108,7 +108,7 @@ def test_known_constants_are_found_again(values: list[float], forward_us: float)
 def test_as_few_curves_as_cover_and_then_the_first_by_name() -> None:
     """One that has all kernels comes before two that have them together, whatever their names."""
     asked = rules("q4_k", "q8_0")
-    needed = kernels(asked, GRID)
+    needed = needed_kernels(asked, GRID)
     halves = [curve(rules("q4_k"), CONSTANTS, name="a"), curve(rules("q8_0"), CONSTANTS, name="b")]
     both = [curve(rules("q4_k", "q8_0"), CONSTANTS, name=name) for name in ("d", "c")]
     assert [c.name for c in chosen_curves(asked, needed, [*halves, *both])] == ["c"]
@@ -118,7 +118,7 @@ def test_as_few_curves_as_cover_and_then_the_first_by_name() -> None:
 
 def test_a_context_as_long_and_a_second_one_come_first() -> None:
     """Two contexts, one of them as long as asked for, come before one curve alone."""
-    needed = kernels(rules(), GRID)
+    needed = needed_kernels(rules(), GRID)
     known = {L: curve(rules(context=L), CONSTANTS, name=f"L={L}") for L in (64, 256, 1024)}
     for asked, some, names in (
         (64, (64, 256, 1024), ["L=1024", "L=256"]),
@@ -134,21 +134,21 @@ def test_a_small_share_covers_nothing() -> None:
     """A type that is a fifth of a curve's weights tells nothing of a model that is all of it."""
     mixed = curve(rules("q4_1", "q4_1", "q8_0"), CONSTANTS)
     whole, same = rules("q8_0"), rules("q4_1", "q4_1", "q8_0", context=1)
-    assert covered(whole, kernels(whole, GRID), mixed) == set()
-    needed = kernels(same, GRID)
-    assert covered(same, needed, mixed) == needed
+    assert covered_kernels(whole, needed_kernels(whole, GRID), mixed) == set()
+    needed = needed_kernels(same, GRID)
+    assert covered_kernels(same, needed, mixed) == needed
 
 
 def test_a_curve_alone_is_in_sample() -> None:
     """What is asked for calibrates itself only where the others do not cover it."""
     own = curve(rules(), CONSTANTS, name="own")
-    found = calibrated(rules(), GRID, "cpu", [own])
+    found = calibrated_engine(rules(), GRID, "cpu", [own])
     assert (found.in_sample, [c.name for c in found.curves]) == (True, ["own"])
     fours = curve(rules(batch=2), CONSTANTS, name="aaa", grid=(2, 4, 8, 16))
-    found = calibrated(rules(), GRID, "cpu", [own, fours])
+    found = calibrated_engine(rules(), GRID, "cpu", [own, fours])
     assert (found.in_sample, [c.name for c in found.curves]) == (True, ["own"])
     longer = curve(rules(context=128), CONSTANTS, name="zzz")
-    found = calibrated(rules(), GRID, "cpu", [own, longer])
+    found = calibrated_engine(rules(), GRID, "cpu", [own, longer])
     assert (found.in_sample, [c.name for c in found.curves]) == (False, ["zzz"])
 
 
@@ -166,7 +166,7 @@ def test_constants_are_of_one_platform_release_threads_and_features(changes, pla
     with pytest.raises(
         EvidenceError, match=rf"no curve of llama_cpp .* on {platform} is on record"
     ):
-        calibrated(rules(**changes), GRID, platform, [curve(rules(context=1), CONSTANTS)])
+        calibrated_engine(rules(**changes), GRID, platform, [curve(rules(context=1), CONSTANTS)])
 
 
 def test_one_n_says_nothing_of_a_ratio() -> None:
@@ -174,21 +174,23 @@ def test_one_n_says_nothing_of_a_ratio() -> None:
     one, several = (curve(rules(context=1), CONSTANTS, name=name, grid=grid)
                     for name, grid in (("one", (1,)), ("several", GRID)))  # fmt: skip
     with pytest.raises(EvidenceError, match=r"no curve of .* over two N or more is on record"):
-        calibrated(rules(), (1,), "cpu", [one])
-    assert [c.name for c in calibrated(rules(), (1,), "cpu", [one, several]).curves] == ["several"]
+        calibrated_engine(rules(), (1,), "cpu", [one])
+    assert [c.name for c in calibrated_engine(rules(), (1,), "cpu", [one, several]).curves] == [
+        "several"
+    ]
 
 
 def test_a_path_that_no_curve_ran_is_refused_by_name() -> None:
     """The kernel that is missing is said: its type, path and rows."""
     ran = curve(rules(batch=4), CONSTANTS, grid=(1, 2, 4, 8))
     with pytest.raises(EvidenceError, match=r"ran enough of q4_k repack_gemv \S+ of 1\. Measure"):
-        calibrated(rules(), GRID, "cpu", [ran])
+        calibrated_engine(rules(), GRID, "cpu", [ran])
 
 
 def test_parts_are_of_types() -> None:
     """The parts of T(N) are its products by type, attention, and the rest; they sum to T(N)."""
     known = rules("q4_1", "q8_0")
-    found = calibrated(known, GRID, "cpu", [curve(known, CONSTANTS)]).constants
-    parts = of_type(known, found, 4)
+    found = calibrated_engine(known, GRID, "cpu", [curve(known, CONSTANTS)]).constants
+    parts = times_by_type(known, found, 4)
     assert set(parts) == {"mul_mat q4_1", "mul_mat q8_0", ATTENTION, BETWEEN, FORWARD}
     assert sum(parts.values()) == pytest.approx(found.latency_us(terms(known, 4)))

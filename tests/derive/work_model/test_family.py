@@ -13,11 +13,11 @@ from nearfree.derive.work_model.family import (
     Fitted,
     boundaries,
     column,
+    family_for_dtype,
     latencies_us,
     neutral,
     power_mean_sum,
     ratios_of,
-    told_in,
 )
 
 from derive.work_model.forms import of_family, start
@@ -102,14 +102,14 @@ def test_ratios_are_the_mean_of_the_hypotheses(name: str) -> None:
 
 def test_a_format_s_own_constants() -> None:
     """Products in NVFP4 tell the depth of a tile; in other formats the fit leaves it out."""
-    names = {dtype: {each.name for each in told_in(FAMILIES["gemm"], dtype).constants}
+    names = {dtype: {each.name for each in family_for_dtype(FAMILIES["gemm"], dtype).constants}
              for dtype in ("nvfp4", "bfloat16", "float8_block")}  # fmt: skip
     assert names["nvfp4"] == {each.name for each in FAMILIES["gemm"].constants}
     assert names["nvfp4"] - {"depth_us"} == names["bfloat16"] == names["float8_block"]
     for family in FAMILIES.values():
-        assert {each.name for each in told_in(family, "int8").constants} | {*neutral(family)} == {
-            each.name for each in family.constants
-        }
+        assert {each.name for each in family_for_dtype(family, "int8").constants} | {
+            *neutral(family)
+        } == {each.name for each in family.constants}
 
 
 def test_what_is_missing_is_said() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Family, Fitted, ratios_of
-from nearfree.derive.work_model.fit import Measured, band, fit, taken
+from nearfree.derive.work_model.fit import Measured, band, fit, selected_curves
 
 from derive.work_model.forms import of_family
 
@@ -118,7 +118,7 @@ def test_some_of_the_curves() -> None:
     """Every array keeps the same rows, those inside lists of products, too."""
     measured = curves("gemm", "tile_16")
     kept = np.arange(len(measured.counts)) % 2 == 0
-    half = taken(measured, kept)
+    half = selected_curves(measured, kept)
     whole: Any = measured.features["matrices"]
     assert half.latency_us.tolist() == measured.latency_us[kept].tolist()
     assert half.features["phi"].tolist() == measured.features["phi"][kept].tolist()

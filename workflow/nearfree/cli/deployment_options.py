@@ -230,7 +230,7 @@ def make_answerer(
         A deployment names a release whose rules are not on record and cannot be fetched, or an
         option has no effect on any deployment.
     """
-    from nearfree.derive.granularity.facts import known_facts
+    from nearfree.derive.granularity.facts import platform_facts
     from nearfree.derive.predict.answers import Answerer
     from nearfree.derive.predict.forecast.expand_deployments import check_releases
 
@@ -243,7 +243,7 @@ def make_answerer(
     layout = layout_of(args)
     answerer = Answerer(layout, config, offline=not args.online)
     check_releases(config, answerer, queries)
-    return answerer.on(known_facts(layout, config.platforms))
+    return answerer.on(platform_facts(layout, config.platforms))
 
 
 def fit(args: argparse.Namespace, queries: "Sequence[Deployment]") -> bool:

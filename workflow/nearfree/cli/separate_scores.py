@@ -121,7 +121,7 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     """Print the scores of each regime on the curves that it leaves out."""
     from nearfree.derive.granularity.facts import datasheet_facts
     from nearfree.derive.granularity.resolve import Resolver
-    from nearfree.derive.reference.build import curves_by_form, known_truth, scored_of
+    from nearfree.derive.reference.build import curves_by_form, kernel_truth, scored_truth
     from nearfree.derive.reference.siblings import chips
     from nearfree.derive.score.narrowing import select, training_curves
     from nearfree.derive.score.regimes import regime_scores
@@ -140,8 +140,8 @@ def validate_regimes(args: argparse.Namespace, layout: "Layout", config: "Config
     source, curves = imported_of(args, layout, config)
     filters = {name: getattr(args, name) for name in ("module", "dtype", "weights", "kv_dtype")}
     curves = training_curves(curves, filters)
-    truth = known_truth(curves, config.platforms, config.site.epsilon)
-    scored = scored_of(truth)
+    truth = kernel_truth(curves, config.platforms, config.site.epsilon)
+    scored = scored_truth(truth)
     for column in ("platform", "backend", "routing"):
         scored = select(source, scored, column, getattr(args, column) or ())
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=args.offline)

@@ -1,1 +1,1 @@
-"""Blocks and tiles that the rules of a release choose for a question."""
+"""Blocks and tiles of questions, by the rules of their release."""

@@ -133,7 +133,7 @@ class EngineRules:
                 remedy="Measure it again: `nearfree retake`",
             )
         self.flags, repack = self._flags()
-        self.multiplied = tuple(
+        self.matrix_groups = tuple(
             MatrixGroup(
                 matrix, self._product(matrix, {} if products is None else products, repack=repack)
             )
@@ -164,10 +164,10 @@ class EngineRules:
     def share(self, weight_type: str) -> float:
         """Return the share of a weight type in the elements of all matrices; 0 if it is absent."""
         return _elements(
-            group for group in self.multiplied if group.matrix.type == weight_type
-        ) / _elements(self.multiplied)
+            group for group in self.matrix_groups if group.matrix.type == weight_type
+        ) / _elements(self.matrix_groups)
 
-    def stepped(self, largest_n: int) -> set[int]:
+    def step_positions(self, largest_n: int) -> set[int]:
         """Return every N up to `largest_n` at which a matrix's passes differ from those at N - 1.
 
         Passes also differ if only the size of their tiles does.
@@ -178,7 +178,7 @@ class EngineRules:
                 [passes.kind() for passes in product.passes(batch * n)]
                 for n in range(1, largest_n + 1)
             ]
-            for product in distinct_products(self.multiplied)
+            for product in distinct_products(self.matrix_groups)
         ]
         return {
             n
@@ -213,7 +213,7 @@ class EngineRules:
     def _by_weight(self) -> dict[str, list[MatrixGroup]]:
         """Return the matrix groups by weight type: heaviest type first, heaviest group first."""
         groups_by_type: dict[str, list[MatrixGroup]] = {}
-        for group in sorted(self.multiplied, key=lambda group: -group.elements):
+        for group in sorted(self.matrix_groups, key=lambda group: -group.elements):
             groups_by_type.setdefault(group.matrix.type, []).append(group)
         return dict(sorted(groups_by_type.items(), key=lambda item: -_elements(item[1])))
 

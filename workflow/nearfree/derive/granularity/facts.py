@@ -95,7 +95,7 @@ def probed_facts(probed: pl.DataFrame, platforms: Mapping[str, Platform]) -> pl.
     )
 
 
-def known_facts(layout: Layout, platforms: Mapping[str, Platform]) -> pl.DataFrame:
+def platform_facts(layout: Layout, platforms: Mapping[str, Platform]) -> pl.DataFrame:
     """Return the facts of datasheets, and of the newest probe where a platform has no datasheet.
 
     The probe's beta is the one measured by streaming.
@@ -141,7 +141,7 @@ def with_facts(questions: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def of_formats(rows: pl.DataFrame) -> pl.DataFrame:
+def facts_by_format(rows: pl.DataFrame) -> pl.DataFrame:
     """Return rows of the table `platforms`, repeated for each format that runs at a row's phi."""
     peaks = {"format": list(FORMATS), "dtype": [format_.peak for format_ in FORMATS.values()]}
     by_format = rows.join(pl.DataFrame(peaks), on="dtype", maintain_order="left_right")
@@ -150,7 +150,7 @@ def of_formats(rows: pl.DataFrame) -> pl.DataFrame:
 
 def sheet_facts(sheets: Mapping[str, Platform], platforms: pl.DataFrame) -> pl.DataFrame:
     """Return the facts of datasheets with `fact_id`, null where the table has no such row."""
-    fact_ids = of_formats(platforms.filter(basis="datasheet")).select(
+    fact_ids = facts_by_format(platforms.filter(basis="datasheet")).select(
         "platform", "dtype", pl.col("row_id").alias("fact_id")
     )
     return datasheet_facts(sheets).join(

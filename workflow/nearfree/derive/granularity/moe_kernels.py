@@ -68,12 +68,12 @@ def moe_format(activations: str, weights: str) -> Dtype | None:
     return MOE_FORMATS.get(formats) or _WIDE_FORMATS.get(formats)
 
 
-def moe_widens(
+def runs_marlin(
     release: BackendRelease, formats: Product, sm: int, checkpoint: Checkpoint = NO_FILE
 ) -> bool:
     """Return whether a release runs 8-bit or 4-bit experts by Marlin, which takes 16-bit rows.
 
-    Parameters are those of `library_of`.
+    Parameters are those of `public_library`.
     """
     dtype = MOE_FORMATS.get((formats.activations, formats.weights))
     if dtype is None or dtype not in _MARLIN_WIDE or not release.version:
@@ -86,7 +86,9 @@ _ROUNDING_SM = 100
 """The compute capability from which on engines may round activations of mxfp4 experts."""
 
 
-def entering(engine: str, weights: str, sm: int | None, kernel: str | None = None) -> Format | None:
+def activation_format(
+    engine: str, weights: str, sm: int | None, kernel: str | None = None
+) -> Format | None:
     """Return the activation format of an engine's mxfp4 experts, None where it is the model's.
 
     TensorRT-LLM rounds activations of mxfp4 experts to mxfp8 from compute capability 10.0 on, and
@@ -131,7 +133,7 @@ def block_kernel(question: MoeQuestion, release: Release, dtype: Dtype) -> str:
     if (question.dtype, question.weights) in _WIDE_FORMATS and kernel != MARLIN:
         raise EvidenceError(
             f"{release.package} {release.version} runs {kernel} for experts in {question.weights} "
-            "there, which rounds what enters them",
+            "there, which rounds their activations",
             remedy="Ask without --activations",
         )
     if question.sm is not None and kernel != TRITON and kernel not in OTHER_KERNEL_RULES:
@@ -163,7 +165,7 @@ def reads_moe(
         return False
 
 
-def library_of(
+def public_library(
     release: BackendRelease,
     formats: Product,
     sm: int | None,
@@ -198,7 +200,7 @@ def library_of(
         return None
 
 
-def stands_in(
+def triton_stands_in(
     release: BackendRelease, formats: Product, sm: int | None, checkpoint: Checkpoint
 ) -> bool:
     """Return whether Triton's kernel stands for another or unknown kernel in a prediction.
@@ -215,12 +217,12 @@ def stands_in(
     return kernel is None or kernel.name != TRITON
 
 
-def by_file(
+def kernel_by_file(
     release: BackendRelease, formats: Product, sm: int | None, checkpoint: Checkpoint
 ) -> str | None:
     """Return the kernel other than Triton's that a release chooses by the model's file.
 
-    None if the file does not decide, or not alone. Parameters are those of `library_of`.
+    None if the file does not decide, or not alone. Parameters are those of `public_library`.
     """
     kernel = None if sm is None else _kernel_of(release, formats, sm, checkpoint)
     return kernel.name if kernel and kernel.condition and kernel.name != TRITON else None
@@ -244,7 +246,7 @@ def _with_width(formats: Product, checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint._replace(wide=formats.activations in PLAIN)
 
 
-def named_moe(
+def named_moe_kernel(
     release: BackendRelease, formats: Product, sm: int | None, word: str, checkpoint: Checkpoint
 ) -> str | None:
     """Return the experts' kernel that a word of an engine's option selects.
@@ -255,7 +257,7 @@ def named_moe(
     Parameters
     ----------
     formats, sm, checkpoint
-        As of `library_of`.
+        As of `public_library`.
     word
         As of `named_kernel`.
 

@@ -122,7 +122,7 @@ class Steps(Generic[Choice]):
         """
         if tokens > self._largest:
             raise EvidenceError(
-                f"a change of block is looked for up to {self._largest} tokens, not {tokens}",
+                f"changes of block are searched up to {self._largest} tokens, not {tokens}",
                 remedy="Ask for a smaller batch or baseline",
             )
         return self.last_alike(tokens)

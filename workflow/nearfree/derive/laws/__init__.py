@@ -1,1 +1,1 @@
-"""The paper's laws, asked of frames."""
+"""The paper's laws, evaluated on frames."""

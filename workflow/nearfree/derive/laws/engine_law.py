@@ -12,7 +12,7 @@ from nearfree.derive.granularity.engine import EngineRules
 
 LEAST_SEARCHED = 512
 """Positions up to which changes are searched at least; without one there is no limit."""
-REFUSED = {
+LAW_REFUSALS = {
     "idle_compute": "idle compute has one element size and one phi, and an engine's weights have "
     "several formats, each with kernels of its own; principle_resolved and work_model answer",
     "principle": "the paper prints no granularity of an engine on a CPU; principle_resolved reads "

@@ -22,7 +22,14 @@ from nearfree.derive.granularity.facts import sheet_facts, with_facts
 from nearfree.derive.granularity.query_frame import Question, asked_frame
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.tables.columns import SETTING_COLUMNS, amount, count, flag, text, told
+from nearfree.derive.tables.columns import (
+    SETTING_COLUMNS,
+    amount,
+    count,
+    finite_numbers,
+    flag,
+    text,
+)
 from nearfree.derive.tables.schema import Table
 from nearfree.errors import NearfreeError
 from nearfree.hardware.platforms import Platform
@@ -287,7 +294,7 @@ def version_drift(
         .with_columns(
             pl.lit(epsilon).alias("epsilon"),
             pl.col("grid").list.last().alias("grid_end"),
-            *told("n_max_resolved"),
+            *finite_numbers("n_max_resolved"),
             pl.concat_list("fact_id", pl.col("calibration_work").fill_null([]))
             .list.drop_nulls()
             .alias("from_ids"),

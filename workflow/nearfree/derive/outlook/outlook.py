@@ -25,7 +25,7 @@ from nearfree.derive.predict.forecast.forecast import Forecast, forecast
 from nearfree.derive.predict.forecast.total import MINIMUM, SUM
 from nearfree.derive.predict.formulas import lookup_equation
 from nearfree.derive.predict.predictions import REASON, VALUE
-from nearfree.derive.tables.columns import IDS, amount, count, flag, text, told
+from nearfree.derive.tables.columns import IDS, amount, count, finite_numbers, flag, text
 from nearfree.derive.tables.platforms import PLATFORMS
 from nearfree.derive.tables.schema import Table
 from nearfree.derive.tables.store import (
@@ -35,7 +35,7 @@ from nearfree.derive.tables.store import (
     tolerances_digest,
     write_table,
 )
-from nearfree.derive.work_model.family import Places
+from nearfree.derive.work_model.family import Integers
 from nearfree.log.names import Layout
 
 LOOKUP = Table(
@@ -169,7 +169,7 @@ def _lookup_rows(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(
         pl.col("deployment_right").alias("deployment"),
         pl.col("censored", "in_sample").fill_null(value=False),
-        *told("n_max", "n_max_extended", "low", "high", "margin"),
+        *finite_numbers("n_max", "n_max_extended", "low", "high", "margin"),
         pl.concat_list("sources", pl.col("calibration").fill_null([])).alias("from_ids"),
     ).select(*LOOKUP.body, "from_ids")
 
@@ -202,7 +202,7 @@ def _forecast_rows(answers: Forecast, about: pl.DataFrame) -> pl.DataFrame:
     return frame.join(about_with_ids, on="place").select(*FORECAST.body, "from_ids")
 
 
-def _step_rows(answers: Forecast, shown: Places) -> pl.DataFrame:
+def _step_rows(answers: Forecast, shown: Integers) -> pl.DataFrame:
     """Return the steps' rows of deployments with graphs, by `place` and `n`."""
     total, padding = answers.total, answers.total.padding
     rows = [

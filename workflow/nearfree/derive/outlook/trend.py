@@ -18,7 +18,7 @@ from nearfree.core.setting import Setting
 from nearfree.derive.granularity.facts import sheet_facts
 from nearfree.derive.granularity.query_frame import Question, asked_frame
 from nearfree.derive.predict.answers import Answerer
-from nearfree.derive.tables.columns import amount, count, flag, text, told
+from nearfree.derive.tables.columns import amount, count, finite_numbers, flag, text
 from nearfree.derive.tables.schema import Table
 from nearfree.hardware.platforms import Platform
 
@@ -115,7 +115,7 @@ def trend(
         .join(facts.select("platform", "dtype", *_FACTS), on=["platform", "dtype"], how="left")
         .join(_sheet_frame(sheets), on="platform", how="left")
         .with_columns(
-            *told("n_max"),
+            *finite_numbers("n_max"),
             pl.col("evidence").alias("rule"),
             pl.concat_list("fact_id").list.drop_nulls().alias("from_ids"),
         )

@@ -18,7 +18,7 @@ from nearfree.derive.granularity.releases import Release, ruled_release
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.on_record import newest
 from nearfree.derive.reference.answer import PREDICTOR, TimedQuestions
-from nearfree.derive.reference.regimes import LEANS_ON
+from nearfree.derive.reference.regimes import NEAREST_TEXT
 from nearfree.derive.tables.settings import setting_row
 from nearfree.errors import ConfigError
 from nearfree.hardware.platforms import Platform
@@ -79,7 +79,7 @@ def curve_file(config: Config, scope: str, answerer: Answerer) -> CurveFile:
         code=digest(__name__),
         releases=dict(sorted(releases.items())),
         calibrations={
-            re.sub(LEANS_ON, "", constants): ", ".join(events)
+            re.sub(NEAREST_TEXT, "", constants): ", ".join(events)
             for part in timed.curves()
             for constants, events in zip(part.constants, part.calibration, strict=True)
         },

@@ -9,9 +9,15 @@ import polars as pl
 from msgspec import Struct
 
 from nearfree.derive.granularity.engine import EngineForward, EngineRules
-from nearfree.derive.laws.engine_law import REFUSED, principle_of_engine
+from nearfree.derive.laws.engine_law import LAW_REFUSALS, principle_of_engine
 from nearfree.derive.laws.laws import ANSWERS_SCHEMA
-from nearfree.derive.work_model.engine import Calibrated, EngineCurve, calibrated, of_type, terms
+from nearfree.derive.work_model.engine import (
+    Calibrated,
+    EngineCurve,
+    calibrated_engine,
+    terms,
+    times_by_type,
+)
 from nearfree.derive.work_model.engine_curves import EngineLog
 from nearfree.derive.work_model.family import Array, boundaries
 from nearfree.errors import NearfreeError
@@ -61,11 +67,11 @@ class EngineTimed(Struct, frozen=True, kw_only=True):
             return dict.fromkeys(("limiting_module", "limiting_term", "evidence", "margin"))
         n, ratio = self.grid[next_place], float(self.ratio[0, next_place])
         constants = self.calibration.constants
-        before_us = of_type(self.rules, constants, self.grid[last])
-        after_us = of_type(self.rules, constants, n)
+        before_us = times_by_type(self.rules, constants, self.grid[last])
+        after_us = times_by_type(self.rules, constants, n)
         growth_us = {name: us - before_us.get(name, 0.0) for name, us in after_us.items()}
         limit = max(growth_us, key=lambda name: growth_us[name])
-        heaviest = sorted(self.rules.multiplied, key=lambda matrix: -matrix.elements)
+        heaviest = sorted(self.rules.matrix_groups, key=lambda matrix: -matrix.elements)
         product = next((matrix.product for matrix in heaviest if matrix.name == limit), None)
         rows = self.rules.forward.batch * n
         return {
@@ -141,7 +147,11 @@ class EngineAnswers:
                 else:
                     yield epsilon, timed.answer(epsilon)
             return
-        answer = {"refusal": REFUSED[predictor]} if predictor in REFUSED else self._resolved(query)
+        answer = (
+            {"refusal": LAW_REFUSALS[predictor]}
+            if predictor in LAW_REFUSALS
+            else self._resolved(query)
+        )
         for epsilon in epsilons:
             yield epsilon, answer
 
@@ -178,8 +188,8 @@ def timed_forward(
     platform: str,
     curves: Sequence[EngineCurve],
 ) -> EngineTimed:
-    """Return T(N) of a forward over a grid; the errors are those of `calibrated`."""
-    calibration = calibrated(rules, grid, platform, curves)
+    """Return T(N) of a forward over a grid; the errors are those of `calibrated_engine`."""
+    calibration = calibrated_engine(rules, grid, platform, curves)
     return EngineTimed(
         rules=rules,
         calibration=calibration,

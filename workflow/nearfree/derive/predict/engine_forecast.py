@@ -8,7 +8,12 @@ from msgspec import Struct
 from nearfree.derive.granularity.engine import Change, EngineRules
 from nearfree.derive.laws.engine_law import principle_of_engine
 from nearfree.derive.predict.engine_answers import EngineTimed, timed_forward
-from nearfree.derive.work_model.engine import EngineCurve, alike, covered, kernels
+from nearfree.derive.work_model.engine import (
+    EngineCurve,
+    covered_kernels,
+    needed_kernels,
+    shares_constants,
+)
 from nearfree.errors import NearfreeError
 
 MOST_ROWS = 33
@@ -52,13 +57,15 @@ def engine_forecast(
     NearfreeError
         A rule is missing, or the CPU or a type has kernels that are not read.
     """
-    all_kernels = kernels(rules, range(1, MOST_ROWS + 1))
-    usable = (curve for curve in curves if alike(curve.rules, rules))
-    measured_kernels = set().union(*(covered(rules, all_kernels, curve) for curve in usable))
+    all_kernels = needed_kernels(rules, range(1, MOST_ROWS + 1))
+    usable = (curve for curve in curves if shares_constants(curve.rules, rules))
+    measured_kernels = set().union(
+        *(covered_kernels(rules, all_kernels, curve) for curve in usable)
+    )
     grid = [
         n
         for n in range(1, MOST_ROWS + 1)
-        if n in SHOWN_N or kernels(rules, [n]) <= measured_kernels
+        if n in SHOWN_N or needed_kernels(rules, [n]) <= measured_kernels
     ]
     timed, refusal = None, None
     try:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from nearfree.core.modules.kind import Equation
 from nearfree.core.modules.registry import KINDS
-from nearfree.derive.tables.boundaries import WITHIN
+from nearfree.derive.tables.boundaries import N_MAX_FORMULA
 
 _LAWS: dict[tuple[str, str], Equation] = {
     (predictor, kind.name): equation
@@ -29,15 +29,17 @@ _WHOLE_MODELS = {
     ),
 }
 _NOT_OF_THE_PAPER = {
-    "work_model": Equation(f"{WITHIN}, T by the work model", ""),
-    "modules_sum": Equation(f"{WITHIN}, T the sum of the modules' times when measured apart", ""),
+    "work_model": Equation(f"{N_MAX_FORMULA}, T by the work model", ""),
+    "modules_sum": Equation(
+        f"{N_MAX_FORMULA}, T the sum of the modules' times when measured apart", ""
+    ),
     "modules_minimum": Equation("the smallest boundary of the modules when measured apart", ""),
     "principle_counted": Equation(
         "the paper's law with the granularity that the modules' runs counted", ""
     ),
 }
 _COMPOSITIONS = {
-    "sum": Equation(f"{WITHIN}, T the sum of the modules' times by the work model", ""),
+    "sum": Equation(f"{N_MAX_FORMULA}, T the sum of the modules' times by the work model", ""),
     "minimum": Equation(
         "the smallest of the modules' boundaries, each by the work model's T(N)", ""
     ),

@@ -6,7 +6,7 @@ import polars as pl
 
 from nearfree.config.files import Config
 from nearfree.core.protocols import EAGER
-from nearfree.derive.granularity.facts import datasheet_facts, of_formats, probed_facts
+from nearfree.derive.granularity.facts import datasheet_facts, facts_by_format, probed_facts
 from nearfree.derive.predict.answers import (
     PREDICTORS,
     RECORDED,
@@ -22,10 +22,10 @@ from nearfree.derive.tables.columns import (
     SETTING_COLUMNS,
     amount,
     count,
+    finite_numbers,
     flag,
     number,
     text,
-    told,
 )
 from nearfree.derive.tables.latency import LATENCY, launched_on_gpu
 from nearfree.derive.tables.platforms import PLATFORMS, newest_balances
@@ -156,7 +156,7 @@ def predict(
         (pl.col("module") == "model") & pl.col("model").is_in(model_names)
     )
     settings = settings.join(model_settings, on="row_id", how="anti")
-    newest = of_formats(newest_balances(platforms))
+    newest = facts_by_format(newest_balances(platforms))
     facts = newest.select(
         "platform", "dtype", "basis", "balance_flop_per_byte", pl.col("row_id").alias("fact_id")
     )
@@ -206,7 +206,7 @@ def _prediction_rows(answered: pl.DataFrame) -> pl.DataFrame:
     """Return answers as rows of the table: an infinite number becomes a flag and null."""
     numbers = answered.with_columns(pl.col(_NUMBER_COLUMNS).cast(pl.Float64))
     return numbers.with_columns(
-        *told(*_NUMBER_COLUMNS),
+        *finite_numbers(*_NUMBER_COLUMNS),
         pl.col("stated").alias("baseline"),
         pl.concat_list("row_id", "fact_id", pl.col("calibration").fill_null([]))
         .list.drop_nulls()

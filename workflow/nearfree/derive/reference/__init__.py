@@ -1,1 +1,1 @@
-"""What public curves of a kernel say beside its form: constants of its own, and residuals."""
+"""Groups: a kernel's own constants and residuals from its public curves, on top of its form."""

@@ -11,7 +11,7 @@ from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.other_caches import other_caches
 from nearfree.derive.reference.places import rule_places, stop_terms
 from nearfree.derive.reference.record import RecordedReference, rows_of_bands
-from nearfree.derive.reference.regimes import AT_ONE_POSITION, LEANS_ON, R0, R2, R3, rows_of
+from nearfree.derive.reference.regimes import AT_ONE_POSITION, NEAREST_TEXT, R0, R2, R3, select_rows
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.collective import COLLECTIVE_FAMILIES
 from nearfree.derive.work_model.constants import fitted
@@ -19,7 +19,7 @@ from nearfree.derive.work_model.family import (
     Array,
     Fitted,
     Flags,
-    Places,
+    Integers,
     boundaries,
     times_of,
 )
@@ -136,7 +136,7 @@ class TimedQuestions:
         self._refused.append(uncovered.select("asked", reason.alias("refusal")))
         if self._reference is None or not covered.any():
             return
-        covered_part = rows_of(part, covered)
+        covered_part = select_rows(part, covered)
         placeholder = _uncalibrated(covered_part, np.ones_like(covered_part.features["grid"]))
         self._parts.append(_with_kernels(placeholder, self._reference))
 
@@ -187,23 +187,23 @@ class TimedQuestions:
         """Return the reasons of questions without T(N), by question."""
         return {question: reason for rows in self._refused for question, reason in rows.rows()}
 
-    def scored(self, question: int) -> tuple[RegimeBand | None, str]:
+    def regime_score(self, question: int) -> tuple[RegimeBand | None, str]:
         """Return the score of a question's regime, None without one, and the kind of its curves."""
         timed, row = self._part_of(question)
         (kind,) = rows_of_bands(timed.part.rows[[row]])
         band_record = self._reference.band(timed.regime[row], kind) if self._reference else None
         if band_record is None:
             return None, ""
-        kind_words = band_record.module, band_record.formats, band_record.routing.replace("_", " ")
+        words = band_record.module, band_record.formats, band_record.routing.replace("_", " ")
         suffix = " without a cache" if timed.part.family.name in AT_ONE_POSITION else ""
-        return band_record, " ".join(filter(None, kind_words)) + suffix
+        return band_record, " ".join(filter(None, words)) + suffix
 
     def at_one_position(self, question: int) -> bool:
         """Return whether a question's kernel has curves of one position only."""
         timed, row = self._part_of(question)
         return timed.at_one_position is not None and bool(timed.at_one_position[row])
 
-    def spoken_by(self, question: int) -> tuple[str, ...]:
+    def kernels_of(self, question: int) -> tuple[str, ...]:
         """Return the kernels whose curves or constants are used, none for shared constants."""
         timed, row = self._part_of(question)
         return timed.kernels[row]
@@ -213,7 +213,7 @@ class TimedQuestions:
         timed = next(part for part in self._parts if question in part.asked)
         return timed, timed.asked.index(question)
 
-    def stops(self, exits: pl.DataFrame) -> pl.DataFrame:
+    def limits(self, exits: pl.DataFrame) -> pl.DataFrame:
         """Return the term that changes between two N of a question, and the source of its rule.
 
         Parameters
@@ -235,7 +235,7 @@ class TimedQuestions:
         return pl.concat(frames)
 
     def _limits(
-        self, part: Prepared, rows: Places, last: Places, after: Places
+        self, part: Prepared, rows: Integers, last: Integers, after: Integers
     ) -> tuple[pl.Series, pl.Series]:
         """Return `limiting_term` and `evidence` of rows between two indices into their grids."""
         positions = part.features["grid"][rows, after].astype(int).tolist()
@@ -320,7 +320,7 @@ def _with_kernels(shared: Timed, reference: RecordedReference) -> Timed:
         ):
             shared_platforms = constants[row].removeprefix(f"{part.family.name} ")
             increase = f", of more positions {shared_platforms}" if first_by_curves else ""
-            nearest = re.search(LEANS_ON, text)
+            nearest = re.search(NEAREST_TEXT, text)
             end = nearest.start() if nearest else len(text)
             regime[row], constants[row] = row_regime, f"{text[:end]}{increase}{text[end:]}"
             calibration[row] = [*events, *(calibration[row] if first_by_curves else ())]

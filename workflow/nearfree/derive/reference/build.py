@@ -15,12 +15,12 @@ from nearfree.core.setting import Module
 from nearfree.derive.granularity.facts import with_facts
 from nearfree.derive.granularity.resolve import Resolver
 from nearfree.derive.reference.groups import Below, Group, Key, fitted_group, keys_of
-from nearfree.derive.reference.regimes import rows_of
+from nearfree.derive.reference.regimes import select_rows
 from nearfree.derive.truth.datasets import heavy_enough
 from nearfree.derive.truth.truth import Truth, narrowed, questions, truth
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.family import Array, Flags
-from nearfree.derive.work_model.fit import Measured, taken
+from nearfree.derive.work_model.fit import Measured, selected_curves
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.layer import DECODE_LAYER
 from nearfree.derive.work_model.prepare import Prepared, padded, prepare
@@ -73,7 +73,9 @@ class Curves(Struct, frozen=True):
         )
 
 
-def known_truth(curves: ImportedCurves, platforms: Mapping[str, Platform], epsilon: float) -> Truth:
+def kernel_truth(
+    curves: ImportedCurves, platforms: Mapping[str, Platform], epsilon: float
+) -> Truth:
     """Return the truth of kept curves, with light products, and attention from N > 1 on.
 
     Products whose first latency is shorter than the memory's time for their weights are left out:
@@ -96,10 +98,12 @@ def known_truth(curves: ImportedCurves, platforms: Mapping[str, Platform], epsil
     return truth(settings, points.filter(several).drop("module"), [epsilon])
 
 
-def scored_of(known: Truth) -> Truth:
-    """Return the scored part of `known_truth`: all but products with light weights."""
-    heavy = heavy_enough(known.settings, LEAST_MB)["curve"]
-    return narrowed(known, (pl.col("module") != GEMM.name) | pl.col("curve").is_in(heavy.implode()))
+def scored_truth(curve_truth: Truth) -> Truth:
+    """Return the scored part of `kernel_truth`: all but products with light weights."""
+    heavy = heavy_enough(curve_truth.settings, LEAST_MB)["curve"]
+    return narrowed(
+        curve_truth, (pl.col("module") != GEMM.name) | pl.col("curve").is_in(heavy.implode())
+    )
 
 
 def scored_rows(rows: pl.DataFrame) -> Flags:
@@ -131,21 +135,21 @@ def _from_a_cache(
 
 
 def curves_by_form(
-    known: Truth, curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver
+    curve_truth: Truth, curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver
 ) -> Iterator[Curves]:
     """Yield the curves of a truth by platform and form, as far as they have a form.
 
     Parameters
     ----------
-    known
-        The result of `known_truth` for the curves.
+    curve_truth
+        The result of `kernel_truth` for the curves.
     facts
         phi, beta and the number of SMs, a row per platform and dtype.
     """
-    below = _below(known, curves)
-    known, curves = _with_points(known, curves)
+    below = _below(curve_truth, curves)
+    curve_truth, curves = _with_points(curve_truth, curves)
     members = curves.settings.select("curve", "member")
-    rows = with_facts(questions(known), facts)
+    rows = with_facts(questions(curve_truth), facts)
     for _, module_rows in rows.group_by("platform", "module", maintain_order=True):
         for part in prepare(
             module_rows.sort("asked"), resolver, at_once=max(module_rows.height, 1)
@@ -154,7 +158,7 @@ def curves_by_form(
                 continue
             names = part.rows.select(pl.col("asked").alias("curve"))
             points = curves.points.join(names, on="curve", how="semi").join(
-                known.ratios.select("curve", "n"), on=["curve", "n"], how="semi"
+                curve_truth.ratios.select("curve", "n"), on=["curve", "n"], how="semi"
             )
             latencies = points.sort("curve", "n").group_by("curve").agg("latency_us")
             joined = names.join(latencies, on="curve", how="left", maintain_order="left").join(
@@ -170,12 +174,14 @@ def curves_by_form(
             yield _not_from_a_cache(form_curves) if part.family is ATTENTION_CACHED else form_curves
 
 
-def _below(known: Truth, curves: ImportedCurves) -> pl.DataFrame:
+def _below(curve_truth: Truth, curves: ImportedCurves) -> pl.DataFrame:
     """Return N and T(N) of expert layers below their baselines, a row per curve: asked, grid, us.
 
     Only N of powers of two are kept.
     """
-    first = known.settings.filter(pl.col("module") == MOE_FFN.name).select("curve", "baseline")
+    first = curve_truth.settings.filter(pl.col("module") == MOE_FFN.name).select(
+        "curve", "baseline"
+    )
     power_of_two = (pl.col("n") & (pl.col("n") - 1)) == 0
     return (
         curves.points.join(first, on="curve")
@@ -226,14 +232,14 @@ def _not_from_a_cache(curves: Curves) -> Curves:
     )
     slower = (curves.latency_us[:, :1] >= read_bytes / features["beta"]).all(axis=1)
     return Curves(
-        part=rows_of(curves.part, slower),
+        part=select_rows(curves.part, slower),
         latency_us=curves.latency_us[slower],
         members=[member for member, kept in zip(curves.members, slower, strict=True) if kept],
         keys=[key for key, kept in zip(curves.keys, slower, strict=True) if kept],
     )
 
 
-def _with_points(known: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedCurves]:
+def _with_points(curve_truth: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedCurves]:
     """Return a truth and its curves, with attention of one position over contexts added.
 
     Each such point becomes a curve of one point: T(1) at its context.
@@ -254,7 +260,7 @@ def _with_points(known: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedC
         )
     )
     if points.is_empty():
-        return known, curves
+        return curve_truth, curves
     point_contexts = points.select("curve", "point", pl.col("context").alias("at"))
     settings = (
         attention.join(point_contexts, on="curve", maintain_order="right")
@@ -273,9 +279,11 @@ def _with_points(known: Truth, curves: ImportedCurves) -> tuple[Truth, ImportedC
     )
     return (
         structs.replace(
-            known,
-            settings=pl.concat([known.settings, questions.select(known.settings.columns)]),
-            ratios=pl.concat([known.ratios, ratios.select(known.ratios.columns)]),
+            curve_truth,
+            settings=pl.concat(
+                [curve_truth.settings, questions.select(curve_truth.settings.columns)]
+            ),
+            ratios=pl.concat([curve_truth.ratios, ratios.select(curve_truth.ratios.columns)]),
         ),
         ImportedCurves(
             pl.concat([curves.settings, settings.select(curves.settings.columns)]),
@@ -298,7 +306,7 @@ _IN_BLOCKS = (
 16, whose files have attention in 16 or 8 bits."""
 
 
-def decoded(curves: ImportedCurves) -> ImportedCurves:
+def decoded_layers(curves: ImportedCurves) -> ImportedCurves:
     """Return curves with attention layers as curves over decoded rows, as questions ask for them.
 
     One position of each of b requests is b rows, so that a layer's points of one position, over all
@@ -358,7 +366,7 @@ def groups_of(curves: Curves, epsilon: float, kept: Flags | None = None) -> Mapp
         group = fitted_group(
             key,
             curves.part.rows.filter(pl.Series(flags)),
-            taken(curves.measured, flags),
+            selected_curves(curves.measured, flags),
             [curves.members[row] for row in selected],
             epsilon,
             below=curves.below,

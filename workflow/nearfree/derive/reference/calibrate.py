@@ -15,20 +15,20 @@ from nearfree.derive.reference.build import (
     KEPT,
     Curves,
     curves_by_form,
-    decoded,
-    known_truth,
+    decoded_layers,
+    kernel_truth,
 )
 from nearfree.derive.reference.folds import (
     COVERED,
     Fold,
     Prediction,
     band_of,
-    bands,
-    digests,
+    calibrated_bands,
     groups_of_all,
-    needed,
-    only_scored,
-    predicted,
+    model_digests,
+    needed_shifts,
+    predictions_of,
+    scored_predictions,
     within_a_factor,
 )
 from nearfree.derive.reference.groups import Group, Key
@@ -105,7 +105,7 @@ def calibrate_kernels(
         settings = curves.settings.filter(pl.col("module").is_in(modules))
         points = curves.points.join(settings.select("curve"), on="curve", how="semi")
         curves = ImportedCurves(settings=settings, points=points)
-    curves = decoded(curves)
+    curves = decoded_layers(curves)
     on_platforms = tuple(sorted(curves.settings["platform"].unique()))
     plan = CalibratePlan(
         source=stream,
@@ -120,11 +120,11 @@ def calibrate_kernels(
     if sealed is not None:
         return sealed
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
-    curve_truth = known_truth(curves, platforms, epsilon)
+    curve_truth = kernel_truth(curves, platforms, epsilon)
     all_curves = list(curves_by_form(curve_truth, curves, datasheet_facts(platforms), resolver))
     if not all_curves:
         raise EvidenceError(
-            f"no curve of {stream} is one that a form speaks of",
+            f"no curve of {stream} has a form of T(N)",
             remedy="Give curves of platforms with facts in config/platforms.yaml",
         )
     groups = groups_of_all(all_curves, epsilon)
@@ -167,7 +167,7 @@ class _KindScores(NamedTuple):
 
 
 def _bands(
-    every: Sequence[Curves],
+    all_curves: Sequence[Curves],
     groups: Mapping[Key, Group],
     known_chips: Mapping[str, Chip],
     epsilon: float,
@@ -175,7 +175,9 @@ def _bands(
     """Return the band and scores of each regime and kind of question."""
     rows = []
     for regime, fold in _LEFT_OUT.items():
-        predictions = list(only_scored(predicted(fold, every, known_chips, epsilon, groups)))
+        predictions = list(
+            scored_predictions(predictions_of(fold, all_curves, known_chips, epsilon, groups))
+        )
         rows += [
             RegimeBand(
                 regime=regime, module=module, formats=formats, routing=routing,
@@ -192,15 +194,15 @@ def _scores(
 ) -> dict[tuple[str, str, str], _KindScores]:
     """Return the scores of a regime's predictions by kind of question."""
     kinds: dict[tuple[str, str, str], _KindScores] = {}
-    half_bands = bands(predictions, epsilon)
+    half_bands = calibrated_bands(predictions, epsilon)
     for curves, rows, times in predictions:
         questions = curves.part.rows.filter(pl.Series(np.asarray(rows)))
-        shifts = needed(curves, rows, times, epsilon)
+        shifts = needed_shifts(curves, rows, times, epsilon)
         hit, within_x2 = (
             within_a_factor(curves, rows, times, epsilon, factor) for factor in (1.0, 2.0)
         )
         for kind, digest, shift, is_hit, is_within in zip(
-            rows_of_bands(questions), digests(questions), shifts.tolist(), hit, within_x2,
+            rows_of_bands(questions), model_digests(questions), shifts.tolist(), hit, within_x2,
             strict=True,
         ):  # fmt: skip
             scores = kinds.setdefault(kind, _KindScores([], [], [], []))

@@ -15,9 +15,9 @@ import polars as pl
 
 from nearfree.derive.reference.build import Curves, groups_of, scored_rows
 from nearfree.derive.reference.groups import Group, Key
-from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates, kernel
+from nearfree.derive.reference.kriging import SAME_SHAPE, coordinates, kernel
 from nearfree.derive.reference.record import rows_of_bands
-from nearfree.derive.reference.regimes import GroupTimes, Reference, rows_of
+from nearfree.derive.reference.regimes import GroupTimes, Reference, select_rows
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.truth.truth import last_pass
 from nearfree.derive.work_model.family import Array, Flags
@@ -26,7 +26,7 @@ from nearfree.derive.work_model.fit import moved_to_meet
 Fold = Literal["R0", "R1", "R2m", "R2s", "R3"]
 Prediction = tuple[Curves, Flags, GroupTimes]
 """Curves, flags of the predicted ones among them, and their T(N)."""
-EVERY: tuple[Fold, ...] = ("R0", "R1", "R2m", "R2s", "R3")
+FOLD_KINDS: tuple[Fold, ...] = ("R0", "R1", "R2m", "R2s", "R3")
 """The kinds of cross-validation."""
 FOLDS = 5
 COVERED = 0.8
@@ -41,7 +41,7 @@ _MODEL = {
 }
 
 
-def digests(rows: pl.DataFrame, *, shape: bool = False) -> list[bytes]:
+def model_digests(rows: pl.DataFrame, *, shape: bool = False) -> list[bytes]:
     """Return the SHA-1 of each row's model, or of its shape, as text."""
     hashes = []
     for row in rows.iter_rows(named=True):
@@ -51,9 +51,9 @@ def digests(rows: pl.DataFrame, *, shape: bool = False) -> list[bytes]:
     return hashes
 
 
-def predicted(
+def predictions_of(
     regime: Fold,
-    every: Sequence[Curves],
+    all_curves: Sequence[Curves],
     chips: Mapping[str, Chip],
     epsilon: float,
     groups: Mapping[Key, Group] | None = None,
@@ -62,35 +62,38 @@ def predicted(
 
     Parameters
     ----------
-    every
+    all_curves
         All curves, by platform and form; those of one point have no boundary and are skipped.
     groups
         The groups of all curves, if they exist already.
     """
-    every = [curves for curves in every if curves.part.counts.shape[1] > 1]
+    all_curves = [curves for curves in all_curves if curves.part.counts.shape[1] > 1]
     if regime in ("R2m", "R2s"):
         folds = [
             np.array(
-                [digest[0] % FOLDS for digest in digests(curves.part.rows, shape=regime == "R2s")]
+                [
+                    digest[0] % FOLDS
+                    for digest in model_digests(curves.part.rows, shape=regime == "R2s")
+                ]
             )
-            for curves in every
+            for curves in all_curves
         ]
         for fold in range(FOLDS):
-            yield from _predicted_fold(every, [each == fold for each in folds], chips, epsilon)
+            yield from _predicted_fold(all_curves, [each == fold for each in folds], chips, epsilon)
     elif regime == "R3":
-        for curves in every:
+        for curves in all_curves:
             yield from _predicted_releases(curves, chips, epsilon)
     else:
-        all_groups = groups if groups is not None else groups_of_all(every, epsilon)
+        all_groups = groups if groups is not None else groups_of_all(all_curves, epsilon)
         reference = Reference(all_groups, chips)
-        for curves in every:
+        for curves in all_curves:
             platform = str(curves.part.rows["platform"][0])
             others = reference.without(platform, siblings=regime == "R0")
             for rows, times in others.times(curves.part):
                 yield curves, rows, times
 
 
-def only_scored(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+def scored_predictions(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
     """Yield the predictions of curves that are scored."""
     for curves, rows, times in predictions:
         kept = rows & scored_rows(curves.part.rows)
@@ -98,20 +101,25 @@ def only_scored(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
             yield curves, kept, times.select(kept[rows])
 
 
-def groups_of_all(every: Iterable[Curves], epsilon: float) -> dict[Key, Group]:
+def groups_of_all(all_curves: Iterable[Curves], epsilon: float) -> dict[Key, Group]:
     """Return the groups of all curves, by their keys."""
-    return {key: group for curves in every for key, group in groups_of(curves, epsilon).items()}
+    return {
+        key: group for curves in all_curves for key, group in groups_of(curves, epsilon).items()
+    }
 
 
 def _predicted_fold(
-    every: Sequence[Curves], held_out: Sequence[Flags], chips: Mapping[str, Chip], epsilon: float
+    all_curves: Sequence[Curves],
+    held_out: Sequence[Flags],
+    chips: Mapping[str, Chip],
+    epsilon: float,
 ) -> Iterator[Prediction]:
     """Yield predictions of held-out curves by groups of all others."""
     groups: dict[Key, Group] = {}
-    for curves, rows in zip(every, held_out, strict=True):
+    for curves, rows in zip(all_curves, held_out, strict=True):
         groups |= groups_of(curves, epsilon, ~rows)
     reference = Reference(groups, chips)
-    for curves, rows in zip(every, held_out, strict=True):
+    for curves, rows in zip(all_curves, held_out, strict=True):
         yield from _predicted_rows(curves, rows, reference)
 
 
@@ -120,7 +128,7 @@ def _predicted_rows(curves: Curves, rows: Flags, reference: Reference) -> Iterat
     if not rows.any():
         return
     (indices,) = np.nonzero(rows)
-    for covered, times in reference.times(rows_of(curves.part, rows)):
+    for covered, times in reference.times(select_rows(curves.part, rows)):
         flags = np.zeros(len(rows), dtype=bool)
         flags[indices[covered]] = True
         yield curves, flags, times
@@ -152,11 +160,11 @@ def _has_twin(curves: Curves, held_out: Flags, others: Flags) -> Flags:
         coordinates(family, rows.filter(pl.Series(flags)), n[flags]) for flags in (held_out, others)
     )
     has_twin = np.zeros(len(held_out), dtype=bool)
-    has_twin[held_out] = np.isin(kernel(left, right), AT_ONE_PLACE).any(axis=1)
+    has_twin[held_out] = np.isin(kernel(left, right), SAME_SHAPE).any(axis=1)
     return has_twin
 
 
-def needed(curves: Curves, rows: Flags, times: GroupTimes, epsilon: float) -> Array:
+def needed_shifts(curves: Curves, rows: Flags, times: GroupTimes, epsilon: float) -> Array:
     """Return the shift of log ratios that moves each prediction to [N_max, next N), [rows]."""
     ratio = times.latency_us / times.latency_us[:, :1]
     return moved_to_meet(ratio, curves.latency_us[rows], curves.part.counts[rows], epsilon)
@@ -188,7 +196,7 @@ def band_of(shifts: Iterable[float]) -> float:
     return float(f"{ordered[min(rank, len(ordered) - 1)]:.4g}")
 
 
-def bands(
+def calibrated_bands(
     predictions: Sequence[Prediction], epsilon: float
 ) -> dict[tuple[tuple[str, str, str], int], float]:
     """Return bands by kind of question and by the half of the models that each is calibrated on.
@@ -203,9 +211,9 @@ def bands(
     shifts: dict[tuple[tuple[str, str, str], int], list[float]] = {}
     for curves, rows, times in predictions:
         questions = curves.part.rows.filter(pl.Series(rows))
-        needed_shifts = needed(curves, rows, times, epsilon)
-        halves = [digest[1] % 2 for digest in digests(questions)]
-        for kind, half, shift in zip(rows_of_bands(questions), halves, needed_shifts, strict=True):
+        shifts_of_rows = needed_shifts(curves, rows, times, epsilon)
+        halves = [digest[1] % 2 for digest in model_digests(questions)]
+        for kind, half, shift in zip(rows_of_bands(questions), halves, shifts_of_rows, strict=True):
             shifts.setdefault((kind, half), []).append(float(shift))
             shifts.setdefault((kind, 1 - half), [])
     return {

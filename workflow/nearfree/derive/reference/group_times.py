@@ -8,7 +8,7 @@ import polars as pl
 from nearfree.backends.records import BY_NAME
 from nearfree.derive.reference import gates
 from nearfree.derive.reference.groups import Constants, Group, form_us
-from nearfree.derive.reference.kriging import AT_ONE_PLACE, coordinates
+from nearfree.derive.reference.kriging import SAME_SHAPE, coordinates
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.attention_rows import as_decoding
 from nearfree.derive.work_model.dense_rows import ENGINES, without_rules
@@ -42,7 +42,7 @@ def times_by_group(part: Prepared, group: Group | Constants) -> tuple[Array, Arr
             residual, call_nearness = group.residuals(coordinates(family, shape, n))
             call_us = call_us * np.exp(residual)
             nearness = np.maximum(nearness, call_nearness) if nearness.size else call_nearness
-            measured &= np.isin(call_nearness, AT_ONE_PLACE).any(axis=1)
+            measured &= np.isin(call_nearness, SAME_SHAPE).any(axis=1)
         total_us = total_us + times * call_us
     return total_us, nearness, measured
 

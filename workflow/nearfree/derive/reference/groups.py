@@ -17,13 +17,13 @@ from packaging.version import InvalidVersion, Version
 from nearfree.backends.public_kernels import TWINS
 from nearfree.backends.records import BACKENDS
 from nearfree.derive.reference.kriging import (
-    APART,
-    AT_ONE_PLACE,
     COORDINATES,
+    SAME_SHAPE,
+    UNRELATED_FIELDS,
     Coordinates,
     coordinates,
     kernel,
-    weights_of,
+    kriging_weights,
 )
 from nearfree.derive.reference.packing import first_us_codes, first_us_of
 from nearfree.derive.truth.truth import last_pass
@@ -33,11 +33,11 @@ from nearfree.derive.work_model.family import (
     Features,
     Fitted,
     Flags,
+    family_for_dtype,
     neutral,
     times_of,
-    told_in,
 )
-from nearfree.derive.work_model.fit import Measured, fit, taken
+from nearfree.derive.work_model.fit import Measured, fit, selected_curves
 from nearfree.derive.work_model.prepare import RAN
 
 LEAST_CURVES = 4
@@ -76,7 +76,7 @@ class Key(NamedTuple):
 
 Parts = tuple[Array, Array, Array, Flags]
 """N, T(N), log(T / T_form) and which points belong to a curve, [curves, grid]."""
-CURVE_COLUMNS = ("backend_version", "routing", *COORDINATES, *APART, "member")
+CURVE_COLUMNS = ("backend_version", "routing", *COORDINATES, *UNRELATED_FIELDS, "member")
 """The columns of a curve that are kept beside its points."""
 
 
@@ -219,7 +219,7 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _knot_weights(self) -> Array:
         """The kriging weights of each curve at each knot, [curves, knots]."""
-        return weights_of(self.key.family, self._coordinates, self._knot_residuals)
+        return kriging_weights(self.key.family, self._coordinates, self._knot_residuals)
 
     def residuals(self, questions: Coordinates) -> tuple[Array, Array]:
         """Return the kriged residual of questions, [rows, grid], and their nearness to the curves.
@@ -234,7 +234,7 @@ class Group(Struct, frozen=True, kw_only=True, dict=True):
         nearness = kernel(questions, self._coordinates)
         at_knots = nearness @ self._knot_weights
         nearest = nearness == nearness.max(axis=1, keepdims=True)
-        own = np.isin(nearness, AT_ONE_PLACE) & nearest
+        own = np.isin(nearness, SAME_SHAPE) & nearest
         measured = own.any(axis=1)
         if measured.any():
             shares = own[measured] / own[measured].sum(axis=1, keepdims=True)
@@ -355,7 +355,7 @@ def fitted_group(
     )
     selected[order[evenly_spaced]] = True
     family = FAMILIES[key.family]
-    fitted = fit(told_in(family, key.dtype), taken(measured, selected), epsilon)
+    fitted = fit(family_for_dtype(family, key.dtype), selected_curves(measured, selected), epsilon)
     values = {name: neutral(family) | {**constants} for name, constants in fitted.values.items()}
     ratio = np.log(measured.latency_us / measured.latency_us[:, :1])
     last = last_pass(measured.counts & (ratio <= np.log1p(epsilon)))

@@ -24,7 +24,7 @@ COORDINATES = (
     *("context", "projected"),
 )
 """Fields of a setting that are coordinates of a curve."""
-APART = ("span",)
+UNRELATED_FIELDS = ("span",)
 """Fields whose different values make curves unrelated; 1 where a curve has none. Without them,
 attention layers with an entry per 4 positions, of which some are selected, would be near those with
 an entry per 128, which are all attended to."""
@@ -43,7 +43,7 @@ _SCALES: dict[str, dict[str, float]] = {
 }
 _RELEASE = 0.8
 """The kernel's factor for a curve of another release."""
-AT_ONE_PLACE = (1.0, _RELEASE)
+SAME_SHAPE = (1.0, _RELEASE)
 """The kernel of two curves of one shape, in the same release or in two."""
 _NOISE, _PRODUCT_NOISE = 0.05, 0.02
 """Variance of a curve's own noise, as a share of the variance of residuals."""
@@ -79,7 +79,7 @@ def coordinates(family: str, rows: pl.DataFrame, n: Array) -> Coordinates:
     ]
     along: Array = n if kind in ("attention", "mla") else n * _numbers(rows, "batch")[:, None]
     if kind in ("layer", "decode"):
-        axes.extend(_FAR * np.log2(_numbers(rows, name)) for name in APART)
+        axes.extend(_FAR * np.log2(_numbers(rows, name)) for name in UNRELATED_FIELDS)
     if kind == "moe":
         axes.append(_routing_axis(rows))
         along = along * (_numbers(rows, "top_k") / _numbers(rows, "experts"))[:, None]
@@ -133,7 +133,7 @@ def kernel(left: Coordinates, right: Coordinates) -> Array:
     return np.asarray(np.exp(-np.sqrt(square)) * np.where(same_release, 1.0, _RELEASE))
 
 
-def weights_of(family: str, places: Coordinates, values: Array) -> Array:
+def kriging_weights(family: str, places: Coordinates, values: Array) -> Array:
     """Return the kriging weights (K + noise)^-1 values, [curves, knots]."""
     matrix = kernel(places, places)
     noise = _PRODUCT_NOISE if family == "gemm" else _NOISE

@@ -19,8 +19,8 @@ from nearfree.derive.work_model.family import (
     Family,
     Fitted,
     boundaries,
+    family_for_dtype,
     ratios_of,
-    told_in,
 )
 from nearfree.derive.work_model.fit import Measured, band, fit
 from nearfree.derive.work_model.prepare import Prepared, prepare
@@ -29,11 +29,13 @@ from nearfree.public.curves import ImportedCurves
 
 LEFT_OUT = "work_model_left_out"
 """The name of the prediction."""
-_FAMILIES = {name: told_in(family, CALIBRATED_DTYPES[0]) for name, family in FAMILIES.items()}
+_FAMILIES = {
+    name: family_for_dtype(family, CALIBRATED_DTYPES[0]) for name, family in FAMILIES.items()
+}
 """Families with the constants that curves of 16 bits determine."""
 MOST = 40
 """Most curves per platform and family that are fitted, evenly spread over its settings."""
-ANSWERED = {
+SCORED_SCHEMA = {
     **{name: ANSWERS_SCHEMA[name]
        for name in ("asked", "predictor", "epsilon", "n_max", "low", "high", "constants")},
     "in_sample": pl.Boolean,
@@ -74,12 +76,13 @@ class LeftOut:
     ) -> pl.DataFrame:
         """Return a row per answered question and tolerance, with the columns ANSWERED."""
         del predictors
-        frames = [pl.DataFrame(schema=ANSWERED)]
+        frames = [pl.DataFrame(schema=SCORED_SCHEMA)]
         for part, fitted, ratio in self._predicted(questions):
             text = f"{part.family.name} on every platform but the one asked of"
             text += f", at most {MOST} curves each" + (f"; {part.carried}" if part.carried else "")
             frames += [
-                judged(part, ratio, epsilon, fitted.band, (LEFT_OUT, text)) for epsilon in epsilons
+                answers_at(part, ratio, epsilon, fitted.band, (LEFT_OUT, text))
+                for epsilon in epsilons
             ]
         return pl.concat(frames)
 
@@ -125,7 +128,7 @@ def _fit(family: Family, others: dict[str, Measured], epsilon: float) -> Fitted:
     )
 
 
-def judged(
+def answers_at(
     part: Prepared, ratio: Array, epsilon: float, band: float | Array, labels: tuple[str, str]
 ) -> pl.DataFrame:
     """Return answers at a tolerance, with ANSWERED; `labels` are predictor and constants."""

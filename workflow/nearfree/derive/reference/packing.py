@@ -94,7 +94,7 @@ def unpacked(text: str, scale: float, *, stepped: bool) -> Packed:
         raise ValueError("the ends of its codes are too far apart")
     lengths = packed.lengths
     if not len(packed.ratio) == len(packed.residual) == sum(lengths):
-        raise ValueError("codes are not as many as points")
+        raise ValueError("the number of codes is not that of the points")
     order, first = _along_n(lengths)
     ratio, residual = (
         np.empty(len(order), dtype=np.int64) for _ in (packed.ratio, packed.residual)

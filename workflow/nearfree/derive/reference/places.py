@@ -16,7 +16,7 @@ from nearfree.derive.work_model.collective import (
     SWITCHED_FAMILIES,
 )
 from nearfree.derive.work_model.dense_rows import dense_place
-from nearfree.derive.work_model.family import Family, Places
+from nearfree.derive.work_model.family import Family, Integers
 from nearfree.derive.work_model.mla import MLA_CACHED
 from nearfree.derive.work_model.mla_rows import mla_places
 from nearfree.derive.work_model.prepare import Prepared
@@ -51,15 +51,15 @@ _STEP_NAMES = {
 _UNSPLIT = "one block reads all keys of a head, which are split over SMs for "
 
 
-def stop_terms(part: Prepared, rows: Places, last: Places, after: Places) -> list[str]:
+def stop_terms(part: Prepared, rows: Integers, last: Integers, after: Integers) -> list[str]:
     """Return the terms that change between two points of the grid, one per row.
 
     Parameters
     ----------
     rows
-        Indices of the rows.
+        Integers of the rows.
     last, after
-        Indices into the rows' grids: the last point within the tolerance, and the one after it.
+        Integers into the rows' grids: the last point within the tolerance, and the one after it.
     """
     sizes = {
         label: part.features[name] for name, label in _STEP_NAMES.items() if name in part.features

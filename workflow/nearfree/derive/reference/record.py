@@ -10,7 +10,7 @@ from msgspec import MsgspecError, Struct
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.reference.groups import CURVE_COLUMNS, Coded, Constants, Group, Key, formats
-from nearfree.derive.reference.kriging import APART, COORDINATES, coordinates
+from nearfree.derive.reference.kriging import COORDINATES, UNRELATED_FIELDS, coordinates
 from nearfree.derive.reference.packing import (
     Packed,
     first_us_codes,
@@ -59,7 +59,7 @@ def referenced(
         names["routing"],
         names["member"],
         {name: rows[name].to_list() for name in COORDINATES if rows[name].count()}
-        | {name: rows[name].to_list() for name in APART if (rows[name] != 1).any()}
+        | {name: rows[name].to_list() for name in UNRELATED_FIELDS if (rows[name] != 1).any()}
         | {name: [index_of[name][value] for value in rows[name]] for name in names}
         | {"grid": [distinct_grids.index(grid) for grid in grids]},
         [list(grid) for grid in distinct_grids],
@@ -155,7 +155,7 @@ def _group_from(
     numbers = [value for values in columns.values() for value in values if value is not None]
     absent: list[int | None] = [None] * len(columns["grid"])
     sizes = {name: columns.get(name, absent) for name in COORDINATES}
-    sizes |= {name: columns.get(name, [1] * len(absent)) for name in APART}
+    sizes |= {name: columns.get(name, [1] * len(absent)) for name in UNRELATED_FIELDS}
     # A context may be 0, other sizes are 1 or more.
     least = [
         value + (name == "context")
@@ -177,7 +177,7 @@ def _group_from(
     if len(heights) > 1 or {len(packed.ratio), len(packed.residual), int(counts.sum())} != {
         data.points
     }:
-        raise ValueError(f"{data.curves} curves of {data.points} points are not what is packed")
+        raise ValueError(f"its text does not hold {data.curves} curves of {data.points} points")
     if not np.isfinite(coordinates(data.family, rows, n).shape).all():
         raise ValueError("a curve has no shape")
     return Group(

@@ -22,20 +22,20 @@ from nearfree.derive.reference.siblings import Chip, alike_built, siblings
 from nearfree.derive.work_model.attention import ATTENTION_CACHED
 from nearfree.derive.work_model.families import OF_KERNELS
 from nearfree.derive.work_model.family import Array, Flags
-from nearfree.derive.work_model.fit import Measured, taken
+from nearfree.derive.work_model.fit import Measured, selected_curves
 from nearfree.derive.work_model.gemm import GEMM
 from nearfree.derive.work_model.mla import MLA_CACHED
 from nearfree.derive.work_model.prepare import Prepared
 
 R0, R1, R2, R3 = REGIMES = ("R0", "R1", "R2", "R3")
 """From no curves of the GPU and kernel to the shape's own curve."""
-MEANINGS = {
+REGIME_MEANINGS = {
     R0: "nothing is known of this kernel and format on this GPU: constants of others",
     R1: "a sibling GPU is known: its constants and residuals",
     R2: "this GPU and kernel are known, the shape is new: form and residual",
     R3: "this kernel and shape were measured: its own curve",
 }
-LEANS_ON = r" \(nearest [^()]*\)$"
+NEAREST_TEXT = r" \(nearest [^()]*\)$"
 """The end of an answer's `constants`: the curves with most weight in it."""
 NEAREST_RELEASE = r" \(nearest [^()]*? of ([^(),]+)[,)]"
 """The release of the first of them."""
@@ -158,7 +158,7 @@ class Reference:
                 continue
             flags = np.zeros(part.rows.height, dtype=bool)
             flags[rows] = True
-            yield flags, self._times(rows_of(part, flags), regime, keys)
+            yield flags, self._times(select_rows(part, flags), regime, keys)
 
     def _choose(self, query: "_Query") -> tuple[str, tuple[Key, ...]]:
         """Return the regime of a query, and the keys of the groups that answer it.
@@ -310,12 +310,12 @@ def _queries(part: Prepared) -> Iterator[_Query]:
     return map(_Query, keys_of(part.rows), releases, gates.gates_of(part.rows))
 
 
-def rows_of(part: Prepared, rows: Flags) -> Prepared:
+def select_rows(part: Prepared, rows: Flags) -> Prepared:
     """Return the flagged questions of a part."""
     if rows.all():
         return part
     measured = Measured(features=part.features, latency_us=part.features["n"], counts=part.counts)
-    features = taken(measured, rows).features
+    features = selected_curves(measured, rows).features
     return Prepared(
         family=part.family,
         rows=part.rows.filter(pl.Series(rows)),

@@ -41,7 +41,7 @@ def repack_kernels(layout: Layout) -> Seal:
     events_of_kernels = list(kernels.values())
     if len(takes) < 2 and all(kernel.data.stepped for kernel in events_of_kernels):
         raise EvidenceError(
-            f"what is read of {PUBLIC}/{STREAM} takes no more bytes than it needs",
+            f"the kernels of {PUBLIC}/{STREAM} are packed already",
             remedy="Nothing is left to do",
         )
     plan = CalibratePlan(

@@ -15,7 +15,7 @@ from nearfree.derive.work_model.collective import EXCHANGES
 from nearfree.derive.work_model.collective_samples import collective_measured
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Flags, times_of
-from nearfree.derive.work_model.fit import fit, taken
+from nearfree.derive.work_model.fit import fit, selected_curves
 from nearfree.public.curves import ImportedCurves
 
 LEAST_KIB, MOST_MIB = 8, 16
@@ -64,8 +64,10 @@ def left_out_errors(curves: ImportedCurves, facts: pl.DataFrame) -> pl.DataFrame
             held_out = platforms == platform
             if held_out.all():
                 continue
-            constants = fit(FAMILIES[name], taken(measured, fitted_rows & ~held_out), _ANY)
-            held_out_measured = taken(measured, held_out)
+            constants = fit(
+                FAMILIES[name], selected_curves(measured, fitted_rows & ~held_out), _ANY
+            )
+            held_out_measured = selected_curves(measured, held_out)
             payload, n = held_out_measured.features["payload"], held_out_measured.features["n"]
             scored = held_out_measured.counts & (
                 (name in exchanges)

@@ -91,7 +91,7 @@ def curve_steps(truth: Truth, answerer: Answerer) -> list[CurveSteps]:
         steps = unnamed_steps(
             dict(points.select("n", "ratio").iter_rows()),
             model,
-            timed.rules.stepped(timed.grid[-1]),
+            timed.rules.step_positions(timed.grid[-1]),
             dict(points.select("n", half_width).iter_rows()),
         )
         result.append(

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nearfree.derive.predict.answers import PREDICTORS, Answerer
 from nearfree.derive.reference.groups import version_order
 from nearfree.derive.reference.left_out import LEFT_OUT, LeftOut
-from nearfree.derive.reference.regimes import LEANS_ON, NEAREST_RELEASE, R3
+from nearfree.derive.reference.regimes import NEAREST_RELEASE, NEAREST_TEXT, R3
 from nearfree.derive.score.scores import score
 from nearfree.derive.tables.columns import SETTING_COLUMNS
 from nearfree.derive.truth.truth import Truth, narrowed, questions
@@ -180,7 +180,7 @@ def _on_record(truth: Truth, answers: pl.DataFrame) -> set[int]:
 
 
 def _constants(answers: pl.DataFrame) -> dict[str, list[str]]:
-    text = pl.col("constants").str.replace(LEANS_ON, "")
+    text = pl.col("constants").str.replace(NEAREST_TEXT, "")
     used = answers.select("predictor", text).drop_nulls().unique().sort(pl.all())
     texts: dict[str, list[str]] = {}
     for predictor, text in used.rows():

@@ -6,10 +6,16 @@ import numpy as np
 import polars as pl
 
 from nearfree.derive.reference.build import Curves
-from nearfree.derive.reference.folds import Fold, bands, digests, only_scored, predicted
-from nearfree.derive.reference.left_out import ANSWERED, judged
+from nearfree.derive.reference.folds import (
+    Fold,
+    calibrated_bands,
+    model_digests,
+    predictions_of,
+    scored_predictions,
+)
+from nearfree.derive.reference.left_out import SCORED_SCHEMA, answers_at
 from nearfree.derive.reference.record import rows_of_bands
-from nearfree.derive.reference.regimes import rows_of
+from nearfree.derive.reference.regimes import select_rows
 from nearfree.derive.reference.siblings import Chip
 from nearfree.derive.score.scores import score
 from nearfree.derive.truth.truth import Truth, narrowed
@@ -70,18 +76,18 @@ def answers(
     epsilon
         The tolerance at which groups are made and bands are calibrated.
     """
-    folds = list(only_scored(predicted(regime, all_curves, chips, epsilon)))
-    band_by_row = bands(folds, epsilon)
-    frames, ratios = [pl.DataFrame(schema=ANSWERED)], [pl.DataFrame(schema=_RATIOS)]
+    folds = list(scored_predictions(predictions_of(regime, all_curves, chips, epsilon)))
+    band_by_row = calibrated_bands(folds, epsilon)
+    frames, ratios = [pl.DataFrame(schema=SCORED_SCHEMA)], [pl.DataFrame(schema=_RATIOS)]
     for curves, rows, prediction in folds:
-        part = rows_of(curves.part, rows)
+        part = select_rows(curves.part, rows)
         ratio = prediction.latency_us / prediction.latency_us[:, :1]
         band = np.array([
             band_by_row[row, 1 - value[1] % 2]
-            for row, value in zip(rows_of_bands(part.rows), digests(part.rows), strict=True)
+            for row, value in zip(rows_of_bands(part.rows), model_digests(part.rows), strict=True)
         ])[:, None]  # fmt: skip
         text = f"{regime}: all but what is asked of"
-        frames += [judged(part, ratio, value, band, (_PREDICTOR, text)) for value in epsilons]
+        frames += [answers_at(part, ratio, value, band, (_PREDICTOR, text)) for value in epsilons]
         lists = part.rows.select("asked", pl.col("grid").alias("n")).explode("n")
         ratios.append(lists.with_columns(pl.Series("ratio", ratio[part.counts])).select(*_RATIOS))
     return pl.concat(frames).with_columns(pl.lit(regime).alias("regime")), pl.concat(ratios)

@@ -1,1 +1,1 @@
-"""Tables: what the events say, in columns with units, and each row with its evidence."""
+"""Tables: the events' contents in columns with units, with the evidence of every row."""

@@ -26,13 +26,13 @@ from nearfree.log.line import sha256
 from nearfree.log.names import Layout
 
 _DEFINITION = "sec. 2.2, definition of N_max(epsilon)"
-WITHIN = "max { N : T(N) <= (1 + epsilon) T(baseline) }"
-"""The boundary of a curve, in words and letters."""
+N_MAX_FORMULA = "max { N : T(N) <= (1 + epsilon) T(baseline) }"
+"""The formula of a curve's boundary."""
 _CURVE = CURVE | {
     "stream": text("the study, or the table that printed it"),
     "take": count("which take, 0 for a printed value", at_least=0),
 }
-_PRINTED = Equation(f"as printed; N_max = {WITHIN}", _DEFINITION)
+_PRINTED = Equation(f"as printed; N_max = {N_MAX_FORMULA}", _DEFINITION)
 BOUNDARIES = Table(
     name="boundaries",
     row="N_max of a setting at a tolerance, from one take or one printed table",
@@ -111,24 +111,24 @@ def write_boundaries(
     Parameters
     ----------
     epsilon
-        The headline tolerance, at which noise is judged.
+        The headline tolerance, at which noise is assessed.
     """
     latency = read_table(layout, scope, LATENCY, without=["from_ids"])
     takes = read_scope(layout, scope, only=(BoundaryPublished,))
-    known = {event.event_id for take in takes for event in take.events} | set(latency["row_id"])
+    known_ids = {event.event_id for take in takes for event in take.events} | set(latency["row_id"])
     rows = [*measured_rows(latency, tolerances), *published_rows(takes, tolerances)]
-    frame = BOUNDARIES.build(BOUNDARIES.frame(rows), known)
+    frame = BOUNDARIES.build(BOUNDARIES.frame(rows), known_ids)
     made_from = (
         digests(layout, scope, LATENCY)
         | tolerances_digest(tolerances)
         | seals_digest(layout, scope)
     )
     write_table(layout, scope, BOUNDARIES, frame, made_from)
-    moved = SENSITIVITY.frame(sensitivity_rows(frame, latency, epsilon))
-    known = {*frame["row_id"], *latency["row_id"]}
+    sensitivity = SENSITIVITY.frame(sensitivity_rows(frame, latency, epsilon))
+    known_ids = {*frame["row_id"], *latency["row_id"]}
     made_from = digests(layout, scope, BOUNDARIES, LATENCY)
     made_from["config/config.yaml:epsilon"] = sha256(repr(epsilon).encode())
-    write_table(layout, scope, SENSITIVITY, SENSITIVITY.build(moved, known), made_from)
+    write_table(layout, scope, SENSITIVITY, SENSITIVITY.build(sensitivity, known_ids), made_from)
 
 
 def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterator[Row]:
@@ -136,12 +136,15 @@ def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterato
     for group in latency.partition_by(["stream", "take", "plan8", "setting_key"]):
         points = group.sort("n").to_dicts()
         first = points[0]
-        curve = [Ratio(p["n"], p["ratio"], p["ratio_low"], p["ratio_high"]) for p in points]
-        slow = 1 / min(ratio.value for ratio in curve if ratio.n >= first["baseline"])
+        curve = [
+            Ratio(point["n"], point["ratio"], point["ratio_low"], point["ratio_high"])
+            for point in points
+        ]
+        baseline_over_min = 1 / min(ratio.value for ratio in curve if ratio.n >= first["baseline"])
         from_1 = _from_1(curve) if first["baseline"] > 1 else []
         for epsilon in tolerances:
-            promised = first["resolution"] if epsilon == first["tested_epsilon"] else None
-            bound = boundary(curve, epsilon, first["baseline"], promised)
+            resolution = first["resolution"] if epsilon == first["tested_epsilon"] else None
+            bound = boundary(curve, epsilon, first["baseline"], resolution)
             single = boundary(from_1, epsilon, 1) if from_1 else None
             yield {
                 **{name: first[name] for name in _IDENTITY},
@@ -153,7 +156,7 @@ def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterato
                 "n_low": bound.low,
                 "n_high": bound.high,
                 "verdict": bound.verdict,
-                "baseline_over_min": slow,
+                "baseline_over_min": baseline_over_min,
                 "n_max_from_1": single.last_pass if single else None,
                 "n_low_from_1": single.low if single else None,
                 "n_high_from_1": single.high if single else None,
@@ -164,23 +167,23 @@ def measured_rows(latency: pl.DataFrame, tolerances: Sequence[float]) -> Iterato
 
 
 def _from_1(curve: Sequence[Ratio]) -> list[Ratio]:
-    """Return the same curve against T(1), none if N=1 was not measured.
+    """Return the same curve relative to T(1), empty if N = 1 was not measured.
 
-    Both ratios refer to one baseline; their intervals are put against each other.
+    Both ratios refer to the same baseline; an interval's ends are divided by the opposite ends.
     """
     if curve[0].n != 1:
         return []
     first = curve[0]
     return [
-        Ratio(p.n, p.value / first.value, p.low / first.high, p.high / first.low)
-        if p is not first
+        Ratio(ratio.n, ratio.value / first.value, ratio.low / first.high, ratio.high / first.low)
+        if ratio is not first
         else Ratio(1, 1.0, 1.0, 1.0)
-        for p in curve
+        for ratio in curve
     ]
 
 
 def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[Row]:
-    """Yield the newest printed boundaries, at those of their tolerances that are asked for."""
+    """Yield the newest printed boundaries at the given tolerances."""
     for take in newest_takes(takes, BoundaryPublished):
         for event in take.of(BoundaryPublished):
             data = event.data
@@ -210,16 +213,18 @@ def published_rows(takes: list[Take], tolerances: Sequence[float]) -> Iterator[R
 def sensitivity_rows(
     boundaries: pl.DataFrame, latency: pl.DataFrame, epsilon: float
 ) -> Iterator[Row]:
-    """Yield one row a setting: how far its boundary moves with the tolerance, and with noise."""
+    """Yield one row per setting: how its boundary moves with the tolerance and with noise."""
     keys = ["platform", "stream", "take", "plan8", "setting_key"]
     curves = latency.partition_by(keys, as_dict=True)
     for key, group in boundaries.partition_by(keys, as_dict=True).items():
         rows = group.sort("epsilon").to_dicts()
         pairs = list(pairwise(rows))
-        if all(a["n_max"] == b["n_max"] for a, b in pairs):
+        if all(lower["n_max"] == higher["n_max"] for lower, higher in pairs):
             verdict = "stable"
         else:
-            verdict = "jumping" if any(leaps(a, b) for a, b in pairs) else "gradual"
+            verdict = (
+                "jumping" if any(leaps(lower, higher) for lower, higher in pairs) else "gradual"
+            )
         points = curves[key].to_dicts() if key in curves else []
         findings = robustness(rows, {point["n"]: point for point in points}, epsilon)
         yield {

@@ -1,4 +1,4 @@
-"""Columns of tables: what each means, its type, and which values it takes."""
+"""Columns of tables: their meanings, types and allowed values."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ ORIGINS = ("measured", "imported", "published", "simulated")
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """One column: its type, what it means, and which values it takes."""
+    """One column: its type, its meaning and its allowed values."""
 
     dtype: Any
     meaning: str
@@ -24,7 +24,7 @@ class Column(Struct, frozen=True, kw_only=True):
     one_of: tuple[str, ...] | None = None
 
     def rules(self, name: str) -> dict[str, pl.Expr]:
-        """Return what holds for every value of a column of this kind, by how a message says it."""
+        """Return the conditions on every value of the column, by their names in messages."""
         value = pl.col(name)
         rules = {}
         if not self.nullable:
@@ -56,7 +56,7 @@ def counts(meaning: str) -> Column:
 
 
 def amount(meaning: str, *, nullable: bool = False) -> Column:
-    """Return a column of positive numbers; the name says the unit."""
+    """Return a column of positive numbers; the unit is in the column's name."""
     return Column(dtype=pl.Float64(), meaning=meaning, nullable=nullable, above=0.0)
 
 
@@ -70,10 +70,10 @@ def flag(meaning: str, *, nullable: bool = False) -> Column:
     return Column(dtype=pl.Boolean(), meaning=meaning, nullable=nullable)
 
 
-def told(*numbers: str) -> list[pl.Expr]:
-    """Return `unbounded`, whether the first of some columns is infinite, and what each has told.
+def finite_numbers(*numbers: str) -> list[pl.Expr]:
+    """Return `unbounded`, whether the first column is infinite, and all columns made finite.
 
-    A number of a table is finite: null stands for the others.
+    Numbers of a table are finite: null replaces the others.
     """
     finite = [pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in numbers]
     return [pl.col(numbers[0]).is_infinite().fill_null(value=False).alias("unbounded"), *finite]
@@ -93,7 +93,7 @@ SETTING_COLUMNS: dict[str, Column] = {
     "setting_key": text("short name of the setting, the same on every machine"),
     **{name: of_field(field) for name, field in FIELDS.items()},
 }
-"""The columns that say what a row speaks of."""
+"""The columns of a row's setting."""
 CURVE = {
     "platform": text("the kind of machine"),
     "stream": text("the study"),
@@ -102,4 +102,4 @@ CURVE = {
     "newest": flag("whether no newer sealed take of the study holds this setting"),
     **SETTING_COLUMNS,
 }
-"""The columns that say which setting of which take a row speaks of."""
+"""The columns of a row's setting and take."""

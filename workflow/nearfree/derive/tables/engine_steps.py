@@ -1,4 +1,4 @@
-"""Table `engine_steps`: at how many rows an engine's passes over its weights change."""
+"""Table `engine_steps`: the numbers of rows at which an engine's passes over weights change."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -46,14 +46,14 @@ ENGINE_STEPS = Table(
         "origin": text("where the setting's latencies come from", one_of=ORIGINS),
     },
 )
-_SAME = tuple(name for name in (*CURVE, "origin") if name not in SETTING_COLUMNS)
-_TAKE = ("stream", "take", "plan8")
-_PACKAGES = {each.name: each.rules.package for each in BACKENDS if each.rules}
+_COPIED_COLUMNS = tuple(name for name in (*CURVE, "origin") if name not in SETTING_COLUMNS)
+_TAKE_COLUMNS = ("stream", "take", "plan8")
+_PACKAGES = {backend.name: backend.rules.package for backend in BACKENDS if backend.rules}
 Row = dict[str, Any]
 
 
 class _Release(Struct):
-    """The rules of a release, and the event of each."""
+    """The rules of a release, and the event id of each rule."""
 
     extraction: Extraction
     events: dict[str, str]
@@ -72,21 +72,23 @@ class _Step(Struct, frozen=True, kw_only=True):
     lines: str
 
 
-_NOTHING = _Step.__struct_fields__
+_STEP_COLUMNS = _Step.__struct_fields__
 _Steps = tuple[_Step, ...] | str
-"""A matrix's steps, or why none are known."""
+"""A matrix's steps, or the reason of a refusal."""
 
 
 def write_engine_steps(layout: Layout, scope: str, config: Config) -> None:
-    """Write the steps of each engine's setting that a scope measured, by the log's rules alone."""
-    del config  # the rules of a release depend on nothing that is configured
+    """Write the steps of all measured settings of engines in a scope, from the log's rules only."""
+    del config  # a release's rules do not depend on the config
     latency = read_table(layout, scope, LATENCY, without=["from_ids"])
     settings = latency.filter(module="engine")
     takes = read_scope(layout, scope, only=(EngineLoaded,)) if not settings.is_empty() else []
     releases: dict[tuple[str, str], _Release | None] = {}
     rows = list(_rows(layout, settings, takes, releases))
     known = {event.event_id for take in takes for event in take.of(EngineLoaded)}
-    known |= {i for each in releases.values() if each for i in each.events.values()}
+    known |= {
+        event_id for release in releases.values() if release for event_id in release.events.values()
+    }
     made_from = digests(layout, scope, LATENCY) | seals_digest(layout, SOURCES)
     table = ENGINE_STEPS.build(ENGINE_STEPS.frame(rows), known)
     write_table(layout, scope, ENGINE_STEPS, table, made_from)
@@ -98,31 +100,35 @@ def _rows(
     takes: list[Take],
     releases: dict[tuple[str, str], _Release | None],
 ) -> Iterator[Row]:
-    by_name = {(t.name.stream, t.name.take, t.name.plan8): t for t in takes}
-    asked = settings.sort("n").unique([*_TAKE, "setting_key"], keep="last", maintain_order=True)
-    for row in asked.to_dicts():
-        take = by_name[tuple(row[name] for name in _TAKE)]
-        loaded = next((e for e in take.of(EngineLoaded) if _ran(e.data, row)), None)
+    by_name = {(take.name.stream, take.name.take, take.name.plan8): take for take in takes}
+    last_points = settings.sort("n").unique(
+        [*_TAKE_COLUMNS, "setting_key"], keep="last", maintain_order=True
+    )
+    for row in last_points.to_dicts():
+        take = by_name[tuple(row[name] for name in _TAKE_COLUMNS)]
+        loaded = next(
+            (event for event in take.of(EngineLoaded) if _is_loaded_for(event.data, row)), None
+        )
         if loaded is None:
             continue
         release = (row["backend"], row["release"])
         if release not in releases:
-            releases[release] = _recorded(layout, *release)
-        same = {name: row[name] for name in (*_SAME, *SETTING_COLUMNS)}
-        for step in _of_setting(row, loaded, releases[release]):
-            yield {**same, **step}
+            releases[release] = _release_rules(layout, *release)
+        copied = {name: row[name] for name in (*_COPIED_COLUMNS, *SETTING_COLUMNS)}
+        for step in _setting_steps(row, loaded, releases[release]):
+            yield {**copied, **step}
 
 
-def _ran(loaded: EngineLoaded, row: Row) -> bool:
-    """Return whether what was loaded is what a setting asks for."""
+def _is_loaded_for(loaded: EngineLoaded, row: Row) -> bool:
+    """Return whether a load event is that of a setting."""
     return (loaded.engine, loaded.release, loaded.model, loaded.file_type, loaded.repack) == (
         *(row[name] for name in ("backend", "release", "model", "file_type")),
         bool(row["repack"]),
     )
 
 
-def _recorded(layout: Layout, engine: str, version: str) -> _Release | None:
-    """Return what the log says of an engine's release, None if it says nothing."""
+def _release_rules(layout: Layout, engine: str, version: str) -> _Release | None:
+    """Return the log's rules of an engine's release, None if it has none."""
     package = _PACKAGES.get(engine)
     take = recorded_take(layout, package, version) if package else None
     if take is None:
@@ -133,26 +139,26 @@ def _recorded(layout: Layout, engine: str, version: str) -> _Release | None:
     )
 
 
-def _of_setting(row: Row, loaded: Event, release: _Release | None) -> Iterator[Row]:
-    """Yield the steps of a setting's matrices; of matrices of one type those that agree as one."""
-    alike: dict[tuple[str, _Steps], list[str]] = defaultdict(list)
+def _setting_steps(row: Row, loaded: Event, release: _Release | None) -> Iterator[Row]:
+    """Yield the steps of a setting's matrices; matrices of one type with equal steps share rows."""
+    parts_by_steps: dict[tuple[str, _Steps], list[str]] = defaultdict(list)
     for matrix in loaded.data.matrices:
-        alike[matrix.type, _steps(row, loaded.data, matrix, release)].append(matrix.part)
-    for (kind, steps), parts in alike.items():
-        about = {"type": kind, "parts": ", ".join(dict.fromkeys(parts)), "refusal": None}
+        parts_by_steps[matrix.type, _steps(row, loaded.data, matrix, release)].append(matrix.part)
+    for (weight_type, steps), parts in parts_by_steps.items():
+        columns = {"type": weight_type, "parts": ", ".join(dict.fromkeys(parts)), "refusal": None}
         if isinstance(steps, str):
-            nothing = dict.fromkeys(_NOTHING)
-            yield {**about, **nothing, "refusal": steps, "from_ids": [loaded.event_id]}
+            no_step = dict.fromkeys(_STEP_COLUMNS)
+            yield {**columns, **no_step, "refusal": steps, "from_ids": [loaded.event_id]}
         elif release is not None:
             for step in steps:
                 from_ids = [loaded.event_id, release.events[step.rule]]
-                yield {**about, **structs.asdict(step), "from_ids": from_ids}
+                yield {**columns, **structs.asdict(step), "from_ids": from_ids}
 
 
 def _steps(
     row: Row, loaded: EngineLoaded, matrix: EngineMatrix, release: _Release | None
 ) -> _Steps:
-    """Return the steps of a matrix up to the largest N, or why none are known."""
+    """Return the steps of a matrix up to the largest N, or the reason of a refusal."""
     if release is None:
         if row["backend"] not in _PACKAGES:
             return f"no rules of {row['backend']} are read: its kernels are in its libraries"
@@ -172,13 +178,13 @@ def _steps(
         )
         product = Product(release.extraction, query)
         steps = product.steps(row["batch"] * row["n"])
-        return tuple(_said(step, row["batch"]) for step in steps)
+        return tuple(_step_row(step, row["batch"]) for step in steps)
     except NearfreeError as error:
         return error.what
 
 
-def _said(step: Step, batch: int) -> _Step:
-    """Return a step with the place of its rule."""
+def _step_row(step: Step, batch: int) -> _Step:
+    """Return the columns of a step, with the source of its rule."""
     quote = dict(step.places)[step.rule].quotes[-1]
     first, last = quote.lines
     return _Step(

@@ -1,4 +1,4 @@
-"""Table `granularity`: block and tile rules, a row a branch."""
+"""Table `granularity`: block and tile rules, a row per branch."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ GRANULARITY = Table(
 
 
 def granularity_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
-    """Yield the published rules, and those read from source: of a stream the newest take's."""
+    """Yield the published rules and those read from source, of each stream's newest take."""
     for take in newest_takes(takes, RulePublished):
         for event in take.of(RulePublished):
             rule = event.data

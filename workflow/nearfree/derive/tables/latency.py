@@ -1,6 +1,6 @@
 """Table `latency`: T(N), from raw samples to one point with its interval.
 
-A point's latency is the median over rounds of its visits'.
+A point's latency is the median over rounds of the latencies of its visits.
 """
 
 from collections.abc import Iterator
@@ -50,12 +50,12 @@ LATENCY = Table(
 
 
 def latency_rows(curves: list[Curve]) -> Iterator[dict[str, object]]:
-    """Yield the points of every curve; curves without their baseline are left out."""
-    whole = [curve for curve in curves if curve_samples(curve).whole]
+    """Yield the points of all curves that have their baseline."""
+    complete = [curve for curve in curves if curve_samples(curve).whole]
     newest: dict[tuple[str, Setting], tuple[int, str, str]] = {}
-    for curve in whole:
+    for curve in complete:
         newest[curve.key] = max(newest.get(curve.key, curve.order), curve.order)
-    for curve in whole:
+    for curve in complete:
         yield from _points(curve, curve_samples(curve), newest=newest[curve.key] == curve.order)
 
 
@@ -80,17 +80,17 @@ def _points(curve: Curve, samples: CurveSamples, *, newest: bool) -> Iterator[di
     for ratio in samples_ratios(samples, first.protocol):
         values = sorted(samples.rounds[ratio.n].values())
         low, high = median_interval(values)
-        middle, visits = median(values), curve.visits[ratio.n]
+        latency_us, visits = median(values), curve.visits[ratio.n]
         yield {
             **shared,
             "n": ratio.n,
-            "latency_us": middle,
+            "latency_us": latency_us,
             "latency_low_us": low,
             "latency_high_us": high,
             "ratio": ratio.value,
             "ratio_low": ratio.low,
             "ratio_high": ratio.high,
-            "spread": (values[(3 * len(values)) // 4 - 1] - values[len(values) // 4]) / middle,
+            "spread": (values[(3 * len(values)) // 4 - 1] - values[len(values) // 4]) / latency_us,
             "rounds": len(values),
             "samples": visits.samples,
             "clean_samples": visits.clean,
@@ -100,5 +100,5 @@ def _points(curve: Curve, samples: CurveSamples, *, newest: bool) -> Iterator[di
 
 
 def launched_on_gpu() -> pl.Expr:
-    """Return how a GPU launched its kernels, `eager` or `graph`; null of CPUs and simulations."""
+    """Return how a GPU launched its kernels, `eager` or `graph`; null for CPUs and simulations."""
     return pl.when(pl.col("timer") == "cuda_events").then("launch").alias("launch")

@@ -45,7 +45,7 @@ PLATFORMS = Table(
 
 
 def config_id(name: str, platform: Platform) -> str:
-    """Return the id by which a row names a platform's entry in config/platforms.yaml."""
+    """Return the id of a platform's entry in config/platforms.yaml, for `from_ids`."""
     digest = sha256(msgspec.json.encode(platform, order="deterministic"))
     return f"config/platforms.yaml:{name}@{digest[:12]}"
 
@@ -104,7 +104,7 @@ def _probed(
 
 
 def newest_balances(platforms: pl.DataFrame) -> pl.DataFrame:
-    """Return one row a platform, basis and dtype: the datasheet's, or the newest probe's."""
+    """Return one row per platform, basis and dtype: the datasheet's, or the newest probe's."""
     return platforms.sort("take").unique(
         ["platform", "basis", "dtype"], keep="last", maintain_order=True
     )

@@ -1,4 +1,4 @@
-"""The stage `project`: from a scope's events to what was observed there."""
+"""The stage `project`: from a scope's events to tables of its observations."""
 
 from collections.abc import Iterable
 
@@ -33,79 +33,79 @@ from nearfree.log.reader import no_collection
 
 @no_collection()
 def project(layout: Layout, scope: str, datasheets: dict[str, Platform]) -> None:
-    """Write the tables of what was observed: platforms, settings, latency, work, and rules.
+    """Write the tables of observations: platforms, settings, latency, work and rules.
 
     Raises
     ------
     EvidenceError
         The scope holds no sealed take.
     """
-    takes, every = _observed(layout, scope)
+    takes, curves = _observed(layout, scope)
     if not takes:
         raise EvidenceError(
             f"the log holds nothing sealed for {scope}",
             remedy=f"Measure it where it is ({scope} in `here`), or adopt a recording of it",
         )
     configured = [config_id(name, platform) for name, platform in datasheets.items()]
-    digests_of_config = dict(name.partition("@")[::2] for name in configured)
-    made_from = seals_digest(layout, scope) | digests_of_config
+    config_digests = dict(name.partition("@")[::2] for name in configured)
+    made_from = seals_digest(layout, scope) | config_digests
 
     def ids(*kinds: type[Payload]) -> list[str]:
         return [event.event_id for take in takes for kind in kinds for event in take.of(kind)]
 
-    described = [curve.first_id for curve in every] + ids(BoundaryPublished)
-    for table, rows, known in (
+    setting_ids = [curve.first_id for curve in curves] + ids(BoundaryPublished)
+    for table, rows, known_ids in (
         (PLATFORMS, platform_rows(datasheets, takes, scope), ids(HardwareProbed) + configured),
-        (SETTINGS, _setting_rows(takes, every), described),
+        (SETTINGS, _setting_rows(takes, curves), setting_ids),
         (GRANULARITY, granularity_rows(takes), ids(RulePublished, RuleExtracted)),
         (TUNED, tuned_rows(takes), ids(TunedIndexed)),
     ):
-        write_table(layout, scope, table, table.build(table.frame(rows), known), made_from)
-    _write_latency(layout, scope, every, made_from)
+        write_table(layout, scope, table, table.build(table.frame(rows), known_ids), made_from)
+    _write_latency(layout, scope, curves, made_from)
     latency = read_table(layout, scope, LATENCY, without=["from_ids"])
     facts = read_table(layout, scope, PLATFORMS)
     shares = TIME_SHARES.frame(time_share_rows(takes, latency))
-    known = [*ids(SharesMeasured), *latency["row_id"]]
-    made_of = made_from | digests(layout, scope, LATENCY)
-    write_table(layout, scope, TIME_SHARES, TIME_SHARES.build(shares, known), made_of)
-    executed = WORK.frame(work_rows(takes, latency, facts))
-    known = [*ids(WorkCounted, KernelProfiled), *latency["row_id"], *facts["row_id"]]
+    known_ids = [*ids(SharesMeasured), *latency["row_id"]]
+    share_inputs = made_from | digests(layout, scope, LATENCY)
+    write_table(layout, scope, TIME_SHARES, TIME_SHARES.build(shares, known_ids), share_inputs)
+    work = WORK.frame(work_rows(takes, latency, facts))
+    known_ids = [*ids(WorkCounted, KernelProfiled), *latency["row_id"], *facts["row_id"]]
     made_from |= digests(layout, scope, LATENCY, PLATFORMS)
-    write_table(layout, scope, WORK, WORK.build(executed, known), made_from)
+    write_table(layout, scope, WORK, WORK.build(work, known_ids), made_from)
 
 
 def _observed(layout: Layout, scope: str) -> tuple[list[Take], list[Curve]]:
-    """Return a scope's takes without their visits, and those as curves, reading a line at a time.
+    """Return a scope's takes without visits, and the visits as curves, reading line by line.
 
-    Visits are nearly all that a large log holds.
+    Visits are nearly all of a large log.
     """
-    takes, every = [], []
+    takes, curves = [], []
     for name, seal, events in open_takes(layout, scope):
         gathering = Gathering()
         take = Take(name, seal, gathering.others(events))
         takes.append(take)
-        every += gathering.curves(take)
-    return takes, every
+        curves += gathering.curves(take)
+    return takes, curves
 
 
 def _write_latency(
-    layout: Layout, scope: str, every: list[Curve], made_from: dict[str, str]
+    layout: Layout, scope: str, curves: list[Curve], made_from: dict[str, str]
 ) -> None:
-    """Write the table of latencies, and let go of the curves as soon as they are rows."""
+    """Write the table of latencies, and free the curves as soon as they are rows."""
     visits = EventIds(
         segment
-        for curve in every
-        for at_n in curve.visits.values()
-        for segment in at_n.numbers.items()
+        for curve in curves
+        for visit in curve.visits.values()
+        for segment in visit.numbers.items()
     )
-    rows = LATENCY.frame(latency_rows(every))
-    every.clear()
+    rows = LATENCY.frame(latency_rows(curves))
+    curves.clear()
     write_table(layout, scope, LATENCY, LATENCY.build(rows, visits), made_from)
 
 
-def _setting_rows(takes: list[Take], every: list[Curve]) -> list[dict[str, object]]:
+def _setting_rows(takes: list[Take], curves: list[Curve]) -> list[dict[str, object]]:
     grids: dict[tuple[str, str, Setting, int], tuple[str, Iterable[int]]] = {}
-    for curve in sorted(every, key=lambda curve: curve.order):
+    for curve in sorted(curves, key=lambda curve: curve.order):
         key = (curve.take.name.scope, curve.origin, curve.setting, curve.first.baseline)
         grids[key] = curve.first_id, curve.visits
     for take in newest_takes(takes, BoundaryPublished):

@@ -1,4 +1,4 @@
-"""What a table must look like: its columns, key and evidence, checked by pandera."""
+"""Schemas of tables: their columns, key and evidence, checked by pandera."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -18,52 +18,52 @@ if TYPE_CHECKING:
     import pandera.polars as pa
 
 
-_AT_ONCE = 100_000
+_IDS_AT_ONCE = 100_000
 _ROWS_AT_ONCE = 1_000
 
 
 class EventIds:
-    """The ids `segment#place` of many events, as places by segment.
+    """The ids `segment#place` of many events, stored as places by segment.
 
     Parameters
     ----------
     segments
-        Segments, each with the places of some of its events; a segment may come several times.
+        Segments, each with the places of some of its events; a segment may be repeated.
     """
 
     def __init__(self, segments: Iterable[tuple[str, Sequence[int]]]) -> None:
-        places_of: dict[str, list[Sequence[int]]] = {}
+        parts_of: dict[str, list[Sequence[int]]] = {}
         for segment, places in segments:
-            places_of.setdefault(segment, []).append(places)
+            parts_of.setdefault(segment, []).append(places)
         self._places = {
-            segment: np.sort(np.concatenate(parts)) for segment, parts in places_of.items()
+            segment: np.sort(np.concatenate(parts)) for segment, parts in parts_of.items()
         }
 
     def absent(self, ids: pl.Series) -> pl.Series:
-        """Return those of some ids that name none of these events."""
-        parts = [self._absent(part) for part in ids.to_frame("id").iter_slices(_AT_ONCE)]
+        """Return the given ids that are none of these events."""
+        parts = [self._absent(part) for part in ids.to_frame("id").iter_slices(_IDS_AT_ONCE)]
         return pl.concat(parts) if parts else ids.clear()
 
     def _absent(self, ids: pl.DataFrame) -> pl.Series:
         parts = pl.col("id").str.splitn("#", 2)
         place = parts.struct[1].cast(pl.Int64, strict=False)
         exact = place.cast(pl.String) == parts.struct[1]
-        named = ids.with_columns(
+        split = ids.with_columns(
             parts.struct[0].alias("segment"), pl.when(exact).then(place).alias("place")
         )
         frames = [
             part.filter(~self._holds(segment, part["place"]))
-            for (segment,), part in named.group_by("segment", maintain_order=True)
+            for (segment,), part in split.group_by("segment", maintain_order=True)
         ]
         return pl.concat(frames)["id"]
 
     def _holds(self, segment: object, places: pl.Series) -> pl.Series:
-        known = self._places.get(str(segment), np.array([], dtype=np.int64))
-        return pl.Series(np.isin(places.fill_null(0).to_numpy(), known))
+        segment_places = self._places.get(str(segment), np.array([], dtype=np.int64))
+        return pl.Series(np.isin(places.fill_null(0).to_numpy(), segment_places))
 
 
 class Formula(Struct, frozen=True, kw_only=True):
-    """How a row was made, in the words of its table or of its own equation."""
+    """The formula of a row: that of its table or of its own equation."""
 
     text: str
     paper: str
@@ -73,9 +73,8 @@ class Formula(Struct, frozen=True, kw_only=True):
 class Table(Struct, frozen=True, kw_only=True):
     """One kind of table: what a row is, its key, and its columns besides row_id and from_ids.
 
-    `formula` says how a row is made, readable by a person, `paper` names the equation's section
-    there (empty where it has none), and `code` is the function or module of this project that
-    computes it.
+    `formula` is how a row is computed, as a text; `paper` is the equation's section in the paper,
+    empty if it has none; `code` is the function or module of this project that computes it.
     """
 
     name: str
@@ -87,7 +86,7 @@ class Table(Struct, frozen=True, kw_only=True):
     equation: Callable[[Mapping[str, object]], Equation | None] | None = None
     """The equation of a row that has its own, by the row's columns."""
     beside: Formula | None = None
-    """How columns beside the number are made, where that is a formula of its own."""
+    """The formula of columns beside the number, if it is another."""
     body: dict[str, Column]
 
     @property
@@ -100,12 +99,12 @@ class Table(Struct, frozen=True, kw_only=True):
         }
 
     def formula_of(self, row: Mapping[str, object]) -> Formula:
-        """Return how a row was made.
+        """Return the formula of a row.
 
         Parameters
         ----------
         row
-            Its columns by name; those that are missing count as empty.
+            Its columns by name; missing ones count as empty.
         """
         own = self.equation(row) if self.equation else None
         formula, paper = (own.text, own.section) if own else (self.formula, self.paper)
@@ -117,9 +116,9 @@ class Table(Struct, frozen=True, kw_only=True):
         return {name: column.dtype for name, column in self.columns.items()}
 
     def frame(self, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
-        """Return rows as a frame of this table's types, not yet identified or checked."""
-        left, frames = iter(rows), []
-        while batch := list(islice(left, _ROWS_AT_ONCE)):
+        """Return rows as a frame of this table's types, without ids and unchecked."""
+        remaining, frames = iter(rows), []
+        while batch := list(islice(remaining, _ROWS_AT_ONCE)):
             frames.append(self._frame(batch))
         return pl.concat(frames or [self._frame([])])
 
@@ -142,7 +141,7 @@ class Table(Struct, frozen=True, kw_only=True):
             raise self._broken(f"column {name} is not {dtype}: {text:.120}") from error
 
     def schema(self) -> "pa.DataFrameSchema":
-        """Return the pandera schema of the columns: names, order, types, and ids that differ."""
+        """Return the pandera schema of the columns: names, order, types, and unique ids."""
         import pandera.polars as pa
 
         columns = {name: pa.Column(dtype, nullable=True) for name, dtype in self.dtypes.items()}
@@ -151,28 +150,28 @@ class Table(Struct, frozen=True, kw_only=True):
         )
 
     def build(self, rows: pl.DataFrame, known: Collection[str] | EventIds) -> pl.DataFrame:
-        """Return rows as this table: identified, sorted, checked.
+        """Return rows as this table: with ids, sorted and checked.
 
         Parameters
         ----------
         rows
             The body's columns and `from_ids`, in any order.
         known
-            The ids that `from_ids` may name.
+            The ids that `from_ids` may contain.
 
         Raises
         ------
         TableError
             A column is missing or of another type, a value is out of range, two rows share a key,
-            or a row is made from something that is not there.
+            or `from_ids` contains an unknown id.
         """
         missing = [name for name in (*self.body, "from_ids") if name not in rows.columns]
         if missing:
             raise self._broken(f"lacks the column {missing[0]}")
-        given = rows.schema
+        schema = rows.schema
         for name, dtype in self.dtypes.items():
-            if given.get(name, dtype) not in (dtype, pl.Null()):
-                raise self._broken(f"column {name} is {given[name]}, not {dtype}")
+            if schema.get(name, dtype) not in (dtype, pl.Null()):
+                raise self._broken(f"column {name} is {schema[name]}, not {dtype}")
         keys = rows.select(pl.col(self.key).cast(pl.String).fill_null(""))
         digests = (sha256(repr(key).encode()).hexdigest() for key in keys.iter_rows())
         ids = [f"{self.name}:{digest[:12]}" for digest in digests]
@@ -180,19 +179,19 @@ class Table(Struct, frozen=True, kw_only=True):
             pl.col(name).cast(dtype) for name, dtype in self.dtypes.items()
         )
         order = frame.select(pl.arg_sort_by(*self.key, nulls_last=False)).to_series()
-        if (order.diff().drop_nulls() != 1).any():  # what is in order need not be copied
+        if (order.diff().drop_nulls() != 1).any():  # a sorted frame needs no copy
             frame = frame[order]
-        twice = keys.filter(keys.is_duplicated())
-        if not twice.is_empty():
-            raise self._broken(f"has two rows of the key {twice.row(0, named=True)}")
-        self._references(frame, known)
+        duplicates = keys.filter(keys.is_duplicated())
+        if not duplicates.is_empty():
+            raise self._broken(f"has two rows of the key {duplicates.row(0, named=True)}")
+        self._check_references(frame, known)
         return self.check(frame)
 
     def check(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return a frame that fits the schema; else TableError, naming column and value.
+        """Return a frame that fits the schema; else raise TableError with column and value.
 
-        Pandera checks the columns. The rules of all values are one query: pandera asks several for
-        each column, which took half of the time that it takes to make a table.
+        Pandera checks the columns. One query checks the rules of all values: pandera runs several
+        queries per column, which took half of the time of making a table.
         """
         with without("pandas", "hypothesis"):
             from pandera.errors import SchemaErrors
@@ -210,33 +209,33 @@ class Table(Struct, frozen=True, kw_only=True):
             for name, column in self.columns.items()
             for rule, holds in column.rules(name).items()
         ]
-        kept = frame.select(holds.all().alias(str(i)) for i, (_, _, holds) in enumerate(rules))
-        for (name, rule, holds), by_all in zip(rules, kept.row(0), strict=True):
-            if not by_all:
+        passed = frame.select(holds.all().alias(str(i)) for i, (_, _, holds) in enumerate(rules))
+        for (name, rule, holds), all_pass in zip(rules, passed.row(0), strict=True):
+            if not all_pass:
                 value = frame.filter(~holds)[name][0]
                 raise self._broken(f"column {name}: {rule} fails for {value!r}")
         return frame
 
     def fits(self, frame: pl.DataFrame, where: str) -> pl.DataFrame:
         """Return a frame read from a file; TableError unless its columns are this version's."""
-        given = frame.schema
+        schema = frame.schema
         for name, dtype in self.dtypes.items():
-            if given.get(name) != dtype:
+            if schema.get(name) != dtype:
                 raise TableError(
-                    f"{where}: column {name} is {given.get(name, 'missing')}, not {dtype}",
+                    f"{where}: column {name} is {schema.get(name, 'missing')}, not {dtype}",
                     remedy="Run the workflow again: another version made this table",
                 )
         return frame
 
-    def _references(self, frame: pl.DataFrame, known: Collection[str] | EventIds) -> None:
-        named = frame.select(pl.col("from_ids").explode().alias("id")).drop_nulls()
+    def _check_references(self, frame: pl.DataFrame, known: Collection[str] | EventIds) -> None:
+        references = frame.select(pl.col("from_ids").explode().alias("id")).drop_nulls()
         if isinstance(known, EventIds):
-            dangling = known.absent(named["id"])
+            unknown = known.absent(references["id"])
         else:
             known_ids = pl.DataFrame({"id": list(known)}, schema={"id": pl.String})
-            dangling = named.join(known_ids, on="id", how="anti")["id"]
-        if not dangling.is_empty():
-            raise self._broken(f"is made from {dangling.min()!r}, which is not there")
+            unknown = references.join(known_ids, on="id", how="anti")["id"]
+        if not unknown.is_empty():
+            raise self._broken(f"is made from {unknown.min()!r}, which is not there")
 
     def _broken(self, what: str) -> TableError:
         return TableError(

@@ -1,4 +1,4 @@
-"""Table `settings`: every setting that a scope has something to say about."""
+"""Table `settings`: every setting of a scope."""
 
 import polars as pl
 from msgspec import structs
@@ -29,13 +29,13 @@ def setting_row(setting: Setting) -> dict[str, object]:
     return {"setting_key": setting_key(setting), **structs.asdict(setting)}
 
 
-def telling_fields(frame: pl.DataFrame, own: str) -> list[str]:
-    """Return the columns that tell a study's settings apart: its own variable, then what differs.
+def distinguishing_fields(frame: pl.DataFrame, own: str) -> list[str]:
+    """Return the columns that distinguish a study's settings: its own variable, then the others.
 
     Parameters
     ----------
     own
-        The variable that the study is about, such as `batch`; always first.
+        The variable of the study, such as `batch`; always first.
     """
     fields = [name for name in SETTING_COLUMNS if name not in ("setting_key", "module", own)]
     return [own, *(name for name in fields if frame[name].n_unique() > 1)]

@@ -45,12 +45,12 @@ def write_table(
 def read_table(
     layout: Layout, scope: str, table: Table, *, without: Collection[str] = ()
 ) -> pl.DataFrame:
-    """Return a table; TableError if its bytes or its columns are not what they should be.
+    """Return a table; raise TableError if its bytes or its columns are not as expected.
 
     Parameters
     ----------
     without
-        Columns to leave out: `from_ids` is most of a table with many events a row.
+        Columns to leave out: `from_ids` is most of a table with many events per row.
     """
     path = layout.table(scope, table.name)
     raw = check_table(path)
@@ -67,21 +67,21 @@ def read_table(
 
 
 def table_digest(layout: Layout, scope: str, table: Table) -> str:
-    """Return the SHA-256 that a table's manifest names."""
+    """Return the SHA-256 in a table's manifest."""
     return read_document(manifest_path(layout.table(scope, table.name)), Manifest).sha256
 
 
 def seals_digest(layout: Layout, scope: str) -> dict[str, str]:
-    """Return the root over a scope's seals, by the name that manifests give it."""
+    """Return the root over a scope's seals, by its name in manifests."""
     seals = current_seals(layout, scope)
     return {f"events/{scope}": seals_root(seals)}
 
 
 def digests(layout: Layout, scope: str, *tables: Table) -> dict[str, str]:
-    """Return tables as inputs, by name and digest."""
+    """Return the digests of tables by name, as inputs of another."""
     return {table.name: table_digest(layout, scope, table) for table in tables}
 
 
 def tolerances_digest(tolerances: Sequence[float]) -> dict[str, str]:
-    """Return tolerances as an input, by name and digest."""
+    """Return the digest of tolerances by their name as an input."""
     return {"config/config.yaml:tolerances": sha256(repr(tuple(tolerances)).encode())}

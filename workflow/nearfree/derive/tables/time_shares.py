@@ -1,4 +1,4 @@
-"""Table `time_shares`: how a model's forward divides into its modules, timed inside it."""
+"""Table `time_shares`: the shares of modules in a model's forward, timed inside it."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -34,18 +34,18 @@ TIME_SHARES = Table(
     },
 )
 
-_SAME = ("platform", "stream", "take", "plan8", "newest", "baseline", "origin")
+_COPIED_COLUMNS = ("platform", "stream", "take", "plan8", "newest", "baseline", "origin")
 
 
 def time_share_rows(takes: list[Take], latency: pl.DataFrame) -> Iterator[dict[str, object]]:
-    """Yield a row a module of each point of each model.
+    """Yield a row per module of each point of each model.
 
-    Rounds in which another process took the core are left out, unless all are such.
+    Rounds in which another process took the core are left out, unless all rounds are such.
     """
-    timed = {
+    latency_by_point = {
         (row["stream"], row["take"], row["plan8"], row["setting_key"], row["n"]): row
         for row in latency.filter(pl.col("module").is_in(WHOLE))
-        .select(*_SAME, "setting_key", "n", "latency_us", "row_id")
+        .select(*_COPIED_COLUMNS, "setting_key", "n", "latency_us", "row_id")
         .to_dicts()
     }
     for take in takes:
@@ -55,7 +55,9 @@ def time_share_rows(takes: list[Take], latency: pl.DataFrame) -> Iterator[dict[s
         for (setting, n), events in points.items():
             row = setting_row(setting)
             name = take.name
-            point = timed.get((name.stream, name.take, name.plan8, row["setting_key"], n))
+            point = latency_by_point.get(
+                (name.stream, name.take, name.plan8, row["setting_key"], n)
+            )
             if point:
                 yield from _rows(events, {**row, "n": n}, point)
 
@@ -65,16 +67,16 @@ def _rows(
 ) -> Iterator[dict[str, object]]:
     clean = [event for event in events if not event.data.dirty] or events
     roles = list(clean[0].data.part_us)
-    times = {role: median([event.data.part_us[role] for event in clean]) for role in roles}
-    total = sum(times.values())
-    for place, (role, us) in enumerate(times.items(), start=1):
+    medians_us = {role: median([event.data.part_us[role] for event in clean]) for role in roles}
+    total_us = sum(medians_us.values())
+    for place, (role, latency_us) in enumerate(medians_us.items(), start=1):
         yield {
             **setting,
-            **{name: point[name] for name in _SAME},
+            **{name: point[name] for name in _COPIED_COLUMNS},
             "role": role,
             "place": place,
-            "latency_us": us,
-            "share": us / total,
+            "latency_us": latency_us,
+            "share": latency_us / total_us,
             "rounds": len(clean),
             "model_us": point["latency_us"],
             "timer": clean[0].data.timer,

@@ -1,4 +1,4 @@
-"""Table `tuned`: what tuned files say, a row an interval of tokens."""
+"""Table `tuned`: the block sizes of tuned files, a row per interval of tokens."""
 
 from collections.abc import Iterator
 from itertools import repeat
@@ -52,7 +52,7 @@ TUNED = Table(
 
 
 def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
-    """Yield the intervals of every tuned file; an odd file is one row without a value."""
+    """Yield the intervals of every tuned file; a malformed file is one row without sizes."""
     for take in newest_takes(takes, RuleExtracted):
         for event in take.of(TunedIndexed):
             file: TunedIndexed = event.data
@@ -63,12 +63,12 @@ def tuned_rows(takes: list[Take]) -> Iterator[dict[str, object]]:
                 "from_ids": [event.event_id],
             }
             for first, last, sizes in _intervals(file):
-                named = dict(zip(_SIZES, sizes, strict=True))
-                yield common | {"tokens_from": first, "tokens_to": last} | named
+                columns = dict(zip(_SIZES, sizes, strict=True))
+                yield common | {"tokens_from": first, "tokens_to": last} | columns
 
 
 def _intervals(file: TunedIndexed) -> list[tuple[int, int | None, tuple[int | None, ...]]]:
-    """Return the intervals at which all sizes hold; past the largest entry nothing changes."""
+    """Return the intervals with constant sizes; the last entry holds beyond its tokens."""
     if file.odd is not None:
         return [(1, None, (None,) * len(_SIZES))]
     columns = [getattr(file, size) or repeat(None, len(file.tokens)) for size in _SIZES]

@@ -1,7 +1,7 @@
-"""Imports without packages that another one loads where it finds them, and uses for nothing here.
+"""Hide optional dependencies from an import.
 
-pandera loads pandas and hypothesis, if installed, for frames and data that no table is made of:
-a second a process, twice what making most tables takes.
+pandera imports pandas and hypothesis if they are installed, for kinds of frames and data that no
+table here uses. That takes a second per process, twice the time of making most tables.
 """
 
 import sys
@@ -11,7 +11,7 @@ from threading import get_ident
 
 
 class _Absent:
-    """A finder to whose thread some packages are not installed."""
+    """A finder that hides some packages from the thread that made it."""
 
     def __init__(self, packages: tuple[str, ...]) -> None:
         self._packages = packages
@@ -24,8 +24,8 @@ class _Absent:
 
 @contextmanager
 def without(*packages: str) -> Iterator[None]:
-    """Let this thread's imports find none of some packages, but for those already loaded."""
-    finder = _Absent(tuple(each for each in packages if each not in sys.modules))
+    """Hide packages from this thread's imports, except those already loaded."""
+    finder = _Absent(tuple(package for package in packages if package not in sys.modules))
     sys.meta_path.insert(0, finder)
     try:
         yield

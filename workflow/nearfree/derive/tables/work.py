@@ -1,7 +1,7 @@
-"""Table `work`: what one forward executes, counted by its adapter or seen by a profiler.
+"""Table `work`: the work of one forward, counted by its adapter or measured by a profiler.
 
-Where a point was counted, utilisation is C / (T phi) and B / (T beta) with the newest probed phi
-and streaming beta of the platform, or its datasheet's; a profiler says its own (paper, app. C.1).
+For a counted point, utilisation is C / (T phi) and B / (T beta), with the platform's newest probed
+phi and streaming beta, or its datasheet's. A profiler reports its own (paper, app. C.1).
 """
 
 from collections.abc import Iterator
@@ -67,10 +67,10 @@ WORK = Table(
 def work_rows(
     takes: list[Take], latency: pl.DataFrame, platforms: pl.DataFrame
 ) -> Iterator[dict[str, object]]:
-    """Yield one row a counted and one a profiled point."""
+    """Yield one row per counted point and one per profiled point."""
     facts = _facts(platforms)
-    points_of_latency = latency.select(*_POINT, "row_id", "latency_us", "origin").to_dicts()
-    timed = {tuple(row[name] for name in _POINT): row for row in points_of_latency}
+    latency_points = latency.select(*_POINT, "row_id", "latency_us", "origin").to_dicts()
+    latency_by_point = {tuple(row[name] for name in _POINT): row for row in latency_points}
     points = [
         (take, event)
         for take in takes
@@ -93,7 +93,7 @@ def work_rows(
             **setting_row(data.setting),
             "n": data.n,
         }
-        point = timed.get(tuple(identity[name] for name in _POINT))
+        point = latency_by_point.get(tuple(identity[name] for name in _POINT))
         fact = facts.get((take.name.scope, data.setting.dtype))
         simulated = getattr(take.started.data.plan, "curves", UNSET) is not UNSET
         origin = "simulated" if simulated else "measured"
@@ -104,8 +104,10 @@ _POINT = ("stream", "take", "plan8", "setting_key", "n")
 
 
 def _last(take: Take, kind: type[WorkCounted | KernelProfiled]) -> list[Event]:
-    """Return the events of one kind; of several attempts at a point the last one counts."""
-    return list({(setting_key(e.data.setting), e.data.n): e for e in take.of(kind)}.values())
+    """Return the events of one kind, of several attempts at a point only the last."""
+    return list(
+        {(setting_key(event.data.setting), event.data.n): event for event in take.of(kind)}.values()
+    )
 
 
 def _facts(platforms: pl.DataFrame) -> dict[tuple[str, str], Row]:
@@ -120,21 +122,21 @@ def _facts(platforms: pl.DataFrame) -> dict[tuple[str, str], Row]:
 
 
 def _columns(event: Event, point: Row | None, fact: Row | None) -> Row:
-    """Return what an event says of a point, beside the point's latency and the platform's facts."""
+    """Return the columns of an event, with the point's latency and the platform's utilisation."""
     counted = isinstance(event.data, WorkCounted)
     work = _counted(event) if counted else _profiled(event)
-    used = [event.event_id]
+    from_ids = [event.event_id]
     if point:
-        used.append(point["row_id"])
+        from_ids.append(point["row_id"])
     if counted and point and fact:
         work |= _utilization(work, point["latency_us"], fact)
-        used.append(fact["row_id"])
-    flop, moved = work["flop_executed"], work["bytes"]
+        from_ids.append(fact["row_id"])
+    flop, bytes_moved = work["flop_executed"], work["bytes"]
     return work | {
         "kernels": "; ".join(event.data.kernels),
-        "intensity_flop_per_byte": flop / moved if flop is not None and moved else None,
+        "intensity_flop_per_byte": flop / bytes_moved if flop is not None and bytes_moved else None,
         "latency_us": point["latency_us"] if point else None,
-        "from_ids": used,
+        "from_ids": from_ids,
     }
 
 

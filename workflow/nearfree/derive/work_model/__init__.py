@@ -1,1 +1,1 @@
-"""T(N) of one module, from the work that its kernels do and a few calibrated constants."""
+"""T(N) of one module, from the work of its kernels and a few calibrated constants."""

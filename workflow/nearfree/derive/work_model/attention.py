@@ -1,8 +1,8 @@
 """T(N) of attention: tiles of query rows over SMs, against the keys and values that are read.
 
-Without a cache a tile is a thread block of its own, so tiles come in waves over the SMs. Over a
-cache, kernels split the keys so that all SMs work, and T(N) steps where a tile is full. A call that
-splits no keys has a block for each tile there, too, which goes through the cache alone.
+Without a cache each tile is a thread block, so tiles run in waves over the SMs. Over a cache,
+kernels split the keys so that all SMs work, and T(N) steps where a tile is full. A call that does
+not split the keys has one block per tile there, too, which reads the whole cache.
 """
 
 from functools import partial
@@ -21,44 +21,44 @@ from nearfree.derive.work_model.family import (
 )
 
 LEAST_KEYS = 64.0
-"""Keys of a step: no tile computes fewer."""
+"""Keys of one step: no tile computes fewer."""
 
 
 def causal_keys(n: Array, context: Array, tile: Array, packed: Array) -> tuple[Array, Array]:
-    """Return the tiles of a row axis, and the keys that all of them see, [rows, grid].
+    """Return the number of tiles of a row axis, and the sum of their keys, [rows, grid].
 
-    Tile i sees the cache and the positions up to its own last row.
+    Tile i attends to the cache and to the positions up to its own last row.
 
     Parameters
     ----------
     tile, packed
-        Rows of a tile, and rows that a position takes.
+        Rows of a tile, and rows per position.
     """
     rows = n * packed
-    whole = np.floor(rows / tile)
-    seen = whole * context + whole * (whole + 1) / 2 * tile / packed
-    return np.ceil(rows / tile), seen + np.where(rows > whole * tile, context + n, 0.0)
+    full_tiles = np.floor(rows / tile)
+    full_keys = full_tiles * context + full_tiles * (full_tiles + 1) / 2 * tile / packed
+    return np.ceil(rows / tile), full_keys + np.where(rows > full_tiles * tile, context + n, 0.0)
 
 
 def tiled(features: Features) -> tuple[Array, Array]:
-    """Return the tiles of a row axis and the keys that one sees in the mean, [rows, grid]."""
+    """Return the number of tiles of a row axis and the mean keys per tile, [rows, grid]."""
     tile, packed = features["tile_rows"], features["rows_per_position"]
-    tiles, seen = causal_keys(features["n"], features["context"], tile, packed)
-    return tiles, np.maximum(seen / tiles, LEAST_KEYS)
+    tiles, keys = causal_keys(features["n"], features["context"], tile, packed)
+    return tiles, np.maximum(keys / tiles, LEAST_KEYS)
 
 
 def tile_us(features: Features, values: Values, pair_width: Array, keys: Array) -> Array:
-    """Return what a tile takes an SM, [rows, grid], in microseconds.
+    """Return the time of one tile on one SM, [rows, grid], in microseconds.
 
     Parameters
     ----------
     pair_width
-        What a pair of query and key multiplies, in elements.
+        Elements multiplied per pair of query and key.
     keys
-        Those that the tile sees.
+        Keys that the tile attends to.
     """
-    fed = values["tflop_s_per_sm"] * FLOP_PER_US
-    rate = 1.0 / (features["sms"] / features["phi"] + 1.0 / fed)  # FLOP/us of an SM
+    feed_rate = values["tflop_s_per_sm"] * FLOP_PER_US
+    rate = 1.0 / (features["sms"] / features["phi"] + 1.0 / feed_rate)  # FLOP/us of an SM
     products = 2.0 * features["tile_rows"] * pair_width * keys
     return np.asarray(products / rate + values["tile_us"])
 
@@ -70,30 +70,34 @@ def latency_us(features: Features, values: Values, _hypothesis: str, *, in_waves
     ----------
     features
         `n`, `tile_rows` and `rows_per_position` [rows, grid] (query heads that share a row axis);
-        `unsplit` [rows, grid], whether a call splits no keys, where a rule says it;
+        `unsplit` [rows, grid], 1 where a call does not split the keys, if a rule says so;
         `batch`, `context` (or [rows, grid] where it varies), `heads`, `kv_heads`, `head_dim`,
         `element_bytes`, `cache_bytes`, `phi` (FLOP/us), `beta` (bytes/us), `sms` [rows, 1].
     in_waves
-        Whether a tile is a thread block of its own: without a cache, N queries among themselves.
+        Whether each tile is a thread block: N queries among themselves, without a cache.
     """
-    on_chip, moved = _parts(features, values, in_waves=in_waves)
-    return values["fixed_us"] + power_mean_sum(values["sharpness"], on_chip, moved)
+    compute_us, traffic_us = _parts(features, values, in_waves=in_waves)
+    return values["fixed_us"] + power_mean_sum(values["sharpness"], compute_us, traffic_us)
 
 
 def _parts(features: Features, values: Values, *, in_waves: bool) -> tuple[Array, Array]:
-    """Return the time on the chip and that of reading and writing, both [rows, grid]."""
+    """Return the time of compute and that of memory traffic, in microseconds, [rows, grid]."""
     n, context, packed = features["n"], features["context"], features["rows_per_position"]
     width, batch = features["head_dim"], features["batch"]
     tiles, keys = tiled(features)
-    one_us = tile_us(features, values, 2.0 * width, keys)
-    share = batch * features["heads"] / packed * tiles / features["sms"]
-    alone = np.ones(share.shape) if in_waves else features.get("unsplit", np.zeros(share.shape))
-    on_chip = np.where(alone > 0, np.ceil(share), share) * one_us
+    one_tile_us = tile_us(features, values, 2.0 * width, keys)
+    tiles_per_sm = batch * features["heads"] / packed * tiles / features["sms"]
+    in_blocks = (
+        np.ones(tiles_per_sm.shape)
+        if in_waves
+        else features.get("unsplit", np.zeros(tiles_per_sm.shape))
+    )
+    compute_us = np.where(in_blocks > 0, np.ceil(tiles_per_sm), tiles_per_sm) * one_tile_us
     queries = n * features["heads"] * features["element_bytes"]
     cached = (context + n) * features["kv_heads"] * features["cache_bytes"]
     beta = values["bandwidth_share"] * features["beta"]
-    moved = 2.0 * batch * width * (queries + cached) / beta
-    return np.asarray(on_chip), np.asarray(moved)
+    traffic_us = 2.0 * batch * width * (queries + cached) / beta
+    return np.asarray(compute_us), np.asarray(traffic_us)
 
 
 _CONSTANTS = (
@@ -113,7 +117,7 @@ ATTENTION_PREFILL = Family(
     name="attention_prefill",
     meaning="attention of N queries among themselves, in the kernel for several queries",
     modules=(ATTENTION.name,),
-    speaks=lambda _backend, _kernel, cached: not cached,
+    covers=lambda _backend, _kernel, cached: not cached,
     constants=_CONSTANTS,
     hypotheses=("tile_128",),
     latency_us=partial(latency_us, in_waves=True),
@@ -122,7 +126,7 @@ ATTENTION_CACHED = Family(
     name="attention_cached",
     meaning="attention of N queries over a cache, with the tiles that rules say",
     modules=(ATTENTION.name,),
-    speaks=lambda _backend, _kernel, cached: cached,
+    covers=lambda _backend, _kernel, cached: cached,
     constants=_CONSTANTS,
     hypotheses=("split_keys",),
     latency_us=partial(latency_us, in_waves=False),

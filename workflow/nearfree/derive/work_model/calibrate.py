@@ -1,4 +1,4 @@
-"""One calibration, from imported curves to sealed constants."""
+"""Calibrate constants: from imported curves to a sealed take."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from nearfree.derive.work_model.constants import (
 )
 from nearfree.derive.work_model.families import FAMILIES
 from nearfree.derive.work_model.family import Array, Family, Fitted, boundaries
-from nearfree.derive.work_model.fit import Measured, residuals, taken, weights
+from nearfree.derive.work_model.fit import Measured, residuals, selected_curves, weights
 from nearfree.derive.work_model.moe import MOE_TRITON
 from nearfree.derive.work_model.own import CHIP, HOST, MEMORY, OWN_STREAM, own_ratios, scaled
 from nearfree.derive.work_model.prepare import Prepared, prepare
@@ -46,7 +46,7 @@ from nearfree.public.curves import ImportedCurves, read_curves
 from nearfree.sources.fetching.cache import Cache, default_cache
 
 FORM, COLLECTIVE_FORM = 2, 3
-"""Numbers of the forms of T(N) and of the fit, and of those of collectives; a change of either
+"""Versions of the forms of T(N) and their fit, and of those of collectives; a change of either
 raises it."""
 
 
@@ -60,16 +60,16 @@ def calibrate(
     collectives: bool = False,
     offline: bool = False,
 ) -> Seal:
-    """Make sure that the constants fitted to a stream's curves of some platforms are sealed.
+    """Seal the constants fitted to a stream's curves, unless they are sealed already.
 
     Parameters
     ----------
     on
-        The platforms that are calibrated on; every other one is out of sample.
+        The platforms whose curves are fitted; all others are out of sample.
     epsilon
-        The tolerance up to four times whose N_max curves are fitted.
+        The tolerance of N_max: curves are fitted up to four times it.
     collectives
-        Whether those of collectives are fitted, or those of everything else.
+        Whether to fit the constants of collectives, or those of everything else.
 
     Raises
     ------
@@ -98,19 +98,19 @@ def calibrate(
     sealed = ensure_sealed(layout, name)
     if sealed is not None:
         return sealed
-    # What can be refused is refused before the take is opened.
+    # Raise every error before the take is opened.
     curves = _of_platforms(read_curves(layout, stream), on)
     resolver = Resolver(layout, cache=Cache(default_cache()), offline=offline)
-    kinds = pl.col("module") == "collective"
-    asked = curves.settings.filter(kinds if collectives else ~kinds)
-    points = curves.points.join(asked.select("curve"), on="curve", how="semi")
-    found = samples(ImportedCurves(asked, points), datasheet_facts(platforms), resolver)
-    if not found:
+    is_collective = pl.col("module") == "collective"
+    settings = curves.settings.filter(is_collective if collectives else ~is_collective)
+    points = curves.points.join(settings.select("curve"), on="curve", how="semi")
+    family_samples = samples(ImportedCurves(settings, points), datasheet_facts(platforms), resolver)
+    if not family_samples:
         raise ConfigError(
-            f"no curve of {stream} on {', '.join(on)} can be calibrated on",
+            f"no curve of {stream} on {', '.join(on)} is fit for calibration",
             remedy="Give platforms with facts in config/platforms.yaml and 16-bit curves",
         )
-    events = calibrated(found, platforms=on, epsilon=epsilon, files=files)
+    events = calibrated(family_samples, platforms=on, epsilon=epsilon, files=files)
 
     command = f"nearfree calibrate --on {','.join(on)} --stream {stream} --epsilon {epsilon:g}"
     command += " --collectives" if collectives else ""
@@ -118,35 +118,38 @@ def calibrate(
 
 
 def _of_platforms(curves: ImportedCurves, on: Sequence[str]) -> ImportedCurves:
-    there = set(curves.settings["platform"].unique())
-    missing = [name for name in on if name not in there]
+    present = set(curves.settings["platform"].unique())
+    missing = [name for name in on if name not in present]
     if missing:
         raise EvidenceError(
             f"there is no curve of {missing[0]}",
-            remedy=f"Choose from {', '.join(sorted(there))}",
+            remedy=f"Choose from {', '.join(sorted(present))}",
         )
-    kept = curves.settings.filter(pl.col("platform").is_in(list(on)))
-    points = curves.points.join(kept.select("curve"), on="curve", how="semi", maintain_order="left")
-    return ImportedCurves(kept, points)
+    settings = curves.settings.filter(pl.col("platform").is_in(list(on)))
+    points = curves.points.join(
+        settings.select("curve"), on="curve", how="semi", maintain_order="left"
+    )
+    return ImportedCurves(settings, points)
 
 
 CURVES_A_KERNEL = 3
 _PULL = 0.1
-"""Residual of a factor e^1 away from 1: what keeps three curves from running away."""
+"""Residual of a factor e away from 1; it keeps a fit to three curves bounded."""
 _SOFT = 0.01
+"""Scale of the soft loss: larger residuals count linearly."""
 
 
 def launch_floor(
     part: Prepared, fitted: Fitted, n_max: Array, epsilon: float
 ) -> tuple[float, tuple[int, int], int]:
-    """Return the launch floor with the most hits: the middle of the widest range, range and hits.
+    """Return the launch floor with the most hits: the middle of their widest range, range and hits.
 
     Parameters
     ----------
     part
         Questions of fused MoE layers.
     n_max
-        Their boundaries, [rows]; each is a point of its row's grid.
+        Their boundaries, [rows], each a point of its row's grid.
     """
     floors = np.arange(int(HOST.low), int(HOST.high) + 1)
     hits = np.array([_hits(part, fitted, n_max, epsilon, {HOST.name: float(f)}) for f in floors])
@@ -167,36 +170,35 @@ def _hits(
 
 
 def chosen(curves: pl.DataFrame) -> Array:
-    """Return the places of at most three curves a kernel: the first, middle and last setting.
+    """Return the rows of at most three curves per kernel: the first, middle and last setting.
 
     Parameters
     ----------
     curves
-        A row a curve: module, backend, kernel, setting_key and backend_version.
+        A row per curve: module, backend, kernel, setting_key and backend_version.
     """
     ordered = curves.with_row_index("place").sort("setting_key", "backend_version", "place")
     groups = ordered.group_by("module", "backend", "kernel", maintain_order=True).agg("place")
-    picked = {
-        places[at]
-        for places in groups["place"].to_list()
-        for at in (0, (len(places) - 1) // 2, len(places) - 1)
+    rows = {
+        kernel_rows[index]
+        for kernel_rows in groups["place"].to_list()
+        for index in (0, (len(kernel_rows) - 1) // 2, len(kernel_rows) - 1)
     }
-    return np.array(sorted(picked))
+    return np.array(sorted(rows))
 
 
 def factors(family: Family, fitted: Fitted, measured: Measured, epsilon: float) -> dict[str, float]:
-    """Return a platform's factors for chip and memory, nearest to a few measured curves.
+    """Return a platform's factors for chip and memory, fitted to a few measured curves.
 
-    They are sought as logarithms, with a weak pull to 1.
+    The fit is over their logarithms, with a weak pull to 1.
     """
     from scipy.optimize import least_squares
 
-    both = (CHIP, MEMORY)
     weight = weights(family, measured, epsilon)
 
-    def misses(logs: Array) -> Array:
+    def errors(logs: Array) -> Array:
         own = _named(np.exp(logs))
-        of = [
+        by_hypothesis = [
             residuals(
                 family,
                 family.latency_us(measured.features, scaled(fitted.values[name], own), name),
@@ -204,13 +206,13 @@ def factors(family: Family, fitted: Fitted, measured: Measured, epsilon: float) 
             )
             for name in family.hypotheses
         ]  # fmt: skip
-        return np.concatenate([*of, _PULL * logs])
+        return np.concatenate([*by_hypothesis, _PULL * logs])
 
-    found = least_squares(
-        misses, np.zeros(2), loss="soft_l1", f_scale=_SOFT, diff_step=1e-4,
-        bounds=([np.log(c.low) for c in both], [np.log(c.high) for c in both]),
+    solution = least_squares(
+        errors, np.zeros(2), loss="soft_l1", f_scale=_SOFT, diff_step=1e-4,
+        bounds=(np.log([CHIP.low, MEMORY.low]), np.log([CHIP.high, MEMORY.high])),
     )  # fmt: skip
-    return {name: float(f"{value:.4g}") for name, value in _named(np.exp(found.x)).items()}
+    return {name: float(f"{value:.4g}") for name, value in _named(np.exp(solution.x)).items()}
 
 
 def _named(values: Sequence[float] | Array) -> dict[str, float]:
@@ -218,10 +220,10 @@ def _named(values: Sequence[float] | Array) -> dict[str, float]:
 
 
 OWN_FORM = 1
-"""Number of what is fitted on a platform, and how; a change of either raises it."""
+"""Version of the constants that are fitted on a platform and of their fit; a change raises it."""
 _REMEDY = "Give 16-bit curves of it, or for `published` a platform of the paper"
 PUBLISHED = "published"
-"""The name of the paper's boundaries, as a source of a launch floor."""
+"""The paper's boundaries, as the source of a launch floor."""
 
 
 def calibrate_own(
@@ -233,7 +235,7 @@ def calibrate_own(
     epsilon: float,
     offline: bool = False,
 ) -> Seal:
-    """Make sure that a platform's own constants are sealed, on top of the newest of all families.
+    """Seal a platform's own constants, on top of each family's newest ones, unless they are sealed.
 
     Parameters
     ----------
@@ -243,7 +245,7 @@ def calibrate_own(
     Raises
     ------
     EvidenceError
-        There is no calibration to start from, or nothing of the platform that can be fitted.
+        There is no calibration to start from, or no data of the platform to fit.
     """
     base = recorded_constants(layout, collectives=False)
     if not base:
@@ -259,9 +261,13 @@ def calibrate_own(
     if platform not in {event.data.platform for event in newest.of(kind)}:
         raise EvidenceError(f"{source} holds nothing of {platform}", remedy=_REMEDY)
     files = dict(newest.started.data.plan.files)
-    rests_on = {event.event_id: event.hash for event in base.values()}
+    base_events = {event.event_id: event.hash for event in base.values()}
     plan = CalibratePlan(
-        source=stream, files=files | rests_on, platforms=(platform,), epsilon=epsilon, form=OWN_FORM
+        source=stream,
+        files=files | base_events,
+        platforms=(platform,),
+        epsilon=epsilon,
+        form=OWN_FORM,
     )
 
     def events() -> list[ConstantsCalibrated]:
@@ -291,22 +297,22 @@ class _Fit(NamedTuple):
 
     def floor(self, take: Take) -> Iterator[ConstantsCalibrated]:
         """Yield the launch floor of fused MoE layers, from printed boundaries."""
-        known = narrowed(
+        published_moe = narrowed(
             published_truth(take, [self.epsilon]),
             (pl.col("platform") == self.platform) & (pl.col("module") == "moe_ffn"),
         )
-        asked = with_facts(questions(known), self.facts)
-        for part in prepare(asked, self.resolver):
+        rows = with_facts(questions(published_moe), self.facts)
+        for part in prepare(rows, self.resolver):
             if not isinstance(part, Prepared) or part.family.name != MOE_TRITON.name:
                 continue
-            true = part.rows.select(pl.col("asked").alias("curve"), "setting_key", "grid").join(
-                known.boundaries.select("curve", "n_max", "next_n"), on="curve",
+            truth = part.rows.select(pl.col("asked").alias("curve"), "setting_key", "grid").join(
+                published_moe.boundaries.select("curve", "n_max", "next_n"), on="curve",
                 how="left", maintain_order="left",
             )  # fmt: skip
-            n_max = true["n_max"].cast(pl.Float64).to_numpy()
-            given = fitted(self.base[part.family.name].data)
-            value, (low, high), hits = launch_floor(part, given, n_max, self.epsilon)
-            without = _hits(part, given, n_max, self.epsilon, {})
+            n_max = truth["n_max"].cast(pl.Float64).to_numpy()
+            base = fitted(self.base[part.family.name].data)
+            value, (low, high), hits = launch_floor(part, base, n_max, self.epsilon)
+            base_hits = _hits(part, base, n_max, self.epsilon, {})
             scan = (
                 f"{HOST.name} from {HOST.low:g} to {HOST.high:g} by 1, the middle of the widest "
                 f"range of most hits (taken): {hits} of {len(n_max)} from {low} to {high}"
@@ -315,40 +321,44 @@ class _Fit(NamedTuple):
                 self._calibrated(MOE_TRITON.name, (HOST.calibrated("host", value),)),
                 selection=f"printed boundaries of fused MoE layers at {self.epsilon:g}",
                 curves=len(n_max),
-                rows_sha256=sha256(true.drop("curve").write_ndjson().encode()),
+                rows_sha256=sha256(truth.drop("curve").write_ndjson().encode()),
                 members={},
-                tried=(f"no number fitted: {without} of {len(n_max)} hit", scan),
+                tried=(f"no number fitted: {base_hits} of {len(n_max)} hit", scan),
             )
 
     def factors(self, curves: ImportedCurves) -> Iterator[ConstantsCalibrated]:
         """Yield two factors for each family that has curves."""
         settings = curves.settings.filter(pl.col("platform") == self.platform)
         points = curves.points.join(settings.select("curve"), on="curve", how="semi")
-        found: dict[str, list[Sample]] = {}
+        by_family: dict[str, list[Sample]] = {}
         for _, family, sample in parts(ImportedCurves(settings, points), self.facts, self.resolver):
-            found.setdefault(family, []).append(sample)
+            by_family.setdefault(family, []).append(sample)
         for family in FAMILIES:
-            if family in found and family in self.base:
-                yield self._factors(family, found[family])
+            if family in by_family and family in self.base:
+                yield self._factors(family, by_family[family])
 
     def _factors(self, family: str, samples: list[Sample]) -> ConstantsCalibrated:
-        every = pl.concat([each.curves for each in samples])
-        places = chosen(every)
-        kept = np.zeros(every.height, dtype=bool)
-        kept[places] = True
-        measured = taken(joined([each.measured for each in samples]), kept)
-        rows = every[places]
+        curves = pl.concat([sample.curves for sample in samples])
+        chosen_rows = chosen(curves)
+        flags = np.zeros(curves.height, dtype=bool)
+        flags[chosen_rows] = True
+        measured = selected_curves(joined([sample.measured for sample in samples]), flags)
+        rows = curves[chosen_rows]
         files = rows.select("member", "member_sha256").unique().sort(pl.all())
-        given = fitted(self.base[family].data)
-        values = factors(FAMILIES[family], given, measured, self.epsilon)
-        told = rows.select("setting_key", "backend", "backend_version", "kernel", "latency_us")
-        constants = tuple(each.calibrated("own", values[each.name]) for each in (CHIP, MEMORY))
+        base = fitted(self.base[family].data)
+        values = factors(FAMILIES[family], base, measured, self.epsilon)
+        digest_columns = rows.select(
+            "setting_key", "backend", "backend_version", "kernel", "latency_us"
+        )
+        constants = tuple(
+            constant.calibrated("own", values[constant.name]) for constant in (CHIP, MEMORY)
+        )
         return structs.replace(
             self._calibrated(family, constants),
             selection=f"at most {CURVES_A_KERNEL} curves a kernel, the first, middle and last "
             f"setting by key: {', '.join(rows['event_id'])}",
             curves=rows.height,
-            rows_sha256=sha256(told.write_ndjson().encode()),
+            rows_sha256=sha256(digest_columns.write_ndjson().encode()),
             members=dict(files.iter_rows()),
             tried=("factors for chip and memory with a weak pull to 1 (taken)",),
         )
@@ -356,7 +366,7 @@ class _Fit(NamedTuple):
     def _calibrated(
         self, family: str, constants: tuple[CalibratedConstant, ...]
     ) -> ConstantsCalibrated:
-        """Return a family's calibration with the platform's own constants in place of its own."""
+        """Return a family's calibration with the platform's own constants instead."""
         base: ConstantsCalibrated = self.base[family].data
         return structs.replace(
             base,

@@ -1,8 +1,8 @@
-"""T(N) of collectives: what a kernel waits for, and bytes over links.
+"""T(N) of collectives: latencies of synchronisation, and bytes over links.
 
-A collective begins and ends with flags that every rank must see, so it costs a fixed time, and some
-for each rank besides the first. What is sent crosses a GPU's links at a share of their bandwidth.
-Both kinds of waiting are longer over NVLink 5, whose round trips public tables show to be.
+A collective begins and ends with flags that every rank must see, so it takes a fixed time plus a
+time for each rank besides the first. The bytes sent cross a GPU's links at a share of their
+bandwidth. Public tables show that both latencies are longer over NVLink 5.
 """
 
 from functools import partial
@@ -30,142 +30,141 @@ from nearfree.derive.work_model.family import (
 )
 
 COLLECTIVE = ("collective",)
-"""The kind of modules that these forms speak of."""
+"""The module kind of these forms."""
 _SHARPNESS = 3.0
 """p: how well a kernel hides the latency of its loads behind their bytes."""
 _PCIE_SHARPNESS = 1.5
-"""The same of what a collective over PCIe waits for behind what it sends."""
+"""p over PCIe: how well a collective hides its latencies behind its bytes."""
 PAIR = 2
-"""GPUs of which each has the other alone to send to."""
+"""Two GPUs, which send only to each other."""
 _ROUNDED = (ONE_SHOT, TWO_SHOT)
 BY_HOPS = ("send", "all_gather", "reduce_scatter")
-"""What NCCL does by a ring alone, or in one hop, so that those of its hops that leave a node are
-known: one fewer than there are nodes (src/graph/tuning.cc, nInterSteps)."""
+"""Operations that NCCL runs only as a ring, or in one hop, which fixes the hops between nodes: one
+less than the nodes (src/graph/tuning.cc, nInterSteps)."""
 _NETWORK_HOP_US = {"ll": 2.7, "simple": 14.0}
-"""What such a hop takes, by protocol: NCCL, src/graph/tuning.cc, hwLatencies of a ring over the
-network."""
+"""Latency of a hop between nodes, by protocol: NCCL, src/graph/tuning.cc, hwLatencies of a ring
+over the network."""
 _RECENT = [ALGORITHMS.index(name) for name in (PUSH, PULL, TWO_PUSHES, SWITCHED_PULL)]
 
 
-def _slower(features: Features, values: Values) -> Array:
-    """Return w, how much longer waiting takes, [rows, 1]."""
+def _wait_factor(features: Features, values: Values) -> Array:
+    """Return w, the factor of all latencies, [rows, 1]."""
     return np.asarray(np.where(features["nvlink5"] > 0, values["nvlink5"], 1.0))
 
 
 def graph_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of an engine's all-reduce in a CUDA graph, [rows, grid], in microseconds.
 
-    Of each algorithm T = w (fixed + hop (g - 1)) + S_sent / (a link), where w is 1, and larger
-    over NVLink 5. The own kernels load in rounds of a latency each, which overlap with the bytes:
+    For each algorithm T = w (fixed + hop (g - 1)) + S_sent / (a link), where w is 1, and larger
+    over NVLink 5. The own kernels load in rounds of one latency each, which overlap with the bytes:
     their second term is ((S_sent / (a link))^3 + (w rounds round)^3)^(1/3).
 
     Parameters
     ----------
     features
-        `algorithm` as a place in ALGORITHMS, `sent` in bytes, `rounds` [rows, grid]; `link` in
+        `algorithm` as an index into ALGORITHMS, `sent` in bytes, `rounds` [rows, grid]; `link` in
         bytes/us, `gpus`, `nvlink5` (1 or 0) [rows, 1].
     """
-    total = np.zeros(features["sent"].shape)
-    slower = _slower(features, values)
-    for place, name in enumerate(TIMED_AS.get(each, each) for each in ALGORITHMS):
-        moved = features["sent"] / (values[f"{name}_share"] * features["link"])
+    total_us = np.zeros(features["sent"].shape)
+    w = _wait_factor(features, values)
+    for index, name in enumerate(TIMED_AS.get(algorithm, algorithm) for algorithm in ALGORITHMS):
+        transfer_us = features["sent"] / (values[f"{name}_share"] * features["link"])
         if name in _ROUNDED:
-            waits = slower * values[f"{name}_round_us"] * features["rounds"]
-            moved = power_mean_sum(_SHARPNESS, moved, np.maximum(waits, 1e-9))
-        hops = values[f"{name}_hop_us"] * (features["gpus"] - 1)
-        time = slower * (values[f"{name}_fixed_us"] + hops) + moved
-        total = np.where(features["algorithm"] == place, time, total)
-    return total
+            rounds_us = w * values[f"{name}_round_us"] * features["rounds"]
+            transfer_us = power_mean_sum(_SHARPNESS, transfer_us, np.maximum(rounds_us, 1e-9))
+        hops_us = values[f"{name}_hop_us"] * (features["gpus"] - 1)
+        time_us = w * (values[f"{name}_fixed_us"] + hops_us) + transfer_us
+        total_us = np.where(features["algorithm"] == index, time_us, total_us)
+    return total_us
 
 
 def eager_us(features: Features, values: Values, hypothesis: str) -> Array:
-    """Return T(N) of the same launched by the host, [rows, grid]: no less than a launch takes.
+    """Return T(N) of an engine's all-reduce without a graph, [rows, grid]: at least a launch.
 
-    SGLang's later kernels are launched by other code; Grace takes longer for either than the CPUs
-    beside other GPUs.
+    SGLang's later kernels are launched by other code. Grace takes longer for either launch than the
+    host CPUs of other GPUs.
 
     Parameters
     ----------
     features
-        Those of a graph's, and `grace` (1 or 0) [rows, 1].
+        Those of `graph_us`, and `grace` (1 or 0) [rows, 1].
     """
     recent = np.isin(features["algorithm"], _RECENT)
-    launch = np.where(recent, values["recent_host_us"], values["host_us"])
-    launch = launch * np.where(features["grace"] > 0, values["grace"], 1.0)
-    return np.maximum(launch, graph_us(features, values, hypothesis))
+    launch_us = np.where(recent, values["recent_host_us"], values["host_us"])
+    launch_us = launch_us * np.where(features["grace"] > 0, values["grace"], 1.0)
+    return np.maximum(launch_us, graph_us(features, values, hypothesis))
 
 
 def nccl_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of NCCL's collectives, [rows, grid]: the fastest of its protocols.
 
-    T = min over protocols of w (fixed + hop steps) + S_sent / (a link); `steps` are g - 1, and
-    twice that for an all-reduce, and take as long by either protocol: only of few GPUs can curves
-    tell what a step takes from what is fixed. The protocol LL sends a flag with each word, so at
-    most half of what is sent are data; an all-reduce of floats of 8 GPUs can be done in the switch
-    (NVLS), which public tables have of 32 MiB or more, so that it waits for longer than a ring.
-    Of BY_HOPS over several nodes, hops between them take what NCCL itself reckons with, and the
-    link is what a rank reaches of the network: its own share, times the ranks that the node with
-    fewest has, as rings have so many channels and no more.
+    T = min over protocols of w (fixed + hop steps) + S_sent / (a link). `steps` are g - 1, and
+    twice that for an all-reduce. A step takes the same time in both protocols, since curves of few
+    GPUs cannot separate it from the fixed time. The protocol LL sends a flag with each word, so at
+    most half of the bytes sent are data. The switch can run an all-reduce of floats of 8 GPUs
+    (NVLS); public tables have it from 32 MiB on, so that its fixed time is longer than a ring's.
+    For BY_HOPS over several nodes, a hop between nodes takes NCCL's own estimate, and the link is a
+    rank's share of the network times the ranks of the node with fewest, which is the number of
+    channels of a ring.
 
-    TensorRT-LLM's own kernels and NCCL behind them have the same form, but their steps are no
-    protocols of one library: each has a hop of its own.
+    TensorRT-LLM's own kernels and NCCL beyond them have the same form, but the two are not
+    protocols of one library: each has its own hop.
 
     Source: NCCL, src/graph/tuning.cc; src/init.cc, initTransportsRank (the least of all ranks).
     """
-    slower = _slower(features, values)
-    exchanged = values["exchange_us"] * features["exchange"]
-    far = features["nodes"] - 1.0
-    apart = "hop_us" not in values
-    times = [
-        slower * (values[f"{name}_fixed_us"] + exchanged)
-        + slower * values[f"{name}_hop_us" if apart else "hop_us"] * (features["steps"] - far)
-        + _NETWORK_HOP_US[name] * far
+    w = _wait_factor(features, values)
+    exchange_wait_us = values["exchange_us"] * features["exchange"]
+    node_hops = features["nodes"] - 1.0
+    own_hops = "hop_us" not in values
+    times_us = [
+        w * (values[f"{name}_fixed_us"] + exchange_wait_us)
+        + w * values[f"{name}_hop_us" if own_hops else "hop_us"] * (features["steps"] - node_hops)
+        + _NETWORK_HOP_US[name] * node_hops
         + features["sent"] / (values[f"{name}_share"] * features["reached"])
         for name in ("ll", "simple")
     ]
-    switched = slower * values["nvls_fixed_us"] + features["switched"] / (
+    switched_us = w * values["nvls_fixed_us"] + features["switched"] / (
         values["nvls_share"] * features["link"]
     )
-    times.append(np.where(features["nvls"] > 0, switched, np.inf))
-    return np.asarray(np.minimum.reduce(times))
+    times_us.append(np.where(features["nvls"] > 0, switched_us, np.inf))
+    return np.asarray(np.minimum.reduce(times_us))
 
 
 def pcie_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) over PCIe, [rows, grid]: the faster of NCCL's protocols, or an own kernel.
 
-    Of a protocol T = ((fixed + hop steps)^1.5 + (S_sent / rate)^1.5)^(1/1.5), where the rate is a
-    share of a GPU's link. More than two GPUs do not get past a path between them, whatever their
-    links: of LL all of them share it. Those that do not reach each other directly send through the
-    host, where all GPUs share one path of about half a link. Two GPUs that do reach each other are
-    summed up by an engine's own kernel, T = fixed + S_sent / (a link). Launched by the host none
-    takes less than a launch.
+    For a protocol T = ((fixed + hop steps)^1.5 + (S_sent / rate)^1.5)^(1/1.5), where the rate is a
+    share of a GPU's link. More than two GPUs are also limited by a path between them, which all of
+    them share in LL. GPUs without direct access send through the host, where all share one path of
+    about half a link. An engine's own kernel sums the buffers of two GPUs with direct access,
+    T = fixed + S_sent / (a link). Without a graph T is at least a launch.
 
     Parameters
     ----------
     features
         `sent` in bytes [rows, grid]; `link` in bytes/us, `gpus`, `steps`, and as 1 or 0 `direct`,
-        `own` and `eager` [rows, 1].
+        `own_us` and `eager` [rows, 1].
     """
     link, gpus, sent = features["link"], features["gpus"], features["sent"]
-    through_host = np.where(features["direct"] > 0, np.inf, values["host_share"] * link / gpus)
-    times = []
+    host_rate = np.where(features["direct"] > 0, np.inf, values["host_share"] * link / gpus)
+    times_us = []
     for name, ranks in (("ll", gpus), ("simple", 1.0)):
-        path = np.where(gpus > PAIR, values[f"{name}_path_bytes_us"] / ranks, np.inf)
-        rate = np.minimum(np.minimum(values[f"{name}_share"] * link, path), through_host)
-        waits = values[f"{name}_fixed_us"] + values[f"{name}_hop_us"] * features["steps"]
-        waits = np.broadcast_to(waits, sent.shape)
-        times.append(power_mean_sum(_PCIE_SHARPNESS, waits, sent / rate))
-    own = values["own_fixed_us"] + sent / (values["own_share"] * link)
-    time = np.where(features["own"] > 0, own, np.minimum(*times))
-    return np.maximum(time, np.where(features["eager"] > 0, values["host_us"], 0.0))
+        path_rate = np.where(gpus > PAIR, values[f"{name}_path_bytes_us"] / ranks, np.inf)
+        rate = np.minimum(np.minimum(values[f"{name}_share"] * link, path_rate), host_rate)
+        waits_us = values[f"{name}_fixed_us"] + values[f"{name}_hop_us"] * features["steps"]
+        waits_us = np.broadcast_to(waits_us, sent.shape)
+        times_us.append(power_mean_sum(_PCIE_SHARPNESS, waits_us, sent / rate))
+    own_us = values["own_fixed_us"] + sent / (values["own_share"] * link)
+    time_us = np.where(features["own"] > 0, own_us, np.minimum(*times_us))
+    return np.maximum(time_us, np.where(features["eager"] > 0, values["host_us"], 0.0))
 
 
 def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
-    """Return T(N) of a dispatch or combine, [rows, grid]: what the busiest rank's links take.
+    """Return T(N) of a dispatch or combine, [rows, grid]: the time of the busiest rank.
 
-    T = w (fixed + hop (g - 1)) + ((S / (a link))^3 + (S / (SMs c))^3)^(1/3), where S is what the
-    busiest rank moves inside a node, and g are the GPUs, of which no more than 8 count. Over
-    several nodes far + S_net / (n network) comes to it, S_net being what it moves between them.
+    T = w (fixed + hop (g - 1)) + ((S / (a link))^3 + (S / (SMs c))^3)^(1/3), where S are the bytes
+    that the busiest rank moves inside a node, and g is the number of GPUs, at most 8. Over several
+    nodes far + S_net / (n network) is added, where S_net are the bytes moved between nodes.
 
     Parameters
     ----------
@@ -173,19 +172,19 @@ def exchange_us(features: Features, values: Values, _hypothesis: str) -> Array:
         `sent` and `between` in bytes [rows, grid]; `link` and `network` in bytes/us, `copying_sms`,
         `gpus`, `nodes`, `nvlink5` [rows, 1].
     """
-    slower = _slower(features, values)
-    waits = values["fixed_us"] + values["hop_us"] * (np.minimum(features["gpus"], 8.0) - 1.0)
-    inside = power_mean_sum(
+    slower = _wait_factor(features, values)
+    waits_us = values["fixed_us"] + values["hop_us"] * (np.minimum(features["gpus"], 8.0) - 1.0)
+    node_us = power_mean_sum(
         _SHARPNESS,
         np.maximum(features["sent"], 1.0) / (values["share"] * features["link"]),
         np.maximum(features["sent"], 1.0) / (values["sm_bytes_us"] * features["copying_sms"]),
     )
-    time = slower * waits + inside
+    time_us = slower * waits_us + node_us
     if "network_share" in values:
-        far = features["nodes"] > 1
-        net = features["between"] / (values["network_share"] * features["network"])
-        time = time + np.where(far, values["network_us"] + net, 0.0)
-    return np.asarray(time)
+        leaves_node = features["nodes"] > 1
+        network_us = features["between"] / (values["network_share"] * features["network"])
+        time_us = time_us + np.where(leaves_node, values["network_us"] + network_us, 0.0)
+    return np.asarray(time_us)
 
 
 def _hop(name: str, start: float) -> Constant:
@@ -285,17 +284,17 @@ _form = partial(Family, modules=COLLECTIVE, times=True)
 def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -> Family:
     """Return the form of dispatch and combine by one backend's kernels of a kind.
 
-    Tables of different backends disagree about the same kernels by factors, since what they time
-    differs: each has constants of its own.
+    Tables of different backends time different things, and differ by factors for the same kernels:
+    each backend has its own constants.
     """
 
-    def speaks(of: str, kernel: str | None, _cached: bool) -> bool:  # noqa: FBT001
+    def covers(of: str, kernel: str | None, _cached: bool) -> bool:  # noqa: FBT001
         return of == backend and (kernel or "").startswith(kernels)
 
     return _form(
         name=name,
         meaning=f"dispatch and combine by {backend}'s {', '.join(kernels)}",
-        speaks=speaks,
+        covers=covers,
         needs=("experts", "top_k"),
         constants=(*_EXCHANGE, *(_BETWEEN if far else ())),
         hypotheses=("links",),
@@ -306,7 +305,7 @@ def _exchange(name: str, backend: str, kernels: tuple[str, ...], *, far: bool) -
 COLLECTIVE_GRAPH = _form(
     name="collective_graph",
     meaning="vLLM's and SGLang's all-reduces in a CUDA graph, by the switches of their source",
-    speaks=lambda backend, kernel, _cached: (
+    covers=lambda backend, kernel, _cached: (
         backend in ("vllm", "sglang") and (kernel or "graph").endswith("graph")
     ),
     constants=_GRAPH,
@@ -316,7 +315,7 @@ COLLECTIVE_GRAPH = _form(
 COLLECTIVE_EAGER = _form(
     name="collective_eager",
     meaning="the same launched one by one",
-    speaks=lambda backend, kernel, _cached: (
+    covers=lambda backend, kernel, _cached: (
         backend in ("vllm", "sglang") and (kernel or "").endswith("eager")
     ),
     constants=(
@@ -334,7 +333,7 @@ COLLECTIVE_EAGER = _form(
 COLLECTIVE_NCCL = _form(
     name="collective_nccl",
     meaning="NCCL's collectives over NVLink",
-    speaks=lambda backend, _kernel, _cached: backend == "nccl",
+    covers=lambda backend, _kernel, _cached: backend == "nccl",
     constants=_LARGE,
     hypotheses=("protocols",),
     latency_us=nccl_us,
@@ -342,7 +341,7 @@ COLLECTIVE_NCCL = _form(
 COLLECTIVE_TRTLLM = _form(
     name="collective_trtllm",
     meaning="TensorRT-LLM's all-reduces",
-    speaks=lambda backend, kernel, _cached: (
+    covers=lambda backend, kernel, _cached: (
         backend == "trtllm" and (kernel or "TRTLLM").startswith("TRTLLM")
     ),
     constants=_TRTLLM,
@@ -352,12 +351,12 @@ COLLECTIVE_TRTLLM = _form(
 COLLECTIVE_PCIE = _form(
     name="collective_pcie",
     meaning="any collective of GPUs that meet over PCIe",
-    speaks=lambda _backend, _kernel, _cached: False,
+    covers=lambda _backend, _kernel, _cached: False,
     constants=_OVER_PCIE,
     hypotheses=("paths",),
     latency_us=pcie_us,
 )
-"""It is chosen by the platform, not by the kernel."""
+"""The platform selects it, not the kernel."""
 EXCHANGES = (
     _exchange("exchange_low_latency", "sglang", ("deepep_ll",), far=True),
     _exchange("exchange_normal", "sglang", ("deepep_normal",), far=True),
@@ -376,8 +375,8 @@ COLLECTIVES = (
     COLLECTIVE_TRTLLM,
     COLLECTIVE_PCIE,
 )
-"""The forms of collectives, the most special first."""
+"""The forms of collectives, the most specific first."""
 COLLECTIVE_FAMILIES = frozenset(family.name for family in COLLECTIVES)
 """Their names."""
 SWITCHED_FAMILIES = (COLLECTIVE_GRAPH.name, COLLECTIVE_EAGER.name)
-"""Those whose algorithm the engines' source says."""
+"""Families whose algorithm follows from the engines' source."""

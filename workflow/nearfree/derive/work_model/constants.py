@@ -1,4 +1,4 @@
-"""Calibrated constants: made from curves, kept in the log, read back."""
+"""Calibrated constants: fitted to curves, stored in the log, and read back."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -7,7 +7,7 @@ import polars as pl
 
 from nearfree.core.scopes import PUBLIC
 from nearfree.derive.work_model.families import CALIBRATED_DTYPES, FAMILIES
-from nearfree.derive.work_model.family import Family, Fitted, neutral, shared
+from nearfree.derive.work_model.family import Family, Fitted, neutral, without_neutral
 from nearfree.derive.work_model.fit import band, fit
 from nearfree.errors import EvidenceError
 from nearfree.log.events import ConstantsCalibrated, Event
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from nearfree.derive.work_model.samples import Sample
 
 STREAM = "constants"
-"""Where constants stand in the log."""
+"""The log's stream of constants."""
 COLLECTIVE_STREAM = "collective_constants"
-"""Where those of collectives do, which are calibrated by themselves."""
+"""The log's stream of the constants of collectives, which are calibrated separately."""
 
 
 def calibrated(
-    found: "Mapping[str, Sample]",
+    samples: "Mapping[str, Sample]",
     *,
     platforms: Sequence[str],
     epsilon: float,
     files: Mapping[str, str],
 ) -> list[ConstantsCalibrated]:
-    """Return one event a family, its constants fitted to the family's curves.
+    """Return one event per family, with constants fitted to the family's curves.
 
     Parameters
     ----------
     files
-        What the curves were imported from, by name and SHA-256.
+        The files that the curves were imported from: SHA-256 by name.
     """
     return [
-        _event(shared(FAMILIES[name]), found[name], platforms, epsilon, files)
+        _event(without_neutral(FAMILIES[name]), samples[name], platforms, epsilon, files)
         for name in FAMILIES
-        if name in found
+        if name in samples
     ]
 
 
@@ -80,32 +80,32 @@ def _event(
 
 
 def recorded_constants(layout: Layout, *, collectives: bool = True) -> dict[str, Event]:
-    """Return the newest event of each family that holds for the calibrated element types.
+    """Return each family's newest event for the calibrated element types.
 
     Parameters
     ----------
     collectives
-        Whether those of collectives are among them, which were calibrated on other platforms.
+        Whether to include collectives, which were calibrated on other platforms.
 
     Raises
     ------
     EvidenceError
-        The constants of a family are not those of its form any more.
+        The constants of a family are those of an older form.
     """
     streams = (STREAM, COLLECTIVE_STREAM) if collectives else (STREAM,)
-    every = (read_scope(layout, PUBLIC, stream=stream) for stream in streams)
-    takes = sorted((take for takes in every for take in takes), key=lambda take: take.order)
+    scopes = (read_scope(layout, PUBLIC, stream=stream) for stream in streams)
+    takes = sorted((take for takes in scopes for take in takes), key=lambda take: take.order)
     events = {event.data.family: event for take in takes for event in calibrations(take)}
     for name, event in events.items():
         family = FAMILIES.get(name)
-        named = {(each.hypothesis, each.name) for each in event.data.constants}
-        asked = {
-            (hypothesis, each.name): each.neutral
+        recorded = {(constant.hypothesis, constant.name) for constant in event.data.constants}
+        allowed = {
+            (hypothesis, constant.name): constant.neutral
             for hypothesis in (family.hypotheses if family else ())
-            for each in (family.constants if family else ())
+            for constant in (family.constants if family else ())
         }
-        needed = {key for key, neutral in asked.items() if neutral is None}
-        if not needed <= named <= {*asked}:
+        required = {key for key, neutral in allowed.items() if neutral is None}
+        if not required <= recorded <= {*allowed}:
             raise EvidenceError(
                 f"the constants of {name} in {event.event_id} are those of another form",
                 remedy="Run `nearfree calibrate` with this version",
@@ -114,7 +114,7 @@ def recorded_constants(layout: Layout, *, collectives: bool = True) -> dict[str,
 
 
 def calibrations(take: Take) -> list[Event]:
-    """Return the events of a take whose constants hold for the calibrated element types.
+    """Return the events of a take with constants for the calibrated element types.
 
     The data of each is a ConstantsCalibrated.
     """
@@ -123,9 +123,9 @@ def calibrations(take: Take) -> list[Event]:
 
 
 def fitted(event: ConstantsCalibrated) -> Fitted:
-    """Return the constants of an event as they enter the form."""
+    """Return an event's constants for its family's form."""
     family = FAMILIES[event.family]
     values: dict[str, dict[str, float]] = {name: neutral(family) for name in family.hypotheses}
-    for each in event.constants:
-        values[each.hypothesis][each.name] = each.value
+    for constant in event.constants:
+        values[constant.hypothesis][constant.name] = constant.value
     return Fitted(family=event.family, values=values, band=event.band)

@@ -1,17 +1,17 @@
-"""T(N) of a gated delta net's pass over its states: their bytes over beta, over what a call takes.
+"""T(N) of a gated delta net's pass over its states: a call's fixed time, plus bytes over beta.
 
 No constant is fitted here. They are read off AIConfigurator 0.12.0's gdn_perf tables of one
 position (fused_recurrent_gated_delta_rule_packed_decode of vLLM 0.24.0 and SGLang 0.5.14, 2 to 64
-heads of values, b of 1 to 1024, on 8 GPUs): with states of 4 bytes an element calls that move 512
+heads of values, b of 1 to 1024, on 8 GPUs). With states of 4 bytes per element, calls that move 512
 MB and more reach 0.77 to 0.91 of beta in the median, and those of one request take 3.7 to 5.6 us;
-causal_conv1d_update takes 1.5 us at least. Of several positions a request the tables have the
-chunked kernel of a prefill alone, which verifies nothing: how T grows with N is the bytes that the
-source says, and no curve holds it.
+causal_conv1d_update takes 1.5 us at least. For several positions per request the tables only have
+the chunked kernel of a prefill, which verifies nothing. The growth of T with N is that of the bytes
+in the source; no curve confirms it.
 
-A Mamba-2 mixer has the same form and constants, stated before any time of one was looked at: its
-kernels do alike. A convolution's update and a kernel that reads a state and stores it at each
-position (vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:949-1106) move S and rows of
-the same widths.
+A Mamba-2 mixer has the same form and constants, stated before any of its times was seen, since its
+kernels do the same: a convolution's update, and a kernel that reads a state and stores it at each
+position (vllm 0.33.0, vllm/model_executor/layers/mamba/mamba_mixer2.py:949-1106), move S and rows
+of the same widths.
 """
 
 import numpy as np
@@ -68,6 +68,6 @@ def state_us(features: Features, values: Values) -> Array:
     n = features["n"]
     states = (n + 1.0) * features["matrices"] * features["cache_bytes"]
     windows = 2.0 * (features["conv"] - 1.0) + n - 1.0
-    moved = features["mixed"] * (windows + 3.0 * n) + n * features["values"]
-    moved = features["batch"] * (states + moved * features["element_bytes"])
-    return np.asarray(values[FLOOR] + moved / (values[SHARE] * features["beta"]))
+    traffic = features["mixed"] * (windows + 3.0 * n) + n * features["values"]
+    traffic = features["batch"] * (states + traffic * features["element_bytes"])
+    return np.asarray(values[FLOOR] + traffic / (values[SHARE] * features["beta"]))

@@ -1,4 +1,4 @@
-"""How the dense products of questions take their rows, where an engine's rules say it."""
+"""Row tiles and weight passes of questions' dense products, by an engine's rules."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ ENGINES = [name for name, backend in backends_of("gemm").items() if backend.rule
 
 
 def dense_sizes(rows: pl.DataFrame, n: Array, resolver: Resolver) -> dict[str, Array]:
-    """Return the rows of all tiles and the passes over the weights, by product of the module.
+    """Return the padded rows and the passes over the weights, per product of the module.
 
     Parameters
     ----------
@@ -28,76 +28,76 @@ def dense_sizes(rows: pl.DataFrame, n: Array, resolver: Resolver) -> dict[str, A
 
     Returns
     -------
-    `padded_0` and `passes_0` of the first product, and so on, [rows, grid], with NaN where no rule
-    says them; and over the products `row_tile` and `weight_passes`, the largest, with 0
-    there. Nothing where no question is of an engine with such rules.
+    `padded_0` and `passes_0` of the first product, and so on, [rows, grid], NaN without a rule; and
+    `row_tile` and `weight_passes`, the largest over the products, 0 without a rule. Empty if no
+    question is of an engine with such rules.
     """
     if not rows["backend"].is_in(ENGINES).any():
         return {}
     count = 2 if rows["module"][0] == "dense_ffn" else 1
     tokens = (rows["batch"].to_numpy()[:, None] * n).astype(np.int64)
     sizes = np.full((count, 3, *n.shape), np.nan)
-    for place, row in enumerate(rows.iter_rows(named=True)):
-        for number, asked in enumerate(dense_questions(row)):
+    for index, row in enumerate(rows.iter_rows(named=True)):
+        for number, question in enumerate(dense_questions(row)):
             try:
-                steps = resolver.dense(asked)
-                found = [steps.at(each) for each in tokens[place].tolist()]
+                steps = resolver.dense(question)
+                choices = [steps.at(m) for m in tokens[index].tolist()]
             except NearfreeError:
-                continue  # its tile is a hypothesis, and the answer's evidence says why
-            sizes[number, :, place] = np.array(
-                [(each.padded, each.passes, each.value) for each in found]
+                continue  # its tile is a hypothesis, and the answer's evidence gives the reason
+            sizes[number, :, index] = np.array(
+                [(choice.padded, choice.passes, choice.value) for choice in choices]
             ).T
-    named = {
+    per_product = {
         f"{name}_{number}": sizes[number, part]
         for number in range(count)
         for part, name in enumerate(("padded", "passes"))
     }
-    known = np.nan_to_num(sizes)
-    return named | {"weight_passes": known[:, 1].max(axis=0), "row_tile": known[:, 2].max(axis=0)}
+    passes, tiles = (np.nan_to_num(sizes)[:, part].max(axis=0) for part in (1, 2))
+    return per_product | {"weight_passes": passes, "row_tile": tiles}
 
 
 def without_rules(features: Features) -> Features:
-    """Return the features of products without what an engine's rules say of their rows.
+    """Return the features of products without those of an engine's rules.
 
-    So were constants and residuals of measured products made: curves of the engine's own kernels
-    have the steps of its rules, and a form that said them, too, would count them twice.
+    Constants and residuals of measured products were fitted so: curves of the engine's own kernels
+    contain the steps of its rules, and a form with these rules would count the steps twice.
     """
-    ruled = ("padded_", "passes_")
-    return {name: each for name, each in features.items() if not name.startswith(ruled)}
+    prefixes = ("padded_", "passes_")
+    return {name: value for name, value in features.items() if not name.startswith(prefixes)}
 
 
 def dense_place(row: Mapping[str, Any], tokens: int, resolver: Resolver) -> str | None:
-    """Return where the rows of a question's products stand, or why they do not.
+    """Return the source of the rules of a question's products, or the reason without one.
 
     Parameters
     ----------
     row
         A question with the facts of its platform.
     tokens
-        Rows of its input.
+        Rows of its input, b N.
 
     Returns
     -------
-    File, lines and digest of each product's rule; None where no engine is asked about.
+    File, lines and digest of each product's rule; None if the backend has no such rules.
     """
-    places = []
-    for asked in dense_questions(row):
+    sources = []
+    for question in dense_questions(row):
         try:
-            places.append(resolver.dense(asked).evidence(tokens))
+            sources.append(resolver.dense(question).evidence(tokens))
         except NearfreeError as error:
-            places.append(f"no rule, tiles of 16 to 128 rows assumed: {error.what}")
-    return "; ".join(dict.fromkeys(places)) or None
+            sources.append(f"no rule, tiles of 16 to 128 rows assumed: {error.what}")
+    return "; ".join(dict.fromkeys(sources)) or None
 
 
 def dense_questions(row: Mapping[str, Any]) -> Iterator[DenseQuestion]:
-    """Yield a module's products as an engine runs them, which merges the two of a gated FFN."""
+    """Yield a module's products as an engine runs them: gate and up of an FFN are one."""
     if row["backend"] not in ENGINES:
         return
-    sides = [(row["d_model"], row["d_ff"])]
+    shapes = [(row["d_model"], row["d_ff"])]
     if row["module"] == "dense_ffn":
-        width = row["d_ff"] * (2 if row["gated"] else 1)
-        sides = [(row["d_model"], width), (row["d_ff"], row["d_model"])]
-    for depth, columns in sides:
+        up_columns = row["d_ff"] * (2 if row["gated"] else 1)
+        shapes = [(row["d_model"], up_columns), (row["d_ff"], row["d_model"])]
+    for depth, columns in shapes:
         yield DenseQuestion(
             backend=row["backend"],
             backend_version=row["backend_version"],

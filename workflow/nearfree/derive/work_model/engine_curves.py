@@ -1,4 +1,4 @@
-"""The engines' forwards that a log holds: what was loaded for each setting, and its T(N)."""
+"""The forwards of engines in a log: what was loaded for each setting, and its T(N)."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ _ENGINE = "engine"
 
 
 class LoggedForward(Struct, frozen=True):
-    """A setting that an engine ran in a scope: its newest take's events and T(N) in us by N."""
+    """A setting that an engine ran in a scope: events and T(N) in us by N of its newest take."""
 
     setting: Setting
     platform: str
@@ -37,25 +37,25 @@ class LoggedForward(Struct, frozen=True):
 
     @property
     def forward(self) -> EngineForward:
-        """What is known of it besides N."""
+        """The forward without N."""
         return forward_of(self.setting, self.loaded.data)
 
     @property
     def name(self) -> str:
-        """What tells it from others of a platform, release and threads."""
+        """The name, unique among the forwards of a platform, release and number of threads."""
         setting = self.setting
         stored = "" if setting.repack else " not repacked"
         return f"{setting.model} {setting.file_type}{stored} b={setting.batch} L={setting.context}"
 
 
 class EngineLog:
-    """The engines' forwards of a log, read once a scope, with the rules of their releases."""
+    """The forwards of engines in a log, with their releases' rules; each scope is read once."""
 
     def __init__(self, layout: Layout, resolver: Resolver) -> None:
         self._layout, self._resolver = layout, resolver
         self._scopes: dict[str, dict[str, LoggedForward]] = {}
         self._rules: dict[EngineForward, EngineRules | NearfreeError] = {}
-        self._made: Products = {}
+        self._products: Products = {}
 
     def forwards(self, scope: str) -> Mapping[str, LoggedForward]:
         """Return a scope's forwards by the key of their setting."""
@@ -72,16 +72,17 @@ class EngineLog:
         return self._scopes[scope]
 
     def forward(self, scope: str, key: str) -> EngineForward:
-        """Return the forward of a setting; EvidenceError if nothing says what was loaded."""
-        found = self.forwards(scope).get(key)
-        if found is None:
+        """Return the forward of a setting; EvidenceError if no take recorded what was loaded."""
+        forward = self.forwards(scope).get(key)
+        if forward is None:
             raise EvidenceError(
-                f"no take of {scope} says what the engine loaded", remedy="Measure the study again"
+                f"no take of {scope} recorded what the engine loaded",
+                remedy="Measure the study again",
             )
-        return found.forward
+        return forward.forward
 
     def rules(self, forward: EngineForward) -> EngineRules:
-        """Return the rules of a forward's release, ready for each of its matrices.
+        """Return the rules of a forward's release, resolved for its matrices.
 
         Raises
         ------
@@ -90,42 +91,46 @@ class EngineLog:
         """
         if forward not in self._rules:
             try:
-                self._rules[forward] = EngineRules(forward, self._resolver, self._made)
+                self._rules[forward] = EngineRules(forward, self._resolver, self._products)
             except NearfreeError as error:
                 self._rules[forward] = error
-        found = self._rules[forward]
-        if isinstance(found, NearfreeError):
-            raise found.with_traceback(None)
-        return found
+        result = self._rules[forward]
+        if isinstance(result, NearfreeError):
+            raise result.with_traceback(None)
+        return result
 
     def curves(self, scope: str) -> list[EngineCurve]:
-        """Return the curves of a scope whose release's rules are known, by name."""
-        found = []
-        for key, each in self.forwards(scope).items():
+        """Return the curves of a scope, sorted by name, if their release has rules."""
+        engine_curves = []
+        for key, forward in self.forwards(scope).items():
             try:
-                rules = self.rules(each.forward)
+                rules = self.rules(forward.forward)
             except NearfreeError:
-                continue  # a curve that no rules speak of calibrates nothing
-            found.append(
+                continue  # a curve without rules cannot calibrate
+            engine_curves.append(
                 EngineCurve(
-                    name=each.name,
+                    name=forward.name,
                     key=key,
-                    platform=each.platform,
+                    platform=forward.platform,
                     rules=rules,
-                    baseline=each.baseline,
-                    latency_us=each.latency_us,
-                    event_id=each.first_id,
+                    baseline=forward.baseline,
+                    latency_us=forward.latency_us,
+                    event_id=forward.first_id,
                 )
             )
-        return sorted(found, key=lambda curve: (curve.name, curve.key))
+        return sorted(engine_curves, key=lambda curve: (curve.name, curve.key))
 
     def event_ids(self, scope: str) -> set[str]:
-        """Return the events that a scope's answers rest on."""
-        known = self.forwards(scope).values()
-        return {event_id for each in known for event_id in (each.loaded.event_id, each.first_id)}
+        """Return the events behind a scope's answers."""
+        forwards = self.forwards(scope).values()
+        return {
+            event_id
+            for forward in forwards
+            for event_id in (forward.loaded.event_id, forward.first_id)
+        }
 
     def _runs_engines(self, scope: str, stream: str) -> bool:
-        """Return whether a stream holds forwards of engines, by the plan of its first take."""
+        """Return whether a stream has forwards of engines, by the plan of its first take."""
         first = next(take for take in self._layout.takes(scope) if take.stream == stream)
         started = first_start(self._layout, first)
         plan = started.plan if started is not None else None
@@ -134,14 +139,14 @@ class EngineLog:
 
 
 def _newest(takes: list[Take]) -> dict[str, LoggedForward]:
-    found: dict[str, LoggedForward] = {}
-    for take in sorted(takes, key=lambda each: each.order):
+    forwards: dict[str, LoggedForward] = {}
+    for take in sorted(takes, key=lambda take: take.order):
         loaded = take.of(EngineLoaded)
         for curve in curves([take]):
             events = [event for event in loaded if _is_of(event.data, curve.setting)]
             samples = curve_samples(curve)
             if curve.setting.module == _ENGINE and events and samples.whole:
-                found[setting_key(curve.setting)] = LoggedForward(
+                forwards[setting_key(curve.setting)] = LoggedForward(
                     setting=curve.setting,
                     platform=take.name.scope,
                     loaded=events[-1],
@@ -149,17 +154,17 @@ def _newest(takes: list[Take]) -> dict[str, LoggedForward]:
                     latency_us=_medians(curve),
                     baseline=samples.baseline,
                 )
-    return found
+    return forwards
 
 
 def _is_of(loaded: EngineLoaded, setting: Setting) -> bool:
-    """Return whether what was loaded is what a setting ran."""
+    """Return whether a load event is that of a setting."""
     return (loaded.engine, loaded.release, loaded.model, loaded.repack) == (
         setting.backend, setting.release, setting.model, bool(setting.repack),
     )  # fmt: skip
 
 
 def _medians(curve: Curve) -> dict[int, float]:
-    """Return T(N) in microseconds as the table `latency` has it."""
+    """Return T(N) in microseconds by N, as in the table `latency`."""
     rounds = curve_samples(curve).rounds
     return {n: median(sorted(by_round.values())) for n, by_round in rounds.items() if by_round}

@@ -1,7 +1,7 @@
-"""The constants of an engine's T(N), fitted to measured curves: none is negative.
+"""The constants of an engine's T(N), fitted to measured curves; none is negative.
 
-With the terms of `engine.terms` as columns and the points of all curves as rows, what is made
-small is the sum of squares of T(N) as predicted over T(N) as measured, less 1.
+The columns of the least squares are the terms of `engine.terms`, the rows are the points of all
+curves. The residual of a point is its predicted over its measured T(N), minus 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,19 @@ from msgspec import Struct
 from nearfree.derive.work_model.family import Array
 
 PASS, SERVED = "a pass", "a served row"
-"""What a kernel's two constants are of, behind the kernel's name."""
+"""The suffixes of a kernel's two constants, after the kernel's name."""
 COVERED = 0.9
-"""Share of the fitted points whose error of T(N) / T(baseline) the band holds."""
+"""Share of the fitted points whose error of T(N) / T(baseline) is within the band."""
 _TINY = 1e-10
 Terms = Mapping[str, float]
-"""What a forward has of each constant's unit, by the constant's name."""
+"""The factor of each constant in T(N) of a forward, by the constant's name."""
 
 
 class EngineConstants(Struct, frozen=True, kw_only=True):
-    """Constants by name, in picoseconds or microseconds, and how far T(N) / T(baseline) may be off.
+    """Constants by name, in picoseconds or microseconds, and the error band of T(N) / T(baseline).
 
-    `band` is a logarithm. `points` is the number of those that were fitted, `curves` the names of
-    their curves.
+    `band` is a logarithm. `points` is the number of fitted points, `curves` the names of their
+    curves.
     """
 
     values: dict[str, float]
@@ -33,12 +33,12 @@ class EngineConstants(Struct, frozen=True, kw_only=True):
     curves: tuple[str, ...]
 
     def latency_us(self, terms: Terms) -> float:
-        """Return T(N) in microseconds of a forward with some terms."""
+        """Return T(N) in microseconds of a forward with these terms."""
         return sum(self.values.get(name, 0.0) * amount for name, amount in terms.items())
 
 
 class FittedCurve(Struct, frozen=True):
-    """A measured curve to be fitted: T(N) in microseconds by N, and its terms at each N."""
+    """A measured curve to fit: T(N) in microseconds by N, and its terms at each N."""
 
     name: str
     latency_us: Mapping[int, float]
@@ -47,10 +47,10 @@ class FittedCurve(Struct, frozen=True):
 
 
 def fit_engine(curves: Sequence[FittedCurve]) -> EngineConstants:
-    """Return the constants with which T(N) is nearest to some curves.
+    """Return the constants that fit T(N) of some curves best.
 
-    A kernel's constant of a served row is left out where the curves cannot tell it from that of a
-    pass, since each of its passes serves as many rows; a pass costs then what theirs do.
+    A kernel's constant per served row is left out where all its passes serve equally many rows, so
+    that the curves cannot separate it from the constant per pass; the latter then includes it.
 
     The band is the 0.9 quantile of |log| of predicted over measured T(N) / T(baseline), times
     sqrt(p / (p - c)) for p points and c constants above zero, since these points were fitted.
@@ -61,19 +61,19 @@ def fit_engine(curves: Sequence[FittedCurve]) -> EngineConstants:
     names = list(dict.fromkeys(name for terms in rows for name in terms))
     matrix = np.array([[terms.get(name, 0.0) for name in names] for terms in rows])
     kept = [i for i, name in enumerate(names) if not _same_as_a_pass(name, names, matrix)]
-    found = nonnegative(matrix[:, kept] / measured[:, None], np.ones(len(points)))
-    values = {names[i]: float(value) for i, value in zip(kept, found, strict=True)}
-    predicted = matrix[:, kept] @ found
-    errors, at = [], 0
+    fitted = nonnegative(matrix[:, kept] / measured[:, None], np.ones(len(points)))
+    values = {names[i]: float(value) for i, value in zip(kept, fitted, strict=True)}
+    predicted = matrix[:, kept] @ fitted
+    errors, start = [], 0
     for curve in curves:
-        many = len(curve.latency_us)
-        mine = slice(at, at + many)
+        rows_of_curve = slice(start, start + len(curve.latency_us))
         first = sorted(curve.latency_us).index(curve.baseline)
-        off = np.log(np.maximum(predicted[mine], _TINY) / measured[mine])
-        errors += [abs(each) for i, each in enumerate(off - off[first]) if i != first]
-        at += many
-    above = int((found > 0).sum())
-    wider = (len(points) / max(len(points) - above, 1)) ** 0.5
+        log_error = np.log(np.maximum(predicted[rows_of_curve], _TINY) / measured[rows_of_curve])
+        relative = log_error - log_error[first]
+        errors += [abs(error) for i, error in enumerate(relative) if i != first]
+        start += len(curve.latency_us)
+    positive = int((fitted > 0).sum())
+    wider = (len(points) / max(len(points) - positive, 1)) ** 0.5
     band = wider * float(np.quantile(errors, COVERED)) if errors else 0.0
     return EngineConstants(
         values=values,
@@ -84,7 +84,7 @@ def fit_engine(curves: Sequence[FittedCurve]) -> EngineConstants:
 
 
 def _same_as_a_pass(name: str, names: Sequence[str], matrix: Array) -> bool:
-    """Return whether served rows go with passes at all points of the matrix."""
+    """Return whether a kernel's served rows are proportional to its passes at all points."""
     if not name.endswith(SERVED):
         return False
     served = matrix[:, names.index(name)]
@@ -93,26 +93,26 @@ def _same_as_a_pass(name: str, names: Sequence[str], matrix: Array) -> bool:
     return bool(np.ptp(ratio) <= _TINY * ratio.max())
 
 
-def nonnegative(matrix: Array, wanted: Array) -> Array:
-    """Return the x >= 0 for which matrix x is nearest to what is wanted, by least squares.
+def nonnegative(matrix: Array, target: Array) -> Array:
+    """Return the x >= 0 that minimises |matrix x - target|, by active sets.
 
-    By active sets: a constant is let free while the error falls with it, and is held at zero again
-    where it would turn negative (Lawson and Hanson, Solving Least Squares Problems, ch. 23).
+    A constant is freed while the error falls with it, and held at zero again where it would become
+    negative (Lawson and Hanson, Solving Least Squares Problems, ch. 23).
     """
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0.0] = 1.0
     scaled = matrix / scale
-    many = scaled.shape[1]
-    x, free = np.zeros(many), np.zeros(many, dtype=bool)
-    for _ in range(10 * many + 10):
-        slope = scaled.T @ (wanted - scaled @ x)
+    count = scaled.shape[1]
+    x, free = np.zeros(count), np.zeros(count, dtype=bool)
+    for _ in range(10 * count + 10):
+        slope = scaled.T @ (target - scaled @ x)
         slope[free] = -np.inf
-        if free.all() or slope.max() <= _TINY * max(1.0, float(np.linalg.norm(wanted))):
+        if free.all() or slope.max() <= _TINY * max(1.0, float(np.linalg.norm(target))):
             break
         free[int(np.argmax(slope))] = True
         while True:
-            best = np.zeros(many)
-            best[free] = np.linalg.lstsq(scaled[:, free], wanted, rcond=None)[0]
+            best = np.zeros(count)
+            best[free] = np.linalg.lstsq(scaled[:, free], target, rcond=None)[0]
             below = free & (best <= _TINY)
             if not below.any():
                 break

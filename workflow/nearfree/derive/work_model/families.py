@@ -1,4 +1,4 @@
-"""Which form of T(N) speaks of a question, or why none does."""
+"""The form of T(N) of a question, or the reason why it has none."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ from nearfree.derive.work_model.moe import MOE_LIBRARY, MOE_TRITON
 from nearfree.derive.work_model.short_conv import SHORT_CONV
 from nearfree.derive.work_model.stream_mixing import STREAM_MIXING
 
-_OF_KERNELS = (
+_KERNEL_FAMILIES = (
     *(MLA_PREFILL, MLA_CACHED, MLA_SELECTED),
     *(LAYER, DECODE_LAYER, INDEXER_LOGITS, INDEXER_SELECT),
 )
@@ -41,47 +41,51 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         *(GEMM, MOE_TRITON, MOE_LIBRARY, ATTENTION_PREFILL, ATTENTION_CACHED),
-        *_OF_KERNELS,
+        *_KERNEL_FAMILIES,
         *(DELTA_NET, MAMBA2, SHORT_CONV, STREAM_MIXING),
         *COLLECTIVES,
     )
 }
-OF_KERNELS = tuple(each.name for each in _OF_KERNELS)
+OF_KERNELS = tuple(family.name for family in _KERNEL_FAMILIES)
 """Families without shared constants: each kernel has its own (`derive/reference/`)."""
 CALIBRATED_DTYPES = ("bfloat16", "float16")
-"""Element types that the constants speak of; those of 16 bits run the same kernels."""
-_OTHER_UNITS = ("float32",)
-"""Element types whose products run outside the tensor cores, to which nothing is carried."""
+"""Element types of the calibrated constants; those of 16 bits run the same kernels."""
+_WITHOUT_TENSOR_CORES = ("float32",)
+"""Element types whose products run outside the tensor cores; no constants are carried to them."""
 _family = pl.col("family")
 
 
 def family_of(rows: pl.DataFrame) -> pl.Series:
-    """Return the family of each question, null where no form speaks of it.
+    """Return the family of each question, null where it has none.
+
+    Over PCIe all collectives have one form. An engine's all-reduce is NCCL's where none of its own
+    kernels supports as many GPUs. Latent attention to selected positions has its own form, and so
+    has their selection.
 
     Parameters
     ----------
     rows
-        Questions with the facts of their platform: over PCIe all collectives have one form, an
-        engine's all-reduce is NCCL's where none of its own kernels joins so many GPUs, and
-        latent attention has one of its own where positions are selected, as has their selection.
+        Questions with the facts of their platform.
     """
-    cached = (pl.col("context") > 0).alias("cached")
-    joins = pl.col("module") == "collective"
-    kernel = pl.coalesce("kernel", pl.when(joins).then("api"))
-    joined = (pl.when(joins).then(name).alias(name) for name in _JOINED)
-    found = ask_distinct(
-        rows.select("module", "backend", kernel, cached, *joined), _form, {"family": pl.String}
-    )
-    over_pcie = joins & pl.col("nvlink").is_null()
-    exchanged = pl.col("family").is_in([each.name for each in EXCHANGES])
     module = pl.col("module")
-    chosen = (module == "mla") & pl.col("selected").is_not_null()
+    cached = (pl.col("context") > 0).alias("cached")
+    is_collective = module == "collective"
+    kernel = pl.coalesce("kernel", pl.when(is_collective).then("api"))
+    of_all_reduce = (pl.when(is_collective).then(name).alias(name) for name in _ALL_REDUCE_COLUMNS)
+    names = ask_distinct(
+        rows.select("module", "backend", kernel, cached, *of_all_reduce),
+        _family_name,
+        {"family": pl.String},
+    )
+    over_pcie = is_collective & pl.col("nvlink").is_null()
+    exchanges = pl.col("family").is_in([family.name for family in EXCHANGES])
+    selected = (module == "mla") & pl.col("selected").is_not_null()
     selects = (module == INDEXER.name) & (pl.col("api") == SELECT)
     decodes = (module == ATTENTION_LAYER.name) & pl.col("api").is_in([DECODE, VERIFY])
-    return rows.with_columns(found["family"]).select(
-        pl.when(over_pcie & ~exchanged.fill_null(value=False))
+    return rows.with_columns(names["family"]).select(
+        pl.when(over_pcie & ~exchanges.fill_null(value=False))
         .then(pl.lit(COLLECTIVE_PCIE.name))
-        .when(chosen)
+        .when(selected)
         .then(pl.lit(MLA_SELECTED.name))
         .when(selects)
         .then(pl.lit(INDEXER_SELECT.name))
@@ -92,22 +96,22 @@ def family_of(rows: pl.DataFrame) -> pl.Series:
     )["family"]
 
 
-_JOINED = ("backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
-"""What says which algorithm an engine's all-reduce runs, besides its size."""
+_ALL_REDUCE_COLUMNS = ("backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
+"""The columns that decide the algorithm of an engine's all-reduce, besides its size."""
 
 
-def _form(question: dict[str, Any]) -> dict[str, str]:
-    of = (question["backend"], question["kernel"], question["cached"])
+def _family_name(question: dict[str, Any]) -> dict[str, str]:
+    call = (question["backend"], question["kernel"], question["cached"])
     for family in FAMILIES.values():
-        if question["module"] in family.modules and family.speaks(*of):
-            by_nccl = family is COLLECTIVE_GRAPH and _by_nccl(question)
+        if question["module"] in family.modules and family.covers(*call):
+            by_nccl = family is COLLECTIVE_GRAPH and _runs_nccl(question)
             return {"family": COLLECTIVE_NCCL.name if by_nccl else family.name}
     return {}
 
 
-def _by_nccl(question: dict[str, Any]) -> bool:
-    """Return whether NCCL runs an engine's all-reduce of the fewest bytes, and so of all."""
-    found = algorithm_of(
+def _runs_nccl(question: dict[str, Any]) -> bool:
+    """Return whether NCCL runs an engine's smallest all-reduce, and therefore all sizes."""
+    algorithm = algorithm_of(
         question["backend"],
         question["backend_version"],
         sm=question["sm"] or 0,
@@ -117,34 +121,34 @@ def _by_nccl(question: dict[str, Any]) -> bool:
         dtype=question["dtype"],
         machine=question["machine_gpus"],
     )
-    return found == NCCL
+    return algorithm == NCCL
 
 
 def carried() -> pl.Expr:
-    """Return to which formats 16-bit constants are carried; null where they were fitted to them.
+    """Return a text on the formats that 16-bit constants are carried to; null for fitted formats.
 
-    A carried form has the same constants with the bytes and the phi of the formats asked of.
+    A carried form has the same constants, with the bytes and phi of the question's formats.
     """
     dtype = pl.col("dtype")
-    fitted = [each.is_in(CALIBRATED_DTYPES) for each in (dtype, *map(pl.col, STORED))]
+    is_fitted = [format_.is_in(CALIBRATED_DTYPES) for format_ in (dtype, *map(pl.col, STORED))]
     formats = pl.concat_str(
         dtype,
         pl.format(" with {} weights", pl.col("weights")),
         pl.format(" over a {} cache", pl.col("kv_dtype")),
         ignore_nulls=True,
     )
-    stands = pl.all_horizontal(each.fill_null(value=True) for each in fitted)
-    # whose formats are bytes to send or to keep, and no more
-    of_bytes = pl.col("module").is_in(["collective", "delta_net", "mamba2", "short_conv"])
-    return pl.when(~stands & ~of_bytes).then(
+    all_fitted = pl.all_horizontal(fitted.fill_null(value=True) for fitted in is_fitted)
+    # formats of these modules only decide the bytes that are sent or kept
+    only_bytes = pl.col("module").is_in(["collective", "delta_net", "mamba2", "short_conv"])
+    return pl.when(~all_fitted & ~only_bytes).then(
         pl.format("bfloat16's constants carried to {}", formats)
     )
 
 
 def _links_refusal() -> pl.Expr:
-    """Return which fact of a platform's links a collective lacks; null where none is."""
-    far = pl.col("nodes") > 1
-    near = [each.name for each in COLLECTIVES if not _leaves_nodes(each)]
+    """Return the missing fact of a platform's links for a collective; null if none is missing."""
+    several_nodes = pl.col("nodes") > 1
+    one_node = [family.name for family in COLLECTIVES if not _leaves_nodes(family)]
     by_hops = (_family == COLLECTIVE_NCCL.name) & pl.col("operation").is_in(BY_HOPS)
     routing = pl.col("routing")
     return pl.coalesce(
@@ -157,11 +161,11 @@ def _links_refusal() -> pl.Expr:
         pl.when(pl.col("node_gpus").is_null()).then(
             written("how many GPUs a node of {} joins is not known", "platform")
         ),
-        pl.when(far & pl.col("network_gb_s").is_null()).then(
+        pl.when(several_nodes & pl.col("network_gb_s").is_null()).then(
             written("{} GPUs are more than a node of {}, and no network is known",
                     "gpus", "platform")
         ),
-        pl.when(far & _family.is_in(near) & ~by_hops).then(
+        pl.when(several_nodes & _family.is_in(one_node) & ~by_hops).then(
             written("no constants between nodes for the {} of {}, where a node has {} GPUs",
                     "operation", "backend", "node_gpus")
         ),
@@ -169,38 +173,38 @@ def _links_refusal() -> pl.Expr:
 
 
 def _leaves_nodes(family: Family) -> bool:
-    return any(each.name == "network_share" for each in family.constants)
+    return any(constant.name == "network_share" for constant in family.constants)
 
 
 _INDEXER_UNITS = "{} has no {} units, by which an indexer chooses positions whatever is asked for"
 
 
 def times_refusal() -> pl.Expr:
-    """Return why no T(N) is known of a question with its family; null where one is."""
-    lacking = [
+    """Return the reason why a question with its family has no T(N); null where it has one."""
+    missing_fields = [
         pl.when((_family == family.name) & pl.col(field).is_null()).then(
             written(f"the {{}} setting lacks {field}", "module")
         )
         for family in FAMILIES.values()
         for field in family.needs
     ]
-    links = pl.col("module") == "collective"
+    is_collective = pl.col("module") == "collective"
     no_capability = written("no compute capability of {}", "platform")
     return pl.coalesce(
-        pl.when(links).then(_links_refusal()).otherwise(shape_refusal(law=False)),
-        *lacking,
+        pl.when(is_collective).then(_links_refusal()).otherwise(shape_refusal(law=False)),
+        *missing_fields,
         pl.when(pl.col("no_units") & pl.col("sm").is_null()).then(no_capability),
         pl.when(pl.col("no_units") & (pl.col("module") == INDEXER.name)).then(
             written(_INDEXER_UNITS, "platform", "dtype")
         ),
         facts_refusal(),
         pl.when(pl.col("sm_count").is_null()).then(written("no number of SMs of {}", "platform")),
-        # Constants are of NVIDIA's GPUs, which have one.
+        # Constants are calibrated on NVIDIA's GPUs, which have a compute capability.
         pl.when(pl.col("sm").is_null()).then(no_capability),
-        pl.when(pl.col("dtype").is_in(_OTHER_UNITS)).then(
+        pl.when(pl.col("dtype").is_in(_WITHOUT_TENSOR_CORES)).then(
             written("no constants of {} are calibrated for {}", "module", "dtype")
         ),
-        pl.when(_family.is_null() & links).then(
+        pl.when(_family.is_null() & is_collective).then(
             written("no form of T(N) for the collectives of {} by {}", "backend", "kernel")
         ),
         pl.when(_family.is_null()).then(

@@ -1,4 +1,4 @@
-"""What calibrates together: kernels that share a form of T(N) and its constants."""
+"""Families: kernels that share a form of T(N) and its constants."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,26 +13,26 @@ from nearfree.log.events import CalibratedConstant
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 FLOP_PER_US = 1e6
-"""FLOPs a microsecond of a TFLOP/s."""
+"""FLOPs per microsecond in a TFLOP/s."""
 Features = Mapping[str, Any]
-"""What a form asks of rows of questions: arrays [rows, 1] of facts and shapes, [rows, grid] of what
-changes with N, all float64."""
+"""The inputs of a form for rows of questions, all float64: arrays [rows, 1] of facts and shapes,
+and [rows, grid] of quantities that depend on N."""
 Values = Mapping[str, float]
 
 
 def column(rows: pl.DataFrame, name: str, missing: float = np.nan) -> Array:
-    """Return a column of numbers as [rows, 1], and what stands for those that are missing."""
+    """Return a column of numbers as [rows, 1], with `missing` for nulls."""
     return np.asarray(rows[name].cast(pl.Float64).fill_null(missing).to_numpy()[:, None])
 
 
 class Constant(Struct, frozen=True, kw_only=True):
-    """A constant of a form: where its calibration starts and between which ends it is sought.
+    """A constant of a form: the start and the bounds of its calibration.
 
-    At `neutral` the form is as if it had not the constant, which is what shared constants take: a
-    few platforms cannot tell it from the rest. None of constants that are always fitted. `dtypes`
-    are the formats of operands in which a kernel's own curves tell it; all if none is named.
+    At `neutral` the constant has no effect. Shared constants take this value, since a few platforms
+    cannot separate it from the others; it is None for constants that are always fitted. `dtypes`
+    are the operand formats in which a kernel's own curves determine it; all if empty.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Constant(Struct, frozen=True, kw_only=True):
     dtypes: tuple[str, ...] = ()
 
     def calibrated(self, hypothesis: str, value: float) -> CalibratedConstant:
-        """Return the constant with its value, as the log keeps it."""
+        """Return the constant with its value, for the log."""
         return CalibratedConstant(
             hypothesis=hypothesis,
             name=self.name,
@@ -58,20 +58,20 @@ class Constant(Struct, frozen=True, kw_only=True):
 class Family(Struct, frozen=True, kw_only=True):
     """Kernels of one form.
 
-    It is the form of some kinds of modules, for the `backend`, `kernel` and `cached` (a call over a
-    KV cache) that it `speaks` of; a setting must have the fields `needs` besides those of any law.
-    `latency_us` maps features, constants and a hypothesis to T(N) in microseconds, [rows, grid].
-    There is a hypothesis for each way in which what the source does not say may be (a library's
-    tile), with constants of its own; the prediction is the geometric mean over them.
-    `times` says that T(N) itself is fitted wherever it lies, not how it rises from its baseline.
-    With a `stated_band` its constants are where they start: they are stated with their source, and
-    no calibration is asked for.
+    It covers some kinds of modules, and of these the `backend`, `kernel` and `cached` (a call over
+    a KV cache) for which `covers` is true. A setting must have the fields `needs` besides those of
+    any law. `latency_us` maps features, constants and a hypothesis to T(N) in microseconds, [rows,
+    grid]. A hypothesis stands for one possibility of what the source leaves open (a library's
+    tile), and has its own constants; the prediction is the geometric mean over hypotheses. With
+    `times`, T(N) itself is fitted at every point, instead of its rise from the baseline. With a
+    `stated_band` the start values are the constants: they are stated with their source, without
+    calibration.
     """
 
     name: str
     meaning: str
     modules: tuple[str, ...]
-    speaks: Callable[[str, str | None, bool], bool] = lambda _backend, _kernel, _cached: True
+    covers: Callable[[str, str | None, bool], bool] = lambda _backend, _kernel, _cached: True
     needs: tuple[str, ...] = ()
     constants: tuple[Constant, ...]
     hypotheses: tuple[str, ...]
@@ -81,29 +81,35 @@ class Family(Struct, frozen=True, kw_only=True):
 
     @property
     def stated(self) -> "Fitted | None":
-        """The constants that are stated, None where they are calibrated."""
+        """The stated constants, None if they are calibrated."""
         if self.stated_band is None:
             return None
-        values = {each.name: each.start for each in self.constants}
-        named = dict.fromkeys(self.hypotheses, values)
-        return Fitted(family=self.name, values=named, band=self.stated_band)
+        values = {constant.name: constant.start for constant in self.constants}
+        by_hypothesis = dict.fromkeys(self.hypotheses, values)
+        return Fitted(family=self.name, values=by_hypothesis, band=self.stated_band)
 
 
-def shared(family: Family) -> Family:
-    """Return a family whose fit leaves out what a few platforms cannot tell."""
-    fitted = tuple(each for each in family.constants if each.neutral is None)
+def without_neutral(family: Family) -> Family:
+    """Return a family without the constants that a few platforms do not determine."""
+    fitted = tuple(constant for constant in family.constants if constant.neutral is None)
     return structs.replace(family, constants=fitted)
 
 
-def told_in(family: Family, dtype: str) -> Family:
-    """Return a family whose fit leaves out what curves in a format do not tell."""
-    fitted = tuple(each for each in family.constants if not each.dtypes or dtype in each.dtypes)
+def family_for_dtype(family: Family, dtype: str) -> Family:
+    """Return a family without the constants that curves in a format do not determine."""
+    fitted = tuple(
+        constant for constant in family.constants if not constant.dtypes or dtype in constant.dtypes
+    )
     return structs.replace(family, constants=fitted)
 
 
 def neutral(family: Family) -> dict[str, float]:
-    """Return the constants that a family may be without, each as if it were not there."""
-    return {each.name: each.neutral for each in family.constants if each.neutral is not None}
+    """Return the neutral values of the constants that have one."""
+    return {
+        constant.name: constant.neutral
+        for constant in family.constants
+        if constant.neutral is not None
+    }
 
 
 def power_mean_sum(sharpness: float, *parts: Array) -> Array:
@@ -116,8 +122,7 @@ def power_mean_sum(sharpness: float, *parts: Array) -> Array:
 class Fitted(Struct, frozen=True, kw_only=True):
     """The calibrated constants of a family.
 
-    `values` by hypothesis and name; `band` is how far the logarithm of T(N) / T(baseline) may be
-    off.
+    `values` are by hypothesis and name; `band` bounds the error of log(T(N) / T(baseline)).
     """
 
     family: str
@@ -126,17 +131,19 @@ class Fitted(Struct, frozen=True, kw_only=True):
 
 
 class Boundaries(Struct, frozen=True, kw_only=True):
-    """Places in a row's grid, [rows]: the predicted last pass, and its interval."""
+    """Indices into the rows' grids, [rows]: the predicted last pass, and its interval."""
 
-    last: Places
-    low: Places
-    high: Places
+    last: Integers
+    low: Integers
+    high: Integers
 
 
 def latencies_us(family: Family, fitted: Fitted, features: Features) -> Array:
     """Return T(N) in microseconds, [hypotheses, rows, grid]."""
-    each = [family.latency_us(features, fitted.values[name], name) for name in family.hypotheses]
-    return np.stack(each)
+    by_hypothesis = [
+        family.latency_us(features, fitted.values[name], name) for name in family.hypotheses
+    ]
+    return np.stack(by_hypothesis)
 
 
 def times_of(family: Family, fitted: Fitted, features: Features) -> Array:
@@ -146,21 +153,21 @@ def times_of(family: Family, fitted: Fitted, features: Features) -> Array:
 
 def ratios_of(family: Family, fitted: Fitted, features: Features) -> Array:
     """Return T(N) / T(first N of the grid), [rows, grid]: the geometric mean of the hypotheses."""
-    times = np.log(latencies_us(family, fitted, features)).mean(axis=0)
-    return np.asarray(np.exp(times - times[:, :1]))
+    log_times = np.log(latencies_us(family, fitted, features)).mean(axis=0)
+    return np.asarray(np.exp(log_times - log_times[:, :1]))
 
 
 def boundaries(ratio: Array, counts: Flags, epsilon: float, band: float | Array) -> Boundaries:
-    """Return where predicted curves leave a tolerance (paper, sec. 2.2).
+    """Return the last passes of predicted curves within a tolerance (paper, sec. 2.2).
 
     Parameters
     ----------
     ratio
         T(N) / T(baseline), [rows, grid]; each grid begins at its baseline.
     counts
-        Which points are a row's own, [rows, grid].
+        Which points belong to a row, [rows, grid].
     band
-        How far log(T(N) / T(baseline)) may be off: of all, or of each row, [rows, 1].
+        Error bound of log(T(N) / T(baseline)): one for all, or one per row, [rows, 1].
     """
     limit = np.log1p(epsilon)
     logs = np.where(counts, np.log(ratio), np.inf)

@@ -1,8 +1,8 @@
 """T(N) of matrix products: one, or those of a Dense FFN one after the other.
 
-A library picks its own tile of rows, which its source does not tell. Two hypotheses bound it: tiles
-of 16 rows, so that hardly anything is padded, and tiles of 128 rows. Where an engine's rule says
-the tile, it is that one under both, each with its own constants.
+A library chooses its own row tile, which its source does not tell. Two hypotheses bound it: tiles
+of 16 rows, which hardly pad, and tiles of 128 rows. Where an engine's rule gives the tile, both
+hypotheses use it, each with its own constants.
 """
 
 import numpy as np
@@ -17,8 +17,8 @@ from nearfree.derive.work_model.family import (
 )
 
 _TILES = {"tile_16": 16, "tile_128": 128}
-_SIDE, _STEPS = 128.0, 1000.0
-"""Rows and columns of a tile whose steps of K follow on each other; K counts in thousands."""
+_TILE_SIDE, _DEPTH_UNIT = 128.0, 1000.0
+"""Rows and columns of the tile of the depth term, and the unit of K in it."""
 
 
 def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
@@ -28,49 +28,49 @@ def latency_us(features: Features, values: Values, hypothesis: str) -> Array:
     ((2 pad(m) K N / (a phi))^p + (r K N s / (b beta))^p + (w K d)^p)^(1/p)
     + m (K s_in + N s_out) / (b beta),
     with m = b N rows of the input, padded to whole tiles, and r passes over the weights: one, or
-    as many as a rule says. Tiles of 128 by 128 are spread over the SMs, w an SM and at least
-    one, and each goes through K step by step, which takes d: where columns are few SMs stand still,
-    and bytes are not what T waits for.
+    the number of a rule. Tiles of 128 by 128 are spread over the SMs, w per SM and at least one.
+    Each goes through K step by step, which takes d per 1000 of K: with few columns some SMs are
+    idle, and T is not limited by bytes.
 
     Parameters
     ----------
     features
         `rows` (m) [rows, grid]; `phi` in FLOP/us, `beta` in bytes/us, `weight_bytes` (s),
-        `element_bytes` (s_in) and `result_bytes` (s_out) and, for each product, `matrices` as
-        (K, N) [rows, 1] with how often it is done. `padded_i` (pad(m)) and `passes_i` (r) of
-        product i, [rows, grid], where a rule says them, and NaN where it does not.
+        `element_bytes` (s_in) and `result_bytes` (s_out); `matrices` lists (K, N, times) of the
+        products, K and N [rows, 1]. `padded_i` (pad(m)) and `passes_i` (r) of product i, [rows,
+        grid], are those of a rule, NaN without one.
     """
     m = features["rows"]
-    # No library pads to a tile whose compute alone outlasts the weights' traffic.
-    fits = features["phi"] / features["beta"] * features["weight_bytes"] / 2
-    tile = np.minimum(_TILES[hypothesis], np.exp2(np.floor(np.log2(fits))))
+    # No library pads to a tile whose compute alone takes longer than the weights' traffic.
+    largest_tile = features["phi"] / features["beta"] * features["weight_bytes"] / 2
+    tile = np.minimum(_TILES[hypothesis], np.exp2(np.floor(np.log2(largest_tile))))
     phi = values["compute_share"] * features["phi"]
     beta = values["bandwidth_share"] * features["beta"]
     padded = np.ceil(m / tile) * tile
-    total = np.full(m.shape, values["fixed_us"])
-    for number, (wide, narrow, times) in enumerate(features["matrices"]):
-        elements = wide * narrow
-        rows = _ruled(features, f"padded_{number}", padded)
-        compute = 2.0 * rows * elements / phi
-        passes = _ruled(features, f"passes_{number}", np.ones(m.shape))
-        weights = passes * (elements * features["weight_bytes"] / beta)
-        row = wide * features["element_bytes"] + narrow * features["result_bytes"]
-        moved = m * row / beta
-        parts = [compute, weights]
-        depth = values.get("depth_us", 0.0)
-        if depth > 0:
-            tiles = np.ceil(m / _SIDE) * np.ceil(narrow / _SIDE)
+    total_us = np.full(m.shape, values["fixed_us"])
+    for number, (depth, columns, times) in enumerate(features["matrices"]):
+        elements = depth * columns
+        rows = _by_rule(features, f"padded_{number}", padded)
+        compute_us = 2.0 * rows * elements / phi
+        passes = _by_rule(features, f"passes_{number}", np.ones(m.shape))
+        weights_us = passes * (elements * features["weight_bytes"] / beta)
+        row_bytes = depth * features["element_bytes"] + columns * features["result_bytes"]
+        row_us = m * row_bytes / beta
+        parts = [compute_us, weights_us]
+        depth_us = values.get("depth_us", 0.0)
+        if depth_us > 0:
+            tiles = np.ceil(m / _TILE_SIDE) * np.ceil(columns / _TILE_SIDE)
             waves = np.maximum(tiles / features["sms"], 1.0)
-            parts.append(waves * (depth * wide / _STEPS))
-        core = power_mean_sum(values["sharpness"], *parts)
-        total = total + times * (core + moved)
-    return np.asarray(total)
+            parts.append(waves * (depth_us * depth / _DEPTH_UNIT))
+        product_us = power_mean_sum(values["sharpness"], *parts)
+        total_us = total_us + times * (product_us + row_us)
+    return np.asarray(total_us)
 
 
-def _ruled(features: Features, name: str, otherwise: Array) -> Array:
-    """Return what a rule says, and something else where none does."""
-    said = features.get(name)
-    return otherwise if said is None else np.where(np.isnan(said), otherwise, said)
+def _by_rule(features: Features, name: str, default: Array) -> Array:
+    """Return the values of a rule, and the default where there is none."""
+    by_rule = features.get(name)
+    return default if by_rule is None else np.where(np.isnan(by_rule), default, by_rule)
 
 
 GEMM = Family(

@@ -1,9 +1,9 @@
 """T(N) of whole attention layers and of indexers: kernels one after the other.
 
-A layer is the sum of its projections, of its indexer's numbers over all entries and of attention to
-the selected ones, and of what is read and written between them; the host that launches them is a
-floor. Attention's tile holds one position, the indexer's four (DeepGEMM's logits: its times rise in
-steps of 4 positions an SM), and tiles come in waves over the SMs.
+A layer is the sum of its projections, its indexer's logits over all entries, attention to the
+selected ones, and the traffic between them; the host's launches are a floor. A tile of attention
+holds one position, one of the indexer four (DeepGEMM's logits: its times rise in steps of 4
+positions per SM), and tiles run in waves over the SMs.
 """
 
 import numpy as np
@@ -23,41 +23,44 @@ from nearfree.derive.work_model.family import (
     power_mean_sum,
 )
 
-_HEADS_A_TILE = 64.0
-"""Query heads of a tile; fewer leave rows of it empty (FlashMLA pads to 64 or 128)."""
-_INDEXED_TOGETHER = 4.0
+_HEADS_PER_TILE = 64.0
+"""Query heads per tile; fewer leave rows of it empty (FlashMLA pads to 64 or 128)."""
+_INDEXER_TILE = 4.0
+"""Positions per tile of an indexer."""
 _SCORE_BYTES = 8.0
-"""A number that is chosen among is float32, written and read once."""
+"""Traffic per logit of a selection: a float32, written and read once."""
 
 
-_OF_ENTRIES = {
+_ENTRY_KERNELS = {
     "vllm": "FLASHMLA_SPARSE_DSV4",
     "sglang": "compressed_flashmla",
     "trtllm": "DeepseekV4TrtllmAttention",
 }
-"""What engines run layers by whose entries stand for several positions, as public tables name it;
-all GPUs have one name of each engine."""
+"""Public tables' names of engines' kernels for layers whose entries stand for several positions; an
+engine has one name on all GPUs."""
 _MSA, _TRITON = "MiniMaxM3SparseMSAImpl", "MiniMaxM3SparseTritonImpl"
-"""What vLLM runs layers by that attend to selected blocks, as public tables name it: the first on
-compute capability 10.
+"""Public tables' names of vLLM's kernels for layers that attend to selected blocks; the first is
+for compute capability 10.
 Source: vllm 0.33.0, vllm/models/minimax_m3/common/sparse_attention.py:545-591."""
 
 
 def layer_kernels(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return questions of attention layers with the engine and the kernel that public curves name.
+    """Return questions of attention layers with engine and kernel as public curves name them.
 
     Parameters
     ----------
     rows
-        Questions; a backend that is an engine's own choice is that engine.
+        Questions; a backend of an engine is replaced by the engine.
     """
-    engines = {name: each.engine for name, each in BY_NAME.items() if each.engine}
+    engines = {name: backend.engine for name, backend in BY_NAME.items() if backend.engine}
     engine = pl.col("backend").replace(engines)
-    of_entries = engine.replace_strict(_OF_ENTRIES, default=None, return_dtype=pl.String)
-    of_blocks = pl.when(pl.col("sm") // 10 == 10).then(pl.lit(_MSA)).otherwise(pl.lit(_TRITON))
-    in_blocks = pl.col("kv_heads").is_not_null() & (engine == "vllm")
-    named = pl.when(pl.col("span") > 1).then(of_entries).when(in_blocks).then(of_blocks)
-    return rows.with_columns(engine.alias("backend"), pl.coalesce("kernel", named).alias("kernel"))
+    entry_kernel = engine.replace_strict(_ENTRY_KERNELS, default=None, return_dtype=pl.String)
+    block_kernel = pl.when(pl.col("sm") // 10 == 10).then(pl.lit(_MSA)).otherwise(pl.lit(_TRITON))
+    is_blocks = pl.col("kv_heads").is_not_null() & (engine == "vllm")
+    default = pl.when(pl.col("span") > 1).then(entry_kernel).when(is_blocks).then(block_kernel)
+    return rows.with_columns(
+        engine.alias("backend"), pl.coalesce("kernel", default).alias("kernel")
+    )
 
 
 def layer_features(rows: pl.DataFrame) -> dict[str, Array]:
@@ -78,15 +81,15 @@ def layer_features(rows: pl.DataFrame) -> dict[str, Array]:
 
 
 def indexer_features(rows: pl.DataFrame) -> dict[str, Array]:
-    """Return sizes of an indexer, [rows, 1]; of a selection alone it multiplies nothing."""
-    found = layer_features(rows)
+    """Return sizes of an indexer, [rows, 1]; a selection by itself has no products."""
+    sizes = layer_features(rows)
     width = column(rows, "head_dim", 0.0)
-    chosen = (rows["api"].fill_null("") == SELECT).to_numpy()[:, None]
-    none = np.zeros_like(width)
+    is_selection = (rows["api"].fill_null("") == SELECT).to_numpy()[:, None]
+    zero = np.zeros_like(width)
     return {
-        **found,
-        "index_width": np.where(chosen, none, found["heads"] * width),
-        "index_stored": np.where(chosen, none, width),
+        **sizes,
+        "index_width": np.where(is_selection, zero, sizes["heads"] * width),
+        "index_stored": np.where(is_selection, zero, width),
     }
 
 
@@ -101,63 +104,63 @@ def layer_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """
     tokens = features["tokens"]
     beta = values["bandwidth_share"] * features["beta"]
-    weights = features["projected"] * features["element_bytes"] / beta
-    products = 2.0 * tokens * features["projected"] / (values["phi_share"] * features["phi"])
-    projections = power_mean_sum(values["overlap"], weights + 0.0 * products, products)
+    weights_us = features["projected"] * features["element_bytes"] / beta
+    products_us = 2.0 * tokens * features["projected"] / (values["phi_share"] * features["phi"])
+    projections_us = power_mean_sum(values["overlap"], weights_us + 0.0 * products_us, products_us)
     keys = np.minimum(_entries(features, mean=True), features["selected"])
-    each = np.minimum(features["heads"], _HEADS_A_TILE)
-    tiles = tokens * np.ceil(features["heads"] / _HEADS_A_TILE)
-    fed = values["tflop_s_per_sm"] * FLOP_PER_US
-    one = 2.0 * each * features["pair_width"] * keys / fed + values["tile_us"]
-    attention = np.ceil(tiles / features["sms"]) * one
-    between = values["passes"] * tokens * features["d_model"] * 2.0 / beta
-    index = np.where(features["index_width"] > 0, _indexed_us(features, values, beta), 0.0)
+    tile_heads = np.minimum(features["heads"], _HEADS_PER_TILE)
+    tiles = tokens * np.ceil(features["heads"] / _HEADS_PER_TILE)
+    feed_rate = values["tflop_s_per_sm"] * FLOP_PER_US
+    tile_us = 2.0 * tile_heads * features["pair_width"] * keys / feed_rate + values["tile_us"]
+    attention_us = np.ceil(tiles / features["sms"]) * tile_us
+    passes_us = values["passes"] * tokens * features["d_model"] * 2.0 / beta
+    index_us = np.where(features["index_width"] > 0, _indexed_us(features, values, beta), 0.0)
     return power_mean_sum(
         values["sharpness"],
-        values["host_us"] + 0.0 * products,
-        projections + attention + index + between,
+        values["host_us"] + 0.0 * products_us,
+        projections_us + attention_us + index_us + passes_us,
     )
 
 
 def decode_us(features: Features, values: Values, hypothesis: str) -> Array:
-    """Return T(N) where each of b N positions is a row over a cache of L, as `layer_us` has it.
+    """Return T(N) with each of the b N positions as a row of its own, in the form of `layer_us`.
 
-    A row reads its own entries and index keys: those that rows of one request share count for each,
-    but where the call says that index keys are read together.
+    Each row reads its entries and index keys, also those that the rows of one request share, unless
+    the call reads the index keys of a request together.
     """
     tokens = features["tokens"]
-    read = np.where(features["together"] > 0, features["batch"] + 0.0 * tokens, tokens)
-    rows = {**features, "n": np.ones_like(tokens), "batch": read}
+    reads = np.where(features["together"] > 0, features["batch"] + 0.0 * tokens, tokens)
+    rows = {**features, "n": np.ones_like(tokens), "batch": reads}
     return layer_us(rows, values, hypothesis)
 
 
 def indexer_us(features: Features, values: Values, _hypothesis: str) -> Array:
-    """Return T(N) of an indexer's numbers, or of its selection, [rows, grid], in microseconds.
+    """Return T(N) of an indexer's logits, or of its selection, [rows, grid], in microseconds.
 
     Parameters
     ----------
     features
-        Those of `indexer_features`, else as of `layer_us`.
+        Those of `indexer_features`, and the others of `layer_us`.
     """
     beta = values["bandwidth_share"] * features["beta"]
     return np.asarray(values["host_us"] + _indexed_us(features, values, beta))
 
 
 def _entries(features: Features, *, mean: bool) -> Array:
-    """Return the entries of a request, or those that a new position sees in the mean."""
+    """Return the entries of a request, or the mean number that a new position attends to."""
     n = features["n"]
     return np.asarray((features["context"] + ((n + 1.0) / 2.0 if mean else n)) / features["span"])
 
 
 def _indexed_us(features: Features, values: Values, beta: Array) -> Array:
-    """Return the time of numbers over all entries: waves of tiles, and what is moved."""
-    seen, tokens = _entries(features, mean=True), features["tokens"]
-    fed = values.get("index_tflop_s_per_sm", np.inf) * FLOP_PER_US
-    waves = np.ceil(tokens / (_INDEXED_TOGETHER * features["sms"]))
-    chip = waves * _INDEXED_TOGETHER * 2.0 * features["index_width"] * seen / fed
-    keys = features["batch"] * _entries(features, mean=False) * features["index_stored"]
-    moved = (keys * features["cache_bytes"] + _SCORE_BYTES * tokens * seen) / beta
-    return np.asarray(chip + moved)
+    """Return the time of logits over all entries: waves of tiles, plus traffic."""
+    entries, tokens = _entries(features, mean=True), features["tokens"]
+    feed_rate = values.get("index_tflop_s_per_sm", np.inf) * FLOP_PER_US
+    waves = np.ceil(tokens / (_INDEXER_TILE * features["sms"]))
+    compute_us = waves * _INDEXER_TILE * 2.0 * features["index_width"] * entries / feed_rate
+    key_elements = features["batch"] * _entries(features, mean=False) * features["index_stored"]
+    traffic_us = (key_elements * features["cache_bytes"] + _SCORE_BYTES * tokens * entries) / beta
+    return np.asarray(compute_us + traffic_us)
 
 
 _BANDWIDTH = Constant(name="bandwidth_share", unit="1", start=0.7, low=0.02, high=1.5,
@@ -194,12 +197,12 @@ DECODE_LAYER = Family(
     name="decode_layer",
     meaning="an attention layer over a cache, each position a row of its own",
     modules=(ATTENTION_LAYER.name,),
-    speaks=lambda _backend, _kernel, _cached: False,
+    covers=lambda _backend, _kernel, _cached: False,
     constants=LAYER.constants,
     hypotheses=LAYER.hypotheses,
     latency_us=decode_us,
 )
-"""A question is of it where it calls `decode`."""
+"""The family of questions whose `api` is `decode` or `verify`."""
 INDEXER_LOGITS = Family(
     name="indexer_logits",
     meaning="an indexer's numbers of N positions over all entries",
@@ -212,9 +215,9 @@ INDEXER_SELECT = Family(
     name="indexer_select",
     meaning="the choice of the largest of an indexer's numbers",
     modules=(INDEXER.name,),
-    speaks=lambda _backend, _kernel, _cached: False,
+    covers=lambda _backend, _kernel, _cached: False,
     constants=(_HOST, _BANDWIDTH),
     hypotheses=("one_pass",),
     latency_us=indexer_us,
 )
-"""A question is of it where it calls `select`."""
+"""The family of questions whose `api` is `select`."""

@@ -1,4 +1,4 @@
-"""What the forms of collectives ask for, as arrays: bytes by algorithm, steps, links and nodes."""
+"""The features of collectives as arrays: bytes by algorithm, steps, links and nodes."""
 
 import re
 from typing import Any
@@ -41,13 +41,13 @@ from nearfree.units import BYTES_PER_GB, US_PER_S
 
 _NVLINK5, _GRACE = 5, "grace"
 _NVLS_GPUS, _NVLS_SM = 8, 90
-"""NCCL reduces in the switch on Hopper and later; in the public tables from 8 GPUs on."""
+"""NCCL reduces in the switch on Hopper and later; in public tables from 8 GPUs on."""
 _SMS = re.compile(r"_(\d+)_sms$")
 _DEFAULT_SMS = 20.0
-"""What DeepEP's Buffer.num_sms is where nobody sets it (DeepEP, deep_ep/buffer.py)."""
+"""The default of DeepEP's Buffer.num_sms (DeepEP, deep_ep/buffer.py)."""
 _SENT = {ONE_SHOT: WHOLE, PUSH: WHOLE, MULTICAST: SWITCHED, SWITCHED_PULL: SWITCHED}
 _NORMAL = ("deepep_normal", "deepep_ht", "deepep_v2_context", "trtllm_deepep_ht")
-"""Kernels that send a token once to each rank that has some of its experts."""
+"""Prefixes of kernels that send a token once to each rank with some of its experts."""
 
 
 def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
@@ -60,21 +60,25 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
     n
         Their grids, [rows, grid].
     """
-    settings = [_setting(row) for row in rows.select("module", *_ASKED).iter_rows(named=True)]
+    settings = [
+        _setting(row) for row in rows.select("module", *_SETTING_COLUMNS).iter_rows(named=True)
+    ]
     link = _per_us(rows, "link_gb_s")
     network = np.nan_to_num(_per_us(rows, "network_gb_s"), nan=1.0)
     gpus = column(rows, "gpus")
-    node = column(rows, "node_gpus", np.inf)
-    payload = np.array([payload_bytes(each, 1) for each in settings])[:, None] * n
-    ring = np.array([sent_share(each.operation or "", each.gpus or 1) for each in settings])
+    node_gpus = column(rows, "node_gpus", np.inf)
+    payload = np.array([payload_bytes(setting, 1) for setting in settings])[:, None] * n
+    ring_share = np.array(
+        [sent_share(setting.operation or "", setting.gpus or 1) for setting in settings]
+    )
     nodes, fewest = column(rows, "nodes", 1.0), column(rows, "fewest", 1.0)
-    operations = np.array([each.operation for each in settings])[:, None]
-    found = {
+    operations = np.array([setting.operation for setting in settings])[:, None]
+    features = {
         "n": n,
         "grid": n,
         "tokens": column(rows, "batch") * n,
         "payload": payload,
-        "sent": payload * ring[:, None],
+        "sent": payload * ring_share[:, None],
         "switched": payload * (1.0 + 1.0 / gpus),
         "gpus": gpus,
         "nodes": nodes,
@@ -88,15 +92,15 @@ def collective_features(family: str, rows: pl.DataFrame, n: Array) -> dict[str, 
         "nvls": _nvls(rows, operations),
     }
     if family == COLLECTIVE_PCIE.name:
-        return found | _over_pcie(rows, gpus)
-    if family in {each.name for each in EXCHANGES}:
-        return found | _exchanged(rows, settings, payload, node)
+        return features | _pcie_features(rows, gpus)
+    if family in {exchange.name for exchange in EXCHANGES}:
+        return features | _exchange_features(rows, settings, payload, node_gpus)
     if family in (COLLECTIVE_GRAPH.name, COLLECTIVE_EAGER.name):
-        return found | _algorithms(rows, payload)
-    return found
+        return features | _algorithm_features(rows, payload)
+    return features
 
 
-_ASKED = tuple(
+_SETTING_COLUMNS = tuple(
     name for name, field in FIELDS.items() if "collective" in field.modules and name != "module"
 )
 
@@ -106,21 +110,21 @@ def _setting(row: dict[str, Any]) -> Setting:
 
 
 def _per_us(rows: pl.DataFrame, name: str) -> Array:
-    """Return a bandwidth in bytes a microsecond, [rows, 1]."""
+    """Return a bandwidth in bytes per microsecond, [rows, 1]."""
     return np.asarray(column(rows, name) * (BYTES_PER_GB / US_PER_S))
 
 
 def _nvls(rows: pl.DataFrame, operations: Array) -> Array:
-    """Return whether the switch can reduce, 1 or 0, [rows, 1]: floats alone."""
+    """Return 1 where the switch can reduce, else 0, [rows, 1]; it reduces only floats."""
     floats = rows["dtype"].is_in(["bfloat16", "float16"]).to_numpy()[:, None]
-    able = (column(rows, "gpus") >= _NVLS_GPUS) & (column(rows, "sm") >= _NVLS_SM)
-    return np.asarray((floats & able & (operations == "all_reduce")).astype(float))
+    supported = (column(rows, "gpus") >= _NVLS_GPUS) & (column(rows, "sm") >= _NVLS_SM)
+    return np.asarray((floats & supported & (operations == "all_reduce")).astype(float))
 
 
-def _over_pcie(rows: pl.DataFrame, gpus: Array) -> dict[str, Array]:
-    """Return whether GPUs reach each other without the host, sum by an own kernel, and eagerly.
+def _pcie_features(rows: pl.DataFrame, gpus: Array) -> dict[str, Array]:
+    """Return 1 or 0, [rows, 1]: direct access of GPUs, an engine's own kernel, no graph.
 
-    Over PCIe engines' own kernels join two (`all_reduce.algorithm_of`).
+    Over PCIe engines' own kernels support two GPUs (`all_reduce.algorithm_of`).
     """
     direct = gpus <= column(rows, "direct_gpus")
     engines = rows["backend"].is_in(["vllm", "sglang"]).to_numpy()[:, None]
@@ -132,15 +136,15 @@ def _over_pcie(rows: pl.DataFrame, gpus: Array) -> dict[str, Array]:
     }
 
 
-def _algorithms(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
-    """Return the algorithm at each point as a place in ALGORITHMS, its bytes, and its rounds."""
-    places, sent, rounds = (np.zeros(payload.shape) for _ in range(3))
-    names = ("backend", "backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
+def _algorithm_features(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
+    """Return the algorithm at each point, an index into ALGORITHMS, and its bytes and rounds."""
+    algorithms, sent, rounds = (np.zeros(payload.shape) for _ in range(3))
+    columns = ("backend", "backend_version", "sm", "nvlink", "gpus", "dtype", "machine_gpus")
     for row, (backend, release, sm, nvlink, gpus, dtype, machine) in enumerate(
-        rows.select(names).iter_rows()
+        rows.select(columns).iter_rows()
     ):
-        for at, size in enumerate(payload[row]):
-            name = algorithm_of(
+        for point, size in enumerate(payload[row]):
+            algorithm = algorithm_of(
                 backend,
                 release,
                 sm=sm,
@@ -150,38 +154,42 @@ def _algorithms(rows: pl.DataFrame, payload: Array) -> dict[str, Array]:
                 dtype=dtype,
                 machine=machine,
             )
-            places[row, at] = ALGORITHMS.index(name)
-            share = sent_share("all_reduce", gpus, _SENT.get(name, RING))
-            sent[row, at] = size * share
-            rounds[row, at] = rounds_of(name, gpus, size)
-    return {"algorithm": places, "sent": sent, "rounds": rounds}
+            algorithms[row, point] = ALGORITHMS.index(algorithm)
+            share = sent_share("all_reduce", gpus, _SENT.get(algorithm, RING))
+            sent[row, point] = size * share
+            rounds[row, point] = rounds_of(algorithm, gpus, size)
+    return {"algorithm": algorithms, "sent": sent, "rounds": rounds}
 
 
-def _exchanged(
-    rows: pl.DataFrame, settings: list[Setting], payload: Array, node: Array
+def _exchange_features(
+    rows: pl.DataFrame, settings: list[Setting], payload: Array, node_gpus: Array
 ) -> dict[str, Array]:
-    """Return what the busiest rank moves inside its node and between nodes, and who copies it.
+    """Return the bytes that the busiest rank moves inside its node and between nodes, and the SMs.
 
-    Low-latency kernels send each of a token's k copies, the others one to each rank that has some
-    of its experts: of g ranks with experts at random (g - 1) (1 - (1 - 1/g)^k) further ones.
+    Low-latency kernels send each of a token's k copies, the others one copy to each rank with some
+    of its experts: of g ranks with random experts (g - 1) (1 - (1 - 1/g)^k) other ranks.
     """
     gpus, top_k = column(rows, "gpus"), column(rows, "top_k")
     kernels = rows["kernel"].fill_null(rows["api"]).fill_null("").to_list()
-    once = np.array([kernel.startswith(_NORMAL) for kernel in kernels])[:, None]
-    sms = [float(found[1]) if (found := _SMS.search(kernel)) else _DEFAULT_SMS
+    per_rank = np.array([kernel.startswith(_NORMAL) for kernel in kernels])[:, None]
+    sms = [float(match[1]) if (match := _SMS.search(kernel)) else _DEFAULT_SMS
            for kernel in kernels]  # fmt: skip
-    busiest = np.array([busiest_of(each) for each in settings])[:, None]
-    nodes = np.ceil(gpus / node)
-    local = np.minimum(gpus, node)
+    busiest = np.array([busiest_of(setting) for setting in settings])[:, None]
+    nodes = np.ceil(gpus / node_gpus)
+    local_gpus = np.minimum(gpus, node_gpus)
     row_bytes = payload / top_k * busiest
 
     def reached(groups: Array) -> Array:
         return np.asarray(1.0 - (1.0 - 1.0 / groups) ** top_k)
 
-    distinct = np.where(once, (local - 1.0) * reached(gpus), top_k * (local - 1.0) / gpus)
-    far = np.where(once, (nodes - 1.0) * reached(nodes), top_k * (gpus - local) / gpus)
+    local_copies = np.where(
+        per_rank, (local_gpus - 1.0) * reached(gpus), top_k * (local_gpus - 1.0) / gpus
+    )
+    remote_copies = np.where(
+        per_rank, (nodes - 1.0) * reached(nodes), top_k * (gpus - local_gpus) / gpus
+    )
     return {
-        "sent": row_bytes * distinct,
-        "between": row_bytes * far,
+        "sent": row_bytes * local_copies,
+        "between": row_bytes * remote_copies,
         "copying_sms": np.array(sms)[:, None],
     }

@@ -1,8 +1,8 @@
-"""T(N) of latent attention: rows of all heads in tiles, against a latent that is read once.
+"""T(N) of latent attention: tiles of the rows of all heads, against a latent that is read once.
 
-Three forms. N positions among themselves are waves of tiles, as of attention without a cache, with
-the widths of the latent's space (absorbed) or of a head (naive). Over a cache keys are split over
-all SMs. Where positions are selected a tile holds one position and as many keys as are selected.
+There are three forms. N positions among themselves run as waves of tiles, as in attention without a
+cache, with the widths of the latent space (absorbed) or of a head (naive). Over a cache, keys are
+split over all SMs. With selected positions, a tile holds one position and its selected keys.
 """
 
 import numpy as np
@@ -24,32 +24,32 @@ from nearfree.derive.work_model.family import (
 def mla_features(rows: pl.DataFrame, widened: Array) -> dict[str, Array]:
     """Return widths of questions of latent attention, [rows, 1] or [rows, grid], in elements.
 
-    `widening` is the FLOPs that make keys and values of a cached latent, where that comes first.
-    `pair_width` is what a pair of query and key multiplies, `query_width` what all heads read and
-    write of a new position, `stored_width` what is read of a cached one; `row_axes` are
-    the row axes of a request, each of `rows_per_position` rows a position.
+    `widening` is the FLOPs that expand a cached latent to keys and values, where that comes first.
+    `pair_width` is multiplied per pair of query and key, `query_width` read and written by all
+    heads per new position, and `stored_width` read per cached position. A request has `row_axes`
+    row axes, each with `rows_per_position` rows per position.
 
     Parameters
     ----------
     widened
-        Where an engine prefills instead of decoding, [rows, grid]: more than 0 there.
+        More than 0 where an engine prefills instead of decoding, [rows, grid].
     """
-    number = {
+    sizes = {
         name: column(rows, name, 0.0)
         for name in ("heads", "latent", "rope_dim", "nope_dim", "value_dim")
     }
-    given = (rows["api"].fill_null("") == NAIVE).to_numpy()[:, None]
-    naive = given | (widened > 0)
-    key = np.where(naive, number["nope_dim"], number["latent"]) + number["rope_dim"]
-    value = np.where(naive, number["value_dim"], number["latent"])
-    heads = number["heads"]
-    wide = heads * (number["nope_dim"] + number["value_dim"])
+    asks_naive = (rows["api"].fill_null("") == NAIVE).to_numpy()[:, None]
+    naive = asks_naive | (widened > 0)
+    key_width = np.where(naive, sizes["nope_dim"], sizes["latent"]) + sizes["rope_dim"]
+    value_width = np.where(naive, sizes["value_dim"], sizes["latent"])
+    heads = sizes["heads"]
+    expanded_width = heads * (sizes["nope_dim"] + sizes["value_dim"])
     return {
         "heads": heads,
-        "pair_width": key + value,
-        "query_width": heads * (key + value),
-        "stored_width": np.where(naive, heads * (key + value), key),
-        "widening": np.where(naive & ~given, 2.0 * number["latent"] * wide, 0.0),
+        "pair_width": key_width + value_width,
+        "query_width": heads * (key_width + value_width),
+        "stored_width": np.where(naive, heads * (key_width + value_width), key_width),
+        "widening": np.where(naive & ~asks_naive, 2.0 * sizes["latent"] * expanded_width, 0.0),
         "selected": column(rows, "selected", np.inf),
     }
 
@@ -65,20 +65,21 @@ def among_us(features: Features, values: Values, _hypothesis: str) -> Array:
         [rows, 1].
     """
     tiles, keys = tiled(features)
-    share = features["batch"] * features["row_axes"] * tiles / features["sms"]
-    chip = np.ceil(share) * tile_us(features, values, features["pair_width"], keys)
+    tiles_per_sm = features["batch"] * features["row_axes"] * tiles / features["sms"]
+    compute_us = np.ceil(tiles_per_sm) * tile_us(features, values, features["pair_width"], keys)
     return values["fixed_us"] + power_mean_sum(
-        values["sharpness"], chip, _moved_us(features, values, 1.0)
+        values["sharpness"], compute_us, _traffic_us(features, values, 1.0)
     )
 
 
 def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of N positions over a cache, [rows, grid], in microseconds.
 
-    Keys are split over all SMs, where the kernel does; else tiles come in waves. A row tile beyond
-    a request's first one reads the cache again, from DRAM in a share `reread`. Where an engine
-    prefills, every cached latent is widened first, to keys and values that are written and read;
-    those kernels compute at phi here, so that the step to them is the least that it can be.
+    Keys are split over all SMs if the kernel splits them; else tiles run in waves. Each row tile of
+    a request after the first reads the cache again, a share `reread` of it from DRAM. Where an
+    engine prefills, every cached latent is first expanded to keys and values, which are written and
+    read. These kernels are taken to compute at phi, which makes the step to them as small as
+    possible.
 
     Parameters
     ----------
@@ -86,26 +87,26 @@ def cached_us(features: Features, values: Values, _hypothesis: str) -> Array:
         As of `among_us`; `context` is [rows, grid] where it varies.
     """
     tiles, keys = tiled(features)
-    share = features["batch"] * features["row_axes"] * tiles / features["sms"]
-    waves = np.where(features["splits"] > 0, share, np.ceil(share))
+    tiles_per_sm = features["batch"] * features["row_axes"] * tiles / features["sms"]
+    waves = np.where(features["splits"] > 0, tiles_per_sm, np.ceil(tiles_per_sm))
     prefills = features["widening"] > 0
-    products = 2.0 * features["tile_rows"] * features["pair_width"] * keys
-    at_phi = products * features["sms"] / features["phi"]
-    chip = waves * np.where(
-        prefills, at_phi, tile_us(features, values, features["pair_width"], keys)
+    flop = 2.0 * features["tile_rows"] * features["pair_width"] * keys
+    tile_at_phi_us = flop * features["sms"] / features["phi"]
+    compute_us = waves * np.where(
+        prefills, tile_at_phi_us, tile_us(features, values, features["pair_width"], keys)
     )
-    widened = features["batch"] * features["context"] * features["widening"]
-    chip = chip + widened / features["phi"]
-    times = np.where(prefills, 2.0, 1.0 + values["reread"] * (tiles - 1.0))
+    widening_flop = features["batch"] * features["context"] * features["widening"]
+    compute_us = compute_us + widening_flop / features["phi"]
+    cache_reads = np.where(prefills, 2.0, 1.0 + values["reread"] * (tiles - 1.0))
     return values["fixed_us"] + power_mean_sum(
-        values["sharpness"], chip, _moved_us(features, values, times)
+        values["sharpness"], compute_us, _traffic_us(features, values, cache_reads)
     )
 
 
 def selected_us(features: Features, values: Values, _hypothesis: str) -> Array:
     """Return T(N) of positions that attend to selected ones, [rows, grid], in microseconds.
 
-    Tiles of `tile_rows` heads of one position come in waves over the SMs.
+    Tiles of `tile_rows` heads of one position run in waves over the SMs.
 
     Parameters
     ----------
@@ -115,18 +116,18 @@ def selected_us(features: Features, values: Values, _hypothesis: str) -> Array:
     n, context = features["n"], features["context"]
     keys = np.minimum(context + (n + 1.0) / 2.0, features["selected"])
     tiles = features["batch"] * n * np.ceil(features["heads"] / features["tile_rows"])
-    chip = np.ceil(tiles / features["sms"]) * tile_us(
+    compute_us = np.ceil(tiles / features["sms"]) * tile_us(
         features, values, features["pair_width"], keys
     )
-    read = features["batch"] * n * keys * features["stored_width"] * features["cache_bytes"]
-    moved = read / (values["bandwidth_share"] * features["beta"])
-    return values["fixed_us"] + power_mean_sum(values["sharpness"], chip, moved)
+    read_bytes = features["batch"] * n * keys * features["stored_width"] * features["cache_bytes"]
+    traffic_us = read_bytes / (values["bandwidth_share"] * features["beta"])
+    return values["fixed_us"] + power_mean_sum(values["sharpness"], compute_us, traffic_us)
 
 
-def _moved_us(features: Features, values: Values, times: float | Array) -> Array:
+def _traffic_us(features: Features, values: Values, cache_reads: float | Array) -> Array:
     n, context = features["n"], features["context"]
     queries = n * features["query_width"] * features["element_bytes"]
-    cached = times * (context + n) * features["stored_width"] * features["cache_bytes"]
+    cached = cache_reads * (context + n) * features["stored_width"] * features["cache_bytes"]
     beta = values["bandwidth_share"] * features["beta"]
     return np.asarray(features["batch"] * (queries + cached) / beta)
 
@@ -156,7 +157,7 @@ MLA_PREFILL = Family(
     name="mla_prefill",
     meaning="latent attention of N positions among themselves, absorbed or naive",
     modules=(MLA.name,),
-    speaks=lambda _backend, _kernel, cached: not cached,
+    covers=lambda _backend, _kernel, cached: not cached,
     constants=_CONSTANTS,
     hypotheses=("tiles_in_waves",),
     latency_us=among_us,
@@ -165,7 +166,7 @@ MLA_CACHED = Family(
     name="mla_cached",
     meaning="absorbed latent attention of N positions over a cache, keys split over SMs",
     modules=(MLA.name,),
-    speaks=lambda _backend, _kernel, cached: cached,
+    covers=lambda _backend, _kernel, cached: cached,
     constants=(*_CONSTANTS, _REREAD),
     hypotheses=("split_keys",),
     latency_us=cached_us,
@@ -174,9 +175,9 @@ MLA_SELECTED = Family(
     name="mla_selected",
     meaning="latent attention to selected positions, a tile a position",
     modules=(MLA.name,),
-    speaks=lambda _backend, _kernel, _cached: False,
+    covers=lambda _backend, _kernel, _cached: False,
     constants=_CONSTANTS,
     hypotheses=("tile_a_position",),
     latency_us=selected_us,
 )
-"""A question is of it where it says how many positions are selected."""
+"""The family of questions with `selected` positions."""

@@ -1,7 +1,7 @@
-"""A platform's own constants: what was fitted on it, on top of those of other platforms.
+"""A platform's own constants: fitted on it, on top of the constants of other platforms.
 
-One number from printed boundaries, the host's launch floor; or two factors from a few curves, for
-what happens on the chip and for the memory. Answers that rest on them are in sample.
+They are one number from printed boundaries, the host's launch floor; or two factors from a few
+curves, for the chip and for the memory. Answers by them are in sample.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from nearfree.derive.work_model.family import (
     Values,
     latencies_us,
 )
-from nearfree.derive.work_model.fit import Measured, taken
+from nearfree.derive.work_model.fit import Measured, selected_curves
 from nearfree.derive.work_model.prepare import Prepared
 from nearfree.errors import EvidenceError
 from nearfree.log.events import ConstantsCalibrated, Event
@@ -29,7 +29,7 @@ from nearfree.log.evidence import Take, read_scope
 from nearfree.log.names import Layout
 
 OWN_STREAM = "constants_own"
-"""Where own constants stand in the log."""
+"""The log's stream of own constants."""
 HOST = Constant(
     name="host_us", unit="us", start=0.0, low=1.0, high=400.0,
     meaning="what the host takes to launch the kernels of a layer one by one",
@@ -47,14 +47,14 @@ _DIVIDED = {"tile_us": "chip"}
 
 
 class Own(Struct, frozen=True):
-    """The own constants of one platform and family, by name, and the event that holds them."""
+    """The own constants of one platform and family, by name, and their event."""
 
     values: Values
     event: Event
 
 
 def scaled(values: Values, own: Values) -> dict[str, float]:
-    """Return constants of a form with a platform's factors on them; missing factors are 1."""
+    """Return a form's constants, scaled by a platform's factors; missing factors are 1."""
     return {
         name: value * own.get(_SCALED.get(name, ""), 1.0) / own.get(_DIVIDED.get(name, ""), 1.0)
         for name, value in values.items()
@@ -64,52 +64,54 @@ def scaled(values: Values, own: Values) -> dict[str, float]:
 def own_ratios(family: Family, fitted: Fitted, own: Values, features: Features) -> Array:
     """Return T(N) / T(first N of the grid) with a platform's own constants, [rows, grid].
 
-    With a launch floor T(N) = max(host_us, T(N) - fixed_us): a host that launches kernel by kernel
-    hides what is fixed behind its launches.
+    With a launch floor T(N) = max(host_us, T(N) - fixed_us): the launches of single kernels by the
+    host hide the fixed time.
     """
-    values = {name: scaled(each, own) for name, each in fitted.values.items()}
-    changed = Fitted(family=fitted.family, values=values, band=fitted.band)
-    times = latencies_us(family, changed, features)
+    values = {name: scaled(constants, own) for name, constants in fitted.values.items()}
+    scaled_fit = Fitted(family=fitted.family, values=values, band=fitted.band)
+    times_us = latencies_us(family, scaled_fit, features)
     if HOST.name in own:
-        fixed = np.array([values[name]["fixed_us"] for name in family.hypotheses])
-        shown = fixed[:, None, None] * (1.0 - features.get("eager", 0.0))
-        times = np.maximum(own[HOST.name], times - shown)
-    logs = np.log(times).mean(axis=0)
+        fixed_by_hypothesis = np.array([values[name]["fixed_us"] for name in family.hypotheses])
+        fixed_us = fixed_by_hypothesis[:, None, None] * (1.0 - features.get("eager", 0.0))
+        times_us = np.maximum(own[HOST.name], times_us - fixed_us)
+    logs = np.log(times_us).mean(axis=0)
     return np.asarray(np.exp(logs - logs[:, :1]))
 
 
 def with_own(
     part: Prepared, fitted: Fitted, ratio: Array, own: Mapping[str, Mapping[str, Own]]
 ) -> Array:
-    """Return T(N) / T(baseline), with their own constants where a row's platform has some.
+    """Return T(N) / T(baseline), by own constants where a row's platform has them.
 
     Parameters
     ----------
     ratio
-        What it is without, [rows, grid].
+        The ratio by shared constants, [rows, grid].
     """
-    changed = ratio.copy()
-    for platform, mine in own.get(part.family.name, {}).items():
+    result = ratio.copy()
+    for platform, platform_own in own.get(part.family.name, {}).items():
         rows = (part.rows["platform"] == platform).to_numpy()
         if rows.any():
-            every = Measured(features=part.features, latency_us=ratio, counts=part.counts)
-            given = taken(every, rows).features
-            changed[rows] = own_ratios(part.family, fitted, mine.values, given)
-    return changed
+            measured = Measured(features=part.features, latency_us=ratio, counts=part.counts)
+            features = selected_curves(measured, rows).features
+            result[rows] = own_ratios(part.family, fitted, platform_own.values, features)
+    return result
 
 
 def hosts(own: Mapping[str, Own]) -> list[str]:
-    """Return the platforms on which a launch floor was fitted, of the own constants of a family."""
-    return [platform for platform, mine in own.items() if HOST.name in mine.values]
+    """Return the platforms with a launch floor among a family's own constants."""
+    return [platform for platform, platform_own in own.items() if HOST.name in platform_own.values]
 
 
 def own_text(own: Mapping[str, Own]) -> pl.Expr:
-    """Return what own constants each row of a family rests on, by its platform; null without."""
+    """Return a text on the own constants of each row's platform; null without them."""
     texts = pl.lit(None, pl.String)
-    for platform, mine in own.items():
-        constants = mine.event.data.constants
-        used = ", ".join(f"{each.name} {each.value:g} {each.unit}" for each in constants)
-        text = f"; own of {platform}: {used} ({mine.event.event_id})"
+    for platform, platform_own in own.items():
+        constants = platform_own.event.data.constants
+        values = ", ".join(
+            f"{constant.name} {constant.value:g} {constant.unit}" for constant in constants
+        )
+        text = f"; own of {platform}: {values} ({platform_own.event.event_id})"
         texts = pl.when(pl.col("platform") == platform).then(pl.lit(text)).otherwise(texts)
     return texts
 
@@ -120,21 +122,21 @@ def recorded_own(layout: Layout, constants: Mapping[str, Event]) -> dict[str, di
     Parameters
     ----------
     constants
-        The newest calibration of each family, on which the own ones must rest.
+        The newest calibration of each family, on which own constants must be based.
 
     Raises
     ------
     EvidenceError
-        Own constants rest on a calibration that is not the newest.
+        Own constants are based on a calibration that is not the newest.
     """
     newest: dict[tuple[str, str], tuple[Event, Take]] = {}
     for take in sorted(read_scope(layout, PUBLIC, stream=OWN_STREAM), key=lambda take: take.order):
         for event in calibrations(take):
             newest[event.data.family, event.data.platforms[0]] = event, take
-    found: dict[str, dict[str, Own]] = {}
+    own_constants: dict[str, dict[str, Own]] = {}
     for (family, platform), (event, take) in newest.items():
-        found.setdefault(family, {})[platform] = _checked(event, take, constants)
-    return found
+        own_constants.setdefault(family, {})[platform] = _checked(event, take, constants)
+    return own_constants
 
 
 def _checked(event: Event, take: Take, constants: Mapping[str, Event]) -> Own:
@@ -146,10 +148,14 @@ def _checked(event: Event, take: Take, constants: Mapping[str, Event]) -> Own:
             f"{own.family} that are not the newest",
             remedy="Run `nearfree calibrate --own` for the platform again",
         )
-    return Own({each.name: each.value for each in own.constants}, event)
+    return Own({constant.name: constant.value for constant in own.constants}, event)
 
 
 def curves_used(own: Mapping[str, Mapping[str, Own]]) -> list[str]:
-    """Return the event ids of the curves that own constants were fitted to, as they name them."""
-    texts = [each.event.data.selection for of in own.values() for each in of.values()]
+    """Return the event ids of the curves behind own constants, from their `selection`."""
+    texts = [
+        platform_own.event.data.selection
+        for by_platform in own.values()
+        for platform_own in by_platform.values()
+    ]
     return [word for text in texts for word in text.replace(",", " ").split() if "#" in word]

@@ -1,4 +1,4 @@
-"""Questions sorted by family, with the arrays that each family's form asks for."""
+"""Questions grouped by family, with the arrays that the family's form reads."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -53,7 +53,7 @@ _GATED, _PLAIN = 3.0, 2.0
 
 
 def grids(rows: pl.DataFrame) -> tuple[Array, Flags]:
-    """Return N [rows, grid] and which of it is a row's own; shorter grids repeat their last N."""
+    """Return N and flags of a row's own points, [rows, grid]; shorter grids repeat their last N."""
     lengths = rows["grid"].list.len().to_numpy()
     width = int(lengths.max(initial=0))
     return padded(rows["grid"], width), np.arange(width)[None, :] < lengths[:, None]
@@ -68,7 +68,7 @@ def padded(lists: pl.Series, width: int) -> Array:
 
 
 def common(rows: pl.DataFrame, n: Array) -> dict[str, Array]:
-    """Return what every form asks for: phi in FLOP/us, beta in bytes/us, SMs, b N, and each s."""
+    """Return the common features: phi in FLOP/us, beta in bytes/us, SMs, b N, bytes of elements."""
     return {
         "phi": column(rows, "peak_tflops") * (_FLOP_PER_TFLOP / US_PER_S),
         "beta": column(rows, "bandwidth_gb_s") * (_BYTES_PER_GB / US_PER_S),
@@ -84,7 +84,7 @@ def common(rows: pl.DataFrame, n: Array) -> dict[str, Array]:
 
 
 def gemm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
-    """Return the features of rows of `gemm`, or of rows of `dense_ffn`: one module at a time.
+    """Return the features of rows of `gemm` or of `dense_ffn`, but not of both.
 
     Gate and up of a gated FFN are one product, as engines run them.
     """
@@ -98,18 +98,18 @@ def gemm_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 
 
 def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any]:
-    """Return the features of MoE layers without the blocks that a release's rules say.
+    """Return the features of MoE layers without the blocks of a release's rules.
 
-    `spread` is the law of uneven loads, None where they are even; `shares` of rows are measured.
+    `spread` is the law of uneven loads, None for even loads; a column `shares` has measured loads.
 
     Parameters
     ----------
     triton
-        Whether they are Triton's fused layers, all of them.
+        Whether all of them are Triton's fused layers.
     """
     shares = rows["shares"].to_list() if "shares" in rows.columns else [None] * rows.height
     loads = dict(zip(rows["routing"].to_list(), shares, strict=True))
-    laws = {routing: spread_of(routing, each) for routing, each in loads.items()}
+    laws = {routing: spread_of(routing, measured) for routing, measured in loads.items()}
     gated = rows["gated"].fill_null(value=True).to_numpy()[:, None]
     layer = {
         **common(rows, n),
@@ -120,7 +120,7 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
         "matrices": np.where(gated, _GATED, _PLAIN),
         "eager": (eager_us(rows) > 0).astype(np.float64),
     }
-    routed = rows.select(
+    is_trtllm_block_scaled = rows.select(
         (pl.col("dtype") == "float8_block")
         & (pl.col("sm") == HOPPER)
         & pl.col("kernel").fill_null("").str.contains(TRTLLM_CUTLASS)
@@ -128,13 +128,13 @@ def moe_features(rows: pl.DataFrame, n: Array, *, triton: bool) -> dict[str, Any
     if triton:
         layer |= {"sm": column(rows, "sm"), "smem_bytes": _smem_bytes(rows["sm"])}
     return layer | {
-        "pass_bytes": pass_bytes(layer, triton=triton, routed=routed),
-        "tile_m": token_tiles(layer["tokens"], layer["sms"], routed),
+        "pass_bytes": pass_bytes(layer, triton=triton, routed=is_trtllm_block_scaled),
+        "tile_m": token_tiles(layer["tokens"], layer["sms"], is_trtllm_block_scaled),
     }
 
 
 def _smem_bytes(capabilities: pl.Series) -> Array:
-    """Return the shared memory of an SM by its compute capability, [rows, 1]."""
+    """Return the shared memory per SM by compute capability, [rows, 1]."""
     sizes = {sm: float(shared_memory(sm).per_sm) for sm in capabilities.drop_nulls().unique()}
     return capabilities.replace_strict(sizes, return_dtype=pl.Float64).to_numpy()[:, None]
 
@@ -147,24 +147,24 @@ def attention_features(rows: pl.DataFrame, n: Array) -> dict[str, Any]:
 
 def _sizes(formats: pl.Series, sizes: Mapping[str, float] = ELEMENT_BYTES) -> Array:
     """Return the bytes of an element of each format, as [rows, 1]."""
-    return np.array([sizes[each] for each in formats])[:, None]
+    return np.array([sizes[format_] for format_ in formats])[:, None]
 
 
 ROWS_AT_ONCE = 20_000
 PACKING = r"(?i)flash|fa[234]\b"
-"""Attention kernels that put the query heads of a key-value head on one row axis, by name."""
+"""Names of attention kernels that put the query heads of a key-value head on one row axis."""
 _PREFILL_TILE = 128.0
 RAN = "ran"
-"""The column of questions whose kernel several engines run: its name, whoever measured it."""
+"""The column with the kernel's name in questions whose kernel several engines run."""
 CARRIED_BAND = 2.0
-"""How many times wider a band is where constants are carried to formats they were not fitted to:
-fixed before any score of such a format was seen, and not fitted since."""
+"""Factor of the band where constants are carried to formats that they were not fitted to. It was
+set before any score of such a format was seen, and not fitted since."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """Questions of one family: their keys, arrays, and which points are a row's own grid.
+    """Questions of one family: their rows, features, and which points belong to a row's grid.
 
-    `carried` says to which formats constants are carried, where they were not fitted to them.
+    `carried` is a text on the formats that constants are carried to, None for fitted formats.
     """
 
     family: Family
@@ -173,41 +173,41 @@ class Prepared(Struct, frozen=True, kw_only=True):
     counts: Flags
     carried: str | None = None
 
-    def fitted(self, known: Fitted) -> Fitted:
-        """Return constants as they hold for these questions: carried, in a wider band."""
-        wider = known.band * CARRIED_BAND
-        return known if self.carried is None else structs.replace(known, band=wider)
+    def fitted(self, constants: Fitted) -> Fitted:
+        """Return constants for these questions: with a wider band if they are carried."""
+        wider = constants.band * CARRIED_BAND
+        return constants if self.carried is None else structs.replace(constants, band=wider)
 
 
 class Refused(Struct, frozen=True):
-    """Questions that no T(N) is known of: `asked` and `refusal`."""
+    """Questions without T(N): `asked` and `refusal`."""
 
     rows: pl.DataFrame
 
 
 _TOGETHER = ("operation",)
-"""Fields in which questions of a part agree, besides module and formats."""
+"""Fields that all questions of a part share, besides module and formats."""
 
 
 def prepare(
     rows: pl.DataFrame, resolver: Resolver, at_once: int = ROWS_AT_ONCE
 ) -> Iterator[Prepared | Refused]:
-    """Yield questions by family, module and formats, so many at once at most, and those refused.
+    """Yield questions by family, module and formats, at most `at_once` each, and the refused ones.
 
     Parameters
     ----------
     rows
-        Questions with the facts of their platform; each grid rises and begins at its baseline.
-        Those of measured loads have them as `shares`, [layers, E].
+        Questions with the facts of their platform; each grid is ascending and begins at its
+        baseline. Measured loads are in `shares`, [layers, E].
     """
-    formed = rows.with_columns(family_of(rows))
-    judged = formed.with_columns(times_refusal().alias("refusal"), carried().alias("carried"))
-    yield Refused(judged.filter(pl.col("refusal").is_not_null()).select("asked", "refusal"))
-    open_ = judged.filter(pl.col("refusal").is_null())
-    asked = set(open_["family"])
-    for name in filter(asked.__contains__, FAMILIES):
-        mine = open_.filter(pl.col("family") == name)
-        for _, part in mine.group_by("module", "carried", *_TOGETHER, maintain_order=True):
+    with_family = rows.with_columns(family_of(rows))
+    checked = with_family.with_columns(times_refusal().alias("refusal"), carried().alias("carried"))
+    yield Refused(checked.filter(pl.col("refusal").is_not_null()).select("asked", "refusal"))
+    answerable = checked.filter(pl.col("refusal").is_null())
+    names = set(answerable["family"])
+    for name in filter(names.__contains__, FAMILIES):
+        family_rows = answerable.filter(pl.col("family") == name)
+        for _, part in family_rows.group_by("module", "carried", *_TOGETHER, maintain_order=True):
             for begin in range(0, part.height, at_once):
                 yield from _prepared(FAMILIES[name], part[begin : begin + at_once], resolver)
 
@@ -215,16 +215,16 @@ def prepare(
 def _prepared(
     family: Family, rows: pl.DataFrame, resolver: Resolver
 ) -> Iterator[Prepared | Refused]:
-    ruled = {"moe_triton": _moe_rules, "attention_cached": _attention_rules}.get(family.name)
+    apply_rules = {"moe_triton": _moe_rules, "attention_cached": _attention_rules}.get(family.name)
     rule_sizes: dict[str, Array] = {}
-    if ruled is not None or family in _LATENT:
+    if apply_rules is not None or family in _LATENT:
         n, _ = grids(rows)
-        rule_sizes, refusals = ruled(rows, n, resolver) if ruled else mla_tiles(rows, n)
-        refused = pl.Series("refusal", refusals, dtype=pl.String)
-        yield Refused(rows.select("asked", refused).drop_nulls("refusal"))
-        known = refused.is_null()
-        rows = rows.filter(known)
-        rule_sizes = {name: values[known.to_numpy()] for name, values in rule_sizes.items()}
+        rule_sizes, refusals = apply_rules(rows, n, resolver) if apply_rules else mla_tiles(rows, n)
+        refusal = pl.Series("refusal", refusals, dtype=pl.String)
+        yield Refused(rows.select("asked", refusal).drop_nulls("refusal"))
+        has_rules = refusal.is_null()
+        rows = rows.filter(has_rules)
+        rule_sizes = {name: values[has_rules.to_numpy()] for name, values in rule_sizes.items()}
     if rows.is_empty():
         return
     n, counts = grids(rows)
@@ -257,14 +257,14 @@ def _features(family: Family, rows: pl.DataFrame, n: Array) -> dict[str, Any]:
     if family.modules == COLLECTIVE:
         return collective_features(family.name, rows, n)
     if family.name in _SIZES:
-        cached = {name: column(rows, name) for name in ("batch", "context")}
-        return {**common(rows, n), **cached, **_SIZES[family.name](rows)}
-    found = attention_features(rows, n)
-    packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
+        sizes = {name: column(rows, name) for name in ("batch", "context")}
+        return {**common(rows, n), **sizes, **_SIZES[family.name](rows)}
+    features = attention_features(rows, n)
+    is_packed = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
     group = column(rows, "heads") / column(rows, "kv_heads")
-    return found | {
+    return features | {
         "tile_rows": np.full(n.shape, _PREFILL_TILE),
-        "rows_per_position": np.broadcast_to(np.where(packs, group, 1.0), n.shape),
+        "rows_per_position": np.broadcast_to(np.where(is_packed, group, 1.0), n.shape),
     }
 
 
@@ -273,80 +273,84 @@ _PAGED = "paged_mqa_logits"
 
 
 def _index_kernel() -> pl.Expr:
-    """Return the kernel of an indexer's call: engines decode with DeepGEMM's over pages."""
-    named = pl.col("kernel").str.contains(_PAGED, literal=True)
-    decoding = pl.col("kernel").is_null() & pl.col("backend").is_in(ENGINES)
-    numbers = pl.col("api").fill_null(LOGITS) == LOGITS
-    return pl.when(numbers & (named | decoding)).then(pl.lit(_PAGED)).otherwise("kernel")
+    """Return the kernel of an indexer's call; engines decode with DeepGEMM's paged one."""
+    is_paged = pl.col("kernel").str.contains(_PAGED, literal=True)
+    decodes = pl.col("kernel").is_null() & pl.col("backend").is_in(ENGINES)
+    is_logits = pl.col("api").fill_null(LOGITS) == LOGITS
+    return pl.when(is_logits & (is_paged | decodes)).then(pl.lit(_PAGED)).otherwise("kernel")
 
 
 _LATENT = (MLA_PREFILL, MLA_CACHED, MLA_SELECTED)
 _SIZES: dict[str, Callable[[pl.DataFrame], dict[str, Array]]] = {
-    **dict.fromkeys((each.name for each in _LATENT), lambda _rows: {}),
+    **dict.fromkeys((family.name for family in _LATENT), lambda _rows: {}),
     **dict.fromkeys((LAYER.name, DECODE_LAYER.name), layer_features),
     **dict.fromkeys((INDEXER_LOGITS.name, INDEXER_SELECT.name), indexer_features),
     **dict.fromkeys((DELTA_NET.name, MAMBA2.name), state_features),
     SHORT_CONV.name: conv_features,
     STREAM_MIXING.name: mixing_features,
 }
-"""Families whose features are sizes of their rows, beside what every form asks for."""
+"""Functions of the size features of families, which come on top of the common features."""
 
 
 def _moe_rules(
     rows: pl.DataFrame, n: Array, resolver: Resolver
 ) -> tuple[dict[str, Array], list[str | None]]:
-    """Return the sizes of blocks [rows, grid] by name, and why where no rule says them.
+    """Return the sizes of blocks by name, [rows, grid], and the refusal of each row, or None.
 
     `unaligned` is 1 where the release gives each pair a block of its own.
     """
     tokens = (column(rows, "batch") * n).astype(np.int64)
     names = ("block_m", "block_n", "block_k", "num_warps", "num_stages", "unaligned")
     sizes = np.ones((len(names), *n.shape))
-    refused: list[str | None] = [None] * rows.height
-    alike: dict[Steps[Block], list[int]] = {}
-    for place, row in enumerate(rows.select(MoeQuestion.__struct_fields__).iter_rows(named=True)):
+    refusals: list[str | None] = [None] * rows.height
+    rows_by_steps: dict[Steps[Block], list[int]] = {}
+    for index, row in enumerate(rows.select(MoeQuestion.__struct_fields__).iter_rows(named=True)):
         try:
-            alike.setdefault(resolver.moe(MoeQuestion(**row)), []).append(place)
+            rows_by_steps.setdefault(resolver.moe(MoeQuestion(**row)), []).append(index)
         except NearfreeError as error:
-            refused[place] = error.what
-    for steps, places in alike.items():
+            refusals[index] = error.what
+    for steps, indices in rows_by_steps.items():
         try:
-            sizes[:, places] = _blocks(steps, tokens[places])
+            sizes[:, indices] = _blocks(steps, tokens[indices])
         except NearfreeError:  # at some numbers of tokens
-            for place in places:
+            for index in indices:
                 try:
-                    sizes[:, place] = _blocks(steps, tokens[place])
+                    sizes[:, index] = _blocks(steps, tokens[index])
                 except NearfreeError as error:
-                    refused[place] = error.what
-    return dict(zip(names, sizes, strict=True)), refused
+                    refusals[index] = error.what
+    return dict(zip(names, sizes, strict=True)), refusals
 
 
 def _blocks(steps: Steps[Block], tokens: Integers) -> Integers:
-    """Return `block_sizes` at numbers of tokens, and 1 where pairs share no block, [6, ...]."""
-    numbers, places = np.unique(tokens, return_inverse=True)
-    alone = np.array([int(steps.at(each).path == NAIVE) for each in numbers.tolist()], np.int64)
-    return np.concatenate([block_sizes(steps, tokens), alone[places.reshape(1, *tokens.shape)]])
+    """Return `block_sizes` at numbers of tokens, and 1 where pairs share no blocks, [6, ...]."""
+    numbers, inverse = np.unique(tokens, return_inverse=True)
+    unaligned = np.array(
+        [int(steps.at(number).path == NAIVE) for number in numbers.tolist()], np.int64
+    )
+    return np.concatenate(
+        [block_sizes(steps, tokens), unaligned[inverse.reshape(1, *tokens.shape)]]
+    )
 
 
 def _attention_rules(
     rows: pl.DataFrame, n: Array, resolver: Resolver
 ) -> tuple[dict[str, Array], list[str | None]]:
-    """Return the sizes of tiles [rows, grid] by name, and why where no rule says them.
+    """Return the sizes of tiles by name, [rows, grid], and the refusal of each row, or None.
 
-    A public curve's point is of one position, whose tile no rule need say.
+    A public curve's point of one position needs no rule.
     """
     curves = measured_curves(rows) & (n == 1).all(axis=1)
-    given = rows.with_columns(pl.col("grid").list.max().alias("most"))
+    with_most = rows.with_columns(pl.col("grid").list.max().alias("most"))
     fields = AttentionQuestion.__struct_fields__
-    asked = [
+    questions = [
         AttentionQuestion(**row)
-        for row in given.filter(~pl.Series(curves)).select(fields).iter_rows(named=True)
+        for row in with_most.filter(~pl.Series(curves)).select(fields).iter_rows(named=True)
     ]
-    sizes, errors = tile_sizes(resolver, asked, n[~curves].astype(np.int64))
-    refused: list[str | None] = [None] * rows.height
-    for place, error in zip(np.flatnonzero(~curves), errors, strict=True):
-        refused[place] = None if error is None else error.what
-    found = decode_tiles(np.ones_like(n), column(rows, "heads") / column(rows, "kv_heads"))
-    for name, values in zip(found, sizes.astype(float), strict=True):
-        found[name][~curves] = values
-    return found, refused
+    sizes, errors = tile_sizes(resolver, questions, n[~curves].astype(np.int64))
+    refusals: list[str | None] = [None] * rows.height
+    for index, error in zip(np.flatnonzero(~curves), errors, strict=True):
+        refusals[index] = None if error is None else error.what
+    tiles = decode_tiles(np.ones_like(n), column(rows, "heads") / column(rows, "kv_heads"))
+    for name, values in zip(tiles, sizes.astype(float), strict=True):
+        tiles[name][~curves] = values
+    return tiles, refusals

@@ -1,6 +1,6 @@
-"""What an MoE layer does besides, where numbers of fewer than 16 bits enter its products.
+"""Additional work of an MoE layer whose activations have fewer than 16 bits.
 
-Read from the kernels' sources; nothing is fitted, and it is nothing at 16 bits.
+It is read from the kernels' sources; nothing is fitted. At 16 bits it is zero.
 """
 
 from typing import Any
@@ -10,17 +10,17 @@ import numpy as np
 from nearfree.derive.work_model.family import Array, Flags
 
 TRTLLM_CUTLASS = r"(?i)torch_flow_cutlass"
-"""TensorRT-LLM's own kernel by name; its block-scaled one of Hopper among it."""
+"""Names of TensorRT-LLM's own kernel, including its block-scaled one on Hopper."""
 HOPPER = 90
 
 
 def pass_bytes(layer: dict[str, Any], *, triton: bool, routed: Flags) -> Array:
-    """Return what is moved to quantise what enters products, beside a 16-bit layer; [rows, grid].
+    """Return the additional bytes that quantising activations moves, [rows, grid].
 
-    A kernel of its own reads 16 bits and writes s bytes, which the product reads: 2 s more for
-    each element. Triton's layer does so for tokens before they are routed and for what enters the
-    second product, TensorRT-LLM's block-scaled one on Hopper for routed rows both times. Others
-    quantise where they write.
+    A separate kernel reads 16 bits and writes s bytes, which the product reads: 2 s more bytes per
+    element. Triton's layer quantises tokens before routing, and the input of the second product;
+    TensorRT-LLM's block-scaled layer on Hopper quantises routed rows both times. Others quantise
+    where they write.
 
     Source: TritonExperts.apply of vllm 0.24.0, fused_experts_impl and invoke_fused_moe_kernel of
     sglang 0.5.14; CutlassFp8BlockScaleGemmRunner::moeGemm, whose internal_quantize_a is true, in
@@ -31,16 +31,16 @@ def pass_bytes(layer: dict[str, Any], *, triton: bool, routed: Flags) -> Array:
     layer
         Features of MoE layers.
     triton
-        Whether the rows are of Triton's fused layer.
+        Whether the rows are Triton's fused layers.
     routed
-        Which rows are of that layer of TensorRT-LLM, [rows, 1].
+        Which rows are that layer of TensorRT-LLM, [rows, 1].
     """
     tokens, size = layer["tokens"], layer["element_bytes"]
     pairs = tokens * layer["top_k"]
     rows = tokens if triton else pairs
     quantised = (size < layer["result_bytes"]) & (triton | routed)
-    entering = rows * layer["d_model"] + pairs * layer["d_ff"]
-    return np.where(quantised, 2.0 * size * entering, 0.0)
+    elements = rows * layer["d_model"] + pairs * layer["d_ff"]
+    return np.where(quantised, 2.0 * size * elements, 0.0)
 
 
 _H20_SMS = 78
@@ -49,13 +49,13 @@ _H20_SMS = 78
 def token_tiles(tokens: Array, sms: Array, routed: Flags) -> Array:
     """Return the rows of a tile of TensorRT-LLM's block-scaled MoE on Hopper, NaN elsewhere.
 
-    It follows the tokens of the forward, not the rows of an expert: below 32 of them (64 on a GPU
-    of 78 SMs) operands are swapped and the tile is the least multiple of 8 from 16 on that holds
-    them all; from there on it is 64 rows up to 64 tokens, then 128.
+    The tile depends on the tokens of the forward, not on the rows of an expert. Below 32 tokens (64
+    on a GPU with 78 SMs) operands are swapped, and the tile is the least multiple of 8 that holds
+    all tokens, at least 16. Above, it has 64 rows up to 64 tokens, then 128.
 
     Source: grouped_gemm_dispatch in fp8_blockscale_gemm_kernel.cuh and get_best_gemm_config in
-    deep_gemm/jit_utils.cuh of TensorRT-LLM 1.3; the rows that are expected are the tokens, as
-    CutlassFp8BlockScaleGemmRunner::getWorkspaceSize keeps what moe_kernels.cu gives it.
+    deep_gemm/jit_utils.cuh of TensorRT-LLM 1.3; its expected rows are the tokens, as
+    CutlassFp8BlockScaleGemmRunner::getWorkspaceSize keeps the number that moe_kernels.cu passes.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def token_tiles(tokens: Array, sms: Array, routed: Flags) -> Array:
     sms
         SMs of the GPU, [rows, 1].
     routed
-        Which rows are of that layer, [rows, 1].
+        Which rows are that layer, [rows, 1].
     """
     swapped = np.clip(np.ceil(tokens / 8.0) * 8.0, 16.0, 64.0)
     below = np.where(sms == _H20_SMS, 64.0, 32.0)

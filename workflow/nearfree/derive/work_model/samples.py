@@ -1,4 +1,4 @@
-"""Curves that constants are calibrated on, by family, as arrays."""
+"""The calibration curves of constants, by family, as arrays."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from nearfree.derive.work_model import collective_samples
 from nearfree.derive.work_model.attention_rows import decode_tiles
 from nearfree.derive.work_model.families import FAMILIES, OF_KERNELS, carried
 from nearfree.derive.work_model.family import Array, Flags, column
-from nearfree.derive.work_model.fit import Measured, taken
+from nearfree.derive.work_model.fit import Measured, selected_curves
 from nearfree.derive.work_model.prepare import (
     PACKING,
     Prepared,
@@ -28,9 +28,9 @@ from nearfree.log.line import sha256
 from nearfree.public.curves import ImportedCurves
 
 LEAST_MB = 64.0
-"""Smaller weights of a product may stay in the last-level cache."""
+"""Least weights of a product, in MB; smaller ones may stay in the last-level cache."""
 _ANY = 0.2
-"""A tolerance; what is used of the truth, grids and ratios, is the same at each."""
+"""Any tolerance: grids and ratios of the truth, which are used here, do not depend on it."""
 SELECTIONS = {
     "gemm": f"16-bit products with weights of {LEAST_MB:g} MB or more",
     "moe_triton": "16-bit balanced MoE layers of Triton's fused kernel, from ceil(E / k) tokens on",
@@ -50,11 +50,11 @@ _APART = [
         for module in family.modules
     },
 ]
-"""Modules without constants of their own to calibrate here."""
+"""Modules whose constants are not calibrated here."""
 
 
 class Sample(Struct, frozen=True):
-    """The curves of a family: arrays, and a digest of the rows that they are made of."""
+    """The curves of a family: arrays, and a digest of their source rows."""
 
     measured: Measured
     curves: pl.DataFrame
@@ -62,82 +62,86 @@ class Sample(Struct, frozen=True):
 
 
 def samples(curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver) -> dict[str, Sample]:
-    """Return the calibration's curves by family; a family without one is left out.
+    """Return the calibration curves by family; a family without curves is left out.
 
     Parameters
     ----------
     curves
-        Those of the platforms that are calibrated on.
+        The curves of the calibration's platforms.
     """
     settings = curves.settings.filter(carried().is_null())
-    kept = heavy_enough(settings, LEAST_MB).filter(
+    selected = heavy_enough(settings, LEAST_MB).filter(
         ~pl.col("module").is_in(_APART)
         & ((pl.col("module") != "moe_ffn") | (pl.col("routing") == "balanced"))
     )
-    several = (pl.col("module") != "attention") | (pl.col("n") > 1)
-    points = curves.points.join(kept.select("curve", "module"), on="curve").filter(several)
-    known = truth(kept, points.drop("module"), [_ANY])
-    latency = known.ratios.join(points.select("curve", "n", "latency_us"), on=["curve", "n"])
-    asked = with_facts(questions(known), facts)
-    parts: dict[str, list[Prepared]] = {}
-    for part in prepare(asked.sort("asked"), resolver, at_once=max(asked.height, 1)):
+    counted = (pl.col("module") != "attention") | (pl.col("n") > 1)
+    points = curves.points.join(selected.select("curve", "module"), on="curve").filter(counted)
+    curve_truth = truth(selected, points.drop("module"), [_ANY])
+    latency = curve_truth.ratios.join(points.select("curve", "n", "latency_us"), on=["curve", "n"])
+    question_rows = with_facts(questions(curve_truth), facts)
+    by_family: dict[str, list[Prepared]] = {}
+    for part in prepare(
+        question_rows.sort("asked"), resolver, at_once=max(question_rows.height, 1)
+    ):
         if isinstance(part, Prepared):
-            parts.setdefault(part.family.name, []).append(part)
-    found = {name: _sample(each, latency, kept) for name, each in parts.items()}
-    cached = _over_contexts(settings, curves.points, facts)
-    sent = collective_samples.collective_measured(settings, curves.points, facts)
+            by_family.setdefault(part.family.name, []).append(part)
+    computed = {
+        name: _sample(family_parts, latency, selected) for name, family_parts in by_family.items()
+    }
+    over_contexts = _over_contexts(settings, curves.points, facts)
+    collectives = collective_samples.collective_measured(settings, curves.points, facts)
     return (
-        found
-        | ({} if cached is None else {"attention_cached": cached})
+        computed
+        | ({} if over_contexts is None else {"attention_cached": over_contexts})
         | {
             name: _with_digest(measured, rows.select("curve", "latency_us"), settings)
-            for name, (measured, rows) in sent.items()
+            for name, (measured, rows) in collectives.items()
         }
     )
 
 
 def _sample(parts: list[Prepared], latency: pl.DataFrame, settings: pl.DataFrame) -> Sample:
-    (part,) = parts  # every family is of one module here, and all of its rows come at once
-    lists = latency.sort("curve", "n").group_by("curve", maintain_order=True).agg("latency_us")
+    (part,) = parts  # here a family has one module, and its rows come in one part
+    latencies = latency.sort("curve", "n").group_by("curve", maintain_order=True).agg("latency_us")
     rows = part.rows.select(pl.col("asked").alias("curve")).join(
-        lists, on="curve", how="left", maintain_order="left"
+        latencies, on="curve", how="left", maintain_order="left"
     )
-    times = padded(rows["latency_us"], part.counts.shape[1])
-    measured = Measured(features=part.features, latency_us=times, counts=part.counts)
+    latency_us = padded(rows["latency_us"], part.counts.shape[1])
+    measured = Measured(features=part.features, latency_us=latency_us, counts=part.counts)
     return _with_digest(measured, rows, settings)
 
 
 def _over_contexts(
     settings: pl.DataFrame, points: pl.DataFrame, facts: pl.DataFrame
 ) -> Sample | None:
-    """Return curves T(1) over L: what reads the cache, without a second position."""
-    lists = (
+    """Return the curves of T(1) over L: attention of one position over a cache."""
+    latencies = (
         points.filter(pl.col("context").is_not_null())
         .sort("curve", "context")
         .group_by("curve", maintain_order=True)
         .agg(pl.col("context").alias("grid"), "latency_us")
     )
-    rows = settings.filter(pl.col("module") == "attention").join(lists, on="curve")
-    known = ("peak_tflops", "bandwidth_gb_s", "sm_count")
-    rows = with_facts(rows, facts).drop_nulls(known).sort("curve")
+    rows = settings.filter(pl.col("module") == "attention").join(latencies, on="curve")
+    required = ("peak_tflops", "bandwidth_gb_s", "sm_count")
+    rows = with_facts(rows, facts).drop_nulls(required).sort("curve")
     if rows.is_empty():
         return None
     contexts, counts = grids(rows)
-    one = np.ones_like(contexts)
+    ones = np.ones_like(contexts)
     packs = rows["kernel"].fill_null("").str.contains(PACKING).to_numpy()[:, None]
     group = np.where(packs, column(rows, "heads") / column(rows, "kv_heads"), 1.0)
-    features = attention_features(rows, one) | {"context": contexts} | decode_tiles(one, group)
-    times = padded(rows["latency_us"], contexts.shape[1])
-    measured = Measured(features=features, latency_us=times, counts=counts)
+    features = attention_features(rows, ones) | {"context": contexts} | decode_tiles(ones, group)
+    latency_us = padded(rows["latency_us"], contexts.shape[1])
+    measured = Measured(features=features, latency_us=latency_us, counts=counts)
     return _with_digest(measured, rows.select("curve", "latency_us"), settings)
 
 
 def _with_digest(measured: Measured, rows: pl.DataFrame, settings: pl.DataFrame) -> Sample:
-    named = rows.join(settings, on="curve", how="left", maintain_order="left")
-    told = named.select(
+    source_rows = rows.join(settings, on="curve", how="left", maintain_order="left")
+    digest_columns = source_rows.select(
         "platform", "setting_key", "backend", "backend_version", "kernel", "latency_us"
     )
-    return Sample(measured, named, sha256(told.write_ndjson().encode()))
+    return Sample(measured, source_rows, sha256(digest_columns.write_ndjson().encode()))
 
 
 _CURVES_AT_ONCE = 20_000
@@ -146,51 +150,48 @@ _CURVES_AT_ONCE = 20_000
 def parts(
     curves: ImportedCurves, facts: pl.DataFrame, resolver: Resolver
 ) -> Iterator[tuple[str, str, Sample]]:
-    """Yield the curves that constants can be fitted to: platform, family, and the curves.
+    """Yield platform, family and curves, for all curves to which constants can be fitted.
 
-    A platform and family can come several times, one module each. Collectives are left out.
+    A platform and family may be repeated, with one module each. Collectives are left out.
 
     Parameters
     ----------
     facts
-        phi, beta and the number of SMs, a row a platform and dtype.
+        phi, beta and the number of SMs, a row per platform and dtype.
     """
     computed = curves.settings.filter(pl.col("module") != "collective")
     for (platform, _), rows in computed.sort("curve").group_by(
         "platform", "module", maintain_order=True
     ):
         for begin in range(0, rows.height, _CURVES_AT_ONCE):
-            mine = rows[begin : begin + _CURVES_AT_ONCE]
-            points = curves.points.join(mine.select("curve"), on="curve", how="semi")
-            for family, sample in samples(ImportedCurves(mine, points), facts, resolver).items():
+            batch = rows[begin : begin + _CURVES_AT_ONCE]
+            points = curves.points.join(batch.select("curve"), on="curve", how="semi")
+            for family, sample in samples(ImportedCurves(batch, points), facts, resolver).items():
                 yield str(platform), family, sample
 
 
 def spread(sample: Sample, most: int) -> Measured:
-    """Return at most so many curves, evenly spread over them in the order of their settings."""
+    """Return at most `most` curves, evenly spread in the order of their settings."""
     order = sample.curves.with_row_index("place").sort("setting_key", "backend_version", "place")
-    places = np.linspace(0, order.height - 1, min(most, order.height)).round().astype(int)
-    kept = np.zeros(order.height, dtype=bool)
-    kept[order["place"].to_numpy()[places]] = True
-    return taken(sample.measured, kept)
+    rows = np.linspace(0, order.height - 1, min(most, order.height)).round().astype(int)
+    flags = np.zeros(order.height, dtype=bool)
+    flags[order["place"].to_numpy()[rows]] = True
+    return selected_curves(sample.measured, flags)
 
 
 def joined(measured: Sequence[Measured]) -> Measured:
-    """Return curves of one family together; shorter grids repeat their last point, uncounted."""
-    width = max(each.counts.shape[1] for each in measured)
-    first = measured[0].features
+    """Return curves of one family in one; shorter grids repeat their last point, uncounted."""
+    width = max(curves.counts.shape[1] for curves in measured)
     counts: list[Flags] = [
-        np.pad(each.counts, ((0, 0), (0, width - each.counts.shape[1]))) for each in measured
+        np.pad(curves.counts, ((0, 0), (0, width - curves.counts.shape[1]))) for curves in measured
     ]
-    features: dict[str, Any] = {
-        name: _products([each.features[name] for each in measured])
-        if isinstance(value, list)
-        else _stacked([each.features[name] for each in measured])
-        for name, value in first.items()
-    }
+    features: dict[str, Any] = {}
+    for name, value in measured[0].features.items():
+        values = [curves.features[name] for curves in measured]
+        features[name] = _products(values) if isinstance(value, list) else _stacked(values)
     return Measured(
         features=features,
-        latency_us=_stacked([each.latency_us for each in measured]),
+        latency_us=_stacked([curves.latency_us for curves in measured]),
         counts=np.concatenate(counts),
     )
 
@@ -203,14 +204,15 @@ def _stacked(arrays: Sequence[Array]) -> Array:
 
 
 def _products(lists: Sequence[Sequence[tuple[Any, ...]]]) -> list[tuple[Array, ...]]:
-    """Return products (K, N, how often) of all rows; who has fewer does the others no time."""
-    most = max(len(each) for each in lists)
+    """Return products (K, N, times) of all rows; those that a row lacks run 0 times."""
+    count = max(len(products) for products in lists)
     full = [
-        [(k, n, np.broadcast_to(times, k.shape)) for k, n, times in each]
-        + [(each[0][0], each[0][1], np.zeros_like(each[0][0]))] * (most - len(each))
-        for each in lists
+        [(k, n, np.broadcast_to(times, k.shape)) for k, n, times in products]
+        + [(products[0][0], products[0][1], np.zeros_like(products[0][0]))]
+        * (count - len(products))
+        for products in lists
     ]
     return [
-        (*(_stacked([each[place][column] for each in full]) for column in range(3)),)
-        for place in range(most)
+        (*(_stacked([products[number][part] for products in full]) for part in range(3)),)
+        for number in range(count)
     ]

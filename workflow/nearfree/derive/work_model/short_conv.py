@@ -1,9 +1,9 @@
-"""T(N) of a short convolution: its bytes over a share of beta, over what its call takes.
+"""T(N) of a short convolution: a call's fixed time, plus its bytes over a share of beta.
 
-No constant is fitted here, and no curve holds such a call of a layer of its own. The floor is that
-of causal_conv1d_update before gated delta nets in AIConfigurator 0.12.0's gdn_perf tables, the same
-kernel, and the share of beta that of their states (`delta_net`). The band is wide: a call twice as
-long is within it.
+No constant is fitted here, and no curve has such a call as a layer. The fixed time is that of
+causal_conv1d_update, the same kernel, before gated delta nets in AIConfigurator 0.12.0's gdn_perf
+tables; the share of beta is that of their states (`delta_net`). The band is wide: a call that takes
+twice as long is within it.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ FLOOR, SHARE = "call_us", "bandwidth_share"
 
 
 def conv_features(rows: pl.DataFrame) -> dict[str, Array]:
-    """Return the channels of a position and the positions that a row is summed over, [rows, 1]."""
+    """Return the channels of a position and the width of the convolution, [rows, 1]."""
     return {"channels": column(rows, "d_model"), "conv": column(rows, "conv")}
 
 
@@ -29,10 +29,10 @@ def conv_us(features: Features, values: Values, _hypothesis: str) -> Array:
         Those of `conv_features`; `n` [rows, grid]; `batch`, `element_bytes` and `beta` (bytes/us),
         [rows, 1].
     """
-    spanned = features["conv"]
-    moved = features["batch"] * (2.0 * (spanned - 1.0) + 3.0 * features["n"] - 1.0) + spanned
-    moved = features["channels"] * moved * features["element_bytes"]
-    return np.asarray(values[FLOOR] + moved / (values[SHARE] * features["beta"]))
+    width = features["conv"]
+    traffic = features["batch"] * (2.0 * (width - 1.0) + 3.0 * features["n"] - 1.0) + width
+    traffic = features["channels"] * traffic * features["element_bytes"]
+    return np.asarray(values[FLOOR] + traffic / (values[SHARE] * features["beta"]))
 
 
 SHORT_CONV = Family(

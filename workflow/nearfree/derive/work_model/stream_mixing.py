@@ -1,10 +1,10 @@
-"""T(N) of the mixing of residual streams: its bytes over a share of beta, and what two calls take.
+"""T(N) of mixing residual streams: the time of two calls, and its bytes over a share of beta.
 
-No constant is fitted to what is scored. They are read off AIConfigurator 0.12.0's mhc_module_perf
-tables (the calls before and behind a block, vLLM 0.24.0, SGLang 0.5.14 and TensorRT-LLM 1.3.0rc20
-on H100, H200, B200, B300, GB200 and GB300; d of 4096 and 7168, m = 4), halved, as a row holds both
-places of a layer: flat up to 128 tokens, then as their bytes grow. Of their 671 sums of up to 1024
-tokens the form is off by 12 % in the median and nine in ten by less than 28 %.
+No constant is fitted to scored data. They are read off AIConfigurator 0.12.0's mhc_module_perf
+tables (the calls before and after a block, vLLM 0.24.0, SGLang 0.5.14 and TensorRT-LLM 1.3.0rc20 on
+H100, H200, B200, B300, GB200 and GB300; d of 4096 and 7168, m = 4), halved, since a table's row has
+both mixings of a layer. Times are flat up to 128 tokens, then grow with the bytes. On their 671
+sums of up to 1024 tokens the form's error is 12 % in the median, and below 28 % for nine in ten.
 """
 
 import numpy as np
@@ -23,16 +23,16 @@ from nearfree.derive.work_model.family import (
 
 
 def mixing_features(rows: pl.DataFrame) -> dict[str, Array]:
-    """Return the bytes of the matrix and the elements that a position moves, [rows, 1]."""
+    """Return the bytes of the matrix and the elements moved per position, [rows, 1]."""
     sizes = rows.select("d_model", "streams").rows()
     return {
-        "matrix_bytes": np.array([[WEIGHT_BYTES * mixing_weights(*of)] for of in sizes]),
-        "moved": np.array([[float(mixed_elements(*of))] for of in sizes]),
+        "matrix_bytes": np.array([[WEIGHT_BYTES * mixing_weights(*size)] for size in sizes]),
+        "moved": np.array([[float(mixed_elements(*size))] for size in sizes]),
     }
 
 
 def mixing_us(features: Features, values: Values, _hypothesis: str) -> Array:
-    """Return T(N) before and behind one block, [rows, grid], in microseconds.
+    """Return T(N) of the mixing before and after one block, [rows, grid], in microseconds.
 
     Parameters
     ----------
@@ -40,9 +40,11 @@ def mixing_us(features: Features, values: Values, _hypothesis: str) -> Array:
         Those of `mixing_features`; `tokens` [rows, grid]; `element_bytes` and `beta` (bytes/us),
         [rows, 1].
     """
-    moved = features["tokens"] * features["moved"] * features["element_bytes"]
-    memory = (moved + features["matrix_bytes"]) / (values["bandwidth_share"] * features["beta"])
-    return power_mean_sum(values["overlap"], values["call_us"] + 0.0 * memory, memory)
+    traffic = features["tokens"] * features["moved"] * features["element_bytes"]
+    memory_us = (traffic + features["matrix_bytes"]) / (
+        values["bandwidth_share"] * features["beta"]
+    )
+    return power_mean_sum(values["overlap"], values["call_us"] + 0.0 * memory_us, memory_us)
 
 
 STREAM_MIXING = Family(

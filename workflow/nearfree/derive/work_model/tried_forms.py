@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Every form of T(N) that was tried, and how well it did on the curves that it was fitted to.
+"""Every form of T(N) that was tried, with its scores on the curves that it was fitted to.
 
 Figures are hit / within 1.31 / within 2 / median error of T(N) / T(baseline), on A100 and H100.
 """

@@ -11,7 +11,7 @@ from nearfree.core.modules.kind import ModuleKind
 from nearfree.core.parallel import Parallel
 from nearfree.core.plan import PROFILE_SUFFIX
 from nearfree.core.setting import FIELDS
-from nearfree.derive.tables.settings import telling_fields
+from nearfree.derive.tables.settings import distinguishing_fields
 from nearfree.show.figures.theme import PANEL, SMALL_PANEL
 
 CURVE = ("platform", "stream", "take", "plan8", "setting_key")
@@ -62,7 +62,7 @@ def with_variants(
 
 
 def _variant(group: pl.DataFrame, module: ModuleKind, named: Collection[str]) -> pl.Series:
-    differing = [name for name in telling_fields(group, module.own)[1:] if name not in named]
+    differing = [name for name in distinguishing_fields(group, module.own)[1:] if name not in named]
     fields = list(ordered(differing, *(name for name in _FIRST if name in differing)))
     if group.select("study", "setting_key").n_unique() > group["setting_key"].n_unique():
         fields.append("study")

@@ -15,7 +15,7 @@ from nearfree.core.label import SIZES, label, subject
 from nearfree.core.modules.model import MODEL
 from nearfree.core.modules.registry import MAIN
 from nearfree.core.setting import FIELDS, WHOLE
-from nearfree.derive.tables.settings import telling_fields
+from nearfree.derive.tables.settings import distinguishing_fields
 from nearfree.log.events import RunFinished
 from nearfree.log.evidence import Take
 from nearfree.measure.adapter_runs import AdapterRuns, never_run
@@ -185,7 +185,7 @@ def _labels(group: pl.DataFrame, own: str) -> pl.Series:
 
 def _telling(group: pl.DataFrame, own: str) -> list[str]:
     """Return the fields in which settings of one module differ; a model's name is its shape."""
-    fields = telling_fields(group, own)
+    fields = distinguishing_fields(group, own)
     if group["module"][0] != MODEL.name:
         return fields
     return [name for name in fields if FIELDS[name].role != "shape"]

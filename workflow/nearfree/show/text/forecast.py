@@ -13,7 +13,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment
 from nearfree.derive.predict.forecast.exits import module_exits
 from nearfree.derive.predict.forecast.forecast import Forecast, knobs
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM
-from nearfree.derive.reference.regimes import MEANINGS
+from nearfree.derive.reference.regimes import REGIME_MEANINGS
 from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.show.text.memory import memory_lines, shared, unfit
 
@@ -323,7 +323,7 @@ def _evidence(answers: pl.DataFrame) -> Iterator[str]:
         seen = "in sample" if row["in_sample"] else "out of sample"
         yield ""
         weakest = "the weakest of the modules that have a share"
-        yield f"regime {row['regime']} ({weakest}): {MEANINGS[row['regime']]}"
+        yield f"regime {row['regime']} ({weakest}): {REGIME_MEANINGS[row['regime']]}"
         yield f"constants ({seen}), by the regime of each module:"
         yield from (f"  {constants}" for constants in row["constants"].split("; "))
         yield f"  from {', '.join(row['calibration'])}"

@@ -9,7 +9,7 @@ from msgspec import Struct
 from nearfree.decoders.modules import BETWEEN, HOST
 from nearfree.derive.predict.forecast.total import MINIMUM, PREDICTOR, SUM, Total
 from nearfree.derive.truth.truth import last_pass
-from nearfree.derive.work_model.family import Array, Flags, Places
+from nearfree.derive.work_model.family import Array, Flags, Integers
 
 _MORE_ROWS = "more rows pass through the kernels between modules"
 """The limiting term where the time between modules limits."""
@@ -21,14 +21,14 @@ class Exits(Struct, frozen=True, kw_only=True):
     `censored` says that the last pass is the grid's end.
     """
 
-    last: Places
-    low: Places
-    high: Places
-    after: Places
+    last: Integers
+    low: Integers
+    high: Integers
+    after: Integers
     censored: Flags
 
 
-def exits(ratio: Array, low: Array, high: Array, baseline: Places, epsilon: float) -> Exits:
+def exits(ratio: Array, low: Array, high: Array, baseline: Integers, epsilon: float) -> Exits:
     """Return the boundaries of curves at a tolerance, from their baselines on (paper, sec. 2.2).
 
     Parameters
@@ -102,7 +102,7 @@ def total_exits(
     )
 
 
-def sum_exits(latency: Total, rows: Places, baseline_places: Places, epsilon: float) -> Exits:
+def sum_exits(latency: Total, rows: Integers, baseline_places: Integers, epsilon: float) -> Exits:
     """Return the boundaries of whole forwards' T(N) at a tolerance.
 
     Parameters
@@ -121,7 +121,9 @@ def sum_exits(latency: Total, rows: Places, baseline_places: Places, epsilon: fl
     )
 
 
-def _by_sum(latency: Total, rows: Places, baseline_places: Places, epsilon: float) -> pl.DataFrame:
+def _by_sum(
+    latency: Total, rows: Integers, baseline_places: Integers, epsilon: float
+) -> pl.DataFrame:
     model, boundary = latency.model_us, sum_exits(latency, rows, baseline_places, epsilon)
     modules = latency.latency_us[rows]
     index = np.arange(len(rows))
@@ -134,7 +136,7 @@ def _by_sum(latency: Total, rows: Places, baseline_places: Places, epsilon: floa
 
 
 def _by_minimum(
-    latency: Total, rows: Places, baseline_places: Places, epsilon: float
+    latency: Total, rows: Integers, baseline_places: Integers, epsilon: float
 ) -> pl.DataFrame:
     deployment, place, by_module, ratio = _module_exits(latency, rows, baseline_places, epsilon)
     order = np.lexsort((by_module.last, deployment))
@@ -153,7 +155,7 @@ def _by_minimum(
 
 
 def _unpadded_ratio(
-    latency: Total, rows: Places, place: Places, baseline_places: Places, boundary: Exits
+    latency: Total, rows: Integers, place: Integers, baseline_places: Integers, boundary: Exits
 ) -> Array:
     """Return modules' unpadded T(N) over T(baseline), at the first N after each boundary."""
     baseline_us = latency.latency_us[rows, place, baseline_places]
@@ -189,8 +191,8 @@ def module_exits(latency: Total, deployment: int, epsilon: float) -> pl.DataFram
 
 
 def _module_exits(
-    latency: Total, rows: Places, baseline_places: Places, epsilon: float
-) -> tuple[Places, Places, Exits, Array]:
+    latency: Total, rows: Integers, baseline_places: Integers, epsilon: float
+) -> tuple[Integers, Integers, Exits, Array]:
     """Return deployment and place of every module, its boundary, and its T(N) / T(baseline)."""
     deployment, place = np.nonzero(latency.asked[rows] >= 0)
     modules = latency.latency_us[rows][deployment, place]
@@ -207,8 +209,8 @@ def _module_exits(
 
 def _boundary_rows(
     latency: Total,
-    rows: Places,
-    place: Places,
+    rows: Integers,
+    place: Integers,
     boundary: Exits,
     ratios: tuple[Array, Array],
     *,
@@ -250,7 +252,7 @@ def _boundary_rows(
             "graph_evidence": pl.String,
         },
     ).with_row_index("row")
-    causes = latency.timed.stops(boundaries.select("row", "asked", "last", "after"))
+    causes = latency.timed.limits(boundaries.select("row", "asked", "last", "after"))
     unlimited = pl.col("censored")
     between = pl.when(pl.col("limiting_module") == BETWEEN).then(pl.lit(_MORE_ROWS))
     return (
@@ -268,7 +270,7 @@ def _boundary_rows(
     )
 
 
-def _timed_places(latency: Total, rows: Places, place: Places) -> Places:
+def _timed_places(latency: Total, rows: Integers, place: Integers) -> Integers:
     """Return the indices of modules' N in the timed grid, [rows, grid]."""
     if latency.padding is None:
         return np.broadcast_to(np.arange(len(latency.grid)), (len(rows), len(latency.grid)))
@@ -276,7 +278,7 @@ def _timed_places(latency: Total, rows: Places, place: Places) -> Places:
 
 
 def _graph_limits(
-    latency: Total, rows: Places, boundary: Exits, may_be_graph: Flags
+    latency: Total, rows: Integers, boundary: Exits, may_be_graph: Flags
 ) -> tuple[list[str | None], list[str | None]]:
     """Return the graph that takes each row out of the tolerance, and the lines with its size.
 

@@ -230,12 +230,12 @@ def _bases(forecast: Forecast, place: int) -> Iterator[Basis]:
         ]
         heaviest = max(modules, key=lambda module: shares[module])
         number = int(total.asked[place, heaviest])
-        score, scored_on = total.timed.scored(number)
+        score, scored_on = total.timed.regime_score(number)
         basis = Basis(
             regime=str(regime),
             module=total.roles[place][heaviest],
             share=float(shares[modules].sum()),
-            kernels=total.timed.spoken_by(number),
+            kernels=total.timed.kernels_of(number),
             at_one_position=at_one_position,
         )
         if score is not None and score.hit is not None:

@@ -28,13 +28,13 @@ from nearfree.decoders.model_file import ModelFile
 from nearfree.decoders.precision import CACHE
 from nearfree.decoders.shards import refusals
 from nearfree.derive.granularity.moe_kernels import (
-    by_file,
-    entering,
-    library_of,
-    moe_widens,
-    named_moe,
+    activation_format,
+    kernel_by_file,
+    named_moe_kernel,
+    public_library,
     reads_moe,
-    stands_in,
+    runs_marlin,
+    triton_stands_in,
 )
 from nearfree.derive.memory import Memory, memory, needs
 from nearfree.derive.predict.forecast.attention_choice import (
@@ -131,8 +131,10 @@ class ModelQuery:
         if engine is None:
             return computed
         checkpoint = self._served(engine, sheet)
-        entering_format = entering(engine.name, precision.experts.weights, sm, checkpoint.named)
-        if sm is not None and moe_widens(engine, precision.experts, sm, checkpoint):
+        entering_format = activation_format(
+            engine.name, precision.experts.weights, sm, checkpoint.named
+        )
+        if sm is not None and runs_marlin(engine, precision.experts, sm, checkpoint):
             entering_format = plain
         if entering_format is None:
             return computed
@@ -213,13 +215,13 @@ class ModelQuery:
         """Return the library that runs its experts, if the blocks of their format are not read."""
         if moe is None or self.precision is None:
             return None
-        return library_of(moe, self.precision.experts, sheet.sm, self._served(moe, sheet))
+        return public_library(moe, self.precision.experts, sheet.sm, self._served(moe, sheet))
 
-    def by_file(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
+    def kernel_by_file(self, moe: BackendRelease | None, sheet: Platform) -> str | None:
         """Return the kernel of its experts that its file selects, if T(N) of it is not known."""
         if moe is None or self.precision is None or self.library(moe, sheet) is not None:
             return None
-        return by_file(moe, self.precision.experts, sheet.sm, self._checkpoint)
+        return kernel_by_file(moe, self.precision.experts, sheet.sm, self._checkpoint)
 
     def _served(self, moe: BackendRelease, sheet: Platform) -> Checkpoint:
         """Return the facts that select the kernel of its experts, with the kernel it names."""
@@ -233,7 +235,7 @@ class ModelQuery:
         word, precision = self._moe_backend, self.precision
         if word is None or precision is None:
             return None
-        return named_moe(moe, precision.experts, sheet.sm, word, self._checkpoint)
+        return named_moe_kernel(moe, precision.experts, sheet.sm, word, self._checkpoint)
 
     def _unnamed(self, sheet: Platform, engines: Sequence[BackendRelease]) -> Iterator[Refusal]:
         """Yield refusals of a named kernel of experts that the engines do not run there."""
@@ -257,13 +259,13 @@ class ModelQuery:
                     )
                     yield Refusal("", "moe_backend", reason, "Leave --moe-backend out")
 
-    def stands_in(self, moe: BackendRelease | None, sheet: Platform) -> bool:
+    def triton_stands_in(self, moe: BackendRelease | None, sheet: Platform) -> bool:
         """Return whether Triton's kernel substitutes for another that its engine may run."""
         if self._moe_backend is not None or moe is None or self.precision is None:
             return False
         if self.library(moe, sheet) is not None:
             return False
-        return stands_in(moe, self.precision.experts, sheet.sm, self._checkpoint)
+        return triton_stands_in(moe, self.precision.experts, sheet.sm, self._checkpoint)
 
     @property
     def _checkpoint(self) -> Checkpoint:

@@ -21,7 +21,7 @@ from nearfree.decoders.modules import requests
 from nearfree.derive.granularity.graphs import GraphSteps, Step
 from nearfree.derive.predict.answers import Answerer
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.work_model.family import Array, Flags, Places
+from nearfree.derive.work_model.family import Array, Flags, Integers
 from nearfree.derive.work_model.launches import LAUNCH_US
 from nearfree.errors import NearfreeError
 
@@ -43,7 +43,7 @@ class Padding(Struct, frozen=True, kw_only=True):
 
     steps: Sequence[Sequence[Step]]
     unpadded_us: Array
-    at: Places
+    at: Integers
     launches: Sequence[int]
     waits_us: Array
 

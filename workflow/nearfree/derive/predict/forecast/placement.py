@@ -151,9 +151,9 @@ class Placement:
                 direct_gpus=sheet.direct,
                 graphs=graphs,
                 dense_kernel=self._without_deepgemm(dense),
-                stand_in=model.stands_in(moe, sheet),
+                stand_in=model.triton_stands_in(moe, sheet),
                 drafts_plain=model.file.drafts_plain and not (spec.weights or spec.dtype),
-                by_file=model.by_file(moe, sheet),
+                by_file=model.kernel_by_file(moe, sheet),
                 class_note=self._classes.caveat(engine) if sheet.sm else None,
                 instead=model.instead(moe, _alternatives(config, moe), sheet) if moe else (),
             )

@@ -9,7 +9,7 @@ from nearfree.decoders.modules import BETWEEN, HOST, MOE, ROUTER, SHARED, reques
 from nearfree.derive.engine_step.form import between_us, hidden_us, host_us
 from nearfree.derive.engine_step.recorded import RecordedStep
 from nearfree.derive.predict.forecast.deployment import Deployment
-from nearfree.derive.work_model.family import Array, Places
+from nearfree.derive.work_model.family import Array, Integers
 
 ROLES = (BETWEEN, HOST)
 """Roles of a step's time outside of modules, in the order of their places after the modules."""
@@ -36,7 +36,7 @@ class Steps:
         return self._recorded.get(deployment.engine.name) if deployment.served else None
 
     def hidden(
-        self, deployment: Deployment, roles: Mapping[int, str], latency_us: Array, grid: Places
+        self, deployment: Deployment, roles: Mapping[int, str], latency_us: Array, grid: Integers
     ) -> Array:
         """Return the part of each module's time that is overlapped by others, [places, grid]."""
         hidden = np.zeros_like(latency_us)
@@ -53,7 +53,7 @@ class Steps:
         )
         return hidden
 
-    def outside_us(self, deployment: Deployment, grid: Places) -> Array | None:
+    def outside_us(self, deployment: Deployment, grid: Integers) -> Array | None:
         """Return the time of a step outside of its modules, [ROLES, grid], None where unknown."""
         step, beta = self.of(deployment), self._bandwidths.get(deployment.platform)
         if step is None or beta is None:
@@ -70,7 +70,7 @@ class Steps:
         return np.array([between, np.full(between.shape, host)])
 
 
-def _tokens(deployment: Deployment, grid: Places) -> Array:
+def _tokens(deployment: Deployment, grid: Integers) -> Array:
     """Return the rows of a data parallel group, [grid]."""
     return requests(deployment.batch, deployment.parallel.dp) * grid.astype(np.float64)
 
@@ -80,7 +80,7 @@ def with_step_times(
     deployments: Sequence[Deployment],
     roles: Sequence[Mapping[int, str]],
     latency_us: Array,
-    grid: Places,
+    grid: Integers,
 ) -> tuple[Array, list[dict[int, str]]]:
     """Return the times of steps: modules without their overlap, then the time outside of them.
 

@@ -10,7 +10,7 @@ from nearfree.derive.predict.forecast.deployment import Deployment, Questions
 from nearfree.derive.predict.forecast.exits import exits, total_exits
 from nearfree.derive.predict.forecast.forecast import Forecast
 from nearfree.derive.predict.forecast.total import SUM, Total, total
-from nearfree.derive.work_model.family import Array, Places
+from nearfree.derive.work_model.family import Array, Integers
 from nearfree.errors import ConfigError
 
 NEAR_FREE, DIP, BEYOND = "near-free", "above, though N_max is larger", "beyond N_max"
@@ -112,7 +112,7 @@ def cost_of_positions(forecast: Forecast, positions: int, epsilon: float) -> pl.
     baseline_us = latency.model_us[:, :1]
     ratio = latency.model_us / baseline_us
     low, high = latency.moved_us(-1.0) / baseline_us, latency.moved_us(1.0) / baseline_us
-    baseline_places: Places = np.zeros(len(ratio), dtype=np.int64)
+    baseline_places: Integers = np.zeros(len(ratio), dtype=np.int64)
     boundary = exits(ratio, low, high, baseline_places, epsilon)
     answered = np.array([reason is None for reason in latency.refusals])
     frame = pl.DataFrame(

@@ -19,7 +19,7 @@ from nearfree.derive.predict.forecast.padding import REAL, Padding, padded, step
 from nearfree.derive.predict.forecast.step import Steps, with_step_times
 from nearfree.derive.reference.answer import PREDICTOR as PREDICTOR  # noqa: PLC0414
 from nearfree.derive.reference.answer import TimedQuestions
-from nearfree.derive.work_model.family import Array, Flags, Places
+from nearfree.derive.work_model.family import Array, Flags, Integers
 
 SUM, MINIMUM = "sum", "minimum"
 """Compositions of modules to a model: the sum of times, or the minimum of boundaries."""
@@ -67,9 +67,9 @@ class Total(Struct, frozen=True, kw_only=True):
 
     latency_us: Array
     band: Array
-    asked: Places
+    asked: Integers
     roles: Sequence[Mapping[int, str]]
-    grid: Places
+    grid: Integers
     refusals: Sequence[str | None]
     constants: Sequence[str]
     calibration: Sequence[tuple[str, ...]]
